@@ -1,0 +1,139 @@
+"""The errors that a user can meet: what, where, what to do; one exit code each.
+
+Only ``envgen.__main__`` turns these into output and an exit code. Nothing below it prints or exits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Exit codes of the program. They are documented in docs/exit-codes.md and never change their meaning."""
+
+    OK = 0
+    FINDINGS = 1  # a check ran and said no: drift, doctor errors, unknown module
+    USAGE = 2  # bad project file, bad option, bad argument
+    ENGINE = 3  # Docker is absent, stopped, too old or forbidden
+    BUILD = 4  # an image build failed
+    SERVICE = 5  # a service did not start or did not become ready
+    REFUSED = 6  # a guard refused to act: held lock, path outside its root, port taken
+    INTERNAL = 70  # a defect of envgen itself (sysexits EX_SOFTWARE)
+    INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in a file something stands. ``line`` and ``column`` count from 1; 0 means "the whole file"."""
+
+    file: str
+    line: int = 0
+    column: int = 0
+    key: str = ""
+    text: str = ""  # the source line itself, for the caret
+
+    def __str__(self) -> str:
+        parts = [self.file]
+        if self.line:
+            parts += [str(self.line), str(self.column)]
+        head = ":".join(parts)
+        return f"{head}: {self.key}" if self.key else head
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong: the sentence, where it stands, and what to do about it."""
+
+    message: str
+    place: Place | None = None
+    hint: str = ""
+
+    def __str__(self) -> str:
+        head = f"{self.place}: {self.message}" if self.place else self.message
+        lines = [head]
+        if self.place and self.place.line and self.place.text:
+            # Tabs count as one column in YAML marks, so the caret line repeats them to stay aligned.
+            lead = "".join("\t" if c == "\t" else " " for c in self.place.text[: self.place.column - 1])
+            lines += [f"    {self.place.text}", f"    {lead}^"]
+        if self.hint:
+            lines.append(f"    hint: {self.hint}")
+        return "\n".join(lines)
+
+
+class EnvgenError(Exception):
+    """Base of every error that is the user's to mend. ``str(error)`` is what the user reads."""
+
+    exit_code: ExitCode = ExitCode.USAGE
+
+    def __init__(self, message: str, *, hint: str = "", place: Place | None = None) -> None:
+        self.problems: tuple[Problem, ...] = (Problem(message, place, hint),)
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        return "\n".join(str(problem) for problem in self.problems)
+
+
+class ProjectError(EnvgenError):
+    """The project file (or an override of it) is wrong. Carries all of its problems at once."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__(problems[0].message if problems else "invalid project")
+        self.problems = tuple(problems)
+
+    def __str__(self) -> str:
+        count = len(self.problems)
+        tail = f"\n{count} problems" if count > 1 else ""
+        return super().__str__() + tail
+
+
+class UsageError(EnvgenError):
+    """A command was asked for something that doesn't exist: a profile, a service, a module."""
+
+
+class DriftError(EnvgenError):
+    """A committed file differs from what would be rendered."""
+
+    exit_code = ExitCode.FINDINGS
+
+
+class NotFoundError(EnvgenError):
+    """What was named isn't there (an unknown JIT module, a container that doesn't run)."""
+
+    exit_code = ExitCode.FINDINGS
+
+
+class EngineError(EnvgenError):
+    """Docker itself is the trouble: absent, stopped, too old, no permission."""
+
+    exit_code = ExitCode.ENGINE
+
+
+class BuildError(EnvgenError):
+    """An image build failed."""
+
+    exit_code = ExitCode.BUILD
+
+
+class ServiceError(EnvgenError):
+    """A service did not start, or did not answer in time."""
+
+    exit_code = ExitCode.SERVICE
+
+
+class RefusedError(EnvgenError):
+    """A guard said no before anything was changed."""
+
+    exit_code = ExitCode.REFUSED
+
+
+class ProcessError(EngineError):
+    """A program that envgen ran ended badly: argv, exit code and the end of its stderr."""
+
+    def __init__(self, argv: Sequence[str], code: int, stderr: str, *, hint: str = "") -> None:
+        self.argv = tuple(argv)
+        self.code = code
+        self.stderr = stderr
+        tail = "\n".join(stderr.strip().splitlines()[-15:])
+        super().__init__(f"`{' '.join(argv[:4])}{' ...' if len(argv) > 4 else ''}` ended with {code}: {tail}", hint=hint)
