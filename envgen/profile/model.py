@@ -1,0 +1,314 @@
+"""The frozen model of a project file. Past the loader there is nothing else: no dicts, no YAML nodes.
+
+Every field carries its documentation in ``metadata["doc"]``: binding, defaults, the JSON Schema and docs/profile.md are all
+generated from these classes, so what stands here is what a user reads. Field types are limited to what ``bind.py`` knows:
+scalars, the value types of ``values.py``, enums, tuples, mappings from str, dataclasses of this module, and ``| None``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from envgen.profile.values import (
+    ByteSize,
+    ContainerPath,
+    CudaArchList,
+    Duration,
+    HostPath,
+    ImageRef,
+    MaxJobs,
+    Pin,
+    PortMapping,
+)
+
+EMPTY: Mapping[str, Any] = MappingProxyType({})
+
+
+def key(doc: str, default: Any = dataclasses.MISSING, *, names: str = "", item: str = "") -> Any:
+    """A documented field. ``names`` = regular expression for the keys of a mapping; ``item`` = for each string of a list
+    (or the string itself). Without ``default`` the key is required."""
+    metadata = {"doc": doc, "names": names, "item": item}
+    return field(default=default, metadata=metadata)  # type: ignore[no-any-return,call-overload]
+
+
+NAME = r"[a-z][a-z0-9_]{0,39}"  # sources, services, caches, profiles: also usable inside ENVGEN_... variables
+ENV_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+APT_NAME = r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+:~-]+)?"
+REQUIREMENT = r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._, -]+\])?( ?(==|>=|<=|~=|!=|<|>) ?[A-Za-z0-9.!+_*-]+,?)*"
+FLAG = r"[a-zA-Z][a-zA-Z0-9._-]*"
+SHA256 = r"[0-9a-f]{64}"
+MODULE = r"[A-Za-z_][A-Za-z0-9_]*"
+GIT_URL = r"(https?|git|ssh|file)://[^\s]+|[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:[^\s]+"
+GIT_REF = r"[A-Za-z0-9_][A-Za-z0-9._/-]*"
+HTTP_URL = r"https?://[^\s]+"
+
+
+class Mode(Enum):
+    DEVELOPMENT = "development"
+    PRODUCTION = "production"
+
+
+class GpuMode(Enum):
+    AUTO = "auto"
+    ALL = "all"
+    CDI = "cdi"
+    NONE = "none"
+
+
+class Platform(Enum):
+    ARM64 = "linux/arm64"
+    AMD64 = "linux/amd64"
+
+
+@dataclass(frozen=True)
+class Base:
+    image: ImageRef = key("The image that everything starts from.")
+    python: str = key("The interpreter of the base image.", "python3", item=r"[A-Za-z0-9._/-]+")
+    platform: Platform | None = key("The platform to build for; unset: the engine's own.", None)
+
+
+@dataclass(frozen=True)
+class Cuda:
+    arch_list: CudaArchList = key("GPU architectures, separated by one space: 12.1a for GB10.")
+    home: ContainerPath = key(
+        "The one spelling of CUDA_HOME. FlashInfer writes it into build.ninja; a second spelling recompiles everything.",
+        ContainerPath("/usr/local/cuda"),
+    )
+    fp4: bool = key("The kernels use FP4 instructions, which 10.x and later offer only with the suffix a or f.", True)
+
+
+@dataclass(frozen=True)
+class Build:
+    max_jobs: MaxJobs = key("Compilers at once, in builds and in JIT: a number, or auto.", MaxJobs(None))
+    memory_per_job: ByteSize = key("What auto reserves for one CUTLASS compilation.", ByteSize(8 << 30))
+    nvcc_threads: int = key("Threads inside one nvcc (FLASHINFER_NVCC_THREADS, NVCC_THREADS).", 4)
+    ccache: bool = key("Compile through ccache, kept between builds.", True)
+    wheelhouse: HostPath | None = key(
+        "A folder of wheels on this machine that pip may also use (set it in envgen.local.yaml).", None
+    )
+
+
+@dataclass(frozen=True)
+class Network:
+    ca_certificates: HostPath | None = key(
+        "A PEM file of your company's CAs on this machine. Used by builds as a secret, mounted at run time; never stored.",
+        None,
+    )
+    pass_proxy: bool = key("Hand HTTP_PROXY, HTTPS_PROXY and NO_PROXY of your shell to builds and services.", True)
+
+
+@dataclass(frozen=True)
+class Apt:
+    build: tuple[str, ...] = key("Debian packages that builds need.", (), item=APT_NAME)
+    runtime: tuple[str, ...] = key("Debian packages for the finished image; installed last.", (), item=APT_NAME)
+
+
+@dataclass(frozen=True)
+class Pip:
+    tools: tuple[str, ...] = key("Python packages for the image, such as fastsafetensors.", (), item=REQUIREMENT)
+    deps: tuple[str, ...] = key("Packages installed before the sources (their run-time dependencies).", (), item=REQUIREMENT)
+    override: tuple[str, ...] = key(
+        "Dependencies switched off: never installed, whoever asks for them.", (), item=r"[A-Za-z0-9][A-Za-z0-9._-]*"
+    )
+    protect: tuple[str, ...] = key(
+        "Packages of the base image that no installation may replace; a build that changes one fails.",
+        ("torch", "torchvision", "torchaudio", "triton", "flash-attn"),
+        item=r"[A-Za-z0-9][A-Za-z0-9._-]*",
+    )
+
+
+@dataclass(frozen=True)
+class Encoding:
+    url: str = key("Where the file comes from.", item=HTTP_URL)
+    sha256: str = key("Its SHA-256.", item=SHA256)
+    mirrors: tuple[str, ...] = key("Other addresses, tried in order.", (), item=HTTP_URL)
+    file: HostPath | None = key("A copy inside the project folder, tried first.", None)
+
+
+@dataclass(frozen=True)
+class Tiktoken:
+    directory: ContainerPath = key(
+        "Where the files lie in the image (TIKTOKEN_ENCODINGS_BASE).", ContainerPath("/workspace/tiktoken_encodings")
+    )
+    encodings: Mapping[str, Encoding] = key("One entry a vocabulary: o200k_base, ...", EMPTY, names=NAME)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a source comes from: exactly one of ``git`` (with ``ref`` or ``pull``), ``pypi`` or ``checkout``."""
+
+    git: str | None = key("Address of a git repository; with ref or pull.", None, item=GIT_URL)
+    ref: str | None = key("A branch, tag or commit.", None, item=GIT_REF)
+    pull: int | None = key("The number of a pull request on GitHub.", None)
+    pypi: Pin | None = key("A source distribution on the package index, at an exact version.", None)
+    checkout: HostPath | None = key("A checkout on this machine, mounted (development only).", None)
+
+    @property
+    def kind(self) -> str:
+        """``git``, ``pypi`` or ``checkout``."""
+        return "git" if self.git is not None else "pypi" if self.pypi is not None else "checkout"
+
+    @property
+    def git_ref(self) -> str:
+        """What ``git fetch`` is asked for; empty unless ``kind`` is ``git``."""
+        return f"refs/pull/{self.pull}/head" if self.pull is not None else self.ref or ""
+
+
+@dataclass(frozen=True)
+class Install:
+    requires: tuple[str, ...] = key("What must be installed before it can be built.", (), item=REQUIREMENT)
+    env: Mapping[str, str] = key("Variables for its build alone.", EMPTY, names=ENV_NAME)
+    prepare: tuple[str, ...] = key("A command to run in the source before it is built, one word an item.", ())
+    dependencies: bool = key("Also install what it depends on (never what pip.protect names).", False)
+
+
+@dataclass(frozen=True)
+class Source:
+    origin: Origin = key("Where it comes from.")
+    package: str = key("The name that Python imports.", item=MODULE)
+    distribution: str = key("The name that pip knows.", item=r"[A-Za-z0-9][A-Za-z0-9._-]*")
+    mount: ContainerPath = key("Where its checkout lies in the container.")
+    submodules: bool = key("Fetch its git submodules.", True)
+    patches: str | None = key("The folder below patches/ whose series is applied (never to a mounted checkout).", None, item=NAME)
+    console_scripts: tuple[str, ...] = key("Commands that it installs; doctor checks what they import.", (), item=r"[A-Za-z0-9._-]+")
+    install: Install = key("How it is built and installed.", Install())
+
+
+@dataclass(frozen=True)
+class Cache:
+    path: ContainerPath = key("Where the container sees it.")
+    host: HostPath | None = key("A folder on this machine; unset: a named volume.", None)
+
+
+@dataclass(frozen=True)
+class Ulimit:
+    soft: int = key("The soft limit; -1 = unlimited.")
+    hard: int = key("The hard limit; -1 = unlimited.")
+
+
+@dataclass(frozen=True)
+class Health:
+    """How Docker itself watches the service: ``command`` or ``http``."""
+
+    http: str | None = key("A path that must answer 200, such as /health.", None, item=r"/[^\s]*")
+    port: int = key("The port inside the container, for http.", 8000)
+    command: tuple[str, ...] = key("A command that must end with 0, one word an item.", ())
+    interval: Duration = key("Time between checks.", Duration(10))
+    timeout: Duration = key("A check that takes longer has failed.", Duration(10))
+    retries: int = key("Failures in a row that make it unhealthy.", 3)
+    start_period: Duration = key("Failures in this time don't count.", Duration(1800))
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What `envgen up` waits for after Docker calls the container healthy."""
+
+    timeout: Duration = key("Give up after this long.", Duration(3600))
+    model: str | None = key("A name that /v1/models must list, and that must complete a prompt.", None)
+    port: int | None = key("The container's port that answers HTTP; it must be published.", None)
+
+
+ArgValue = bool | str | tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Service:
+    command: tuple[str, ...] = key("The program and its positional words, one word an item.")
+    args: Mapping[str, ArgValue] = key(
+        "Flags without their dashes. true: the bare flag; false: left out; a list: several words; a mapping: JSON.",
+        EMPTY,
+        names=FLAG,
+    )
+    env_groups: tuple[str, ...] | None = key("Which groups of env it gets; unset: all.", None, item=NAME)
+    env: Mapping[str, str] = key("Variables for this service alone.", EMPTY, names=ENV_NAME)
+    ports: tuple[PortMapping, ...] = key("Published ports.", ())
+    working_dir: ContainerPath | None = key("The folder it starts in.", None)
+    interactive: bool = key("Keep a terminal open (a shell service).", False)
+    restart: str = key(
+        "no, or on-failure:N. `always` would wedge a host with unified memory.", "no", item=r"no|on-failure:[1-9][0-9]?"
+    )
+    health: Health | None = key("Docker's health check.", None)
+    ready: Ready | None = key("What `envgen up` waits for.", None)
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The whole command: words, then flags in the order of the file."""
+        words = list(self.command)
+        for name, value in self.args.items():
+            flag = f"--{name}" if len(name) > 1 else f"-{name}"
+            if value is True:
+                words.append(flag)
+            elif isinstance(value, tuple):
+                words += [flag, *value]
+            elif value is not False:
+                words += [flag, value]
+        return tuple(words)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One environment. ``name`` and ``project`` are set by the loader; all else comes from the file and its overrides."""
+
+    name: str
+    project: str
+    mode: Mode = key("development: sources are mounted. production: sources are baked in.")
+    base: Base = key("The base image.")
+    cuda: Cuda = key("CUDA.")
+    description: str = key("One line about this profile.", "")
+    dockerfile: str = key("The file that `envgen render` writes.", "Dockerfile", item=r"[A-Za-z0-9][A-Za-z0-9._-]*")
+    image: ImageRef | None = key("The name of the built image; unset: PROJECT:PROFILE.", None)
+    build: Build = key("How images are built.", Build())
+    network: Network = key("Company CAs and proxies.", Network())
+    apt: Apt = key("Debian packages.", Apt())
+    pip: Pip = key("Python packages.", Pip())
+    tiktoken: Tiktoken = key("Vocabulary files for gpt-oss.", Tiktoken())
+    sources: Mapping[str, Source] = key("What is developed or built: flashinfer, vllm, ...", EMPTY, names=NAME)
+    python_path: tuple[ContainerPath, ...] = key("PYTHONPATH, in front of what the base image has.", ())
+    env: Mapping[str, Mapping[str, str]] = key(
+        "Groups of run-time variables; the same for every service.", EMPTY, names=NAME
+    )
+    secrets: tuple[str, ...] = key("Variables of your shell that services get at run time only.", (), item=ENV_NAME)
+    caches: Mapping[str, Cache] = key("Folders that outlive a container.", EMPTY, names=NAME)
+    gpu: GpuMode = key("auto: ask the engine; all: the NVIDIA runtime; cdi: nvidia.com/gpu=all; none.", GpuMode.AUTO)
+    ipc: str = key("The IPC namespace.", "private", item=r"private|host|shareable")
+    shm_size: ByteSize | None = key("Size of /dev/shm, where ipc is not host.", None)
+    ulimits: Mapping[str, Ulimit] = key("Limits of the container.", EMPTY, names=r"[a-z]+")
+    working_dir: ContainerPath = key("The folder that services start in.", ContainerPath("/workspace"))
+    services: Mapping[str, Service] = key("What can be started: dev, serve, ...", EMPTY, names=NAME)
+
+    @property
+    def image_name(self) -> str:
+        """The full name of the built image."""
+        return str(self.image) if self.image else f"{self.project}:{self.name}"
+
+    @property
+    def compose_name(self) -> str:
+        """The Compose project's name."""
+        return f"{self.project}-{self.name}"
+
+    @property
+    def compose_file(self) -> str:
+        """The rendered Compose file, relative to the project."""
+        return f"compose/{self.name}.yaml"
+
+    @property
+    def mounted_sources(self) -> Mapping[str, Source]:
+        """The sources whose checkout is mounted rather than baked in."""
+        return {name: source for name, source in self.sources.items() if source.origin.kind == "checkout"}
+
+
+@dataclass(frozen=True)
+class Project:
+    """A whole project file. ``root`` is the folder that it stands in."""
+
+    name: str
+    default_profile: str
+    profiles: Mapping[str, Profile]
+    file: Path
+    root: Path

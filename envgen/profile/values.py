@@ -1,0 +1,325 @@
+"""Domain values that own their spellings.
+
+Each type is immutable, has ``parse(text)`` (raises ``ValueError`` with a sentence that a user can act on), a ``PATTERN``
+that the JSON Schema publishes, and ``str(value)`` gives back the spelling of the project file. Nobody outside this module
+formats an arch, an image name or a size by hand.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+# Docker, Compose, YAML and every shell treat these as structure; a value never needs them.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def plain_text(text: str) -> str:
+    """Return ``text`` if it can be carried by a Dockerfile, YAML and a shell alike; else raise ``ValueError``.
+
+    Control characters (newline, NUL, tab, ...) and lone surrogates are refused: a Dockerfile has no way to write them.
+    """
+    found = _CONTROL.search(text)
+    if found:
+        raise ValueError(f"contains the control character {found.group()!r}, which no Dockerfile can carry")
+    if any(0xD800 <= ord(c) <= 0xDFFF for c in text):
+        raise ValueError("contains a lone surrogate, which is not text")
+    return text
+
+
+@dataclass(frozen=True, order=True)
+class CudaArch:
+    """One CUDA architecture such as ``12.1a``.
+
+    Suffix ``a`` = architecture-specific, ``f`` = family-specific, empty = portable. On 10.x and later the FP4 conversion
+    instructions exist only with a suffix (seeds: ``cvt.e2m1x2 not supported on sm_121``).
+    """
+
+    major: int
+    minor: int
+    suffix: str = ""
+
+    PATTERN: ClassVar[str] = r"^[0-9]{1,2}\.[0-9][af]?$"
+    EXAMPLE: ClassVar[str] = "12.1a"
+
+    @classmethod
+    def parse(cls, text: str) -> CudaArch:
+        match = re.fullmatch(r"([0-9]{1,2})\.([0-9])([af]?)", text)
+        if not match:
+            raise ValueError(f"{text!r} is not a CUDA architecture; write it like 12.1a")
+        return cls(int(match[1]), int(match[2]), match[3])
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}{self.suffix}"
+
+    @property
+    def folder(self) -> str:
+        """As FlashInfer names it in its cache folder: ``121a``."""
+        return f"{self.major}{self.minor}{self.suffix}"
+
+    @property
+    def sm(self) -> str:
+        """As nvcc and ptxas name the real architecture: ``sm_121a``."""
+        return f"sm_{self.folder}"
+
+    @property
+    def compute(self) -> str:
+        """As nvcc names the virtual architecture: ``compute_121a``."""
+        return f"compute_{self.folder}"
+
+    @property
+    def needs_suffix_for_fp4(self) -> bool:
+        """True where FP4 instructions need ``a`` or ``f`` and this arch has neither."""
+        return self.major >= 10 and not self.suffix
+
+
+@dataclass(frozen=True)
+class CudaArchList:
+    """A list of architectures; FlashInfer wants single spaces, Torch wants semicolons (facts, section 1)."""
+
+    archs: tuple[CudaArch, ...]
+
+    PATTERN: ClassVar[str] = r"^[0-9]{1,2}\.[0-9][af]?( [0-9]{1,2}\.[0-9][af]?)*$"
+    EXAMPLE: ClassVar[str] = "12.1a"
+
+    @classmethod
+    def parse(cls, text: str) -> CudaArchList:
+        if not text.strip():
+            raise ValueError("names no architecture; write it like 12.1a")
+        if re.search(r"[,;]", text) or "  " in text or text != text.strip():
+            archs = " ".join(part for part in re.split(r"[\s,;]+", text) if part)
+            raise ValueError(f"architectures are separated by one space: write {archs!r}")
+        archs = tuple(CudaArch.parse(part) for part in text.split(" "))
+        if len(set(archs)) != len(archs):
+            raise ValueError(f"{text!r} names an architecture twice")
+        return cls(archs)
+
+    def __str__(self) -> str:
+        return " ".join(str(arch) for arch in self.archs)
+
+    @property
+    def flashinfer(self) -> str:
+        """For FLASHINFER_CUDA_ARCH_LIST: ``12.0a 12.1a``."""
+        return str(self)
+
+    @property
+    def torch(self) -> str:
+        """For TORCH_CUDA_ARCH_LIST: ``12.0a;12.1a``."""
+        return ";".join(str(arch) for arch in self.archs)
+
+    @property
+    def folder(self) -> str:
+        """FlashInfer's cache folder: sorted, joined by ``_``: ``120a_121a`` (facts, section 1)."""
+        return "_".join(sorted(arch.folder for arch in self.archs))
+
+
+@dataclass(frozen=True)
+class ImageRef:
+    """A Docker image reference: ``[registry/]path[:tag][@sha256:digest]``."""
+
+    registry: str
+    path: str
+    tag: str
+    digest: str
+
+    PATTERN: ClassVar[str] = r"^[a-z0-9][A-Za-z0-9._:/@-]*$"
+    EXAMPLE: ClassVar[str] = "nvcr.io/nvidia/pytorch:25.12-py3"
+    _NAME = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*")
+
+    @classmethod
+    def parse(cls, text: str) -> ImageRef:
+        rest, _, digest = text.partition("@")
+        if "@" in text and not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
+            raise ValueError(f"{text!r}: a digest is sha256: and 64 hexadecimal digits")
+        head, slash, tail = rest.partition("/")
+        registry = ""
+        if slash and ("." in head or ":" in head or head == "localhost"):
+            registry, rest = head, tail
+        path, _, tag = rest.partition(":")
+        if ":" in rest and not re.fullmatch(r"[\w][\w.-]{0,127}", tag, re.ASCII):
+            raise ValueError(f"{text!r}: {tag!r} is not an image tag")
+        if registry and not re.fullmatch(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?", registry):
+            raise ValueError(f"{text!r}: {registry!r} is not a registry host")
+        if not cls._NAME.fullmatch(path):
+            raise ValueError(f"{text!r} is not an image name; write it like {cls.EXAMPLE}")
+        return cls(registry, path, tag, digest)
+
+    def __str__(self) -> str:
+        head = f"{self.registry}/" if self.registry else ""
+        return head + self.path + (f":{self.tag}" if self.tag else "") + (f"@{self.digest}" if self.digest else "")
+
+
+@dataclass(frozen=True, order=True)
+class ByteSize:
+    """A number of bytes, written like ``8GiB``, ``512m`` or ``1073741824``; binary units throughout, as Docker's."""
+
+    bytes: int
+
+    PATTERN: ClassVar[str] = r"^[0-9]+(\.[0-9]+)? ?([kKmMgGtT]([iI]?[bB])?|[bB])?$"
+    EXAMPLE: ClassVar[str] = "8GiB"
+    _UNITS: ClassVar[dict[str, int]] = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+    @classmethod
+    def parse(cls, text: str) -> ByteSize:
+        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(?:([kKmMgGtT])(?:[iI]?[bB])?|[bB])?", text)
+        if not match:
+            raise ValueError(f"{text!r} is not a size; write it like 8GiB")
+        return cls(int(float(match[1]) * cls._UNITS[(match[2] or "").lower()]))
+
+    def __str__(self) -> str:
+        for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+            if self.bytes >= unit:
+                number = f"{self.bytes / unit:.1f}".removesuffix(".0")
+                return f"{number}{name}"
+        return f"{self.bytes}B"
+
+
+@dataclass(frozen=True, order=True)
+class Duration:
+    """A number of seconds, written like ``30s``, ``5m`` or ``1h``."""
+
+    seconds: int
+
+    PATTERN: ClassVar[str] = r"^[0-9]+[smh]$"
+    EXAMPLE: ClassVar[str] = "30s"
+
+    @classmethod
+    def parse(cls, text: str) -> Duration:
+        match = re.fullmatch(r"([0-9]{1,6})([smh])", text)
+        if not match:
+            raise ValueError(f"{text!r} is not a duration; write it like 30s, 5m or 1h")
+        return cls(int(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]])
+
+    def __str__(self) -> str:
+        """In seconds, which Docker and Compose both read."""
+        return f"{self.seconds}s"
+
+
+@dataclass(frozen=True)
+class PortMapping:
+    """A published port: ``[address:]host:container``; the protocol is TCP."""
+
+    host: int
+    container: int
+    address: str = ""
+
+    PATTERN: ClassVar[str] = r"^([0-9.]+:)?[0-9]{1,5}:[0-9]{1,5}$"
+    EXAMPLE: ClassVar[str] = "8000:8000"
+
+    @classmethod
+    def parse(cls, text: str) -> PortMapping:
+        match = re.fullmatch(r"(?:([0-9.]+):)?([0-9]{1,6}):([0-9]{1,6})", text)
+        if not match:
+            raise ValueError(f"{text!r} is not a port mapping; write it like 8000:8000 or 127.0.0.1:8000:8000")
+        address, host, container = match[1] or "", int(match[2]), int(match[3])
+        if address and (address.count(".") != 3 or any(not 0 <= int(p or 256) <= 255 for p in address.split("."))):
+            raise ValueError(f"{address!r} is not an IPv4 address")
+        for port in (host, container):
+            if not 1 <= port <= 65535:
+                raise ValueError(f"port {port} is out of range (1 to 65535)")
+        return cls(host, container, address)
+
+    def __str__(self) -> str:
+        return (f"{self.address}:" if self.address else "") + f"{self.host}:{self.container}"
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A PyPI distribution at an exact version: ``flashinfer-python==0.5.3``."""
+
+    name: str
+    version: str
+
+    PATTERN: ClassVar[str] = r"^[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.!+_-]*$"
+    EXAMPLE: ClassVar[str] = "flashinfer-python==0.5.3"
+
+    @classmethod
+    def parse(cls, text: str) -> Pin:
+        match = re.fullmatch(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==([0-9][A-Za-z0-9.!+_-]*)", text)
+        if not match:
+            raise ValueError(f"{text!r} is not an exact version; write it like {cls.EXAMPLE}")
+        return cls(match[1], match[2])
+
+    def __str__(self) -> str:
+        return f"{self.name}=={self.version}"
+
+
+@dataclass(frozen=True)
+class MaxJobs:
+    """How many compilers run at once: a number, or ``auto`` (from memory and cores when a build starts)."""
+
+    count: int | None
+
+    PATTERN: ClassVar[str] = r"^(auto|[1-9][0-9]{0,3})$"
+    EXAMPLE: ClassVar[str] = "auto"
+
+    @classmethod
+    def parse(cls, text: str) -> MaxJobs:
+        if text == "auto":
+            return cls(None)
+        if not re.fullmatch(r"[1-9][0-9]{0,3}", text):
+            raise ValueError(f"{text!r} is not a number of jobs; write auto or a number from 1")
+        return cls(int(text))
+
+    def __str__(self) -> str:
+        return "auto" if self.count is None else str(self.count)
+
+
+@dataclass(frozen=True)
+class ContainerPath:
+    """An absolute, normalised POSIX path inside the container."""
+
+    path: str
+
+    PATTERN: ClassVar[str] = r"^/[^:]*$"
+    EXAMPLE: ClassVar[str] = "/workspace/vllm"
+
+    @classmethod
+    def parse(cls, text: str) -> ContainerPath:
+        plain_text(text)
+        if not text.startswith("/"):
+            raise ValueError(f"{text!r} is not an absolute path inside the container")
+        if ":" in text:
+            raise ValueError(f"{text!r} contains a colon, which separates the fields of a mount and of PYTHONPATH")
+        parts = [part for part in text.split("/") if part not in ("", ".")]
+        if ".." in parts:
+            raise ValueError(f"{text!r} contains '..'")
+        return cls("/" + "/".join(parts))
+
+    def __str__(self) -> str:
+        return self.path
+
+    def is_parent_of(self, other: ContainerPath) -> bool:
+        """True when ``other`` lies strictly below this folder."""
+        return other.path != self.path and other.path.startswith(self.path.rstrip("/") + "/")
+
+
+@dataclass(frozen=True)
+class HostPath:
+    """A path on the machine of the user: absolute, ``~/...`` or relative to the project's folder.
+
+    It stays as written: a rendered file may only carry it when it is relative to the project or begins with ``~``.
+    """
+
+    path: str
+
+    PATTERN: ClassVar[str] = r"^[^:]+$"
+    EXAMPLE: ClassVar[str] = "../vllm"
+
+    @classmethod
+    def parse(cls, text: str) -> HostPath:
+        plain_text(text)
+        if not text:
+            raise ValueError("is empty; write a path")
+        if ":" in text:
+            raise ValueError(f"{text!r} contains a colon, which separates the fields of a mount")
+        return cls(text)
+
+    def __str__(self) -> str:
+        return self.path
+
+    @property
+    def is_machine_specific(self) -> bool:
+        """True for an absolute path: it must not reach a committed file."""
+        return self.path.startswith("/")
