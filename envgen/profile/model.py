@@ -34,6 +34,8 @@ def key(doc: str, default: Any = dataclasses.MISSING, *, names: str = "", item: 
     """A documented field. ``names`` = regular expression for the keys of a mapping; ``item`` = for each string of a list
     (or the string itself). Without ``default`` the key is required."""
     metadata = {"doc": doc, "names": names, "item": item}
+    if isinstance(default, Mapping):  # dataclasses take an unhashable default for a mutable one
+        return field(default_factory=lambda: default, metadata=metadata)
     return field(default=default, metadata=metadata)  # type: ignore[no-any-return,call-overload]
 
 
