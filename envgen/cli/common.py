@@ -1,0 +1,71 @@
+"""What the verbs share: options that choose file, profile and overrides, and the session built from them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from envgen.profile.load import Loaded
+    from envgen.profile.model import Profile
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass
+class Session:
+    """The choices of one command line: which file, which profile, which overrides."""
+
+    file: Path | None = None
+    profile_name: str | None = None
+    sets: tuple[str, ...] = ()
+    _loaded: dict[bool, Loaded] = field(default_factory=dict)
+
+    def loaded(self, *, local: bool = True) -> Loaded:
+        """The project with all layers; ``local=False`` leaves out envgen.local.yaml and ENVGEN_ variables."""
+        if local not in self._loaded:
+            from envgen.profile.load import load_project
+
+            environ = dict(os.environ) if local else {}
+            self._loaded[local] = load_project(file=self.file, sets=self.sets, environ=environ, local=local)
+        return self._loaded[local]
+
+    def profile(self, *, local: bool = True) -> Profile:
+        """The chosen profile: -p, else ENVGEN_PROFILE, else the project's default_profile."""
+        from envgen.profile.load import select
+
+        return select(self.loaded(local=local).project, self.profile_name)
+
+
+def project_options(function: F) -> F:
+    """Add -f/--file, -p/--profile and --set; the command receives one ``session``."""
+
+    @click.option("-f", "--file", type=click.Path(path_type=Path), envvar="ENVGEN_FILE", metavar="FILE",
+                  help="The project file (default: envgen.yaml, searched upward).")  # fmt: skip
+    @click.option("-p", "--profile", envvar="ENVGEN_PROFILE", metavar="NAME", help="The profile to use.")
+    @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override one value, as in a.b=c.")
+    @functools.wraps(function)
+    def wrapper(*args: Any, file: Path | None, profile: str | None, sets: tuple[str, ...], **kwargs: Any) -> Any:
+        return function(*args, session=Session(file, profile, sets), **kwargs)
+
+    return wrapper  # type: ignore[return-value]
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+
+
+def print_json(document: Any) -> None:
+    """Print ``document`` with stable keys; results go to stdout, everything else to stderr."""
+    click.echo(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False))
+
+
+def progress(line: str) -> None:
+    """One line of progress, on stderr."""
+    click.echo(line, err=True)

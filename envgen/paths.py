@@ -1,0 +1,20 @@
+"""Where envgen's own data lies: in a checkout at the top, in an installed wheel inside the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def templates_dir() -> Path:
+    """The folder of the Jinja2 templates and in-image scripts. Raises FileNotFoundError when the install is broken."""
+    for folder in (_PACKAGE / "_data" / "templates", _PACKAGE.parent / "templates"):
+        if folder.is_dir():
+            return folder
+    raise FileNotFoundError(f"envgen is installed without its templates (looked beside {_PACKAGE}); reinstall it")
+
+
+def state_dir(root: Path) -> Path:
+    """``<project>/.envgen``: logs, what was really rendered for builds, and build state. Git-ignored; safe to delete."""
+    return root / ".envgen"
