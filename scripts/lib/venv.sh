@@ -1,0 +1,29 @@
+# shellcheck shell=bash
+# A virtual environment with envgen in it. Sourced after common.sh, never run.
+
+# make_venv DIR CHECKOUT[EXTRA] [editable]: a virtual environment in DIR with the checkout installed into it.
+# Built beside and renamed, so that a kill leaves none or a whole one.
+make_venv() {
+  local dir=$1 what=$2 how=${3:+-e} python log
+  for python in python3 python3.13 python3.12 python3.11 python3.10; do
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && break
+    python=
+  done
+  [ -n "$python" ] || { install_missing python3=python3; python=python3; }
+  if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+    say "python3-venv is missing"
+    install_missing envgen-python3-venv=python3-venv # no command of its own: always asked for here
+  fi
+  log=$(mktemp)
+  rm -rf -- "$dir"
+  mkdir -p "$(dirname "$dir")"
+  say "making a virtual environment with envgen ($("$python" --version))"
+  # shellcheck disable=SC2086  # $how is one word or none
+  if ! { "$python" -m venv "$dir" && "$dir/bin/python" -m pip install -q --disable-pip-version-check $how "$what"; } \
+    >"$log" 2>&1 </dev/null; then
+    tail -n 20 "$log" >&2
+    rm -rf -- "$dir"
+    die "pip could not install envgen (whole log: $log)"
+  fi
+  rm -f "$log"
+}
