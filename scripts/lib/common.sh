@@ -35,18 +35,18 @@ install_missing() {
   die "apt-get could not install ${packages[*]} (whole log: $log)"
 }
 
-# debian_mirror [SUITE]: the URI that this machine's own apt takes Debian's SUITE (its own release if not given) from.
+# debian_mirror SUITE: the URI that this machine's own apt takes Debian's SUITE from, or failing that any Debian suite.
 # apt itself reads the sources, so .list and .sources files, disabled entries and options are all understood.
 # ENVGEN_DEBIAN_MIRROR overrules it, and is the only way on a machine that is not a Debian.
 debian_mirror() {
-  local suite=${1:-$(os_release VERSION_CODENAME)} uri
+  local uri
   if [ -n "${ENVGEN_DEBIAN_MIRROR:-}" ]; then
     printf '%s\n' "${ENVGEN_DEBIAN_MIRROR%/}"
     return 0
   fi
   [ "$(os_release ID)" = debian ] ||
     die "this machine is not a Debian: name a Debian mirror in ENVGEN_DEBIAN_MIRROR"
-  uri=$(apt_uri "$suite" main)
+  uri=$(apt_uri "$1" main)
   # A suite named stable, testing, ...: any archive with a main component that is not the security one.
   [ -n "$uri" ] || uri=$(apt_uri '[a-z]+' main)
   [ -n "$uri" ] || die "found no Debian archive in this machine's apt sources: name one in ENVGEN_DEBIAN_MIRROR"
@@ -56,6 +56,7 @@ debian_mirror() {
 # apt_uri SUITE_REGEX COMPONENT: the first archive URI of the machine's apt sources that offers it, or nothing.
 apt_uri() {
   local uri
+  # shellcheck disable=SC2016  # the fields are apt's, not the shell's
   uri=$(apt-get indextargets --no-release-info --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
     awk -v suite="^($1)\$" -v component="$2" '$2 ~ suite && $3 == component && !n++ { print $1 }')
   case $uri in # Debian's cloud images name their mirror in a file beside
