@@ -1,20 +1,19 @@
 """The frozen model of a project file. Past the loader there is nothing else: no dicts, no YAML nodes.
 
-Every field carries its documentation in ``metadata["doc"]``: binding, defaults, the JSON Schema and docs/profile.md are all
-generated from these classes, so what stands here is what a user reads. Field types are limited to what ``bind.py`` knows:
-scalars, the value types of ``values.py``, enums, tuples, mappings from str, dataclasses of this module, and ``| None``.
+Every field carries its documentation in ``key(...)``: binding, defaults, the JSON Schema and docs/profile.md are all
+generated from these classes, so what stands here is what a user reads. Field types are limited to what ``shape.py``
+reads: scalars, the value types of ``values.py``, enums, tuples, mappings from str, records of this module, ``| None``.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from envgen.profile.record import MISSING, Key
 from envgen.profile.values import (
     ByteSize,
     ContainerPath,
@@ -27,19 +26,33 @@ from envgen.profile.values import (
     PortMapping,
 )
 
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from envgen.profile.record import dataclass
+
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
-def key(doc: str, default: Any = dataclasses.MISSING, *, names: str = "", item: str = "") -> Any:
-    """A documented field. ``names`` = regular expression for the keys of a mapping; ``item`` = for each string of a list
-    (or the string itself). Without ``default`` the key is required."""
-    metadata = {"doc": doc, "names": names, "item": item}
-    if isinstance(default, Mapping):  # dataclasses take an unhashable default for a mutable one
-        return field(default_factory=lambda: default, metadata=metadata)
-    return field(default=default, metadata=metadata)  # type: ignore[no-any-return,call-overload]
+def key(
+    doc: str,
+    default: Any = MISSING,
+    *,
+    names: str = "",
+    item: str = "",
+    low: int | None = None,
+    high: int | None = None,
+) -> Any:
+    """A documented field; without ``default`` the key is required.
+
+    ``names`` = regular expression for the keys of a mapping; ``item`` = for each string of a list (or the string
+    itself); ``low`` and ``high`` bound a number.
+    """
+    return Key(doc, default, names, item, low, high)
 
 
-NAME = r"[a-z][a-z0-9_]{0,39}"  # sources, services, caches, profiles: also usable inside ENVGEN_... variables
+# Sources, services, caches, profiles. Single underscores only: two separate the parts of an ENVGEN_... variable.
+NAME = r"[a-z](_?[a-z0-9]){0,39}"
 ENV_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 APT_NAME = r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+:~-]+)?"
 REQUIREMENT = r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._, -]+\])?( ?(==|>=|<=|~=|!=|<|>) ?[A-Za-z0-9.!+_*-]+,?)*"
@@ -79,7 +92,7 @@ class Base:
 class Cuda:
     arch_list: CudaArchList = key("GPU architectures, separated by one space: 12.1a for GB10.")
     home: ContainerPath = key(
-        "The one spelling of CUDA_HOME. FlashInfer writes it into build.ninja; a second spelling recompiles everything.",
+        "The one spelling of CUDA_HOME. FlashInfer writes it into build.ninja; another one recompiles all.",
         ContainerPath("/usr/local/cuda"),
     )
     fp4: bool = key("The kernels use FP4 instructions, which 10.x and later offer only with the suffix a or f.", True)
@@ -99,7 +112,7 @@ class Build:
 @dataclass(frozen=True)
 class Network:
     ca_certificates: HostPath | None = key(
-        "A PEM file of your company's CAs on this machine. Used by builds as a secret, mounted at run time; never stored.",
+        "A PEM file of your company's CAs on this machine. A secret of builds, mounted at run time; never stored.",
         None,
     )
     pass_proxy: bool = key("Hand HTTP_PROXY, HTTPS_PROXY and NO_PROXY of your shell to builds and services.", True)
@@ -114,7 +127,9 @@ class Apt:
 @dataclass(frozen=True)
 class Pip:
     tools: tuple[str, ...] = key("Python packages for the image, such as fastsafetensors.", (), item=REQUIREMENT)
-    deps: tuple[str, ...] = key("Packages installed before the sources (their run-time dependencies).", (), item=REQUIREMENT)
+    deps: tuple[str, ...] = key(
+        "Packages installed before the sources (their run-time dependencies).", (), item=REQUIREMENT
+    )
     override: tuple[str, ...] = key(
         "Dependencies switched off: never installed, whoever asks for them.", (), item=r"[A-Za-z0-9][A-Za-z0-9._-]*"
     )
@@ -177,8 +192,12 @@ class Source:
     distribution: str = key("The name that pip knows.", item=r"[A-Za-z0-9][A-Za-z0-9._-]*")
     mount: ContainerPath = key("Where its checkout lies in the container.")
     submodules: bool = key("Fetch its git submodules.", True)
-    patches: str | None = key("The folder below patches/ whose series is applied (never to a mounted checkout).", None, item=NAME)
-    console_scripts: tuple[str, ...] = key("Commands that it installs; doctor checks what they import.", (), item=r"[A-Za-z0-9._-]+")
+    patches: str | None = key(
+        "The folder below patches/ whose series is applied (never to a mounted checkout).", None, item=NAME
+    )
+    console_scripts: tuple[str, ...] = key(
+        "Commands that it installs; doctor checks what they import.", (), item=r"[A-Za-z0-9._-]+"
+    )
     install: Install = key("How it is built and installed.", Install())
 
 
@@ -216,7 +235,7 @@ class Ready:
     port: int | None = key("The container's port that answers HTTP; it must be published.", None)
 
 
-ArgValue = bool | str | tuple[str, ...]
+ArgValue = bool | str | tuple[str, ...]  # bind.py knows this alias by its name
 
 
 @dataclass(frozen=True)
@@ -255,7 +274,7 @@ class Service:
 
 @dataclass(frozen=True)
 class Profile:
-    """One environment. ``name`` and ``project`` are set by the loader; all else comes from the file and its overrides."""
+    """One environment. ``name`` and ``project`` are set by the loader; all else comes from the files and overrides."""
 
     name: str
     project: str

@@ -1,15 +1,19 @@
 """Domain values that own their spellings.
 
-Each type is immutable, has ``parse(text)`` (raises ``ValueError`` with a sentence that a user can act on), a ``PATTERN``
-that the JSON Schema publishes, and ``str(value)`` gives back the spelling of the project file. Nobody outside this module
-formats an arch, an image name or a size by hand.
+Each type is immutable, has ``parse(text)`` (raises ``ValueError`` with a sentence that a user can act on), a
+``PATTERN`` that the JSON Schema publishes, and ``str(value)`` gives back the spelling of the project file. Nobody
+outside this module formats an arch, an image name or a size by hand.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from envgen.profile.record import dataclass
 
 # Docker, Compose, YAML and every shell treat these as structure; a value never needs them.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -32,8 +36,8 @@ def plain_text(text: str) -> str:
 class CudaArch:
     """One CUDA architecture such as ``12.1a``.
 
-    Suffix ``a`` = architecture-specific, ``f`` = family-specific, empty = portable. On 10.x and later the FP4 conversion
-    instructions exist only with a suffix (seeds: ``cvt.e2m1x2 not supported on sm_121``).
+    Suffix ``a`` = architecture-specific, ``f`` = family-specific, empty = portable. On 10.x and later the FP4
+    conversion instructions exist only with a suffix (else ptxas: ``cvt.e2m1x2 not supported on .target 'sm_121'``).
     """
 
     major: int
@@ -88,8 +92,8 @@ class CudaArchList:
         if not text.strip():
             raise ValueError("names no architecture; write it like 12.1a")
         if re.search(r"[,;]", text) or "  " in text or text != text.strip():
-            archs = " ".join(part for part in re.split(r"[\s,;]+", text) if part)
-            raise ValueError(f"architectures are separated by one space: write {archs!r}")
+            better = " ".join(part for part in re.split(r"[\s,;]+", text) if part)
+            raise ValueError(f"architectures are separated by one space: write {better!r}")
         archs = tuple(CudaArch.parse(part) for part in text.split(" "))
         if len(set(archs)) != len(archs):
             raise ValueError(f"{text!r} names an architecture twice")

@@ -1,0 +1,87 @@
+"""Trees -> profiles: merge each profile's layers, apply the overrides, bind, check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from envgen.errors import Place, Problem
+from envgen.profile import layers
+from envgen.profile.bind import Binding
+from envgen.profile.checks import check_profile, check_project
+from envgen.profile.model import Profile
+from envgen.profile.overrides import Override
+from envgen.profile.tree import Node, near
+
+Files = Sequence[tuple[Node, dict[str, Node]]]
+
+
+class Builder:
+    """Builds all profiles of a project. ``good`` and ``broken`` hold the outcome, ``trees`` what was merged."""
+
+    def __init__(self, project: str, root: Path, files: Files, overrides: Sequence[Override]) -> None:
+        self.project = project
+        self.root = root
+        self.files = files
+        self.overrides = overrides
+        self.good: dict[str, Profile] = {}
+        self.broken: dict[str, list[Problem]] = {}
+        self.trees: dict[str, Node] = {}
+        self.warnings: list[str] = []
+
+    def build(self, orders: Mapping[str, Sequence[str]], problems: list[Problem]) -> None:
+        """Build each profile.
+
+        A problem of the files goes to ``problems``. One that only an override brings, and only into some of the profiles,
+        waits in ``broken`` until such a profile is used.
+        """
+        shared = {name: layers.layered(name, self.files, order) for name, order in orders.items()}
+        waiting: dict[str, list[Problem]] = {}
+        for name, tree in shared.items():
+            full = self._with_overrides(tree, shared, found := [])
+            self.trees[name] = full
+            profile, more = self._bind(name, full)
+            found += more
+            if not found:
+                self.good[name] = profile
+            elif full is tree and not self.overrides:
+                problems += found
+            else:
+                own = self._bind(name, tree)[1]
+                problems += own
+                if not own:
+                    waiting[name] = found
+        if waiting and not self.good:
+            for found in waiting.values():
+                problems += found
+        self.broken = waiting
+        if not problems:
+            problems += check_project(self.good, shared)
+
+    def _bind(self, name: str, tree: Node) -> tuple[Profile, list[Problem]]:
+        binding = Binding()
+        profile: Profile = binding.record(Profile, tree, "", name=name, project=self.project)
+        check_profile(profile, tree, binding, self.root)
+        return profile, binding.problems
+
+    def _with_overrides(self, tree: Node, shared: Mapping[str, Node], problems: list[Problem]) -> Node:
+        for override in self.overrides:
+            path = layers.spell(tree, override)
+            entry = layers.entry_of(path)
+            if entry and not layers.has_entry(tree, *entry):
+                if any(layers.has_entry(other, *entry) for other in shared.values()):
+                    continue  # it is meant for another profile
+                prefix, name = entry
+                known = list(dict.fromkeys(n for other in shared.values() for n in layers.entries(other, prefix)))
+                place = Place(override.node.source.label)
+                problems.append(Problem(f"there is no {'.'.join(prefix)}.{name}", place, near(name, known)))
+                continue
+            blocked = layers.list_in_the_way(tree, path)
+            if blocked:
+                problems.append(layers.at_override(blocked, override))
+                continue
+            over = layers.as_tree(path, override.node)
+            if override.from_environment:
+                over = layers.without_foreign_checkouts(tree, over, self.warnings)
+            tree = layers.merge(tree, over)
+        return tree

@@ -1,0 +1,208 @@
+"""Merging the layers of a profile: defaults, the profiles that it extends, itself, the local file, overrides.
+
+Mappings merge deep, lists and scalars replace, ``null`` removes. Where an entry has alternatives (a source's origin, a
+health check), naming one removes the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from envgen.errors import Place, Problem
+from envgen.profile.overrides import Override, join_path
+from envgen.profile.tree import LIST, MAP, NULL, Node, near
+
+# Mappings whose entries are whole things: an override may change an entry, never begin one.
+_ENTRIES = (("sources",), ("caches",), ("services",), ("ulimits",), ("tiktoken", "encodings"))
+
+
+def section(top: Node, name: str, problems: list[Problem]) -> Node:
+    """The mapping ``name`` of a file's top; an empty one where it is missing."""
+    node = top.items.get(name)
+    if node is None or node.kind == NULL:
+        return Node(MAP, top.source)
+    if node.kind != MAP:
+        problems.append(Problem(f"expected a mapping, found {node.seen()}", node.place(name)))
+        return Node(MAP, top.source)
+    return node
+
+
+def chain(name: str, profiles: dict[str, Node], problems: list[Problem]) -> list[str]:
+    """``name`` and what it extends, the farthest first. A cycle or an unknown parent is noted and ends the chain."""
+    found = [name]
+    while True:
+        node = profiles[found[-1]]
+        parent = node.items.get("extends") if node.kind == MAP else None
+        if parent is None or parent.kind == NULL:
+            break
+        place = parent.place(f"profiles.{found[-1]}.extends")
+        if parent.kind in (MAP, LIST):
+            problems.append(Problem(f"expected the name of a profile, found {parent.seen()}", place))
+            break
+        if parent.text in found:
+            around = [*found[found.index(parent.text) :], parent.text]
+            text = " -> ".join(around)
+            problems.append(Problem(f"extends itself: {text}", place, "remove one `extends` of the circle"))
+            break
+        if parent.text not in profiles:
+            problems.append(Problem(f"there is no profile {parent.text!r}", place, near(parent.text, list(profiles))))
+            break
+        found.append(parent.text)
+    return found[::-1]
+
+
+def merge(base: Node, over: Node, path: tuple[str, ...] = ()) -> Node:
+    """``base`` with ``over`` laid on top."""
+    items = dict(base.items)
+    _drop_alternatives(items, over, path)
+    for name, node in over.items.items():
+        below = items.get(name)
+        if node.kind == NULL and below is not None and below.kind != NULL:
+            del items[name]
+        elif below is not None and below.kind == MAP and node.kind == MAP:
+            items[name] = merge(below, node, (*path, name))
+        else:
+            items[name] = node
+    return base.with_items(items)
+
+
+def _drop_alternatives(items: dict[str, Node], over: Node, path: tuple[str, ...]) -> None:
+    """Remove from ``items`` what an alternative named in ``over`` replaces."""
+    named = {name for name, node in over.items.items() if node.kind != NULL}
+    if len(path) == 3 and path[0] == "sources" and path[2] == "origin":
+        kinds = named & {"git", "pypi", "checkout"}
+        if kinds and not kinds & items.keys():
+            items.clear()
+        if "ref" in named:
+            items.pop("pull", None)
+        elif "pull" in named:
+            items.pop("ref", None)
+    elif len(path) == 3 and path[0] == "services" and path[2] == "health":
+        if "http" in named:
+            items.pop("command", None)
+        elif "command" in named:
+            items.pop("http", None)
+            items.pop("port", None)
+
+
+def layered(name: str, files: Sequence[tuple[Node, dict[str, Node]]], order: Sequence[str]) -> Node:
+    """The merged tree of profile ``name``: for each file its defaults, then the profiles of ``order``."""
+    defaults, profiles = files[0]
+    top = profiles[name] if profiles[name].kind == MAP else Node(MAP, defaults.source)
+    tree = top.with_items({})
+    for file_defaults, file_profiles in files:
+        tree = merge(tree, file_defaults)
+        for step in order:
+            node = file_profiles.get(step)
+            if node is not None and node.kind == MAP:
+                tree = merge(tree, node.with_items({k: v for k, v in node.items.items() if k != "extends"}))
+    return tree
+
+
+def without_foreign_checkouts(tree: Node, over: Node, warnings: list[str]) -> Node:
+    """``over`` without checkouts for sources that a production profile bakes in.
+
+    The place of a checkout is a fact about a machine. Said once, in a variable or in the local file's defaults, it
+    serves every profile that mounts the source; it must not turn a production profile into one that mounts.
+    """
+    mode = tree.items.get("mode")
+    sources = over.items.get("sources")
+    if mode is None or mode.text != "production" or sources is None or sources.kind != MAP:
+        return over
+    kept: dict[str, Node] = {}
+    for name, node in sources.items.items():
+        origin = node.items.get("origin")
+        if origin is not None and "checkout" in origin.items:
+            where = origin.items["checkout"].place()
+            warnings.append(f"{where}: the checkout of {name} is not used: a production profile mounts nothing")
+            node = node.with_items({k: v for k, v in node.items.items() if k != "origin"})
+        if node.items:
+            kept[name] = node
+    return over.with_items({**over.items, "sources": sources.with_items(kept)})
+
+
+def spell(tree: Node, override: Override) -> tuple[str, ...]:
+    """The path of an override in the spelling of the file; a variable's name has neither case nor dashes."""
+    if not override.from_environment:
+        return override.path
+    path: list[str] = []
+    node: Node | None = tree
+    for part in override.path:
+        names = node.items if node is not None and node.kind == MAP else {}
+        same = [name for name in names if _folded(name) == _folded(part)]
+        if same:
+            path.append(same[0])
+        elif _keeps_case(path):
+            path.append(part)
+        elif len(path) == 3 and path[0] == "services" and path[2] == "args":
+            path.append(part.lower().replace("_", "-"))
+        else:
+            path.append(part.lower())
+        node = names.get(path[-1])
+    return tuple(path)
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("-", "_").replace(".", "_")
+
+
+def _keeps_case(path: Sequence[str]) -> bool:
+    """True where the next part is the name of a variable."""
+    return (
+        (len(path) == 2 and path[0] == "env")
+        or (len(path) == 3 and path[0] == "services" and path[2] == "env")
+        or (len(path) == 4 and path[0] == "sources" and path[2:] == ["install", "env"])
+    )
+
+
+def entry_of(path: Sequence[str]) -> tuple[tuple[str, ...], str] | None:
+    """The mapping and the entry in it that a path goes into, where entries are whole things."""
+    for prefix in _ENTRIES:
+        if len(path) > len(prefix) + 1 and tuple(path[: len(prefix)]) == prefix:
+            return prefix, path[len(prefix)]
+    return None
+
+
+def has_entry(tree: Node, prefix: Sequence[str], name: str) -> bool:
+    """True when the tree has the entry ``name`` in the mapping at ``prefix``."""
+    node: Node | None = tree
+    for part in prefix:
+        node = node.items.get(part) if node is not None else None
+    return node is not None and node.kind == MAP and name in node.items
+
+
+def entries(tree: Node, prefix: Sequence[str]) -> list[str]:
+    """The names in the mapping at ``prefix``."""
+    node: Node | None = tree
+    for part in prefix:
+        node = node.items.get(part) if node is not None else None
+    return list(node.items) if node is not None and node.kind == MAP else []
+
+
+def as_tree(path: Sequence[str], node: Node) -> Node:
+    """A tree that holds ``node`` alone, at ``path``."""
+    for part in reversed(path):
+        wrapper = Node(MAP, node.source)
+        wrapper.items[part] = node
+        node = wrapper
+    return node
+
+
+def list_in_the_way(tree: Node, path: Sequence[str]) -> Problem | None:
+    """A path that goes into a list or a scalar cannot be merged; say so where the override stands."""
+    node: Node | None = tree
+    for depth, part in enumerate(path[:-1], 1):
+        node = node.items.get(part) if node is not None and node.kind == MAP else None
+        if node is None:
+            return None
+        if node.kind == LIST:
+            whole = join_path(path[:depth])
+            return Problem(f"{whole} is a list", None, f"replace it whole: {whole}=[a, b]")
+    return None
+
+
+def at_override(problem: Problem, override: Override) -> Problem:
+    """``problem`` at the place of an override."""
+    return Problem(problem.message, Place(override.node.source.label), problem.hint)
+
+

@@ -1,0 +1,235 @@
+"""Find, read, merge, bind and check a project file. The only way from YAML to the model."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import NoReturn
+
+from envgen.errors import Problem, ProjectError, UsageError
+from envgen.profile import layers
+from envgen.profile.build import Builder
+from envgen.profile.model import NAME, Profile, Project
+from envgen.profile.overrides import from_environ, from_sets
+from envgen.profile.tree import INT, LIST, LOCAL, MAP, NULL, Node, Source, near
+from envgen.profile.yamlfile import read, read_local
+
+FILE_NAME = "envgen.yaml"
+LOCAL_NAME = "envgen.local.yaml"
+FORMAT_VERSION = 1
+TOP_KEYS = ("version", "name", "default_profile", "defaults", "profiles")
+LOCAL_KEYS = ("version", "defaults", "profiles")
+PROJECT_NAME = r"[a-z0-9][a-z0-9_-]{0,62}"  # what Compose accepts as a project's name
+
+
+class Loaded:
+    """A project, the trees that its profiles were bound from, and what the user should be told."""
+
+    def __init__(self, project: Project, trees: Mapping[str, Node], warnings: Sequence[str]) -> None:
+        self.project = project
+        self.trees = trees  # profile name -> merged tree; see explain.py
+        self.warnings = tuple(warnings)
+
+
+class _Profiles(Mapping[str, Profile]):
+    """The profiles of a project. One that an override broke raises when it is asked for, not before."""
+
+    def __init__(self, good: dict[str, Profile], broken: dict[str, list[Problem]], order: Sequence[str]) -> None:
+        self._good = good
+        self._broken = broken
+        self._order = tuple(order)
+
+    def __getitem__(self, name: str) -> Profile:
+        if name in self._broken:
+            raise ProjectError(self._broken[name])
+        return self._good[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._order
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._order)
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+
+def find(start: Path) -> Path:
+    """The project file in ``start`` or the nearest folder above it. Raises UsageError."""
+    start = Path(os.path.abspath(start))  # noqa: PTH100  (resolve() would follow links away from the user's cwd)
+    for folder in (start, *start.parents):
+        candidate = folder / FILE_NAME
+        if candidate.is_file():
+            return candidate
+    raise UsageError(
+        f"there is no {FILE_NAME} in {start} or in a folder above it",
+        hint="`envgen init DIR` writes a starter project; -f names a file elsewhere",
+    )
+
+
+def load_project(
+    start: Path | None = None,
+    *,
+    file: Path | None = None,
+    sets: Sequence[str] = (),
+    environ: Mapping[str, str] = MappingProxyType({}),
+    local: bool = True,
+) -> Loaded:
+    """Load the project file found upward from ``start`` (default: the cwd), or ``file``.
+
+    ``sets`` and ``environ`` are the overrides; ``local=False`` leaves out the local file and ``environ``, which is how
+    committed files are rendered. Raises ProjectError with all problems, or UsageError when there is no file.
+    """
+    path = Path(os.path.abspath(file)) if file else find(start or Path.cwd())  # noqa: PTH100
+    top = read(path, _label(path))
+    problems: list[Problem] = []
+    warnings: list[str] = []
+    name, default = _header(top, problems)
+    files = [_sections(top, problems)]
+    profiles = files[0][1]
+    local_path = path.with_name(LOCAL_NAME)
+    if local and local_path.is_file():
+        files.append(_local(local_path, profiles, problems))
+    overrides, found = from_sets(sets)
+    problems += found
+    if local:
+        variables, found, warnings = from_environ(environ)
+        problems += found
+        overrides = [*variables, *overrides]
+    orders = {each: layers.chain(each, profiles, problems) for each in profiles}
+    builder = Builder(name, path.parent, files, overrides)
+    builder.build(orders, problems)
+    warnings += builder.warnings
+    if default not in profiles and profiles and default:
+        place = top.items["default_profile"].place("default_profile")
+        problems.append(Problem(f"there is no profile {default!r}", place, near(default, list(profiles))))
+    if problems:
+        _raise(problems)
+    project = Project(
+        name, default, _Profiles(builder.good, builder.broken, list(profiles)), file=path, root=path.parent
+    )  # fmt: skip
+    return Loaded(project, builder.trees, list(dict.fromkeys(warnings)))
+
+
+def select(project: Project, name: str | None) -> Profile:
+    """The profile ``name``, or the project's default one. Raises UsageError with the nearest name."""
+    wanted = name or project.default_profile
+    if wanted not in project.profiles:
+        hint = near(wanted, list(project.profiles))
+        raise UsageError(f"there is no profile {wanted!r} in {project.file.name}", hint=hint)
+    return project.profiles[wanted]
+
+
+def _raise(problems: Sequence[Problem]) -> NoReturn:
+    """Each problem once (two profiles share their defaults), in the order of the file."""
+    unique: dict[tuple[object, ...], Problem] = {}
+    for problem in problems:
+        place = problem.place
+        unique.setdefault((place and (place.file, place.line, place.column), problem.message, problem.hint), problem)
+    files = list(dict.fromkeys(p.place.file for p in unique.values() if p.place))
+
+    def rank(problem: Problem) -> tuple[int, int, int]:
+        place = problem.place
+        return (files.index(place.file), place.line, place.column) if place else (len(files), 0, 0)
+
+    raise ProjectError(sorted(unique.values(), key=rank))
+
+
+def _label(path: Path) -> str:
+    """How the user knows the file: relative to where he stands, when that is shorter."""
+    try:
+        relative = os.path.relpath(path)
+    except (ValueError, OSError):
+        return str(path)
+    return relative if relative.count("..") < 4 and len(relative) < len(str(path)) else str(path)
+
+
+def _header(top: Node, problems: list[Problem]) -> tuple[str, str]:
+    """Check the keys at the top; return the project's name and its default profile."""
+    _known_keys(top, TOP_KEYS, problems)
+    _version(top, problems, required=True)
+    name = top.items.get("name")
+    if name is None:
+        problems.append(Problem("`name` is required at the top", top.place("name"), "write `name: mxfp4`"))
+    elif name.kind in (MAP, LIST, NULL) or not re.fullmatch(PROJECT_NAME, name.text):
+        hint = "small letters, digits, - and _; it names images, containers and volumes"
+        problems.append(Problem(f"{name.seen()} is not a project name", name.place("name"), hint))
+    profiles = top.items.get("profiles")
+    if profiles is None or (profiles.kind == MAP and not profiles.items) or profiles.kind == NULL:
+        place = (profiles or top).place("profiles")
+        problems.append(Problem("a project needs at least one profile", place, "write them below `profiles:`"))
+    default = top.items.get("default_profile")
+    if default is None or default.kind == NULL:
+        names = list(profiles.items) if profiles is not None and profiles.kind == MAP else []
+        return (name.text if name else "project"), (names[0] if names else "")
+    if default.kind in (MAP, LIST):
+        message = f"expected the name of a profile, found {default.seen()}"
+        problems.append(Problem(message, default.place("default_profile")))
+        return (name.text if name else "project"), ""
+    return (name.text if name else "project"), default.text
+
+
+def _known_keys(top: Node, known: Sequence[str], problems: list[Problem]) -> None:
+    for key, node in top.items.items():
+        if key not in known:
+            hint = near(key, list(known))
+            if key in Profile._keys:  # type: ignore[attr-defined]
+                hint = "it belongs below `defaults:` or below a profile"
+            problems.append(Problem("unknown key", node.key_place(key), hint))
+
+
+def _version(top: Node, problems: list[Problem], *, required: bool) -> None:
+    node = top.items.get("version")
+    if node is None:
+        if required:
+            hint = f"write `version: {FORMAT_VERSION}`"
+            problems.append(Problem("`version` is required at the top", top.place("version"), hint))
+    elif node.kind != INT or node.text != str(FORMAT_VERSION):
+        hint = f"this envgen reads version {FORMAT_VERSION}"
+        problems.append(Problem(f"expected {FORMAT_VERSION}, found {node.seen()}", node.place("version"), hint))
+
+
+def _sections(top: Node, problems: list[Problem]) -> tuple[Node, dict[str, Node]]:
+    """The defaults and the profiles of a file."""
+    defaults = layers.section(top, "defaults", problems)
+    if "extends" in defaults.items:
+        place = defaults.items["extends"].key_place("defaults.extends")
+        problems.append(Problem("unknown key", place, "a profile extends another; `defaults` are below all of them"))
+        defaults = defaults.with_items({k: v for k, v in defaults.items.items() if k != "extends"})
+    profiles: dict[str, Node] = {}
+    for name, node in layers.section(top, "profiles", problems).items.items():
+        key = f"profiles.{name}"
+        if not re.fullmatch(NAME, name):
+            problems.append(Problem(f"{name!r} is not a profile name", node.key_place(key), f"it must match {NAME}"))
+        if node.kind == NULL:
+            empty = Node(MAP, node.source, node.line, node.column)
+            empty.key_line, empty.key_column = node.key_line, node.key_column
+            node = empty
+        elif node.kind != MAP:
+            problems.append(Problem(f"expected a mapping, found {node.seen()}", node.place(key)))
+        profiles[name] = node
+    return defaults, profiles
+
+
+def _local(path: Path, shared: Mapping[str, Node], problems: list[Problem]) -> tuple[Node, dict[str, Node]]:
+    """The sections of the local file, which changes profiles but never adds one."""
+    try:
+        top = read_local(path, _label(path))
+    except ProjectError as error:
+        problems += error.problems
+        return Node(MAP, Source(_label(path), LOCAL)), {}
+    _known_keys(top, LOCAL_KEYS, problems)
+    _version(top, problems, required=False)
+    defaults, profiles = _sections(top, problems)
+    for name, node in profiles.items():
+        if name not in shared:
+            place = node.key_place(f"profiles.{name}")
+            problems.append(Problem(f"there is no profile {name!r} to change", place, near(name, list(shared))))
+        if "extends" in node.items:
+            place = node.items["extends"].key_place(f"profiles.{name}.extends")
+            problems.append(Problem("the local file cannot change what a profile extends", place))
+    return defaults, profiles
+

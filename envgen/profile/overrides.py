@@ -1,0 +1,161 @@
+"""Single values from outside the files: ``--set a.b=c`` and ``ENVGEN_A__B=c``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from envgen.errors import Place, Problem
+from envgen.profile.model import Profile
+from envgen.profile.shape import fields_of
+from envgen.profile.tree import ENVIRONMENT, SET, Node, Source, near, scalar
+from envgen.profile.values import plain_text
+from envgen.profile.yamlfile import parse_value
+
+PREFIX = "ENVGEN_"
+# Variables of the program itself; none of them is a key of a profile.
+RESERVED = frozenset(("ENVGEN_FILE", "ENVGEN_PROFILE", "ENVGEN_DEBUG"))
+
+
+class Override:
+    """One value and the path that it replaces."""
+
+    __slots__ = ("from_environment", "node", "path")
+
+    def __init__(self, path: tuple[str, ...], node: Node, *, from_environment: bool) -> None:
+        self.path = path
+        self.node = node
+        self.from_environment = from_environment
+
+
+def split_path(text: str) -> tuple[str, ...]:
+    """The parts of ``a.b."c.d"``; a part in double quotes may contain dots. Raises ValueError."""
+    parts: list[str] = []
+    rest = text
+    while True:
+        if rest.startswith('"'):
+            part, rest = _quoted(rest)
+        else:
+            end = rest.find(".")
+            part, rest = (rest, "") if end < 0 else (rest[:end], rest[end:])
+            if '"' in part:
+                raise ValueError("a double quote stands inside an unquoted part")
+            if not part:
+                raise ValueError("a part between the dots is empty")
+        parts.append(part)
+        if not rest:
+            return tuple(parts)
+        if rest[0] != ".":
+            raise ValueError("a dot must follow the closing quote")
+        rest = rest[1:]
+
+
+def _quoted(text: str) -> tuple[str, str]:
+    """The content of the quotes that ``text`` begins with, and what follows them. A doubled quote stands for one."""
+    part = ""
+    position = 1
+    while True:
+        end = text.find('"', position)
+        if end < 0:
+            raise ValueError("a double quote is never closed")
+        part += text[position:end]
+        if text[end + 1 : end + 2] != '"':
+            return part, text[end + 1 :]
+        part += '"'
+        position = end + 2
+
+
+def join_path(parts: Iterable[str]) -> str:
+    """The spelling that ``split_path`` reads back."""
+    return ".".join(_quote(part) for part in parts)
+
+
+def _quote(part: str) -> str:
+    if part and not any(c in part for c in '."='):
+        return part
+    return '"' + part.replace('"', '""') + '"'
+
+
+def _split_assignment(text: str) -> tuple[str, str] | None:
+    """``key=value`` at the first ``=`` outside double quotes."""
+    quoted = False
+    for position, char in enumerate(text):
+        if char == '"':
+            quoted = not quoted
+        elif char == "=" and not quoted:
+            return text[:position], text[position + 1 :]
+    return None
+
+
+def _value(text: str, source: Source) -> tuple[Node | None, list[Problem]]:
+    """The node of an override's text: YAML flow where it begins like one, else one plain scalar."""
+    try:
+        plain_text(text)
+    except ValueError as error:
+        return None, [Problem(str(error), Place(source.label))]
+    text = text.strip(" ")
+    if text[:1] in ("[", "{", '"', "'"):
+        source.text = text
+        return parse_value(source)
+    return scalar(text, source), []
+
+
+def from_sets(sets: Iterable[str]) -> tuple[list[Override], list[Problem]]:
+    """The overrides of ``--set`` options, in order."""
+    overrides: list[Override] = []
+    problems: list[Problem] = []
+    for text in sets:
+        split = _split_assignment(text)
+        if split is None or not split[0]:
+            place = Place(f"--set {_shown(text)}")
+            problems.append(Problem("is not an assignment", place, "write it like --set build.max_jobs=4"))
+            continue
+        name, value = split
+        source = Source(f"--set {_shown(name)}", SET)
+        try:
+            path = split_path(plain_text(name.strip()))
+        except ValueError as error:
+            problems.append(Problem(f"is not a path: {error}", Place(source.label), "write it like build.max_jobs"))
+            continue
+        if not value.strip():
+            hint = f"{name}=null removes it; {name}='\"\"' is empty text"
+            problems.append(Problem("has no value", Place(source.label), hint))
+            continue
+        node, found = _value(value, source)
+        problems += found
+        if node is not None and not found:
+            overrides.append(Override(path, node, from_environment=False))
+    return overrides, problems
+
+
+def _shown(text: str) -> str:
+    cut = text if len(text) <= 80 else text[:77] + "..."
+    return "".join(c if c.isprintable() else "?" for c in cut)
+
+
+def from_environ(environ: Mapping[str, str]) -> tuple[list[Override], list[Problem], list[str]]:
+    """The overrides of ``ENVGEN_...`` variables, sorted by name; and warnings on variables that mean nothing."""
+    overrides: list[Override] = []
+    problems: list[Problem] = []
+    warnings: list[str] = []
+    known = fields_of(Profile)
+    for name in sorted(environ):
+        if not name.startswith(PREFIX) or name in RESERVED:
+            continue
+        parts = name[len(PREFIX) :].split("__")
+        if parts[0].lower() not in known and len(parts) == 1:
+            # Not ours to refuse: another program, or a variable that a rendered Compose file reads.
+            hint = near(parts[0], list(known))
+            tail = f" ({hint})" if hint.startswith("did you") else ""
+            warnings.append(f"{name} is not a key of a profile and is ignored{tail}")
+            continue
+        if not environ[name].strip():
+            continue  # Compose's ${NAME:-default} too takes an empty variable for an unset one
+        source = Source(name, ENVIRONMENT)
+        if not all(parts):
+            problems.append(Problem("is not a path", Place(name), "write it like ENVGEN_BUILD__MAX_JOBS"))
+            continue
+        node, found = _value(environ[name], source)
+        problems += found
+        if node is not None and not found:
+            overrides.append(Override(tuple(parts), node, from_environment=True))
+    return overrides, problems, warnings

@@ -1,0 +1,142 @@
+"""The positioned tree that every layer becomes before layers are merged: mappings, lists and scalars with their place.
+
+A scalar keeps its source text; what it means (text, number, yes or no) follows YAML 1.2's core schema, which is what
+editors check against: ``no`` and ``on`` are text, ``8:30`` is text, ``true`` is a boolean.
+"""
+
+from __future__ import annotations
+
+import re
+
+from envgen.errors import Place
+
+MAP, LIST, TEXT, INT, FLOAT, BOOL, NULL = "map", "list", "text", "int", "float", "bool", "null"
+
+# What a reader is told he wrote.
+SEEN = {
+    MAP: "a mapping",
+    LIST: "a list",
+    TEXT: "text",
+    INT: "a whole number",
+    FLOAT: "a number",
+    BOOL: "true or false",
+    NULL: "nothing",
+}
+
+PROJECT, LOCAL, ENVIRONMENT, SET, DEFAULT = "project", "local", "environment", "set", "default"
+
+
+class Source:
+    """A text that values come from: a file, a variable or an option. ``label`` is how the user knows it."""
+
+    __slots__ = ("_lines", "label", "layer", "text")
+
+    def __init__(self, label: str, layer: str, text: str = "") -> None:
+        self.label = label
+        self.layer = layer
+        self.text = text
+        self._lines: list[str] | None = None
+
+    @property
+    def is_file(self) -> bool:
+        return self.layer in (PROJECT, LOCAL)
+
+    def line(self, number: int) -> str:
+        """The text of line ``number`` (from 1); long lines are cut, control characters shown as ``?``."""
+        if self._lines is None:
+            self._lines = self.text.split("\n")
+        if not 1 <= number <= len(self._lines):
+            return ""
+        line = self._lines[number - 1].rstrip("\r")[:200]
+        return "".join(c if c == "\t" or c.isprintable() else "?" for c in line)
+
+    def place(self, line: int, column: int, key: str = "") -> Place:
+        """The place of a mark (from 1) in this source."""
+        if not self.is_file or not line:
+            return Place(self.label, key=key)
+        return Place(self.label, line, column, key, self.line(line))
+
+
+class Node:
+    """One value and where it stands. ``value``: dict of nodes, list of nodes, or the source text of a scalar."""
+
+    __slots__ = ("column", "items", "key_column", "key_line", "kind", "line", "source", "text")
+
+    def __init__(self, kind: str, source: Source, line: int = 0, column: int = 0) -> None:
+        self.kind = kind
+        self.source = source
+        self.line = line
+        self.column = column
+        self.key_line = 0  # where its key stands, when it is a value of a mapping
+        self.key_column = 0
+        self.text = ""
+        self.items: dict[str, Node] = {}
+
+    @property
+    def elements(self) -> list[Node]:
+        """The elements of a list."""
+        return list(self.items.values())
+
+    def place(self, key: str = "") -> Place:
+        """Where the value stands."""
+        return self.source.place(self.line, self.column, key)
+
+    def key_place(self, key: str = "") -> Place:
+        """Where the key of this value stands; the value itself when it has none."""
+        if self.key_line:
+            return self.source.place(self.key_line, self.key_column, key)
+        return self.place(key)
+
+    def with_items(self, items: dict[str, Node]) -> Node:
+        """A mapping at the same place with other entries."""
+        copy = Node(self.kind, self.source, self.line, self.column)
+        copy.key_line, copy.key_column, copy.items = self.key_line, self.key_column, items
+        return copy
+
+    def seen(self) -> str:
+        """What stands here, for an error message."""
+        if self.kind in (MAP, LIST, NULL):
+            return SEEN[self.kind]
+        text = self.text if len(self.text) <= 60 else self.text[:57] + "..."
+        return f"{SEEN[self.kind]} ({text})" if self.kind != TEXT else f"the text {text!r}"
+
+
+_NULLS = frozenset(("", "~", "null", "Null", "NULL"))
+_BOOLS = frozenset(("true", "True", "TRUE", "false", "False", "FALSE"))
+_FLOAT = r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+_NUMBER_START = frozenset("0123456789+-.")
+
+
+def plain_kind(text: str) -> str:
+    """The kind of an unquoted scalar."""
+    if text in _NULLS:
+        return NULL
+    if text in _BOOLS:
+        return BOOL
+    if text[0] in _NUMBER_START:
+        if text.isascii() and text.isdigit():
+            return INT
+        if re.fullmatch(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", text):
+            return INT
+        if re.fullmatch(_FLOAT, text):
+            return FLOAT
+    return TEXT
+
+
+def scalar(text: str, source: Source, line: int = 0, column: int = 0, *, quoted: bool = False) -> Node:
+    """A scalar node."""
+    node = Node(TEXT if quoted else plain_kind(text), source, line, column)
+    node.text = text
+    return node
+
+
+def near(word: str, known: list[str]) -> str:
+    """``did you mean `x`?`` when something known looks like ``word``; else the known names; else nothing."""
+    if not known:
+        return ""
+    import difflib
+
+    found = difflib.get_close_matches(word.lower().replace("-", "_"), known, 1, 0.6)
+    if found:
+        return f"did you mean `{found[0]}`?"
+    return "known: " + ", ".join(known) if len(known) <= 40 else ""
