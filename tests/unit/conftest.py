@@ -1,0 +1,49 @@
+"""The unit tier starts no process and opens no socket: whoever tries gets an error that names the tier."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import pytest
+
+_PROCESS_STARTERS = (
+    "fork", "forkpty", "posix_spawn", "posix_spawnp", "popen", "system",
+    "execl", "execle", "execlp", "execlpe", "execv", "execve", "execvp", "execvpe",
+    "spawnl", "spawnle", "spawnlp", "spawnlpe", "spawnv", "spawnve", "spawnvp", "spawnvpe",
+)  # fmt: skip
+
+
+class ForbiddenInUnitTests(AssertionError):
+    """A unit test started a process or opened a socket."""
+
+
+def _refuse(what: str) -> Any:
+    def refuse(*_args: object, **_kwargs: object) -> NoReturn:
+        raise ForbiddenInUnitTests(f"{what} in the unit tier; such a test belongs into tests/engine")
+
+    return refuse
+
+
+@pytest.fixture(autouse=True)
+def no_processes_and_no_sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Make every way to another process or to the network raise."""
+    for name in _PROCESS_STARTERS:
+        if hasattr(os, name):
+            monkeypatch.setattr(os, name, _refuse(f"os.{name}"))
+    monkeypatch.setattr(subprocess.Popen, "__init__", _refuse("subprocess.Popen"))
+    monkeypatch.setattr(socket.socket, "__init__", _refuse("socket.socket"))
+    monkeypatch.setattr(socket, "create_connection", _refuse("socket.create_connection"))
+    monkeypatch.setattr(socket, "getaddrinfo", _refuse("socket.getaddrinfo"))
+    yield
+
+
+@pytest.fixture(autouse=True)
+def no_envgen_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Overrides in the developer's own shell must not change what a test sees."""
+    for name in list(os.environ):
+        if name.startswith("ENVGEN_"):
+            monkeypatch.delenv(name)
