@@ -1,7 +1,7 @@
 """A merged tree -> frozen records of the model, with every problem collected on the way.
 
-Nothing stops at the first problem. Where a value is wrong, the field's default (or a harmless stand-in) takes its place,
-so that the semantic checks can still look at all the rest; ``Binding.broken`` tells them what they must not judge.
+Nothing stops at the first problem. Where a value is wrong, the field's default (or a harmless stand-in) takes its
+place, so that semantic checks can still look at all the rest; ``Binding.broken`` tells them what they must not judge.
 """
 
 from __future__ import annotations

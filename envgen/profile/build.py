@@ -32,8 +32,8 @@ class Builder:
     def build(self, orders: Mapping[str, Sequence[str]], problems: list[Problem]) -> None:
         """Build each profile.
 
-        A problem of the files goes to ``problems``. One that only an override brings, and only into some of the profiles,
-        waits in ``broken`` until such a profile is used.
+        A problem of the files goes to ``problems``. One that only an override brings, and only into some of the
+        profiles, waits in ``broken`` until such a profile is used.
         """
         shared = {name: layers.layered(name, self.files, order) for name, order in orders.items()}
         waiting: dict[str, list[Problem]] = {}

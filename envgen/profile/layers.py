@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from envgen.errors import Place, Problem
+from envgen.profile.model import ORIGIN_KINDS
 from envgen.profile.overrides import Override, join_path
 from envgen.profile.tree import LIST, MAP, NULL, Node, near
 
@@ -70,7 +71,7 @@ def _drop_alternatives(items: dict[str, Node], over: Node, path: tuple[str, ...]
     """Remove from ``items`` what an alternative named in ``over`` replaces."""
     named = {name for name, node in over.items.items() if node.kind != NULL}
     if len(path) == 3 and path[0] == "sources" and path[2] == "origin":
-        kinds = named & {"git", "pypi", "checkout"}
+        kinds = named & set(ORIGIN_KINDS)
         if kinds and not kinds & items.keys():
             items.clear()
         if "ref" in named:

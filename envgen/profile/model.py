@@ -156,20 +156,24 @@ class Tiktoken:
     encodings: Mapping[str, Encoding] = key("One entry a vocabulary: o200k_base, ...", EMPTY, names=NAME)
 
 
+ORIGIN_KINDS = ("git", "pypi", "wheel", "checkout")
+
+
 @dataclass(frozen=True)
 class Origin:
-    """Where a source comes from: exactly one of ``git`` (with ``ref`` or ``pull``), ``pypi`` or ``checkout``."""
+    """Where a source comes from: exactly one of ``git`` (with ``ref`` or ``pull``), ``pypi``, ``wheel``, ``checkout``."""
 
     git: str | None = key("Address of a git repository; with ref or pull.", None, item=GIT_URL)
     ref: str | None = key("A branch, tag or commit.", None, item=GIT_REF)
     pull: int | None = key("The number of a pull request on GitHub.", None)
     pypi: Pin | None = key("A source distribution on the package index, at an exact version.", None)
+    wheel: Pin | None = key("A built wheel on the package index, at an exact version: nothing is compiled.", None)
     checkout: HostPath | None = key("A checkout on this machine, mounted (development only).", None)
 
     @property
     def kind(self) -> str:
-        """``git``, ``pypi`` or ``checkout``."""
-        return "git" if self.git is not None else "pypi" if self.pypi is not None else "checkout"
+        """``git``, ``pypi``, ``wheel`` or ``checkout``."""
+        return next((kind for kind in ORIGIN_KINDS if getattr(self, kind) is not None), "checkout")
 
     @property
     def git_ref(self) -> str:

@@ -2,8 +2,8 @@
 
 The standard decorator generates and compiles source text for every class, about a millisecond each; the model has some
 forty classes and every command imports it. Here one generic ``__init__``, ``__eq__``, ``__hash__`` and ``__repr__``
-serve them all. A type checker sees the standard decorator (see the imports of ``model.py``), and ``dataclasses.fields``,
-``replace`` and ``asdict`` work on records.
+serve them all. A type checker sees the standard decorator (see the imports of ``model.py``); ``dataclasses.fields`` and
+``replace`` work on records.
 """
 
 from __future__ import annotations
