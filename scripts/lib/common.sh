@@ -56,13 +56,18 @@ debian_mirror() {
 # apt_uri SUITE_REGEX COMPONENT: the first archive URI of the machine's apt sources that offers it, or nothing.
 apt_uri() {
   local uri
-  # shellcheck disable=SC2016  # the fields are apt's, not the shell's
-  uri=$(apt-get indextargets --no-release-info --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
-    awk -v suite="^($1)\$" -v component="$2" '$2 ~ suite && $3 == component && !n++ { print $1 }')
+  read_apt_targets
+  uri=$(awk -v suite="^($1)\$" -v component="$2" '$2 ~ suite && $3 == component && !n++ { print $1 }' <<<"$apt_targets")
   case $uri in # Debian's cloud images name their mirror in a file beside
     mirror+file:*) uri=$(awk 'NF && $1 !~ /^#/ && !n++ { print $1 }' "${uri#mirror+file:}") ;;
   esac
   printf '%s\n' "${uri%/}"
+}
+
+read_apt_targets() { # asks apt once: it takes a second
+  # shellcheck disable=SC2016  # the fields are apt's, not the shell's
+  [ -n "${apt_targets:-}" ] ||
+    apt_targets=$(apt-get indextargets --no-release-info --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages')
 }
 
 debian_keyring() {
