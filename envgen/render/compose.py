@@ -1,0 +1,167 @@
+"""Compose files from a profile: what is the same for all services stands once, behind an anchor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from envgen.profile.model import GpuMode, Health, Profile, Service
+from envgen.render import plan as planning
+from envgen.render.quote import Quoted, compose_text, compose_variable, yaml_key
+from envgen.render.templating import render
+
+PROXY = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+STOP_GRACE = "30s"
+
+
+@dataclass(frozen=True)
+class Line:
+    """``key: value`` with both sides ready to print; no value: taken from the shell when the file is used."""
+
+    key: Quoted
+    value: Quoted = Quoted("")
+
+
+@dataclass(frozen=True)
+class Volume:
+    kind: Quoted
+    source: Quoted
+    target: Quoted
+    read_only: bool = False
+    create: bool = False
+
+
+@dataclass(frozen=True)
+class ServiceView:
+    name: Quoted
+    command: tuple[str, ...]
+    groups: Quoted
+    env: tuple[Line, ...]
+    service: Service
+    health: tuple[HealthView, ...]
+    profiles: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class HealthView:
+    test: tuple[str, ...]
+    health: Health
+
+
+def compose_files(profile: Profile) -> dict[str, str]:
+    """Path relative to the project -> text: the file itself, and the GPU overlays where the profile leaves that open."""
+    context = _context(profile)
+    files = {profile.compose_file: render("compose.yaml.j2", context)}
+    if profile.gpu is GpuMode.AUTO:
+        for mode in (GpuMode.ALL, GpuMode.CDI):
+            files[overlay_file(profile, mode)] = render("compose.gpu.yaml.j2", {**context, "gpu": mode.value})
+    return files
+
+
+def overlay_file(profile: Profile, mode: GpuMode) -> str:
+    """The Compose file to add with `-f` for a GPU mode, where the profile says auto."""
+    return f"compose/{profile.name}.gpu-{mode.value}.yaml"
+
+
+def _context(profile: Profile) -> dict[str, object]:
+    groups = {name: _lines(values) for name, values in profile.env.items()}
+    derived = [
+        Line(Quoted("MAX_JOBS"), _jobs(profile)),
+        *(Line(yaml_key(name), compose_text(value)) for name, value in planning.service_env(profile).items()),
+    ]
+    passed = [*profile.secrets, *(name for name in PROXY if profile.network.pass_proxy and name not in profile.secrets)]
+    return {
+        "profile": profile,
+        "plan_files": profile.dockerfile,
+        "derived": derived,
+        "passed": [Line(yaml_key(name)) for name in passed],
+        "proxy": [Line(yaml_key(name)) for name in PROXY if profile.network.pass_proxy],
+        "groups": [(Quoted(f"env-{name}"), lines) for name, lines in groups.items()],
+        "ulimits": [(yaml_key(name), limit) for name, limit in profile.ulimits.items()],
+        "shm": [str(profile.shm_size.bytes)] if profile.shm_size and profile.ipc != "host" else [],
+        "platform": [profile.base.platform.value] if profile.base.platform else [],
+        "wheelhouse": _wheelhouse(profile),
+        "volumes": _volumes(profile),
+        "named_volumes": _named_volumes(profile),
+        "services": [_service(profile, name, number) for number, name in enumerate(profile.services)],
+        "gpus": [profile.gpu.value] if profile.gpu in (GpuMode.ALL, GpuMode.CDI) else [],
+        "overlays": [overlay_file(profile, GpuMode.ALL)] if profile.gpu is GpuMode.AUTO else [],
+        "ca": _ca(profile),
+        "grace": STOP_GRACE,
+    }
+
+
+def _lines(values: Mapping[str, str]) -> list[Line]:
+    return [Line(yaml_key(name), compose_text(value)) for name, value in values.items()]
+
+
+def _jobs(profile: Profile) -> Quoted:
+    return compose_variable(
+        planning.JOBS_VARIABLE, str(profile.build.max_jobs.count or planning.JOBS_WITHOUT_ENVGEN)
+    )
+
+
+def _ca(profile: Profile) -> Quoted:
+    path = profile.network.ca_certificates
+    default = planning.compose_path(path) if path else "/dev/null"
+    return compose_variable(planning.CA_VARIABLE, default, reason="the PEM file of your CA certificates")
+
+
+def _wheelhouse(profile: Profile) -> list[Quoted]:
+    path = profile.build.wheelhouse
+    if path is None:
+        return []
+    return [compose_variable(planning.WHEELHOUSE_VARIABLE, planning.compose_path(path), reason="your folder of wheels")]
+
+
+def _volumes(profile: Profile) -> list[Volume]:
+    bind, volume = Quoted("bind"), Quoted("volume")
+    found = []
+    for name, source in profile.mounted_sources.items():
+        assert source.origin.checkout is not None
+        default = planning.compose_path(source.origin.checkout)
+        text = compose_variable(planning.checkout_variable(name), default, reason=f"the folder of your {name} checkout")
+        found.append(Volume(bind, text, compose_text(source.mount.path)))
+    if profile.mounted_sources:
+        found.append(Volume(volume, Quoted("overlay"), compose_text(planning.OVERLAY)))
+    for name, cache in profile.caches.items():
+        target = compose_text(cache.path.path)
+        if cache.host is None:
+            found.append(Volume(volume, Quoted(f"cache-{name}"), target))
+        else:
+            default = planning.compose_path(cache.host)
+            text = compose_variable(planning.cache_variable(name), default, reason=f"a folder for the cache {name}")
+            found.append(Volume(bind, text, target, create=True))
+    found.append(Volume(bind, _ca(profile), compose_text(planning.CA_FILE), read_only=True))
+    return found
+
+
+def _named_volumes(profile: Profile) -> list[Line]:
+    lines = [Line(Quoted("overlay"), compose_text(planning.overlay_volume(profile)))] if profile.mounted_sources else []
+    for name, cache in profile.caches.items():
+        if cache.host is None:
+            lines.append(Line(Quoted(f"cache-{name}"), compose_text(planning.cache_volume(profile, name))))
+    return lines
+
+
+def _service(profile: Profile, name: str, number: int) -> ServiceView:
+    service = profile.services[name]
+    chosen = service.env_groups if service.env_groups is not None else tuple(profile.env)
+    # YAML merges let the first of a list win, so the strongest group stands first.
+    aliases = [*(f"*env-{group}" for group in reversed(chosen)), "*env-derived", "*env-passed"]
+    return ServiceView(
+        name=yaml_key(name),
+        command=service.argv,
+        groups=Quoted(", ".join(aliases)),
+        env=tuple(_lines(service.env)),
+        service=service,
+        health=(HealthView(_health_test(service.health), service.health),) if service.health else (),
+        # Only the first service starts when none is named; `up NAME` starts exactly that one.
+        profiles=(name,) if number else (),
+    )
+
+
+def _health_test(health: Health) -> tuple[str, ...]:
+    if health.http is not None:
+        return ("CMD", f"{planning.HOME}/bin/envgen-health", str(health.port), health.http)
+    return ("CMD", *health.command)

@@ -1,0 +1,168 @@
+"""What a render gives: whole files. Comparing them with what lies on disk, and writing them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from envgen.errors import EnvgenError, Problem, ProjectError, RefusedError
+from envgen.profile.model import Profile, Project
+from envgen.render.compose import compose_files
+from envgen.render.dockerfile import LABELS_HERE, dockerfile, with_labels
+from envgen.render.plan import Lock, Plan, plan
+
+IGNORE_FILE = ".dockerignore"
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """The files of one profile. ``digest`` changes with what determines the image, not with how services are run."""
+
+    files: Mapping[str, bytes]
+    dockerfile: str
+    digest: str
+    context_files: tuple[str, ...]  # what the build reads of the project, besides the Dockerfile
+
+
+def render_profile(profile: Profile, lock: Lock | None = None, *, root: Path | None = None) -> Rendered:
+    """All files of ``profile``. ``root``, the project's folder, is read only for patch series and local encoding files."""
+    try:
+        made = plan(profile, lock, _series(profile, root))
+        text = dockerfile(made)
+        digest = _digest(text, made, root)
+        files = {profile.dockerfile: with_labels(text, made, digest), **compose_files(profile)}
+        files[IGNORE_FILE] = dockerignore(made.context_files)
+    except ValueError as error:  # a value that one of the languages cannot carry
+        raise ProjectError([Problem(f"profile {profile.name}: {error}")]) from error
+    encoded = {path: text.encode() for path, text in files.items()}
+    _refuse_machine_paths(profile, encoded)
+    return Rendered(encoded, profile.dockerfile, digest, made.context_files)
+
+
+def render_project(project: Project) -> dict[str, bytes]:
+    """The files of all profiles, by path; .dockerignore lets in what any of them needs."""
+    files: dict[str, bytes] = {}
+    owners: dict[str, str] = {}
+    context: set[str] = set()
+    for profile in project.profiles.values():
+        rendered = render_profile(profile, root=project.root)
+        context.update(rendered.context_files)
+        for path, content in rendered.files.items():
+            if path != IGNORE_FILE and files.setdefault(path, content) != content:
+                raise ProjectError(
+                    [Problem(f"profiles {owners[path]} and {profile.name} both render {path}, differently", None,
+                             "give one of them another `dockerfile`")]
+                )  # fmt: skip
+            owners.setdefault(path, profile.name)
+    files[IGNORE_FILE] = dockerignore(sorted(context)).encode()
+    return files
+
+
+def dockerignore(context_files: tuple[str, ...] | list[str]) -> str:
+    """Nothing but what the build reads is sent to the engine."""
+    lines = ["# Written by `envgen render`: the build reads nothing else of this folder.", "*", "!patches/"]
+    lines += [f"!{path}" for path in context_files if not path.startswith("patches/")]
+    return "\n".join(lines) + "\n"
+
+
+def _series(profile: Profile, root: Path | None) -> dict[str, object]:
+    named = {name: s.patches for name, s in profile.sources.items() if s.patches and s.origin.kind != "checkout"}
+    if not named:
+        return {}
+    if root is None:
+        raise EnvgenError(f"profile {profile.name} has patches; rendering it needs the project's folder")
+    from envgen.patches.series import load_series
+
+    return {name: load_series(root, folder) for name, folder in named.items()}
+
+
+def _digest(text: str, made: Plan, root: Path | None) -> str:
+    """Over the Dockerfile without its labels, the platform, and the bytes of every file that the build reads."""
+    found = hashlib.sha256(text.replace(LABELS_HERE, "").encode())
+    found.update(f"\0platform={made.platform}".encode())
+    for path in made.context_files:
+        found.update(f"\0{path}\0".encode())
+        if root is not None:
+            with contextlib.suppress(FileNotFoundError):  # a local encoding file is only the first of several places
+                found.update(hashlib.sha256((root / path).read_bytes()).digest())
+    return found.hexdigest()
+
+
+def _refuse_machine_paths(profile: Profile, files: Mapping[str, bytes]) -> None:
+    """A defect if a path of one machine got into a file, whatever way it took."""
+    paths = [s.origin.checkout for s in profile.sources.values()] + [c.host for c in profile.caches.values()]
+    paths += [profile.network.ca_certificates, profile.build.wheelhouse]
+    for path in paths:
+        if path is None or not path.is_machine_specific or path.path in ("/", "/dev/null"):
+            continue
+        for name, content in files.items():
+            if f":-{path.path}}}".encode() in content:
+                raise AssertionError(f"{name} would carry the machine's own path {path.path}")
+
+
+def diff(root: Path, files: Mapping[str, bytes]) -> str:
+    """A unified diff from what lies below ``root`` to ``files``; empty when nothing has drifted."""
+    import difflib
+
+    parts: list[str] = []
+    for path in sorted(files):
+        target = root / path
+        there = target.read_bytes() if target.is_file() else None
+        if there == files[path]:
+            continue
+        old = (there or b"").decode("utf-8", "backslashreplace").splitlines(keepends=True)
+        new = files[path].decode().splitlines(keepends=True)
+        before = "/dev/null" if there is None else f"a/{path}"
+        for line in difflib.unified_diff(old, new, before, f"b/{path}"):
+            parts.append(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n")
+    return "".join(parts)
+
+
+def write(root: Path, files: Mapping[str, bytes]) -> list[str]:
+    """Write what differs, each file whole or not at all, and return the paths that were written.
+
+    A link on the way that leads out of ``root`` is refused before anything is written.
+    """
+    targets = {path: _target(root, path) for path in sorted(files)}
+    written = []
+    for path, target in targets.items():
+        if target.is_file() and target.read_bytes() == files[path]:
+            continue  # untouched, so its time stamp and whoever watches it stay as they are
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _replace(target, files[path])
+        written.append(path)
+    return written
+
+
+def _target(root: Path, path: str) -> Path:
+    pure = PurePosixPath(path)
+    if pure.is_absolute() or ".." in pure.parts:
+        raise RefusedError(f"refusing to write {path}: it is not below {root}")
+    top = root.resolve()
+    target = (root / path).resolve()
+    if not target.is_relative_to(top):
+        raise RefusedError(f"refusing to write {path}: a link leads it out of {root}", hint="remove the link")
+    if target.exists() and not target.is_file():
+        raise RefusedError(f"refusing to write {path}: something else than a file is there")
+    return target
+
+
+def _replace(target: Path, content: bytes) -> None:
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644)
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

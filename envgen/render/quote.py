@@ -1,0 +1,155 @@
+"""One quoting function per language. Nothing from a profile reaches a rendered file but through one of these.
+
+Each returns ``Quoted``, the only kind of text that a template is able to print (see ``templating.py``), and raises
+``ValueError`` with a reason for what its language cannot carry.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+
+class Quoted(str):
+    """Text that is inert in the language that it was quoted for."""
+
+    __slots__ = ()
+
+
+# The Dockerfile parser reads lines of at most 64 KiB and gives up on longer ones.
+_LONGEST = 60_000
+_SHELL_SAFE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
+_PLAIN_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+# Words that YAML 1.1 or 1.2 readers take for something else than text.
+_YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+_YAML_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+_MOUNT_SAFE = re.compile(r"[A-Za-z0-9._/+@-]+")
+
+
+def _text(text: str, language: str) -> str:
+    """Refuse what no file or process can carry at all: NUL, lone surrogates."""
+    if "\0" in text:
+        raise ValueError(f"contains NUL, which {language} cannot carry")
+    if any(0xD800 <= ord(char) <= 0xDFFF for char in text):
+        raise ValueError(f"contains a lone surrogate, which is not text, so {language} cannot carry it")
+    return text
+
+
+def _one_line(text: str, language: str) -> str:
+    _text(text, language)
+    if "\n" in text or "\r" in text:
+        raise ValueError(f"contains a line break, which {language} cannot carry")
+    if len(text.encode()) > _LONGEST:
+        raise ValueError(f"is longer than {_LONGEST} bytes, which {language} cannot carry in one line")
+    return text
+
+
+def docker_value(text: str) -> Quoted:
+    """A value of ENV, LABEL, ARG or WORKDIR, in double quotes: Docker expands nothing in it and trims nothing of it."""
+    _one_line(text, "a Dockerfile")
+    return Quoted('"' + re.sub(r'([\\"$])', r"\\\1", text) + '"')
+
+
+def docker_prepend(name: str, text: str) -> Quoted:
+    """A value of ENV that stands in front of what the variable has already, if anything, with a colon between them."""
+    return Quoted(docker_value(text)[:-1] + f'${{{identifier(name)}:+:${identifier(name)}}}"')
+
+
+def docker_exec(words: Iterable[str]) -> Quoted:
+    """The JSON form of CMD and ENTRYPOINT. JSON's own escapes carry everything but NUL."""
+    import json
+
+    listed = [_text(word, "a command line") for word in words]
+    found = json.dumps(listed, ensure_ascii=True)
+    if len(found) > _LONGEST:
+        raise ValueError(f"is longer than {_LONGEST} bytes, which a Dockerfile cannot carry in one line")
+    return Quoted(found)
+
+
+def shell_word(text: str) -> Quoted:
+    """One word of a POSIX shell command inside RUN. The line belongs to the Dockerfile first, so it stays one line.
+
+    A quoted word begins with a quote, so Docker does not mistake ``<<`` inside it for a here-document.
+    """
+    _one_line(text, "a RUN line")
+    if _SHELL_SAFE.fullmatch(text):
+        return Quoted(text)
+    return Quoted("'" + text.replace("'", "'\"'\"'") + "'")
+
+
+def shell_words(words: Iterable[str]) -> Quoted:
+    """Several words of a shell command, separated by blanks."""
+    return Quoted(" ".join(shell_word(word) for word in words))
+
+
+def mount_path(path: str) -> Quoted:
+    """A path inside ``RUN --mount=...``, whose fields are CSV with variables: only plain characters are let through."""
+    if not _MOUNT_SAFE.fullmatch(path):
+        raise ValueError(f"{path!r} has characters other than letters, digits and ._/+@-, so no build can mount it")
+    return Quoted(path)
+
+
+def image_ref(text: str) -> Quoted:
+    """An image name after FROM. ``ImageRef`` has checked it; what Docker would expand is refused once more."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", text):
+        raise ValueError(f"{text!r} is not an image name")
+    return Quoted(text)
+
+
+def identifier(text: str) -> Quoted:
+    """A name that stands unquoted: of a variable, a stage, a profile."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", text):
+        raise ValueError(f"{text!r} cannot stand as a bare name")
+    return Quoted(text)
+
+
+def comment(text: str) -> Quoted:
+    """Text behind ``#``: what a reader could take for a line break, or show as something else, is written as an escape."""
+    return Quoted(_text(text, "a comment").encode("ascii", "backslashreplace").decode().translate(_CONTROLS))
+
+
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F)}
+
+
+def _yaml_char(char: str) -> str:
+    if char in _YAML_ESCAPES:
+        return _YAML_ESCAPES[char]
+    code = ord(char)
+    if 0x20 <= code < 0x7F:
+        return char
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def yaml_text(text: str) -> Quoted:
+    """A YAML string in double quotes, ASCII only: every YAML reader gives back the same characters."""
+    return Quoted('"' + "".join(map(_yaml_char, _text(text, "a YAML file"))) + '"')
+
+
+def yaml_key(text: str) -> Quoted:
+    """A key of a YAML mapping: bare where every reader takes it for text. Compose expands no variables in keys."""
+    if _PLAIN_KEY.fullmatch(text) and text.lower() not in _YAML_WORDS:
+        return Quoted(text)
+    return yaml_text(text)
+
+
+def compose_text(text: str) -> Quoted:
+    """A string in a Compose file: as YAML, and with ``$`` doubled, for Compose expands ``${X}`` in every value."""
+    return yaml_text(_text(text, "a Compose file").replace("$", "$$"))
+
+
+def compose_variable(name: str, default: str | None, *, reason: str = "") -> Quoted:
+    """``${NAME:-default}``, or ``${NAME:?reason}`` where there is no default.
+
+    A default goes into Compose's own little language, which has no escapes: its special characters are refused.
+    """
+    if default is None:
+        return yaml_text(f"${{{identifier(name)}:?{_default(reason)}}}")
+    return yaml_text(f"${{{identifier(name)}:-{_default(default)}}}")
+
+
+def _default(text: str) -> str:
+    _one_line(text, "a default of a Compose variable")
+    found = re.search(r"[${}]", text)
+    if found:
+        raise ValueError(f"contains {found.group()!r}, which a default of a Compose variable cannot carry")
+    return text

@@ -1,0 +1,112 @@
+"""The Jinja2 side of rendering: strict, and unable to print text that was not quoted.
+
+Importing Jinja2 is the largest part of `envgen render`, so compiled templates are kept between runs. The cache is keyed by
+the templates' own bytes; where it cannot be written or was tampered with, templates are simply compiled again.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from jinja2.bccache import Bucket
+
+from envgen.paths import templates_dir
+from envgen.render import quote
+from envgen.render.plan import Pair
+from envgen.render.quote import Quoted
+
+
+def docker_pair(pair: Pair) -> Quoted:
+    """``NAME="value"`` of an ENV or LABEL line."""
+    value = quote.docker_prepend(pair.name, pair.value) if pair.prepend else quote.docker_value(pair.value)
+    return Quoted(f"{quote.identifier(pair.name)}={value}")
+
+
+def assignment(pair: Pair) -> Quoted:
+    """``NAME='value'`` as an argument of env(1)."""
+    return Quoted(f"{quote.identifier(pair.name)}={quote.shell_word(pair.value)}")
+
+
+FILTERS: dict[str, Callable[..., Quoted]] = {
+    "docker_value": quote.docker_value,
+    "docker_exec": quote.docker_exec,
+    "docker_pair": docker_pair,
+    "assignment": assignment,
+    "sh": quote.shell_word,
+    "sh_words": quote.shell_words,
+    "mount": quote.mount_path,
+    "image": quote.image_ref,
+    "name": quote.identifier,
+    "comment": quote.comment,
+    "yaml": quote.compose_text,
+    "yaml_key": quote.yaml_key,
+}
+
+
+class BytecodeCache(jinja2.BytecodeCache):
+    """Compiled templates in the user's own cache folder. A failure to read or write costs time, never the command."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def _file(self, bucket: Bucket) -> Path:
+        return self.folder / f"{bucket.key}-{bucket.checksum}.bin"
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        try:
+            with self._file(bucket).open("rb") as file:
+                # Bytecode is code: only what this user alone could have written is believed.
+                status = os.fstat(file.fileno())
+                if status.st_uid == os.getuid() and not status.st_mode & 0o022:
+                    bucket.load_bytecode(file)
+        except (OSError, ValueError, EOFError, TypeError):
+            bucket.reset()
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            handle, name = tempfile.mkstemp(dir=self.folder)
+            with os.fdopen(handle, "wb") as file:
+                bucket.write_bytecode(file)
+            Path(name).replace(self._file(bucket))
+        except OSError:
+            return
+
+
+def _cache_folder() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
+    return Path(home) / "envgen" / "templates"
+
+
+def _only_quoted(value: Any) -> Any:
+    """What a template may print: quoted text, numbers, and the text of its own macros."""
+    if isinstance(value, (Quoted, int)) or (isinstance(value, str) and not value):
+        return value
+    raise TypeError(f"a template prints {value!r}, which was not quoted")
+
+
+@lru_cache(maxsize=1)
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(templates_dir()),
+        undefined=jinja2.StrictUndefined,
+        finalize=_only_quoted,
+        bytecode_cache=BytecodeCache(_cache_folder()),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        auto_reload=False,
+    )
+    environment.filters.update(FILTERS)
+    return environment
+
+
+def render(template: str, context: Mapping[str, Any]) -> str:
+    """The text of ``templates/<template>`` for ``context``."""
+    return _environment().get_template(template).render(context)
