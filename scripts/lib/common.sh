@@ -3,6 +3,7 @@
 
 say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 die() { say "error: $*"; exit 1; }
+misuse() { say "error: $*"; say "see: $0 --help"; exit 2; }
 
 envgen_cache() { printf '%s/envgen\n' "${XDG_CACHE_HOME:-$HOME/.cache}"; }
 
