@@ -102,7 +102,7 @@ class Cuda:
 class Build:
     max_jobs: MaxJobs = key("Compilers at once, in builds and in JIT: a number, or auto.", MaxJobs(None))
     memory_per_job: ByteSize = key("What auto reserves for one CUTLASS compilation.", ByteSize(8 << 30))
-    nvcc_threads: int = key("Threads inside one nvcc (FLASHINFER_NVCC_THREADS, NVCC_THREADS).", 4)
+    nvcc_threads: int = key("Threads inside one nvcc (FLASHINFER_NVCC_THREADS, NVCC_THREADS).", 4, low=1, high=64)
     ccache: bool = key("Compile through ccache, kept between builds.", True)
     wheelhouse: HostPath | None = key(
         "A folder of wheels on this machine that pip may also use (set it in envgen.local.yaml).", None
@@ -161,11 +161,11 @@ ORIGIN_KINDS = ("git", "pypi", "wheel", "checkout")
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a source comes from: exactly one of ``git`` (with ``ref`` or ``pull``), ``pypi``, ``wheel``, ``checkout``."""
+    """Where a source comes from: exactly one of ``git`` (and ``ref`` or ``pull``), ``pypi``, ``wheel``, ``checkout``."""
 
     git: str | None = key("Address of a git repository; with ref or pull.", None, item=GIT_URL)
     ref: str | None = key("A branch, tag or commit.", None, item=GIT_REF)
-    pull: int | None = key("The number of a pull request on GitHub.", None)
+    pull: int | None = key("The number of a pull request on GitHub.", None, low=1, high=9_999_999)
     pypi: Pin | None = key("A source distribution on the package index, at an exact version.", None)
     wheel: Pin | None = key("A built wheel on the package index, at an exact version: nothing is compiled.", None)
     checkout: HostPath | None = key("A checkout on this machine, mounted (development only).", None)
@@ -213,8 +213,8 @@ class Cache:
 
 @dataclass(frozen=True)
 class Ulimit:
-    soft: int = key("The soft limit; -1 = unlimited.")
-    hard: int = key("The hard limit; -1 = unlimited.")
+    soft: int = key("The soft limit; -1 = unlimited.", low=-1)
+    hard: int = key("The hard limit; -1 = unlimited.", low=-1)
 
 
 @dataclass(frozen=True)
@@ -222,11 +222,11 @@ class Health:
     """How Docker itself watches the service: ``command`` or ``http``."""
 
     http: str | None = key("A path that must answer 200, such as /health.", None, item=r"/[^\s]*")
-    port: int = key("The port inside the container, for http.", 8000)
+    port: int = key("The port inside the container, for http.", 8000, low=1, high=65535)
     command: tuple[str, ...] = key("A command that must end with 0, one word an item.", ())
     interval: Duration = key("Time between checks.", Duration(10))
     timeout: Duration = key("A check that takes longer has failed.", Duration(10))
-    retries: int = key("Failures in a row that make it unhealthy.", 3)
+    retries: int = key("Failures in a row that make it unhealthy.", 3, low=1, high=100)
     start_period: Duration = key("Failures in this time don't count.", Duration(1800))
 
 
@@ -236,7 +236,7 @@ class Ready:
 
     timeout: Duration = key("Give up after this long.", Duration(3600))
     model: str | None = key("A name that /v1/models must list, and that must complete a prompt.", None)
-    port: int | None = key("The container's port that answers HTTP; it must be published.", None)
+    port: int | None = key("The container's port that answers HTTP; it must be published.", None, low=1, high=65535)
 
 
 ArgValue = bool | str | tuple[str, ...]  # bind.py knows this alias by its name
@@ -250,7 +250,7 @@ class Service:
         EMPTY,
         names=FLAG,
     )
-    env_groups: tuple[str, ...] | None = key("Which groups of env it gets; unset: all.", None, item=NAME)
+    env_groups: tuple[str, ...] | None = key("Which of the groups in use it gets; unset: all of them.", None, item=NAME)
     env: Mapping[str, str] = key("Variables for this service alone.", EMPTY, names=ENV_NAME)
     ports: tuple[PortMapping, ...] = key("Published ports.", ())
     working_dir: ContainerPath | None = key("The folder it starts in.", None)
@@ -297,6 +297,9 @@ class Profile:
     python_path: tuple[ContainerPath, ...] = key("PYTHONPATH, in front of what the base image has.", ())
     env: Mapping[str, Mapping[str, str]] = key(
         "Groups of run-time variables; the same for every service.", EMPTY, names=NAME
+    )
+    env_groups: tuple[str, ...] | None = key(
+        "Which groups of env are in use; unset: all. The others are there to be chosen.", None, item=NAME
     )
     secrets: tuple[str, ...] = key("Variables of your shell that services get at run time only.", (), item=ENV_NAME)
     caches: Mapping[str, Cache] = key("Folders that outlive a container.", EMPTY, names=NAME)
