@@ -15,6 +15,7 @@ from typing import Any
 
 from envgen.errors import Place, Problem
 from envgen.profile import shape as shapes
+from envgen.profile.model import ENV_NAME, MEANING
 from envgen.profile.shape import Field, Shape, fields_of
 from envgen.profile.tree import BOOL, FLOAT, INT, LIST, MAP, NULL, TEXT, Node, near
 from envgen.profile.values import plain_text
@@ -136,7 +137,7 @@ class Binding:
         except ValueError as error:
             return self.wrong(node, path, str(error))
         if pattern and not re.fullmatch(pattern, text):
-            return self.wrong(node, path, f"{_short(text)} is not accepted here", f"it must match {pattern}")
+            return self.wrong(node, path, f"{_short(text)} is not accepted here", meaning(pattern))
         return text
 
     def value_type(self, type_: Any, node: Node, path: str) -> Any:
@@ -175,14 +176,14 @@ class Binding:
             key = f"{path}.{name}" if path else name
             if names and not re.fullmatch(names, name):
                 message = f"{_short(name)} is not a name that can stand here"
-                self.report(message, child.key_place(key), f"it must match {names}")
+                self.report(message, child.key_place(key), meaning(names))
                 continue
             if child.kind == NULL and not texts:
                 continue
             if texts:
                 value = self.source_text(child, key)
             elif nested is not None:
-                value = self.mapping(inner, child, key, item, _ENV_NAMES)
+                value = self.mapping(inner, child, key, item, ENV_NAME)
             else:
                 value = self.value(inner, child, key, item=item)
             if value is not _WRONG:
@@ -246,11 +247,13 @@ class Binding:
             return name
 
 
-_ENV_NAMES = r"[A-Za-z_][A-Za-z0-9_]*"
-
-
 def _short(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def meaning(pattern: str) -> str:
+    """What a text must look like, in words."""
+    return f"write {MEANING[pattern]}" if pattern in MEANING else f"it must match {pattern}"
 
 
 def _like(text: str, known: list[str]) -> str:

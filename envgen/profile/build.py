@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from envgen.errors import Place, Problem
 from envgen.profile import layers
@@ -62,7 +63,7 @@ class Builder:
         binding = Binding()
         profile: Profile = binding.record(Profile, tree, "", name=name, project=self.project)
         check_profile(profile, tree, binding, self.root)
-        return profile, binding.problems
+        return _chosen_groups(profile), binding.problems
 
     def _with_overrides(self, tree: Node, shared: Mapping[str, Node], problems: list[Problem]) -> Node:
         for override in self.overrides:
@@ -85,3 +86,11 @@ class Builder:
                 over = layers.without_foreign_checkouts(tree, over, self.warnings)
             tree = layers.merge(tree, over)
         return tree
+
+
+def _chosen_groups(profile: Profile) -> Profile:
+    """The profile with the groups of env that are in use; past here nobody sees the others."""
+    if profile.env_groups is None:
+        return profile
+    env = {name: group for name, group in profile.env.items() if name in profile.env_groups}
+    return Profile(**{**profile.__dict__, "env": MappingProxyType(env)})

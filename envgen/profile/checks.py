@@ -1,20 +1,128 @@
-"""Semantic checks over a bound profile: what types and patterns cannot say."""
+"""Semantic checks over a bound profile: what types and patterns cannot say. All run, whatever the others found."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from envgen.errors import Problem
+from envgen.errors import Place, Problem
 from envgen.profile.bind import Binding
 from envgen.profile.model import Profile
-from envgen.profile.tree import Node
+from envgen.profile.tree import MAP, PROJECT, Node
+
+Path_ = tuple[str, ...]
+
+
+class Report:
+    """What the checks see of one profile, and where they put what they find."""
+
+    def __init__(self, profile: Profile, tree: Node, binding: Binding, root: Path) -> None:
+        self.profile = profile
+        self.tree = tree
+        self.root = root
+        self._binding = binding
+
+    def problem(self, path: Path_, message: str, hint: str = "", *, at_key: bool = False, whole: bool = False) -> None:
+        """Note a problem with the value at ``path`` (list items by their number).
+
+        Nothing is noted about a value that could not be bound; with ``whole``, nor where anything below it could not.
+        """
+        broken = self._binding.broken
+        key = ""
+        for part in path:
+            key = f"{key}[{part}]" if part.isdigit() and key else f"{key}.{part}" if key else part
+            if key in broken:
+                return
+        if whole and any(other.startswith(key + ".") for other in broken):
+            return
+        self._binding.problems.append(Problem(message, self._place(path, key, at_key), hint))
+
+    def is_broken(self, key: str) -> bool:
+        """True when the value at ``key`` is missing or wrong, so that the profile holds a stand-in."""
+        return key in self._binding.broken
+
+    def _place(self, path: Path_, key: str, at_key: bool) -> Place:
+        node = self.node(path)
+        if node is None:  # a default: the nearest thing that is written down
+            above = self.nearest(path)
+            return above.key_place(key)
+        return node.key_place(key) if at_key else node.place(key)
+
+    def node(self, path: Path_) -> Node | None:
+        """The node at ``path``, or None where the value is a default."""
+        node: Node | None = self.tree
+        for part in path:
+            node = node.items.get(part) if node is not None else None
+        return node
+
+    def nearest(self, path: Path_) -> Node:
+        """The deepest node on the way to ``path``."""
+        node = self.tree
+        for part in path:
+            below = node.items.get(part)
+            if below is None:
+                break
+            node = below
+        return node
+
+    def is_shared(self, path: Path_) -> bool:
+        """True when the value at ``path`` comes from the shared project file."""
+        node = self.node(path)
+        return node is not None and node.source.layer == PROJECT
+
+    def names(self, path: Path_) -> list[str]:
+        """The keys written at ``path``."""
+        node = self.node(path)
+        return list(node.items) if node is not None and node.kind == MAP else []
 
 
 def check_profile(profile: Profile, tree: Node, binding: Binding, root: Path) -> None:
     """Note everything that is wrong with ``profile``."""
+    from envgen.profile import check_env, check_services, check_sources
+
+    report = Report(profile, tree, binding, root)
+    _image(report)
+    check_sources.check(report)
+    check_env.check(report)
+    check_services.check(report)
+
+
+def _image(report: Report) -> None:
+    profile = report.profile
+    bare = [str(arch) for arch in profile.cuda.arch_list.archs if arch.needs_suffix_for_fp4]
+    if profile.cuda.fp4 and bare:
+        better = " ".join(str(a) + ("a" if a.needs_suffix_for_fp4 else "") for a in profile.cuda.arch_list.archs)
+        report.problem(
+            ("cuda", "arch_list"),
+            f"{', '.join(bare)} has no FP4 instructions without the suffix a or f",
+            f"write {better}; or cuda.fp4: false when no FP4 kernel is ever built",
+        )
+    if profile.image is not None and profile.image.digest:
+        report.problem(("image",), "names a digest, which only a finished image has", "leave the @sha256:... out")
+    if profile.image is not None and profile.image == profile.base.image:
+        message = "is the base image itself, which a build would overwrite"
+        report.problem(("image",), message, "choose a name of your own")
+    if profile.dockerfile.lower().endswith(".dockerignore"):
+        report.problem(("dockerfile",), "ends with .dockerignore, which means something else to Docker")
+    if profile.ipc == "host" and profile.shm_size is not None:
+        message = "has no effect with ipc: host, which shares the machine's /dev/shm"
+        report.problem(("shm_size",), message, "remove one of them")
+    for name, limit in profile.ulimits.items():
+        infinite = 1 << 62
+        if (infinite if limit.soft < 0 else limit.soft) > (infinite if limit.hard < 0 else limit.hard):
+            report.problem(("ulimits", name), f"the soft limit {limit.soft} is above the hard limit {limit.hard}")
 
 
 def check_project(profiles: Mapping[str, Profile], trees: Mapping[str, Node]) -> list[Problem]:
     """What is wrong between the profiles of one project."""
-    return []
+    problems = []
+    writers: dict[str, str] = {}
+    for name, profile in profiles.items():
+        file = profile.dockerfile.lower()  # one file on a file system that folds case
+        first = writers.setdefault(file, name)
+        if first != name:
+            node = trees[name].items.get("dockerfile", trees[name])
+            place = node.place("dockerfile") if node is not trees[name] else node.key_place(f"profiles.{name}")
+            message = f"profiles {first} and {name} both write {profile.dockerfile}"
+            problems.append(Problem(message, place, f"give one of them another name, such as Dockerfile.{name}"))
+    return problems

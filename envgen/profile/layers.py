@@ -205,5 +205,3 @@ def list_in_the_way(tree: Node, path: Sequence[str]) -> Problem | None:
 def at_override(problem: Problem, override: Override) -> Problem:
     """``problem`` at the place of an override."""
     return Problem(problem.message, Place(override.node.source.label), problem.hint)
-
-

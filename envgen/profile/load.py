@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from envgen.errors import Problem, ProjectError, UsageError
 from envgen.profile import layers
+from envgen.profile.bind import meaning
 from envgen.profile.build import Builder
 from envgen.profile.model import NAME, Profile, Project
 from envgen.profile.overrides import from_environ, from_sets
@@ -22,7 +23,7 @@ LOCAL_NAME = "envgen.local.yaml"
 FORMAT_VERSION = 1
 TOP_KEYS = ("version", "name", "default_profile", "defaults", "profiles")
 LOCAL_KEYS = ("version", "defaults", "profiles")
-PROJECT_NAME = r"[a-z0-9][a-z0-9_-]{0,62}"  # what Compose accepts as a project's name
+PROJECT_NAME = r"[a-z0-9]([_-]?[a-z0-9]){0,39}"  # Compose's project names and image names both accept it
 
 
 class Loaded:
@@ -203,7 +204,7 @@ def _sections(top: Node, problems: list[Problem]) -> tuple[Node, dict[str, Node]
     for name, node in layers.section(top, "profiles", problems).items.items():
         key = f"profiles.{name}"
         if not re.fullmatch(NAME, name):
-            problems.append(Problem(f"{name!r} is not a profile name", node.key_place(key), f"it must match {NAME}"))
+            problems.append(Problem(f"{name!r} is not a profile name", node.key_place(key), meaning(NAME)))
         if node.kind == NULL:
             empty = Node(MAP, node.source, node.line, node.column)
             empty.key_line, empty.key_column = node.key_line, node.key_column
@@ -232,4 +233,3 @@ def _local(path: Path, shared: Mapping[str, Node], problems: list[Problem]) -> t
             place = node.items["extends"].key_place(f"profiles.{name}.extends")
             problems.append(Problem("the local file cannot change what a profile extends", place))
     return defaults, profiles
-

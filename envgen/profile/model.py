@@ -64,6 +64,38 @@ GIT_REF = r"[A-Za-z0-9_][A-Za-z0-9._/-]*"
 HTTP_URL = r"https?://[^\s]+"
 
 
+RESTART = r"no|on-failure:[1-9][0-9]?"
+IPC = r"private|host|shareable"
+DOCKERFILE = r"Dockerfile(\.[A-Za-z0-9_-][A-Za-z0-9._-]*)?"
+DISTRIBUTION = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+URL_PATH = r"/[^\s]*"
+ULIMIT = r"[a-z]+"
+PROGRAM = r"[A-Za-z0-9._/-]+"
+COMMAND = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
+
+# What a pattern means, for those who read an error message.
+MEANING: Mapping[str, str] = {
+    NAME: "small letters and digits, with single underscores between them",
+    ENV_NAME: "letters, digits and underscores, not a digit first",
+    APT_NAME: "a Debian package, such as git or git=1:2.47",
+    REQUIREMENT: "a requirement, such as ninja or cmake>=3.26",
+    FLAG: "a flag without its dashes, such as max-model-len",
+    SHA256: "64 hexadecimal digits, small letters",
+    MODULE: "the name that stands behind `import`",
+    GIT_URL: "an address such as https://host/path.git or git@host:path.git",
+    GIT_REF: "a branch, tag or commit",
+    HTTP_URL: "an address such as https://host/path",
+    RESTART: "no, or on-failure:N; `always` restarts a server that fills unified memory until the machine hangs",
+    IPC: "private, host or shareable",
+    DOCKERFILE: "Dockerfile, or Dockerfile. and a word",
+    DISTRIBUTION: "the name that stands behind `pip install`",
+    URL_PATH: "a path such as /health",
+    ULIMIT: "the name of a limit, such as memlock",
+    PROGRAM: "a program such as python3",
+    COMMAND: "the name of a command",
+}
+
+
 class Mode(Enum):
     DEVELOPMENT = "development"
     PRODUCTION = "production"
@@ -84,7 +116,7 @@ class Platform(Enum):
 @dataclass(frozen=True)
 class Base:
     image: ImageRef = key("The image that everything starts from.")
-    python: str = key("The interpreter of the base image.", "python3", item=r"[A-Za-z0-9._/-]+")
+    python: str = key("The interpreter of the base image.", "python3", item=PROGRAM)
     platform: Platform | None = key("The platform to build for; unset: the engine's own.", None)
 
 
@@ -131,12 +163,12 @@ class Pip:
         "Packages installed before the sources (their run-time dependencies).", (), item=REQUIREMENT
     )
     override: tuple[str, ...] = key(
-        "Dependencies switched off: never installed, whoever asks for them.", (), item=r"[A-Za-z0-9][A-Za-z0-9._-]*"
+        "Dependencies switched off: never installed, whoever asks for them.", (), item=DISTRIBUTION
     )
     protect: tuple[str, ...] = key(
         "Packages of the base image that no installation may replace; a build that changes one fails.",
         ("torch", "torchvision", "torchaudio", "triton", "flash-attn"),
-        item=r"[A-Za-z0-9][A-Za-z0-9._-]*",
+        item=DISTRIBUTION,
     )
 
 
@@ -193,14 +225,14 @@ class Install:
 class Source:
     origin: Origin = key("Where it comes from.")
     package: str = key("The name that Python imports.", item=MODULE)
-    distribution: str = key("The name that pip knows.", item=r"[A-Za-z0-9][A-Za-z0-9._-]*")
+    distribution: str = key("The name that pip knows.", item=DISTRIBUTION)
     mount: ContainerPath = key("Where its checkout lies in the container.")
     submodules: bool = key("Fetch its git submodules.", True)
     patches: str | None = key(
         "The folder below patches/ whose series is applied (never to a mounted checkout).", None, item=NAME
     )
     console_scripts: tuple[str, ...] = key(
-        "Commands that it installs; doctor checks what they import.", (), item=r"[A-Za-z0-9._-]+"
+        "Commands that it installs; doctor checks what they import.", (), item=COMMAND
     )
     install: Install = key("How it is built and installed.", Install())
 
@@ -221,7 +253,7 @@ class Ulimit:
 class Health:
     """How Docker itself watches the service: ``command`` or ``http``."""
 
-    http: str | None = key("A path that must answer 200, such as /health.", None, item=r"/[^\s]*")
+    http: str | None = key("A path that must answer 200, such as /health.", None, item=URL_PATH)
     port: int = key("The port inside the container, for http.", 8000, low=1, high=65535)
     command: tuple[str, ...] = key("A command that must end with 0, one word an item.", ())
     interval: Duration = key("Time between checks.", Duration(10))
@@ -255,9 +287,7 @@ class Service:
     ports: tuple[PortMapping, ...] = key("Published ports.", ())
     working_dir: ContainerPath | None = key("The folder it starts in.", None)
     interactive: bool = key("Keep a terminal open (a shell service).", False)
-    restart: str = key(
-        "no, or on-failure:N. `always` would wedge a host with unified memory.", "no", item=r"no|on-failure:[1-9][0-9]?"
-    )
+    restart: str = key("no, or on-failure:N. `always` would wedge a host with unified memory.", "no", item=RESTART)
     health: Health | None = key("Docker's health check.", None)
     ready: Ready | None = key("What `envgen up` waits for.", None)
 
@@ -286,7 +316,7 @@ class Profile:
     base: Base = key("The base image.")
     cuda: Cuda = key("CUDA.")
     description: str = key("One line about this profile.", "")
-    dockerfile: str = key("The file that `envgen render` writes.", "Dockerfile", item=r"[A-Za-z0-9][A-Za-z0-9._-]*")
+    dockerfile: str = key("The file that `envgen render` writes.", "Dockerfile", item=DOCKERFILE)
     image: ImageRef | None = key("The name of the built image; unset: PROJECT:PROFILE.", None)
     build: Build = key("How images are built.", Build())
     network: Network = key("Company CAs and proxies.", Network())
@@ -304,9 +334,9 @@ class Profile:
     secrets: tuple[str, ...] = key("Variables of your shell that services get at run time only.", (), item=ENV_NAME)
     caches: Mapping[str, Cache] = key("Folders that outlive a container.", EMPTY, names=NAME)
     gpu: GpuMode = key("auto: ask the engine; all: the NVIDIA runtime; cdi: nvidia.com/gpu=all; none.", GpuMode.AUTO)
-    ipc: str = key("The IPC namespace.", "private", item=r"private|host|shareable")
+    ipc: str = key("The IPC namespace.", "private", item=IPC)
     shm_size: ByteSize | None = key("Size of /dev/shm, where ipc is not host.", None)
-    ulimits: Mapping[str, Ulimit] = key("Limits of the container.", EMPTY, names=r"[a-z]+")
+    ulimits: Mapping[str, Ulimit] = key("Limits of the container.", EMPTY, names=ULIMIT)
     working_dir: ContainerPath = key("The folder that services start in.", ContainerPath("/workspace"))
     services: Mapping[str, Service] = key("What can be started: dev, serve, ...", EMPTY, names=NAME)
 

@@ -1,0 +1,128 @@
+"""Checks on variables and secrets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from envgen.profile.tree import near
+
+if TYPE_CHECKING:
+    from envgen.profile.checks import Report
+
+# Variables that envgen sets itself, and the key that decides each. Written twice, they would drift.
+DERIVED: Mapping[str, str] = {
+    "PYTHONPATH": "python_path",
+    "FLASHINFER_CUDA_ARCH_LIST": "cuda.arch_list",
+    "TORCH_CUDA_ARCH_LIST": "cuda.arch_list",
+    "CUDA_HOME": "cuda.home",
+    "MAX_JOBS": "build.max_jobs",
+    "FLASHINFER_NVCC_THREADS": "build.nvcc_threads",
+    "NVCC_THREADS": "build.nvcc_threads",
+    "TIKTOKEN_ENCODINGS_BASE": "tiktoken.directory",
+    "CCACHE_DIR": "caches.ccache.path",
+    "UV_CACHE_DIR": "caches.uv.path",
+    "NVIDIA_VISIBLE_DEVICES": "gpu",
+    "NVIDIA_DRIVER_CAPABILITIES": "gpu",
+    "SSL_CERT_FILE": "network.ca_certificates",
+    "REQUESTS_CA_BUNDLE": "network.ca_certificates",
+    "CURL_CA_BUNDLE": "network.ca_certificates",
+    "PIP_CERT": "network.ca_certificates",
+    "HTTP_PROXY": "network.pass_proxy",
+    "HTTPS_PROXY": "network.pass_proxy",
+    "NO_PROXY": "network.pass_proxy",
+    "http_proxy": "network.pass_proxy",
+    "https_proxy": "network.pass_proxy",
+    "no_proxy": "network.pass_proxy",
+}
+_SECRET_VALUE = (
+    r"hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}"
+    r"|glpat-[A-Za-z0-9_-]{16,}|nvapi-[A-Za-z0-9_-]{16,}|AKIA[0-9A-Z]{16}|-----BEGIN [A-Z ]*PRIVATE KEY"
+)
+_SECRET_PREFIXES = ("hf_", "sk-", "gh", "glpat-", "nvapi-", "AKIA", "-----BEGIN")
+_SECRET_ENDS = ("_TOKEN", "_API_KEY", "_PASSWORD", "_SECRET", "_SECRET_ACCESS_KEY", "_SECRET_KEY")
+_SECRET_FLAGS = frozenset(("api-key", "api_key", "hf-token", "hf_token"))
+
+
+def check(report: Report) -> None:
+    """Note what is wrong with variables and secrets."""
+    secrets = report.profile.secrets
+    for path, name, value in _variables(report):
+        if name in DERIVED:
+            report.problem(path, f"envgen sets {name} itself", f"use the key {DERIVED[name]}", at_key=True)
+        if name in secrets:
+            hint = "leave it in `secrets` alone: its value comes from your shell when a service starts"
+            report.problem(path, f"{name} is also in `secrets`", hint, at_key=True)
+        elif _is_secret(name, value):
+            hint = f"write `secrets: [{name}]` and export it in your shell"
+            report.problem(path, f"the value of {name} looks like a secret; rendered files are not secret", hint)
+    for number, name in enumerate(secrets):
+        if name in DERIVED:
+            report.problem(("secrets", str(number)), f"envgen sets {name} itself", f"use the key {DERIVED[name]}")
+        if name in secrets[:number]:
+            report.problem(("secrets", str(number)), f"{name} stands here twice", "remove one of them")
+    _flags(report)
+    groups = list(report.profile.env)
+    in_use = _groups(report, ("env_groups",), report.profile.env_groups, groups, "there is no group {!r} in env")
+    for name, service in report.profile.services.items():
+        path = ("services", name, "env_groups")
+        used = _groups(report, path, service.env_groups, in_use, "the group {!r} is not in use in this profile")
+        _contradictions(report, path, used)
+
+
+def _variables(report: Report) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """Each variable with its path and value."""
+    profile = report.profile
+    for group, variables in profile.env.items():
+        for name, value in variables.items():
+            yield ("env", group, name), name, value
+    for service_name, service in profile.services.items():
+        for name, value in service.env.items():
+            yield ("services", service_name, "env", name), name, value
+    for source_name, source in profile.sources.items():
+        for name, value in source.install.env.items():
+            yield ("sources", source_name, "install", "env", name), name, value
+
+
+def _is_secret(name: str, value: str) -> bool:
+    if any(prefix in value for prefix in _SECRET_PREFIXES) and re.search(_SECRET_VALUE, value):
+        return True
+    # A name alone proves nothing about a number or a switch.
+    return name.upper().endswith(_SECRET_ENDS) and len(value) > 5 and not value.isdigit()
+
+
+def _flags(report: Report) -> None:
+    for service_name, service in report.profile.services.items():
+        for flag, value in service.args.items():
+            text = value if isinstance(value, str) else " ".join(value) if isinstance(value, tuple) else ""
+            if text and (flag in _SECRET_FLAGS or _is_secret("", text)):
+                hint = "a server that reads it from a variable gets it by `secrets`, such as VLLM_API_KEY"
+                report.problem(("services", service_name, "args", flag), f"--{flag} looks like a secret", hint)
+
+
+def _groups(
+    report: Report, path: tuple[str, ...], chosen: tuple[str, ...] | None, known: list[str], message: str
+) -> list[str]:
+    """The groups that are in use; unknown and repeated ones are noted."""
+    if chosen is None:
+        return known
+    for number, group in enumerate(chosen):
+        if group not in known:
+            report.problem((*path, str(number)), message.format(group), near(group, known))
+        elif group in chosen[:number]:
+            report.problem((*path, str(number)), f"{group!r} stands here twice", "remove one of them")
+    return [group for group in known if group in chosen]
+
+
+def _contradictions(report: Report, path: tuple[str, ...], groups: list[str]) -> None:
+    """One variable with two values in the groups of one service: which one wins would be an accident."""
+    first: dict[str, str] = {}
+    env = report.profile.env
+    for group in groups:
+        for name, value in env[group].items():
+            other = first.setdefault(name, group)
+            if env[other][name] != value:
+                hint = "put it into one group, or choose between the groups with env_groups"
+                message = f"{name} is {value!r} here and {env[other][name]!r} in the group {other}"
+                report.problem(("env", group, name), message, hint, at_key=True)

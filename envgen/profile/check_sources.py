@@ -1,0 +1,173 @@
+"""Checks on sources, patches, PYTHONPATH and Python packages."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envgen.profile.model import ORIGIN_KINDS, Mode, Origin, Source
+from envgen.profile.values import ContainerPath, HostPath
+
+if TYPE_CHECKING:
+    from envgen.profile.checks import Report
+
+# Names that mean something else where a source's name is used: stages of a Dockerfile, words of the command line.
+RESERVED_SOURCES = frozenset(("all", "base", "context", "scratch", "scripts", "wheelhouse"))
+
+
+def check(report: Report) -> None:
+    """Note what is wrong with the sources and with what surrounds them."""
+    for name, source in report.profile.sources.items():
+        if name in RESERVED_SOURCES:
+            report.problem(("sources", name), f"{name!r} is a reserved name", "choose another", at_key=True)
+        _origin(report, name, source.origin)
+        _patches(report, name, source)
+    _between(report)
+    _python_path(report)
+    _packages(report)
+
+
+def _origin(report: Report, name: str, origin: Origin) -> None:
+    path = ("sources", name, "origin")
+    kinds = [kind for kind in ORIGIN_KINDS if getattr(origin, kind) is not None]
+    if len(kinds) > 1:
+        report.problem(path, f"names {' and '.join(kinds)}: a source has one origin", "keep one of them", whole=True)
+    elif not kinds:
+        hint = "write one of git (with ref or pull), pypi, wheel, checkout"
+        report.problem(path, "names no origin", hint, at_key=True, whole=True)
+    if origin.git is not None:
+        if origin.ref is None and origin.pull is None:
+            hint = "add ref (a branch, tag or commit) or pull (a number)"
+            report.problem(path, "git without ref or pull", hint, at_key=True, whole=True)
+        if re.match(r"[a-z]+://[^/@]*:[^/@]*@", origin.git):
+            hint = "use ssh, or git's own credential helper"
+            report.problem((*path, "git"), "carries a password, which would be stored in every rendered file", hint)
+        if origin.git.startswith("file://") and report.is_shared((*path, "git")):
+            report.problem((*path, "git"), "is a place on one machine", _LOCAL_HINT.format("a file:// address"))
+    if origin.ref is not None and origin.pull is not None:
+        report.problem((*path, "pull"), "ref and pull exclude each other", "keep one of them", at_key=True)
+    for key in ("ref", "pull"):
+        if getattr(origin, key) is not None and origin.git is None:
+            report.problem((*path, key), f"{key} without git", "add the address: git: https://...", at_key=True)
+    ref = origin.ref or ""
+    if ".." in ref or "//" in ref or ref.endswith(("/", ".", ".lock")):
+        report.problem((*path, "ref"), f"{ref!r} is not a branch, tag or commit")
+    if origin.checkout is not None:
+        if report.profile.mode is Mode.PRODUCTION and not report.is_broken("mode"):
+            hint = "give it a git ref, a pypi or a wheel version; or set mode: development"
+            report.problem((*path, "checkout"), "a production profile mounts no checkouts", hint, at_key=True)
+        host_path(report, (*path, "checkout"), origin.checkout)
+
+
+_LOCAL_HINT = "{} belongs into envgen.local.yaml, an ENVGEN_... variable or --set"
+
+
+def host_path(report: Report, path: tuple[str, ...], value: HostPath) -> None:
+    """A path of the machine: the shared file may not name places that only one machine has."""
+    if value.is_machine_specific and report.is_shared(path):
+        message = f"{str(value)!r} is a place on one machine; this file is shared"
+        report.problem(path, message, _LOCAL_HINT.format("an absolute path"))
+    if value.path.startswith("~") and not value.path.startswith("~/") and value.path != "~":
+        report.problem(path, f"{str(value)!r} names another user's home", "write ~/... or an absolute path")
+    if "$" in value.path:
+        message = f"{str(value)!r} contains a $, but variables are not expanded here"
+        report.problem(path, message, "write ~/... for your home")
+
+
+def _patches(report: Report, name: str, source: Source) -> None:
+    """The folder of a patch series: there, inside the project, and what its series names as well."""
+    if source.patches is None:
+        return
+    path = ("sources", name, "patches")
+    root = report.root.resolve()
+    folder = report.root / "patches" / source.patches
+    if not folder.is_dir():
+        report.problem(path, f"there is no folder patches/{source.patches}", "make it, with a file `series` in it")
+        return
+    if not folder.resolve().is_relative_to(root):
+        report.problem(path, f"patches/{source.patches} is a link that leaves the project", "copy the patches here")
+        return
+    series = folder / "series"
+    if not series.is_file():
+        hint = "write the patches' file names into it, one a line, in order"
+        report.problem(path, f"patches/{source.patches} has no file `series`", hint)
+        return
+    for entry in _series(series):
+        where = f"patches/{source.patches}/{entry}"
+        if "/" in entry or entry in (".", ".."):
+            message = f"the series names {entry!r}, which is not a file name"
+            report.problem(path, message, "patches lie beside their series")
+        elif not (folder / entry).is_file():
+            report.problem(path, f"the series names {entry!r}, but there is no {where}")
+        elif not (folder / entry).resolve().is_relative_to(root):
+            report.problem(path, f"{where} is a link that leaves the project", "copy the patch here")
+
+
+def _series(file: Path) -> list[str]:
+    """The names in a series; comments and what follows a name (quilt's options) left out."""
+    text = file.read_bytes()[: 1 << 20].decode("utf-8", "replace")
+    lines = [line.split("#", 1)[0].split() for line in text.splitlines()]
+    return ["".join(c if c.isprintable() else "?" for c in words[0])[:200] for words in lines if words]
+
+
+def _between(report: Report) -> None:
+    """Two sources that claim the same thing."""
+    sources = list(report.profile.sources.items())
+    for position, (name, source) in enumerate(sources):
+        for other, earlier in sources[:position]:
+            path = ("sources", name)
+            if source.mount == earlier.mount:
+                report.problem((*path, "mount"), f"{source.mount} is already the mount of {other}")
+            elif source.mount.is_parent_of(earlier.mount) or earlier.mount.is_parent_of(source.mount):
+                report.problem((*path, "mount"), f"{source.mount} and {earlier.mount} (of {other}) lie in each other")
+            if source.package == earlier.package:
+                report.problem((*path, "package"), f"{source.package} is already the package of {other}")
+            if _folded(source.distribution) == _folded(earlier.distribution):
+                report.problem((*path, "distribution"), f"{source.distribution} is already the distribution of {other}")
+        if source.mount.path == "/":
+            report.problem(("sources", name, "mount"), "a checkout cannot be mounted over the whole file system")
+
+
+def _python_path(report: Report) -> None:
+    entries = report.profile.python_path
+    mounted = report.profile.mounted_sources
+    for number, entry in enumerate(entries):
+        path = ("python_path", str(number))
+        if entry in entries[:number]:
+            report.problem(path, f"{entry} stands here twice", "remove one of them")
+        for name, source in mounted.items():
+            if _parent(source.mount) == entry:
+                message = (
+                    f"{entry} is the parent folder of the checkout {source.mount}: from there Python sees the folder "
+                    f"`{source.mount.path.rsplit('/', 1)[1]}`, which has no __init__.py, as a namespace package, and "
+                    f"`import {source.package}` gives an empty module"
+                )
+                report.problem(path, message, f"name the checkout itself: {source.mount} (source {name})")
+            elif entry.path == f"{source.mount.path}/{source.package}":
+                message = f"{entry} is the package {source.package} itself: its modules would shadow others by name"
+                report.problem(path, message, f"name the folder above it: {source.mount}")
+
+
+def _parent(path: ContainerPath) -> ContainerPath:
+    return ContainerPath(path.path.rsplit("/", 1)[0] or "/")
+
+
+def _folded(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def _packages(report: Report) -> None:
+    pip = report.profile.pip
+    protected = {_folded(name) for name in pip.protect}
+    sources = {_folded(source.distribution): name for name, source in report.profile.sources.items()}
+    for key in ("tools", "deps"):
+        for number, requirement in enumerate(getattr(pip, key)):
+            distribution = _folded(re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0])
+            path = ("pip", key, str(number))
+            if distribution in protected:
+                message = f"{distribution} is in pip.protect: it may not be installed"
+                report.problem(path, message, "remove it from one of the two")
+            if distribution in sources:
+                message = f"{distribution} is what the source {sources[distribution]} installs; a wheel would hide it"
+                report.problem(path, message, "remove it here")
