@@ -7,7 +7,6 @@ place, so that semantic checks can still look at all the rest; ``Binding.broken`
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
@@ -15,7 +14,7 @@ from typing import Any
 
 from envgen.errors import Place, Problem
 from envgen.profile import shape as shapes
-from envgen.profile.model import ENV_NAME, MEANING
+from envgen.profile.patterns import ENV_NAME, matches, meaning
 from envgen.profile.shape import Field, Shape, fields_of
 from envgen.profile.tree import BOOL, FLOAT, INT, LIST, MAP, NULL, TEXT, Node, near
 from envgen.profile.values import plain_text
@@ -119,7 +118,7 @@ class Binding:
                 return self.wrong(node, path, f"expected true or false, found {node.seen()}", hint)
             return node.text[0] in "tT"
         if type_ is int:
-            if node.kind != INT or not re.fullmatch(r"-?(0|[1-9][0-9]*)", node.text):
+            if node.kind != INT or not _is_decimal(node.text):
                 return self.wrong(node, path, f"expected a whole number, found {node.seen()}")
             if len(node.text) > _INTEGER_DIGITS:
                 return self.wrong(node, path, f"{node.text[:20]}... is too large")
@@ -136,7 +135,7 @@ class Binding:
             plain_text(text)
         except ValueError as error:
             return self.wrong(node, path, str(error))
-        if pattern and not re.fullmatch(pattern, text):
+        if pattern and not matches(pattern, text):
             return self.wrong(node, path, f"{_short(text)} is not accepted here", meaning(pattern))
         return text
 
@@ -174,7 +173,7 @@ class Binding:
         values: dict[str, Any] = {}
         for name, child in node.items.items():
             key = f"{path}.{name}" if path else name
-            if names and not re.fullmatch(names, name):
+            if names and not matches(names, name):
                 message = f"{_short(name)} is not a name that can stand here"
                 self.report(message, child.key_place(key), meaning(names))
                 continue
@@ -247,13 +246,13 @@ class Binding:
             return name
 
 
+def _is_decimal(text: str) -> bool:
+    digits = text.removeprefix("-")
+    return digits.isascii() and digits.isdigit() and (digits[0] != "0" or digits == "0")
+
+
 def _short(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "...")
-
-
-def meaning(pattern: str) -> str:
-    """What a text must look like, in words."""
-    return f"write {MEANING[pattern]}" if pattern in MEANING else f"it must match {pattern}"
 
 
 def _like(text: str, known: list[str]) -> str:

@@ -40,7 +40,20 @@ _SECRET_VALUE = (
     r"hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}"
     r"|glpat-[A-Za-z0-9_-]{16,}|nvapi-[A-Za-z0-9_-]{16,}|AKIA[0-9A-Z]{16}|-----BEGIN [A-Z ]*PRIVATE KEY"
 )
-_SECRET_PREFIXES = ("hf_", "sk-", "gh", "glpat-", "nvapi-", "AKIA", "-----BEGIN")
+_SECRET_PREFIXES = (
+    "hf_",
+    "sk-",
+    "ghp_",
+    "gho_",
+    "ghu_",
+    "ghs_",
+    "ghr_",
+    "github_pat_",
+    "glpat-",
+    "nvapi-",
+    "AKIA",
+    "-----BEGIN",
+)
 _SECRET_ENDS = ("_TOKEN", "_API_KEY", "_PASSWORD", "_SECRET", "_SECRET_ACCESS_KEY", "_SECRET_KEY")
 _SECRET_FLAGS = frozenset(("api-key", "api_key", "hf-token", "hf_token"))
 

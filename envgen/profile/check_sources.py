@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +39,8 @@ def _origin(report: Report, name: str, origin: Origin) -> None:
         if origin.ref is None and origin.pull is None:
             hint = "add ref (a branch, tag or commit) or pull (a number)"
             report.problem(path, "git without ref or pull", hint, at_key=True, whole=True)
-        if re.match(r"[a-z]+://[^/@]*:[^/@]*@", origin.git):
+        login = origin.git.partition("://")[2].partition("/")[0].rpartition("@")[0]
+        if ":" in login:
             hint = "use ssh, or git's own credential helper"
             report.problem((*path, "git"), "carries a password, which would be stored in every rendered file", hint)
         if origin.git.startswith("file://") and report.is_shared((*path, "git")):
@@ -154,7 +154,8 @@ def _parent(path: ContainerPath) -> ContainerPath:
 
 
 def _folded(distribution: str) -> str:
-    return re.sub(r"[-_.]+", "-", distribution).lower()
+    """The spelling that pip compares by: runs of dashes, underscores and dots are one dash."""
+    return "-".join(part for part in distribution.lower().replace("_", "-").replace(".", "-").split("-") if part)
 
 
 def _packages(report: Report) -> None:
@@ -163,7 +164,8 @@ def _packages(report: Report) -> None:
     sources = {_folded(source.distribution): name for name, source in report.profile.sources.items()}
     for key in ("tools", "deps"):
         for number, requirement in enumerate(getattr(pip, key)):
-            distribution = _folded(re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0])
+            rest = requirement.lstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+            distribution = _folded(requirement.removesuffix(rest))
             path = ("pip", key, str(number))
             if distribution in protected:
                 message = f"{distribution} is in pip.protect: it may not be installed"

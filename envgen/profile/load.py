@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -11,10 +10,10 @@ from typing import NoReturn
 
 from envgen.errors import Problem, ProjectError, UsageError
 from envgen.profile import layers
-from envgen.profile.bind import meaning
 from envgen.profile.build import Builder
-from envgen.profile.model import NAME, Profile, Project
+from envgen.profile.model import Profile, Project
 from envgen.profile.overrides import from_environ, from_sets
+from envgen.profile.patterns import NAME, PROJECT_NAME, matches, meaning
 from envgen.profile.tree import INT, LIST, LOCAL, MAP, NULL, Node, Source, near
 from envgen.profile.yamlfile import read, read_local
 
@@ -23,7 +22,6 @@ LOCAL_NAME = "envgen.local.yaml"
 FORMAT_VERSION = 1
 TOP_KEYS = ("version", "name", "default_profile", "defaults", "profiles")
 LOCAL_KEYS = ("version", "defaults", "profiles")
-PROJECT_NAME = r"[a-z0-9]([_-]?[a-z0-9]){0,39}"  # Compose's project names and image names both accept it
 
 
 class Loaded:
@@ -155,7 +153,7 @@ def _header(top: Node, problems: list[Problem]) -> tuple[str, str]:
     name = top.items.get("name")
     if name is None:
         problems.append(Problem("`name` is required at the top", top.place("name"), "write `name: mxfp4`"))
-    elif name.kind in (MAP, LIST, NULL) or not re.fullmatch(PROJECT_NAME, name.text):
+    elif name.kind in (MAP, LIST, NULL) or not matches(PROJECT_NAME, name.text):
         hint = "small letters, digits, - and _; it names images, containers and volumes"
         problems.append(Problem(f"{name.seen()} is not a project name", name.place("name"), hint))
     profiles = top.items.get("profiles")
@@ -203,7 +201,7 @@ def _sections(top: Node, problems: list[Problem]) -> tuple[Node, dict[str, Node]
     profiles: dict[str, Node] = {}
     for name, node in layers.section(top, "profiles", problems).items.items():
         key = f"profiles.{name}"
-        if not re.fullmatch(NAME, name):
+        if not matches(NAME, name):
             problems.append(Problem(f"{name!r} is not a profile name", node.key_place(key), meaning(NAME)))
         if node.kind == NULL:
             empty = Node(MAP, node.source, node.line, node.column)

@@ -13,6 +13,26 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from envgen.profile.patterns import (
+    APT_NAME,
+    COMMAND,
+    DISTRIBUTION,
+    DOCKERFILE,
+    ENV_NAME,
+    FLAG,
+    GIT_REF,
+    GIT_URL,
+    HTTP_URL,
+    IPC,
+    MODULE,
+    NAME,
+    PROGRAM,
+    REQUIREMENT,
+    RESTART,
+    SHA256,
+    ULIMIT,
+    URL_PATH,
+)
 from envgen.profile.record import MISSING, Key
 from envgen.profile.values import (
     ByteSize,
@@ -49,51 +69,6 @@ def key(
     itself); ``low`` and ``high`` bound a number.
     """
     return Key(doc, default, names, item, low, high)
-
-
-# Sources, services, caches, profiles. Single underscores only: two separate the parts of an ENVGEN_... variable.
-NAME = r"[a-z](_?[a-z0-9]){0,39}"
-ENV_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
-APT_NAME = r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+:~-]+)?"
-REQUIREMENT = r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._, -]+\])?( ?(==|>=|<=|~=|!=|<|>) ?[A-Za-z0-9.!+_*-]+,?)*"
-FLAG = r"[a-zA-Z][a-zA-Z0-9._-]*"
-SHA256 = r"[0-9a-f]{64}"
-MODULE = r"[A-Za-z_][A-Za-z0-9_]*"
-GIT_URL = r"(https?|git|ssh|file)://[^\s]+|[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:[^\s]+"
-GIT_REF = r"[A-Za-z0-9_][A-Za-z0-9._/-]*"
-HTTP_URL = r"https?://[^\s]+"
-
-
-RESTART = r"no|on-failure:[1-9][0-9]?"
-IPC = r"private|host|shareable"
-DOCKERFILE = r"Dockerfile(\.[A-Za-z0-9_-][A-Za-z0-9._-]*)?"
-DISTRIBUTION = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-URL_PATH = r"/[^\s]*"
-ULIMIT = r"[a-z]+"
-PROGRAM = r"[A-Za-z0-9._/-]+"
-COMMAND = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
-
-# What a pattern means, for those who read an error message.
-MEANING: Mapping[str, str] = {
-    NAME: "small letters and digits, with single underscores between them",
-    ENV_NAME: "letters, digits and underscores, not a digit first",
-    APT_NAME: "a Debian package, such as git or git=1:2.47",
-    REQUIREMENT: "a requirement, such as ninja or cmake>=3.26",
-    FLAG: "a flag without its dashes, such as max-model-len",
-    SHA256: "64 hexadecimal digits, small letters",
-    MODULE: "the name that stands behind `import`",
-    GIT_URL: "an address such as https://host/path.git or git@host:path.git",
-    GIT_REF: "a branch, tag or commit",
-    HTTP_URL: "an address such as https://host/path",
-    RESTART: "no, or on-failure:N; `always` restarts a server that fills unified memory until the machine hangs",
-    IPC: "private, host or shareable",
-    DOCKERFILE: "Dockerfile, or Dockerfile. and a word",
-    DISTRIBUTION: "the name that stands behind `pip install`",
-    URL_PATH: "a path such as /health",
-    ULIMIT: "the name of a limit, such as memlock",
-    PROGRAM: "a program such as python3",
-    COMMAND: "the name of a command",
-}
 
 
 class Mode(Enum):
@@ -193,7 +168,7 @@ ORIGIN_KINDS = ("git", "pypi", "wheel", "checkout")
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a source comes from: exactly one of ``git`` (and ``ref`` or ``pull``), ``pypi``, ``wheel``, ``checkout``."""
+    """Where a source comes from: one of ``git`` (and ``ref`` or ``pull``), ``pypi``, ``wheel``, ``checkout``."""
 
     git: str | None = key("Address of a git repository; with ref or pull.", None, item=GIT_URL)
     ref: str | None = key("A branch, tag or commit.", None, item=GIT_REF)

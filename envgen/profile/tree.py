@@ -116,7 +116,14 @@ def plain_kind(text: str) -> str:
     if text[0] in _NUMBER_START:
         if text.isascii() and text.isdigit():
             return INT
-        if re.fullmatch(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", text):
+        if text[1:].isascii() and text[1:].isdigit():
+            return INT if text[0] in "-+" else FLOAT  # else it is .5
+        whole, point, part = text.partition(".")
+        if point and whole.isascii() and whole.isdigit() and part.isascii() and part.isdigit():
+            return FLOAT
+        if text[0].isdigit() and text[-1] not in "0123456789abcdefABCDEF.":
+            return TEXT
+        if re.fullmatch(r"0o[0-7]+|0x[0-9a-fA-F]+", text):
             return INT
         if re.fullmatch(_FLOAT, text):
             return FLOAT

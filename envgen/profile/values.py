@@ -16,7 +16,7 @@ else:
     from envgen.profile.record import dataclass
 
 # Docker, Compose, YAML and every shell treat these as structure; a value never needs them.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL = r"[\x00-\x1f\x7f]"
 
 
 def plain_text(text: str) -> str:
@@ -24,7 +24,9 @@ def plain_text(text: str) -> str:
 
     Control characters (newline, NUL, tab, ...) and lone surrogates are refused: a Dockerfile has no way to write them.
     """
-    found = _CONTROL.search(text)
+    if text.isprintable():  # the common case, without a regular expression
+        return text
+    found = re.search(_CONTROL, text)
     if found:
         raise ValueError(f"contains the control character {found.group()!r}, which no Dockerfile can carry")
     if any(0xD800 <= ord(c) <= 0xDFFF for c in text):
@@ -129,7 +131,7 @@ class ImageRef:
 
     PATTERN: ClassVar[str] = r"^[a-z0-9][A-Za-z0-9._:/@-]*$"
     EXAMPLE: ClassVar[str] = "nvcr.io/nvidia/pytorch:25.12-py3"
-    _NAME = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*")
+    _NAME: ClassVar[str] = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*"
 
     @classmethod
     def parse(cls, text: str) -> ImageRef:
@@ -145,7 +147,8 @@ class ImageRef:
             raise ValueError(f"{text!r}: {tag!r} is not an image tag")
         if registry and not re.fullmatch(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?", registry):
             raise ValueError(f"{text!r}: {registry!r} is not a registry host")
-        if not cls._NAME.fullmatch(path):
+        plain = path.isascii() and path.islower() and all(part.isalnum() for part in path.split("/"))
+        if not plain and not re.fullmatch(cls._NAME, path):
             raise ValueError(f"{text!r} is not an image name; write it like {cls.EXAMPLE}")
         return cls(registry, path, tag, digest)
 
