@@ -64,7 +64,7 @@ def overlay_file(profile: Profile, mode: GpuMode) -> str:
 
 
 def _context(profile: Profile) -> dict[str, object]:
-    groups = {name: _lines(values) for name, values in profile.env.items()}
+    groups = {name: _lines(profile.env[name]) for name in groups_in_use(profile)}
     derived = [
         Line(Quoted("MAX_JOBS"), _jobs(profile)),
         *(Line(yaml_key(name), compose_text(value)) for name, value in planning.service_env(profile).items()),
@@ -89,6 +89,11 @@ def _context(profile: Profile) -> dict[str, object]:
         "ca": _ca(profile),
         "grace": STOP_GRACE,
     }
+
+
+def groups_in_use(profile: Profile) -> tuple[str, ...]:
+    """The env groups that this profile's services may get, in the order of the file: later ones are stronger."""
+    return tuple(name for name in profile.env if profile.env_groups is None or name in profile.env_groups)
 
 
 def _lines(values: Mapping[str, str]) -> list[Line]:
@@ -146,7 +151,7 @@ def _named_volumes(profile: Profile) -> list[Line]:
 
 def _service(profile: Profile, name: str, number: int) -> ServiceView:
     service = profile.services[name]
-    chosen = service.env_groups if service.env_groups is not None else tuple(profile.env)
+    chosen = [n for n in groups_in_use(profile) if service.env_groups is None or n in service.env_groups]
     # YAML merges let the first of a list win, so the strongest group stands first.
     aliases = [*(f"*env-{group}" for group in reversed(chosen)), "*env-derived", "*env-passed"]
     return ServiceView(

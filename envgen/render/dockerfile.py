@@ -40,7 +40,7 @@ def scripts(plan: Plan) -> tuple[Script, ...]:
     build = ["with-network", "with-index", "bootstrap", "protect"]
     if plan.apt_build or plan.apt_runtime:
         build.append("apt-install")
-    if plan.built or plan.deps:
+    if plan.installs or plan.deps:
         build.append("pip-install")
     if any(source.fetch_git for source in plan.built):
         build.append("fetch-git")

@@ -45,8 +45,11 @@ def render_profile(profile: Profile, lock: Lock | None = None, *, root: Path | N
     return Rendered(encoded, profile.dockerfile, digest, made.context_files)
 
 
-def render_project(project: Project) -> dict[str, bytes]:
-    """The files of all profiles, by path; .dockerignore lets in what any of them needs."""
+def render_project(project: Project, *, only: str | None = None) -> dict[str, bytes]:
+    """The files of all profiles, by path; .dockerignore lets in what any of them needs.
+
+    ``only``: the files of this profile. All are rendered even so, for .dockerignore is theirs together.
+    """
     files: dict[str, bytes] = {}
     owners: dict[str, str] = {}
     context: set[str] = set()
@@ -60,6 +63,8 @@ def render_project(project: Project) -> dict[str, bytes]:
                              "give one of them another `dockerfile`")]
                 )  # fmt: skip
             owners.setdefault(path, profile.name)
+    if only is not None:
+        files = {path: content for path, content in files.items() if owners[path] == only}
     files[IGNORE_FILE] = dockerignore(sorted(context)).encode()
     return files
 

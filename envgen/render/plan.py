@@ -60,17 +60,22 @@ class BuiltSource:
     """A source that is fetched, patched and built. Fields that hold at most one item say whether the step is there."""
 
     name: str
-    package: str
     label: str
     folder: str
     fetch_git: tuple[tuple[str, ...], ...]
     fetch_sdist: tuple[tuple[str, ...], ...]
     patch_source: tuple[PatchStep, ...]
-    late_patches: tuple[Patch, ...]
     requires: tuple[tuple[str, ...], ...]
-    env: tuple[Pair, ...]
-    prepare: tuple[str, ...]
-    install_flags: tuple[str, ...]
+    env: tuple[tuple[Pair, ...], ...]
+    build_words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class InstallStep:
+    """One source into the finished image: the wheel of its own stage, or a pinned wheel of the package index."""
+
+    wheel_of: tuple[str, ...]
+    words: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,6 @@ class Plan:
 
     profile: str
     project: str
-    project_file: str
     description: str
     development: bool
     dockerfile: str
@@ -110,12 +114,12 @@ class Plan:
     platform: str
     base_image: str
     python: str
-    protect: tuple[str, ...]
-    switched_off: tuple[str, ...]
+    protect_words: tuple[str, ...]
     apt_build: tuple[tuple[str, ...], ...]
     apt_runtime: tuple[tuple[str, ...], ...]
     deps: tuple[tuple[str, ...], ...]
     built: tuple[BuiltSource, ...]
+    installs: tuple[InstallStep, ...]
     mounted: tuple[MountedSource, ...]
     build_env: tuple[Pair, ...]
     ccache: tuple[str, ...]
@@ -140,13 +144,15 @@ class Plan:
 def plan(profile: Profile, lock: Lock | None = None, patches: Mapping[str, Series] | None = None) -> Plan:
     """Decide everything about the image of ``profile``. ``patches``: the series of each source that has one."""
     del lock  # nothing is locked yet
-    baked = {name: source for name, source in profile.sources.items() if source.origin.kind != "checkout"}
-    built = tuple(_built(name, source, (patches or {}).get(name)) for name, source in baked.items())
-    build_env = (*_cuda_env(profile),)
+    series = patches or {}
+    built = tuple(
+        _built(name, source, series.get(name))
+        for name, source in profile.sources.items()
+        if source.origin.kind in ("git", "pypi")
+    )
     return Plan(
         profile=profile.name,
         project=profile.project,
-        project_file="envgen.yaml",
         description=profile.description or f"The environment {profile.name}.",
         development=profile.mode is Mode.DEVELOPMENT,
         dockerfile=profile.dockerfile,
@@ -154,17 +160,17 @@ def plan(profile: Profile, lock: Lock | None = None, patches: Mapping[str, Serie
         platform=profile.base.platform.value if profile.base.platform else "",
         base_image=str(profile.base.image),
         python=profile.base.python,
-        protect=profile.pip.protect,
-        switched_off=profile.pip.override,
+        protect_words=("record", *profile.pip.protect, "--off", *profile.pip.override),
         apt_build=_once(_apt_build(profile, patched=bool(patches))),
         apt_runtime=_once(profile.apt.runtime),
         deps=_once((*profile.pip.tools, *profile.pip.deps)),
         built=built,
+        installs=_installs(profile),
         mounted=tuple(_mounted(name, source) for name, source in profile.mounted_sources.items()),
-        build_env=build_env,
+        build_env=tuple(_cuda_env(profile)),
         ccache=(f"{RUN}/cache/ccache",) if profile.build.ccache else (),
         encodings=_encodings(profile),
-        patch_installed=_patch_installed(built),
+        patch_installed=_patch_installed(profile, series),
         folders=(profile.working_dir.path,),
         working_dir=profile.working_dir.path,
         image_env=tuple(_image_env(profile)),
@@ -184,9 +190,9 @@ def _apt_build(profile: Profile, patched: bool) -> list[str]:
     """The profile's packages and those that the rendered steps themselves need."""
     needed = ["ca-certificates"]
     kinds = {source.origin.kind for source in profile.sources.values()}
-    if patched or kinds & {"git", "checkout"}:
+    if patched or kinds & {"git", "checkout"}:  # git reads the refs of a mount and applies patches
         needed.append("git")
-    if profile.build.ccache and kinds:
+    if profile.build.ccache and kinds - {"wheel"}:
         needed.append("ccache")
     named = {package.split("=", 1)[0] for package in profile.apt.build}
     return [*(package for package in needed if package not in named), *profile.apt.build]
@@ -203,32 +209,45 @@ def _built(name: str, source: Source, series: Series | None) -> BuiltSource:
     else:
         git = (origin.git or "", origin.git_ref, folder, "submodules" if source.submodules else "plain")
         label = f"{name}: {origin.git_ref} of {origin.git}"
-    early, late = series.split(source.package) if series else ((), ())
+    early = series.split(source.package)[0] if series else ()
     steps = (PatchStep(early, ((folder, *(f"{RUN}/{patch.path}" for patch in early)),)),) if early else ()
     return BuiltSource(
         name=name,
-        package=source.package,
         label=label,
         folder=folder,
         fetch_git=_once(git),
         fetch_sdist=_once(sdist),
         patch_source=steps,
-        late_patches=late,
         requires=_once(install.requires),
-        env=tuple(Pair(key, value) for key, value in install.env.items()),
-        prepare=install.prepare,
-        install_flags=() if install.dependencies else ("--no-deps",),
+        env=(tuple(Pair(key, value) for key, value in install.env.items()),) if install.env else (),
+        build_words=(folder, "/wheels", *install.prepare),
     )
 
 
-def _patch_installed(built: Iterable[BuiltSource]) -> tuple[PatchStep, ...]:
+def _installs(profile: Profile) -> tuple[InstallStep, ...]:
+    steps = []
+    for name, source in profile.sources.items():
+        flags = () if source.install.dependencies else ("--no-deps",)
+        if source.origin.wheel is not None:
+            steps.append(InstallStep((), (*flags, str(source.origin.wheel))))
+        elif source.origin.kind != "checkout":
+            steps.append(InstallStep((name,), flags))
+    return tuple(steps)
+
+
+def _patch_installed(profile: Profile, series: Mapping[str, Series]) -> tuple[PatchStep, ...]:
     """One step for all Python-only patches, so that an edit of one costs one step."""
-    late = [source for source in built if source.late_patches]
-    if not late:
-        return ()
-    patches = tuple(patch for source in late for patch in source.late_patches)
-    commands = tuple((s.package, *(f"{RUN}/{patch.path}" for patch in s.late_patches)) for s in late)
-    return (PatchStep(patches, commands),)
+    patches: list[Patch] = []
+    commands = []
+    for name, found in series.items():
+        source = profile.sources[name]
+        early, late = found.split(source.package)
+        if early and source.origin.wheel is not None:
+            raise ValueError(f"sources.{name}: {early[0].path} touches more than Python files, and a wheel is not built")
+        if late:
+            patches += late
+            commands.append((source.package, *(f"{RUN}/{patch.path}" for patch in late)))
+    return (PatchStep(tuple(patches), tuple(commands)),) if patches else ()
 
 
 def _mounted(name: str, source: Source) -> MountedSource:
