@@ -1,0 +1,86 @@
+"""Which modules a request means: exact names, globs, everything. Names that could lead elsewhere are refused first."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+
+from envgen.jitcache.agent.layout import Cache, Entry, Shelf, entries_of, is_reserved
+from envgen.jitcache.agent.tree import Fault
+
+
+class Choice:
+    """What was found in every shelf: the chosen entries, all others (for shared generated files), and leftover trash."""
+
+    def __init__(self) -> None:
+        self.chosen: list[tuple[Shelf, list[Entry]]] = []
+        self.others: dict[int, list[Entry]] = {}
+        self.trash: list[tuple[Shelf, str]] = []
+        self.names: list[str] = []
+
+
+def check_name(name: str, what: str) -> None:
+    """Refuse what is no single name inside the cache. Called before anything is opened."""
+    if not name:
+        raise Fault("refused", "an empty " + what + " names nothing")
+    if "/" in name or "\0" in name:
+        raise Fault("refused", repr(name) + " is a path, not a " + what + "; nothing outside the cache is ever touched")
+    if name in (".", ".."):
+        raise Fault("refused", repr(name) + " is a path, not a " + what + "; nothing outside the cache is ever touched")
+
+
+def check_request(patterns: list[str], version: str, archs: list[str] | None) -> None:
+    """Refuse a request whose words could leave the cache."""
+    for pattern in patterns:
+        check_name(pattern, "module")
+        if is_reserved(pattern):
+            raise Fault("refused", repr(pattern) + " is not a module: it belongs to the cache's own housekeeping")
+    if version:
+        check_name(version, "version")
+    for arch in archs or ():
+        if arch:
+            check_name(arch, "arch")
+
+
+def is_glob(pattern: str) -> bool:
+    return any(character in pattern for character in "*?[")
+
+
+def choose(cache: Cache, patterns: list[str], everything: bool) -> Choice:
+    """Resolve the patterns over all shelves. A name that exists is taken as it is, even with ``[`` or ``*`` in it.
+
+    Raises ``not_found`` when any pattern matches nothing: half of what was asked for is not what was asked for.
+    """
+    choice = Choice()
+    found = []
+    for shelf in cache.shelves:
+        entries, trash = entries_of(shelf, cache.problems)
+        found.append((shelf, entries))
+        choice.trash += [(shelf, name) for name in trash]
+    folders = {entry.name for _, entries in found for entry in entries if entry.kind != "file"}
+    files = {entry.name for _, entries in found for entry in entries if entry.kind == "file"}
+    choice.names = sorted(folders)
+    wanted: set[str] = set(folders) if everything else set()
+    missing = []
+    for pattern in patterns:
+        if pattern in folders:
+            matches = {pattern}
+        elif pattern in files:
+            raise Fault("refused", repr(pattern) + " is a file in cached_ops, not a module")
+        elif is_glob(pattern):
+            matcher = re.compile(fnmatch.translate(pattern)).match
+            matches = {name for name in folders if matcher(name)}
+        else:
+            matches = set()
+        if not matches:
+            missing.append(pattern)
+        wanted |= matches
+    if missing:
+        raise Fault("not_found", "no module " + ", ".join(map(repr, missing)), missing=missing, names=choice.names,
+                    links=cache.links, places=[shelf.prefix for shelf in cache.shelves])  # fmt: skip
+    for shelf, entries in found:
+        chosen = [entry for entry in entries if entry.name in wanted and entry.kind != "file"]
+        if chosen:
+            choice.chosen.append((shelf, chosen))
+            choice.others[shelf.fd] = [e for e in entries if e.name not in wanted and e.kind != "file"]
+    return choice

@@ -1,0 +1,237 @@
+# ruff: noqa: PTH
+"""Operation ``clear``: plan, guard, act, in one call.
+
+All locks are taken before anything is changed, so a held one leaves everything as it was. What goes is first renamed into
+``cached_ops/.envgen-trash-<random>`` (generated sources, then the module's folder) and deleted from there: a kill leaves the
+old module or none, and the next clear deletes the trash.
+
+Up to 0.6.0 all modules share ``cached_ops/.ninja_log`` and ``.ninja_deps``. They stay as they are: an output that does not exist
+is dirty for ninja whatever the log says about it, so the module is compiled again, while the other modules keep their entries.
+"""
+
+from __future__ import annotations
+
+import os
+
+from envgen.jitcache.agent.choose import Choice, check_request, choose
+from envgen.jitcache.agent.layout import TRASH, Cache, Shelf, open_cache, root_of
+from envgen.jitcache.agent.listing import BATCH, leftovers
+from envgen.jitcache.agent.locks import Held, acquire, lock_folder, own_as, probe
+from envgen.jitcache.agent.plan import Generated, Target, check_mounts, generated_of, open_generated, target_of
+from envgen.jitcache.agent.procs import holders, loaded
+from envgen.jitcache.agent.tree import FOLDER, GONE, Fault, measure_path, reason, remove
+
+
+def run(request: dict[str, object]) -> dict[str, object]:
+    """Clear what the patterns choose; ``all`` for everything, ``dry_run`` to change nothing."""
+    patterns: list[str] = list(request.get("patterns") or ())  # type: ignore[call-overload]
+    archs: list[str] | None = request.get("archs")  # type: ignore[assignment]
+    version = str(request.get("version") or "")
+    check_request(patterns, version, archs)
+    root = root_of(request)
+    cache = open_cache(root, version, archs)
+    if cache is None:
+        raise Fault("not_found", "there is no cache at " + root, missing=patterns, names=[], links=[], places=[])
+    try:
+        choice = choose(cache, patterns, bool(request.get("all")))
+        job = Job(cache, choice, root, dry=bool(request.get("dry_run")))
+        try:
+            return job.run()
+        finally:
+            job.release()
+    finally:
+        cache.close()
+
+
+class Job:
+    """One clear. The locks that it took are in ``locks`` and ``batches``, as open descriptors."""
+
+    def __init__(self, cache: Cache, choice: Choice, root: str, *, dry: bool) -> None:
+        self.cache = cache
+        self.choice = choice
+        self.root = root
+        self.dry = dry
+        self.locks: list[int] = []
+        self.batches: list[int] = []
+        self.held: list[tuple[str, tuple[int, int]]] = []
+        self.errors: list[str] = []
+        self.removed_trash = {"count": 0, "bytes": 0}
+
+    def run(self) -> dict[str, object]:
+        self._raise_limit()
+        self._guard_links()
+        for shelf, entries in self.choice.chosen:
+            self._lock(shelf, [entry.name for entry in entries])
+        if self.held:
+            raise self._held_fault()
+        # Only now, under the locks, is what stands in build.ninja final.
+        targets = []
+        vanished = []
+        for shelf, entries in self.choice.chosen:
+            for entry in entries:
+                target = target_of(shelf, entry, self.root)
+                if target is None:
+                    vanished.append({"version": shelf.version, "arch": shelf.arch, "name": entry.name})
+                else:
+                    targets.append(target)
+        go, kept = generated_of(targets, self.choice.others)
+        check_mounts([item.shown for item in targets] + [item.shown for item in go], self.cache.root)
+        for target in targets:
+            self._lock_inside(target)
+        if self.held:
+            raise self._held_fault()
+        inodes = {inode: target.name for target in targets for _, inode, _ in target.measure.libraries}
+        users, unseen = loaded(inodes)
+        if not self.dry:
+            self._act(targets, go)
+        else:
+            self.removed_trash = leftovers(self.choice.trash)  # type: ignore[assignment]
+        return self._answer(targets, vanished, go, kept, users, unseen)
+
+    def _raise_limit(self) -> None:
+        """One descriptor a module: `clear --all` of a large cache needs more than the usual 1024."""
+        try:
+            import resource
+
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            wanted = 4096 + sum(len(entries) for _, entries in self.choice.chosen)
+            if soft != resource.RLIM_INFINITY and soft < wanted:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+        except (ImportError, OSError, ValueError):
+            pass  # then opening a lock says so
+
+    def _guard_links(self) -> None:
+        links = [shelf.shown + "/" + e.name for shelf, entries in self.choice.chosen for e in entries if e.kind == "link"]
+        if links:
+            raise Fault("refused", ", ".join(links) + ": a link, not a module; nothing was touched")
+
+    def _lock(self, shelf: Shelf, names: list[str]) -> None:
+        """Take (dry run: test) the batch lock and the locks of these modules; note those that others hold."""
+        folder = lock_folder(shelf.fd, create=not self.dry)
+        if folder is None:
+            return
+        try:
+            for name in [BATCH, *(name + ".lock" for name in names)]:
+                shown = shelf.shown + "/tmp/" + name
+                try:
+                    if self.dry:
+                        identity = probe(name, folder)
+                        if identity is not None:
+                            raise Held(*identity)
+                    else:
+                        (self.batches if name == BATCH else self.locks).append(acquire(name, folder, shown))
+                except Held as held:
+                    self.held.append((shown, (held.device, held.inode)))
+                except OSError as error:
+                    raise Fault("refused", "the lock " + shown + " can't be tested: " + reason(error)) from None
+        finally:
+            os.close(folder)
+
+    def _lock_inside(self, target: Target) -> None:
+        """FlashInfer 0.7 keeps locks of some kernels inside the module's folder (cake_gdn, ...): take those as well."""
+        for path in target.measure.locks:
+            parts = (target.name + "/" + path).split("/")
+            fd = os.dup(target.shelf.fd)
+            try:
+                for part in parts[:-1]:
+                    inner = os.open(part, FOLDER, dir_fd=fd)
+                    os.close(fd)
+                    fd = inner
+                identity = probe(parts[-1], fd)
+                if identity is not None:
+                    raise Held(*identity)
+                if not self.dry:
+                    self.locks.append(acquire(parts[-1], fd, target.shown + "/" + path))
+            except Held as held:
+                self.held.append((target.shown + "/" + path, (held.device, held.inode)))
+            except OSError as error:
+                if error.errno not in GONE:
+                    raise Fault("refused", target.shown + "/" + path + ": " + reason(error)) from None
+            finally:
+                os.close(fd)
+
+    def _held_fault(self) -> Fault:
+        known = holders(sorted({identity for _, identity in self.held}))
+        held = [{"lock": shown, "device": identity[0], "inode": identity[1], "holders": known[identity]}
+                for shown, identity in self.held]  # fmt: skip
+        return Fault("refused", "is being built", held=held)
+
+    def _act(self, targets: list[Target], go: list[Generated]) -> None:
+        """Rename everything away, shelf by shelf; let the builders in again; delete."""
+        trash: list[tuple[Shelf, str]] = []
+        for shelf, _ in self.choice.chosen:
+            mine = [target for target in targets if target.shelf is shelf]
+            if mine:
+                trash.append((shelf, self._rename(shelf, mine, [item for item in go if item.shelf is shelf])))
+        for fd in self.locks:
+            os.close(fd)
+        self.locks = []
+        for shelf, name in trash:
+            remove(name, shelf.fd, self.cache.device, self.errors, shelf.shown + "/" + name)
+        done = {shelf.fd for shelf, _ in trash}
+        for shelf, name in self.choice.trash:
+            if shelf.fd not in done:
+                continue  # its batch lock is not ours: another envgen may be at work there
+            measured = measure_path(name, shelf.fd)
+            remove(name, shelf.fd, self.cache.device, self.errors, shelf.shown + "/" + name)
+            self.removed_trash["count"] += 1
+            self.removed_trash["bytes"] += measured.bytes if measured else 0
+
+    def _rename(self, shelf: Shelf, targets: list[Target], go: list[Generated]) -> str:
+        """Move the generated paths, then the modules, into a new trash folder of the shelf."""
+        name = TRASH + os.urandom(8).hex()
+        try:
+            os.mkdir(name, 0o700, dir_fd=shelf.fd)
+            trash = os.open(name, FOLDER, dir_fd=shelf.fd)
+        except OSError as error:
+            raise Fault("refused", shelf.shown + " can't be changed: " + reason(error)) from None
+        try:
+            own_as(trash, shelf.fd)
+            for number, item in enumerate(go):
+                place = open_generated(item)
+                if place is None:
+                    continue
+                try:
+                    self._move(place[1], place[0], "generated-" + str(number), trash, item.shown)
+                finally:
+                    os.close(place[0])
+            for number, target in enumerate(targets):
+                self._move(target.name, shelf.fd, "module-" + str(number), trash, target.shown)
+        finally:
+            os.close(trash)
+        return name
+
+    def _move(self, name: str, source: int, new: str, trash: int, shown: str) -> None:
+        try:
+            os.rename(name, new, src_dir_fd=source, dst_dir_fd=trash)
+        except OSError as error:
+            if error.errno not in GONE:
+                self.errors.append(shown + ": " + reason(error))
+
+    def _answer(self, targets: list[Target], vanished: list[dict[str, str]], go: list[Generated], kept: list[Generated],
+                users: list[dict[str, object]], unseen: int) -> dict[str, object]:  # fmt: skip
+        freed = sum(item.measure.bytes for item in [*targets, *go])
+        return {
+            "root": self.root,
+            "dry_run": self.dry,
+            "modules": [{"version": t.shelf.version, "arch": t.shelf.arch, "name": t.name, "bytes": t.measure.bytes,
+                         "files": t.measure.files, "damaged": t.damaged, "outside": t.outside,
+                         "libraries": [inode for _, inode, _ in t.measure.libraries]} for t in targets],
+            "vanished": vanished,
+            "generated": [{"path": g.shown, "bytes": g.measure.bytes, "files": g.measure.files, "modules": g.modules}
+                          for g in go],
+            "kept": [{"path": g.shown, "modules": g.modules, "kept_for": g.kept_for} for g in kept],
+            "leftovers": self.removed_trash,
+            "freed": freed + (0 if self.dry else self.removed_trash["bytes"]),
+            "users": users,
+            "unseen": unseen,
+            "problems": self.cache.problems,
+            "errors": self.errors,
+        }  # fmt: skip
+
+    def release(self) -> None:
+        """Give all locks back. Closing is releasing; the files stay."""
+        for fd in self.locks + self.batches:
+            os.close(fd)
+        self.locks = []
+        self.batches = []

@@ -1,0 +1,159 @@
+# ruff: noqa: PTH
+"""Operation ``list``: every module with what it takes, how old it is, and whether somebody builds it now."""
+
+from __future__ import annotations
+
+import os
+
+from envgen.jitcache.agent.choose import check_request, choose
+from envgen.jitcache.agent.layout import Entry, Shelf, open_cache, root_of
+from envgen.jitcache.agent.locks import probe
+from envgen.jitcache.agent.procs import holders
+from envgen.jitcache.agent.tree import FOLDER, GONE, Fault, Measure, measure, measure_path, reason
+
+BATCH = "flashinfer_jit.lock"
+
+
+def run(request: dict[str, object]) -> dict[str, object]:
+    """List the modules that the request's patterns, version and archs choose (none: all)."""
+    patterns: list[str] = list(request.get("patterns") or ())  # type: ignore[call-overload]
+    archs: list[str] | None = request.get("archs")  # type: ignore[assignment]
+    version = str(request.get("version") or "")
+    check_request(patterns, version, archs)
+    root = root_of(request)
+    cache = open_cache(root, version, archs)
+    answer: dict[str, object] = {"root": root, "exists": cache is not None, "modules": [], "others": [],
+                                 "building": [], "leftovers": {"count": 0, "bytes": 0}, "problems": []}  # fmt: skip
+    if cache is None:
+        if patterns:
+            raise Fault("not_found", "there is no cache at " + root, missing=patterns, names=[], links=[], places=[])
+        return answer
+    try:
+        choice = choose(cache, patterns, not patterns)
+        held: list[tuple[dict[str, object], tuple[int, int]]] = []
+        modules: list[dict[str, object]] = []
+        building: list[dict[str, object]] = []
+        for shelf, entries in choice.chosen:
+            locks = _Locks(shelf, cache.problems)
+            for entry in entries:
+                described = _describe(shelf, entry, cache.problems)
+                if described is not None:
+                    modules.append(described)
+                    locks.add(entry.name + ".lock", described, held)
+            batch: dict[str, object] = {"version": shelf.version, "arch": shelf.arch}
+            locks.add(BATCH, batch, held)
+            locks.close()
+            if batch["locked"]:
+                building.append(batch)
+        known = holders(sorted({identity for _, identity in held})) if held else {}
+        for described, identity in held:
+            described["holders"] = known[identity]
+        answer.update(modules=modules, building=building)
+        if not patterns and not version and archs is None:
+            answer["others"] = _beside(cache.fd, cache.beside)
+        answer.update(leftovers=leftovers(choice.trash), problems=cache.problems)
+        return answer
+    finally:
+        cache.close()
+
+
+def leftovers(trash: list[tuple[Shelf, str]]) -> dict[str, object]:
+    """How much a killed clear left behind; the next clear removes it."""
+    total = 0
+    for shelf, name in trash:
+        measured = measure_path(name, shelf.fd)
+        total += measured.bytes if measured else 0
+    return {"count": len(trash), "bytes": total}
+
+
+def kind_from(name: str, names: list[str]) -> str:
+    """``ninja`` (has a build.ninja), ``cute_dsl`` (0.6.16 and later: meta.json and objects) or ``other`` (kda_ptx, ...)."""
+    if "build.ninja" in names:
+        return "ninja"
+    if "meta.json" in names or name.endswith("_cute_dsl"):
+        return "cute_dsl"
+    return "other"
+
+
+def _describe(shelf: Shelf, entry: Entry, problems: list[str]) -> dict[str, object] | None:
+    described: dict[str, object] = {
+        "version": shelf.version, "arch": shelf.arch, "name": entry.name, "kind": "link", "bytes": 0, "files": 0,
+        "objects": 0, "built": False, "modified": 0.0, "locked": False, "holders": [], "unread": 0,
+    }  # fmt: skip
+    if entry.kind == "link":
+        return described
+    total = Measure()
+    kind = "other"
+    try:
+        fd = os.open(entry.name, FOLDER, dir_fd=shelf.fd)
+    except OSError as error:
+        if error.errno in GONE:
+            return None
+        problems.append(shelf.shown + "/" + entry.name + ": " + reason(error))
+        described["unread"] = 1
+        described["kind"] = kind
+        return described
+    try:
+        measure(fd, total)
+        kind = kind_from(entry.name, [name for name in ("build.ninja", "meta.json") if _is_there(name, fd)])
+    finally:
+        os.close(fd)
+    library = [mtime for name, _, mtime in total.libraries if name == entry.name + ".so"]
+    problems += [shelf.shown + "/" + entry.name + "/" + text for text in total.unread]
+    described.update(
+        kind=kind, bytes=total.bytes, files=total.files, objects=total.objects, unread=len(total.unread),
+        built=bool(library), modified=library[0] if library else total.newest,
+    )  # fmt: skip
+    return described
+
+
+def _is_there(name: str, dir_fd: int) -> bool:
+    try:
+        os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
+
+
+class _Locks:
+    """The lock files of one shelf: read once, for most modules of an old cache have one, and none is held."""
+
+    def __init__(self, shelf: Shelf, problems: list[str]) -> None:
+        self.fd = -1
+        self.shown = shelf.shown + "/tmp"
+        self.problems = problems
+        self.names: set[str] = set()
+        try:
+            self.fd = os.open("tmp", FOLDER, dir_fd=shelf.fd)
+            self.names = set(os.listdir(self.fd))
+        except OSError as error:
+            if error.errno not in GONE:
+                problems.append(self.shown + ": " + reason(error))
+
+    def add(self, name: str, described: dict[str, object], held: list[tuple[dict[str, object], tuple[int, int]]]) -> None:
+        """Note in ``described`` whether the lock ``name`` is held; None = it can't be told."""
+        described.update(locked=False, holders=[])
+        if name not in self.names:
+            return
+        try:
+            identity = probe(name, self.fd)
+        except OSError as error:
+            described["locked"] = None
+            self.problems.append(self.shown + "/" + name + ": " + reason(error))
+            return
+        if identity is not None:
+            described.update(locked=True, lock=list(identity))
+            held.append((described, identity))
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+def _beside(root_fd: int, names: list[str]) -> list[dict[str, object]]:
+    found = []
+    for name in names:
+        measured = measure_path(name, root_fd)
+        if measured is not None:
+            found.append({"name": name, "bytes": measured.bytes, "files": measured.files})
+    return found
