@@ -140,7 +140,10 @@ class Binding:
         return text
 
     def value_type(self, type_: Any, node: Node, path: str) -> Any:
-        if node.kind in (MAP, LIST, NULL, BOOL):
+        if node.kind != TEXT and node.kind != getattr(type_, "NUMBER", ""):
+            if node.kind in (INT, FLOAT):
+                message = f"expected text such as {type_.EXAMPLE}, found {node.seen()}"
+                return self.wrong(node, path, message, f'quote it: "{node.text}"')
             return self.wrong(node, path, f"expected text such as {type_.EXAMPLE}, found {node.seen()}")
         try:
             return type_.parse(plain_text(node.text))

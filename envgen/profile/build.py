@@ -36,7 +36,7 @@ class Builder:
         A problem of the files goes to ``problems``. One that only an override brings, and only into some of the
         profiles, waits in ``broken`` until such a profile is used.
         """
-        shared = {name: layers.layered(name, self.files, order) for name, order in orders.items()}
+        shared = {name: layers.layered(name, self.files, order, self.warnings) for name, order in orders.items()}
         waiting: dict[str, list[Problem]] = {}
         for name, tree in shared.items():
             full = self._with_overrides(tree, shared, found := [])

@@ -86,13 +86,16 @@ def _drop_alternatives(items: dict[str, Node], over: Node, path: tuple[str, ...]
             items.pop("port", None)
 
 
-def layered(name: str, files: Sequence[tuple[Node, dict[str, Node]]], order: Sequence[str]) -> Node:
+def layered(
+    name: str, files: Sequence[tuple[Node, dict[str, Node]]], order: Sequence[str], warnings: list[str]
+) -> Node:
     """The merged tree of profile ``name``: for each file its defaults, then the profiles of ``order``."""
     defaults, profiles = files[0]
     top = profiles[name] if profiles[name].kind == MAP else Node(MAP, defaults.source)
     tree = top.with_items({})
-    for file_defaults, file_profiles in files:
-        tree = merge(tree, file_defaults)
+    for number, (file_defaults, file_profiles) in enumerate(files):
+        # The first file is the shared one; of the others, defaults are about the machine.
+        tree = merge(tree, without_foreign_checkouts(tree, file_defaults, warnings) if number else file_defaults)
         for step in order:
             node = file_profiles.get(step)
             if node is not None and node.kind == MAP:

@@ -2,7 +2,8 @@
 
 Each type is immutable, has ``parse(text)`` (raises ``ValueError`` with a sentence that a user can act on), a
 ``PATTERN`` that the JSON Schema publishes, and ``str(value)`` gives back the spelling of the project file. Nobody
-outside this module formats an arch, an image name or a size by hand.
+outside this module formats an arch, an image name or a size by hand. ``NUMBER`` is the kind of YAML number that may stand
+for it unquoted.
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ class CudaArchList:
 
     PATTERN: ClassVar[str] = r"^[0-9]{1,2}\.[0-9][af]?( [0-9]{1,2}\.[0-9][af]?)*$"
     EXAMPLE: ClassVar[str] = "12.1a"
+    NUMBER: ClassVar[str] = "float"  # 12.1 is a number to YAML
 
     @classmethod
     def parse(cls, text: str) -> CudaArchList:
@@ -165,6 +167,7 @@ class ByteSize:
 
     PATTERN: ClassVar[str] = r"^[0-9]+(\.[0-9]+)? ?([kKmMgGtT]([iI]?[bB])?|[bB])?$"
     EXAMPLE: ClassVar[str] = "8GiB"
+    NUMBER: ClassVar[str] = "int"
     _UNITS: ClassVar[dict[str, int]] = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
     @classmethod
@@ -260,6 +263,7 @@ class MaxJobs:
 
     PATTERN: ClassVar[str] = r"^(auto|[1-9][0-9]{0,3})$"
     EXAMPLE: ClassVar[str] = "auto"
+    NUMBER: ClassVar[str] = "int"
 
     @classmethod
     def parse(cls, text: str) -> MaxJobs:
@@ -279,7 +283,7 @@ class ContainerPath:
 
     path: str
 
-    PATTERN: ClassVar[str] = r"^/[^:]*$"
+    PATTERN: ClassVar[str] = r"^/(?!([^/]*/)*\.\.(/|$))[^:\x00-\x1f\x7f]*$"
     EXAMPLE: ClassVar[str] = "/workspace/vllm"
 
     @classmethod
@@ -311,7 +315,7 @@ class HostPath:
 
     path: str
 
-    PATTERN: ClassVar[str] = r"^[^:]+$"
+    PATTERN: ClassVar[str] = r"^[^:\x00-\x1f\x7f]+$"
     EXAMPLE: ClassVar[str] = "../vllm"
 
     @classmethod

@@ -1,0 +1,76 @@
+"""``envgen init``: a commented starter project."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from envgen.errors import RefusedError, UsageError
+
+_FILES = ("envgen.yaml", ".gitignore")
+_NAME_MARK = "starter-project"  # the name in templates/init/envgen.yaml
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--name", metavar="NAME", help="The project's name (default: made from the folder's).")
+def command(folder: Path, name: str | None) -> None:
+    """Write a commented starter project into DIR. Files that are there stay as they are.
+
+    \b
+    Example:
+      envgen init ~/projects/serving --name gpt-oss
+    """
+    from envgen.paths import templates_dir
+    from envgen.profile import schema
+    from envgen.profile.patterns import PROJECT_NAME, matches
+
+    chosen = name if name is not None else _name_of(folder)
+    if not matches(PROJECT_NAME, chosen):
+        hint = "small letters and digits, with single - or _ between them; --name sets another"
+        raise UsageError(f"{chosen!r} is not a project name", hint=hint)
+    if (folder / "envgen.yaml").exists() or (folder / "envgen.yaml").is_symlink():
+        raise RefusedError(f"{folder / 'envgen.yaml'} is there already", hint="choose another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RefusedError(f"{folder} cannot be made: {(error.strerror or str(error)).lower()}") from None
+    templates = templates_dir() / "init"
+    texts = {file: (templates / file.lstrip(".")).read_text(encoding="utf-8") for file in _FILES}
+    texts["envgen.yaml"] = texts["envgen.yaml"].replace(_NAME_MARK, chosen)
+    texts[schema.FILE_NAME] = schema.text()
+    for file, text in texts.items():
+        if file != "envgen.yaml" and (folder / file).exists():
+            click.echo(f"kept {folder / file}", err=True)
+            continue
+        write_file(folder / file, text)
+        click.echo(f"wrote {folder / file}", err=True)
+    click.echo(f"next: cd {folder} && envgen config --explain", err=True)
+
+
+def _name_of(folder: Path) -> str:
+    """A project name made from the folder's own."""
+    text = folder.resolve().name.lower()
+    words = "".join(c if c.isascii() and c.isalnum() else " " for c in text).split()
+    return "-".join(words)[:40].strip("-") or "project"
+
+
+def write_file(path: Path, text: str, *, overwrite: bool = False) -> None:
+    """Write ``path`` whole or not at all; without ``overwrite`` an existing file is never touched."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        try:
+            with temporary.open("x", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+            if overwrite:
+                temporary.replace(path)
+            else:
+                path.hardlink_to(temporary)  # refuses an existing target, atomically; a rename would replace it
+        finally:
+            temporary.unlink(missing_ok=True)
+    except FileExistsError:
+        raise RefusedError(f"{path} is there already", hint="nothing was changed") from None
+    except OSError as error:
+        raise RefusedError(f"{path} cannot be written: {(error.strerror or str(error)).lower()}") from None

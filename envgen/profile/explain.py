@@ -1,0 +1,68 @@
+"""The values of a profile as plain data, and where each comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import Any
+
+from envgen.errors import Place
+from envgen.profile import shape as shapes
+from envgen.profile.model import Profile
+from envgen.profile.overrides import join_path
+from envgen.profile.shape import fields_of
+from envgen.profile.tree import DEFAULT, MAP, NULL, Node
+
+
+class Value:
+    """One value of a profile. ``layer``: project, local, environment, set or default; a default has no place."""
+
+    __slots__ = ("key", "layer", "place", "value")
+
+    def __init__(self, key: str, value: Any, layer: str, place: Place | None) -> None:
+        self.key = key
+        self.value = value
+        self.layer = layer
+        self.place = place
+
+
+def plain(value: Any) -> Any:
+    """``value`` of the model as JSON knows it."""
+    if value is None or isinstance(value, (str, int, bool)):
+        return value
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {name: plain(item) for name, item in value.items()}
+    if getattr(type(value), "_keys", None):
+        return {name: plain(getattr(value, name)) for name in fields_of(type(value))}
+    return str(value)
+
+
+def values(profile: Profile, tree: Node) -> Iterator[Value]:
+    """Every value of ``profile`` with its origin; ``tree`` is what it was bound from."""
+    return _record(profile, tree, ())
+
+
+def _record(record: Any, node: Node | None, path: tuple[str, ...]) -> Iterator[Value]:
+    for name, field in fields_of(type(record)).items():
+        yield from _value(field.shape, getattr(record, name), _below(node, name), (*path, name))
+
+
+def _value(shape: shapes.Shape, value: Any, node: Node | None, path: tuple[str, ...]) -> Iterator[Value]:
+    if shape.kind == shapes.RECORD and value is not None:
+        yield from _record(value, node, path)
+    elif shape.kind == shapes.MAPPING and value and shape.inner is not None:
+        for name, item in value.items():
+            yield from _value(shape.inner, item, _below(node, name), (*path, name))
+    else:
+        written = node is not None and node.kind != NULL
+        layer = node.source.layer if written and node is not None else DEFAULT
+        place = node.place() if written and node is not None else None
+        yield Value(join_path(path), plain(value), layer, place)
+
+
+def _below(node: Node | None, name: str) -> Node | None:
+    return node.items.get(name) if node is not None and node.kind == MAP else None

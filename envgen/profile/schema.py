@@ -1,0 +1,170 @@
+"""The JSON Schema of a project file, generated from the model. Editors check and complete with it.
+
+The schema is about single files, before layers are merged: a key that a profile needs may come from `defaults`, and
+`null` removes what a weaker layer says. So nothing below the top is required, and every key may be null.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from envgen.profile import shape as shapes
+from envgen.profile.explain import plain
+from envgen.profile.model import Profile
+from envgen.profile.patterns import ENV_NAME, NAME, PROJECT_NAME
+from envgen.profile.shape import Field, Shape, fields_of
+from envgen.profile.values import ByteSize, CudaArchList, MaxJobs
+
+FILE_NAME = "envgen.schema.json"
+NO_CONTROL = r"^[^\x00-\x1f\x7f]*$"
+
+Schema = dict[str, Any]
+
+
+def project_schema() -> Schema:
+    """The schema of envgen.yaml (and, but for what it requires, of envgen.local.yaml)."""
+    definitions: Schema = {}
+    profile = _record(Profile, definitions)
+    definitions["Profile"]["properties"]["extends"] = {
+        "type": ["string", "null"],
+        "pattern": _whole(NAME),
+        "description": "The profile that this one changes.",
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "envgen project file",
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["version", "name", "profiles"],
+        "properties": {
+            "version": {"const": 1, "description": "The version of this file format."},
+            "name": {
+                "type": "string",
+                "pattern": _whole(PROJECT_NAME),
+                "description": "The project's name: images, containers and volumes carry it.",
+            },
+            "default_profile": {
+                "type": ["string", "null"],
+                "pattern": _whole(NAME),
+                "description": "The profile of commands that name none; unset: the first one.",
+            },
+            "defaults": _nullable({**profile, "description": "What all profiles share; the weakest layer."}),
+            "profiles": {
+                "type": "object",
+                "minProperties": 1,
+                "propertyNames": {"pattern": _whole(NAME)},
+                "additionalProperties": _nullable(profile),
+                "description": "The environments of this project, by name.",
+            },
+        },
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def text() -> str:
+    """The schema as the text of its file."""
+    import json
+
+    return json.dumps(project_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _whole(pattern: str) -> str:
+    return f"^(?:{pattern})$"
+
+
+def _nullable(schema: Schema) -> Schema:
+    """``schema`` or null."""
+    if "$ref" in schema:
+        rest = {key: value for key, value in schema.items() if key != "$ref"}
+        return {"anyOf": [{"$ref": schema["$ref"]}, {"type": "null"}], **rest}
+    if "enum" in schema:
+        return {**schema, "enum": [*schema["enum"], None]}
+    if "anyOf" in schema:
+        return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
+    kind = schema["type"]
+    return {**schema, "type": [*(kind if isinstance(kind, list) else [kind]), "null"]}
+
+
+def _record(cls: Any, definitions: Schema) -> Schema:
+    """A reference to the definition of a record class."""
+    name = cls.__name__
+    if name not in definitions:
+        definitions[name] = {}
+        properties = {key: _field(field, definitions) for key, field in fields_of(cls).items()}
+        definitions[name] = {"type": "object", "additionalProperties": False, "properties": properties}
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _field(field: Field, definitions: Schema) -> Schema:
+    key = field.key
+    schema = _nullable(_shape(field.shape, key.item, key.names, definitions))
+    schema["description"] = key.doc
+    if key.low is not None:
+        schema["minimum"] = key.low
+    if key.high is not None:
+        schema["maximum"] = key.high
+    if not field.required and field.shape.kind != shapes.RECORD and key.default not in (None, ()):
+        default = plain(key.default)
+        if default != {}:
+            schema["default"] = default
+    return schema
+
+
+def _shape(shape: Shape, item: str, names: str, definitions: Schema) -> Schema:
+    if shape.kind == shapes.RECORD:
+        return _record(shape.type, definitions)
+    if shape.kind == shapes.ENUM:
+        members: type[Enum] = shape.type
+        return {"enum": [member.value for member in members]}
+    if shape.kind == shapes.VALUE:
+        return _value_type(shape.type)
+    if shape.kind == shapes.SCALAR:
+        if shape.type is str:
+            return {"type": "string", "pattern": _whole(item) if item else NO_CONTROL}
+        return {"type": "integer" if shape.type is int else "boolean"}
+    if shape.kind == shapes.ARG:
+        return _argument()
+    assert shape.inner is not None
+    if shape.kind == shapes.SEQUENCE:
+        return {"type": "array", "items": _shape(shape.inner, item, "", definitions)}
+    return _mapping(shape.inner, names, definitions)
+
+
+def _mapping(inner: Shape, names: str, definitions: Schema) -> Schema:
+    if inner.type is str:
+        values = _nullable(_SOURCE_TEXT)
+    elif inner.kind == shapes.MAPPING:
+        values = _nullable(_shape(inner, "", ENV_NAME, definitions))
+    else:
+        values = _nullable(_shape(inner, "", "", definitions))
+    schema: Schema = {"type": "object", "additionalProperties": values}
+    if names:
+        schema["propertyNames"] = {"pattern": _whole(names)}
+    return schema
+
+
+# Numbers keep the spelling of the file: 0.70 stays 0.70.
+_SOURCE_TEXT: Schema = {"type": ["string", "number", "boolean"], "pattern": NO_CONTROL}
+
+
+def _argument() -> Schema:
+    return {
+        "anyOf": [
+            _SOURCE_TEXT,
+            {"type": "array", "minItems": 1, "items": _SOURCE_TEXT},
+            {"type": "object"},
+        ]
+    }
+
+
+def _value_type(type_: Any) -> Schema:
+    schema: Schema = {"type": "string", "pattern": type_.PATTERN, "examples": [type_.EXAMPLE]}
+    if type_ is CudaArchList:
+        schema["type"] = ["string", "number"]
+    elif type_ in (ByteSize, MaxJobs):
+        schema["type"] = ["string", "integer"]
+        schema["minimum"] = 1 if type_ is MaxJobs else 0
+        if type_ is MaxJobs:
+            schema["maximum"] = 9999
+    return schema
