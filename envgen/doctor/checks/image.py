@@ -1,0 +1,54 @@
+"""The image: there, rendered from this profile, for this machine."""
+
+from __future__ import annotations
+
+from envgen.doctor import remedies
+from envgen.doctor.model import Context, Finding, error, info, ok, warning
+
+LABEL_RENDER = "dev.envgen.render"
+LABEL_PROFILE = "dev.envgen.profile"
+# As the engine names an architecture, against the ways that images and kernels spell it.
+SAME = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+
+
+def exists(context: Context) -> list[Finding]:
+    """The profile's image is on this engine."""
+    if context.engine is None:
+        return []
+    name, image = context.profile.image_name, context.image
+    if image is None:
+        return [error(f"the image {name} isn't built", "no such image on this engine", name, remedies.build(context))]
+    return [ok(f"{name} is {image.id[:19]}", id=image.id, created=str(image.created), size=image.size)]
+
+
+def rendered_from_profile(context: Context) -> list[Finding]:
+    """Its render digest is the one that the profile gives now."""
+    assert context.image is not None
+    labels = context.image.labels
+    digest, owner = labels.get(LABEL_RENDER, ""), labels.get(LABEL_PROFILE, "")
+    if not digest:
+        seen, cure = "no label dev.envgen.render", remedies.build(context)
+        return [warning("the image wasn't built by envgen", seen, "an image of this profile", cure)]
+    if owner != context.profile.name:
+        return [error("the image belongs to another profile", owner, context.profile.name, remedies.build(context))]
+    if not context.digest:
+        return [info("whether the image is up to date wasn't checked")]
+    if digest != context.digest:
+        cure = remedies.build(context)
+        return [warning("the profile has changed since the image was built", digest[:12], context.digest[:12], cure)]
+    return [ok("the image is what the profile renders to now", digest=digest)]
+
+
+def platform(context: Context) -> list[Finding]:
+    """It is for the architecture that the profile names, else the engine's own."""
+    assert context.image is not None
+    wanted = context.profile.base.platform
+    arch = SAME.get(context.image.architecture, context.image.architecture)
+    own = SAME.get(context.engine.arch, context.engine.arch) if context.engine else arch
+    expected = wanted.value.split("/")[1] if wanted else own
+    if arch != expected:
+        return [error("the image is for another architecture", arch, expected, remedies.build(context))]
+    if arch != own:
+        cure = remedies.line(f"base: {{platform: linux/{own}}}")
+        return [warning("the image is for another machine than this engine's", f"{arch}, emulated", own, cure)]
+    return [ok(f"the image is for {arch}")]

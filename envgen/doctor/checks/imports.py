@@ -1,0 +1,219 @@
+"""Import truth: does every way of starting Python, from every folder, import the code that the profile means?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from envgen.doctor import remedies
+from envgen.doctor.evidence import Cell, Probe
+from envgen.doctor.model import Context, Finding, Remedy, error, ok
+
+if TYPE_CHECKING:
+    from envgen.profile.model import Source
+
+
+class Case(Enum):
+    """What went wrong; the value is the words of the title."""
+
+    TRAP = "imports as an empty namespace package"
+    LEFTOVERS = "leftovers of an uninstalled wheel hide the package"
+    WHEEL = "an installed wheel is imported, not the mounted checkout"
+    OTHER_COPY = "another copy is imported, not the mounted checkout"
+    MISSING = "can't be imported"
+    SHADOWED = "a file of the same name is imported"
+    FROM_MOUNT = "is imported from a mount, not from the image"
+    FROM_FOLDER = "the current folder is imported, not the image's package"
+    FROM_ELSEWHERE = "is imported from outside the image's site-packages"
+    FAILED = "looking for it fails"
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """One case with what decided it, and all ways that end there."""
+
+    case: Case
+    target: str  # the folder or file that wins
+    entry: str | None  # the entry of sys.path that decided ("" = the current folder), None: no entry
+    finder: str
+    cells: tuple[Cell, ...]
+
+
+def below(path: str, folder: str) -> bool:
+    """Whether ``path`` is ``folder`` or lies in it."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def is_site(path: str) -> bool:
+    return "/site-packages/" in path or "/dist-packages/" in path
+
+
+def is_own_entry(cell: Cell, probe: Probe) -> bool:
+    """Whether the program's own entry (current folder, script's folder) decided, and not one that is always there."""
+    return cell.entry == "" or (cell.entry is not None and cell.entry not in probe.python.path)
+
+
+def cases_of(cell: Cell, source: Source, context: Context, probe: Probe) -> list[tuple[Case, str, str | None]]:
+    """(case, what wins, deciding entry) of one answer; empty when the answer is right."""
+    mounted = source.origin.kind == "checkout"
+    if cell.kind == "no-folder":
+        return []
+    if cell.kind in ("missing", "error"):
+        return [(Case.MISSING if cell.kind == "missing" else Case.FAILED, cell.error, None)]
+    if cell.kind == "module":
+        return [(Case.SHADOWED, cell.origin, cell.entry)]
+    if cell.kind == "namespace":
+        # One folder can be reached through two entries of sys.path ('' and PYTHONPATH): the first one decides.
+        portions = dict(zip(reversed(cell.portions), reversed(cell.entries), strict=True))
+        return [
+            (Case.LEFTOVERS if is_site(path) else Case.TRAP, path, portions[path])
+            for path in dict.fromkeys(cell.portions)
+        ]
+    if mounted:
+        if below(cell.origin, str(source.mount)):
+            return []
+        return [(Case.WHEEL if is_site(cell.origin) else Case.OTHER_COPY, cell.origin, cell.entry)]
+    mounts = [mount.target for mount in context.container.mounts] if context.container else []
+    if is_own_entry(cell, probe):
+        return [(Case.FROM_FOLDER, cell.origin, cell.entry)]
+    if any(below(cell.origin, mount) for mount in mounts):
+        return [(Case.FROM_MOUNT, cell.origin, cell.entry)]
+    return [] if is_site(cell.origin) else [(Case.FROM_ELSEWHERE, cell.origin, cell.entry)]
+
+
+def wrongs(source: Source, context: Context, probe: Probe) -> list[Wrong]:
+    """All wrong answers, those with one cause together, in the order of the cases."""
+    groups: dict[tuple[Case, str, bool, str], list[tuple[Cell, str | None]]] = {}
+    for cell in probe.cells(source.package):
+        for case, target, entry in cases_of(cell, source, context, probe):
+            own = entry == "" or entry is None or entry not in probe.python.path
+            groups.setdefault((case, target, own, cell.finder), []).append((cell, entry))
+    order = list(Case)
+    found = [
+        Wrong(case, target, members[0][1], finder, tuple(cell for cell, _ in members))
+        for (case, target, _, finder), members in groups.items()
+    ]
+    return sorted(found, key=lambda wrong: order.index(wrong.case))
+
+
+def ways(cells: Sequence[Cell], everything: Iterable[Cell]) -> str:
+    """`-c, -m in /workspace`: the ways in few words; folders with the same ways together."""
+    whole = tuple(cell for cell in everything if cell.kind != "no-folder")
+    if len(cells) == len(whole):
+        return "every way of starting Python, from every folder"
+    folders: dict[str, list[str]] = {}
+    for cell in cells:
+        folders.setdefault(cell.folder, []).append(cell.how)
+    same: dict[tuple[str, ...], list[str]] = {}
+    for folder, hows in folders.items():
+        same.setdefault(tuple(hows), []).append(folder)
+    count = len({cell.folder for cell in whole})
+    return "; ".join(
+        f"{', '.join(hows)} in {'every folder' if len(where) == count else ', '.join(where)}"
+        for hows, where in same.items()
+    )
+
+
+def decided_by(wrong: Wrong, probe: Probe) -> str:
+    """Which entry or finder decided, in words."""
+    if wrong.entry == "" or (
+        wrong.entry is not None and wrong.entry == wrong.cells[0].folder and wrong.cells[0].how == "-m"
+    ):
+        return f"the current folder, which `{wrong.cells[0].how}` puts first on sys.path"
+    if wrong.entry is None:
+        return f"the import hook {wrong.finder}" if wrong.finder not in ("", "PathFinder") else "no entry of sys.path"
+    if wrong.entry in probe.python_path:
+        return f"the entry {wrong.entry} of PYTHONPATH"
+    if wrong.entry not in probe.python.path:
+        return f"the script's own folder {wrong.entry}"
+    return f"the entry {wrong.entry} of sys.path"
+
+
+def lacks_mount_in_profile(source: Source, context: Context) -> bool:
+    return str(source.mount) not in [str(entry) for entry in context.profile.python_path]
+
+
+def cure(wrong: Wrong, name: str, source: Source, context: Context, probe: Probe) -> Remedy:
+    """The one thing that mends this case."""
+    mounted = source.origin.kind == "checkout"
+    if wrong.case is Case.LEFTOVERS:
+        return remedies.inside(context, "rm", "-r", wrong.target)
+    if wrong.case is Case.SHADOWED and wrong.entry != "":
+        return remedies.inside(context, "rm", wrong.target)
+    if wrong.case is Case.FAILED:
+        return remedies.inside(
+            context, "python3", "-c", f"import importlib.util; importlib.util.find_spec({source.package!r})"
+        )
+    if mounted:
+        parent = str(source.mount).rsplit("/", 1)[0] or "/"
+        if parent in [str(entry) for entry in context.profile.python_path]:
+            return remedies.python_path(context, without=[parent])
+        if lacks_mount_in_profile(source, context):
+            return remedies.python_path(context)
+        if str(source.mount) not in probe.python_path:
+            return remedies.up(context)  # the profile is right, the container was made before
+        return remedies.install(context, name, source)
+    if wrong.entry is not None and wrong.entry in [str(entry) for entry in context.profile.python_path]:
+        return remedies.python_path(context, without=[wrong.entry])
+    if wrong.case in (Case.FROM_FOLDER, Case.SHADOWED):
+        return remedies.line("working_dir: /")
+    return remedies.up(context) if wrong.case is Case.FROM_MOUNT else remedies.build(context)
+
+
+def expected(source: Source) -> str:
+    """Where the package should come from."""
+    if source.origin.kind == "checkout":
+        return f"{source.mount}/{source.package}/__init__.py, the mounted checkout"
+    return "site-packages of the image"
+
+
+def seen(wrong: Wrong, probe: Probe, everything: Iterable[Cell]) -> str:
+    what = {
+        Case.TRAP: f"__file__ is None, __path__ = [{wrong.target}]",
+        Case.LEFTOVERS: f"{wrong.target} has no __init__.py, so it is a namespace package",
+        Case.MISSING: "ModuleNotFoundError",
+        Case.FAILED: wrong.target,
+    }.get(wrong.case, wrong.target)
+    who = "" if wrong.case in (Case.MISSING, Case.FAILED) else f"; decided by {decided_by(wrong, probe)}"
+    return f"{what}; with {ways(wrong.cells, everything)}{who}"
+
+
+def judge_source(name: str, source: Source, context: Context, probe: Probe) -> list[Finding]:
+    """All findings about one source; one OK finding when every way is right."""
+    everything = probe.cells(source.package)
+    if not everything:
+        return []
+    found = []
+    for wrong in wrongs(source, context, probe):
+        found.append(
+            error(
+                f"{source.package}: {wrong.case.value}",
+                seen(wrong, probe, everything),
+                expected(source),
+                cure(wrong, name, source, context, probe),
+                case=wrong.case.name.lower().replace("_", "-"),
+                source=name,
+                target=wrong.target,
+                entry=wrong.entry,
+                finder=wrong.finder,
+                ways=[[cell.how, cell.folder] for cell in wrong.cells],
+            )
+        )
+    if found:
+        return found
+    origins = sorted({cell.origin for cell in everything if cell.origin})
+    count = sum(cell.kind != "no-folder" for cell in everything)
+    return [
+        ok(f"{source.package} is {', '.join(origins)} ({count} ways of starting Python)", source=name, origins=origins)
+    ]
+
+
+def import_truth(context: Context) -> list[Finding]:
+    """The heart: every source, every way."""
+    assert context.probe is not None
+    found = []
+    for name, source in context.profile.sources.items():
+        found += judge_source(name, source, context, context.probe)
+    return found

@@ -1,0 +1,113 @@
+"""From a profile to the probe's request, through one exec, to typed facts or to the reason why there are none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from envgen.doctor.evidence import BadDocument, Probe, read_document
+from envgen.doctor.model import Trouble
+from envgen.errors import EnvgenError
+
+if TYPE_CHECKING:
+    from envgen.profile.model import Profile
+
+PARTS = ("probe_facts.py", "probe_scripts.py", "probe.py")
+# What runs the parts in one namespace; the probe passes it on when it must start another interpreter.
+LOADER = "for _name, _text in PARTS:\n    exec(compile(_text, _name, 'exec'), globals())\n"
+TIMEOUT = 30  # seconds; the probe itself gives up after 10
+DATA = ("csrc", "include", "cutlass", "spdlog")  # what FlashInfer's JIT compiles from
+ALSO = ("flashinfer_jit_cache", "flashinfer_cubin")
+DISTRIBUTIONS = ("torch", "triton", "flashinfer-cubin", "flashinfer-jit-cache", "apache-tvm-ffi", "nvidia-*")
+
+
+class Answer(Protocol):
+    """What an exec gives back (engine.base.ExecResult)."""
+
+    @property
+    def code(self) -> int: ...
+    @property
+    def stdout(self) -> bytes: ...
+    @property
+    def stderr(self) -> bytes: ...
+
+
+Execute = Callable[[Sequence[str], bytes], Answer]  # argv, stdin
+
+
+def probe_text() -> bytes:
+    """What goes to the stdin of the container's Python: the three probe files and their loader."""
+    folder = Path(__file__).parent
+    parts = [(name, (folder / name).read_text(encoding="utf-8")) for name in PARTS]
+    return f"PARTS = {parts!r}\nLOADER = {LOADER!r}\n{LOADER}".encode()
+
+
+def folders(profile: Profile, service: str) -> list[str]:
+    """Where Python is started: where the service and a shell start, each checkout and its parent, / and the home."""
+    described = profile.services.get(service)
+    found = [str(described.working_dir)] if described and described.working_dir else []
+    found.append(str(profile.working_dir))
+    for source in profile.mounted_sources.values():
+        found += [str(source.mount).rsplit("/", 1)[0] or "/", str(source.mount)]
+    return list(dict.fromkeys([*found, "/", "~"]))
+
+
+def request(profile: Profile, service: str, *, paths: Iterable[str] | None = None) -> dict[str, Any]:
+    """The probe's request. ``paths``: the mounts to look at; default: all that the profile names."""
+    sources = profile.sources.values()
+    if paths is None:
+        paths = [
+            *(str(s.mount) for s in profile.mounted_sources.values()),
+            *(str(c.path) for c in profile.caches.values()),
+        ]
+    return {
+        "packages": [
+            {
+                "package": source.package,
+                "distribution": source.distribution,
+                "mount": str(source.mount),
+                "scripts": list(source.console_scripts),
+                "data": list(DATA) if source.package == "flashinfer" else [],
+            }
+            for source in sources
+        ],
+        "folders": folders(profile, service),
+        "also": list(ALSO) if any(source.package == "flashinfer" for source in sources) else [],
+        "distributions": list(DISTRIBUTIONS),
+        "paths": list(paths),
+        "encodings": [f"{profile.tiktoken.directory}/{name}.tiktoken" for name in profile.tiktoken.encodings],
+    }
+
+
+def program(profile: Profile) -> str:
+    """The Python that a user's shell would start: by name, so that a virtual environment on PATH wins."""
+    return profile.base.python if "/" not in profile.base.python else "python3"
+
+
+def run_probe(execute: Execute, python: str, asked: dict[str, Any]) -> tuple[Probe | None, Trouble | None]:
+    """Run the probe once. Exactly one of the two results is there."""
+    try:
+        answer = execute([python, "-", json.dumps(asked)], probe_text())
+    except EnvgenError as error:
+        return None, Trouble("the probe could not be run", str(error).splitlines()[0][:300])
+    try:
+        probe = read_document(answer.stdout)
+    except BadDocument as problem:
+        return None, Trouble("the probe's document can't be read", str(problem)[:300])
+    if probe is not None:
+        return probe, None
+    return None, _trouble(python, answer)
+
+
+def _trouble(python: str, answer: Answer) -> Trouble:
+    """No document: why?"""
+    said = (answer.stderr or answer.stdout)[-2000:].decode("utf-8", "replace").strip().splitlines()
+    last = said[-1][:300] if said else "nothing was printed"
+    if answer.code in (126, 127):
+        return Trouble(f"the container has no {python}", last)
+    if answer.code == 137:
+        return Trouble("the probe was killed", f"exit code 137 (out of memory, or the container was stopped); {last}")
+    size = len(answer.stdout)
+    return Trouble("the probe brought no document back", f"exit code {answer.code}, {size} bytes of output; {last}")

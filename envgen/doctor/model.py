@@ -1,0 +1,159 @@
+"""What doctor says and what it looks at: findings, checks, and the frozen facts that checks judge.
+
+Evidence is collected first (by the probe inside the container, by the engine and on the host), judgement comes after: a
+check is a pure function of one `Context`, so each is tested from recorded facts alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from envgen.doctor.evidence import Probe
+
+if TYPE_CHECKING:
+    from envgen.engine.base import Container, EngineInfo, Image
+    from envgen.profile.model import Profile
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Severity(IntEnum):
+    """How bad a finding is. They compare: ``Severity.ERROR > Severity.WARNING``."""
+
+    OK = 0
+    INFO = 1  # worth knowing; nothing to do
+    WARNING = 2  # works now, will hurt
+    ERROR = 3  # the container does something else than the profile says
+
+    @property
+    def word(self) -> str:
+        """As it is printed and written to JSON."""
+        return self.name.lower()
+
+
+class Where(IntEnum):
+    """What a check needs, in the order in which the report shows it."""
+
+    HOST = 0
+    IMAGE = 1
+    CONTAINER = 2
+    INSIDE = 3
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """Exactly one thing to do: a command to type, or a line of the project file."""
+
+    text: str
+    is_line: bool = False
+
+    def __post_init__(self) -> None:
+        if "\n" in self.text:
+            raise ValueError("a remedy is one line")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One judgement. ``seen``, ``expected`` and ``remedy`` are there whenever the severity is above INFO."""
+
+    severity: Severity
+    title: str
+    seen: str = ""
+    expected: str = ""
+    remedy: Remedy | None = None
+    evidence: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    check: str = ""  # filled in by the runner
+
+
+def ok(title: str, **evidence: Any) -> Finding:
+    """All is well, and what that means."""
+    return Finding(Severity.OK, title, evidence=evidence)
+
+
+def info(title: str, seen: str = "", **evidence: Any) -> Finding:
+    """Worth knowing."""
+    return Finding(Severity.INFO, title, seen, evidence=evidence)
+
+
+def warning(title: str, seen: str, expected: str, remedy: Remedy, **evidence: Any) -> Finding:
+    return Finding(Severity.WARNING, title, seen, expected, remedy, evidence)
+
+
+def error(title: str, seen: str, expected: str, remedy: Remedy, **evidence: Any) -> Finding:
+    return Finding(Severity.ERROR, title, seen, expected, remedy, evidence)
+
+
+@dataclass(frozen=True)
+class Host:
+    """Facts of this machine. None = could not be told."""
+
+    memory_available: int | None = None
+    disk_path: str = ""
+    disk_free: int | None = None
+    buildx: bool | None = None
+    compose: bool | None = None
+    busy_ports: tuple[tuple[int, str], ...] = ()  # (port, who has it)
+    max_jobs: int | None = None  # what a build would use now
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Why the probe brought no document back: a sentence, and what was seen."""
+
+    title: str
+    seen: str
+
+
+@dataclass(frozen=True)
+class Context:
+    """Everything that checks may look at. A part that couldn't be had is None, and its checks are skipped."""
+
+    profile: Profile
+    service: str  # the service that is looked at, or would be started
+    env: Mapping[str, str] = field(default_factory=lambda: NOTHING)  # what the profile gives that service
+    digest: str = ""  # of the image that the profile would render now; empty: not known
+    project_file: str = "envgen.yaml"
+    engine: EngineInfo | None = None
+    host: Host | None = None
+    image: Image | None = None
+    container: Container | None = None
+    probe: Probe | None = None
+    trouble: Trouble | None = None
+    is_throw_away: bool = False  # started by `--run`
+
+
+class Check(Protocol):
+    """One question. ``run`` returns findings, an OK one included: silence means that there was nothing to judge."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def where(self) -> Where: ...
+    def run(self, context: Context) -> list[Finding]: ...
+
+
+@dataclass(frozen=True)
+class FunctionCheck:
+    """A check made from a function. ``needs`` names the parts of the context without which there is nothing to ask."""
+
+    id: str
+    title: str
+    where: Where
+    judge: Callable[[Context], list[Finding]]
+    needs: tuple[str, ...] = ()
+
+    def run(self, context: Context) -> list[Finding]:
+        """Judge, unless a part that is needed is missing."""
+        if any(getattr(context, part) is None for part in self.needs):
+            return []
+        return self.judge(context)

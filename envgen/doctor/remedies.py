@@ -1,0 +1,59 @@
+"""The one place that knows how a cure is typed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from envgen.doctor.model import Context, Remedy
+
+if TYPE_CHECKING:
+    from envgen.profile.model import Source
+
+
+def command(text: str) -> Remedy:
+    """Any command of the host's shell."""
+    return Remedy(text)
+
+
+def envgen(context: Context, verb: str, *words: str) -> Remedy:
+    """An envgen command for this profile."""
+    return Remedy(shlex.join(["envgen", verb, "-p", context.profile.name, *words]))
+
+
+def build(context: Context) -> Remedy:
+    return envgen(context, "build")
+
+
+def up(context: Context) -> Remedy:
+    """Start the service; Compose recreates a container whose configuration has changed."""
+    return envgen(context, "up", context.service)
+
+
+def recreate(context: Context) -> Remedy:
+    return envgen(context, "restart", context.service)
+
+
+def inside(context: Context, *words: str) -> Remedy:
+    """A command inside the running service."""
+    return envgen(context, "exec", context.service, *words)
+
+
+def install(context: Context, name: str, source: Source) -> Remedy:
+    """What brings the source back: an editable install where it is mounted, a new image where it is baked in."""
+    return inside(context, "envgen-install", name) if source.origin.kind == "checkout" else build(context)
+
+
+def line(text: str) -> Remedy:
+    """A line of the project file, below the profile."""
+    return Remedy(text, is_line=True)
+
+
+def python_path(context: Context, without: Iterable[str] = ()) -> Remedy:
+    """The line that makes each mounted checkout win over everything else."""
+    left_out = set(without)
+    entries = [str(entry) for entry in context.profile.python_path if str(entry) not in left_out]
+    mounts = [str(source.mount) for source in context.profile.mounted_sources.values()]
+    wanted = [mount for mount in mounts if mount not in entries] + entries
+    return line(f"python_path: [{', '.join(wanted)}]")

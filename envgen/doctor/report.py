@@ -1,0 +1,94 @@
+"""A report as text for people and as plain data for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from envgen.doctor.model import Finding, Severity, Where
+from envgen.doctor.run import Report
+
+HEADINGS = {
+    Where.HOST: "Host",
+    Where.IMAGE: "Image",
+    Where.CONTAINER: "Container",
+    Where.INSIDE: "Inside the container",
+}
+MARKS = {Severity.OK: "ok", Severity.INFO: "--", Severity.WARNING: "warn", Severity.ERROR: "FAIL"}
+COLOURS = {Severity.OK: "32", Severity.INFO: "2", Severity.WARNING: "33", Severity.ERROR: "31;1"}
+
+
+def paint(text: str, code: str, colour: bool) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m" if colour else text
+
+
+def printable(text: str) -> str:
+    """Text from a container, without what would steer a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def remedy_text(finding: Finding, report: Report) -> str:
+    """The cure, with the place where a line belongs."""
+    if finding.remedy is None:
+        return ""
+    if not finding.remedy.is_line:
+        return finding.remedy.text
+    context = report.context
+    return f"{finding.remedy.text}   (in {context.project_file}, profile {context.profile.name})"
+
+
+def lines_of(finding: Finding, report: Report, colour: bool) -> list[str]:
+    """One finding: its mark and title, and below it what was seen and what to do."""
+    mark = paint(f"{MARKS[finding.severity]:<4}", COLOURS[finding.severity], colour)
+    found = [f"  {mark}  {printable(finding.title)}"]
+    if finding.severity is Severity.OK:
+        return found
+    for label, text in (("seen", finding.seen), ("expected", finding.expected), ("fix", remedy_text(finding, report))):
+        if text:
+            found.append(f"        {label + ':':<9} {printable(text)}")
+    return found
+
+
+def summary(report: Report) -> str:
+    """`2 errors, 1 warning, 14 checks passed`."""
+    errors, warnings = report.count(Severity.ERROR), report.count(Severity.WARNING)
+    parts = [f"{errors} error{'s' * (errors != 1)}"] if errors else []
+    parts += [f"{warnings} warning{'s' * (warnings != 1)}"] if warnings else []
+    parts.append(f"{report.count(Severity.OK)} ok")
+    return ", ".join(parts)
+
+
+def as_text(report: Report, *, colour: bool = False) -> str:
+    """The whole report, grouped by place."""
+    out: list[str] = []
+    for group in report.groups:
+        out.append(paint(HEADINGS[group.where], "1", colour))
+        for finding in group.findings:
+            out += lines_of(finding, report, colour)
+    return "\n".join([*out, "", summary(report)])
+
+
+def as_data(report: Report) -> dict[str, Any]:
+    """Stable keys: profile, service, container, worst, counts, findings."""
+    context = report.context
+    return {
+        "profile": context.profile.name,
+        "service": context.service,
+        "container": context.container.name if context.container else None,
+        "worst": report.worst.word,
+        "counts": {severity.word: report.count(severity) for severity in Severity},
+        "findings": [
+            {
+                "check": finding.check,
+                "where": group.where.word,
+                "severity": finding.severity.word,
+                "title": finding.title,
+                "seen": finding.seen,
+                "expected": finding.expected,
+                "remedy": None if finding.remedy is None else
+                {"kind": "profile" if finding.remedy.is_line else "command", "text": finding.remedy.text},
+                "evidence": dict(finding.evidence),
+            }
+            for group in report.groups
+            for finding in group.findings
+        ],
+    }  # fmt: skip

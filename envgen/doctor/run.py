@@ -1,0 +1,57 @@
+"""Run the checks: every one, none may stop the others, each finding gets the name of its check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from envgen.doctor.checks import CHECKS
+from envgen.doctor.model import Check, Context, Finding, Severity, Where, warning
+from envgen.doctor.remedies import envgen
+
+
+@dataclass(frozen=True)
+class Group:
+    """The findings of one place, in the order of the checks."""
+
+    where: Where
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """All findings. ``worst`` decides the exit code."""
+
+    context: Context
+    groups: tuple[Group, ...]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return tuple(finding for group in self.groups for finding in group.findings)
+
+    @property
+    def worst(self) -> Severity:
+        return max((finding.severity for finding in self.findings), default=Severity.OK)
+
+    def count(self, severity: Severity) -> int:
+        return sum(finding.severity is severity for finding in self.findings)
+
+
+def run_one(check: Check, context: Context) -> list[Finding]:
+    """One check; a defect in it is a finding, and the others still run."""
+    try:
+        found = check.run(context)
+    except Exception as defect:
+        seen = f"{type(defect).__name__}: {defect}"
+        cure = envgen(context, "doctor", "--json")
+        found = [warning(f"the check {check.id} failed", seen, "a judgement", cure)]
+    return [replace(finding, check=check.id) for finding in found]
+
+
+def examine(context: Context, extra: Iterable[Finding] = (), checks: Iterable[Check] = CHECKS) -> Report:
+    """Judge everything that was collected. ``extra``: findings made while collecting, about the host."""
+    places: dict[Where, list[Finding]] = {where: [] for where in Where}
+    places[Where.HOST] += extra
+    for check in checks:
+        places[check.where] += run_one(check, context)
+    return Report(context, tuple(Group(where, tuple(found)) for where, found in places.items() if found))
