@@ -1,0 +1,151 @@
+"""What a Docker Engine gives us, as frozen values, and the Protocol that every other room codes against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+COMPOSE_PROJECT = "com.docker.compose.project"
+COMPOSE_SERVICE = "com.docker.compose.service"
+
+# Nobody needs more from one program; what writes on and on must not fill the memory of envgen.
+OUTPUT_LIMIT = 10 << 20
+
+
+@dataclass(frozen=True)
+class ExecResult:
+    """How a program inside a container ended, and what it wrote."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One mount of a container. ``source`` is a host path (bind) or the name of a volume (volume)."""
+
+    source: str
+    target: str
+    kind: str = "bind"
+    read_only: bool = False
+
+
+@dataclass(frozen=True)
+class Port:
+    """A published port."""
+
+    host: int
+    container: int
+    address: str = ""
+    protocol: str = "tcp"
+
+    def __str__(self) -> str:
+        head = f"{self.address}:" if self.address not in ("", "0.0.0.0", "::") else ""
+        return f"{head}{self.host}->{self.container}/{self.protocol}"
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image that the engine has."""
+
+    id: str
+    labels: Mapping[str, str]
+    created: str
+    size: int
+    architecture: str
+    repo_tags: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container. ``health`` is "" where no health check is defined; ``service`` is "" outside Compose."""
+
+    id: str
+    name: str
+    service: str
+    state: str
+    health: str
+    exit_code: int
+    image_id: str
+    labels: Mapping[str, str]
+    env: Mapping[str, str]
+    mounts: tuple[Mount, ...]
+    ports: tuple[Port, ...]
+    started_at: str
+    restarts: int = 0
+    oom_killed: bool = False
+    error: str = ""
+
+    @property
+    def running(self) -> bool:
+        """True while its main process lives."""
+        return self.state in ("running", "paused")
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """What the engine says about itself and its machine. ``memory`` is in bytes."""
+
+    version: str
+    api_version: str
+    arch: str
+    runtimes: tuple[str, ...]
+    cdi_devices: tuple[str, ...]
+    data_root: str
+    memory: int
+    cpus: int
+    endpoint: str
+    name: str = ""
+
+
+class Engine(Protocol):
+    """The Docker Engine. All methods raise EngineError when the engine itself is the trouble."""
+
+    def info(self) -> EngineInfo:
+        """The engine's own facts (asked once, then remembered)."""
+
+    def image(self, name: str) -> Image | None:
+        """The image of that name or id; None if it isn't there. Never pulls."""
+
+    def containers(
+        self, project: str | None = None, service: str | None = None, all: bool = False
+    ) -> tuple[Container, ...]:
+        """Containers, of a Compose project and service if named; only running ones unless ``all``."""
+
+    def container(self, name: str) -> Container | None:
+        """The container of that name or id; None if it isn't there."""
+
+    def logs(self, container_id: str, *, tail: int = 30) -> str:
+        """The last lines that a container wrote, stdout and stderr together."""
+
+    def exec(
+        self,
+        container_id: str,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        user: str = "",
+        workdir: str = "",
+        timeout: float = 60,
+    ) -> ExecResult:
+        """Run a program in a running container. EngineError on time-out (the program is killed) or over-long output."""
+
+    def run_once(
+        self,
+        image: str,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        mounts: Sequence[Mount] = (),
+        env: Mapping[str, str] | None = None,
+        network: str = "none",
+        timeout: float = 60,
+    ) -> ExecResult:
+        """Run a program in a throw-away container that is always removed; the image's entrypoint is bypassed."""
+
+    def volume(self, name: str) -> str | None:
+        """Where a named volume lies on the engine's machine; None if there is no such volume."""

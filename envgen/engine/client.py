@@ -1,0 +1,232 @@
+"""The Engine of ``base.py`` on top of one API connection: what to ask, and how to read the answers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from envgen.engine import process
+from envgen.engine.api import Api, Stream, StreamTimeout
+from envgen.engine.base import COMPOSE_PROJECT, COMPOSE_SERVICE, Container, EngineInfo, ExecResult, Image, Mount
+from envgen.engine.endpoint import Endpoint
+from envgen.engine.frames import Demultiplexer, OutputTooLong
+from envgen.engine.parse import container_of, image_of, info_of
+from envgen.errors import EngineError
+
+# Marks what an exec started, so that all of it can be found again and ended when its time is up.
+_MARK = "ENVGEN_EXEC"
+_KILLER = (
+    'for p in /proc/[0-9]*; do if grep -qs "$1" "$p/environ"; then kill -9 "${p#/proc/}" 2>/dev/null; fi; done; true'
+)
+RUN_LABEL = "dev.envgen.throwaway"
+
+
+class DockerEngine:
+    """A reachable Docker Engine. Made by ``docker.connect()``."""
+
+    def __init__(self, api: Api, endpoint: Endpoint) -> None:
+        self._api = api
+        self.endpoint = endpoint
+        self._info: EngineInfo | None = None
+
+    def info(self) -> EngineInfo:
+        if self._info is None:
+            version = self._api.request("GET", "/version").check("version")
+            self._info = info_of(self._api.request("GET", "/info").check("info"), version, self.endpoint.host)
+        return self._info
+
+    def image(self, name: str) -> Image | None:
+        answer = self._api.request("GET", f"/images/{quote(name, safe='/:@')}/json")
+        return None if answer.status == 404 else image_of(answer.check(f"image {name}"))
+
+    def container(self, name: str) -> Container | None:
+        answer = self._api.request("GET", f"/containers/{quote(name)}/json")
+        return None if answer.status == 404 else container_of(answer.check(f"container {name}"))
+
+    def containers(
+        self, project: str | None = None, service: str | None = None, all: bool = False
+    ) -> tuple[Container, ...]:
+        labels = [f"{COMPOSE_PROJECT}={project}"] if project is not None else []
+        labels += [f"{COMPOSE_SERVICE}={service}"] if service is not None else []
+        query = {"all": "1" if all else "0", "filters": json.dumps({"label": labels} if labels else {})}
+        rows = self._api.request("GET", "/containers/json", query).check("containers")
+        # The list knows neither health nor environment; a container may be gone by the time we look at it.
+        found = (self.container(row["Id"]) for row in rows)
+        return tuple(sorted((c for c in found if c), key=lambda c: c.name))
+
+    def logs(self, container_id: str, *, tail: int = 30) -> str:
+        query = {"stdout": "1", "stderr": "1", "tail": str(tail)}
+        answer = self._api.request("GET", f"/containers/{quote(container_id)}/logs", query)
+        if answer.status >= 400:
+            return ""
+        frames = Demultiplexer(interleave=True)
+        try:
+            frames.feed(answer.body)
+        except (ValueError, OutputTooLong):  # a container with a terminal writes plain text
+            return answer.body.decode(errors="replace")
+        return frames.stdout.decode(errors="replace")
+
+    def volume(self, name: str) -> str | None:
+        answer = self._api.request("GET", f"/volumes/{quote(name)}")
+        return None if answer.status == 404 else str(answer.check(f"volume {name}")["Mountpoint"])
+
+    def exec(
+        self,
+        container_id: str,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        user: str = "",
+        workdir: str = "",
+        timeout: float = 60,
+    ) -> ExecResult:
+        mark = f"{_MARK}={uuid.uuid4().hex}"
+        variables = [mark, *(f"{name}={value}" for name, value in (env or {}).items())]
+        what = f"`{argv[0]}` in container {container_id[:12]}"
+
+        def kill() -> None:
+            self.exec(container_id, ["sh", "-c", _KILLER, "sh", mark], user=user, timeout=15)
+
+        request: dict[str, Any] = {"Cmd": list(argv), "Env": variables, "AttachStdout": True, "AttachStderr": True}
+        request |= {"AttachStdin": bool(stdin), "User": user, "WorkingDir": workdir}
+        created = self._api.request("POST", f"/containers/{quote(container_id)}/exec", body=request)
+        exec_id = created.check(what)["Id"]
+        stream = self._api.stream(f"/exec/{exec_id}/start", None, {"Detach": False, "Tty": False})
+        if stream is None:
+            return self._exec_by_program(container_id, argv, variables, stdin, user, workdir, timeout, kill)
+        output = _talk(stream, stdin, timeout, what, kill)
+        state = self._api.request("GET", f"/exec/{exec_id}/json").check(what)
+        return ExecResult(int(state["ExitCode"] or 0), output.stdout, output.stderr)
+
+    def run_once(
+        self,
+        image: str,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        mounts: Sequence[Mount] = (),
+        env: Mapping[str, str] | None = None,
+        network: str = "none",
+        timeout: float = 60,
+    ) -> ExecResult:
+        what = f"`{argv[0]}` in a container of {image}"
+        body = _throwaway(image, argv, bool(stdin), mounts, env or {}, network)
+        created = self._api.request("POST", "/containers/create", body=body)
+        container_id = str(created.check(what)["Id"])
+        try:
+            with process.terminable():
+                return self._run_created(container_id, stdin, timeout, what)
+        finally:
+            self._remove(container_id)
+
+    def _run_created(self, container_id: str, stdin: bytes, timeout: float, what: str) -> ExecResult:
+        query = {"stream": "1", "stdout": "1", "stderr": "1", "stdin": "1" if stdin else "0"}
+        stream = self._api.stream(f"/containers/{container_id}/attach", query, None)
+        if stream is None:
+            argv = [_docker(), "start", "--attach", *(["--interactive"] if stdin else []), container_id]
+            done = process.run(argv, stdin=stdin or None, env=self.endpoint.environment, timeout=timeout, check=False)
+            return ExecResult(done.code, done.stdout, done.stderr)
+        try:
+            self._api.request("POST", f"/containers/{container_id}/start").check(what)
+        except BaseException:
+            stream.close()
+            raise
+        output = _talk(stream, stdin, timeout, what, lambda: None)
+        state = self._api.request("POST", f"/containers/{container_id}/wait").check(what)
+        return ExecResult(int(state["StatusCode"]), output.stdout, output.stderr)
+
+    def _remove(self, container_id: str) -> None:
+        # Anonymous volumes go with it; a failure here must not hide the error that brought us here.
+        with contextlib.suppress(EngineError):
+            self._api.request("DELETE", f"/containers/{container_id}", {"force": "1", "v": "1"})
+
+    def _exec_by_program(
+        self,
+        container_id: str,
+        argv: Sequence[str],
+        variables: Sequence[str],
+        stdin: bytes,
+        user: str,
+        workdir: str,
+        timeout: float,
+        kill: Callable[[], None],
+    ) -> ExecResult:
+        """By ``docker exec``, where the API's connection can't be taken over (TLS, ssh)."""
+        # Values by name only: an argv can be read by every user of this machine.
+        values = dict(pair.split("=", 1) for pair in variables)
+        words = [_docker(), "exec", *(["--interactive"] if stdin else [])]
+        words += [f"--env={name}" for name in values]
+        words += [f"--user={user}"] if user else []
+        words += [f"--workdir={workdir}"] if workdir else []
+        words += [container_id, *argv]
+        environment = {**self.endpoint.environment, **values}
+        try:
+            done = process.run(words, stdin=stdin or None, env=environment, timeout=timeout, check=False)
+        except process.ProcessTimeout:
+            kill()
+            raise
+        return ExecResult(done.code, done.stdout, done.stderr)
+
+
+def _talk(stream: Stream, stdin: bytes, timeout: float, what: str, kill: Callable[[], None]) -> Demultiplexer:
+    """Run a stream to its end. Whatever goes wrong, the program is ended before the error is told."""
+    try:
+        return stream.communicate(stdin, timeout)
+    except StreamTimeout:
+        reason = f"{what} did not end within {timeout:g} s"
+    except OutputTooLong:
+        reason = f"{what} wrote more than 10 MiB"
+    except (OSError, ValueError) as error:
+        reason = f"{what}: the connection to the engine broke off: {error}"
+    except BaseException:
+        with contextlib.suppress(Exception):
+            kill()
+        raise
+    with contextlib.suppress(EngineError):
+        kill()
+    raise EngineError(reason)
+
+
+def _throwaway(
+    image: str, argv: Sequence[str], stdin: bool, mounts: Sequence[Mount], env: Mapping[str, str], network: str
+) -> dict[str, Any]:
+    """The request for a container that bypasses the image's entrypoint and health check."""
+    return {
+        "Image": image,
+        "Entrypoint": [argv[0]],
+        "Cmd": list(argv[1:]),
+        "Env": [f"{name}={value}" for name, value in env.items()],
+        "OpenStdin": stdin,
+        "StdinOnce": stdin,
+        "AttachStdin": stdin,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "Healthcheck": {"Test": ["NONE"]},
+        "Labels": {RUN_LABEL: "1"},
+        "HostConfig": {
+            "NetworkMode": network,
+            "Init": False,
+            "Mounts": [
+                {"Type": m.kind, "Source": m.source, "Target": m.target, "ReadOnly": m.read_only} for m in mounts
+            ],
+        },
+    }
+
+
+def _docker() -> str:
+    program = shutil.which("docker")
+    if not program:
+        raise EngineError("the program `docker` is not on PATH, and this kind of endpoint needs it")
+    return program
+
+
+def short_id(image_id: str) -> str:
+    """``sha256:0123456789ab...`` as Docker shows it: twelve digits."""
+    return re.sub(r"^sha256:", "", image_id)[:12]

@@ -1,0 +1,114 @@
+"""The engine's JSON answers as values of ``base.py``. Pure; the only place that knows the API's field names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from envgen.engine.base import COMPOSE_SERVICE, Container, EngineInfo, Image, Mount, Port
+
+MINIMUM_ENGINE = 23
+
+
+def info_of(info: Mapping[str, Any], version: Mapping[str, Any], endpoint: str) -> EngineInfo:
+    """From ``GET /info`` and ``GET /version``."""
+    devices = info.get("DiscoveredDevices") or []
+    return EngineInfo(
+        version=str(version.get("Version", "")),
+        api_version=str(version.get("ApiVersion", "")),
+        arch=str(version.get("Arch", "")),
+        runtimes=tuple(sorted(info.get("Runtimes") or {})),
+        cdi_devices=tuple(str(device.get("ID", "")) for device in devices if device.get("Source") == "cdi"),
+        data_root=str(info.get("DockerRootDir", "")),
+        memory=int(info.get("MemTotal") or 0),
+        cpus=int(info.get("NCPU") or 0),
+        endpoint=endpoint,
+        name=str(info.get("Name", "")),
+    )
+
+
+def image_of(document: Mapping[str, Any]) -> Image:
+    """From ``GET /images/NAME/json``."""
+    config = document.get("Config") or {}
+    return Image(
+        id=str(document.get("Id", "")),
+        labels=dict(config.get("Labels") or {}),
+        created=str(document.get("Created", "")),
+        size=int(document.get("Size") or 0),
+        architecture=str(document.get("Architecture", "")),
+        repo_tags=tuple(document.get("RepoTags") or ()),
+        env=_environment(config.get("Env")),
+    )
+
+
+def container_of(document: Mapping[str, Any]) -> Container:
+    """From ``GET /containers/ID/json``."""
+    state = document.get("State") or {}
+    config = document.get("Config") or {}
+    labels = dict(config.get("Labels") or {})
+    return Container(
+        id=str(document.get("Id", "")),
+        name=str(document.get("Name", "")).removeprefix("/"),
+        service=str(labels.get(COMPOSE_SERVICE, "")),
+        state=str(state.get("Status", "")),
+        health=_health(state),
+        exit_code=int(state.get("ExitCode") or 0),
+        image_id=str(document.get("Image", "")),
+        labels=labels,
+        env=_environment(config.get("Env")),
+        mounts=tuple(_mount(m) for m in document.get("Mounts") or ()),
+        ports=_ports(document),
+        started_at=str(state.get("StartedAt", "")),
+        restarts=int(document.get("RestartCount") or 0),
+        oom_killed=bool(state.get("OOMKilled")),
+        error=str(state.get("Error") or ""),
+    )
+
+
+def too_old(version: Mapping[str, Any]) -> str:
+    """Why this engine won't do, as a sentence; "" when it will. From ``GET /version``."""
+    components = version.get("Components") or []
+    names = [str(c.get("Name", "")) for c in components if isinstance(c, dict)]
+    if any("podman" in name.lower() for name in names):
+        return "what answers here is Podman; envgen needs a Docker Engine of version 23 or newer"
+    said = str(version.get("Version", ""))
+    major = said.partition(".")[0]
+    if not major.isdigit():
+        # Builds from source call themselves "dev" or a branch; their API version tells (23.0 brought 1.42).
+        api = str(version.get("ApiVersion", "")).split(".")
+        if len(api) == 2 and all(part.isdigit() for part in api) and (int(api[0]), int(api[1])) >= (1, 42):
+            return ""
+        return "what answers here gives no Docker Engine version; envgen needs a Docker Engine of version 23 or newer"
+    if int(major) < MINIMUM_ENGINE:
+        return f"this Docker Engine is {said}; envgen needs version {MINIMUM_ENGINE} or newer"
+    return ""
+
+
+def _health(state: Mapping[str, Any]) -> str:
+    status = str((state.get("Health") or {}).get("Status") or "")
+    return "" if status == "none" else status
+
+
+def _environment(pairs: Any) -> dict[str, str]:
+    return dict(pair.partition("=")[::2] for pair in pairs or () if isinstance(pair, str))
+
+
+def _mount(document: Mapping[str, Any]) -> Mount:
+    kind = str(document.get("Type", ""))
+    # A volume's Source is where the engine keeps it; what people and Compose call it is its name.
+    source = document.get("Name") if kind == "volume" else document.get("Source")
+    return Mount(str(source or ""), str(document.get("Destination", "")), kind, not document.get("RW", True))
+
+
+def _ports(document: Mapping[str, Any]) -> tuple[Port, ...]:
+    found = (document.get("NetworkSettings") or {}).get("Ports") or {}
+    ports = []
+    for inside, bindings in found.items():
+        number, _, protocol = inside.partition("/")
+        for binding in bindings or ():
+            ports.append(
+                Port(int(binding.get("HostPort") or 0), int(number), str(binding.get("HostIp") or ""), protocol)
+            )
+    # Docker lists IPv4 and IPv6 of one published port; one line is enough for a reader.
+    unique = {(p.host, p.container, p.protocol, "" if p.address in ("0.0.0.0", "::") else p.address): p for p in ports}
+    return tuple(sorted(unique.values(), key=lambda p: (p.container, p.host)))

@@ -1,0 +1,213 @@
+"""The one door to other programs: an argv list, never a shell; a program's whole group dies with us.
+
+Secrets travel by environment (``env``) or by stdin, never in ``argv``: every user of the machine can read an argv.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from envgen.errors import EngineError, ProcessError
+
+# What a program gets between the polite signal and SIGKILL. buildx needs about a second to tell the engine to stop.
+GRACE = 10.0
+_TAIL = 64 << 10
+_LONGEST_LINE = 1 << 20
+
+
+class ProcessTimeout(ProcessError):
+    """A program did not end in time; it and its children were killed."""
+
+    def __init__(self, argv: Sequence[str], seconds: float, stderr: str) -> None:
+        super().__init__(argv, -signal.SIGKILL, f"did not end within {seconds:g} s\n{stderr}".strip())
+
+
+@dataclass(frozen=True)
+class Completed:
+    """How a program ended. ``stderr`` of a streamed one is only its last 64 KiB; its ``stdout`` went to the caller."""
+
+    argv: tuple[str, ...]
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+    def check(self) -> Completed:
+        """Raise ProcessError unless the program ended with 0."""
+        if self.code:
+            raise ProcessError(self.argv, self.code, self.stderr.decode(errors="replace"))
+        return self
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    stdin: bytes | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout: float | None = 60,
+    check: bool = True,
+) -> Completed:
+    """Run a program and return all that it wrote."""
+    with _started(argv, env, cwd, subprocess.PIPE if stdin is not None else subprocess.DEVNULL) as child:
+        try:
+            stdout, stderr = child.communicate(stdin, timeout=timeout)
+        except subprocess.TimeoutExpired as error:
+            stop(child, signal.SIGKILL)
+            raise ProcessTimeout(argv, timeout or 0, (error.stderr or b"").decode(errors="replace")) from None
+    done = Completed(tuple(argv), child.returncode, stdout, stderr)
+    return done.check() if check else done
+
+
+def stream(
+    argv: Sequence[str],
+    on_line: Callable[[str, bytes], None],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout: float | None = None,
+    on_tick: Callable[[], None] | None = None,
+    tick: float = 0.2,
+) -> Completed:
+    """Run a program and hand each line to ``on_line("stdout" | "stderr", line)`` as it comes, without its newline.
+
+    ``on_tick`` is called at least every ``tick`` seconds, so that a display can show time passing. The exit code is the
+    caller's to judge.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    tail = bytearray()
+
+    def note(channel: str, line: bytes) -> None:
+        if channel == "stderr":
+            tail.extend(line + b"\n")
+            del tail[:-_TAIL]
+        on_line(channel, line)
+
+    with _started(argv, env, cwd, subprocess.DEVNULL) as child:
+        for _ in _pump(child, note, tick):
+            if on_tick:
+                on_tick()
+            if deadline is not None and time.monotonic() > deadline:
+                stop(child, signal.SIGTERM)
+                raise ProcessTimeout(argv, timeout or 0, tail.decode(errors="replace"))
+        child.wait()
+    return Completed(tuple(argv), child.returncode, b"", bytes(tail))
+
+
+def interactive(argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> int:
+    """Run a program on our own terminal and return its exit code. Ctrl-C is the program's, not ours."""
+    # A handler, not SIG_IGN: a program inherits what is ignored, while a handler falls back to the default in it.
+    before = signal.signal(signal.SIGINT, lambda _signum, _frame: None)
+    try:
+        return subprocess.Popen(list(argv), env=_environment(env), cwd=cwd).wait()
+    except FileNotFoundError:
+        raise _absent(argv) from None
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def stop(child: subprocess.Popen[bytes], first: signal.Signals = signal.SIGINT) -> None:
+    """End a program and everything that it started: ``first``, then after a grace SIGKILL. Never leaves a zombie."""
+    for signum, wait in ((first, GRACE), (signal.SIGKILL, GRACE)):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signum)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(wait)
+            break
+    # The leader is gone; a child of it that ignored the polite signal is not.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def _started(
+    argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None, stdin: int
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A program in a session of its own, so that one signal reaches it and all its children, and Ctrl-C only us."""
+    with terminable():
+        try:
+            child = subprocess.Popen(
+                list(argv),
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=_environment(env),
+                cwd=cwd,
+                start_new_session=True,
+            )
+        except FileNotFoundError:
+            raise _absent(argv) from None
+        except PermissionError as error:
+            raise EngineError(f"cannot run {argv[0]}: {error.strerror}") from None
+        try:
+            yield child
+        except BaseException:
+            if child.poll() is None:
+                stop(child, signal.SIGINT)
+            raise
+        finally:
+            for pipe in (child.stdin, child.stdout, child.stderr):
+                if pipe:
+                    with contextlib.suppress(OSError):
+                        pipe.close()
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """Inside, SIGTERM and SIGHUP mean what Ctrl-C does: clean up, then go. (A child in its own session gets none.)"""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_signum: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {signum: signal.signal(signum, interrupt) for signum in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def _pump(child: subprocess.Popen[bytes], on_line: Callable[[str, bytes], None], tick: float) -> Iterator[None]:
+    """Hand over lines of both pipes as they come; yields after each read and at least every ``tick`` seconds."""
+    assert child.stdout and child.stderr
+    rest = {"stdout": bytearray(), "stderr": bytearray()}
+    with selectors.DefaultSelector() as selector:
+        selector.register(child.stdout, selectors.EVENT_READ, "stdout")
+        selector.register(child.stderr, selectors.EVENT_READ, "stderr")
+        while selector.get_map():
+            for ready, _ in selector.select(tick):
+                data = os.read(ready.fd, 64 << 10)
+                buffer = rest[ready.data]
+                if not data:
+                    selector.unregister(ready.fileobj)
+                    if buffer:
+                        on_line(ready.data, bytes(buffer))
+                    continue
+                buffer += data
+                *lines, last = bytes(buffer).split(b"\n")
+                if len(last) > _LONGEST_LINE:
+                    lines, last = [*lines, last], b""
+                rest[ready.data] = bytearray(last)
+                for line in lines:
+                    on_line(ready.data, line.removesuffix(b"\r"))
+            yield
+
+
+def _environment(additions: Mapping[str, str] | None) -> dict[str, str] | None:
+    return {**os.environ, **additions} if additions else None
+
+
+def _absent(argv: Sequence[str]) -> EngineError:
+    return EngineError(f"the program {argv[0]!r} is not there", hint="install it, or put its folder on PATH")
