@@ -33,7 +33,8 @@ _WRONG: Any = object()
 class Binding:
     """Collects problems, and which paths are broken, while one profile is bound."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, partial: bool = False) -> None:
+        self.partial = partial  # what it extends is unknown, so nothing can be said to be missing
         self.problems: list[Problem] = []
         self.broken: set[str] = set()
 
@@ -67,9 +68,9 @@ class Binding:
                     if value is not _WRONG:
                         values[name] = value
             for name, field in fields.items():
-                if field.required and (name not in node.items or node.items[name].kind == NULL):
+                if field.required and not self.partial and (name not in node.items or node.items[name].kind == NULL):
                     key = f"{path}.{name}" if path else name
-                    self.report("is required", node.key_place(key), _doc_hint(field))
+                    self.report("is required", node.key_place(key), field.key.doc)
         for name, field in fields.items():
             if field.required and name not in values:
                 values[name] = _stand_in(field.shape)
@@ -261,10 +262,6 @@ def _short(text: str) -> str:
 def _like(text: str, known: list[str]) -> str:
     hint = near(text, known)
     return hint if hint.startswith("did you") else ""
-
-
-def _doc_hint(field: Field) -> str:
-    return f"{field.name}: {field.key.doc}"
 
 
 def _stand_in(shape: Shape) -> Any:

@@ -30,25 +30,28 @@ class Builder:
         self.trees: dict[str, Node] = {}
         self.warnings: list[str] = []
 
-    def build(self, orders: Mapping[str, Sequence[str]], problems: list[Problem]) -> None:
+    def build(self, chains: Mapping[str, tuple[Sequence[str], bool]], problems: list[Problem]) -> None:
         """Build each profile.
 
         A problem of the files goes to ``problems``. One that only an override brings, and only into some of the
         profiles, waits in ``broken`` until such a profile is used.
         """
-        shared = {name: layers.layered(name, self.files, order, self.warnings) for name, order in orders.items()}
+        shared = {
+            name: layers.layered(name, self.files, order, self.warnings) for name, (order, _whole) in chains.items()
+        }
         waiting: dict[str, list[Problem]] = {}
         for name, tree in shared.items():
             full = self._with_overrides(tree, shared, found := [])
             self.trees[name] = full
-            profile, more = self._bind(name, full)
+            partial = not chains[name][1]
+            profile, more = self._bind(name, full, partial)
             found += more
             if not found:
                 self.good[name] = profile
             elif full is tree and not self.overrides:
                 problems += found
             else:
-                own = self._bind(name, tree)[1]
+                own = self._bind(name, tree, partial)[1]
                 problems += own
                 if not own:
                     waiting[name] = found
@@ -59,8 +62,8 @@ class Builder:
         if not problems:
             problems += check_project(self.good, shared)
 
-    def _bind(self, name: str, tree: Node) -> tuple[Profile, list[Problem]]:
-        binding = Binding()
+    def _bind(self, name: str, tree: Node, partial: bool) -> tuple[Profile, list[Problem]]:
+        binding = Binding(partial=partial)
         profile: Profile = binding.record(Profile, tree, "", name=name, project=self.project)
         check_profile(profile, tree, binding, self.root)
         return _chosen_groups(profile), binding.problems

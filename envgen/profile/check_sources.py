@@ -48,7 +48,7 @@ def _origin(report: Report, name: str, origin: Origin) -> None:
     if origin.ref is not None and origin.pull is not None:
         report.problem((*path, "pull"), "ref and pull exclude each other", "keep one of them", at_key=True)
     for key in ("ref", "pull"):
-        if getattr(origin, key) is not None and origin.git is None:
+        if getattr(origin, key) is not None and origin.git is None and not report.is_broken(".".join((*path, "git"))):
             report.problem((*path, key), f"{key} without git", "add the address: git: https://...", at_key=True)
     ref = origin.ref or ""
     if ".." in ref or "//" in ref or ref.endswith(("/", ".", ".lock")):

@@ -39,7 +39,7 @@ class Report:
 
     def is_broken(self, key: str) -> bool:
         """True when the value at ``key`` is missing or wrong, so that the profile holds a stand-in."""
-        return key in self._binding.broken
+        return key in self._binding.broken or (self._binding.partial and key not in self.tree.items)
 
     def _place(self, path: Path_, key: str, at_key: bool) -> Place:
         node = self.node(path)

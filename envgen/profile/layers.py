@@ -28,9 +28,13 @@ def section(top: Node, name: str, problems: list[Problem]) -> Node:
     return node
 
 
-def chain(name: str, profiles: dict[str, Node], problems: list[Problem]) -> list[str]:
-    """``name`` and what it extends, the farthest first. A cycle or an unknown parent is noted and ends the chain."""
+def chain(name: str, profiles: dict[str, Node], problems: list[Problem]) -> tuple[list[str], bool]:
+    """``name`` and what it extends, the farthest first; and whether that is all of it.
+
+    A cycle or an unknown parent is noted and ends the chain.
+    """
     found = [name]
+    before = len(problems)
     while True:
         node = profiles[found[-1]]
         parent = node.items.get("extends") if node.kind == MAP else None
@@ -41,15 +45,23 @@ def chain(name: str, profiles: dict[str, Node], problems: list[Problem]) -> list
             problems.append(Problem(f"expected the name of a profile, found {parent.seen()}", place))
             break
         if parent.text in found:
-            around = [*found[found.index(parent.text) :], parent.text]
-            text = " -> ".join(around)
-            problems.append(Problem(f"extends itself: {text}", place, "remove one `extends` of the circle"))
+            problems.append(_circle(found[found.index(parent.text) :], profiles))
             break
         if parent.text not in profiles:
             problems.append(Problem(f"there is no profile {parent.text!r}", place, near(parent.text, list(profiles))))
             break
         found.append(parent.text)
-    return found[::-1]
+    return found[::-1], len(problems) == before
+
+
+def _circle(members: list[str], profiles: dict[str, Node]) -> Problem:
+    """A circle of `extends`, told the same way from wherever it was entered."""
+    first = next(name for name in profiles if name in members)
+    start = members.index(first)
+    members = [*members[start:], *members[:start]]
+    place = profiles[members[-1]].items["extends"].place(f"profiles.{members[-1]}.extends")
+    text = " -> ".join([*members, first])
+    return Problem(f"extends itself: {text}", place, "remove one `extends` of the circle")
 
 
 def merge(base: Node, over: Node, path: tuple[str, ...] = ()) -> Node:

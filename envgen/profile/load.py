@@ -98,9 +98,9 @@ def load_project(
         variables, found, warnings = from_environ(environ)
         problems += found
         overrides = [*variables, *overrides]
-    orders = {each: layers.chain(each, profiles, problems) for each in profiles}
+    chains = {each: layers.chain(each, profiles, problems) for each, node in profiles.items() if node.kind == MAP}
     builder = Builder(name, path.parent, files, overrides)
-    builder.build(orders, problems)
+    builder.build(chains, problems)
     warnings += builder.warnings
     if default not in profiles and profiles and default:
         place = top.items["default_profile"].place("default_profile")

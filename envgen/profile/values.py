@@ -2,8 +2,8 @@
 
 Each type is immutable, has ``parse(text)`` (raises ``ValueError`` with a sentence that a user can act on), a
 ``PATTERN`` that the JSON Schema publishes, and ``str(value)`` gives back the spelling of the project file. Nobody
-outside this module formats an arch, an image name or a size by hand. ``NUMBER`` is the kind of YAML number that may stand
-for it unquoted.
+outside this module formats an arch, an image name or a size by hand. ``NUMBER`` is the kind of YAML number that may
+stand for a value unquoted.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ def _syntax_hint(message: str, place: Place) -> str:
         return "a value that begins with * must be quoted"
     if "cannot start any token" in message:
         return "a value that begins with @, `, % or a tab must be quoted"
-    if "expected <block end>" in message or "could not find expected ':'" in message:
+    if "expected <block end>" in message or "expected key" in message or "could not find expected ':'" in message:
         return "check the indentation, and that each key is followed by `: `"
     return ""
 

@@ -1,0 +1,345 @@
+"""Bad project files: the text, with a mark ⟦ before each place that must be named, and what must be said there.
+
+The marks are taken out before the text is used; they give line and column. Marks and expectations pair up in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MARK = "⟦"
+
+HEAD = """\
+version: 1
+name: demo
+defaults:
+  base: {image: debian:12}
+  cuda: {arch_list: 12.1a}
+profiles:
+  dev:
+    mode: development
+"""
+
+SOURCE = "{%s, package: vllm, distribution: vllm, mount: /workspace/vllm}"
+
+
+@dataclass(frozen=True)
+class Bad:
+    """One bad file. ``expected``: (part of the message, part of the hint) for each mark."""
+
+    name: str
+    text: str
+    expected: tuple[tuple[str, str], ...]
+
+
+CASES: list[Bad] = []
+
+
+def case(name: str, text: str, *expected: tuple[str, str]) -> None:
+    CASES.append(Bad(name, text, expected))
+
+
+def dev(name: str, body: str, *expected: tuple[str, str]) -> None:
+    """A case whose ``body`` stands inside the profile dev."""
+    case(name, HEAD + body, *expected)
+
+
+def cuda(name: str, text: str, *expected: tuple[str, str]) -> None:
+    """A case about the list of architectures."""
+    case(name, HEAD.replace("12.1a", text), *expected)
+
+
+# --- YAML itself ------------------------------------------------------------------------------------------------------
+
+case("duplicate key", HEAD + "    ⟦mode: production\n", ("already there, on line 8", "keep one"))
+case("duplicate section", HEAD + "⟦defaults: {}\n", ("already there, on line 3", "keep one"))
+case(
+    "duplicates, several at once",
+    HEAD + "    ⟦mode: production\n    gpu: none\n    ⟦gpu: all\n",
+    ("already there, on line 8", ""),
+    ("already there, on line 10", ""),
+)
+case("tab indentation", "version: 1\nname: demo\nprofiles:\n⟦\tdev: {}\n", ("a tab in the indentation", "spaces"))
+case(
+    "tabs, two lines",
+    "version: 1\nprofiles:\n⟦\tdev:\n⟦\t\tmode: x\n",
+    ("a tab in the indentation", ""),
+    ("a tab in the indentation", ""),
+)
+case("tab in a value", HEAD + '    description: ⟦"a\\tb"\n', ("control character '\\t'", ""))
+case("NUL", HEAD + "    description: a⟦\0b\n", ("control character '\\x00'", "remove it"))
+case("escape character", HEAD + "    description: a⟦\x1b[31mb\n", ("control character '\\x1b'", "remove it"))
+case("C1 control character", HEAD + "    description: a⟦\x9bb\n", ("control character '\\x9b'", "remove it"))
+case("alias cycle", "version: 1\nname: demo\nprofiles: ⟦&a\n  dev: *a\n", ("contains itself", "write the values out"))
+case(
+    "exploding aliases",
+    "version: 1\nname: demo\nx0: &x0 ⟦[a, a, a, a, a, a, a, a, a, a]\n".replace("⟦", "")
+    + "".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 10)}]\n" for n in range(1, 9)).replace("x5: &x5 [", "x5: &x5 [")
+    + "profiles: {}\n",
+    ("expands to more than 50000 values", "write the values out"),
+)
+case("two documents", HEAD + "⟦---\nversion: 1\n", ("second document", "---"))
+case("unknown tag", HEAD + "    description: ⟦!secret abc\n", ("the tag !secret is not supported", "remove"))
+case("python tag", HEAD + "    description: ⟦!!python/object:os.system x\n", ("!!python/object:os.system", "remove"))
+case("binary tag", HEAD + "    description: ⟦!!binary aGk=\n", ("!!binary", ""))
+case("merge key", HEAD + "    ⟦<<: {gpu: none}\n", ("merge keys", "extend"))
+case("empty file", "⟦", ("is empty", "envgen init"))
+case("only comments", "⟦# nothing\n# here\n", ("is empty", "envgen init"))
+case("a list at the top", "⟦- version: 1\n- name: demo\n", ("expected a mapping at the top, found a list", ""))
+case("text at the top", "⟦hello\n", ("expected a mapping at the top, found the text 'hello'", ""))
+case("unclosed quote", HEAD + '    description: "abc\n⟦', ("is not YAML", ""))
+case("unclosed bracket", HEAD + "    secrets: [A, B\n⟦", ("is not YAML", ""))
+case("colon in a value", HEAD + "    description: a⟦: b\n", ("mapping values are not allowed", "must be quoted"))
+case("at sign", HEAD + "    description: ⟦@x\n", ("cannot start any token", "must be quoted"))
+case("undefined alias", HEAD + "    description: ⟦*x\n", ("undefined alias", "must be quoted"))
+case("bad indentation", "version: 1\nname: demo\nprofiles:\n    dev: {}\n  ⟦prod: {}\n", ("is not YAML", "indentation"))
+case("a mapping as key", HEAD + "    ? ⟦{a: b}\n    : c\n", ("a key must be plain text", ""))
+case("deep flow", HEAD + "    description: " + "[" * 2000 + "\n", ("nests deeper than 60", ""))
+case("deep block", "⟦" + "- " * 3000 + "x\n", ("nests deeper than 60", ""))
+
+# --- the top ----------------------------------------------------------------------------------------------------------
+
+case("no version", "⟦" + HEAD.replace("version: 1\n", ""), ("`version` is required", "version: 1"))
+case("version 2", HEAD.replace("version: 1", "version: ⟦2"), ("expected 1, found a whole number (2)", "reads version 1"))
+case("version as text", HEAD.replace("version: 1", 'version: ⟦"1"'), ("expected 1, found the text '1'", ""))
+case("no name", "⟦" + HEAD.replace("name: demo\n", ""), ("`name` is required", "name: mxfp4"))
+case("bad name", HEAD.replace("name: demo", "name: ⟦My Project"), ("is not a project name", "small letters"))
+case("unknown top key", HEAD + "⟦profile: {}\n", ("unknown key", "did you mean `profiles`?"))
+case("profile key at the top", HEAD + "⟦services: {}\n", ("unknown key", "below `defaults:` or below a profile"))
+case("no profiles", "version: 1\nname: demo\nprofiles: ⟦{}\n", ("at least one profile", "profiles:"))
+case("profiles is a list", "version: 1\nname: demo\nprofiles: ⟦[dev]\n", ("expected a mapping, found a list", ""))
+case(
+    "defaults is text",
+    "version: 1\nname: demo\ndefaults: ⟦none\nprofiles:\n  dev: {mode: development, base: {image: x}, cuda: {arch_list: 9.0a}}\n",
+    ("expected a mapping, found the text 'none'", ""),
+)
+case("unknown default profile", HEAD + "default_profile: ⟦prd\n", ("there is no profile 'prd'", "known: dev"))
+case("profile name", HEAD + "  ⟦Prod:\n    extends: dev\n    dockerfile: Dockerfile.p\n", ("'Prod' is not a profile name", "small"))
+case("profile is text", HEAD + "  other: ⟦hello\n", ("expected a mapping, found the text 'hello'", ""))
+case("extends a stranger", HEAD + "  prod:\n    extends: ⟦dve\n    dockerfile: Dockerfile.p\n    mode: production\n",
+     ("there is no profile 'dve'", "did you mean `dev`?"))  # fmt: skip
+case(
+    "extends in a circle",
+    HEAD.replace("dev:\n", "dev:\n    extends: prod\n") + "  prod:\n    extends: ⟦dev\n    dockerfile: Dockerfile.p\n",
+    ("extends itself: dev -> prod -> dev", "remove one"),
+)
+case("extends itself", HEAD + "    extends: ⟦dev\n", ("extends itself: dev -> dev", ""))
+case("extends a list", HEAD + "    extends: ⟦[dev]\n", ("expected the name of a profile, found a list", ""))
+case("extends in defaults", HEAD.replace("defaults:\n", "defaults:\n  ⟦extends: dev\n"), ("unknown key", "`defaults` are below"))
+case("one Dockerfile twice", HEAD + "  prod:\n    extends: dev\n    dockerfile: ⟦Dockerfile\n",
+     ("profiles dev and prod both write Dockerfile", "Dockerfile.prod"))  # fmt: skip
+case("required keys", "version: 1\nname: demo\nprofiles:\n  ⟦⟦⟦dev: {gpu: none}\n",
+     ("is required", "sources are mounted"), ("is required", "base image"), ("is required", "CUDA"))  # fmt: skip
+
+# --- keys and types ---------------------------------------------------------------------------------------------------
+
+dev("unknown key", "    ⟦servces: {}\n", ("unknown key", "did you mean `services`?"))
+dev("unknown nested key", "    build: {⟦max_job: 4}\n", ("unknown key", "did you mean `max_jobs`?"))
+dev("dashes for underscores", "    build: {⟦max-jobs: 4}\n", ("unknown key", "did you mean `max_jobs`?"))
+dev("unknown key without a neighbour", "    pip: {⟦zzz: 4}\n", ("unknown key", "known: tools, deps, override, protect"))
+dev("mapping expected", "    build: ⟦[4]\n", ("expected a mapping, found a list", ""))
+dev("list expected", "    secrets: ⟦HF_TOKEN\n", ("expected a list, found the text 'HF_TOKEN'", "[HF_TOKEN]"))
+dev("list item", "    secrets: [A, ⟦{b: c}]\n", ("expected text, found a mapping", ""))
+dev("number expected", "    build: {nvcc_threads: ⟦four}\n", ("expected a whole number, found the text 'four'", ""))
+dev("whole number expected", "    build: {nvcc_threads: ⟦4.5}\n", ("expected a whole number, found a number (4.5)", ""))
+dev("octal number", "    build: {nvcc_threads: ⟦010}\n", ("expected a whole number", ""))
+dev("number out of range", "    build: {nvcc_threads: ⟦0}\n", ("0 is out of range (1 to 64)", ""))
+dev("huge number", "    build: {nvcc_threads: ⟦" + "9" * 5000 + "}\n", ("is too large", ""))
+dev("boolean expected", "    build: {ccache: ⟦yes}\n", ("expected true or false, found the text 'yes'", "YAML 1.2"))
+dev("text expected", "    description: ⟦12\n", ("expected text, found a whole number (12)", 'quote it: "12"'))
+dev("enum", "    gpu: ⟦al\n", ("expected one of auto, all, cdi, none; found the text 'al'", "did you mean `all`?"))
+dev("enum of a wrong kind", "    gpu: ⟦[all]\n", ("expected one of auto, all, cdi, none; found a list", ""))
+dev("null in a list", "    secrets: [A, ⟦~]\n", ("expected text, found nothing", ""))
+dev("restart always", "    services: {s: {command: [x], restart: ⟦always}}\n", ("'always' is not accepted", "fills unified memory"))
+dev("restart unless-stopped", "    services: {s: {command: [x], restart: ⟦unless-stopped}}\n", ("not accepted", "on-failure:N"))
+dev("dockerfile elsewhere", "    dockerfile: ⟦../Dockerfile\n", ("'../Dockerfile' is not accepted", "Dockerfile. and a word"))
+dev("dockerfile over the project", "    dockerfile: ⟦envgen.yaml\n", ("not accepted", ""))
+dev("dockerignore", "    dockerfile: ⟦Dockerfile.dockerignore\n", ("means something else", ""))
+dev("newline in a value", '    description: ⟦"a\\nb"\n', ("control character '\\n'", ""))
+dev("newline in a block value", "    env: {g: {X: ⟦|\n      a\n      b\n    }}\n".replace("⟦|\n      a\n      b\n    ", '⟦"a\\nb"'), ("control character '\\n'", ""))
+dev("a block of text", "    env:\n      g:\n        X: ⟦|\n          a\n          b\n", ("control character '\\n'", ""))
+
+# --- architectures ----------------------------------------------------------------------------------------------------
+
+cuda("arch without suffix", "⟦12.1", ("12.1 has no FP4 instructions", "write 12.1a"))
+cuda("one of two without suffix", "⟦9.0a 12.1", ("12.1 has no FP4 instructions", "write 9.0a 12.1a"))
+cuda("arch list with commas", "⟦'12.0a,12.1a'", ("separated by one space", ""))
+cuda("arch list with semicolons", "⟦12.0a;12.1a", ("write '12.0a 12.1a'", ""))
+cuda("arch list with two spaces", "⟦12.0a  12.1a", ("write '12.0a 12.1a'", ""))
+cuda("arch twice", "⟦12.1a 12.1a", ("names an architecture twice", ""))
+cuda("no arch", "⟦sm_121a", ("is not a CUDA architecture", ""))
+cuda("arch as a whole number", "⟦12", ("expected text such as 12.1a", 'quote it: "12"'))
+cuda("arch as a list", "⟦[12.1a]", ("expected text such as 12.1a, found a list", ""))
+cuda("empty arch list", '⟦""', ("names no architecture", ""))
+
+# --- value types ------------------------------------------------------------------------------------------------------
+
+dev("image name", "    image: ⟦My Image\n", ("is not an image name", ""))
+dev("image with a digest", "    image: ⟦x/y@sha256:" + "0" * 64 + "\n", ("names a digest", "leave"))
+dev("image is the base", "    image: ⟦debian:12\n", ("is the base image itself", "of your own"))
+dev("bad digest", "    base: {image: ⟦'x@sha256:12'}\n", ("64 hexadecimal digits", ""))
+dev("size", "    shm_size: ⟦lots\n", ("is not a size; write it like 8GiB", ""))
+dev("shm with ipc host", "    ipc: host\n    shm_size: ⟦1g\n", ("has no effect with ipc: host", "remove one"))
+dev("jobs", "    build: {max_jobs: ⟦0}\n", ("'0' is not a number of jobs", ""))
+dev("jobs, negative", "    build: {max_jobs: ⟦-1}\n", ("is not a number of jobs", ""))
+dev("jobs as fraction", "    build: {max_jobs: ⟦1.5}\n", ("expected text such as auto, found a number", ""))
+dev("relative container path", "    working_dir: ⟦workspace\n", ("is not an absolute path inside the container", ""))
+dev("container path with dots", "    working_dir: ⟦/a/../b\n", ("contains '..'", ""))
+dev("container path with a colon", "    working_dir: ⟦'/a:b'\n", ("contains a colon", ""))
+dev("ulimit", "    ulimits: {stack: ⟦{soft: 2, hard: 1}}\n", ("soft limit 2 is above the hard limit 1", ""))
+dev("ulimit, unlimited soft", "    ulimits: {stack: ⟦{soft: -1, hard: 1}}\n", ("soft limit -1 is above", ""))
+dev("ulimit, too small", "    ulimits: {stack: {soft: ⟦-2, hard: 1}}\n", ("-2 is too small; the least is -1", ""))
+dev("requirement", "    pip: {tools: [⟦'a; rm -rf /']}\n", ("is not accepted here", "a requirement"))
+dev("option as a package", "    apt: {build: [⟦-y]}\n", ("is not accepted here", "a Debian package"))
+dev("command substitution", "    apt: {build: [⟦$(id)]}\n", ("'$(id)' is not accepted here", ""))
+dev("backslash", "    pip: {override: [⟦a\\b]}\n", ("is not accepted here", ""))
+
+# --- sources ----------------------------------------------------------------------------------------------------------
+
+
+def source(name: str, origin: str, *expected: tuple[str, str]) -> None:
+    dev(name, f"    sources: {{vllm: {SOURCE % origin}}}\n", *expected)
+
+
+source("no origin kind", "⟦origin: {}", ("names no origin", "git (with ref or pull), pypi, wheel, checkout"))
+source("two origins", "origin: ⟦{pypi: vllm==1, checkout: ../v}", ("names pypi and checkout", "keep one"))
+source("git without ref", "⟦origin: {git: https://h/x}", ("git without ref or pull", "add ref"))
+source("ref and pull", "origin: {git: https://h/x, ref: main, ⟦pull: 3}", ("exclude each other", "keep one"))
+source("ref without git", "origin: {pypi: vllm==1, ⟦ref: main}", ("ref without git", "add the address"))
+source("pull without git", "⟦origin: {⟦pull: 3}", ("names no origin", ""), ("pull without git", "add the address"))
+source("unknown origin key", "origin: {⟦chekout: ../v}", ("unknown key", "did you mean `checkout`?"))
+source("git address", "origin: {git: ⟦h, ref: main}", ("'h' is not accepted here", "https://host/path.git"))
+source("git option", "origin: {git: ⟦--upload-pack=x, ref: main}", ("is not accepted here", ""))
+source("ref as option", "origin: {git: https://h/x, ref: ⟦--force}", ("is not accepted here", "branch"))
+source("ref with dots", "origin: {git: https://h/x, ref: ⟦a..b}", ("is not a branch, tag or commit", ""))
+source("ref as number", "origin: {git: https://h/x, ref: ⟦1.0}", ("expected text, found a number", 'quote it: "1.0"'))
+source("password in the address", "origin: {git: ⟦https://me:pw@h/x, ref: main}", ("carries a password", "credential helper"))
+source("pin without version", "origin: {pypi: ⟦vllm}", ("is not an exact version", ""))
+source("pin with a range", "origin: {pypi: ⟦vllm>=1}", ("is not an exact version", ""))
+source("absolute checkout", "origin: {checkout: ⟦/home/me/vllm}", ("a place on one machine", "envgen.local.yaml"))
+source("file address", "origin: {git: ⟦file:///home/me/v, ref: main}", ("is a place on one machine", "envgen.local.yaml"))
+source("another user's home", "origin: {checkout: ⟦~bob/vllm}", ("names another user's home", ""))
+source("variable in a path", "origin: {checkout: ⟦$HOME/vllm}", ("contains a $", "~/"))
+source("missing patches", "patches: ⟦vllm, origin: {checkout: ../v}", ("no folder patches/vllm", "series"))
+source("patches elsewhere", "patches: ⟦../../etc, origin: {checkout: ../v}", ("is not accepted here", ""))
+dev("source incomplete", "    sources: {⟦⟦⟦vllm: {origin: {checkout: ../v}}}\n",
+    ("is required", "Python imports"), ("is required", "pip knows"), ("is required", "in the container"))  # fmt: skip
+dev("source name", "    sources: {⟦My-Source: " + SOURCE % "origin: {checkout: ../v}" + "}\n", ("is not a name", "small letters"))
+dev("reserved source name", "    sources: {⟦base: " + SOURCE % "origin: {checkout: ../v}" + "}\n", ("is a reserved name", ""))
+case(
+    "checkout in production",
+    HEAD.replace("development", "production") + f"    sources: {{vllm: {SOURCE % 'origin: {⟦checkout: ../v}'}}}\n",
+    ("a production profile mounts no checkouts", "mode: development"),
+)
+TWO = "    sources:\n      vllm: " + SOURCE % "origin: {checkout: ../v}" + "\n      other: {origin: {checkout: ../o}, %s}\n"
+dev("same mount", TWO % "package: o, distribution: o, mount: ⟦/workspace/vllm", ("is already the mount of vllm", ""))
+dev("nested mount", TWO % "package: o, distribution: o, mount: ⟦/workspace/vllm/o", ("lie in each other", ""))
+dev("same package", TWO % "package: ⟦vllm, distribution: o, mount: /o", ("is already the package of vllm", ""))
+dev("same distribution", TWO % "package: o, distribution: ⟦VLLM, mount: /o", ("is already the distribution of vllm", ""))
+
+# --- PYTHONPATH -------------------------------------------------------------------------------------------------------
+
+MOUNTED = f"    sources: {{vllm: {SOURCE % 'origin: {checkout: ../v}'}}}\n"
+dev("namespace trap", MOUNTED + "    python_path: [⟦/workspace]\n", ("namespace package", "name the checkout itself: /workspace/vllm"))
+dev("namespace trap behind a slash", MOUNTED + "    python_path: [⟦/workspace/]\n", ("namespace package", ""))
+dev("the package itself", MOUNTED + "    python_path: [⟦/workspace/vllm/vllm]\n", ("is the package vllm itself", "/workspace/vllm"))
+dev("path twice", "    python_path: [/a, ⟦/a/]\n", ("stands here twice", ""))
+dev("path with colons", "    python_path: [⟦'/a:/b']\n", ("contains a colon", ""))
+
+# --- variables and secrets --------------------------------------------------------------------------------------------
+
+for _variable, _key in (
+    ("PYTHONPATH", "python_path"),
+    ("FLASHINFER_CUDA_ARCH_LIST", "cuda.arch_list"),
+    ("TORCH_CUDA_ARCH_LIST", "cuda.arch_list"),
+    ("CUDA_HOME", "cuda.home"),
+    ("MAX_JOBS", "build.max_jobs"),
+    ("FLASHINFER_NVCC_THREADS", "build.nvcc_threads"),
+    ("NVCC_THREADS", "build.nvcc_threads"),
+    ("TIKTOKEN_ENCODINGS_BASE", "tiktoken.directory"),
+):
+    dev(f"derived {_variable}", f"    env: {{g: {{⟦{_variable}: x}}}}\n", ("envgen sets", f"use the key {_key}"))
+dev("derived in a service", "    services: {s: {command: [x], env: {⟦MAX_JOBS: 4}}}\n", ("envgen sets MAX_JOBS", ""))
+dev("variable name", "    env: {g: {⟦A-B: 1}}\n", ("'A-B' is not a name", "letters, digits and underscores"))
+dev("variable without value", "    env: {g: {A: ⟦~}}\n", ("has no value", 'write ""'))
+dev("variable with a list", "    env: {g: {A: ⟦[1]}}\n", ("expected text, found a list", "quote it"))
+dev("group as text", "    env: {g: ⟦x}\n", ("expected a mapping, found the text 'x'", ""))
+dev("variables without a group", "    env: {⟦VLLM_X: 1}\n", ("'VLLM_X' is not a name", "small letters"))
+dev("token", "    env: {g: {HF_TOKEN: ⟦hf_abcdefghijklmnopqrst}}\n", ("looks like a secret", "secrets: [HF_TOKEN]"))
+dev("token in another variable", "    env: {g: {X: ⟦a hf_abcdefghijklmnopqrst}}\n", ("looks like a secret", ""))
+dev("password", "    env: {g: {DB_PASSWORD: ⟦correct horse}}\n", ("looks like a secret", "secrets: [DB_PASSWORD]"))
+dev("secret in env", "    secrets: [HF_TOKEN]\n    env: {g: {⟦HF_TOKEN: x}}\n", ("is also in `secrets`", ""))
+dev("api key flag", "    services: {s: {command: [x], args: {api-key: ⟦abc}}}\n", ("--api-key looks like a secret", "VLLM_API_KEY"))
+dev("secret name", "    secrets: [⟦HF-TOKEN]\n", ("is not accepted here", "letters, digits"))
+dev("derived secret", "    secrets: [⟦PYTHONPATH]\n", ("envgen sets PYTHONPATH", "python_path"))
+dev("contradicting groups", "    env: {a: {X: 1}, b: {⟦X: 2}}\n    services: {s: {command: [x]}}\n", ("X is '2' here and '1'", "env_groups"))
+dev("unknown group", "    env: {mxfp4: {X: 1}}\n    env_groups: [⟦mxpf4]\n", ("there is no group 'mxpf4'", "did you mean `mxfp4`?"))
+dev("group not in use", "    env: {a: {X: 1}, b: {Y: 1}}\n    env_groups: [a]\n    services: {s: {command: [x], env_groups: [⟦b]}}\n",
+    ("'b' is not in use", "known: a"))  # fmt: skip
+
+# --- services ---------------------------------------------------------------------------------------------------------
+
+
+def service(name: str, keys: str, *expected: tuple[str, str]) -> None:
+    dev(name, f"    services: {{s: {{command: [x], {keys}}}}}\n", *expected)
+
+
+dev("no command", "    services: {⟦s: {interactive: true}}\n", ("is required", "The program"))
+dev("empty command", "    services: {s: {command: ⟦[]}}\n", ("is empty", "write the program"))
+dev("command as text", "    services: {s: {command: ⟦vllm serve}}\n", ("expected a list", ""))
+service("port out of range", "ports: ['8000:8000', ⟦'99999:8000']", ("port 99999 is out of range", ""))
+service("port zero", "ports: [⟦'0:8000']", ("port 0 is out of range", ""))
+service("port without mapping", "ports: [⟦8000]", ("expected text such as 8000:8000", 'quote it: "8000"'))
+service("port with a name", "ports: [⟦'http:8000']", ("is not a port mapping", ""))
+service("port address", "ports: [⟦'300.0.0.1:80:80']", ("is not an IPv4 address", ""))
+service("port twice", "ports: ['8000:8000', ⟦'127.0.0.1:8000:9000']", ("port 8000 is published twice", ""))
+service("ready port not published", "ports: ['8000:8000'], ready: {port: ⟦8001}", ("8001 of the container is not published", "8001:8001"))
+service("ready model without port", "⟦ready: {model: m}", ("model without port", ""))
+service("ready port out of range", "ready: {port: ⟦70000}", ("70000 is out of range (1 to 65535)", ""))
+service("health both", "⟦health: {http: /h, command: [x]}", ("names both", "keep one"))
+service("health neither", "⟦health: {retries: 3}", ("names neither", "http: /health"))
+service("health path", "health: {http: ⟦health}", ("is not accepted here", "/health"))
+service("health interval", "health: {http: /h, interval: ⟦10}", ("expected text such as 30s", 'quote it: "10"'))
+service("health duration", "health: {http: /h, interval: ⟦10 minutes}", ("is not a duration", ""))
+service("newline in an argument", 'args: {a: ⟦"x\\ny"}', ("control character '\\n'", ""))
+service("newline in a word", 'args: {a: [b, ⟦"x\\ny"]}', ("control character '\\n'", ""))
+service("newline inside JSON", 'args: {a: {b: ⟦"x\\ny"}}', ("control character '\\n'", ""))
+service("empty list argument", "args: {a: ⟦[]}", ("is an empty list", "true for a bare flag"))
+service("not a number in JSON", "args: {a: {b: ⟦.nan}}", ("not a number that JSON can carry", "quote it"))
+service("argument with dashes", "args: {⟦--port: 1}", ("'--port' is not a name", "without its dashes"))
+service("argument twice", "args: {max-len: 1, ⟦max_len: 2}", ("is the same flag as max-len", ""))
+service("argument without value", "args: {a: [⟦~]}", ("has no value", ""))
+
+# --- caches and files -------------------------------------------------------------------------------------------------
+
+dev("cache twice", "    caches: {a: {path: /c}, b: {path: ⟦/c/}}\n", ("/c is already the path of the cache a", ""))
+dev("cache over a source", MOUNTED + "    caches: {a: {path: ⟦/workspace}}\n", ("would hide the source vllm", ""))
+dev("cache inside a source", MOUNTED + "    caches: {a: {path: ⟦/workspace/vllm/build}}\n", ("lies inside the source vllm", ""))
+dev("cache over CUDA", "    caches: {a: {path: ⟦/usr}}\n", ("would hide what the image holds at /usr/local/cuda", ""))
+dev("cache on one machine", "    caches: {a: {path: /c, host: ⟦/data/hf}}\n", ("a place on one machine", "envgen.local.yaml"))
+dev("wheelhouse on one machine", "    build: {wheelhouse: ⟦/wheels}\n", ("a place on one machine", "ENVGEN_"))
+dev("certificates on one machine", "    network: {ca_certificates: ⟦/etc/ca.pem}\n", ("a place on one machine", "--set"))
+ENCODING = "    tiktoken: {encodings: {o: {url: %s, sha256: %s, file: %s}}}\n"
+dev("encoding outside", ENCODING % ("https://h/o", "a" * 64, "⟦../o"), ("leaves the project folder", "copy it here"))
+dev("encoding outside, deeper", ENCODING % ("https://h/o", "a" * 64, "⟦a/../../o"), ("leaves the project folder", ""))
+dev("encoding hash", ENCODING % ("https://h/o", "⟦abc", "o"), ("'abc' is not accepted here", "64 hexadecimal digits"))
+dev("encoding address", ENCODING % ("⟦ftp://h/o", "a" * 64, "o"), ("is not accepted here", "https://"))
+dev("cache over the encodings", ENCODING % ("https://h/o", "a" * 64, "o") + "    caches: {a: {path: ⟦/workspace}}\n",
+    ("would hide what the image holds at /workspace/tiktoken_encodings", ""))  # fmt: skip
+dev("tool is protected", "    pip: {tools: [⟦'torch>=2']}\n", ("torch is in pip.protect", ""))
+dev("tool is a source", MOUNTED + "    pip: {tools: [⟦vllm]}\n", ("what the source vllm installs", ""))
+
+# --- everything at once -----------------------------------------------------------------------------------------------
+
+case(
+    "many problems at once",
+    "version: 1\nname: demo\ndefaults:\n  base: {image: debian:12}\n  cuda: {arch_list: ⟦12.1}\n  ⟦bulid: {}\nprofiles:\n"
+    "  dev:\n    mode: development\n    python_path: [⟦workspace]\n    env: {g: {⟦PYTHONPATH: x}}\n"
+    "  prod:\n    mode: ⟦prodction\n    dockerfile: Dockerfile.prod\n    gpu: ⟦some\n",
+    ("no FP4 instructions", ""),
+    ("unknown key", "`build`"),
+    ("not an absolute path", ""),
+    ("envgen sets PYTHONPATH", ""),
+    ("expected one of development, production", "`production`"),
+    ("expected one of auto, all, cdi, none", ""),
+)
