@@ -1,19 +1,19 @@
-"""Joins the agent's files into one text that any Python from 3.8 runs without envgen: ``python3 -I -S -c STARTER`` < text."""
+"""Joins the agent's files into one text that any Python from 3.8 runs: ``python3 -I -S -c STARTER`` < text."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 _FOLDER = Path(__file__).parent / "agent"
 _PREFIX = "envgen.jitcache.agent"
-# In the order of their imports. Only what an operation needs is sent: compiling the text is a third of a small clear's time.
+# In the order of their imports. Only what an operation needs is sent: compiling it takes a third of a small clear.
 PARTS: Mapping[str, tuple[str, ...]] = {
-    "list": ("tree", "layout", "choose", "locks", "procs", "listing", "main"),
-    "clear": ("tree", "layout", "choose", "locks", "procs", "listing", "ninja", "plan", "clear", "main"),
+    "list": ("tree", "layout", "choose", "locks", "procs", "sweep", "listing", "main"),
+    "clear": ("tree", "layout", "choose", "locks", "procs", "sweep", "ninja", "plan", "clear", "main"),
     "look": ("tree", "procs", "look", "main"),
 }
 # -c reads the whole text at once; `python3 -` would read it line by line through its tokenizer.
@@ -32,7 +32,7 @@ for _name in ("envgen", "envgen.jitcache", {_PREFIX!r}):
 """
 
 
-@lru_cache(maxsize=None)
+@cache
 def _parts(operation: str) -> str:
     texts = [_HEAD]
     for name in PARTS[operation]:
@@ -42,6 +42,6 @@ def _parts(operation: str) -> str:
 
 
 def program(request: Mapping[str, Any]) -> bytes:
-    """The text to send on stdin. The request travels inside it as JSON in ASCII, so that any file name can be asked for."""
+    """The text to send on stdin. The request travels inside, as JSON in ASCII, so any file name will do."""
     call = f"sys.modules[{f'{_PREFIX}.main'!r}].main({json.dumps(dict(request))!r})\n"
     return (_parts(str(request["operation"])) + call).encode("utf-8")

@@ -10,13 +10,24 @@ from envgen.jitcache.agent.tree import Fault
 
 
 class Choice:
-    """What was found in every shelf: the chosen entries, all others (for shared generated files), and leftover trash."""
+    """What was found in every shelf: the chosen entries, and all others (for generated files that are shared)."""
 
     def __init__(self) -> None:
         self.chosen: list[tuple[Shelf, list[Entry]]] = []
         self.others: dict[int, list[Entry]] = {}
+
+
+class Survey:
+    """What lies in the shelves: entries, and trash of clears that were killed."""
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+        self.found: list[tuple[Shelf, list[Entry]]] = []
         self.trash: list[tuple[Shelf, str]] = []
-        self.names: list[str] = []
+        for shelf in cache.shelves:
+            entries, trash = entries_of(shelf, cache.problems)
+            self.found.append((shelf, entries))
+            self.trash += [(shelf, name) for name in trash]
 
 
 def check_name(name: str, what: str) -> None:
@@ -46,39 +57,33 @@ def is_glob(pattern: str) -> bool:
     return any(character in pattern for character in "*?[")
 
 
-def choose(cache: Cache, patterns: list[str], everything: bool) -> Choice:
+def choose(survey: Survey, patterns: list[str], everything: bool) -> Choice:
     """Resolve the patterns over all shelves. A name that exists is taken as it is, even with ``[`` or ``*`` in it.
 
     Raises ``not_found`` when any pattern matches nothing: half of what was asked for is not what was asked for.
     """
-    choice = Choice()
-    found = []
-    for shelf in cache.shelves:
-        entries, trash = entries_of(shelf, cache.problems)
-        found.append((shelf, entries))
-        choice.trash += [(shelf, name) for name in trash]
-    folders = {entry.name for _, entries in found for entry in entries if entry.kind != "file"}
-    files = {entry.name for _, entries in found for entry in entries if entry.kind == "file"}
-    choice.names = sorted(folders)
+    folders = {entry.name for _, entries in survey.found for entry in entries if entry.kind != "file"}
+    files = {entry.name for _, entries in survey.found for entry in entries if entry.kind == "file"}
     wanted: set[str] = set(folders) if everything else set()
     missing = []
     for pattern in patterns:
         if pattern in folders:
-            matches = {pattern}
-        elif pattern in files:
+            wanted.add(pattern)
+            continue
+        if pattern in files:
             raise Fault("refused", repr(pattern) + " is a file in cached_ops, not a module")
-        elif is_glob(pattern):
+        matches = set()
+        if is_glob(pattern):
             matcher = re.compile(fnmatch.translate(pattern)).match
             matches = {name for name in folders if matcher(name)}
-        else:
-            matches = set()
         if not matches:
             missing.append(pattern)
         wanted |= matches
     if missing:
-        raise Fault("not_found", "no module " + ", ".join(map(repr, missing)), missing=missing, names=choice.names,
-                    links=cache.links, places=[shelf.prefix for shelf in cache.shelves])  # fmt: skip
-    for shelf, entries in found:
+        raise Fault("not_found", "no module " + ", ".join(map(repr, missing)), missing=missing, names=sorted(folders),
+                    links=survey.cache.links, places=[shelf.prefix for shelf, _ in survey.found])  # fmt: skip
+    choice = Choice()
+    for shelf, entries in survey.found:
         chosen = [entry for entry in entries if entry.name in wanted and entry.kind != "file"]
         if chosen:
             choice.chosen.append((shelf, chosen))

@@ -1,25 +1,24 @@
-# ruff: noqa: PTH
 """Operation ``clear``: plan, guard, act, in one call.
 
-All locks are taken before anything is changed, so a held one leaves everything as it was. What goes is first renamed into
-``cached_ops/.envgen-trash-<random>`` (generated sources, then the module's folder) and deleted from there: a kill leaves the
-old module or none, and the next clear deletes the trash.
+All locks are taken before anything is changed, so a held one leaves everything as it was. What goes is first renamed
+into ``cached_ops/.envgen-trash-<random>`` (generated sources, then the module's folder) and deleted from there: a kill
+leaves the old module or none, and the next clear deletes the trash.
 
-Up to 0.6.0 all modules share ``cached_ops/.ninja_log`` and ``.ninja_deps``. They stay as they are: an output that does not exist
-is dirty for ninja whatever the log says about it, so the module is compiled again, while the other modules keep their entries.
+Up to 0.6.0 all modules share ``cached_ops/.ninja_log`` and ``.ninja_deps``. They stay as they are: an output that is
+not there is dirty for ninja whatever the log says, so the module is compiled again, and the others keep their entries.
 """
 
 from __future__ import annotations
 
 import os
 
-from envgen.jitcache.agent.choose import Choice, check_request, choose
+from envgen.jitcache.agent.choose import Choice, Survey, check_request, choose
 from envgen.jitcache.agent.layout import TRASH, Cache, Shelf, open_cache, root_of
-from envgen.jitcache.agent.listing import BATCH, leftovers
 from envgen.jitcache.agent.locks import Held, acquire, lock_folder, own_as, probe
 from envgen.jitcache.agent.plan import Generated, Target, check_mounts, generated_of, open_generated, target_of
 from envgen.jitcache.agent.procs import holders, loaded
-from envgen.jitcache.agent.tree import FOLDER, GONE, Fault, measure_path, reason, remove
+from envgen.jitcache.agent.sweep import BATCH, leftovers, sweep
+from envgen.jitcache.agent.tree import FOLDER, GONE, Fault, reason, remove
 
 
 def run(request: dict[str, object]) -> dict[str, object]:
@@ -33,8 +32,16 @@ def run(request: dict[str, object]) -> dict[str, object]:
     if cache is None:
         raise Fault("not_found", "there is no cache at " + root, missing=patterns, names=[], links=[], places=[])
     try:
-        choice = choose(cache, patterns, bool(request.get("all")))
-        job = Job(cache, choice, root, dry=bool(request.get("dry_run")))
+        dry = bool(request.get("dry_run"))
+        survey = Survey(cache)
+        try:
+            choice = choose(survey, patterns, bool(request.get("all")))
+        except Fault as fault:
+            # Asked again after a kill, the module may be gone already; what was left of it goes all the same.
+            if fault.kind == "not_found" and survey.trash and not dry:
+                fault.data["leftovers"] = sweep(cache, survey.trash, set(), [])
+            raise
+        job = Job(cache, choice, survey.trash, root, dry=dry)
         try:
             return job.run()
         finally:
@@ -46,16 +53,17 @@ def run(request: dict[str, object]) -> dict[str, object]:
 class Job:
     """One clear. The locks that it took are in ``locks`` and ``batches``, as open descriptors."""
 
-    def __init__(self, cache: Cache, choice: Choice, root: str, *, dry: bool) -> None:
+    def __init__(self, cache: Cache, choice: Choice, trash: list[tuple[Shelf, str]], root: str, *, dry: bool) -> None:
         self.cache = cache
         self.choice = choice
+        self.trash = trash
         self.root = root
         self.dry = dry
         self.locks: list[int] = []
         self.batches: list[int] = []
         self.held: list[tuple[str, tuple[int, int]]] = []
         self.errors: list[str] = []
-        self.removed_trash = {"count": 0, "bytes": 0}
+        self.swept = {"count": 0, "bytes": 0}
 
     def run(self) -> dict[str, object]:
         self._raise_limit()
@@ -82,10 +90,10 @@ class Job:
             raise self._held_fault()
         inodes = {inode: target.name for target in targets for _, inode, _ in target.measure.libraries}
         users, unseen = loaded(inodes)
-        if not self.dry:
-            self._act(targets, go)
+        if self.dry:
+            self.swept = leftovers(self.trash)
         else:
-            self.removed_trash = leftovers(self.choice.trash)  # type: ignore[assignment]
+            self._act(targets, go)
         return self._answer(targets, vanished, go, kept, users, unseen)
 
     def _raise_limit(self) -> None:
@@ -96,12 +104,14 @@ class Job:
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             wanted = 4096 + sum(len(entries) for _, entries in self.choice.chosen)
             if soft != resource.RLIM_INFINITY and soft < wanted:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+                wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         except (ImportError, OSError, ValueError):
             pass  # then opening a lock says so
 
     def _guard_links(self) -> None:
-        links = [shelf.shown + "/" + e.name for shelf, entries in self.choice.chosen for e in entries if e.kind == "link"]
+        chosen = [(shelf, entry) for shelf, entries in self.choice.chosen for entry in entries]
+        links = [shelf.shown + "/" + entry.name for shelf, entry in chosen if entry.kind == "link"]
         if links:
             raise Fault("refused", ", ".join(links) + ": a link, not a module; nothing was touched")
 
@@ -168,14 +178,8 @@ class Job:
         self.locks = []
         for shelf, name in trash:
             remove(name, shelf.fd, self.cache.device, self.errors, shelf.shown + "/" + name)
-        done = {shelf.fd for shelf, _ in trash}
-        for shelf, name in self.choice.trash:
-            if shelf.fd not in done:
-                continue  # its batch lock is not ours: another envgen may be at work there
-            measured = measure_path(name, shelf.fd)
-            remove(name, shelf.fd, self.cache.device, self.errors, shelf.shown + "/" + name)
-            self.removed_trash["count"] += 1
-            self.removed_trash["bytes"] += measured.bytes if measured else 0
+        locked = {shelf.fd for shelf, _ in self.choice.chosen}
+        self.swept = sweep(self.cache, self.trash, locked, self.errors)
 
     def _rename(self, shelf: Shelf, targets: list[Target], go: list[Generated]) -> str:
         """Move the generated paths, then the modules, into a new trash folder of the shelf."""
@@ -192,37 +196,41 @@ class Job:
                 if place is None:
                     continue
                 try:
-                    self._move(place[1], place[0], "generated-" + str(number), trash, item.shown)
+                    item.gone = self._move(place[1], place[0], "generated-" + str(number), trash, item.shown)
                 finally:
                     os.close(place[0])
             for number, target in enumerate(targets):
-                self._move(target.name, shelf.fd, "module-" + str(number), trash, target.shown)
+                target.gone = self._move(target.name, shelf.fd, "module-" + str(number), trash, target.shown)
         finally:
             os.close(trash)
         return name
 
-    def _move(self, name: str, source: int, new: str, trash: int, shown: str) -> None:
+    def _move(self, name: str, source: int, new: str, trash: int, shown: str) -> bool:
         try:
             os.rename(name, new, src_dir_fd=source, dst_dir_fd=trash)
         except OSError as error:
             if error.errno not in GONE:
                 self.errors.append(shown + ": " + reason(error))
+                return False
+        return True
 
     def _answer(self, targets: list[Target], vanished: list[dict[str, str]], go: list[Generated], kept: list[Generated],
                 users: list[dict[str, object]], unseen: int) -> dict[str, object]:  # fmt: skip
-        freed = sum(item.measure.bytes for item in [*targets, *go])
+        freed = sum(item.measure.bytes for item in targets if item.gone or self.dry)
+        freed += sum(item.measure.bytes for item in go if item.gone or self.dry)
         return {
             "root": self.root,
             "dry_run": self.dry,
             "modules": [{"version": t.shelf.version, "arch": t.shelf.arch, "name": t.name, "bytes": t.measure.bytes,
-                         "files": t.measure.files, "damaged": t.damaged, "outside": t.outside,
+                         "files": t.measure.files, "damaged": t.damaged, "outside": t.outside, "gone": t.gone,
                          "libraries": [inode for _, inode, _ in t.measure.libraries]} for t in targets],
             "vanished": vanished,
-            "generated": [{"path": g.shown, "bytes": g.measure.bytes, "files": g.measure.files, "modules": g.modules}
+            "generated": [{"path": g.shown, "bytes": g.measure.bytes, "files": g.measure.files, "modules": g.modules,
+                           "gone": g.gone}
                           for g in go],
             "kept": [{"path": g.shown, "modules": g.modules, "kept_for": g.kept_for} for g in kept],
-            "leftovers": self.removed_trash,
-            "freed": freed + (0 if self.dry else self.removed_trash["bytes"]),
+            "leftovers": self.swept,
+            "freed": freed + (0 if self.dry else self.swept["bytes"]),
             "users": users,
             "unseen": unseen,
             "problems": self.cache.problems,

@@ -1,9 +1,8 @@
-# ruff: noqa: PTH
 """Where modules lie: ``<root>/<version>[/<arch>]/cached_ops/<module>`` in every FlashInfer release from 0.5.3 to 0.7.2.
 
 Without a GPU and without FLASHINFER_CUDA_ARCH_LIST the arch folder is missing. Up to 0.6.0 all modules share one
-``cached_ops/.ninja_log`` and ``.ninja_deps``; from 0.6.1 each has its own. Neither makes a difference here: the shared ones
-are files, and only folders are modules.
+``cached_ops/.ninja_log`` and ``.ninja_deps``; from 0.6.1 each has its own. Neither makes a difference here: the shared
+ones are files, and only folders are modules.
 """
 
 from __future__ import annotations
@@ -62,13 +61,12 @@ class Cache:
         os.close(self.fd)
 
 
-def root_of(request: dict[str, object], environ: object = None) -> str:
+def root_of(request: dict[str, object]) -> str:
     """The explicit root, or FlashInfer's own rule."""
     given = request.get("root")
     if given:
         return str(given)
-    env = os.environ if environ is None else environ
-    base = env.get("FLASHINFER_WORKSPACE_BASE") or env.get("HOME") or os.path.expanduser("~")  # type: ignore[attr-defined]
+    base = os.environ.get("FLASHINFER_WORKSPACE_BASE") or os.path.expanduser("~")
     return os.path.join(base, ".cache", "flashinfer")
 
 

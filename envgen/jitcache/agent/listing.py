@@ -1,17 +1,21 @@
-# ruff: noqa: PTH
 """Operation ``list``: every module with what it takes, how old it is, and whether somebody builds it now."""
 
 from __future__ import annotations
 
 import os
 
-from envgen.jitcache.agent.choose import check_request, choose
+from envgen.jitcache.agent.choose import Survey, check_request, choose
 from envgen.jitcache.agent.layout import Entry, Shelf, open_cache, root_of
 from envgen.jitcache.agent.locks import probe
 from envgen.jitcache.agent.procs import holders
+from envgen.jitcache.agent.sweep import BATCH, leftovers
 from envgen.jitcache.agent.tree import FOLDER, GONE, Fault, Measure, measure, measure_path, reason
 
-BATCH = "flashinfer_jit.lock"
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Tuple
+
+    Identity = Tuple[int, int]  # device and inode
 
 
 def run(request: dict[str, object]) -> dict[str, object]:
@@ -29,8 +33,9 @@ def run(request: dict[str, object]) -> dict[str, object]:
             raise Fault("not_found", "there is no cache at " + root, missing=patterns, names=[], links=[], places=[])
         return answer
     try:
-        choice = choose(cache, patterns, not patterns)
-        held: list[tuple[dict[str, object], tuple[int, int]]] = []
+        survey = Survey(cache)
+        choice = choose(survey, patterns, not patterns)
+        held: list[tuple[dict[str, object], Identity]] = []
         modules: list[dict[str, object]] = []
         building: list[dict[str, object]] = []
         for shelf, entries in choice.chosen:
@@ -51,23 +56,14 @@ def run(request: dict[str, object]) -> dict[str, object]:
         answer.update(modules=modules, building=building)
         if not patterns and not version and archs is None:
             answer["others"] = _beside(cache.fd, cache.beside)
-        answer.update(leftovers=leftovers(choice.trash), problems=cache.problems)
+        answer.update(leftovers=leftovers(survey.trash), problems=cache.problems)
         return answer
     finally:
         cache.close()
 
 
-def leftovers(trash: list[tuple[Shelf, str]]) -> dict[str, object]:
-    """How much a killed clear left behind; the next clear removes it."""
-    total = 0
-    for shelf, name in trash:
-        measured = measure_path(name, shelf.fd)
-        total += measured.bytes if measured else 0
-    return {"count": len(trash), "bytes": total}
-
-
 def kind_from(name: str, names: list[str]) -> str:
-    """``ninja`` (has a build.ninja), ``cute_dsl`` (0.6.16 and later: meta.json and objects) or ``other`` (kda_ptx, ...)."""
+    """``ninja`` (has a build.ninja), ``cute_dsl`` (from 0.6.16: meta.json, objects) or ``other`` (kda_ptx, ...)."""
     if "build.ninja" in names:
         return "ninja"
     if "meta.json" in names or name.endswith("_cute_dsl"):
@@ -130,7 +126,7 @@ class _Locks:
             if error.errno not in GONE:
                 problems.append(self.shown + ": " + reason(error))
 
-    def add(self, name: str, described: dict[str, object], held: list[tuple[dict[str, object], tuple[int, int]]]) -> None:
+    def add(self, name: str, described: dict[str, object], held: list[tuple[dict[str, object], Identity]]) -> None:
         """Note in ``described`` whether the lock ``name`` is held; None = it can't be told."""
         described.update(locked=False, holders=[])
         if name not in self.names:

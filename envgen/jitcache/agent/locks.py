@@ -1,4 +1,3 @@
-# ruff: noqa: PTH
 """FlashInfer's lock files: ``flock`` locks of the package filelock. A file's presence means nothing; only flock tells.
 
 A lock file is never deleted: whoever waits on the old file and whoever makes a new one would both believe to hold it.
@@ -54,7 +53,7 @@ def probe(name: str, dir_fd: int) -> tuple[int, int] | None:
 
 
 def acquire(name: str, dir_fd: int, shown: str) -> int:
-    """Take the lock without waiting; the descriptor holds it until it is closed. Raises Held, or Fault when it can't be taken."""
+    """Take the lock without waiting; the descriptor holds it until it is closed. Raises Held, or Fault."""
     patience = 2
     for _ in range(20):
         try:
@@ -123,7 +122,7 @@ def lock_folder(shelf_fd: int, *, create: bool) -> int | None:
             return os.open("tmp", flags, dir_fd=shelf_fd)
         except OSError as error:
             if error.errno not in GONE:
-                raise Fault("refused", "cached_ops/tmp, where the locks are, can't be opened: " + reason(error)) from None
+                raise Fault("refused", "cached_ops/tmp (the locks) can't be opened: " + reason(error)) from None
         if not create:
             return None
         try:
@@ -133,5 +132,5 @@ def lock_folder(shelf_fd: int, *, create: bool) -> int | None:
             return fd
         except OSError as error:
             if error.errno != errno.EEXIST and error.errno not in GONE:
-                raise Fault("refused", "cached_ops/tmp, where the locks are, can't be made: " + reason(error)) from None
+                raise Fault("refused", "cached_ops/tmp (the locks) can't be made: " + reason(error)) from None
     raise Fault("refused", "cached_ops/tmp changes faster than it can be opened")

@@ -9,7 +9,7 @@ from envgen.jitcache.agent.tree import Fault
 
 
 def answer(request: dict[str, object]) -> dict[str, object]:
-    """Run one operation. Every outcome is a dict: ``{"ok": true, ...}`` or ``{"ok": false, "kind": ..., "message": ...}``."""
+    """Run one operation. Answers ``{"ok": true, "result": ...}`` or ``{"ok": false, "kind": ..., "message": ...}``."""
     try:
         operation = request.get("operation")
         if operation == "list":

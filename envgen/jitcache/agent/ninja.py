@@ -24,7 +24,7 @@ class Edge:
 
 
 def logical_lines(text: str) -> list[str]:
-    """The lines of the file with ``$`` + newline joined. ``$$`` is consumed first, so ``$$`` before a newline joins nothing."""
+    """The lines with ``$`` + newline joined. ``$$`` is consumed first, so ``$$`` before a newline joins nothing."""
     joined = _CONTINUED.sub(lambda found: "$$" if found.group(1) == "$" else "", text)
     return [line[:-1] if line.endswith("\r") else line for line in joined.split("\n")]
 

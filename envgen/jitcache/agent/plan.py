@@ -1,8 +1,7 @@
-# ruff: noqa: PTH
 """What belongs to a module: its folder, and the generated sources that its build.ninja compiles.
 
-``generated/<module>`` is no rule: fused_moe_120 compiles ``cutlass_instantiations/120``, silu_and_mul one file. And stale
-``*.generated.cu`` are globbed again by the next build, so the whole folder goes, not only the files that are named.
+``generated/<module>`` is no rule: fused_moe_120 compiles ``cutlass_instantiations/120``, silu_and_mul one file. And
+stale ``*.generated.cu`` are globbed again by the next build, so the whole folder goes, not only what is named.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ class Target:
         self.names: list[str] = []  # generated paths, relative to generated/
         self.outside: list[str] = []  # sources that claim to be generated and are not inside
         self.damaged = False
+        self.gone = False
 
     @property
     def shown(self) -> str:
@@ -42,6 +42,7 @@ class Generated:
         self.modules: list[str] = []
         self.kept_for: list[str] = []
         self.measure = Measure()
+        self.gone = False
 
     @property
     def shown(self) -> str:
@@ -135,7 +136,7 @@ def generated_of(targets: list[Target], others: dict[int, list[Entry]]) -> tuple
 def _note_sharing(shelf_fd: int, name: str, items: list[Generated]) -> None:
     """Does the module ``name`` compile any of these paths? In doubt (its build.ninja can't be read): yes.
 
-    A search for the bytes instead of a parse: 300 modules take 6 ms. A path in a comment counts as named; keeping is safe.
+    A search for bytes instead of a parse: 300 modules take 6 ms. A path in a comment counts as named; keeping is safe.
     """
     try:
         data = read_file(name + "/build.ninja", shelf_fd)
@@ -155,14 +156,15 @@ def _names(data: bytes, needle: bytes) -> bool:
     """Is the path in the text as a whole: gen_gemm_sm120 is not named by gen_gemm_sm120_cutlass_fp4."""
     position = data.find(needle)
     while position >= 0:
-        if data[position + len(needle) : position + len(needle) + 1] in (b"", b"/", b" ", b"\t", b"\r", b"\n", b"|", b":", b"$"):
+        end = position + len(needle)
+        if end == len(data) or data[end] in b"/ \t\r\n|:$":
             return True
         position = data.find(needle, position + 1)
     return False
 
 
 def open_generated(item: Generated) -> tuple[int, str] | None:
-    """The open folder that holds the path, and its name there; None when it is gone. Raises Fault for a link on the way."""
+    """The open folder that holds the path, and its name there; None when it is gone. Fault for a link on the way."""
     flags = FOLDER
     shown = item.shelf.prefix + "/generated"
     fd = -1
@@ -223,6 +225,6 @@ def check_mounts(paths: list[str], root: str, mountinfo: str = "/proc/self/mount
             points.add(os.fsdecode(point))
     for path in paths:
         whole = root + "/" + path
-        for point in points:
-            if point == whole or point.startswith(whole + "/"):
-                raise Fault("refused", path + " has something mounted at " + point + "; nothing was touched")
+        for mounted in points:
+            if mounted == whole or mounted.startswith(whole + "/"):
+                raise Fault("refused", path + " has something mounted at " + mounted + "; nothing was touched")

@@ -1,4 +1,3 @@
-# ruff: noqa: PTH
 """Which processes hold a lock, and which have loaded a library: read from /proc, as far as this container can see."""
 
 from __future__ import annotations
@@ -18,7 +17,9 @@ def holders(identities: list[tuple[int, int]], proc: str = "/proc") -> dict[tupl
         # btrfs and overlayfs name another device there than stat does, and some sandboxes have no /proc/locks.
         for identity, pid in _openers(missing, proc):
             found[identity].append(pid)
-    return {key: [{"pid": pid, "command": command(pid, proc)} for pid in sorted(set(pids))] for key, pids in found.items()}
+    return {
+        key: [{"pid": pid, "command": command(pid, proc)} for pid in sorted(set(own))] for key, own in found.items()
+    }
 
 
 def _locks(proc: str) -> list[tuple[tuple[int, int], int, int]]:

@@ -1,4 +1,3 @@
-# ruff: noqa: PTH
 """Folders by descriptor: nothing here follows a link, and nothing here can be led out of the folder it was given."""
 
 from __future__ import annotations
@@ -128,7 +127,7 @@ def kind_of(name: str, dir_fd: int) -> str:
 def remove(name: str, dir_fd: int, device: int, errors: list[str], shown: str) -> None:
     """Remove a file or a whole folder below ``dir_fd``.
 
-    Every step is relative to an open folder and refuses links, so exchanging a folder for a link in mid-way leads nowhere.
+    Every step is relative to an open folder and refuses links: exchanging a folder for a link mid-way leads nowhere.
     A folder on another file system (something mounted into the cache) is left alone. What fails is put into ``errors``.
     """
     try:
@@ -176,7 +175,7 @@ def read_file(name: str, dir_fd: int, limit: int = 64 << 20) -> bytes:
             raise OSError(errno.EINVAL, "not a regular file")
         if status.st_size > limit:
             raise OSError(errno.EFBIG, "too large")
-        parts = []
+        parts: list[bytes] = []
         while True:
             part = os.read(fd, 1 << 20)
             if not part:

@@ -1,0 +1,202 @@
+"""What the agent answers, as frozen values. Its JSON dies in ``bind``: a wrong shape is an error here, not later."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that holds a lock. ``where`` = the service or container it runs in; empty: where the agent ran."""
+
+    pid: int
+    command: str
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class Module:
+    """One folder in ``cached_ops``.
+
+    ``kind``: ninja, cute_dsl, other (kda_ptx, ...) or link. ``built``: its .so is there. ``modified``: when that was
+    linked, else its youngest file. ``locked``: None when it can't be told. ``unread``: parts that could not be looked into.
+    """
+
+    version: str
+    arch: str
+    name: str
+    kind: str
+    bytes: int
+    files: int
+    objects: int
+    built: bool
+    modified: float
+    locked: bool | None
+    holders: tuple[Holder, ...]
+    unread: int
+    lock: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Building:
+    """A batch build that runs in one version and arch (FlashInfer's build_jit_specs)."""
+
+    version: str
+    arch: str
+    locked: bool | None
+    holders: tuple[Holder, ...]
+    lock: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What lies beside the versions: cubins, autotune."""
+
+    name: str
+    bytes: int
+    files: int
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """Trash of clears that were killed. The next clear deletes it."""
+
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """Everything in the cache. ``place`` = where it was read, for people."""
+
+    root: str
+    exists: bool
+    modules: tuple[Module, ...]
+    others: tuple[Beside, ...]
+    building: tuple[Building, ...]
+    leftovers: Leftovers
+    problems: tuple[str, ...]
+    place: str = ""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A module that was (or would be) removed. ``damaged``: its build.ninja could not be understood whole.
+    ``outside``: sources that it claims are generated and that lie elsewhere: left alone. ``libraries``: inodes."""
+
+    version: str
+    arch: str
+    name: str
+    bytes: int
+    files: int
+    damaged: bool
+    outside: tuple[str, ...]
+    libraries: tuple[int, ...]
+    gone: bool
+
+
+@dataclass(frozen=True)
+class Vanished:
+    """A module that somebody else removed meanwhile."""
+
+    version: str
+    arch: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A path below ``generated`` that was (or would be) removed."""
+
+    path: str
+    bytes: int
+    files: int
+    modules: tuple[str, ...]
+    gone: bool
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A generated path that stays, because modules that stay compile it too."""
+
+    path: str
+    modules: tuple[str, ...]
+    kept_for: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class User:
+    """A process that has loaded a removed module's library."""
+
+    pid: int
+    command: str
+    modules: tuple[str, ...]
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """The plan (``dry_run``) or the deed. ``restart`` = services and containers that still use what is gone."""
+
+    root: str
+    dry_run: bool
+    modules: tuple[Target, ...]
+    vanished: tuple[Vanished, ...]
+    generated: tuple[Generated, ...]
+    kept: tuple[Kept, ...]
+    leftovers: Leftovers
+    freed: int
+    users: tuple[User, ...]
+    unseen: int
+    problems: tuple[str, ...]
+    errors: tuple[str, ...]
+    place: str = ""
+    restart: tuple[str, ...] = ()
+
+
+class ShapeError(ValueError):
+    """The agent's document is not what this version of envgen expects."""
+
+
+def bind(kind: type[T], data: Any, where: str = "") -> T:
+    """Make a ``kind`` of parsed JSON. Raises ShapeError naming the key that is wrong."""
+    if not isinstance(data, Mapping):
+        raise ShapeError(f"{where or 'the document'} is not an object")
+    values = {}
+    for field, hint, required in _fields(typing.cast(typing.Any, kind)):
+        if field in data:
+            values[field] = _value(hint, data[field], f"{where}.{field}".lstrip("."))
+        elif required:
+            raise ShapeError(f"{where}.{field} is missing".lstrip("."))
+    return kind(**values)
+
+
+@cache
+def _fields(kind: Any) -> tuple[tuple[str, Any, bool], ...]:
+    hints = typing.get_type_hints(kind)
+    return tuple((f.name, hints[f.name], f.default is dataclasses.MISSING) for f in dataclasses.fields(kind))
+
+
+def _value(hint: Any, data: Any, where: str) -> Any:
+    if typing.get_origin(hint) is tuple:
+        if not isinstance(data, list):
+            raise ShapeError(f"{where} is not a list")
+        item = typing.get_args(hint)[0]
+        return tuple(_value(item, entry, where) for entry in data)
+    if isinstance(hint, types.UnionType):
+        return None if data is None else _value(typing.get_args(hint)[0], data, where)
+    if dataclasses.is_dataclass(hint):
+        return bind(typing.cast(type, hint), data, where)
+    if hint is float and type(data) is int:
+        return float(data)
+    if type(data) is not hint:  # exact: a bool is no number here
+        raise ShapeError(f"{where} is not {hint.__name__}")
+    return data

@@ -1,0 +1,105 @@
+"""Where the agent runs: in a running service of the profile, else in a throw-away container on the same mount."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envgen.engine.base import Container, Engine, Mount
+from envgen.errors import EngineError, NotFoundError
+
+if TYPE_CHECKING:
+    from envgen.profile.model import Profile
+
+CACHE = "flashinfer"  # the key of the profile's `caches`
+BASE = "FLASHINFER_WORKSPACE_BASE"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A running container, or an image with the cache's mount.
+
+    ``root`` empty: the agent finds it by FlashInfer's own rule. ``sources`` = what the cache is mounted from, to find
+    the other containers that share it.
+    """
+
+    root: str
+    shown: str
+    container: Container | None = None
+    image: str = ""
+    mounts: tuple[Mount, ...] = ()
+    sources: frozenset[str] = frozenset()
+
+
+def find_place(engine: Engine, profile: Profile, project_root: Path) -> Place | None:
+    """The best place for the agent. None when the cache can't hold anything yet: its volume or folder isn't there.
+
+    Raises EngineError when there is neither a container nor an image, NotFoundError when the profile keeps no cache.
+    """
+    containers = engine.containers(project=profile.compose_name, all=True)
+    for container in sorted(containers, key=lambda c: (c.service, c.name)):
+        root = root_in(container.env, profile)
+        mount = mount_of(container.mounts, root)
+        # A service that keeps its cache for itself is asked only where the profile has no cache to share.
+        if container.state == "running" and (mount is not None or CACHE not in profile.caches):
+            sources = frozenset([mount.source] if mount else [])
+            return Place(root, f"service {container.service or container.name}", container, sources=sources)
+    if CACHE not in profile.caches:
+        raise NotFoundError(
+            f"profile {profile.name} keeps no FlashInfer cache, and none of its services runs",
+            hint="add `caches: {flashinfer: {path: /root/.cache/flashinfer}}` to the profile",
+        )
+    return _throw_away(engine, profile, project_root, containers)
+
+
+def _throw_away(engine: Engine, profile: Profile, project_root: Path, containers: Sequence[Container]) -> Place | None:
+    from envgen.render.environment import service_env
+
+    root = root_in(service_env(profile), profile)
+    mount = _cache_mount(engine, profile, project_root, containers, root)
+    for name in (profile.image_name, str(profile.base.image)):
+        if engine.image(name) is not None:
+            if mount is None:
+                return None
+            sources = frozenset([mount.source])
+            return Place(root, f"a throw-away container of {name}", image=name, mounts=(mount,), sources=sources)
+    raise EngineError(
+        f"no service of profile {profile.name} runs, and neither its image {profile.image_name} nor its base is here",
+        hint=f"run `envgen build --profile {profile.name}`",
+    )
+
+
+def _cache_mount(
+    engine: Engine, profile: Profile, project_root: Path, containers: Sequence[Container], root: str
+) -> Mount | None:
+    """The cache's mount: as a stopped container has it, else as the profile says. None when it doesn't exist."""
+    for container in containers:
+        mount = mount_of(container.mounts, root)
+        if mount is not None:
+            return replace(mount, read_only=False)
+    cache = profile.caches[CACHE]
+    if cache.host is not None:
+        folder = Path(os.path.normpath(project_root / Path(cache.host.path).expanduser()))
+        return Mount(str(folder), cache.path.path, "bind") if folder.exists() else None
+    from envgen.render.environment import cache_volume
+
+    name = cache_volume(profile, CACHE)
+    return Mount(name, cache.path.path, "volume") if engine.volume(name) is not None else None
+
+
+def root_in(env: Mapping[str, str], profile: Profile) -> str:
+    """FlashInfer's rule by these variables, else the profile's mount; empty: left to the agent, which knows HOME."""
+    if env.get(BASE):
+        return posixpath.join(env[BASE], ".cache/flashinfer")
+    cache = profile.caches.get(CACHE)
+    return cache.path.path if cache else ""
+
+
+def mount_of(mounts: Sequence[Mount], root: str) -> Mount | None:
+    """The mount that ``root`` lies in: the deepest of those that cover it."""
+    covering = [m for m in mounts if root and (root == m.target or root.startswith(m.target.rstrip("/") + "/"))]
+    return max(covering, key=lambda mount: len(mount.target), default=None)

@@ -1,0 +1,62 @@
+"""What a user asks for: module names or globs, narrowed by version and arch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from envgen.errors import RefusedError, UsageError
+from envgen.jitcache.agent.choose import check_request
+from envgen.jitcache.agent.tree import Fault
+
+NO_ARCH = "none"  # the layout without an arch folder: no GPU and FLASHINFER_CUDA_ARCH_LIST unset
+
+
+@dataclass(frozen=True)
+class Query:
+    """``archs`` are folder names as FlashInfer writes them; None: all of them."""
+
+    patterns: tuple[str, ...] = ()
+    version: str = ""
+    archs: tuple[str, ...] | None = None
+
+    def request(self, operation: str, root: str) -> dict[str, object]:
+        """The agent's JSON request."""
+        archs = None if self.archs is None else list(self.archs)
+        narrowed = {"patterns": list(self.patterns), "version": self.version, "archs": archs}
+        return {"operation": operation, "root": root, **narrowed}
+
+
+def make_query(patterns: tuple[str, ...] = (), version: str | None = None, arch: str | None = None) -> Query:
+    """Build a query from a command line. RefusedError for what could lead out of the cache, before Docker is asked."""
+    archs = None if arch is None else arch_folders(arch)
+    query = Query(patterns, version or "", archs)
+    try:
+        check_request(list(patterns), query.version, None if archs is None else list(archs))
+    except Fault as fault:
+        raise RefusedError(fault.message, hint="name a module as `envgen cache list` shows it") from None
+    if version == "":
+        raise UsageError("--version is empty", hint="write it as `envgen cache list` shows it: --version 0.5.3")
+    return query
+
+
+def arch_folders(text: str) -> tuple[str, ...]:
+    """The cache folders that an arch may mean: ``12.1a`` and ``121a`` are the same; ``none`` is the layout without one.
+
+    FlashInfer up to 0.6.6 keeps ``12.1`` as ``121``; later releases make ``121a`` of it and ``120f`` of ``12.0``.
+    """
+    from envgen.profile.values import CudaArchList
+
+    if text == NO_ARCH:
+        return ("",)
+    if not text:
+        raise UsageError("--arch is empty", hint="write it like 12.1a or 121a; `none` is the layout without one")
+    try:
+        parsed = CudaArchList.parse(text)
+    except ValueError:
+        return (text,)
+    folders = [parsed.folder]
+    if len(parsed.archs) == 1 and not parsed.archs[0].suffix:
+        folders.append(f"{parsed.folder}a")
+        if (parsed.archs[0].major, parsed.archs[0].minor) == (12, 0):
+            folders.append(f"{parsed.folder}f")
+    return tuple(folders)

@@ -1,0 +1,153 @@
+"""The host's side: list and clear, who holds a lock, and who must be restarted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from envgen.engine.base import COMPOSE_PROJECT, Container, Engine
+from envgen.errors import EngineError, RefusedError
+from envgen.jitcache.model import Building, Cleared, Holder, Inventory, Leftovers, Module, ShapeError, User, bind
+from envgen.jitcache.place import Place, find_place, root_in
+from envgen.jitcache.query import Query
+from envgen.jitcache.talk import describe_holders, look, not_found, send, what_is_locked
+
+if TYPE_CHECKING:
+    from envgen.profile.model import Profile
+
+T = TypeVar("T", Inventory, Cleared)
+L = TypeVar("L", Module, Building)
+LockId = tuple[int, int]  # device and inode of a lock file: the same in every container on this cache
+
+
+class JitCache:
+    """FlashInfer's cache of one profile."""
+
+    def __init__(self, engine: Engine, profile: Profile, root: Path) -> None:
+        self.engine = engine
+        self.profile = profile
+        self.root = root
+
+    def inventory(self, query: Query) -> Inventory:
+        """Every module that the query chooses. NotFoundError for a name or glob that matches nothing."""
+        place = find_place(self.engine, self.profile, self.root)
+        if place is None:
+            if query.patterns:
+                raise not_found({"missing": query.patterns}, query)
+            return Inventory(root_in({}, self.profile), False, (), (), (), Leftovers(0, 0), ())
+        found = self._ask(Inventory, place, query.request("list", place.root), query)
+        if found.building or any(module.locked for module in found.modules):
+            found = self._name_holders(place, found)
+        return replace(found, place=place.shown)
+
+    def clear(self, query: Query, *, everything: bool = False, dry_run: bool = False) -> Cleared:
+        """Clear what the query chooses, or all that its version and arch leave (``everything``).
+
+        RefusedError, with nothing changed, while one of the modules is being built.
+        """
+        place = find_place(self.engine, self.profile, self.root)
+        if place is None:
+            raise not_found({"missing": query.patterns}, query)
+        request = {**query.request("clear", place.root), "all": everything, "dry_run": dry_run}
+        cleared = self._ask(Cleared, place, request, query)
+        users, unseen = self._users(place, cleared)
+        restart = tuple(sorted({user.where for user in users if user.where}))
+        return replace(cleared, place=place.shown, users=users, unseen=unseen, restart=restart)
+
+    def _ask(self, kind: type[T], place: Place, request: Mapping[str, Any], query: Query) -> T:
+        document = send(self.engine, self.profile.base.python, place, request)
+        try:
+            if document.get("ok") is True:
+                return bind(kind, document.get("result"))
+            data = document.get("data")
+            if not isinstance(data, dict):
+                raise ShapeError("data is not an object")
+            message = str(document.get("message", ""))
+            if document.get("kind") == "not_found":
+                raise not_found(data, query)
+            if document.get("kind") == "refused":
+                raise self._held(place, data["held"]) if data.get("held") else RefusedError(message)
+        except (ShapeError, KeyError, TypeError) as error:
+            raise EngineError(f"the answer about the JIT cache is not what was expected: {error}") from None
+        raise EngineError(f"the JIT cache could not be read in {place.shown}: {message}")
+
+    # Other processes
+
+    def _sharing(self, place: Place) -> list[Container]:
+        """Other running containers, of whatever project, on the same volume or folder."""
+        if not place.sources:
+            return []
+        own = place.container.id if place.container else ""
+        others = [c for c in self.engine.containers() if c.state == "running" and c.id != own]
+        return [c for c in others if place.sources & {mount.source for mount in c.mounts}]
+
+    def _label(self, container: Container | None) -> str:
+        """The service's name where it is one of this profile, else the container's."""
+        if container is None:
+            return ""
+        ours = container.labels.get(COMPOSE_PROJECT) == self.profile.compose_name
+        return container.service if ours and container.service else container.name
+
+    def _look(self, container: Container, locks: Sequence[LockId], libraries: Sequence[Any]) -> dict[str, Any] | None:
+        request = {"operation": "look", "locks": [list(lock) for lock in locks], "libraries": list(libraries)}
+        return look(self.engine, self.profile.base.python, container, request)
+
+    def _users(self, place: Place, cleared: Cleared) -> tuple[tuple[User, ...], int]:
+        """Who has loaded what is gone, in all containers on this cache; and how many could not be asked."""
+        libraries = [[inode, target.name] for target in cleared.modules for inode in target.libraries]
+        if not libraries:
+            return (), 0
+        users = [replace(user, where=self._label(place.container)) for user in cleared.users]
+        unseen = cleared.unseen if place.container else 0
+        for container in self._sharing(place):
+            seen = self._look(container, (), libraries)
+            if seen is None:
+                unseen += 1
+                continue
+            unseen += int(seen["unseen"])
+            users += [replace(bind(User, user), where=self._label(container)) for user in seen["users"]]
+        return tuple(users), unseen
+
+    def _holders(self, place: Place, locks: Sequence[LockId]) -> dict[LockId, list[Holder]]:
+        """Who holds these locks, asked of the other containers on this cache, then of this machine."""
+        found: dict[LockId, list[Holder]] = {lock: [] for lock in locks}
+        for container in self._sharing(place):
+            seen = self._look(container, locks, ()) or {"holders": ()}
+            for lock, holders in zip(locks, seen["holders"], strict=False):
+                found[lock] += [replace(bind(Holder, holder), where=self._label(container)) for holder in holders]
+        missing = [lock for lock in locks if not found[lock]]
+        # A builder on the host itself, on a bind mount. Elsewhere (a remote engine) the numbers would mean nothing.
+        if missing and self.engine.info().endpoint.startswith("unix://"):
+            from envgen.jitcache.agent.procs import holders as local_holders
+
+            for lock, entries in local_holders(missing).items():
+                found[lock] += [replace(bind(Holder, entry), where="this machine") for entry in entries]
+        return found
+
+    def _held(self, place: Place, held: Sequence[Mapping[str, Any]]) -> RefusedError:
+        unknown = [(lock["device"], lock["inode"]) for lock in held if not lock["holders"]]
+        asked = self._holders(place, unknown) if unknown else {}
+        lines = []
+        for lock in held:
+            holders = [replace(bind(Holder, entry), where=self._label(place.container)) for entry in lock["holders"]]
+            holders = holders or asked.get((lock["device"], lock["inode"]), [])
+            lines.append(f"{what_is_locked(lock['lock'])}, {describe_holders(holders)}")
+        return RefusedError("nothing was changed: " + "; ".join(lines), hint="wait until it is done, or stop it")
+
+    def _name_holders(self, place: Place, found: Inventory) -> Inventory:
+        entries: list[Module | Building] = [*found.modules, *found.building]
+        unknown = sorted({(e.lock[0], e.lock[1]) for e in entries if e.locked and not e.holders and len(e.lock) == 2})
+        asked = self._holders(place, unknown) if unknown else {}
+        own = self._label(place.container)
+
+        def named(entry: L) -> L:
+            if not entry.locked:
+                return entry
+            holders = [replace(holder, where=own) for holder in entry.holders]
+            other = asked.get((entry.lock[0], entry.lock[1]), []) if len(entry.lock) == 2 else []
+            return replace(entry, holders=tuple(holders or other))
+
+        modules = tuple(named(module) for module in found.modules)
+        return replace(found, modules=modules, building=tuple(named(batch) for batch in found.building))

@@ -1,0 +1,111 @@
+"""Talking to the agent: send the program, read its one JSON document, and put what it says into errors for people."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from envgen.engine.base import Container, Engine, ExecResult
+from envgen.errors import EngineError, EnvgenError, NotFoundError
+from envgen.jitcache.bundle import FLAGS, program
+from envgen.jitcache.model import Holder
+from envgen.jitcache.query import Query
+
+if TYPE_CHECKING:
+    from envgen.jitcache.place import Place
+
+TIMEOUT = 900.0  # 160 microseconds a file: a million files are three minutes
+ROOT_USER = "0:0"
+
+
+def send(engine: Engine, python: str, place: Place, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the agent at ``place`` and return its document. EngineError when it gave none."""
+    argv = [python, *FLAGS]
+    text = program(request)
+    if place.container is not None:
+        # Root may delete what any service wrote; with no explicit root the container's own user decides, by its HOME.
+        user = ROOT_USER if place.root else ""
+        result = engine.exec(place.container.id, argv, stdin=text, user=user, timeout=TIMEOUT)
+    else:
+        result = engine.run_once(place.image, argv, stdin=text, mounts=place.mounts, timeout=TIMEOUT)
+    return _document(result, python, place.shown)
+
+
+def look(engine: Engine, python: str, container: Container, request: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Ask one more container who holds or uses what; None when it can't answer (no Python in it, say)."""
+    try:
+        argv = [python, *FLAGS]
+        result = engine.exec(container.id, argv, stdin=program(request), user=ROOT_USER)
+        document = _document(result, python, container.name)
+    except EnvgenError:
+        return None
+    found = document.get("result")
+    return found if document.get("ok") is True and isinstance(found, dict) else None
+
+
+def _document(result: ExecResult, python: str, shown: str) -> dict[str, Any]:
+    try:
+        document = json.loads(result.stdout)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        tail = result.stderr.decode("utf-8", "replace").strip().splitlines()[-3:] or [f"exit code {result.code}"]
+        raise EngineError(
+            f"{python} in {shown} gave no answer: {' / '.join(tail)}",
+            hint="the container needs Python 3.8 or later under the name of the profile's base.python",
+        )
+    return document
+
+
+def not_found(data: Mapping[str, Any], query: Query) -> NotFoundError:
+    """The error for names and globs that match nothing, with near matches from what is there."""
+    missing = [str(name) for name in data.get("missing") or ()]
+    names = [str(name) for name in data.get("names") or ()]
+    scope = f" in version {query.version}" if query.version else ""
+    if query.archs is not None:
+        scope += f" for arch {' or '.join(arch or 'none' for arch in query.archs)}"
+    message = f"no module matches {', '.join(map(visible, missing))}{scope}" if missing else "the cache is empty"
+    swept = data.get("leftovers") or {}
+    if swept.get("count"):
+        message += "; what an interrupted clear had left behind is deleted now"
+    return NotFoundError(message, hint=_near(missing, names, data))
+
+
+def _near(missing: Sequence[str], names: Sequence[str], data: Mapping[str, Any]) -> str:
+    if not names:
+        if data.get("links"):
+            return f"links are not followed: {', '.join(data['links'])}"
+        return "nothing has been compiled there yet; `envgen cache list` shows all versions and archs"
+    near = [match for name in missing for match in difflib.get_close_matches(name, names, 3, 0.5)]
+    stems = [name.strip("*?") for name in missing if len(name.strip("*?")) > 2]
+    near += [name for stem in stems for name in names if stem in name][:5]
+    if near:
+        return f"did you mean {', '.join(map(visible, dict.fromkeys(near)))}?"
+    return "`envgen cache list` shows what is there"
+
+
+def what_is_locked(lock: str) -> str:
+    """``0.5.3/121a/cached_ops/tmp/page.lock`` → ``page (0.5.3/121a) is being built``."""
+    head, _, name = lock.rpartition("/")
+    where, _, _ = head.partition("/cached_ops")
+    if name == "flashinfer_jit.lock":
+        return f"a batch build runs in {where}"
+    return f"{visible(name.removesuffix('.lock'))} ({where}) is being built"
+
+
+def describe_holders(holders: Sequence[Holder]) -> str:
+    """``by pid 42 in serve: ninja -v …``; says so when nobody can be seen."""
+    if not holders:
+        return "by a process that can't be seen from here"
+    parts = []
+    for holder in holders:
+        where = f" in {holder.where}" if holder.where else ""
+        parts.append(f"by pid {holder.pid}{where}: {visible(holder.command) or 'unknown command'}")
+    return " and ".join(parts)
+
+
+def visible(text: str) -> str:
+    """Any file name or command line as printable text: a name must not steer the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
