@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from envgen.errors import Place, Problem, ProjectError
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from envgen.profile.record import dataclass
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
@@ -114,11 +119,13 @@ def _read(root: Path, path: str, place: Place) -> bytes:
 
 def _touched(content: bytes, place: Place) -> tuple[str, ...]:
     """The files that a patch touches, old and new names, without their a/ and b/."""
-    import unidiff  # here, because most projects have no patches and it costs more than all of a render
+    # Imported here: most projects have no patches, and it costs more than the rest of a render.
+    from unidiff.errors import UnidiffParseError
+    from unidiff.patch import PatchSet
 
     try:
-        found = unidiff.PatchSet(content.decode("utf-8", "surrogateescape"))
-    except unidiff.UnidiffParseError as error:
+        found = PatchSet(content.decode("utf-8", "surrogateescape"))
+    except UnidiffParseError as error:
         raise ProjectError([Problem(f"is not a unified diff: {error}", place)]) from None
     names = {
         name.split("/", 1)[-1] for file in found for name in (file.source_file, file.target_file) if name != "/dev/null"

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from envgen.profile.model import GpuMode, Health, Profile, Service
-from envgen.render import plan as planning
+from envgen.render import environment as names
 from envgen.render.quote import Quoted, compose_text, compose_variable, yaml_key
 from envgen.render.templating import render
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from envgen.profile.record import dataclass
 
 PROXY = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 STOP_GRACE = "30s"
@@ -49,7 +54,7 @@ class HealthView:
 
 
 def compose_files(profile: Profile) -> dict[str, str]:
-    """Path relative to the project -> text: the file itself, and the GPU overlays where the profile leaves that open."""
+    """Path relative to the project -> text: the file, and the GPU overlays where the profile leaves that open."""
     context = _context(profile)
     files = {profile.compose_file: render("compose.yaml.j2", context)}
     if profile.gpu is GpuMode.AUTO:
@@ -67,7 +72,7 @@ def _context(profile: Profile) -> dict[str, object]:
     groups = {name: _lines(profile.env[name]) for name in groups_in_use(profile)}
     derived = [
         Line(Quoted("MAX_JOBS"), _jobs(profile)),
-        *(Line(yaml_key(name), compose_text(value)) for name, value in planning.service_env(profile).items()),
+        *(Line(yaml_key(name), compose_text(value)) for name, value in names.service_env(profile).items()),
     ]
     passed = [*profile.secrets, *(name for name in PROXY if profile.network.pass_proxy and name not in profile.secrets)]
     return {
@@ -101,22 +106,20 @@ def _lines(values: Mapping[str, str]) -> list[Line]:
 
 
 def _jobs(profile: Profile) -> Quoted:
-    return compose_variable(
-        planning.JOBS_VARIABLE, str(profile.build.max_jobs.count or planning.JOBS_WITHOUT_ENVGEN)
-    )
+    return compose_variable(names.JOBS_VARIABLE, str(profile.build.max_jobs.count or names.JOBS_WITHOUT_ENVGEN))
 
 
 def _ca(profile: Profile) -> Quoted:
     path = profile.network.ca_certificates
-    default = planning.compose_path(path) if path else "/dev/null"
-    return compose_variable(planning.CA_VARIABLE, default, reason="the PEM file of your CA certificates")
+    default = names.compose_path(path) if path else "/dev/null"
+    return compose_variable(names.CA_VARIABLE, default, reason="the PEM file of your CA certificates")
 
 
 def _wheelhouse(profile: Profile) -> list[Quoted]:
     path = profile.build.wheelhouse
     if path is None:
         return []
-    return [compose_variable(planning.WHEELHOUSE_VARIABLE, planning.compose_path(path), reason="your folder of wheels")]
+    return [compose_variable(names.WHEELHOUSE_VARIABLE, names.compose_path(path), reason="your folder of wheels")]
 
 
 def _volumes(profile: Profile) -> list[Volume]:
@@ -124,28 +127,28 @@ def _volumes(profile: Profile) -> list[Volume]:
     found = []
     for name, source in profile.mounted_sources.items():
         assert source.origin.checkout is not None
-        default = planning.compose_path(source.origin.checkout)
-        text = compose_variable(planning.checkout_variable(name), default, reason=f"the folder of your {name} checkout")
+        default = names.compose_path(source.origin.checkout)
+        text = compose_variable(names.checkout_variable(name), default, reason=f"the folder of your {name} checkout")
         found.append(Volume(bind, text, compose_text(source.mount.path)))
     if profile.mounted_sources:
-        found.append(Volume(volume, Quoted("overlay"), compose_text(planning.OVERLAY)))
+        found.append(Volume(volume, Quoted("overlay"), compose_text(names.OVERLAY)))
     for name, cache in profile.caches.items():
         target = compose_text(cache.path.path)
         if cache.host is None:
             found.append(Volume(volume, Quoted(f"cache-{name}"), target))
         else:
-            default = planning.compose_path(cache.host)
-            text = compose_variable(planning.cache_variable(name), default, reason=f"a folder for the cache {name}")
+            default = names.compose_path(cache.host)
+            text = compose_variable(names.cache_variable(name), default, reason=f"a folder for the cache {name}")
             found.append(Volume(bind, text, target, create=True))
-    found.append(Volume(bind, _ca(profile), compose_text(planning.CA_FILE), read_only=True))
+    found.append(Volume(bind, _ca(profile), compose_text(names.CA_FILE), read_only=True))
     return found
 
 
 def _named_volumes(profile: Profile) -> list[Line]:
-    lines = [Line(Quoted("overlay"), compose_text(planning.overlay_volume(profile)))] if profile.mounted_sources else []
+    lines = [Line(Quoted("overlay"), compose_text(names.overlay_volume(profile)))] if profile.mounted_sources else []
     for name, cache in profile.caches.items():
         if cache.host is None:
-            lines.append(Line(Quoted(f"cache-{name}"), compose_text(planning.cache_volume(profile, name))))
+            lines.append(Line(Quoted(f"cache-{name}"), compose_text(names.cache_volume(profile, name))))
     return lines
 
 
@@ -168,5 +171,5 @@ def _service(profile: Profile, name: str, number: int) -> ServiceView:
 
 def _health_test(health: Health) -> tuple[str, ...]:
     if health.http is not None:
-        return ("CMD", f"{planning.HOME}/bin/envgen-health", str(health.port), health.http)
+        return ("CMD", f"{names.HOME}/bin/envgen-health", str(health.port), health.http)
     return ("CMD", *health.command)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from envgen.paths import templates_dir
-from envgen.render.plan import Pair, Plan
+from envgen.render.parts import Pair, Plan
 from envgen.render.quote import Quoted
 from envgen.render.templating import render
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from envgen.profile.record import dataclass
 
 # Stands for the labels until the digest that they contain is known. No quoted text can contain NUL.
 LABELS_HERE = Quoted("\0")
@@ -24,7 +29,7 @@ class Script:
 
 
 def embed(path: str, text: str) -> Script:
-    """``text`` as a here-document whose delimiter stands on none of its lines. A quoted delimiter: nothing is expanded."""
+    """``text`` as a here-document whose delimiter is on none of its lines; quoted, so that nothing is expanded."""
     if "\0" in text or "\r" in text:
         raise ValueError(f"{path}: contains NUL or a carriage return, which no here-document can carry")
     text = text if text.endswith("\n") else text + "\n"
@@ -58,7 +63,9 @@ def scripts(plan: Plan) -> tuple[Script, ...]:
     found = [embed(f"/build/{name}", (folder / name).read_text("utf-8")) for name in build]
     runtime = {"bin/entrypoint": "entrypoint", "bin/envgen-health": "envgen-health"}
     if plan.mounted:
-        runtime |= {name: name.partition("/")[2] for name in ("bin/envgen-install", "lib/with-network", "lib/with-index")}
+        runtime |= {
+            name: name.partition("/")[2] for name in ("bin/envgen-install", "lib/with-network", "lib/with-index")
+        }
     found += [embed(f"/runtime/{path}", (folder / name).read_text("utf-8")) for path, name in runtime.items()]
     if plan.mounted:
         manifest = json.dumps([source.manifest for source in plan.mounted], indent=1)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
 import stat
-import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
 
-from envgen.errors import EnvgenError, Problem, ProjectError, RefusedError
+from envgen.errors import Problem, ProjectError, RefusedError
 from envgen.profile.model import Profile, Project
-from envgen.render.compose import compose_files
-from envgen.render.dockerfile import LABELS_HERE, dockerfile, with_labels
-from envgen.render.plan import Lock, Plan, plan
+from envgen.render.memo import Memo
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from envgen.profile.record import dataclass
 
 IGNORE_FILE = ".dockerignore"
+Lock = Any  # room for envgen.lock
 
 
 @dataclass(frozen=True)
@@ -31,18 +32,20 @@ class Rendered:
 
 
 def render_profile(profile: Profile, lock: Lock | None = None, *, root: Path | None = None) -> Rendered:
-    """All files of ``profile``. ``root``, the project's folder, is read only for patch series and local encoding files."""
-    try:
-        made = plan(profile, lock, _series(profile, root))
-        text = dockerfile(made)
-        digest = _digest(text, made, root)
-        files = {profile.dockerfile: with_labels(text, made, digest), **compose_files(profile)}
-        files[IGNORE_FILE] = dockerignore(made.context_files)
-    except ValueError as error:  # a value that one of the languages cannot carry
-        raise ProjectError([Problem(f"profile {profile.name}: {error}")]) from error
-    encoded = {path: text.encode() for path, text in files.items()}
-    _refuse_machine_paths(profile, encoded)
-    return Rendered(encoded, profile.dockerfile, digest, made.context_files)
+    """All files of ``profile``. ``root``, the project's folder, is read for patches and local encoding files only."""
+    memo = Memo(profile, lock, root)
+    record = memo.load()
+    if record is None:
+        from envgen.render.assemble import assemble
+
+        record = assemble(profile, lock, root)
+        memo.save(record)
+    return Rendered(
+        files={path: text.encode() for path, text in record["files"].items()},
+        dockerfile=profile.dockerfile,
+        digest=record["digest"],
+        context_files=tuple(record["context_files"]),
+    )
 
 
 def render_project(project: Project, *, only: str | None = None) -> dict[str, bytes]:
@@ -74,41 +77,6 @@ def dockerignore(context_files: tuple[str, ...] | list[str]) -> str:
     lines = ["# Written by `envgen render`: the build reads nothing else of this folder.", "*", "!patches/"]
     lines += [f"!{path}" for path in context_files if not path.startswith("patches/")]
     return "\n".join(lines) + "\n"
-
-
-def _series(profile: Profile, root: Path | None) -> dict[str, object]:
-    named = {name: s.patches for name, s in profile.sources.items() if s.patches and s.origin.kind != "checkout"}
-    if not named:
-        return {}
-    if root is None:
-        raise EnvgenError(f"profile {profile.name} has patches; rendering it needs the project's folder")
-    from envgen.patches.series import load_series
-
-    return {name: load_series(root, folder) for name, folder in named.items()}
-
-
-def _digest(text: str, made: Plan, root: Path | None) -> str:
-    """Over the Dockerfile without its labels, the platform, and the bytes of every file that the build reads."""
-    found = hashlib.sha256(text.replace(LABELS_HERE, "").encode())
-    found.update(f"\0platform={made.platform}".encode())
-    for path in made.context_files:
-        found.update(f"\0{path}\0".encode())
-        if root is not None:
-            with contextlib.suppress(FileNotFoundError):  # a local encoding file is only the first of several places
-                found.update(hashlib.sha256((root / path).read_bytes()).digest())
-    return found.hexdigest()
-
-
-def _refuse_machine_paths(profile: Profile, files: Mapping[str, bytes]) -> None:
-    """A defect if a path of one machine got into a file, whatever way it took."""
-    paths = [s.origin.checkout for s in profile.sources.values()] + [c.host for c in profile.caches.values()]
-    paths += [profile.network.ca_certificates, profile.build.wheelhouse]
-    for path in paths:
-        if path is None or not path.is_machine_specific or path.path in ("/", "/dev/null"):
-            continue
-        for name, content in files.items():
-            if f":-{path.path}}}".encode() in content:
-                raise AssertionError(f"{name} would carry the machine's own path {path.path}")
 
 
 def diff(root: Path, files: Mapping[str, bytes]) -> str:
@@ -159,14 +127,14 @@ def _target(root: Path, path: str) -> Path:
 
 
 def _replace(target: Path, content: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    temporary = Path(name)
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644)
+        temporary.chmod(mode)
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -104,7 +104,7 @@ def identifier(text: str) -> Quoted:
 
 
 def comment(text: str) -> Quoted:
-    """Text behind ``#``: what a reader could take for a line break, or show as something else, is written as an escape."""
+    """Text behind ``#``, ASCII only: what some reader could take for a line break is written as an escape."""
     return Quoted(_text(text, "a comment").encode("ascii", "backslashreplace").decode().translate(_CONTROLS))
 
 

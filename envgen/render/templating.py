@@ -1,13 +1,11 @@
 """The Jinja2 side of rendering: strict, and unable to print text that was not quoted.
 
-Importing Jinja2 is the largest part of `envgen render`, so compiled templates are kept between runs. The cache is keyed by
-the templates' own bytes; where it cannot be written or was tampered with, templates are simply compiled again.
+Compiling templates costs more than using them, so the compiled ones are kept between runs, keyed by the templates' own
+bytes. Where that folder cannot be written or is not this user's alone, templates are simply compiled again.
 """
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +16,8 @@ from jinja2.bccache import Bucket
 
 from envgen.paths import templates_dir
 from envgen.render import quote
-from envgen.render.plan import Pair
+from envgen.render.memo import cache_folder, owned, write_new
+from envgen.render.parts import Pair
 from envgen.render.quote import Quoted
 
 
@@ -61,27 +60,13 @@ class BytecodeCache(jinja2.BytecodeCache):
     def load_bytecode(self, bucket: Bucket) -> None:
         try:
             with self._file(bucket).open("rb") as file:
-                # Bytecode is code: only what this user alone could have written is believed.
-                status = os.fstat(file.fileno())
-                if status.st_uid == os.getuid() and not status.st_mode & 0o022:
+                if owned(file.fileno()):
                     bucket.load_bytecode(file)
         except (OSError, ValueError, EOFError, TypeError):
             bucket.reset()
 
     def dump_bytecode(self, bucket: Bucket) -> None:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            handle, name = tempfile.mkstemp(dir=self.folder)
-            with os.fdopen(handle, "wb") as file:
-                bucket.write_bytecode(file)
-            Path(name).replace(self._file(bucket))
-        except OSError:
-            return
-
-
-def _cache_folder() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
-    return Path(home) / "envgen" / "templates"
+        write_new(self._file(bucket), bucket.bytecode_to_string())
 
 
 def _only_quoted(value: Any) -> Any:
@@ -97,7 +82,7 @@ def _environment() -> jinja2.Environment:
         loader=jinja2.FileSystemLoader(templates_dir()),
         undefined=jinja2.StrictUndefined,
         finalize=_only_quoted,
-        bytecode_cache=BytecodeCache(_cache_folder()),
+        bytecode_cache=BytecodeCache(cache_folder("templates")),
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,

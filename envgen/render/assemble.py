@@ -1,0 +1,69 @@
+"""One profile's files, made from scratch: plan, print, digest."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envgen.errors import EnvgenError, Problem, ProjectError
+from envgen.profile.model import Profile
+from envgen.render.compose import compose_files
+from envgen.render.dockerfile import LABELS_HERE, dockerfile, with_labels
+from envgen.render.outputs import IGNORE_FILE, dockerignore
+from envgen.render.parts import Plan
+from envgen.render.plan import plan
+
+if TYPE_CHECKING:
+    from envgen.patches.series import Series
+
+
+def assemble(profile: Profile, lock: Any, root: Path | None) -> dict[str, Any]:
+    """``files`` (path -> text), ``digest`` and ``context_files`` of a profile, as JSON can carry them."""
+    try:
+        made = plan(profile, lock, _series(profile, root))
+        text = dockerfile(made)
+        digest = _digest(text, made, root)
+        files = {profile.dockerfile: with_labels(text, made, digest), **compose_files(profile)}
+    except ValueError as error:  # a value that one of the languages cannot carry
+        raise ProjectError([Problem(f"profile {profile.name}: {error}")]) from error
+    files[IGNORE_FILE] = dockerignore(made.context_files)
+    _refuse_machine_paths(profile, files)
+    return {"files": files, "digest": digest, "context_files": list(made.context_files)}
+
+
+def _series(profile: Profile, root: Path | None) -> dict[str, Series]:
+    named = {name: s.patches for name, s in profile.sources.items() if s.patches and s.origin.kind != "checkout"}
+    if not named:
+        return {}
+    if root is None:
+        raise EnvgenError(f"profile {profile.name} has patches; rendering it needs the project's folder")
+    from envgen.patches.series import load_series
+
+    return {name: load_series(root, folder) for name, folder in named.items()}
+
+
+def _digest(text: str, made: Plan, root: Path | None) -> str:
+    """Over the Dockerfile without its labels, the platform, and the bytes of every file that the build reads."""
+    found = hashlib.sha256(text.replace(LABELS_HERE, "").encode())
+    found.update(f"\0platform={made.platform}".encode())
+    for path in made.context_files:
+        found.update(f"\0{path}\0".encode())
+        if root is not None:
+            with contextlib.suppress(FileNotFoundError):  # a local encoding file is only the first of several places
+                found.update(hashlib.sha256((root / path).read_bytes()).digest())
+    return found.hexdigest()
+
+
+def _refuse_machine_paths(profile: Profile, files: Mapping[str, str]) -> None:
+    """A defect if a path of one machine got into a file, whatever way it took."""
+    paths = [s.origin.checkout for s in profile.sources.values()] + [c.host for c in profile.caches.values()]
+    paths += [profile.network.ca_certificates, profile.build.wheelhouse]
+    for path in paths:
+        if path is None or not path.is_machine_specific or path.path in ("/", "/dev/null"):
+            continue
+        for name, content in files.items():
+            if f":-{path.path}}}" in content:
+                raise AssertionError(f"{name} would carry the machine's own path {path.path}")

@@ -1,0 +1,129 @@
+"""Variables, volumes and paths: what the rendered files, the containers and the commands call by the same name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+from pathlib import Path
+
+from envgen.profile.model import Profile
+from envgen.profile.values import HostPath
+from envgen.render.parts import Pair
+
+HOME = "/opt/envgen"  # everything of ours in an image
+OVERLAY = f"{HOME}/env"  # the virtual environment of mounted sources, on a volume
+ENTRYPOINT = f"{HOME}/bin/entrypoint"
+RUN = "/run/envgen"  # where build steps mount what they use
+CA_FILE = "/etc/envgen/ca.crt"  # where a company's CA certificates are mounted at run time
+CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
+JOBS_WITHOUT_ENVGEN = 1  # what MAX_JOBS is when nobody computed it: slow, and never out of memory
+
+# Caches whose program must be told where they are, wherever the profile puts them:
+# variable -> folder below the cache; torch's own defaults would lie in /tmp.
+CACHE_VARIABLES = {
+    "ccache": {"CCACHE_DIR": ""},
+    "huggingface": {"HF_HOME": ""},
+    "torch": {"TORCH_HOME": "", "TORCHINDUCTOR_CACHE_DIR": "/inductor", "TORCH_EXTENSIONS_DIR": "/extensions"},
+    "triton": {"TRITON_CACHE_DIR": ""},
+    "uv": {"UV_CACHE_DIR": ""},
+    "vllm": {"VLLM_CACHE_ROOT": ""},
+}
+
+
+def cuda_env(profile: Profile) -> list[Pair]:
+    cuda, build = profile.cuda, profile.build
+    return [
+        Pair("CUDA_HOME", cuda.home.path),
+        Pair("FLASHINFER_CUDA_ARCH_LIST", cuda.arch_list.flashinfer),
+        Pair("TORCH_CUDA_ARCH_LIST", cuda.arch_list.torch),
+        Pair("FLASHINFER_NVCC_THREADS", str(build.nvcc_threads)),
+        Pair("NVCC_THREADS", str(build.nvcc_threads)),
+    ]
+
+
+def image_env(profile: Profile) -> list[Pair]:
+    """What is true of the image whoever starts it. What only services want stands in their Compose file alone."""
+    pairs = cuda_env(profile)
+    # The base image's bundle, to which the entry point adds a company's CA: `docker exec` sees it too.
+    pairs += [Pair("SSL_CERT_FILE", CA_BUNDLE), Pair("REQUESTS_CA_BUNDLE", CA_BUNDLE)]
+    if profile.tiktoken.encodings:
+        pairs.append(Pair("TIKTOKEN_ENCODINGS_BASE", profile.tiktoken.directory.path))
+    if profile.python_path:
+        pairs.append(Pair("PYTHONPATH", ":".join(path.path for path in profile.python_path), prepend=True))
+    return pairs
+
+
+def service_env(profile: Profile) -> dict[str, str]:
+    """The variables that follow from the profile but concern running containers only (MAX_JOBS aside)."""
+    env = {}
+    for name, cache in profile.caches.items():
+        env.update({key: cache.path.path + below for key, below in CACHE_VARIABLES.get(name, {}).items()})
+    flashinfer = profile.caches.get("flashinfer")
+    if flashinfer and flashinfer.path.path.endswith("/.cache/flashinfer"):
+        env["FLASHINFER_WORKSPACE_BASE"] = flashinfer.path.path.removesuffix("/.cache/flashinfer") or "/"
+    if profile.caches:
+        env["ENVGEN_CACHE_DIRS"] = ":".join(cache.path.path for cache in profile.caches.values())
+    return env
+
+
+def derived_env(profile: Profile) -> dict[str, str]:
+    """Every variable that envgen itself derives from the profile: those of the image and those of its services.
+
+    PYTHONPATH is followed by what the base image has. Groups of ``env`` and a service's own ``env`` are stronger.
+    """
+    return {**{pair.name: pair.value for pair in image_env(profile)}, **service_env(profile)}
+
+
+def checkout_variable(source: str) -> str:
+    return f"ENVGEN_SOURCES__{source.upper()}__ORIGIN__CHECKOUT"
+
+
+def cache_variable(cache: str) -> str:
+    return f"ENVGEN_CACHES__{cache.upper()}__HOST"
+
+
+JOBS_VARIABLE = "ENVGEN_BUILD__MAX_JOBS"
+CA_VARIABLE = "ENVGEN_NETWORK__CA_CERTIFICATES"
+WHEELHOUSE_VARIABLE = "ENVGEN_BUILD__WHEELHOUSE"
+
+
+def cache_volume(profile: Profile, cache: str) -> str:
+    """The Docker volume of a cache that has no folder on the host."""
+    return f"{profile.compose_name}-cache-{cache}"
+
+
+def overlay_volume(profile: Profile) -> str:
+    """The Docker volume of editable installs: another base image, Python or set of sources starts a new one."""
+    parts = [str(profile.base.image), profile.base.python]
+    parts += sorted(f"{name}={source.distribution}" for name, source in profile.mounted_sources.items())
+    return f"{profile.compose_name}-env-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]}"
+
+
+def compose_path(path: HostPath) -> str | None:
+    """A path of the project as seen from compose/. None: it names one machine, so no file carries it."""
+    if path.is_machine_specific:
+        return None
+    if path.path == "~" or path.path.startswith("~/"):
+        return path.path
+    return posixpath.normpath(posixpath.join("..", path.path))
+
+
+def compose_environment(profile: Profile, root: Path, max_jobs: int) -> dict[str, str]:
+    """What `envgen up` sets for the rendered Compose file: this machine's absolute paths and number of jobs."""
+
+    def absolute(path: HostPath) -> str:
+        return str((root / Path(path.path).expanduser()).resolve())
+
+    env = {JOBS_VARIABLE: str(max_jobs)}
+    for name, source in profile.mounted_sources.items():
+        if source.origin.checkout is not None:
+            env[checkout_variable(name)] = absolute(source.origin.checkout)
+    for name, cache in profile.caches.items():
+        if cache.host is not None:
+            env[cache_variable(name)] = absolute(cache.host)
+    if profile.network.ca_certificates is not None:
+        env[CA_VARIABLE] = absolute(profile.network.ca_certificates)
+    if profile.build.wheelhouse is not None:
+        env[WHEELHOUSE_VARIABLE] = absolute(profile.build.wheelhouse)
+    return env
