@@ -79,11 +79,18 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 class UnixApi:
-    """The API over a unix socket; the connection is kept open between requests."""
+    """The API over a unix socket. Each thread has a connection of its own, kept open between requests."""
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._connection = _UnixConnection(path)
+        self._of_thread = threading.local()
+
+    @property
+    def _connection(self) -> _UnixConnection:
+        found: _UnixConnection | None = getattr(self._of_thread, "connection", None)
+        if found is None:
+            found = self._of_thread.connection = _UnixConnection(self._path)
+        return found
 
     def request(self, method: str, path: str, query: Mapping[str, str] | None = None, body: Any = None) -> Answer:
         target, payload, headers = _prepared(path, query, body)

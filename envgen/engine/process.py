@@ -97,6 +97,7 @@ def stream(
             if on_tick:
                 on_tick()
             if deadline is not None and time.monotonic() > deadline:
+                _drain(child)
                 stop(child, signal.SIGTERM)
                 raise ProcessTimeout(argv, timeout or 0, tail.decode(errors="replace"))
         child.wait()
@@ -152,6 +153,7 @@ def _started(
             yield child
         except BaseException:
             if child.poll() is None:
+                _drain(child)
                 stop(child, signal.SIGINT)
             raise
         finally:
@@ -159,6 +161,19 @@ def _started(
                 if pipe:
                     with contextlib.suppress(OSError):
                         pipe.close()
+
+
+def _drain(child: subprocess.Popen[bytes]) -> None:
+    """Read what a program still says while it ends: with a full pipe it would wait for us for ever."""
+
+    def read(descriptor: int) -> None:
+        with contextlib.suppress(OSError):
+            while os.read(descriptor, 64 << 10):
+                pass
+
+    for pipe in (child.stdout, child.stderr):
+        if pipe and not pipe.closed:
+            threading.Thread(target=read, args=(os.dup(pipe.fileno()),), daemon=True).start()
 
 
 @contextlib.contextmanager
