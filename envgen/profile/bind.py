@@ -68,9 +68,11 @@ class Binding:
                     if value is not _WRONG:
                         values[name] = value
             for name, field in fields.items():
-                if field.required and not self.partial and (name not in node.items or node.items[name].kind == NULL):
+                if field.required and (name not in node.items or node.items[name].kind == NULL):
                     key = f"{path}.{name}" if path else name
-                    self.report("is required", node.key_place(key), field.key.doc)
+                    self.broken.add(key)
+                    if not self.partial:
+                        self.report("is required", node.key_place(key), field.key.doc)
         for name, field in fields.items():
             if field.required and name not in values:
                 values[name] = _stand_in(field.shape)

@@ -52,8 +52,9 @@ class Builder:
                 problems += found
             else:
                 own = self._bind(name, tree, partial)[1]
-                problems += own
-                if not own:
+                if own:
+                    problems += [*own, *found]
+                else:
                     waiting[name] = found
         if waiting and not self.good:
             for found in waiting.values():
@@ -80,7 +81,7 @@ class Builder:
                 place = Place(override.node.source.label)
                 problems.append(Problem(f"there is no {'.'.join(prefix)}.{name}", place, near(name, known)))
                 continue
-            blocked = layers.list_in_the_way(tree, path)
+            blocked = layers.list_in_the_way(path)
             if blocked:
                 problems.append(layers.at_override(blocked, override))
                 continue

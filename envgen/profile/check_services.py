@@ -77,7 +77,7 @@ def _caches(report: Report) -> None:
         for other, earlier in caches[:position]:
             if cache.path == earlier.path:
                 report.problem(path, f"{cache.path} is already the path of the cache {other}")
-        for source_name, source in profile.sources.items():
+        for source_name, source in report.sources("mount"):
             if cache.path == source.mount or cache.path.is_parent_of(source.mount):
                 report.problem(path, f"{cache.path} would hide the source {source_name} at {source.mount}")
             elif source.mount.is_parent_of(cache.path):

@@ -113,10 +113,10 @@ def _series(file: Path) -> list[str]:
 
 def _between(report: Report) -> None:
     """Two sources that claim the same thing."""
-    sources = list(report.profile.sources.items())
+    sources = report.sources("mount", "package", "distribution")
     for position, (name, source) in enumerate(sources):
+        path = ("sources", name)
         for other, earlier in sources[:position]:
-            path = ("sources", name)
             if source.mount == earlier.mount:
                 report.problem((*path, "mount"), f"{source.mount} is already the mount of {other}")
             elif source.mount.is_parent_of(earlier.mount) or earlier.mount.is_parent_of(source.mount):
@@ -126,12 +126,12 @@ def _between(report: Report) -> None:
             if _folded(source.distribution) == _folded(earlier.distribution):
                 report.problem((*path, "distribution"), f"{source.distribution} is already the distribution of {other}")
         if source.mount.path == "/":
-            report.problem(("sources", name, "mount"), "a checkout cannot be mounted over the whole file system")
+            report.problem((*path, "mount"), "a checkout cannot be mounted over the whole file system")
 
 
 def _python_path(report: Report) -> None:
     entries = report.profile.python_path
-    mounted = report.profile.mounted_sources
+    mounted = {name: source for name, source in report.sources("mount", "package") if source.origin.kind == "checkout"}
     for number, entry in enumerate(entries):
         path = ("python_path", str(number))
         if entry in entries[:number]:
@@ -161,7 +161,7 @@ def _folded(distribution: str) -> str:
 def _packages(report: Report) -> None:
     pip = report.profile.pip
     protected = {_folded(name) for name in pip.protect}
-    sources = {_folded(source.distribution): name for name, source in report.profile.sources.items()}
+    sources = {_folded(source.distribution): name for name, source in report.sources("distribution")}
     for key in ("tools", "deps"):
         for number, requirement in enumerate(getattr(pip, key)):
             rest = requirement.lstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")

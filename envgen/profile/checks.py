@@ -7,7 +7,7 @@ from pathlib import Path
 
 from envgen.errors import Place, Problem
 from envgen.profile.bind import Binding
-from envgen.profile.model import Profile
+from envgen.profile.model import Profile, Source
 from envgen.profile.tree import MAP, PROJECT, Node
 
 Path_ = tuple[str, ...]
@@ -39,7 +39,15 @@ class Report:
 
     def is_broken(self, key: str) -> bool:
         """True when the value at ``key`` is missing or wrong, so that the profile holds a stand-in."""
-        return key in self._binding.broken or (self._binding.partial and key not in self.tree.items)
+        return key in self._binding.broken
+
+    def sources(self, *keys: str) -> list[tuple[str, Source]]:
+        """The sources of which all of ``keys`` are as the user wrote them."""
+        return [
+            (name, source)
+            for name, source in self.profile.sources.items()
+            if not any(self.is_broken(f"sources.{name}.{key}") for key in keys)
+        ]
 
     def _place(self, path: Path_, key: str, at_key: bool) -> Place:
         node = self.node(path)

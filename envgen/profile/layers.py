@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from envgen.errors import Place, Problem
-from envgen.profile.model import ORIGIN_KINDS
+from envgen.profile.model import ORIGIN_KINDS, Profile
 from envgen.profile.overrides import Override, join_path
+from envgen.profile.shape import RECORD, SEQUENCE, Shape, fields_of
 from envgen.profile.tree import LIST, MAP, NULL, Node, near
 
 # Mappings whose entries are whole things: an override may change an entry, never begin one.
@@ -204,16 +205,20 @@ def as_tree(path: Sequence[str], node: Node) -> Node:
     return node
 
 
-def list_in_the_way(tree: Node, path: Sequence[str]) -> Problem | None:
-    """A path that goes into a list or a scalar cannot be merged; say so where the override stands."""
-    node: Node | None = tree
-    for depth, part in enumerate(path[:-1], 1):
-        node = node.items.get(part) if node is not None and node.kind == MAP else None
-        if node is None:
+def list_in_the_way(path: Sequence[str]) -> Problem | None:
+    """A path that goes into a list cannot be merged: lists are replaced whole."""
+    shape: Shape | None = Shape(RECORD, Profile)
+    for depth, part in enumerate(path):
+        if shape is None:
             return None
-        if node.kind == LIST:
+        if shape.kind == SEQUENCE:
             whole = join_path(path[:depth])
             return Problem(f"{whole} is a list", None, f"replace it whole: {whole}=[a, b]")
+        if shape.kind == RECORD:
+            field = fields_of(shape.type).get(part)
+            shape = field.shape if field is not None else None
+        else:
+            shape = shape.inner
     return None
 
 

@@ -1,0 +1,247 @@
+"""What a file may be, before and beside its contents: bytes, size, place, patches, the local file."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from bad_project_files import BOMB, HEAD, SOURCE
+
+from envgen.__main__ import main
+from envgen.errors import Problem, ProjectError, UsageError
+from envgen.profile.load import find, load_project, select
+
+
+def project(folder: Path, text: str | bytes, local: str = "") -> Path:
+    file = folder / "envgen.yaml"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    if local:
+        (folder / "envgen.local.yaml").write_text(local)
+    return file
+
+
+def problems(file: Path) -> tuple[Problem, ...]:
+    with pytest.raises(ProjectError) as caught:
+        load_project(file=file)
+    return caught.value.problems
+
+
+def only(file: Path) -> Problem:
+    found = problems(file)
+    assert len(found) == 1, found
+    return found[0]
+
+
+def test_ten_megabytes_are_refused_before_they_are_parsed(tmp_path: Path) -> None:
+    file = project(tmp_path, HEAD + "# padding\n" * 1_000_000)
+    started = time.perf_counter()
+    assert "larger than 1 MiB" in only(file).message
+    assert time.perf_counter() - started < 1
+
+
+@pytest.mark.parametrize(
+    ("data", "offset", "line", "column"),
+    [
+        (HEAD.encode() + b"    description: caf\xe9\n", len(HEAD) + 20, 9, 21),
+        (b"\xff\xfev\x00", 0, 1, 1),
+        (b"\xef\xbb\xbfname: \xff\n", 9, 1, 7),
+        ("é: ".encode() + b"\x80", 4, 1, 4),
+    ],
+)
+def test_bytes_that_are_not_utf8(tmp_path: Path, data: bytes, offset: int, line: int, column: int) -> None:
+    problem = only(project(tmp_path, data))
+    assert f"offset {offset}" in problem.message
+    assert problem.place is not None
+    assert (problem.place.line, problem.place.column) == (line, column)
+    assert problem.hint
+
+
+def test_a_byte_order_mark_and_foreign_line_ends_are_fine(tmp_path: Path) -> None:
+    text = b"\xef\xbb\xbf" + (HEAD + "    description: caf\u00e9 \u2713\n").replace("\n", "\r\n").encode()
+    assert load_project(file=project(tmp_path, text)).project.profiles["dev"].description == "café ✓"
+
+
+def test_columns_count_characters_behind_a_byte_order_mark(tmp_path: Path) -> None:
+    problem = only(project(tmp_path, b"\xef\xbb\xbfnome: x\n" + HEAD.encode()))
+    assert problem.place is not None
+    assert (problem.place.line, problem.place.column) == (1, 1)
+
+
+def test_an_alias_is_a_copy(tmp_path: Path) -> None:
+    text = HEAD + "    env: {a: &a {X: 1}, b: *a}\n"
+    assert load_project(file=project(tmp_path, text)).project.profiles["dev"].env["b"] == {"X": "1"}
+
+
+def test_a_bomb_is_refused_quickly(tmp_path: Path) -> None:
+    started = time.perf_counter()
+    problems(project(tmp_path, BOMB))
+    assert time.perf_counter() - started < 3
+
+
+def test_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "-f", str(tmp_path / "no.yaml")]) == 2
+    assert "there is no such file" in capsys.readouterr().err
+
+
+def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
+    assert "is a folder" in only(tmp_path).message
+
+
+def test_nothing_found_upward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"no envgen\.yaml"):
+        find(tmp_path)
+    assert main(["config"]) == 2
+    assert "envgen init" in capsys.readouterr().err
+
+
+def test_the_file_is_found_upward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project(tmp_path, HEAD)
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    loaded = load_project()
+    assert loaded.project.root == tmp_path
+    project(tmp_path, HEAD + "    gpu: x\n")
+    place = problems_here()[0].place
+    assert place is not None
+    assert place.file == "../../envgen.yaml"
+
+
+def problems_here() -> tuple[Problem, ...]:
+    with pytest.raises(ProjectError) as caught:
+        load_project()
+    return caught.value.problems
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_an_unreadable_file(tmp_path: Path) -> None:
+    file = project(tmp_path, HEAD)
+    file.chmod(0)
+    assert "cannot be read" in only(file).message
+
+
+# --- patches ----------------------------------------------------------------------------------------------------------
+
+PATCHED = HEAD + "    sources: {vllm: " + SOURCE % "patches: vllm, origin: {checkout: ../v}" + "}\n"
+
+
+def patched(tmp_path: Path, series: str | None, **files: str) -> Path:
+    folder = tmp_path / "project" / "patches" / "vllm"
+    folder.mkdir(parents=True)
+    if series is not None:
+        (folder / "series").write_text(series)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return project(tmp_path / "project", PATCHED)
+
+
+def test_a_series_that_is_whole(tmp_path: Path) -> None:
+    file = patched(tmp_path, "# first\n\nfix -p1 # why\n", fix="--- a\n")
+    assert load_project(file=file).project.profiles["dev"].sources["vllm"].patches == "vllm"
+
+
+@pytest.mark.parametrize(
+    ("series", "message"),
+    [
+        (None, "has no file `series`"),
+        ("../../../secret.patch\n", "is not a file name"),
+        ("/etc/passwd\n", "is not a file name"),
+        ("..\n", "is not a file name"),
+        ("missing.patch\n", "there is no patches/vllm/missing.patch"),
+    ],
+)
+def test_a_series_that_is_not(tmp_path: Path, series: str | None, message: str) -> None:
+    (tmp_path / "secret.patch").write_text("x")
+    problem = only(patched(tmp_path, series))
+    assert message in problem.message
+    assert problem.place is not None
+    assert problem.place.key == "sources.vllm.patches"
+
+
+def test_a_patch_that_links_out(tmp_path: Path) -> None:
+    (tmp_path / "secret.patch").write_text("x")
+    file = patched(tmp_path, "out.patch\n")
+    (tmp_path / "project/patches/vllm/out.patch").symlink_to(tmp_path / "secret.patch")
+    assert "link that leaves the project" in only(file).message
+
+
+def test_a_folder_of_patches_that_links_out(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "series").write_text("")
+    (tmp_path / "project" / "patches").mkdir(parents=True)
+    (tmp_path / "project/patches/vllm").symlink_to(elsewhere)
+    assert "link that leaves the project" in only(project(tmp_path / "project", PATCHED)).message
+
+
+def test_an_encoding_that_links_out(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x")
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "o").symlink_to(tmp_path / "secret")
+    text = HEAD + "    tiktoken: {encodings: {o: {url: https://h/o, sha256: " + "a" * 64 + ", file: o}}}\n"
+    assert "link that leaves the project" in only(project(folder, text)).message
+
+
+# --- the local file ---------------------------------------------------------------------------------------------------
+
+MOUNTED = HEAD + "    sources: {vllm: " + SOURCE % "origin: {checkout: ../v}" + "}\n"
+
+
+def test_the_local_file_may_name_places_of_the_machine(tmp_path: Path) -> None:
+    local = "defaults: {sources: {vllm: {origin: {checkout: /home/me/vllm}}}}\nprofiles: {dev: {gpu: none}}\n"
+    file = project(tmp_path, MOUNTED, local)
+    profile = load_project(file=file).project.profiles["dev"]
+    assert str(profile.sources["vllm"].origin.checkout) == "/home/me/vllm"
+    assert profile.gpu.value == "none"
+    assert str(load_project(file=file, local=False).project.profiles["dev"].sources["vllm"].origin.checkout) == "../v"
+
+
+@pytest.mark.parametrize(
+    ("local", "message", "hint"),
+    [
+        ("name: x\n", "unknown key", "known: version, defaults, profiles"),
+        ("services: {}\n", "unknown key", "below `defaults:`"),
+        ("profiles: {dve: {}}\n", "there is no profile 'dve' to change", "did you mean `dev`?"),
+        ("profiles: {dev: {extends: prod}}\n", "cannot change what a profile extends", ""),
+        ("profiles: {dev: {gpu: x}}\n", "expected one of auto", ""),
+        ("version: 2\n", "expected 1", ""),
+        ("", "is empty", ""),
+        ("a: [\n", "is not YAML", ""),
+    ],
+)
+def test_a_bad_local_file(tmp_path: Path, local: str, message: str, hint: str) -> None:
+    file = project(tmp_path, MOUNTED, local or "\n")
+    problem = only(file)
+    assert message in problem.message
+    assert hint in problem.hint
+    assert problem.place is not None
+    assert problem.place.file.endswith("envgen.local.yaml")
+
+
+def test_problems_of_both_files_come_together(tmp_path: Path) -> None:
+    found = problems(project(tmp_path, MOUNTED + "    ipc: x\n", "profiles: {dev: {gpu: x}}\n"))
+    assert len(found) == 2
+
+
+def test_a_production_profile_does_not_look_at_local_checkouts(tmp_path: Path) -> None:
+    git = SOURCE % "origin: {git: https://h/x, ref: main}"
+    text = HEAD.replace("development", "production") + "    sources: {vllm: " + git + "}\n"
+    file = project(tmp_path, text, "defaults: {sources: {vllm: {origin: {checkout: /home/me/vllm}}}}\n")
+    loaded = load_project(file=file)
+    assert loaded.project.profiles["dev"].sources["vllm"].origin.kind == "git"
+    assert len(loaded.warnings) == 1
+    assert "the checkout of vllm is not used" in loaded.warnings[0]
+
+
+def test_select(tmp_path: Path) -> None:
+    loaded = load_project(file=project(tmp_path, HEAD))
+    assert select(loaded.project, None).name == "dev"
+    with pytest.raises(UsageError) as caught:
+        select(loaded.project, "dve")
+    assert caught.value.problems[0].hint == "did you mean `dev`?"
