@@ -28,26 +28,18 @@ def command(session: Session, service: str | None, throw_away: bool, strict: boo
       envgen doctor serve --strict
       envgen doctor -p prod --run --json
     """
-    from envgen.doctor import expectation, report, run
     from envgen.doctor.gather import Wish, gather
-    from envgen.doctor.model import Severity
     from envgen.engine.docker import connect
-    from envgen.errors import ExitCode
 
     project, profile = session.loaded().project, session.profile()
     _known_service(profile.services, service)
-    wish = Wish(
-        profile,
-        project.root,
-        service,
-        throw_away=throw_away,
-        mounts=lambda engine: expectation.mounts(profile, project.root, engine),
-        env=lambda name: expectation.service_env(profile, name),
-        digest=lambda: expectation.image_digest(profile, project.root),
-        max_jobs=profile.build.max_jobs.count,
-        project_file=project.file.name,
-    )
+    wish = Wish(profile, project.root, service, throw_away, profile.build.max_jobs.count, project.file.name)
     context, extra = gather(wish, connect)
+
+    from envgen.doctor import report, run
+    from envgen.doctor.model import Severity
+    from envgen.errors import ExitCode
+
     found = run.examine(context, extra)
     if as_json:
         print_json(report.as_data(found))

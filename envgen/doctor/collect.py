@@ -1,17 +1,21 @@
-"""From a profile to the probe's request, through one exec, to typed facts or to the reason why there are none."""
+"""From a profile to the probe's request, and from what its exec gave back to typed facts or the reason for none.
+
+Asking must start early and reading comes late, so what only reading needs is imported there.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from envgen.doctor.evidence import BadDocument, Probe, read_document
-from envgen.doctor.model import Trouble
 from envgen.errors import EnvgenError
 
 if TYPE_CHECKING:
+    from envgen.doctor.evidence import Probe
+    from envgen.doctor.model import Trouble
+    from envgen.engine.base import ExecResult
     from envgen.profile.model import Profile
 
 PARTS = ("probe_facts.py", "probe_scripts.py", "probe.py")
@@ -21,20 +25,6 @@ TIMEOUT = 30  # seconds; the probe itself gives up after 10
 DATA = ("csrc", "include", "cutlass", "spdlog")  # what FlashInfer's JIT compiles from
 ALSO = ("flashinfer_jit_cache", "flashinfer_cubin")
 DISTRIBUTIONS = ("torch", "triton", "flashinfer-cubin", "flashinfer-jit-cache", "apache-tvm-ffi", "nvidia-*")
-
-
-class Answer(Protocol):
-    """What an exec gives back (engine.base.ExecResult)."""
-
-    @property
-    def code(self) -> int: ...
-    @property
-    def stdout(self) -> bytes: ...
-    @property
-    def stderr(self) -> bytes: ...
-
-
-Execute = Callable[[Sequence[str], bytes], Answer]  # argv, stdin
 
 
 def probe_text() -> bytes:
@@ -86,28 +76,30 @@ def program(profile: Profile) -> str:
     return profile.base.python if "/" not in profile.base.python else "python3"
 
 
-def run_probe(execute: Execute, python: str, asked: dict[str, Any]) -> tuple[Probe | None, Trouble | None]:
-    """Run the probe once. Exactly one of the two results is there."""
-    try:
-        answer = execute([python, "-", json.dumps(asked)], probe_text())
-    except EnvgenError as error:
-        return None, Trouble("the probe could not be run", str(error).splitlines()[0][:300])
+def argv(profile: Profile, service: str, *, paths: Iterable[str] | None = None) -> list[str]:
+    """What is executed in the container; the probe's text goes to its stdin."""
+    return [program(profile), "-", json.dumps(request(profile, service, paths=paths))]
+
+
+def read(answer: ExecResult | EnvgenError, python: str) -> tuple[Probe | None, Trouble | None]:
+    """What the exec gave back, as facts or as the reason why there are none: exactly one of the two."""
+    from envgen.doctor.evidence import BadDocument, read_document
+    from envgen.doctor.model import Trouble
+
+    if isinstance(answer, EnvgenError):
+        return None, Trouble("the probe could not be run", str(answer).splitlines()[0][:300])
     try:
         probe = read_document(answer.stdout)
     except BadDocument as problem:
         return None, Trouble("the probe's document can't be read", str(problem)[:300])
     if probe is not None:
         return probe, None
-    return None, _trouble(python, answer)
-
-
-def _trouble(python: str, answer: Answer) -> Trouble:
-    """No document: why?"""
     said = (answer.stderr or answer.stdout)[-2000:].decode("utf-8", "replace").strip().splitlines()
     last = said[-1][:300] if said else "nothing was printed"
     if answer.code in (126, 127):
-        return Trouble(f"the container has no {python}", last)
+        return None, Trouble(f"the container has no {python}", last)
     if answer.code == 137:
-        return Trouble("the probe was killed", f"exit code 137 (out of memory, or the container was stopped); {last}")
-    size = len(answer.stdout)
-    return Trouble("the probe brought no document back", f"exit code {answer.code}, {size} bytes of output; {last}")
+        seen = f"exit code 137 (out of memory, or the container was stopped); {last}"
+        return None, Trouble("the probe was killed", seen)
+    seen = f"exit code {answer.code}, {len(answer.stdout)} bytes of output; {last}"
+    return None, Trouble("the probe brought no document back", seen)

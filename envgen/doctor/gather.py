@@ -1,28 +1,25 @@
 """Collect everything that the checks judge: engine, host, image, container and the probe.
 
-The probe's exec takes the longest, so it starts as soon as the container is known; all else is collected meanwhile.
+The probe's exec takes the longest, so it starts as soon as the container is known. Everything else is done meanwhile,
+imports included: that is why this module's own imports are few.
 """
 
 from __future__ import annotations
 
-import shutil
-import socket
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from envgen.doctor import collect
-from envgen.doctor.evidence import Probe
-from envgen.doctor.model import Context, Finding, Host, Remedy, Trouble, error
 from envgen.errors import EngineError, EnvgenError
 
 if TYPE_CHECKING:
-    from envgen.engine.base import Container, Engine, Mount
+    from envgen.doctor.model import Context, Finding
+    from envgen.engine.base import Container, Engine, ExecResult
     from envgen.profile.model import Profile
 
-T = TypeVar("T")
 Connect = Callable[[], "Engine"]
 
 
@@ -34,11 +31,34 @@ class Wish:
     root: Path
     service: str | None = None
     throw_away: bool = False  # start one when nothing runs
-    mounts: Callable[[Engine], Sequence[Mount]] = lambda _engine: ()  # what Compose would mount
-    env: Callable[[str], Mapping[str, str]] = lambda _service: {}  # what the profile gives a service
-    digest: Callable[[], str] = lambda: ""  # of the image that the profile would render now
     max_jobs: int | None = None
     project_file: str = "envgen.yaml"
+
+
+class Later:
+    """An exec that runs in a thread; what goes wrong with it is its result."""
+
+    def __init__(self, ask: Callable[[], ExecResult]) -> None:
+        self._ask = ask
+        self._answer: ExecResult | EnvgenError | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self._answer = attempt(self._ask)
+
+    def result(self) -> ExecResult | EnvgenError:
+        """Wait for the end."""
+        self._thread.join()
+        return self._answer or EngineError("the probe ended in a defect of envgen")
+
+
+def attempt(ask: Callable[[], ExecResult]) -> ExecResult | EnvgenError:
+    """The result, or the error as a value."""
+    try:
+        return ask()
+    except EnvgenError as error:
+        return error
 
 
 def choose_service(profile: Profile, wanted: str | None) -> str:
@@ -59,112 +79,57 @@ def choose_container(containers: Sequence[Container], wanted: str | None) -> Con
 
 def gather(wish: Wish, connect: Connect) -> tuple[Context, list[Finding]]:
     """Everything there is to know. What can't be had becomes a finding, and the rest goes on."""
-    profile = wish.profile
-    service = choose_service(profile, wish.service)
-    context = Context(profile, service, project_file=wish.project_file)
     try:
         engine = connect()
-        containers = engine.containers(project=profile.compose_name, all=True)
+        containers = engine.containers(project=wish.profile.compose_name, all=True)
     except EngineError as problem:
-        said = problem.problems[0]
-        cure = Remedy(said.hint.splitlines()[0] if said.hint else "docker version")
-        finding = replace(
-            error("no Docker Engine to ask", said.message, "a running Docker Engine", cure), check="host.docker"
-        )
-        return replace(context, host=host_facts("", (), wish)), [finding]
+        return _without_engine(wish, problem)
     container = choose_container(containers, wish.service)
-    context = replace(context, service=container.service if container else service, container=container)
-    with ThreadPoolExecutor(2) as pool:
-        probing = pool.submit(_probe, wish, context, engine)
-        context = _around(wish, context, engine, containers, pool)
-        probe, trouble, throw_away = probing.result()
-    return replace(context, probe=probe, trouble=trouble, is_throw_away=throw_away), []
-
-
-def _around(
-    wish: Wish, context: Context, engine: Engine, containers: Sequence[Container], pool: ThreadPoolExecutor
-) -> Context:
-    """The facts that are collected while the probe runs."""
-    digest: Future[str] = pool.submit(wish.digest)
-    info = _try(engine.info)
-    image = _try(lambda: engine.image(wish.profile.image_name))
-    running = {one.service for one in containers if one.state == "running"}
-    ports = tuple(
-        mapping.host
-        for name, service in wish.profile.services.items()
-        if name not in running
-        for mapping in service.ports
-    )
-    host = host_facts(info.data_root if info else "", ports, wish)
-    env = wish.env(context.service)
-    return replace(context, engine=info, image=image, host=host, env=env, digest=_try(digest.result) or "")
-
-
-def _try(ask: Callable[[], T]) -> T | None:
-    """A fact that can't be had is None."""
-    try:
-        return ask()
-    except EnvgenError:
-        return None
-
-
-def _probe(wish: Wish, context: Context, engine: Engine) -> tuple[Probe | None, Trouble | None, bool]:
-    """Inside the running container, else, when that was asked for, inside a throw-away one. The last: was it one?"""
-    python, profile, container = collect.program(wish.profile), wish.profile, context.container
+    service = container.service if container else choose_service(wish.profile, wish.service)
+    python, later = collect.program(wish.profile), None
     if container is not None and container.state == "running":
-        asked = collect.request(profile, context.service)
+        asked, name = collect.argv(wish.profile, service), container.id
+        later = Later(lambda: engine.exec(name, asked, stdin=collect.probe_text(), timeout=collect.TIMEOUT))
+    # From here on the probe is under way.
+    from envgen.doctor import surroundings
 
-        def execute(argv: Sequence[str], stdin: bytes) -> collect.Answer:
-            return engine.exec(container.id, argv, stdin=stdin, timeout=collect.TIMEOUT)
+    facts = surroundings.look(wish, service, containers, connect)
+    import envgen.doctor.report  # noqa: F401  (what comes next needs it; importing it now costs no time)
 
-        return (*collect.run_probe(execute, python, asked), False)
-    if not wish.throw_away or _try(lambda: engine.image(profile.image_name)) is None:
-        return None, None, False
-    mounts = tuple(wish.mounts(engine))
-    asked = collect.request(profile, context.service, paths=[mount.target for mount in mounts])
-    env = {**wish.env(context.service)}
+    answer = later.result() if later else None
+    throw_away = later is None and wish.throw_away and facts["image"] is not None
+    if throw_away:
+        answer = attempt(lambda: _throw_away(wish, service, facts["env"], engine))
+    probe, trouble = collect.read(answer, python) if answer is not None else (None, None)
+    from envgen.doctor.model import Context
 
-    def execute_once(argv: Sequence[str], stdin: bytes) -> collect.Answer:
-        name = profile.image_name
-        return engine.run_once(name, argv, stdin=stdin, mounts=mounts, env=env, network="none", timeout=collect.TIMEOUT)
-
-    return (*collect.run_probe(execute_once, python, asked), True)
-
-
-# --- this machine ----------------------------------------------------------------------------------------------------
+    found = Context(wish.profile, service, project_file=wish.project_file, container=container, probe=probe,
+                    trouble=trouble, is_throw_away=throw_away, **facts)  # fmt: skip
+    return found, []
 
 
-def host_facts(data_root: str, ports: Sequence[int], wish: Wish) -> Host:
-    """Facts that cost nothing: two files, two system calls, and a look at the ports."""
-    return Host(
-        memory_available=_memory_available(),
-        disk_path=data_root,
-        disk_free=_disk_free(data_root),
-        busy_ports=tuple((port, "another program of this machine") for port in dict.fromkeys(ports) if _is_busy(port)),
-        max_jobs=wish.max_jobs,
-    )
+def _throw_away(wish: Wish, service: str, env: Mapping[str, str], engine: Engine) -> ExecResult:
+    """The probe in a container of its own, with what Compose would mount. Not in a thread: it handles signals."""
+    from envgen.doctor.expectation import mounts
+
+    mounted = mounts(wish.profile, wish.root, engine)
+    asked = collect.argv(wish.profile, service, paths=[mount.target for mount in mounted])
+    name, text = wish.profile.image_name, collect.probe_text()
+    return engine.run_once(name, asked, stdin=text, mounts=mounted, env=env, network="none", timeout=collect.TIMEOUT)
 
 
-def _memory_available() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+def _without_engine(wish: Wish, problem: EngineError) -> tuple[Context, list[Finding]]:
+    """The sentence of the engine's room as a finding, and what can be told of this machine alone."""
+    import re
+    from dataclasses import replace
 
+    from envgen.doctor import surroundings
+    from envgen.doctor.model import Context, Remedy, error
 
-def _disk_free(path: str) -> int | None:
-    try:
-        return shutil.disk_usage(path).free if path else None
-    except OSError:
-        return None  # the engine is on another machine
-
-
-def _is_busy(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("0.0.0.0", port))
-        except OSError:
-            return True
-    return False
+    said = problem.problems[0]
+    quoted = re.search(r"`([^`\n]+)`", said.hint)
+    cure = Remedy(quoted[1] if quoted else "docker version")
+    finding = error("no Docker Engine to ask", said.message, "a running Docker Engine", cure)
+    context = Context(wish.profile, choose_service(wish.profile, wish.service), project_file=wish.project_file,
+                      host=surroundings.host_facts("", (), wish.max_jobs))  # fmt: skip
+    return context, [replace(finding, check="host.docker")]

@@ -31,6 +31,12 @@ def up(context: Context) -> Remedy:
     return envgen(context, "up", context.service)
 
 
+def renew(context: Context) -> Remedy:
+    """What brings the container to what the profile says: variables like PYTHONPATH are the image's own."""
+    digest = context.image.labels.get("dev.envgen.render", "") if context.image else ""
+    return up(context) if digest and digest == context.digest else build(context)
+
+
 def recreate(context: Context) -> Remedy:
     return envgen(context, "restart", context.service)
 

@@ -61,7 +61,8 @@ def variables(context: Context) -> list[Finding]:
     wrong = [name for name, value in sorted(context.env.items()) if not _agrees(name, actual.get(name), value)]
     if not wrong:
         return [ok(f"all {len(context.env)} variables of the profile are set")]
-    seen = "; ".join(shown(name, actual.get(name)) for name in wrong)
-    expected = "; ".join(shown(name, context.env[name]) for name in wrong)
+    some, rest = wrong[:5], f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+    seen = "; ".join(shown(name, actual.get(name)) for name in some) + rest
+    expected = "; ".join(shown(name, context.env[name]) for name in some) + rest
     title = f"{len(wrong)} variable{'s' * (len(wrong) > 1)} of the container differ from the profile"
-    return [warning(title, seen, expected, remedies.up(context), names=wrong)]
+    return [warning(title, seen, expected, remedies.renew(context), names=wrong)]

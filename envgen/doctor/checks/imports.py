@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Case(Enum):
     """What went wrong; the value is the words of the title."""
 
-    TRAP = "imports as an empty namespace package"
+    TRAP = "the namespace-package trap: an empty package is imported"
     LEFTOVERS = "leftovers of an uninstalled wheel hide the package"
     WHEEL = "an installed wheel is imported, not the mounted checkout"
     OTHER_COPY = "another copy is imported, not the mounted checkout"
@@ -153,7 +153,7 @@ def cure(wrong: Wrong, name: str, source: Source, context: Context, probe: Probe
         if lacks_mount_in_profile(source, context):
             return remedies.python_path(context)
         if str(source.mount) not in probe.python_path:
-            return remedies.up(context)  # the profile is right, the container was made before
+            return remedies.renew(context)  # the profile is right, the container was made before
         return remedies.install(context, name, source)
     if wrong.entry is not None and wrong.entry in [str(entry) for entry in context.profile.python_path]:
         return remedies.python_path(context, without=[wrong.entry])

@@ -149,7 +149,10 @@ def _several(name: str, source: Source, mine: list[Distribution], context: Conte
     if not others:
         return []
     both = "; ".join(f"{one.version or '?'} in {one.metadata}" for one in mine)
-    drop = next((one for one in mine if one.kind == "egg-info" and below(one.location, own)), others[-1])
+    # What goes: metadata that no pip wrote, else the checkout's stale one, else the one that is read first.
+    stale = [one for one in mine if one.kind == "dist-info" and not one.record]
+    stale += [one for one in mine if one.kind == "egg-info" and below(one.location, own)]
+    drop = (stale or mine)[0]
     cure = remedies.inside(context, "rm", "-r", drop.metadata)
     versions = len({one.version for one in mine}) > 1
     make = error if versions and len(installed) > 1 else warning
