@@ -10,65 +10,37 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from envgen.profile.model_services import ArgValue as ArgValue
+from envgen.profile.model_services import Health as Health
+from envgen.profile.model_services import Ready as Ready
+from envgen.profile.model_services import Service as Service
+from envgen.profile.model_sources import ORIGIN_KINDS as ORIGIN_KINDS
+from envgen.profile.model_sources import Install as Install
+from envgen.profile.model_sources import Origin as Origin
+from envgen.profile.model_sources import Source as Source
 from envgen.profile.patterns import (
     APT_NAME,
-    COMMAND,
     DISTRIBUTION,
     DOCKERFILE,
     ENV_NAME,
-    FLAG,
-    GIT_REF,
-    GIT_URL,
     HTTP_URL,
     IPC,
-    MODULE,
     NAME,
     PROGRAM,
     REQUIREMENT,
-    RESTART,
     SHA256,
     ULIMIT,
-    URL_PATH,
 )
-from envgen.profile.record import MISSING, Key
-from envgen.profile.values import (
-    ByteSize,
-    ContainerPath,
-    CudaArchList,
-    Duration,
-    HostPath,
-    ImageRef,
-    MaxJobs,
-    Pin,
-    PortMapping,
-)
+from envgen.profile.record import EMPTY as EMPTY
+from envgen.profile.record import key as key
+from envgen.profile.values import ByteSize, ContainerPath, CudaArchList, HostPath, ImageRef, MaxJobs
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
 else:
     from envgen.profile.record import dataclass
-
-EMPTY: Mapping[str, Any] = MappingProxyType({})
-
-
-def key(
-    doc: str,
-    default: Any = MISSING,
-    *,
-    names: str = "",
-    item: str = "",
-    low: int | None = None,
-    high: int | None = None,
-) -> Any:
-    """A documented field; without ``default`` the key is required.
-
-    ``names`` = regular expression for the keys of a mapping; ``item`` = for each string of a list (or the string
-    itself); ``low`` and ``high`` bound a number.
-    """
-    return Key(doc, default, names, item, low, high)
 
 
 class Mode(Enum):
@@ -163,55 +135,6 @@ class Tiktoken:
     encodings: Mapping[str, Encoding] = key("One entry a vocabulary: o200k_base, ...", EMPTY, names=NAME)
 
 
-ORIGIN_KINDS = ("git", "pypi", "wheel", "checkout")
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a source comes from: one of ``git`` (and ``ref`` or ``pull``), ``pypi``, ``wheel``, ``checkout``."""
-
-    git: str | None = key("Address of a git repository; with ref or pull.", None, item=GIT_URL)
-    ref: str | None = key("A branch, tag or commit.", None, item=GIT_REF)
-    pull: int | None = key("The number of a pull request on GitHub.", None, low=1, high=9_999_999)
-    pypi: Pin | None = key("A source distribution on the package index, at an exact version.", None)
-    wheel: Pin | None = key("A built wheel on the package index, at an exact version: nothing is compiled.", None)
-    checkout: HostPath | None = key("A checkout on this machine, mounted (development only).", None)
-
-    @property
-    def kind(self) -> str:
-        """``git``, ``pypi``, ``wheel`` or ``checkout``."""
-        return next((kind for kind in ORIGIN_KINDS if getattr(self, kind) is not None), "checkout")
-
-    @property
-    def git_ref(self) -> str:
-        """What ``git fetch`` is asked for; empty unless ``kind`` is ``git``."""
-        return f"refs/pull/{self.pull}/head" if self.pull is not None else self.ref or ""
-
-
-@dataclass(frozen=True)
-class Install:
-    requires: tuple[str, ...] = key("What must be installed before it can be built.", (), item=REQUIREMENT)
-    env: Mapping[str, str] = key("Variables for its build alone.", EMPTY, names=ENV_NAME)
-    prepare: tuple[str, ...] = key("A command to run in the source before it is built, one word an item.", ())
-    dependencies: bool = key("Also install what it depends on (never what pip.protect names).", False)
-
-
-@dataclass(frozen=True)
-class Source:
-    origin: Origin = key("Where it comes from.")
-    package: str = key("The name that Python imports.", item=MODULE)
-    distribution: str = key("The name that pip knows.", item=DISTRIBUTION)
-    mount: ContainerPath = key("Where its checkout lies in the container.")
-    submodules: bool = key("Fetch its git submodules.", True)
-    patches: str | None = key(
-        "The folder below patches/ whose series is applied (never to a mounted checkout).", None, item=NAME
-    )
-    console_scripts: tuple[str, ...] = key(
-        "Commands that it installs; doctor checks what they import.", (), item=COMMAND
-    )
-    install: Install = key("How it is built and installed.", Install())
-
-
 @dataclass(frozen=True)
 class Cache:
     path: ContainerPath = key("Where the container sees it.")
@@ -222,63 +145,6 @@ class Cache:
 class Ulimit:
     soft: int = key("The soft limit; -1 = unlimited.", low=-1)
     hard: int = key("The hard limit; -1 = unlimited.", low=-1)
-
-
-@dataclass(frozen=True)
-class Health:
-    """How Docker itself watches the service: ``command`` or ``http``."""
-
-    http: str | None = key("A path that must answer 200, such as /health.", None, item=URL_PATH)
-    port: int = key("The port inside the container, for http.", 8000, low=1, high=65535)
-    command: tuple[str, ...] = key("A command that must end with 0, one word an item.", ())
-    interval: Duration = key("Time between checks.", Duration(10))
-    timeout: Duration = key("A check that takes longer has failed.", Duration(10))
-    retries: int = key("Failures in a row that make it unhealthy.", 3, low=1, high=100)
-    start_period: Duration = key("Failures in this time don't count.", Duration(1800))
-
-
-@dataclass(frozen=True)
-class Ready:
-    """What `envgen up` waits for after Docker calls the container healthy."""
-
-    timeout: Duration = key("Give up after this long.", Duration(3600))
-    model: str | None = key("A name that /v1/models must list, and that must complete a prompt.", None)
-    port: int | None = key("The container's port that answers HTTP; it must be published.", None, low=1, high=65535)
-
-
-ArgValue = bool | str | tuple[str, ...]  # bind.py knows this alias by its name
-
-
-@dataclass(frozen=True)
-class Service:
-    command: tuple[str, ...] = key("The program and its positional words, one word an item.")
-    args: Mapping[str, ArgValue] = key(
-        "Flags without their dashes. true: the bare flag; false: left out; a list: several words; a mapping: JSON.",
-        EMPTY,
-        names=FLAG,
-    )
-    env_groups: tuple[str, ...] | None = key("Which of the groups in use it gets; unset: all of them.", None, item=NAME)
-    env: Mapping[str, str] = key("Variables for this service alone.", EMPTY, names=ENV_NAME)
-    ports: tuple[PortMapping, ...] = key("Published ports.", ())
-    working_dir: ContainerPath | None = key("The folder it starts in.", None)
-    interactive: bool = key("Keep a terminal open (a shell service).", False)
-    restart: str = key("no, or on-failure:N. `always` would wedge a host with unified memory.", "no", item=RESTART)
-    health: Health | None = key("Docker's health check.", None)
-    ready: Ready | None = key("What `envgen up` waits for.", None)
-
-    @property
-    def argv(self) -> tuple[str, ...]:
-        """The whole command: words, then flags in the order of the file."""
-        words = list(self.command)
-        for name, value in self.args.items():
-            flag = f"--{name}" if len(name) > 1 else f"-{name}"
-            if value is True:
-                words.append(flag)
-            elif isinstance(value, tuple):
-                words += [flag, *value]
-            elif value is not False:
-                words += [flag, value]
-        return tuple(words)
 
 
 @dataclass(frozen=True)

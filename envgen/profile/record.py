@@ -8,7 +8,8 @@ serve them all. A type checker sees the standard decorator (see the imports of `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 
@@ -38,6 +39,26 @@ class Key:
 
 def _constant(value: Any) -> Callable[[], Any]:
     return lambda: value
+
+
+EMPTY: Mapping[str, Any] = MappingProxyType({})
+
+
+def key(
+    doc: str,
+    default: Any = MISSING,
+    *,
+    names: str = "",
+    item: str = "",
+    low: int | None = None,
+    high: int | None = None,
+) -> Any:
+    """A documented field; without ``default`` the key is required.
+
+    ``names`` = regular expression for the keys of a mapping; ``item`` = for each string of a list (or the string
+    itself); ``low`` and ``high`` bound a number.
+    """
+    return Key(doc, default, names, item, low, high)
 
 
 class _LazyFields:

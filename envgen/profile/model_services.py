@@ -1,0 +1,72 @@
+"""Services in the model of a project file: what runs, and how one tells that it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from envgen.profile.patterns import ENV_NAME, FLAG, NAME, RESTART, URL_PATH
+from envgen.profile.record import EMPTY, key
+from envgen.profile.values import ContainerPath, Duration, PortMapping
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from envgen.profile.record import dataclass
+
+
+@dataclass(frozen=True)
+class Health:
+    """How Docker itself watches the service: ``command`` or ``http``."""
+
+    http: str | None = key("A path that must answer 200, such as /health.", None, item=URL_PATH)
+    port: int = key("The port inside the container, for http.", 8000, low=1, high=65535)
+    command: tuple[str, ...] = key("A command that must end with 0, one word an item.", ())
+    interval: Duration = key("Time between checks.", Duration(10))
+    timeout: Duration = key("A check that takes longer has failed.", Duration(10))
+    retries: int = key("Failures in a row that make it unhealthy.", 3, low=1, high=100)
+    start_period: Duration = key("Failures in this time don't count.", Duration(1800))
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What `envgen up` waits for after Docker calls the container healthy."""
+
+    timeout: Duration = key("Give up after this long.", Duration(3600))
+    model: str | None = key("A name that /v1/models must list, and that must complete a prompt.", None)
+    port: int | None = key("The container's port that answers HTTP; it must be published.", None, low=1, high=65535)
+
+
+ArgValue = bool | str | tuple[str, ...]  # bind.py knows this alias by its name
+
+
+@dataclass(frozen=True)
+class Service:
+    command: tuple[str, ...] = key("The program and its positional words, one word an item.")
+    args: Mapping[str, ArgValue] = key(
+        "Flags without their dashes. true: the bare flag; false: left out; a list: several words; a mapping: JSON.",
+        EMPTY,
+        names=FLAG,
+    )
+    env_groups: tuple[str, ...] | None = key("Which of the groups in use it gets; unset: all of them.", None, item=NAME)
+    env: Mapping[str, str] = key("Variables for this service alone.", EMPTY, names=ENV_NAME)
+    ports: tuple[PortMapping, ...] = key("Published ports.", ())
+    working_dir: ContainerPath | None = key("The folder it starts in.", None)
+    interactive: bool = key("Keep a terminal open (a shell service).", False)
+    restart: str = key("no, or on-failure:N. `always` would wedge a host with unified memory.", "no", item=RESTART)
+    health: Health | None = key("Docker's health check.", None)
+    ready: Ready | None = key("What `envgen up` waits for.", None)
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The whole command: words, then flags in the order of the file."""
+        words = list(self.command)
+        for name, value in self.args.items():
+            flag = f"--{name}" if len(name) > 1 else f"-{name}"
+            if value is True:
+                words.append(flag)
+            elif isinstance(value, tuple):
+                words += [flag, *value]
+            elif value is not False:
+                words += [flag, value]
+        return tuple(words)

@@ -1,0 +1,63 @@
+"""Sources in the model of a project file: where each comes from, and how it is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from envgen.profile.patterns import COMMAND, DISTRIBUTION, ENV_NAME, GIT_REF, GIT_URL, MODULE, NAME, REQUIREMENT
+from envgen.profile.record import EMPTY, key
+from envgen.profile.values import ContainerPath, HostPath, Pin
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from envgen.profile.record import dataclass
+
+ORIGIN_KINDS = ("git", "pypi", "wheel", "checkout")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a source comes from: one of ``git`` (and ``ref`` or ``pull``), ``pypi``, ``wheel``, ``checkout``."""
+
+    git: str | None = key("Address of a git repository; with ref or pull.", None, item=GIT_URL)
+    ref: str | None = key("A branch, tag or commit.", None, item=GIT_REF)
+    pull: int | None = key("The number of a pull request on GitHub.", None, low=1, high=9_999_999)
+    pypi: Pin | None = key("A source distribution on the package index, at an exact version.", None)
+    wheel: Pin | None = key("A built wheel on the package index, at an exact version: nothing is compiled.", None)
+    checkout: HostPath | None = key("A checkout on this machine, mounted (development only).", None)
+
+    @property
+    def kind(self) -> str:
+        """``git``, ``pypi``, ``wheel`` or ``checkout``."""
+        return next((kind for kind in ORIGIN_KINDS if getattr(self, kind) is not None), "checkout")
+
+    @property
+    def git_ref(self) -> str:
+        """What ``git fetch`` is asked for; empty unless ``kind`` is ``git``."""
+        return f"refs/pull/{self.pull}/head" if self.pull is not None else self.ref or ""
+
+
+@dataclass(frozen=True)
+class Install:
+    requires: tuple[str, ...] = key("What must be installed before it can be built.", (), item=REQUIREMENT)
+    env: Mapping[str, str] = key("Variables for its build alone.", EMPTY, names=ENV_NAME)
+    prepare: tuple[str, ...] = key("A command to run in the source before it is built, one word an item.", ())
+    dependencies: bool = key("Also install what it depends on (never what pip.protect names).", False)
+
+
+@dataclass(frozen=True)
+class Source:
+    origin: Origin = key("Where it comes from.")
+    package: str = key("The name that Python imports.", item=MODULE)
+    distribution: str = key("The name that pip knows.", item=DISTRIBUTION)
+    mount: ContainerPath = key("Where its checkout lies in the container.")
+    submodules: bool = key("Fetch its git submodules.", True)
+    patches: str | None = key(
+        "The folder below patches/ whose series is applied (never to a mounted checkout).", None, item=NAME
+    )
+    console_scripts: tuple[str, ...] = key(
+        "Commands that it installs; doctor checks what they import.", (), item=COMMAND
+    )
+    install: Install = key("How it is built and installed.", Install())
