@@ -31,9 +31,7 @@ def command() -> None:
 
 
 version_option = click.option("--version", "version", metavar="V", help="Only this FlashInfer version, as listed.")
-arch_option = click.option(
-    "--arch", metavar="A", help="Only this arch: 12.1a or 121a; `none`: modules without an arch."
-)
+arch_option = click.option("--arch", metavar="A", help="Only this arch: 12.1a or 121a; `none`: without one.")
 
 
 @command.command("list", context_settings=HELP)
@@ -138,7 +136,7 @@ def _print_inventory(inventory: Inventory) -> None:
     if not inventory.modules:
         click.echo("no compiled modules" if inventory.exists else "no compiled modules: there is no cache yet")
     else:
-        rows = [("VERSION", "ARCH", "MODULE", "SIZE", "OBJECTS", "AGE", "STATE")]
+        rows: list[tuple[str, ...]] = [("VERSION", "ARCH", "MODULE", "SIZE", "OBJECTS", "AGE", "STATE")]
         rows += [_row(module) for module in inventory.modules]
         _print_table(rows, right=(3, 4, 5))
         total = sum(module.bytes for module in inventory.modules)
@@ -186,9 +184,7 @@ def _print_cleared(cleared: Cleared) -> None:
         if item.gone or cleared.dry_run:
             click.echo(f"{verb} {_visible(item.path)}, {_size(item.bytes)} in {item.files} files")
     for kept in cleared.kept:
-        click.echo(
-            f"kept {_visible(kept.path)}: {_names(kept.kept_for)} compile{'s' * (len(kept.kept_for) == 1)} it too"
-        )
+        click.echo(f"kept {_visible(kept.path)}: also compiled by {_names(kept.kept_for)}")
     for gone in cleared.vanished:
         progress(f"{_visible(gone.name)} was gone already")
     if cleared.leftovers.count:
@@ -208,9 +204,7 @@ def _print_users(cleared: Cleared) -> None:
         users = [user for user in cleared.users if user.where == name]
         modules = sorted({module for user in users for module in user.modules})
         pids = ", ".join(str(user.pid) for user in users)
-        click.echo(
-            f"restart {_visible(name)}: it still runs {_names(modules)} (pid {pids}): envgen restart {_visible(name)}"
-        )
+        click.echo(f"restart {_visible(name)}: it still runs {_names(modules)} (pid {pids})")
     if cleared.unseen:
         progress(f"{cleared.unseen} processes or containers could not be looked into: restart those that use the cache")
 
@@ -218,9 +212,7 @@ def _print_users(cleared: Cleared) -> None:
 def _print_table(rows: Sequence[tuple[str, ...]], right: Iterable[int]) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
-        cells = [
-            cell.rjust(w) if i in right else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        ]
+        cells = [row[i].rjust(width) if i in right else row[i].ljust(width) for i, width in enumerate(widths)]
         click.echo("  ".join(cells).rstrip())
 
 

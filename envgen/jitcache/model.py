@@ -27,7 +27,7 @@ class Module:
     """One folder in ``cached_ops``.
 
     ``kind``: ninja, cute_dsl, other (kda_ptx, ...) or link. ``built``: its .so is there. ``modified``: when that was
-    linked, else its youngest file. ``locked``: None when it can't be told. ``unread``: parts that could not be looked into.
+    linked, else its youngest file. ``locked``: None when it can't be told. ``unread``: parts that stay unseen.
     """
 
     version: str
@@ -89,8 +89,11 @@ class Inventory:
 
 @dataclass(frozen=True)
 class Target:
-    """A module that was (or would be) removed. ``damaged``: its build.ninja could not be understood whole.
-    ``outside``: sources that it claims are generated and that lie elsewhere: left alone. ``libraries``: inodes."""
+    """A module that was (or would be) removed.
+
+    ``damaged``: its build.ninja could not be understood whole. ``outside``: sources that it claims are generated and that
+    lie elsewhere: left alone. ``libraries``: inodes. ``gone``: it was removed.
+    """
 
     version: str
     arch: str
