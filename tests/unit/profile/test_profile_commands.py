@@ -1,0 +1,146 @@
+"""envgen config and envgen init; and what the shipped project holds."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+from bad_project_files import HEAD
+
+from envgen.__main__ import main
+from envgen.profile.load import load_project, select
+from envgen.profile.model import Profile
+
+ROOT = Path(__file__).parents[3]
+
+
+def shipped(name: str) -> Profile:
+    return select(load_project(file=ROOT / "envgen.yaml", local=False).project, name)
+
+
+# --- config -----------------------------------------------------------------------------------------------------------
+
+
+def test_explain_names_every_layer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "envgen.yaml").write_text(HEAD + "    env: {g: {X: 0.70}}\n")
+    (tmp_path / "envgen.local.yaml").write_text("defaults:\n  gpu: none\n")
+    monkeypatch.setenv("ENVGEN_BUILD__NVCC_THREADS", "2")
+    assert main(["config", "--explain", "--set", "build.max_jobs=3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for line in (
+        'mode = "development"  # envgen.yaml:8:11',
+        'cuda.arch_list = "12.1a"  # envgen.yaml:5:21',
+        'env.g.X = "0.70"  # envgen.yaml:9:17',
+        'gpu = "none"  # envgen.local.yaml:2:8',
+        "build.nvcc_threads = 2  # ENVGEN_BUILD__NVCC_THREADS",
+        'build.max_jobs = "3"  # --set build.max_jobs',
+        "build.ccache = true  # default",
+    ):
+        assert line in lines
+
+
+def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "envgen.yaml"
+    file.write_text(HEAD)
+    assert main(["config", "-f", str(file), "--json", "--explain", "--set", "gpu=all"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["profile"] == "dev"
+    assert document["values"]["gpu"] == "all"
+    origin = next(entry for entry in document["origins"] if entry["key"] == "gpu")
+    assert origin == {"key": "gpu", "value": "all", "layer": "set", "place": "--set gpu"}
+
+
+def test_plain_output_is_yaml_of_the_same_values(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "-f", str(ROOT / "envgen.yaml"), "-p", "prod"]) == 0
+    document = yaml.safe_load(capsys.readouterr().out)
+    assert document["services"]["serve"]["args"]["gpu-memory-utilization"] == "0.70"
+
+
+def test_an_unknown_profile(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "-f", str(ROOT / "envgen.yaml"), "-p", "prd"]) == 2
+    assert "did you mean `prod`?" in capsys.readouterr().err
+
+
+# --- init -------------------------------------------------------------------------------------------------------------
+
+
+def test_init_writes_a_project_that_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "My New.Project"
+    assert main(["init", str(folder)]) == 0
+    assert sorted(path.name for path in folder.iterdir()) == [".gitignore", "envgen.schema.json", "envgen.yaml"]
+    loaded = load_project(file=folder / "envgen.yaml")
+    assert loaded.project.name == "my-new-project"
+    assert list(loaded.project.profiles) == ["dev", "prod"]
+    assert "envgen.local.yaml" in (folder / ".gitignore").read_text()
+    umask = os.umask(0)
+    os.umask(umask)
+    assert (folder / "envgen.yaml").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / ".gitignore").write_text("mine\n")
+    assert main(["init", str(tmp_path), "--name", "one"]) == 0
+    assert (tmp_path / ".gitignore").read_text() == "mine\n"
+    before = (tmp_path / "envgen.yaml").read_text()
+    assert main(["init", str(tmp_path), "--name", "two"]) == 6
+    assert "is there already" in capsys.readouterr().err
+    assert (tmp_path / "envgen.yaml").read_text() == before
+    assert "name: one\n" in before
+
+
+def test_init_follows_no_dangling_link(tmp_path: Path) -> None:
+    (tmp_path / "envgen.yaml").symlink_to(tmp_path / "elsewhere")
+    assert main(["init", str(tmp_path)]) == 6
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("name", ["My Project", "", "-x", "a\nb", "$(id)", "x" * 41])
+def test_init_refuses_a_bad_name(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", str(tmp_path / "p"), "--name", name]) == 2
+    assert "is not a project name" in capsys.readouterr().err
+    assert not (tmp_path / "p").exists()
+
+
+def test_init_where_a_file_is(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["init", str(tmp_path / "file")]) == 2
+    assert main(["init", str(tmp_path / "file" / "below")]) == 6
+
+
+# --- the shipped project ----------------------------------------------------------------------------------------------
+
+
+def test_dev_and_prod_share_everything_but_the_sources() -> None:
+    dev, prod = shipped("dev"), shipped("prod")
+    for key in ("base", "cuda", "build", "apt", "pip", "tiktoken", "env", "secrets", "caches", "gpu", "ipc", "ulimits"):
+        assert getattr(dev, key) == getattr(prod, key), key
+    assert dev.services["serve"] == prod.services["serve"]
+    assert {name: s.origin.kind for name, s in dev.sources.items()} == {"flashinfer": "checkout", "vllm": "checkout"}
+    assert {name: s.origin.git_ref for name, s in prod.sources.items()} == {"flashinfer": "v0.5.3", "vllm": "v0.14.0"}
+    assert [str(path) for path in dev.python_path] == ["/workspace/flashinfer", "/workspace/vllm"]
+
+
+def test_the_serve_command_is_whole() -> None:
+    assert " ".join(shipped("prod").services["serve"].argv) == (
+        "vllm serve openai/gpt-oss-120b --host 0.0.0.0 --port 8000 --served-model-name gpt-oss-120b --quantization mxfp4 "
+        "--tensor-parallel-size 1 --gpu-memory-utilization 0.70 --max-model-len 131072 --max-num-seqs 2 "
+        "--max-num-batched-tokens 8192 --load-format fastsafetensors --attention-config "
+        '{"backend":"FLASHINFER"} --async-scheduling --enable-prefix-caching --enable-auto-tool-choice '
+        "--tool-call-parser openai --reasoning-parser openai_gptoss"
+    )
+
+
+def test_groups_can_be_chosen() -> None:
+    project = load_project(
+        file=ROOT / "envgen.yaml", sets=["env_groups=[moe, mxfp4_cutlass, debug]"], local=False
+    ).project
+    env = project.profiles["prod"].env
+    assert list(env) == ["moe", "mxfp4_cutlass", "debug"]
+    assert env["mxfp4_cutlass"]["VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS"] == "1"
+    assert "mxfp4_marlin" in shipped("prod").env

@@ -1,0 +1,155 @@
+"""The schema and the reference page come from the model, and the schema agrees with what binding accepts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from bad_project_files import HEAD, SOURCE
+
+from envgen.__main__ import main
+from envgen.errors import ProjectError
+from envgen.profile import reference, schema
+from envgen.profile.load import load_project
+from envgen.profile.tree import BOOL, FLOAT, INT, LIST, MAP, NULL, PROJECT, Node, Source
+from envgen.profile.yamlfile import parse
+
+ROOT = Path(__file__).parents[3]
+VALIDATOR = jsonschema.Draft202012Validator(schema.project_schema())
+
+
+def data(node: Node) -> Any:
+    """The tree as an editor's YAML 1.2 parser sees it."""
+    if node.kind == MAP:
+        return {name: data(child) for name, child in node.items.items()}
+    if node.kind == LIST:
+        return [data(child) for child in node.elements]
+    if node.kind == NULL:
+        return None
+    if node.kind == BOOL:
+        return node.text.lower() == "true"
+    if node.kind == INT:
+        return int(node.text, 0) if node.text.startswith(("0x", "0o")) else int(node.text[:300])
+    return float(node.text.replace(".inf", "inf").replace(".nan", "nan")) if node.kind == FLOAT else node.text
+
+
+def accepts(text: str) -> bool:
+    tree, problems = parse(Source("envgen.yaml", PROJECT, text))
+    assert tree is not None
+    assert not problems
+    return bool(VALIDATOR.is_valid(data(tree)))
+
+
+def test_it_is_a_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(schema.project_schema())
+
+
+@pytest.mark.parametrize(
+    "file", ["envgen.yaml", "templates/init/envgen.yaml", "examples/quickstart/envgen.yaml"], ids=lambda name: name
+)
+def test_shipped_files_pass_the_schema_and_the_loader(file: str) -> None:
+    text = (ROOT / file).read_text()
+    assert accepts(text)
+    assert list(load_project(file=ROOT / file, local=False).project.profiles)
+    # A YAML 1.1 reader must not see other values than we do.
+    assert VALIDATOR.is_valid(yaml.safe_load(text))
+
+
+def test_committed_files_are_what_the_model_says() -> None:
+    assert (ROOT / "envgen.schema.json").read_text() == schema.text(), "run: envgen schema --write envgen.schema.json"
+    assert (ROOT / "docs/profile.md").read_text() == reference.text(), (
+        "run: envgen schema --docs --write docs/profile.md"
+    )
+
+
+GOOD_AND_BAD: list[tuple[str, list[str], list[str]]] = [
+    ("gpu: {}", ["auto", "all", "cdi", "none", "null"], ["al", "[all]", "1", "true", "''"]),
+    ("ipc: {}", ["host", "private", "shareable"], ["hots", "[host]", "1"]),
+    ("description: {}",
+     ["abc", "'1'", "a b $x \\ #y", "no", "2024-01-01", "8:30"], ["1", "0.5", "true", "[a]", "{a: b}", '"a\\nb"']),
+    ("dockerfile: {}", ["Dockerfile", "Dockerfile.dev"], ["../Dockerfile", "envgen.yaml", "Dockerfile/x", "1"]),
+    ("image: {}", ["a/b:1", "h:5000/a:b"], ["A b", "1", "[a]", "''", "-x"]),
+    ("working_dir: {}", ["/a", "/a/b c"], ["a", "/a/../b", "'/a:b'", "1", '"/a\\tb"']),
+    ("shm_size: {}", ["8GiB", "512m", "1073741824", "1.5g", "'10'"], ["lots", "-1", "true", "[1]", "8 Gib x"]),
+    ("build: {{max_jobs: {}}}", ["auto", "1", "4", "'4'", "9999"], ["0", "-1", "1.5", "many", "10000", "true"]),
+    ("build: {{nvcc_threads: {}}}", ["1", "64"], ["0", "65", "'4'", "4.5", "four", "true"]),
+    ("build: {{ccache: {}}}", ["true", "false"], ["yes", "no", "1", "'true'"]),
+    ("cuda: {{arch_list: {}}}",
+     ["12.1a", "12.0f 12.1a", "9.0a"], ["12.1a,12.0a", "12.0a  12.1a", "sm_90", "[12.1a]", "''"]),
+    ("secrets: {}", ["[]", "[A, b_C]"], ["A", "[A-B]", "[1]", "[[A]]", "{A: b}"]),
+    ("apt: {{build: {}}}", ["[git, g++, libc6=2.36-9+deb12u4]"], ["[-y]", "['$(id)']", "[1]", "git", "['a b']"]),
+    ("pip: {{tools: {}}}", ["[a, 'a>=1,<2', 'a[x]==1.0']"], ["['a; b']", "[-r]", "['a\\b']", "[1]"]),
+    ("python_path: {}", ["[/a, /b]"], ["[a]", "['/a:/b']", "/a", "[1]"]),
+    ("env: {{g: {{X: {}}}}}", ["a", "1", "0.70", "true", "''", "'$( )'"], ["[1]", "{a: b}", '"a\\nb"']),
+    ("env: {}", ["{}", "{g: {}}"], ["{A: {X: 1}}", "{g: x}", "[g]", "{g: {A-B: 1}}"]),
+    ("ulimits: {{memlock: {}}}",
+     ["{soft: -1, hard: -1}"], ["1", "{soft: -2, hard: 1}", "{soft: a, hard: 1}", "{sft: 1}"]),
+    ("caches: {{c: {}}}",
+     ["{path: /c}", "{path: /c, host: ~/c}"], ["/c", "{path: c}", "{path: /c, host: 'a:b'}", "{pth: /c}"]),
+    ("caches: {}", ["{a_b: {path: /c}}"], ["{A: {path: /c}}", "{a__b: {path: /c}}", "{a-b: {path: /c}}"]),
+    ("services: {{s: {{command: [x], args: {}}}}}",
+     ["{a: 1}", "{a: true}", "{a: [b, 1]}", "{a: {b: [1, null]}}", "{a.b: x}"], ["[a]", "{--a: 1}", "{a: []}", "{a: [[b]]}"]),
+    ("services: {{s: {{command: [x], ports: {}}}}}",
+     ["['8000:8000']", "['127.0.0.1:1:1']"], ["[8000]", "['8000']", "['http:1']", "['1:1/udp']"]),
+    ("services: {{s: {{command: [x], restart: {}}}}}",
+     ["no", "on-failure:3"], ["always", "unless-stopped", "on-failure", "1"]),
+    ("services: {{s: {{command: [x], health: {{http: /h, interval: {}}}}}}}", ["10s", "5m"], ["10", "5 m", "soon"]),
+    ("services: {{s: {{command: [x], health: {{http: {}}}}}}}", ["/health"], ["health", "1", "'/a b'"]),
+    ("services: {{s: {{command: {}}}}}", ["[a, b c]"], ["a b", "[[a]]", "[1]"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("place", "good", "bad"), GOOD_AND_BAD, ids=[place for place, _, _ in GOOD_AND_BAD])
+def test_schema_and_binding_agree(place: str, good: list[str], bad: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "envgen.yaml"
+    base = HEAD.replace("  cuda: {arch_list: 12.1a}\n", "") if place.startswith("cuda") else HEAD
+    for value in [*good, *bad]:
+        text = f"{base}    {place.format(value)}\n"
+        file.write_text(text)
+        try:
+            load_project(file=file)
+            bound = True
+        except ProjectError:
+            bound = False
+        assert (bound, accepts(text)) == ((value in good),) * 2, value
+
+
+def test_sources_agree(tmp_path: Path) -> None:
+    file = tmp_path / "envgen.yaml"
+    for origin, good in {
+        "{checkout: ../v}": True,
+        "{git: https://h/x, ref: main}": True,
+        "{git: git@h:x.git, pull: 3}": True,
+        "{pypi: vllm==1.0}": True,
+        "{wheel: vllm==1.0}": True,
+        "{git: h, ref: main}": False,
+        "{git: https://h/x, ref: -f}": False,
+        "{git: https://h/x, pull: 0}": False,
+        "{git: https://h/x, ref: 1}": False,
+        "{pypi: vllm}": False,
+        "{svn: x}": False,
+    }.items():
+        text = f"{HEAD}    sources: {{v: {SOURCE % ('origin: ' + origin)}}}\n"
+        file.write_text(text)
+        try:
+            load_project(file=file)
+            bound = True
+        except ProjectError:
+            bound = False
+        assert (bound, accepts(text)) == (good, good), origin
+
+
+def test_the_command_prints_both(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["schema"]) == 0
+    assert json.loads(capsys.readouterr().out) == schema.project_schema()
+    assert main(["schema", "--docs"]) == 0
+    assert capsys.readouterr().out == reference.text()
+    assert main(["schema", "--write", str(tmp_path / "s.json")]) == 0
+    assert main(["schema", "--write", str(tmp_path / "s.json")]) == 0
+    assert (tmp_path / "s.json").read_text() == schema.text()
+    assert [path.name for path in tmp_path.iterdir()] == ["s.json"]
+    assert main(["schema", "--write", str(tmp_path / "none" / "s.json")]) == 6

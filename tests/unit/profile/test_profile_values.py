@@ -1,0 +1,75 @@
+"""Value types: what they accept they print again, what they refuse they refuse with a sentence."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envgen.profile.values import (
+    ByteSize,
+    ContainerPath,
+    CudaArch,
+    CudaArchList,
+    Duration,
+    HostPath,
+    ImageRef,
+    MaxJobs,
+    Pin,
+    PortMapping,
+    plain_text,
+)
+
+TYPES: list[Any] = [
+    ByteSize,
+    ContainerPath,
+    CudaArch,
+    CudaArchList,
+    Duration,
+    HostPath,
+    ImageRef,
+    MaxJobs,
+    Pin,
+    PortMapping,
+]
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
+def test_the_example_is_good(kind: Any) -> None:
+    assert str(kind.parse(kind.EXAMPLE)) == kind.EXAMPLE or kind is Duration
+    assert re.search(kind.PATTERN, kind.EXAMPLE)
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
+@given(text=st.one_of(st.text(max_size=20), st.text("0123456789abf.:/-_ =@mgkKiB", max_size=20)))
+def test_what_is_accepted_is_stable_and_in_the_schema(kind: Any, text: str) -> None:
+    try:
+        value = kind.parse(text)
+    except ValueError as error:
+        assert str(error)
+        return
+    assert kind.parse(str(value)) == value or kind is ByteSize  # sizes print with one decimal
+    if text.isprintable():
+        assert re.search(kind.PATTERN, text)
+
+
+@given(st.text())
+def test_plain_text_is_kept_or_refused(text: str) -> None:
+    refused = any(c < " " or c == "\x7f" or 0xD800 <= ord(c) <= 0xDFFF for c in text)
+    try:
+        assert plain_text(text) == text
+    except ValueError:
+        assert refused
+    else:
+        assert not refused
+
+
+def test_the_spellings_of_an_architecture() -> None:
+    archs = CudaArchList.parse("12.1a 12.0f")
+    assert archs.flashinfer == "12.1a 12.0f"
+    assert archs.torch == "12.1a;12.0f"
+    assert archs.folder == "120f_121a"
+    assert (archs.archs[0].sm, archs.archs[0].compute) == ("sm_121a", "compute_121a")
