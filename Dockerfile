@@ -526,7 +526,7 @@ RUN --mount=type=secret,id=ca_certificates \
     --mount=type=cache,target=/run/envgen/cache/uv \
     --mount=type=cache,target=/run/envgen/cache/pip \
     --mount=type=bind,from=scripts,source=/build/pip-install,target=/run/envgen/pip-install \
-sh /run/envgen/with-network python3 /run/envgen/with-index \
+    sh /run/envgen/with-network python3 /run/envgen/with-index \
     python3 /run/envgen/pip-install 'setuptools>=77' 'packaging>=24' wheel 'apache-tvm-ffi>=0.1,<0.2'
 RUN --mount=type=secret,id=ca_certificates \
     --mount=type=bind,from=scripts,source=/build/with-network,target=/run/envgen/with-network \
@@ -556,7 +556,7 @@ RUN --mount=type=secret,id=ca_certificates \
     --mount=type=cache,target=/run/envgen/cache/uv \
     --mount=type=cache,target=/run/envgen/cache/pip \
     --mount=type=bind,from=scripts,source=/build/pip-install,target=/run/envgen/pip-install \
-sh /run/envgen/with-network python3 /run/envgen/with-index \
+    sh /run/envgen/with-network python3 /run/envgen/with-index \
     python3 /run/envgen/pip-install 'cmake>=3.26.1' ninja 'packaging>=24.2' 'setuptools>=77.0.3,<81.0.0' 'setuptools-scm>=8' wheel jinja2 'grpcio-tools>=1.76.0'
 RUN --mount=type=secret,id=ca_certificates \
     --mount=type=bind,from=scripts,source=/build/with-network,target=/run/envgen/with-network \
@@ -586,7 +586,7 @@ RUN --mount=type=secret,id=ca_certificates \
     --mount=type=cache,target=/run/envgen/cache/uv \
     --mount=type=cache,target=/run/envgen/cache/pip \
     --mount=type=bind,from=scripts,source=/build/pip-install,target=/run/envgen/pip-install \
-sh /run/envgen/with-network python3 /run/envgen/with-index \
+    sh /run/envgen/with-network python3 /run/envgen/with-index \
     python3 /run/envgen/pip-install fastsafetensors llama-benchy
 RUN --mount=type=secret,id=ca_certificates \
     --mount=type=bind,from=scripts,source=/build/with-network,target=/run/envgen/with-network \
@@ -596,8 +596,8 @@ RUN --mount=type=secret,id=ca_certificates \
     --mount=type=cache,target=/run/envgen/cache/pip \
     --mount=type=bind,from=scripts,source=/build/pip-install,target=/run/envgen/pip-install \
     --mount=type=bind,from=wheel-flashinfer,source=/wheels,target=/run/envgen/wheels \
-sh /run/envgen/with-network python3 /run/envgen/with-index \
-    python3 /run/envgen/pip-install  /run/envgen/wheels/*.whl
+    sh /run/envgen/with-network python3 /run/envgen/with-index \
+    python3 /run/envgen/pip-install /run/envgen/wheels/*.whl
 RUN --mount=type=secret,id=ca_certificates \
     --mount=type=bind,from=scripts,source=/build/with-network,target=/run/envgen/with-network \
     --mount=type=bind,from=scripts,source=/build/with-index,target=/run/envgen/with-index \
@@ -606,8 +606,8 @@ RUN --mount=type=secret,id=ca_certificates \
     --mount=type=cache,target=/run/envgen/cache/pip \
     --mount=type=bind,from=scripts,source=/build/pip-install,target=/run/envgen/pip-install \
     --mount=type=bind,from=wheel-vllm,source=/wheels,target=/run/envgen/wheels \
-sh /run/envgen/with-network python3 /run/envgen/with-index \
-    python3 /run/envgen/pip-install  /run/envgen/wheels/*.whl
+    sh /run/envgen/with-network python3 /run/envgen/with-index \
+    python3 /run/envgen/pip-install /run/envgen/wheels/*.whl
 RUN --mount=type=bind,from=scripts,source=/runtime,target=/run/envgen/runtime \
     --mount=type=bind,from=encodings,source=/encodings,target=/run/envgen/encodings \
     cp -R /run/envgen/runtime/. /opt/envgen/ \
@@ -637,7 +637,7 @@ LABEL dev.envgen.project="mxfp4" \
       org.opencontainers.image.title="mxfp4 prod" \
       org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
       org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-      dev.envgen.render="3656b769477d7021a6784ff9a3bdd38dbc8b2728b0df4e661565a818c5fa706a"
+      dev.envgen.render="ddc86b1f331af7f605af2c23023217b9a8f22f1fb941d1e3582b34de007ef6f5"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

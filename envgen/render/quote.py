@@ -18,6 +18,7 @@ class Quoted(str):
 
 # The Dockerfile parser reads lines of at most 64 KiB and gives up on longer ones.
 _LONGEST = 60_000
+_LONGEST_KEY = 1000  # YAML readers look no further than 1024 characters for the colon
 _SHELL_SAFE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 _PLAIN_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 # Words that YAML 1.1 or 1.2 readers take for something else than text.
@@ -129,7 +130,10 @@ def yaml_key(text: str) -> Quoted:
     """A key of a YAML mapping: bare where every reader takes it for text. Compose expands no variables in keys."""
     if _PLAIN_KEY.fullmatch(text) and text.lower() not in _YAML_WORDS:
         return Quoted(text)
-    return yaml_text(text)
+    found = yaml_text(text)
+    if len(found) > _LONGEST_KEY:
+        raise ValueError(f"is longer than {_LONGEST_KEY} characters, which a YAML key cannot be")
+    return found
 
 
 def compose_text(text: str) -> Quoted:

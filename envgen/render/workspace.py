@@ -1,0 +1,44 @@
+"""What `build` and `up` really use: the files of a profile rendered with all layers, in `.envgen/render/PROFILE/`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from envgen.paths import state_dir
+from envgen.profile.model import Profile
+from envgen.render.outputs import Rendered, render_profile, write
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """``folder`` holds the rendered files; ``drifted`` names committed files that say something else."""
+
+    folder: Path
+    rendered: Rendered
+    drifted: tuple[str, ...]
+
+    @property
+    def dockerfile(self) -> Path:
+        return self.folder / self.rendered.dockerfile
+
+
+def prepare(profile: Profile, root: Path) -> Workspace:
+    """Render ``profile`` into its folder below ``root``; files that did not change keep their times."""
+    rendered = render_profile(profile, root=root)
+    folder = state_dir(root) / "render" / profile.name
+    folder.mkdir(parents=True, exist_ok=True)
+    write(folder, rendered.files)
+    return Workspace(folder, rendered, _drifted(root, rendered))
+
+
+def _drifted(root: Path, rendered: Rendered) -> tuple[str, ...]:
+    """Committed files that differ. One that was never written is no drift: not everybody commits them."""
+    found = []
+    for path, content in rendered.files.items():
+        try:
+            if (root / path).read_bytes() != content:
+                found.append(path)
+        except OSError:
+            continue
+    return tuple(found)

@@ -1,0 +1,153 @@
+"""Quoting: what each language can carry comes back as it was; what it cannot is refused with a reason."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envgen.render import quote
+from envgen.render.quote import Quoted
+
+# Anything that is text: no lone surrogates. Newlines, controls, U+0085, U+2028, BOM and astral characters included.
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+LINE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\n\r"))
+
+
+@given(TEXT.filter(lambda text: "\0" not in text))
+def test_yaml_text_is_read_back_as_the_same_string(text: str) -> None:
+    assert yaml.safe_load(f"key: {quote.yaml_text(text)}\n") == {"key": text}
+    assert quote.yaml_text(text).isascii()
+
+
+@given(TEXT.filter(lambda text: "\0" not in text))
+def test_yaml_keys_are_read_back_as_the_same_string(text: str) -> None:
+    try:
+        key = quote.yaml_key(text)
+    except ValueError:
+        assert len(quote.yaml_text(text)) > 1000
+    else:
+        assert yaml.safe_load(f"{key}: 1\n") == {text: 1}
+
+
+@pytest.mark.parametrize("word", ["no", "No", "on", "yes", "y", "null", "true", "1", "0x1", "", "~", "a b", "<<"])
+def test_keys_that_are_something_else_to_yaml_are_quoted(word: str) -> None:
+    assert quote.yaml_key(word).startswith('"')
+
+
+@given(TEXT.filter(lambda text: "\0" not in text))
+def test_compose_text_has_no_dollar_that_compose_would_expand(text: str) -> None:
+    read = yaml.safe_load(str(quote.compose_text(text)))
+    assert "$" not in read.replace("$$", "")
+    assert read.replace("$$", "$") == text
+
+
+@given(LINE)
+def test_shell_words_are_one_word(text: str) -> None:
+    assert shlex.split(quote.shell_word(text)) == [text]
+
+
+@given(st.lists(LINE))
+def test_shell_words_stay_apart(words: list[str]) -> None:
+    assert shlex.split(quote.shell_words(words)) == words
+
+
+@given(LINE)
+def test_docker_values_stay_inside_their_quotes(text: str) -> None:
+    inner = quote.docker_value(text)[1:-1]
+    assert not re.search(r'(?<!\\)(\\\\)*["$]', inner)
+    assert re.sub(r"\\(.)", r"\1", inner, flags=re.S) == text
+
+
+@given(st.lists(TEXT.filter(lambda text: "\0" not in text)))
+def test_exec_form_is_ascii_json(words: list[str]) -> None:
+    found = quote.docker_exec(words)
+    assert json.loads(found) == words
+    assert found.isascii()
+    assert "\n" not in found
+
+
+@given(TEXT.filter(lambda text: "\0" not in text))
+def test_comments_are_one_printable_ascii_line(text: str) -> None:
+    assert re.fullmatch(r"[ -~]*", quote.comment(text))
+
+
+@given(LINE)
+def test_defaults_of_variables_are_plain_or_refused(text: str) -> None:
+    if re.search(r"[${}]", text):
+        with pytest.raises(ValueError, match="cannot carry"):
+            quote.compose_variable("X", text)
+    else:
+        assert yaml.safe_load(str(quote.compose_variable("X", text))) == f"${{X:-{text}}}"
+
+
+REFUSED = [
+    (quote.docker_value, "a\nb", "line break"),
+    (quote.docker_value, "a\rb", "line break"),
+    (quote.docker_value, "a\0b", "NUL"),
+    (quote.docker_value, "\ud800", "surrogate"),
+    (quote.docker_value, "x" * 60_001, "longer"),
+    (quote.docker_value, "é" * 30_001, "longer"),
+    (quote.shell_word, "a\nb", "line break"),
+    (quote.shell_word, "a\0b", "NUL"),
+    (quote.yaml_text, "a\0b", "NUL"),
+    (quote.yaml_text, "\udfff", "surrogate"),
+    (quote.compose_text, "a\0b", "NUL"),
+    (quote.comment, "\ud800", "surrogate"),
+    (quote.yaml_key, "x " * 500, "longer"),
+    (quote.mount_path, "a,b", "mount"),
+    (quote.mount_path, "a b", "mount"),
+    (quote.mount_path, "$HOME", "mount"),
+    (quote.mount_path, "", "mount"),
+    (quote.image_ref, "a b", "image"),
+    (quote.image_ref, "$X", "image"),
+    (quote.image_ref, "a\n", "image"),
+    (quote.identifier, "a b", "name"),
+    (quote.identifier, "a\n", "name"),
+    (quote.identifier, "1a", "name"),
+]
+
+
+@pytest.mark.parametrize(("function", "text", "reason"), REFUSED)
+def test_what_a_language_cannot_carry_is_refused(function, text: str, reason: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ValueError, match=reason):
+        function(text)
+
+
+def test_exec_form_refuses_what_no_process_can_get() -> None:
+    with pytest.raises(ValueError, match="NUL"):
+        quote.docker_exec(["a\0b"])
+    with pytest.raises(ValueError, match="longer"):
+        quote.docker_exec(["x" * 60_000])
+
+
+@pytest.mark.parametrize("word", ["plain", "a=b", "/path/to:x", "a,b", "50%", "name@host", "a+b", "v1.0-rc_2"])
+def test_words_without_meaning_to_a_shell_stay_readable(word: str) -> None:
+    assert quote.shell_word(word) == word
+
+
+@pytest.mark.parametrize("word", ["", "~", "*", "<<EOF", "a b", "$x", "#", "!", "`x`", "a;b", "é"])
+def test_other_words_begin_with_a_quote(word: str) -> None:
+    """The Dockerfile parser takes a word that begins with `<<` for a here-document; one in quotes it leaves alone."""
+    assert quote.shell_word(word)[0] == "'"
+
+
+def test_a_variable_without_default_says_what_it_wants() -> None:
+    assert quote.compose_variable("X", None, reason="a folder") == '"${X:?a folder}"'
+
+
+def test_prepended_values_end_with_the_variable_itself() -> None:
+    assert quote.docker_prepend("P", "/a$b") == '"/a\\$b${P:+:$P}"'
+
+
+@pytest.mark.parametrize(
+    "function",
+    [quote.docker_value, quote.shell_word, quote.yaml_text, quote.compose_text, quote.comment, quote.yaml_key],
+)
+def test_all_of_them_mark_their_results(function) -> None:  # type: ignore[no-untyped-def]
+    assert isinstance(function("a b"), Quoted)
