@@ -86,7 +86,9 @@ def on_an_engine(work: Path) -> list[str]:
             ["docker", "ps", "-q", "--filter", "label=com.docker.compose.project=quickstart-demo"],
             check=True, capture_output=True, text=True,
         ).stdout.split()[0]  # fmt: skip
-        execute = Command("bare `docker exec C python3 -c pass`", ["docker", "exec", container, "python3", "-c", "pass"])
+        execute = Command(
+            "bare `docker exec C python3 -c pass`", ["docker", "exec", container, "python3", "-c", "pass"]
+        )
         # The stub checkouts are not installed, so doctor ends with 1: what is timed is the same work.
         doctor = Command("envgen doctor", [ENVGEN, "doctor"], cwd=project, code=1)
         rows.append(row("`envgen doctor`", doctor, execute, 2.5))

@@ -1,9 +1,9 @@
 """What an edit re-runs, executed: python benchmarks/edits.py  (needs a Docker Engine and the base image)
 
-The shipped production Dockerfile is built with stub steps: every RUN keeps its mounts, and its command is replaced by one
-that writes a stamp of (that command, all stamps that it can see) where the real one leaves its output. So BuildKit decides
-what to re-run from real dependencies, and nothing is downloaded or compiled. The column "possible" is the best known order
-of steps, counted by hand on a smaller file (17 steps).
+The shipped production Dockerfile is built with stub steps: every RUN keeps its mounts, and its command is replaced by
+one that writes a stamp of (that command, all stamps that it can see) where the real one leaves its output. So BuildKit
+decides what to re-run from real dependencies, and nothing is downloaded or compiled. The column "possible" is the best
+known order of steps, counted by hand on a smaller file (17 steps).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STAMP = (
 
 @dataclass(frozen=True)
 class Edit:
-    """One edit: its name, the override or patch that makes it, how many steps are possible, and what must not re-run."""
+    """One edit: its name, what makes it, how many steps are possible, and the stages that must not re-run."""
 
     what: str
     sets: tuple[str, ...]
@@ -126,7 +126,10 @@ def main() -> None:
             stages = sorted({name.split()[0].lstrip("[") for name in ran})
             bad = len(ran) > edit.possible or any(stage.startswith(edit.never) for stage in stages)
             failed |= bad
-            rows.append(f"| {edit.what} | {len(ran)}{' **too many**' if bad else ''} | {edit.possible} | {', '.join(stages) or 'nothing'} |")
+            rows.append(
+                f"| {edit.what} | {len(ran)}{' **too many**' if bad else ''} | {edit.possible} "
+                f"| {', '.join(stages) or 'nothing'} |"
+            )
     print(f"{len(everything)} steps in all\n\n" + "\n".join(rows))
     raise SystemExit(1 if failed else 0)
 

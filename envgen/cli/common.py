@@ -46,8 +46,16 @@ class Session:
 
 def project_options(function: F) -> F:
     """Add -f/--file, -p/--profile and --set; the command receives one ``session``."""
+    return _with_session(function, "-f", "--file")
 
-    @click.option("-f", "--file", type=click.Path(path_type=Path), envvar="ENVGEN_FILE", metavar="FILE",
+
+def project_options_without_f(function: F) -> F:
+    """The same for a command whose -f means something else (`logs -f`)."""
+    return _with_session(function, "--file")
+
+
+def _with_session(function: F, *file_names: str) -> F:
+    @click.option(*file_names, "file", type=click.Path(path_type=Path), envvar="ENVGEN_FILE", metavar="FILE",
                   help="The project file (default: envgen.yaml, searched upward).")  # fmt: skip
     @click.option("-p", "--profile", envvar="ENVGEN_PROFILE", metavar="NAME", help="The profile to use.")
     @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override one value, as in a.b=c.")

@@ -70,12 +70,12 @@ def owner(listener: Listener, containers: Sequence[Container], proc: Path = Path
     wanted = f"socket:[{listener.inode}]"
     for folder in proc.glob("[0-9]*"):
         try:
-            names = os.listdir(folder / "fd")
+            links = list((folder / "fd").iterdir())
         except OSError:
             continue
-        for name in names:
+        for link in links:
             try:
-                if os.readlink(folder / "fd" / name) == wanted:  # noqa: PTH115 - a socket is no path
+                if os.readlink(link) == wanted:  # noqa: PTH115 - a socket is no path
                     return f"process {folder.name} ({(folder / 'comm').read_text(errors='replace').strip()})"
             except OSError:
                 continue

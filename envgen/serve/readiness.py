@@ -25,8 +25,8 @@ class Answer:
 def ask(base_url: str, model: str, *, timeout: float = 120) -> Answer:
     """Ask ``base_url`` (http://host:port) once: does /v1/models list ``model``, and does it complete a prompt?
 
-    ``timeout`` is in seconds for the completion: the first prompt may compile kernels. Never raises for what the service
-    does; a refused connection or an error status is an Answer that is not ready.
+    ``timeout`` is in seconds for the completion: the first prompt may compile kernels. Never raises for what the
+    service does; a refused connection or an error status is an Answer that is not ready.
     """
     with requests.Session() as session:
         session.trust_env = False  # a proxy has no business between us and our own machine
@@ -50,7 +50,9 @@ def ask(base_url: str, model: str, *, timeout: float = 120) -> Answer:
 def judge(status: int, document: Any) -> Answer:
     """Judge the answer to a completion request: status 200, a non-empty text, finite log probabilities."""
     if status != 200:
-        return Answer(False, f"the first prompt was answered with {status}: {str(document)[:200]}", fatal=400 <= status < 500)
+        return Answer(
+            False, f"the first prompt was answered with {status}: {str(document)[:200]}", fatal=400 <= status < 500
+        )
     try:
         choice = document["choices"][0]
         text = choice["text"]

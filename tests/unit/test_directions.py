@@ -18,7 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     "render": {"patches", "lock", "profile"},
     "doctor": {"engine", "profile", "render"},
     "jitcache": {"engine", "profile", "render"},
-    "serve": {"engine", "profile"},
+    "serve": {"engine", "profile", "render"},
     "engine": set(),
     "profile": set(),
 }
@@ -29,7 +29,11 @@ DOORS: dict[str, tuple[str, ...]] = {
     "requests": ("lock/", "serve/"),
 }
 # Text that runs in somebody else's Python: the standard library and nothing else.
-INSIDE = ("doctor/probe.py", "jitcache/agent.py")
+INSIDE = tuple(
+    path.relative_to(PACKAGE).as_posix()
+    for pattern in ("doctor/probe*.py", "jitcache/agent*/*.py", "jitcache/agent*.py")
+    for path in sorted(PACKAGE.glob(pattern))
+)
 
 
 def _imports(path: Path) -> list[str]:

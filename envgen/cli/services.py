@@ -1,0 +1,207 @@
+"""`envgen down`, `ps`, `logs`, `restart`, `exec`, `shell`: what is done with services that exist."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from envgen.cli.common import Session, json_option, print_json, progress, project_options, project_options_without_f
+from envgen.cli.up import known_service
+
+if TYPE_CHECKING:
+    from envgen.engine.base import Container, Engine
+    from envgen.engine.compose import Compose
+    from envgen.profile.model import Profile
+
+
+def _open(session: Session) -> tuple[Profile, Engine, Compose, str]:
+    """The profile, its engine, its Compose project, and its render digest."""
+    from envgen.engine.docker import connect
+    from envgen.render.workspace import prepare
+    from envgen.serve.launch import compose_for
+
+    root, profile = session.loaded().project.root, session.profile()
+    workspace = prepare(profile, root)
+    engine = connect()
+    return profile, engine, compose_for(profile, root, workspace.folder, engine), workspace.rendered.digest
+
+
+def _running(engine: Engine, profile: Profile, service: str) -> Container:
+    from envgen.errors import NotFoundError
+
+    known_service(profile, service)
+    found = engine.containers(profile.compose_name, service)
+    if not found:
+        raise NotFoundError(f"{service} is not running", hint=f"envgen up {service} --profile {profile.name}")
+    return found[0]
+
+
+@click.command()
+@project_options
+@click.option("--volumes", is_flag=True, help="Also remove named volumes: caches and installed sources.")
+@click.option("--dry-run", is_flag=True, help="Show what would be removed.")
+@json_option
+def down(session: Session, volumes: bool, dry_run: bool, as_json: bool) -> int:
+    """Stop and remove the services of a profile. Volumes stay unless --volumes is given.
+
+    \b
+    Example:
+      envgen down
+      envgen down --profile prod --dry-run
+    """
+    profile, engine, compose, _ = _open(session)
+    found = engine.containers(profile.compose_name, all=True)
+    names = sorted(container.name for container in found)
+    doomed = _volumes(engine, compose) if volumes else []
+    if not dry_run:
+        for name in names:
+            progress(f"  stopping and removing {name}")
+        words = ["--volumes"] if volumes else []
+        compose.run("--profile", "*", "down", "--remove-orphans", *words)
+    if as_json:
+        print_json({"containers": names, "dry_run": dry_run, "volumes": doomed})
+        return 0
+    verb = "would be removed" if dry_run else "removed"
+    for kind, removed in (("container", names), ("volume", doomed)):
+        for name in removed:
+            click.echo(f"{kind} {name} {verb}")
+    if not names and not doomed:
+        click.echo(f"nothing of profile {profile.name} is there")
+    return 0
+
+
+def _volumes(engine: Engine, compose: Compose) -> list[str]:
+    """The named volumes of the rendered file that exist."""
+    import json
+
+    config = json.loads(compose.run("--profile", "*", "config", "--format", "json").stdout)
+    names = [str(volume.get("name", key)) for key, volume in (config.get("volumes") or {}).items()]
+    return sorted(name for name in names if engine.volume(name) is not None)
+
+
+@click.command()
+@project_options
+@json_option
+def ps(session: Session, as_json: bool) -> int:
+    """Show the services of a profile: state, health, ports, and whether the image still agrees with the profile.
+
+    \b
+    Example:
+      envgen ps
+      envgen ps --profile prod --json
+    """
+    profile, engine, _, digest = _open(session)
+    rows = [_row(one, digest) for one in engine.containers(profile.compose_name, all=True)]
+    if as_json:
+        print_json(rows)
+        return 0
+    if not rows:
+        click.echo(f"nothing of profile {profile.name} is there")
+        return 0
+    titles = ("service", "state", "health", "ports", "image", "since", "container")
+    table = [titles, *(tuple(str(row[title]) for title in titles) for row in rows)]
+    widths = [max(len(line[column]) for line in table) for column in range(len(titles))]
+    for line in table:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    return 0
+
+
+def _row(container: Container, digest: str) -> dict[str, str]:
+    current = container.labels.get("dev.envgen.render") == digest
+    return {
+        "container": container.name,
+        "health": container.health or "-",
+        "image": "current" if current else "older than the profile",
+        "ports": ", ".join(str(port) for port in container.ports) or "-",
+        "service": container.service,
+        "since": container.started_at[:19],
+        "state": container.state if container.running else f"{container.state} ({container.exit_code})",
+    }
+
+
+@click.command()
+@click.argument("service", required=False)
+@project_options_without_f
+@click.option("-f", "--follow", is_flag=True, help="Go on until Ctrl-C.")
+@click.option("-n", "--tail", type=click.IntRange(0), metavar="LINES", help="Only the last lines.")
+def logs(session: Session, service: str | None, follow: bool, tail: int | None) -> int:
+    """Show the output of SERVICE, or of all services of the profile.
+
+    The project file is chosen with --file here, because -f follows.
+
+    \b
+    Example:
+      envgen logs serve -n 50
+      envgen logs -f serve
+    """
+    profile, _, compose, _ = _open(session)
+    words = ["--profile", "*", "logs", "--no-log-prefix" if service else "--timestamps"]
+    words += ["--follow"] if follow else []
+    words += ["--tail", str(tail)] if tail is not None else []
+    if service:
+        known_service(profile, service)
+        words.append(service)
+    return compose.interactive(*words)
+
+
+@click.command()
+@click.argument("service")
+@project_options
+@click.option("--timeout", type=click.IntRange(1), metavar="SECONDS", help="Give up waiting after this long.")
+@json_option
+def restart(session: Session, service: str, timeout: int | None, as_json: bool) -> int:
+    """Restart SERVICE and wait until it answers: a running server keeps the kernels that it has loaded.
+
+    \b
+    Example:
+      envgen restart serve
+    """
+    from envgen.cli.up import _report
+    from envgen.serve.launch import Launcher
+
+    profile, engine, compose, _ = _open(session)
+    container = _running(engine, profile, service)
+    progress(f"  restarting {container.name}")
+    compose.run("restart", service)
+    started = Launcher(engine, compose, profile, service, progress).await_ready(container, timeout)
+    _report(service, started, waited=True, as_json=as_json)
+    return 0
+
+
+@click.command("exec", context_settings={"ignore_unknown_options": True})
+@click.argument("service")
+@click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED)
+@project_options
+def exec_(session: Session, service: str, argv: tuple[str, ...]) -> int:
+    """Run a command in the running SERVICE. Options of envgen stand before SERVICE or before `--`.
+
+    Its exit code is the command's own.
+
+    \b
+    Example:
+      envgen exec dev -- python3 -c 'import flashinfer; print(flashinfer.__file__)'
+    """
+    profile, engine, compose, _ = _open(session)
+    _running(engine, profile, service)
+    terminal = [] if sys.stdin.isatty() and sys.stdout.isatty() else ["-T"]
+    return compose.interactive("exec", *terminal, service, *argv)
+
+
+@click.command()
+@click.argument("service", required=False)
+@project_options
+def shell(session: Session, service: str | None) -> int:
+    """Open a shell in the running SERVICE (default: dev, else the first of the profile).
+
+    \b
+    Example:
+      envgen shell
+      envgen shell serve
+    """
+    profile, engine, compose, _ = _open(session)
+    name = service or ("dev" if "dev" in profile.services else next(iter(profile.services), ""))
+    _running(engine, profile, name)
+    terminal = [] if sys.stdin.isatty() and sys.stdout.isatty() else ["-T"]
+    return compose.interactive("exec", *terminal, name, "bash")

@@ -1,0 +1,119 @@
+"""`envgen up`: start a service and wait until it really answers."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+import click
+
+from envgen.cli.common import Session, json_option, print_json, progress, project_options
+
+if TYPE_CHECKING:
+    from envgen.profile.model import Profile
+    from envgen.serve.launch import Started
+
+
+@click.command()
+@click.argument("service")
+@project_options
+@click.option("--no-wait", is_flag=True, help="Return as soon as the container is created.")
+@click.option("--timeout", type=click.IntRange(1), metavar="SECONDS", help="Give up waiting after this long.")
+@click.option("--no-install", is_flag=True, help="Don't install the mounted sources (development profiles).")
+@click.option("--dry-run", is_flag=True, help="Check everything and show what would be run.")
+@json_option
+def command(
+    session: Session, service: str, no_wait: bool, timeout: int | None, no_install: bool, dry_run: bool, as_json: bool
+) -> int:
+    """Start SERVICE and wait until it really answers.
+
+    First all is checked: the image is built and not older than the profile, mounted checkouts are there, ports are
+    free, a GPU can be had where one is wanted. If anything is wrong, nothing is started (exit code 6). A service that
+    fails to start is removed again, and its last lines are shown (exit code 5). Ctrl-C stops the waiting, not the
+    service.
+
+    \b
+    Example:
+      envgen up serve
+      envgen up dev --profile dev
+      envgen up serve --set services.serve.args.max-model-len=8192
+    """
+    from envgen.engine.docker import connect
+    from envgen.render.workspace import prepare
+    from envgen.serve import preflight
+    from envgen.serve.launch import Launcher, compose_for
+
+    root, profile = session.loaded().project.root, session.profile()
+    known_service(profile, service)
+    workspace = prepare(profile, root)
+    engine = connect()
+    found = preflight.check(engine, profile, root, service, workspace.rendered.digest)
+    compose = compose_for(profile, root, workspace.folder, engine, found.gpu)
+    if dry_run:
+        argv = compose.argv("up", "--detach", "--no-build", "--pull", "never", service)
+        _show_plan(argv, dict(compose.env), as_json)
+        return 0
+    progress(f"up {service}: profile {profile.name}, image {profile.image_name}, gpu {found.gpu.value}")
+    launcher = Launcher(engine, compose, profile, service, progress)
+    try:
+        started = launcher.start(wait=not no_wait, install=not no_install, timeout=timeout)
+    except KeyboardInterrupt:
+        progress(
+            f"\nno longer waiting; {service} goes on starting: `envgen ps`, `envgen logs -f {service}`, `envgen down`"
+        )
+        raise
+    _report(service, started, waited=not no_wait, as_json=as_json)
+    return 0
+
+
+def known_service(profile: Profile, name: str) -> None:
+    """UsageError with a near match unless the profile has a service of that name."""
+    from envgen.errors import UsageError
+
+    if name not in profile.services:
+        near = difflib.get_close_matches(name, profile.services, 1)
+        raise UsageError(
+            f"profile {profile.name} has no service {name!r}; it has: {', '.join(profile.services) or 'none'}",
+            hint=f"did you mean `{near[0]}`?" if near else "another profile? add --profile NAME",
+        )
+
+
+def _show_plan(argv: list[str], env: dict[str, str], as_json: bool) -> None:
+    if as_json:
+        print_json({"argv": argv, "environment": env})
+        return
+    for name, value in sorted(env.items()):
+        click.echo(f"{name}={value}")
+    click.echo(" ".join(argv))
+
+
+def _report(service: str, started: Started, *, waited: bool, as_json: bool) -> None:
+    container = started.container
+    if as_json:
+        print_json(
+            {
+                "already_running": started.already,
+                "completion": started.answer,
+                "container": container.name,
+                "health": container.health,
+                "id": container.id,
+                "seconds": round(started.seconds, 1),
+                "service": service,
+                "state": container.state,
+                "url": started.url,
+                "waited": waited,
+            }
+        )
+        return
+    if not waited:
+        click.echo(f"{service} was started as {container.name}; not waited for")
+        return
+    how = "was running already and is ready" if started.already else "is ready"
+    click.echo(
+        f"{service} {how} after {started.seconds:.1f} s as {container.name}"
+        + (f", {started.url}" if started.url else "")
+    )
+    if started.answer:
+        from envgen.serve.readiness import PROMPT
+
+        click.echo(f"  {PROMPT!r} is completed with {started.answer!r}")

@@ -1,0 +1,143 @@
+"""What must be true before a service is started. All problems come at once, and nothing has been touched by then."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from envgen.engine import ports
+from envgen.engine.base import Container, Engine
+from envgen.errors import EnvgenError, ExitCode, Problem
+from envgen.profile.model import GpuMode, Mode, Profile, Service
+
+RENDER_LABEL = "dev.envgen.render"
+
+
+class PreflightError(EnvgenError):
+    """The service can't be started as things are; carries all reasons."""
+
+    exit_code = ExitCode.REFUSED
+
+    def __init__(self, service: str, problems: tuple[Problem, ...]) -> None:
+        super().__init__(f"{service} can't be started")
+        self.problems = (Problem(f"{service} was not started:"), *problems)
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What was found on the way: which GPU mode to use, and the container that already runs."""
+
+    gpu: GpuMode
+    running: Container | None
+
+
+def check(engine: Engine, profile: Profile, root: Path, name: str, digest: str) -> Preflight:
+    """Look at image, mounts, ports, GPU runtime and files. ``digest``: the render digest of the profile as it is now.
+
+    Raises PreflightError with every problem. Starts, pulls and writes nothing.
+    """
+    service = profile.services[name]
+    mine = engine.containers(profile.compose_name, name)
+    problems = [
+        *_image(engine, profile, digest),
+        *_mounts(profile, root),
+        *_files(profile, root),
+        *_ports(engine, profile, service, mine),
+    ]
+    gpu, reason = gpu_mode(engine, profile.gpu)
+    if reason:
+        problems.append(reason)
+    if problems:
+        raise PreflightError(name, tuple(problems))
+    return Preflight(gpu, mine[0] if mine else None)
+
+
+def _build_command(profile: Profile) -> str:
+    return f"envgen build --profile {profile.name}"
+
+
+def _image(engine: Engine, profile: Profile, digest: str) -> Iterator[Problem]:
+    image = engine.image(profile.image_name)
+    if image is None:
+        yield Problem(f"the image {profile.image_name} is not built", hint=_build_command(profile))
+    elif RENDER_LABEL not in image.labels:
+        yield Problem(f"the image {profile.image_name} was not built by envgen", hint=_build_command(profile))
+    elif image.labels[RENDER_LABEL] != digest:
+        yield Problem(f"the image {profile.image_name} is older than the profile", hint=_build_command(profile))
+
+
+def _mounts(profile: Profile, root: Path) -> Iterator[Problem]:
+    for name, source in profile.mounted_sources.items():
+        assert source.origin.checkout is not None
+        folder = root / Path(source.origin.checkout.path).expanduser()
+        wanted = f"sources: {{{name}: {{origin: {{checkout: /path/to/{name}}}}}}}"
+        hint = f"write `{wanted}` below profiles.{profile.name} in envgen.local.yaml"
+        if not folder.is_dir():
+            yield Problem(f"sources.{name}: there is no folder {folder}", hint=hint)
+        elif not any((folder / sub / source.package / "__init__.py").is_file() for sub in ("", "src")):
+            yield Problem(f"sources.{name}: {folder} has no Python package {source.package}", hint=hint)
+        elif not os.access(folder, os.R_OK | os.X_OK):
+            yield Problem(f"sources.{name}: {folder} can't be read", hint=f"ls -ld {folder}")
+
+
+def _files(profile: Profile, root: Path) -> Iterator[Problem]:
+    for key, path in (("network.ca_certificates", profile.network.ca_certificates),):
+        if path is not None and not (root / Path(path.path).expanduser()).is_file():
+            yield Problem(f"{key}: there is no file {path}", hint=f"correct {key} in envgen.local.yaml")
+
+
+def _ports(engine: Engine, profile: Profile, service: Service, mine: tuple[Container, ...]) -> Iterator[Problem]:
+    own = {port.host for container in mine for port in container.ports}
+    wanted = [port for port in service.ports if port.host not in own]
+    if not wanted:
+        return
+    listeners, everybody = ports.listening(), engine.containers()
+    for port in wanted:
+        taken = ports.conflict(listeners, port.host, port.address)
+        holder = ports.owner(taken, everybody) if taken else _published_by(everybody, port.host)
+        if holder:
+            other = f"services.{_name(profile, service)}.ports=['{port.host + 1}:{port.container}']"
+            yield Problem(
+                f"port {port.host} is taken by {holder}", hint=f'stop it, or publish another: --set "{other}"'
+            )
+
+
+def _published_by(containers: tuple[Container, ...], port: int) -> str:
+    """A port that a firewall rule forwards has no listener, but its container says so."""
+    for container in containers:
+        if any(one.host == port for one in container.ports):
+            return f"container {container.name}"
+    return ""
+
+
+def _name(profile: Profile, service: Service) -> str:
+    return next(name for name, one in profile.services.items() if one is service)
+
+
+def gpu_mode(engine: Engine, wanted: GpuMode) -> tuple[GpuMode, Problem | None]:
+    """Which way this engine can give a GPU: the NVIDIA runtime, or CDI; a Problem where it can't give what is wanted."""
+    if wanted is GpuMode.NONE:
+        return GpuMode.NONE, None
+    info = engine.info()
+    has_runtime = "nvidia" in info.runtimes
+    has_cdi = any(device.startswith("nvidia.com/gpu") for device in info.cdi_devices)
+    hint = "install the NVIDIA Container Toolkit, or start without a GPU: --set gpu=none"
+    if wanted is GpuMode.ALL and not has_runtime:
+        other = "; it offers CDI: --set gpu=cdi" if has_cdi else ""
+        return wanted, Problem(f"gpu: all, but the engine has no NVIDIA runtime{other}", hint=hint)
+    if wanted is GpuMode.CDI and not has_cdi:
+        return wanted, Problem("gpu: cdi, but the engine knows no device nvidia.com/gpu", hint=hint)
+    if wanted is not GpuMode.AUTO:
+        return wanted, None
+    if has_cdi:  # first: it is what current toolkits set up, and what works under both
+        return GpuMode.CDI, None
+    if has_runtime:
+        return GpuMode.ALL, None
+    return wanted, Problem("gpu: auto, but the engine offers neither an NVIDIA runtime nor CDI devices", hint=hint)
+
+
+def is_development(profile: Profile) -> bool:
+    """True where sources are mounted and installed into the overlay."""
+    return profile.mode is Mode.DEVELOPMENT and bool(profile.mounted_sources)
