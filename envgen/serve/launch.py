@@ -128,7 +128,7 @@ class Launcher:
             reason = "\n".join(lines[-LAST_LINES:])
             raise ServiceError(
                 f"the mounted sources could not be installed (exit code {done.code}):\n{reason}",
-                hint=f"envgen up {self.name} --no-install starts without; then: envgen exec {self.name} -- envgen-install",
+                hint=f"to look closer: envgen up {self.name} --no-install; envgen exec {self.name} -- envgen-install",
             )
 
     def _patience(self) -> float:

@@ -117,7 +117,7 @@ def _name(profile: Profile, service: Service) -> str:
 
 
 def gpu_mode(engine: Engine, wanted: GpuMode) -> tuple[GpuMode, Problem | None]:
-    """Which way this engine can give a GPU: the NVIDIA runtime, or CDI; a Problem where it can't give what is wanted."""
+    """Which way this engine can give a GPU: the NVIDIA runtime, or CDI, or a Problem."""
     if wanted is GpuMode.NONE:
         return GpuMode.NONE, None
     info = engine.info()
