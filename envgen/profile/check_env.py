@@ -21,8 +21,6 @@ DERIVED: Mapping[str, str] = {
     "FLASHINFER_NVCC_THREADS": "build.nvcc_threads",
     "NVCC_THREADS": "build.nvcc_threads",
     "TIKTOKEN_ENCODINGS_BASE": "tiktoken.directory",
-    "CCACHE_DIR": "caches.ccache.path",
-    "UV_CACHE_DIR": "caches.uv.path",
     "NVIDIA_VISIBLE_DEVICES": "gpu",
     "NVIDIA_DRIVER_CAPABILITIES": "gpu",
     "SSL_CERT_FILE": "network.ca_certificates",
@@ -35,6 +33,18 @@ DERIVED: Mapping[str, str] = {
     "http_proxy": "network.pass_proxy",
     "https_proxy": "network.pass_proxy",
     "no_proxy": "network.pass_proxy",
+}
+# Variables that follow from a cache, where the profile has it.
+CACHE_DERIVED: Mapping[str, str] = {
+    "CCACHE_DIR": "ccache",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+    "HF_HOME": "huggingface",
+    "TORCH_HOME": "torch",
+    "TORCHINDUCTOR_CACHE_DIR": "torch",
+    "TORCH_EXTENSIONS_DIR": "torch",
+    "TRITON_CACHE_DIR": "triton",
+    "UV_CACHE_DIR": "uv",
+    "VLLM_CACHE_ROOT": "vllm",
 }
 _SECRET_VALUE = (
     r"hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}"
@@ -62,8 +72,15 @@ def check(report: Report) -> None:
     """Note what is wrong with variables and secrets."""
     secrets = report.profile.secrets
     for path, name, value in _variables(report):
-        if name in DERIVED:
-            report.problem(path, f"envgen sets {name} itself", f"use the key {DERIVED[name]}", at_key=True)
+        key = DERIVED.get(name, "")
+        if CACHE_DERIVED.get(name) in report.profile.caches:
+            key = f"caches.{CACHE_DERIVED[name]}.path"
+        if key:
+            report.problem(path, f"envgen sets {name} itself", f"use the key {key}", at_key=True)
+        elif name.startswith("ENVGEN_"):
+            report.problem(
+                path, f"{name}: names that begin with ENVGEN_ are envgen's own", "choose another", at_key=True
+            )
         if name in secrets:
             hint = "leave it in `secrets` alone: its value comes from your shell when a service starts"
             report.problem(path, f"{name} is also in `secrets`", hint, at_key=True)

@@ -117,8 +117,9 @@ class ImageRef:
     tag: str
     digest: str
 
-    PATTERN: ClassVar[str] = r"^[a-z0-9][A-Za-z0-9._:/@-]*$"
+    PATTERN: ClassVar[str] = r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$"
     EXAMPLE: ClassVar[str] = "nvcr.io/nvidia/pytorch:25.12-py3"
+    _HOST: ClassVar[str] = r"[A-Za-z0-9]+([.-]+[A-Za-z0-9]+)*(:[0-9]{1,5})?"
     _NAME: ClassVar[str] = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*"
 
     @classmethod
@@ -133,7 +134,7 @@ class ImageRef:
         path, _, tag = rest.partition(":")
         if ":" in rest and not re.fullmatch(r"[\w][\w.-]{0,127}", tag, re.ASCII):
             raise ValueError(f"{text!r}: {tag!r} is not an image tag")
-        if registry and not re.fullmatch(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?", registry):
+        if registry and not re.fullmatch(cls._HOST, registry):
             raise ValueError(f"{text!r}: {registry!r} is not a registry host")
         plain = path.isascii() and path.islower() and all(part.isalnum() for part in path.split("/"))
         if not plain and not re.fullmatch(cls._NAME, path):

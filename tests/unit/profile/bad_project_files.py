@@ -113,7 +113,8 @@ case("no profiles", "version: 1\nname: demo\nprofiles: ⟦{}\n", ("at least one 
 case("profiles is a list", "version: 1\nname: demo\nprofiles: ⟦[dev]\n", ("expected a mapping, found a list", ""))
 case(
     "defaults is text",
-    "version: 1\nname: demo\ndefaults: ⟦none\nprofiles:\n  dev: {mode: development, base: {image: x}, cuda: {arch_list: 9.0a}}\n",
+    "version: 1\nname: demo\ndefaults: ⟦none\nprofiles:\n"
+    "  dev: {mode: development, base: {image: x}, cuda: {arch_list: 9.0a}}\n",
     ("expected a mapping, found the text 'none'", ""),
 )
 case("unknown default profile", HEAD + "default_profile: ⟦prd\n", ("there is no profile 'prd'", "known: dev"))
@@ -309,6 +310,12 @@ for _variable, _key in (
     ("TIKTOKEN_ENCODINGS_BASE", "tiktoken.directory"),
 ):
     dev(f"derived {_variable}", f"    env: {{g: {{⟦{_variable}: x}}}}\n", ("envgen sets", f"use the key {_key}"))
+dev(
+    "derived from a cache",
+    "    caches: {huggingface: {path: /hf}}\n    env: {g: {⟦HF_HOME: /x, VLLM_CACHE_ROOT: /y}}\n",
+    ("envgen sets HF_HOME", "use the key caches.huggingface.path"),
+)
+dev("a name of envgen's own", "    env: {g: {⟦ENVGEN_X: 1}}\n", ("are envgen's own", ""))
 dev("derived in a service", "    services: {s: {command: [x], env: {⟦MAX_JOBS: 4}}}\n", ("envgen sets MAX_JOBS", ""))
 dev("variable name", "    env: {g: {⟦A-B: 1}}\n", ("'A-B' is not a name", "letters, digits and underscores"))
 dev("variable without value", "    env: {g: {A: ⟦~}}\n", ("has no value", 'write ""'))
@@ -336,7 +343,8 @@ dev(
     "    env: {mxfp4: {X: 1}}\n    env_groups: [⟦mxpf4]\n",
     ("there is no group 'mxpf4'", "did you mean `mxfp4`?"),
 )
-dev("group not in use", "    env: {a: {X: 1}, b: {Y: 1}}\n    env_groups: [a]\n    services: {s: {command: [x], env_groups: [⟦b]}}\n",
+dev("group not in use", "    env: {a: {X: 1}, b: {Y: 1}}\n    env_groups: [a]\n"
+    "    services: {s: {command: [x], env_groups: [⟦b]}}\n",
     ("'b' is not in use", "known: a"))  # fmt: skip
 
 # --- services ---------------------------------------------------------------------------------------------------------
@@ -409,7 +417,8 @@ dev("tool is a source", MOUNTED + "    pip: {tools: [⟦vllm]}\n", ("what the so
 
 case(
     "many problems at once",
-    "version: 1\nname: demo\ndefaults:\n  base: {image: debian:12}\n  cuda: {arch_list: ⟦12.1}\n  ⟦bulid: {}\nprofiles:\n"
+    "version: 1\nname: demo\ndefaults:\n  base: {image: debian:12}\n"
+    "  cuda: {arch_list: ⟦12.1}\n  ⟦bulid: {}\nprofiles:\n"
     "  dev:\n    mode: development\n    python_path: [⟦workspace]\n    env: {g: {⟦PYTHONPATH: x}}\n"
     "  prod:\n    mode: ⟦prodction\n    dockerfile: Dockerfile.prod\n    gpu: ⟦some\n",
     ("no FP4 instructions", ""),

@@ -36,7 +36,7 @@ def test_explain_names_every_layer(
     for line in (
         'mode = "development"  # envgen.yaml:8:11',
         'cuda.arch_list = "12.1a"  # envgen.yaml:5:21',
-        'env.g.X = "0.70"  # envgen.yaml:9:17',
+        'env.g.X = "0.70"  # envgen.yaml:9:18',
         'gpu = "none"  # envgen.local.yaml:2:8',
         "build.nvcc_threads = 2  # ENVGEN_BUILD__NVCC_THREADS",
         'build.max_jobs = "3"  # --set build.max_jobs',
@@ -128,18 +128,17 @@ def test_dev_and_prod_share_everything_but_the_sources() -> None:
 
 def test_the_serve_command_is_whole() -> None:
     assert " ".join(shipped("prod").services["serve"].argv) == (
-        "vllm serve openai/gpt-oss-120b --host 0.0.0.0 --port 8000 --served-model-name gpt-oss-120b --quantization mxfp4 "
-        "--tensor-parallel-size 1 --gpu-memory-utilization 0.70 --max-model-len 131072 --max-num-seqs 2 "
-        "--max-num-batched-tokens 8192 --load-format fastsafetensors --attention-config "
+        "vllm serve openai/gpt-oss-120b --host 0.0.0.0 --port 8000 --served-model-name gpt-oss-120b "
+        "--quantization mxfp4 --tensor-parallel-size 1 --gpu-memory-utilization 0.70 --max-model-len 131072 "
+        "--max-num-seqs 2 --max-num-batched-tokens 8192 --load-format fastsafetensors --attention-config "
         '{"backend":"FLASHINFER"} --async-scheduling --enable-prefix-caching --enable-auto-tool-choice '
         "--tool-call-parser openai --reasoning-parser openai_gptoss"
     )
 
 
 def test_groups_can_be_chosen() -> None:
-    project = load_project(
-        file=ROOT / "envgen.yaml", sets=["env_groups=[moe, mxfp4_cutlass, debug]"], local=False
-    ).project
+    sets = ["env_groups=[moe, mxfp4_cutlass, debug]"]
+    project = load_project(file=ROOT / "envgen.yaml", sets=sets, local=False).project
     env = project.profiles["prod"].env
     assert list(env) == ["moe", "mxfp4_cutlass", "debug"]
     assert env["mxfp4_cutlass"]["VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS"] == "1"
