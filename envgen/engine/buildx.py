@@ -10,14 +10,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from envgen.engine import process
 from envgen.engine.endpoint import Endpoint, find_endpoint, plugin_argv
+from envgen.engine.rawjson import Event, Progress, Step
 from envgen.errors import EngineError
-
-if TYPE_CHECKING:
-    from envgen.engine.rawjson import Event, Step
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,6 @@ class BuildRequest:
     platform: str = ""
     no_cache: bool = False
     pull: bool = False
-    ignore_file: bytes | None = None  # what .dockerignore says for this build, whatever the context's own says
 
     def words(self) -> list[str]:
         """The arguments behind ``buildx build``."""
@@ -111,14 +108,15 @@ def argv_of(request: BuildRequest, endpoint: Endpoint, environ: Mapping[str, str
 
 def build(
     request: BuildRequest,
-    on_event: Callable[[Event], None],
+    on_event: Callable[[Event, int], None],
     *,
     endpoint: Endpoint | None = None,
     on_tick: Callable[[], None] | None = None,
 ) -> BuildResult:
-    """Build. Failing steps are in the result; EngineError means that buildx itself could not be run."""
-    from envgen.engine.rawjson import Progress
+    """Build. ``on_event`` gets each event and how many steps are known by then.
 
+    A step that fails is in the result; EngineError means that buildx itself could not be run.
+    """
     endpoint = endpoint or find_endpoint()
     progress = Progress()
     started = time.monotonic()
@@ -126,7 +124,7 @@ def build(
     def on_line(channel: str, line: bytes) -> None:
         # rawjson comes on stderr; stdout stays empty with --load, and whatever comes there is worth showing.
         for event in progress.feed(line):
-            on_event(event)
+            on_event(event, progress.total)
 
     with tempfile.TemporaryDirectory(prefix="envgen-build-") as folder:
         metadata = Path(folder) / "metadata.json"
@@ -160,11 +158,6 @@ def _image_id(metadata: Path) -> str:
 def _csv(*fields: str) -> str:
     """One record of comma-separated values, as Go's reader takes it: a comma or quote in a path stays in it."""
     return ",".join('"' + f.replace('"', '""') + '"' if re.search(r'[,"\n]', f) else f for f in fields)
-
-
-def ignore_beside(dockerfile: Path) -> Path:
-    """BuildKit prefers ``<Dockerfile>.dockerignore`` beside the Dockerfile over the context's own."""
-    return dockerfile.with_name(dockerfile.name + ".dockerignore")
 
 
 def proxy_arguments(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:

@@ -43,7 +43,8 @@ def decide(wanted: int | None, per_job: int, capacity: Capacity) -> Jobs:
         return Jobs(cores, f"MAX_JOBS={cores} = {core_words}; the free memory is not known here")
     fits = capacity.memory // per_job
     count = max(1, min(cores, fits))
-    memory_words = f"{capacity.memory / GIB:.1f} GiB {capacity.memory_from or 'available'} / {per_job / GIB:.3g} GiB a job = {fits}"
+    free = f"{capacity.memory / GIB:.1f} GiB {capacity.memory_from or 'available'}"
+    memory_words = f"{free} / {per_job / GIB:.3g} GiB a job = {fits}"
     least = ", and at least 1" if fits < 1 else ""
     return Jobs(count, f"MAX_JOBS={count} = the smaller of {core_words} and {memory_words}{least}")
 

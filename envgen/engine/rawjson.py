@@ -1,4 +1,4 @@
-"""Reads what ``buildx build --progress=rawjson`` writes, into steps and typed events. Pure; never fails on odd input."""
+"""Reads what ``buildx build --progress=rawjson`` writes, into steps and typed events. Never fails on odd input."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Progress:
     def __init__(self) -> None:
         self.steps: dict[str, Step] = {}
         self.notes: list[str] = []
-        self._partial: dict[tuple[str, int], str] = {}
+        self._partial: dict[tuple[str, str], str] = {}
 
     @property
     def visible(self) -> list[Step]:
@@ -183,8 +183,7 @@ class Progress:
         step = self.steps.get(str(log.get("vertex")))
         if step is None:
             step = self._step({"digest": str(log.get("vertex")), "name": "(unknown step)"})
-        channel = log.get("stream") if isinstance(log.get("stream"), int) else 1
-        key = (step.digest, channel)
+        key = (step.digest, str(log.get("stream")))
         *lines, rest = (self._partial.get(key, "") + _decoded(log.get("data"))).split("\n")
         if len(rest) > 1 << 16:
             lines, rest = [*lines, rest], ""
@@ -225,7 +224,7 @@ def seconds_of(timestamp: Any) -> float | None:
     )
     if not found:
         return None
-    whole = timegm(tuple(int(part) for part in found.groups()[:6]) + (0, 0, 0))
+    whole = timegm((*(int(part) for part in found.groups()[:6]), 0, 0, 0))
     offset = (int(found[9]) * 3600 + int(found[10]) * 60) * (1 if found[8] == "+" else -1) if found[8] else 0
     return whole - offset + float(found[7] or 0)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from envgen.paths import state_dir
 from envgen.profile.model import Profile
-from envgen.render.outputs import Rendered, render_profile, write
+from envgen.render.outputs import IGNORE_FILE, Rendered, render_profile, write
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,10 @@ def prepare(profile: Profile, root: Path) -> Workspace:
     rendered = render_profile(profile, root=root)
     folder = state_dir(root) / "render" / profile.name
     folder.mkdir(parents=True, exist_ok=True)
-    write(folder, rendered.files)
+    files = dict(rendered.files)
+    # The context of a build is the project; BuildKit prefers this name beside the Dockerfile to the project's own file.
+    files[f"{rendered.dockerfile}{IGNORE_FILE}"] = files.pop(IGNORE_FILE)
+    write(folder, files)
     return Workspace(folder, rendered, _drifted(root, rendered))
 
 

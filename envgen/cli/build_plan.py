@@ -1,0 +1,165 @@
+"""What a build of a profile is: files, request, jobs; and whether the image is up to date without asking BuildKit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envgen.errors import Problem, RefusedError
+from envgen.paths import state_dir
+from envgen.render import outputs
+from envgen.render.environment import CA_VARIABLE, WHEELHOUSE_VARIABLE, compose_environment
+
+if TYPE_CHECKING:
+    from envgen.engine.base import Engine
+    from envgen.engine.buildx import BuildRequest
+    from envgen.engine.jobs import Jobs
+    from envgen.profile.model import Profile
+
+RENDER_LABEL = "dev.envgen.render"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A profile with everything that was rendered for it."""
+
+    profile: Profile
+    root: Path
+    rendered: outputs.Rendered
+
+    @property
+    def image(self) -> str:
+        return self.profile.image_name
+
+    @property
+    def folder(self) -> Path:
+        """Where what is really used lies: rendered with all layers, unlike the committed files."""
+        return state_dir(self.root) / "render" / self.profile.name
+
+    @property
+    def dockerfile(self) -> Path:
+        return self.folder / self.rendered.dockerfile
+
+    @property
+    def record(self) -> Path:
+        return state_dir(self.root) / "state" / f"build-{self.profile.name}.json"
+
+
+def job_of(profile: Profile, root: Path) -> Job:
+    """Render a profile (nothing is written)."""
+    return Job(profile, root, outputs.render_profile(profile, root=root))
+
+
+def request_of(job: Job, jobs: Jobs, *, no_cache: bool = False, pull: bool = False) -> BuildRequest:
+    """The request to buildx. Refuses when a file of this machine that it names is not there."""
+    from envgen.engine.buildx import BuildRequest, Secret, proxy_arguments
+
+    profile = job.profile
+    paths = compose_environment(profile, job.root, jobs.count)
+    problems = host_problems(paths)
+    if problems:
+        error = RefusedError(problems[0].message)
+        error.problems = tuple(problems)
+        raise error
+    secrets = [Secret("jobs", value=str(jobs.count))]
+    if ca := paths.get(CA_VARIABLE):
+        secrets.append(Secret("ca_certificates", file=Path(ca)))
+    wheelhouse = paths.get(WHEELHOUSE_VARIABLE)
+    return BuildRequest(
+        dockerfile=job.dockerfile,
+        context=job.root,
+        tags=(job.image,),
+        pass_args=proxy_arguments() if profile.network.pass_proxy else (),
+        secrets=tuple(secrets),
+        contexts={"wheelhouse": Path(wheelhouse)} if wheelhouse else {},
+        platform=profile.base.platform.value if profile.base.platform else "",
+        no_cache=no_cache,
+        pull=pull,
+    )
+
+
+def host_problems(paths: dict[str, str]) -> list[Problem]:
+    """What the profile names on this machine and is not there: the CA file, the wheelhouse."""
+    problems = []
+    ca, wheelhouse = paths.get(CA_VARIABLE), paths.get(WHEELHOUSE_VARIABLE)
+    if ca and not Path(ca).is_file():
+        problems.append(
+            Problem(f"network.ca_certificates: there is no file {ca}", hint="give its right path, or unset it")
+        )
+    if wheelhouse and not Path(wheelhouse).is_dir():
+        problems.append(Problem(f"build.wheelhouse: there is no folder {wheelhouse}", hint="make it, or unset it"))
+    return problems
+
+
+def jobs_of(profile: Profile, engine: Engine | None, wanted: int | None = None) -> Jobs:
+    """How many compilers may run at once: as asked, as the profile says, or computed."""
+    from envgen.engine.jobs import Capacity, capacity, decide
+
+    wanted = wanted if wanted is not None else profile.build.max_jobs.count
+    found = Capacity(0, 0) if wanted is not None else capacity(engine.info() if engine else None)
+    return decide(wanted, profile.build.memory_per_job.bytes, found)
+
+
+# --- the way without BuildKit -----------------------------------------------------------------------------------------
+
+
+def identity(job: Job, engine: Engine) -> dict[str, str]:
+    """What, besides the rendered files, decides whether a build would give the same image again."""
+    base = engine.image(str(job.profile.base.image))
+    return {
+        "digest": job.rendered.digest,
+        "image": job.image,
+        "base_id": base.id if base else "",
+        "wheelhouse": _listing(job),
+    }
+
+
+def up_to_date(job: Job, engine: Engine) -> str:
+    """The id of the image if a build would change nothing; else "".
+
+    True when the last successful build had the same inputs and the image that it made is still the one of that name.
+    """
+    try:
+        recorded: Any = json.loads(job.record.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""
+    if not isinstance(recorded, dict) or recorded.get("digest") != job.rendered.digest:
+        return ""
+    image = engine.image(job.image)
+    if image is None or image.id != recorded.get("image_id") or image.labels.get(RENDER_LABEL) != job.rendered.digest:
+        return ""
+    return image.id if recorded == {**identity(job, engine), "image_id": image.id} else ""
+
+
+def remember(job: Job, before: dict[str, str], engine: Engine) -> None:
+    """Record a successful build. ``before``: the identity when it started; a change meanwhile voids the record."""
+    image = engine.image(job.image)
+    after = identity(job, engine)
+    # A base image that was pulled by the build itself was "" before; the next build then looks once more.
+    if image is None or before != after:
+        job.record.unlink(missing_ok=True)
+        return
+    content = json.dumps({**after, "image_id": image.id}, indent=1, sort_keys=True).encode()
+    outputs.write(job.root, {job.record.relative_to(job.root).as_posix(): content})
+
+
+def _listing(job: Job) -> str:
+    """A digest of names, sizes and times in the wheelhouse: a new wheel there may change the image."""
+    wheelhouse = compose_environment(job.profile, job.root, 1).get(WHEELHOUSE_VARIABLE)
+    if not wheelhouse:
+        return ""
+    found = hashlib.sha256()
+    for folder, names, files in os.walk(wheelhouse):
+        names.sort()
+        for name in sorted(files):
+            path = Path(folder, name)
+            try:
+                state = path.stat()
+            except OSError:
+                continue
+            found.update(f"{path.relative_to(wheelhouse)}\0{state.st_size}\0{state.st_mtime_ns}\0".encode())
+    return found.hexdigest()
