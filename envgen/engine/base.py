@@ -142,6 +142,7 @@ class Engine(Protocol):
         stdin: bytes = b"",
         mounts: Sequence[Mount] = (),
         env: Mapping[str, str] | None = None,
+        user: str = "",
         network: str = "none",
         timeout: float = 60,
     ) -> ExecResult:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
-import shutil
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from envgen.engine import process
 from envgen.engine.api import Api, Stream, StreamTimeout
 from envgen.engine.base import COMPOSE_PROJECT, COMPOSE_SERVICE, Container, EngineInfo, ExecResult, Image, Mount
 from envgen.engine.endpoint import Endpoint
@@ -87,7 +85,7 @@ class DockerEngine:
         workdir: str = "",
         timeout: float = 60,
     ) -> ExecResult:
-        mark = f"{_MARK}={uuid.uuid4().hex}"
+        mark = f"{_MARK}={os.urandom(16).hex()}"
         variables = [mark, *(f"{name}={value}" for name, value in (env or {}).items())]
         what = f"`{argv[0]}` in container {container_id[:12]}"
 
@@ -113,11 +111,12 @@ class DockerEngine:
         stdin: bytes = b"",
         mounts: Sequence[Mount] = (),
         env: Mapping[str, str] | None = None,
+        user: str = "",
         network: str = "none",
         timeout: float = 60,
     ) -> ExecResult:
         what = f"`{argv[0]}` in a container of {image}"
-        body = _throwaway(image, argv, bool(stdin), mounts, env or {}, network)
+        body = _throwaway(image, argv, bool(stdin), mounts, env or {}, network) | {"User": user}
         created = self._api.request("POST", "/containers/create", body=body)
         container_id = str(created.check(what)["Id"])
         try:

@@ -91,8 +91,8 @@ class Inventory:
 class Target:
     """A module that was (or would be) removed.
 
-    ``damaged``: its build.ninja could not be understood whole. ``outside``: sources that it claims are generated and that
-    lie elsewhere: left alone. ``libraries``: inodes. ``gone``: it was removed.
+    ``damaged``: its build.ninja could not be understood whole. ``outside``: sources that it claims are generated and
+    that lie elsewhere: left alone. ``libraries``: inodes. ``gone``: it was removed.
     """
 
     version: str
@@ -203,3 +203,9 @@ def _value(hint: Any, data: Any, where: str) -> Any:
     if type(data) is not hint:  # exact: a bool is no number here
         raise ShapeError(f"{where} is not {hint.__name__}")
     return data
+
+
+def prepare() -> None:
+    """Resolve the types of the two big documents, which takes milliseconds that a caller may have to spare earlier."""
+    for kind in (Inventory, Module, Building, Cleared, Target, Generated, Kept, Vanished, User, Leftovers):
+        _fields(kind)

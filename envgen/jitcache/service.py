@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from envgen.engine.base import COMPOSE_PROJECT, Container, Engine
+from envgen.engine.base import COMPOSE_PROJECT
 from envgen.errors import EngineError, RefusedError
-from envgen.jitcache.model import Building, Cleared, Holder, Inventory, Leftovers, Module, ShapeError, User, bind
 from envgen.jitcache.place import Place, find_place, root_in
-from envgen.jitcache.query import Query
 from envgen.jitcache.talk import describe_holders, look, not_found, send, what_is_locked
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the model is imported while the container works: see talk.send
+    from envgen.engine.base import Container, Engine
+    from envgen.jitcache.model import Building, Cleared, Holder, Inventory, Module, User
+    from envgen.jitcache.query import Query
     from envgen.profile.model import Profile
 
-T = TypeVar("T", Inventory, Cleared)
-L = TypeVar("L", Module, Building)
+L = TypeVar("L", "Module", "Building")
 LockId = tuple[int, int]  # device and inode of a lock file: the same in every container on this cache
+
+
+def _while_the_container_works() -> None:
+    from envgen.jitcache import model
+
+    model.prepare()
+
+
+@contextmanager
+def _expected() -> Iterator[None]:
+    """Around everything that reads the agent's answer: another shape is an error of the engine's side, no defect."""
+    from envgen.jitcache.model import ShapeError
+
+    try:
+        yield
+    except (ShapeError, KeyError, TypeError, ValueError) as error:
+        raise EngineError(f"the answer about the JIT cache is not what was expected: {error}") from None
 
 
 class JitCache:
@@ -33,13 +51,17 @@ class JitCache:
     def inventory(self, query: Query) -> Inventory:
         """Every module that the query chooses. NotFoundError for a name or glob that matches nothing."""
         place = find_place(self.engine, self.profile, self.root)
+        data = self._ask(place, query.request("list", place.root), query) if place else None
+        from envgen.jitcache.model import Inventory, Leftovers, bind
+
         if place is None:
             if query.patterns:
                 raise not_found({"missing": query.patterns}, query)
             return Inventory(root_in({}, self.profile), False, (), (), (), Leftovers(0, 0), ())
-        found = self._ask(Inventory, place, query.request("list", place.root), query)
-        if found.building or any(module.locked for module in found.modules):
-            found = self._name_holders(place, found)
+        with _expected():
+            found = bind(Inventory, data)
+            if found.building or any(module.locked for module in found.modules):
+                found = self._name_holders(place, found)
         return replace(found, place=place.shown)
 
     def clear(self, query: Query, *, everything: bool = False, dry_run: bool = False) -> Cleared:
@@ -51,26 +73,26 @@ class JitCache:
         if place is None:
             raise not_found({"missing": query.patterns}, query)
         request = {**query.request("clear", place.root), "all": everything, "dry_run": dry_run}
-        cleared = self._ask(Cleared, place, request, query)
-        users, unseen = self._users(place, cleared)
+        data = self._ask(place, request, query)
+        from envgen.jitcache.model import Cleared, bind
+
+        with _expected():
+            cleared = bind(Cleared, data)
+            users, unseen = self._users(place, cleared)
         restart = tuple(sorted({user.where for user in users if user.where}))
         return replace(cleared, place=place.shown, users=users, unseen=unseen, restart=restart)
 
-    def _ask(self, kind: type[T], place: Place, request: Mapping[str, Any], query: Query) -> T:
-        document = send(self.engine, self.profile.base.python, place, request)
-        try:
-            if document.get("ok") is True:
-                return bind(kind, document.get("result"))
-            data = document.get("data")
-            if not isinstance(data, dict):
-                raise ShapeError("data is not an object")
-            message = str(document.get("message", ""))
-            if document.get("kind") == "not_found":
+    def _ask(self, place: Place, request: Mapping[str, Any], query: Query) -> Any:
+        """The result of one operation of the agent, not yet bound; its refusals as errors."""
+        document = send(self.engine, self.profile.base.python, place, request, _while_the_container_works)
+        if document.get("ok") is True:
+            return document.get("result")
+        with _expected():
+            message, data = str(document["message"]), document["data"]
+            if document["kind"] == "not_found":
                 raise not_found(data, query)
-            if document.get("kind") == "refused":
+            if document["kind"] == "refused":
                 raise self._held(place, data["held"]) if data.get("held") else RefusedError(message)
-        except (ShapeError, KeyError, TypeError) as error:
-            raise EngineError(f"the answer about the JIT cache is not what was expected: {error}") from None
         raise EngineError(f"the JIT cache could not be read in {place.shown}: {message}")
 
     # Other processes
@@ -96,6 +118,8 @@ class JitCache:
 
     def _users(self, place: Place, cleared: Cleared) -> tuple[tuple[User, ...], int]:
         """Who has loaded what is gone, in all containers on this cache; and how many could not be asked."""
+        from envgen.jitcache.model import User, bind
+
         libraries = [[inode, target.name] for target in cleared.modules for inode in target.libraries]
         if not libraries:
             return (), 0
@@ -112,6 +136,8 @@ class JitCache:
 
     def _holders(self, place: Place, locks: Sequence[LockId]) -> dict[LockId, list[Holder]]:
         """Who holds these locks, asked of the other containers on this cache, then of this machine."""
+        from envgen.jitcache.model import Holder, bind
+
         found: dict[LockId, list[Holder]] = {lock: [] for lock in locks}
         for container in self._sharing(place):
             seen = self._look(container, locks, ()) or {"holders": ()}
@@ -127,6 +153,8 @@ class JitCache:
         return found
 
     def _held(self, place: Place, held: Sequence[Mapping[str, Any]]) -> RefusedError:
+        from envgen.jitcache.model import Holder, bind
+
         unknown = [(lock["device"], lock["inode"]) for lock in held if not lock["holders"]]
         asked = self._holders(place, unknown) if unknown else {}
         lines = []

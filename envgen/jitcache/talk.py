@@ -2,35 +2,55 @@
 
 from __future__ import annotations
 
-import difflib
 import json
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from envgen.engine.base import Container, Engine, ExecResult
 from envgen.errors import EngineError, EnvgenError, NotFoundError
 from envgen.jitcache.bundle import FLAGS, program
-from envgen.jitcache.model import Holder
-from envgen.jitcache.query import Query
 
 if TYPE_CHECKING:
+    from envgen.engine.base import Container, Engine, ExecResult
+    from envgen.jitcache.model import Holder
     from envgen.jitcache.place import Place
+    from envgen.jitcache.query import Query
 
 TIMEOUT = 900.0  # 160 microseconds a file: a million files are three minutes
 ROOT_USER = "0:0"
 
 
-def send(engine: Engine, python: str, place: Place, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the agent at ``place`` and return its document. EngineError when it gave none."""
-    argv = [python, *FLAGS]
-    text = program(request)
-    if place.container is not None:
-        # Root may delete what any service wrote; with no explicit root the container's own user decides, by its HOME.
-        user = ROOT_USER if place.root else ""
-        result = engine.exec(place.container.id, argv, stdin=text, user=user, timeout=TIMEOUT)
-    else:
-        result = engine.run_once(place.image, argv, stdin=text, mounts=place.mounts, timeout=TIMEOUT)
+def send(
+    engine: Engine, python: str, place: Place, request: Mapping[str, Any], meanwhile: Callable[[], None]
+) -> dict[str, Any]:
+    """Run the agent at ``place`` and return its document. EngineError when it gave none.
+
+    ``meanwhile`` runs while the container works: imports that only the answer needs take a fifth of a clear's time.
+    """
+    outcome: list[ExecResult | BaseException] = []
+
+    def ask() -> None:
+        try:
+            outcome.append(_run(engine, [python, *FLAGS], place, program(request)))
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    meanwhile()
+    thread.join()
+    result = outcome[0]
+    if isinstance(result, BaseException):
+        raise result
     return _document(result, python, place.shown)
+
+
+def _run(engine: Engine, argv: Sequence[str], place: Place, text: bytes) -> ExecResult:
+    if place.container is None:
+        return engine.run_once(place.image, argv, stdin=text, mounts=place.mounts, user=ROOT_USER, timeout=TIMEOUT)
+    # Root may delete what any service wrote; with no explicit root the container's own user decides, by its HOME.
+    user = ROOT_USER if place.root else ""
+    return engine.exec(place.container.id, argv, stdin=text, user=user, timeout=TIMEOUT)
 
 
 def look(engine: Engine, python: str, container: Container, request: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -78,6 +98,8 @@ def _near(missing: Sequence[str], names: Sequence[str], data: Mapping[str, Any])
         if data.get("links"):
             return f"links are not followed: {', '.join(data['links'])}"
         return "nothing has been compiled there yet; `envgen cache list` shows all versions and archs"
+    import difflib
+
     near = [match for name in missing for match in difflib.get_close_matches(name, names, 3, 0.5)]
     stems = [name.strip("*?") for name in missing if len(name.strip("*?")) > 2]
     near += [name for stem in stems for name in names if stem in name][:5]

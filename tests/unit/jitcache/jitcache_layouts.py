@@ -20,8 +20,11 @@ def put(path: Path, data: bytes | str = b"x" * 64) -> Path:
 class Shelf:
     """One ``cached_ops`` of a release."""
 
-    def __init__(self, root: Path, version: str = "0.5.3", arch: str = "121a") -> None:
+    def __init__(self, root: Path, version: str = "0.5.3", arch: str = "121a", seen: str = "") -> None:
+        """``seen`` = the root as a container sees it, which is what FlashInfer writes into build.ninja."""
         self.root = root
+        prefix = "/".join(part for part in (version, arch) if part)
+        self.seen = f"{seen or root.resolve()}/{prefix}"
         self.version = version
         self.arch = arch
         self.base = root / version / arch if arch else root / version
@@ -40,10 +43,19 @@ class Shelf:
         sources = [f"/opt/flashinfer/data/csrc/{stem}.cu" for stem in stems]
         for path in generated:
             put(self.base / "generated" / path, f"// {path}\n")
-            sources.append(str((self.base / "generated" / path).resolve()))
-        lines = ["ninja_required_version = 1.3", f"name = {name}", "cuda_home = /usr/local/cuda",
-                 "common_cflags = -DPy_LIMITED_API=0x03090000 $", "    -isystem $cuda_home/include", "",
-                 "rule cuda_compile", "  command = $nvcc $cuda_cflags -c $in -o $out", "  depfile = $out.d", ""]  # fmt: skip
+            sources.append(f"{self.seen}/generated/{path}")
+        lines = [
+            "ninja_required_version = 1.3",
+            f"name = {name}",
+            "cuda_home = /usr/local/cuda",
+            "common_cflags = -DPy_LIMITED_API=0x03090000 $",
+            "    -isystem $cuda_home/include",
+            "",
+            "rule cuda_compile",
+            "  command = $nvcc $cuda_cflags -c $in -o $out",
+            "  depfile = $out.d",
+            "",
+        ]
         objects = []
         for source in sources:
             stem = Path(source).stem
@@ -51,10 +63,10 @@ class Shelf:
                 objects.append(f"$name/{stem}.cuda.o")
                 put(folder / f"{stem}.cuda.o")
             else:
-                objects.append(str(folder.resolve() / f"csrc_{stem}.cuda.o"))
+                objects.append(f"{self.seen}/cached_ops/{name}/csrc_{stem}.cuda.o")
                 put(folder / f"csrc_{stem}.cuda.o")
             lines.append(f"build {objects[-1]}: cuda_compile {source}")
-        output = f"$name/{name}.so" if self.shared else str(folder.resolve() / f"{name}.so")
+        output = f"$name/{name}.so" if self.shared else f"{self.seen}/cached_ops/{name}/{name}.so"
         lines += ["", f"build {output}: link {' '.join(objects)}", f"default {output}", ""]
         put(folder / "build.ninja", "\n".join(lines))
         if built:
@@ -66,9 +78,9 @@ class Shelf:
         return folder
 
 
-def release(root: Path, version: str, arch: str = "121a") -> Shelf:
+def release(root: Path, version: str, arch: str = "121a", seen: str = "") -> Shelf:
     """A cache with the modules whose generated paths differ most."""
-    shelf = Shelf(root, version, arch)
+    shelf = Shelf(root, version, arch, seen)
     shelf.module("page")
     shelf.module("rope", ("rope", "flashinfer_rope_binding"))
     shelf.module("silu_and_mul", (), ("silu_and_mul.cu",))
