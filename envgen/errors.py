@@ -6,8 +6,13 @@ Only ``envgen.__main__`` turns these into output and an exit code. Nothing below
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from envgen.record import dataclass
 
 
 class ExitCode(IntEnum):
@@ -136,4 +141,6 @@ class ProcessError(EngineError):
         self.code = code
         self.stderr = stderr
         tail = "\n".join(stderr.strip().splitlines()[-15:])
-        super().__init__(f"`{' '.join(argv[:4])}{' ...' if len(argv) > 4 else ''}` ended with {code}: {tail}", hint=hint)
+        super().__init__(
+            f"`{' '.join(argv[:4])}{' ...' if len(argv) > 4 else ''}` ended with {code}: {tail}", hint=hint
+        )

@@ -33,14 +33,14 @@ from envgen.profile.patterns import (
     SHA256,
     ULIMIT,
 )
-from envgen.profile.record import EMPTY as EMPTY
-from envgen.profile.record import key as key
 from envgen.profile.values import ByteSize, ContainerPath, CudaArchList, HostPath, ImageRef, MaxJobs
+from envgen.record import EMPTY as EMPTY
+from envgen.record import key as key
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
 else:
-    from envgen.profile.record import dataclass
+    from envgen.record import dataclass
 
 
 class Mode(Enum):

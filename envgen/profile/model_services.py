@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from envgen.profile.patterns import ENV_NAME, FLAG, NAME, RESTART, URL_PATH
-from envgen.profile.record import EMPTY, key
 from envgen.profile.values import ContainerPath, Duration, PortMapping
+from envgen.record import EMPTY, key
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
 else:
-    from envgen.profile.record import dataclass
+    from envgen.record import dataclass
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from envgen.profile.patterns import COMMAND, DISTRIBUTION, ENV_NAME, GIT_REF, GIT_URL, MODULE, NAME, REQUIREMENT
-from envgen.profile.record import EMPTY, key
 from envgen.profile.values import ContainerPath, HostPath, Pin
+from envgen.record import EMPTY, key
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
 else:
-    from envgen.profile.record import dataclass
+    from envgen.record import dataclass
 
 ORIGIN_KINDS = ("git", "pypi", "wheel", "checkout")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     from dataclasses import dataclass
 else:
-    from envgen.profile.record import dataclass
+    from envgen.record import dataclass
 
 # Docker, Compose, YAML and every shell treat these as structure; a value never needs them.
 _CONTROL = r"[\x00-\x1f\x7f]"

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from envgen.profile import model, values
-from envgen.profile.record import MISSING, Key
+from envgen.record import MISSING, Key
 
 SCALAR, ENUM, VALUE, RECORD, SEQUENCE, MAPPING, ARG = "scalar", "enum", "value", "record", "sequence", "mapping", "arg"
 

@@ -18,7 +18,7 @@ from envgen.profile.paths import plain_text as plain_text
 if TYPE_CHECKING:
     from dataclasses import dataclass
 else:
-    from envgen.profile.record import dataclass
+    from envgen.record import dataclass
 
 
 @dataclass(frozen=True, order=True)
