@@ -68,7 +68,9 @@ def test_imports_keep_to_the_walls(name: str) -> None:
 def test_what_runs_inside_is_standard_library_only(name: str) -> None:
     for imported in _imports(PACKAGE / name):
         root = imported.split(".")[0]
-        assert root in sys.stdlib_module_names, f"{name} imports {root}"
+        # Files of the agent may import each other: jitcache/bundle.py sends them along under these names.
+        own = name.startswith("jitcache/agent/") and f"{imported}.".startswith("envgen.jitcache.agent.")
+        assert own or root in sys.stdlib_module_names, f"{name} imports {imported}"
 
 
 def test_nothing_imports_cli_but_main() -> None:
