@@ -1,4 +1,4 @@
-"""What a build shows while it runs: a line for each finished step; on a terminal also those that run, with their time."""
+"""What a build shows while it runs: a line a finished step; on a terminal also the running ones with their time."""
 
 from __future__ import annotations
 

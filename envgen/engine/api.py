@@ -7,14 +7,13 @@ the image there, run this in that container) goes through here; other kinds of e
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import re
 import socket
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import IO, Any, Protocol, cast
 from urllib.parse import urlencode
 
 from envgen.engine.frames import Demultiplexer
@@ -68,65 +67,80 @@ class Answer:
         return self.document
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=TIMEOUT)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = connect_unix(self._path)
-        self.sock.settimeout(TIMEOUT)
-
-
 class UnixApi:
-    """The API over a unix socket. Each thread has a connection of its own, kept open between requests."""
+    """The API over a unix socket. Each thread has a connection of its own, kept open between requests.
+
+    HTTP is spoken by hand: importing ``http.client`` (with email and ssl) takes longer than all requests together.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._of_thread = threading.local()
 
-    @property
-    def _connection(self) -> _UnixConnection:
-        found: _UnixConnection | None = getattr(self._of_thread, "connection", None)
-        if found is None:
-            found = self._of_thread.connection = _UnixConnection(self._path)
-        return found
-
     def request(self, method: str, path: str, query: Mapping[str, str] | None = None, body: Any = None) -> Answer:
-        target, payload, headers = _prepared(path, query, body)
-        # The engine closes connections that were idle for long; a request that it never read is safe to repeat.
-        for attempt in (1, 2):
+        message = _message(method, path, query, body)
+        # The engine closes connections that were idle for long. A request on a fresh connection is not repeated: what
+        # was answered by silence may have been done.
+        kept: socket.socket | None = getattr(self._of_thread, "sock", None)
+        for sock in (*([kept] if kept else []), None):
             try:
-                self._connection.request(method, target, body=payload, headers=headers)
-                response = self._connection.getresponse()
-                return Answer(response.status, response.read())
-            except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
-                self._connection.close()
-                if attempt == 2:
+                return self._exchange(sock or self._open(), message)
+            except (BrokenPipeError, ConnectionResetError, _Closed):
+                self._forget()
+                if sock is None:
                     raise EngineError("the Docker Engine closed the connection without an answer") from None
-            except (FileNotFoundError, PermissionError, ConnectionRefusedError):
-                raise  # connect() has the right sentence for each
             except TimeoutError:
-                self._connection.close()
+                self._forget()
                 raise EngineError(f"the Docker Engine did not answer within {TIMEOUT:g} s") from None
-            except (OSError, http.client.HTTPException) as error:
-                self._connection.close()
+            except (FileNotFoundError, PermissionError, ConnectionRefusedError, NotADirectoryError):
+                raise  # connect() has the right sentence for each
+            except OSError as error:
+                self._forget()
                 raise EngineError(f"cannot talk to the Docker Engine at {self._path}: {error}") from None
+            except BaseException:
+                self._forget()  # half an answer is still in the connection
+                raise
         raise AssertionError("unreachable")
 
+    def _open(self) -> socket.socket:
+        sock = self._of_thread.sock = connect_unix(self._path)
+        sock.settimeout(TIMEOUT)
+        return sock
+
+    def _forget(self) -> None:
+        sock: socket.socket | None = getattr(self._of_thread, "sock", None)
+        if sock is not None:
+            sock.close()
+        self._of_thread.sock = None
+
+    def _exchange(self, sock: socket.socket, message: bytes) -> Answer:
+        sock.sendall(message)
+        with sock.makefile("rb") as reader:
+            status, headers = _read_head(reader)
+            body = _read_body(reader, status, headers)
+        if headers.get("connection", "").lower() == "close":
+            self._forget()
+        return Answer(status, body)
+
     def stream(self, path: str, query: Mapping[str, str] | None, body: Any) -> Stream:
-        target, payload, headers = _prepared(path, query, body)
-        head = [f"POST {target} HTTP/1.1", "Host: localhost", "Connection: Upgrade", "Upgrade: tcp"]
-        head += [f"{name}: {value}" for name, value in headers.items()]
-        head += [f"Content-Length: {len(payload or b'')}", "", ""]
+        message = _message("POST", path, query, body, upgrade=True)
         sock = connect_unix(self._path)
         try:
             sock.settimeout(TIMEOUT)
-            sock.sendall("\r\n".join(head).encode() + (payload or b""))
-            return Stream(sock, _read_head(sock))
+            sock.sendall(message)
+            # Unbuffered: what follows the head already belongs to the program.
+            with cast("IO[bytes]", sock.makefile("rb", buffering=0)) as reader:
+                status, headers = _read_head(reader)
+                if status not in (101, 200):
+                    answer = Answer(status, _read_body(reader, status, headers))
+                    raise EngineError(f"the engine refused: {answer.message or status}")
+            return Stream(sock)
         except TimeoutError:
             sock.close()
             raise EngineError(f"the Docker Engine did not answer within {TIMEOUT:g} s") from None
+        except _Closed:
+            sock.close()
+            raise EngineError("the Docker Engine closed the connection without an answer") from None
         except BaseException:
             sock.close()
             raise
@@ -135,15 +149,13 @@ class UnixApi:
 class Stream:
     """A connection that became a program's stdin, stdout and stderr."""
 
-    def __init__(self, sock: socket.socket, first: bytes = b"") -> None:
+    def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._first = first
 
     def communicate(self, stdin: bytes, timeout: float) -> Demultiplexer:
         """Send ``stdin``, then read to the end. Raises StreamTimeout, OutputTooLong."""
         deadline = time.monotonic() + timeout
         output = Demultiplexer()
-        output.feed(self._first)
         # In a thread: a program may fill its output before it has read all of its input.
         writer = threading.Thread(target=self._write, args=(stdin,), daemon=True)
         writer.start()
@@ -188,29 +200,71 @@ def connect_unix(path: str) -> socket.socket:
     return sock
 
 
-def _prepared(path: str, query: Mapping[str, str] | None, body: Any) -> tuple[str, bytes | None, dict[str, str]]:
+class _Closed(Exception):
+    """The connection ended before the answer did."""
+
+
+def _message(method: str, path: str, query: Mapping[str, str] | None, body: Any, *, upgrade: bool = False) -> bytes:
     target = f"{path}?{urlencode(query)}" if query else path
-    if body is None:
-        return target, None, {}
-    return target, json.dumps(body).encode(), {"Content-Type": "application/json"}
+    if re.search(r"[\x00-\x20\x7f]", target):
+        raise EngineError(f"{path!r} cannot be asked for: it contains blanks or control characters")
+    payload = b"" if body is None else json.dumps(body).encode()
+    lines = [f"{method} {target} HTTP/1.1", "Host: localhost", f"Content-Length: {len(payload)}"]
+    lines += ["Connection: Upgrade", "Upgrade: tcp"] if upgrade else []
+    lines += ["Content-Type: application/json"] if body is not None else []
+    return "\r\n".join([*lines, "", ""]).encode() + payload
 
 
-def _read_head(sock: socket.socket) -> bytes:
-    """Read the head of the answer to an upgrade; returns the bytes that came behind it."""
-    data = b""
-    while b"\r\n\r\n" not in data:
-        more = sock.recv(1 << 14)
-        if not more or len(data) > 1 << 16:
-            raise EngineError("the Docker Engine closed the connection without an answer")
-        data += more
-    head, rest = data.split(b"\r\n\r\n", 1)
+def _read_head(reader: IO[bytes]) -> tuple[int, dict[str, str]]:
+    """Status and headers (lower-case names) of an answer."""
+    first = _read_line(reader)
+    found = re.match(rb"HTTP/1\.[01] (\d{3})", first)
+    if not found:
+        raise EngineError("the engine's answer is not HTTP: is this address a Docker Engine's?")
+    headers: dict[str, str] = {}
+    while line := _read_line(reader).strip():
+        name, _, value = line.decode("latin-1").partition(":")
+        headers[name.strip().lower()] = value.strip()
+        if len(headers) > 200:
+            raise EngineError("the engine's answer has too many headers")
+    return int(found[1]), headers
+
+
+def _read_body(reader: IO[bytes], status: int, headers: Mapping[str, str]) -> bytes:
+    if status in (204, 304) or 100 <= status < 200:
+        return b""
+    if "chunked" in headers.get("transfer-encoding", "").lower():
+        chunks = []
+        while size := _size(_read_line(reader).split(b";")[0].strip(), 16):
+            chunks.append(_read_exactly(reader, size))
+            _read_line(reader)
+        while _read_line(reader).strip():
+            pass  # trailers
+        return b"".join(chunks)
+    if "content-length" in headers:
+        return _read_exactly(reader, _size(headers["content-length"].encode(), 10))
+    return reader.read()
+
+
+def _size(text: bytes, base: int) -> int:
     try:
-        status = int(head.split(None, 2)[1])
-    except (IndexError, ValueError):
+        return int(text, base)
+    except ValueError:
         raise EngineError("the engine's answer is not HTTP: is this address a Docker Engine's?") from None
-    if status not in (101, 200):
-        size = re.search(rb"\r\ncontent-length: *(\d+)", head.lower())
-        while size and len(rest) < int(size[1]) and (more := sock.recv(1 << 14)):
-            rest += more
-        raise EngineError(f"the engine refused: {Answer(status, rest).message or status}")
-    return rest
+
+
+def _read_line(reader: IO[bytes]) -> bytes:
+    line = reader.readline(1 << 16)
+    if not line:
+        raise _Closed
+    return line
+
+
+def _read_exactly(reader: IO[bytes], size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = reader.read(size - len(data))
+        if not more:
+            raise _Closed
+        data += more
+    return data

@@ -119,6 +119,8 @@ class DockerEngine:
         body = _throwaway(image, argv, bool(stdin), mounts, env or {}, network) | {"User": user}
         created = self._api.request("POST", "/containers/create", body=body)
         container_id = str(created.check(what)["Id"])
+        from envgen.engine import process
+
         try:
             with process.terminable():
                 return self._run_created(container_id, stdin, timeout, what)
@@ -129,6 +131,8 @@ class DockerEngine:
         query = {"stream": "1", "stdout": "1", "stderr": "1", "stdin": "1" if stdin else "0"}
         stream = self._api.stream(f"/containers/{container_id}/attach", query, None)
         if stream is None:
+            from envgen.engine import process
+
             argv = [_docker(), "start", "--attach", *(["--interactive"] if stdin else []), container_id]
             done = process.run(argv, stdin=stdin or None, env=self.endpoint.environment, timeout=timeout, check=False)
             return ExecResult(done.code, done.stdout, done.stderr)
@@ -158,6 +162,8 @@ class DockerEngine:
         kill: Callable[[], None],
     ) -> ExecResult:
         """By ``docker exec``, where the API's connection can't be taken over (TLS, ssh)."""
+        from envgen.engine import process
+
         # Values by name only: an argv can be read by every user of this machine.
         values = dict(pair.split("=", 1) for pair in variables)
         words = [_docker(), "exec", *(["--interactive"] if stdin else [])]
@@ -220,6 +226,8 @@ def _throwaway(
 
 
 def _docker() -> str:
+    import shutil
+
     program = shutil.which("docker")
     if not program:
         raise EngineError("the program `docker` is not on PATH, and this kind of endpoint needs it")

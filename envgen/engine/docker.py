@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,6 +32,8 @@ def connect(environ: Mapping[str, str] | None = None) -> Engine:
 
 def unreachable(endpoint: Endpoint, error: OSError, environ: Mapping[str, str] | None = None) -> EngineError:
     """The sentence for a socket that can't be reached."""
+    import shutil
+
     path = (os.environ if environ is None else environ).get("PATH")
     where = f"{endpoint.host} (from {endpoint.said_by})"
     if isinstance(error, PermissionError):
