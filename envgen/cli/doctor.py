@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import click
 
-from envgen.cli.common import Session, json_option, print_json, progress, project_options
+from envgen.cli.common import Session, json_option, print_json, project_options
 
 
 @click.command()
@@ -33,7 +33,7 @@ def command(session: Session, service: str | None, throw_away: bool, strict: boo
 
     project, profile = session.loaded().project, session.profile()
     _known_service(profile.services, service)
-    wish = Wish(profile, project.root, service, throw_away, profile.build.max_jobs.count, project.file.name)
+    wish = Wish(profile, project.root, service, throw_away, project.file.name)
     context, extra = gather(wish, connect)
 
     from envgen.doctor import report, run
@@ -45,8 +45,6 @@ def command(session: Session, service: str | None, throw_away: bool, strict: boo
         print_json(report.as_data(found))
     else:
         click.echo(report.as_text(found, colour=sys.stdout.isatty()))
-    if context.container is None and not context.is_throw_away and not throw_away and context.image is not None:
-        progress(f"nothing runs: `envgen up {context.service}`, or `envgen doctor --run` for a throw-away container")
     limit = Severity.WARNING if strict else Severity.ERROR
     return ExitCode.FINDINGS if found.worst >= limit else ExitCode.OK
 

@@ -14,19 +14,24 @@ if TYPE_CHECKING:
 PER_MACHINE = ("MAX_JOBS",)  # computed when a service starts
 
 
-def service_env(profile: Profile, service: str) -> dict[str, str]:
-    """The variables of a service, weakest first: derived from the profile, its groups in their order, its own.
-
-    PYTHONPATH of the image is only a beginning: what the base image has follows it.
-    """
+def compose_env(profile: Profile, service: str) -> dict[str, str]:
+    """What Compose sets for a service, weakest first: derived from the profile, its groups in their order, its own."""
     described = profile.services.get(service)
     chosen = described.env_groups if described else None
-    env = promised.derived_env(profile)
+    env = promised.service_env(profile)
     for name, group in profile.env.items():
         in_use = profile.env_groups is None or name in profile.env_groups
         if in_use and (chosen is None or name in chosen):
             env.update(group)
-    env.update(described.env if described else {})
+    return {**env, **(described.env if described else {})}
+
+
+def service_env(profile: Profile, service: str) -> dict[str, str]:
+    """All variables that a container of the service should have: those of the image, under those of Compose.
+
+    PYTHONPATH of the image is only a beginning: what the base image has follows it.
+    """
+    env = {**promised.derived_env(profile), **compose_env(profile, service)}
     return {name: value for name, value in env.items() if name not in PER_MACHINE}
 
 

@@ -7,7 +7,7 @@ imports included: that is why this module's own imports are few.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +31,6 @@ class Wish:
     root: Path
     service: str | None = None
     throw_away: bool = False  # start one when nothing runs
-    max_jobs: int | None = None
     project_file: str = "envgen.yaml"
 
 
@@ -99,7 +98,7 @@ def gather(wish: Wish, connect: Connect) -> tuple[Context, list[Finding]]:
     answer = later.result() if later else None
     throw_away = later is None and wish.throw_away and facts["image"] is not None
     if throw_away:
-        answer = attempt(lambda: _throw_away(wish, service, facts["env"], engine))
+        answer = attempt(lambda: _throw_away(wish, service, engine))
     probe, trouble = collect.read(answer, python) if answer is not None else (None, None)
     from envgen.doctor.model import Context
 
@@ -108,11 +107,11 @@ def gather(wish: Wish, connect: Connect) -> tuple[Context, list[Finding]]:
     return found, []
 
 
-def _throw_away(wish: Wish, service: str, env: Mapping[str, str], engine: Engine) -> ExecResult:
+def _throw_away(wish: Wish, service: str, engine: Engine) -> ExecResult:
     """The probe in a container of its own, with what Compose would mount. Not in a thread: it handles signals."""
-    from envgen.doctor.expectation import mounts
+    from envgen.doctor.expectation import compose_env, mounts
 
-    mounted = mounts(wish.profile, wish.root, engine)
+    mounted, env = mounts(wish.profile, wish.root, engine), compose_env(wish.profile, service)
     asked = collect.argv(wish.profile, service, paths=[mount.target for mount in mounted])
     name, text = wish.profile.image_name, collect.probe_text()
     return engine.run_once(name, asked, stdin=text, mounts=mounted, env=env, network="none", timeout=collect.TIMEOUT)
@@ -131,5 +130,5 @@ def _without_engine(wish: Wish, problem: EngineError) -> tuple[Context, list[Fin
     cure = Remedy(quoted[1] if quoted else "docker version")
     finding = error("no Docker Engine to ask", said.message, "a running Docker Engine", cure)
     context = Context(wish.profile, choose_service(wish.profile, wish.service), project_file=wish.project_file,
-                      host=surroundings.host_facts("", (), wish.max_jobs))  # fmt: skip
+                      host=surroundings.host_facts(wish.profile, None))  # fmt: skip
     return context, [replace(finding, check="host.docker")]

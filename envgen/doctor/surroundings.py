@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import shutil
-import socket
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from envgen.doctor import expectation
 from envgen.doctor.model import Host
 from envgen.engine.endpoint import find_plugin
+from envgen.engine.jobs import capacity, decide
+from envgen.engine.ports import conflict, listening, owner
 from envgen.errors import EnvgenError
 
 if TYPE_CHECKING:
     from envgen.doctor.gather import Connect, Wish
-    from envgen.engine.base import Container
+    from envgen.engine.base import Container, Engine, EngineInfo
+    from envgen.profile.model import Profile
 
 T = TypeVar("T")
 
@@ -23,20 +24,17 @@ T = TypeVar("T")
 def look(wish: Wish, service: str, containers: Sequence[Container], connect: Connect) -> dict[str, Any]:
     """The parts of a Context that need no exec. A connection of its own: the other one is busy with the probe."""
     profile, engine = wish.profile, connect()
-    info = _try(engine.info)
-    running = {one.service for one in containers if one.state == "running"}
-    waiting = [service for name, service in profile.services.items() if name not in running]
-    ports = [mapping.host for service in waiting for mapping in service.ports]
+    info = attempt(engine.info)
     return {
         "engine": info,
-        "image": _try(lambda: engine.image(profile.image_name)),
-        "host": host_facts(info.data_root if info else "", ports, wish.max_jobs),
+        "image": attempt(lambda: engine.image(profile.image_name)),
+        "host": host_facts(profile, info, busy_ports(profile, containers, engine)),
         "env": expectation.service_env(profile, service),
-        "digest": _try(lambda: expectation.image_digest(profile, wish.root)) or "",
+        "digest": attempt(lambda: expectation.image_digest(profile, wish.root)) or "",
     }
 
 
-def _try(ask: Callable[[], T]) -> T | None:
+def attempt(ask: Callable[[], T]) -> T | None:
     """A fact that can't be had is None."""
     try:
         return ask()
@@ -44,39 +42,41 @@ def _try(ask: Callable[[], T]) -> T | None:
         return None
 
 
-def host_facts(data_root: str, ports: Sequence[int], max_jobs: int | None) -> Host:
-    """Facts that cost nothing: two files, two system calls, and a look at the ports."""
+def host_facts(profile: Profile, info: EngineInfo | None, ports: tuple[tuple[int, str], ...] = ()) -> Host:
+    """What costs next to nothing to know: some files, some system calls."""
+    room = capacity(info)
+    local = info is not None and info.endpoint.startswith("unix://")
     return Host(
-        memory_available=_memory_available(),
-        disk_path=data_root,
-        disk_free=_disk_free(data_root),
-        busy_ports=tuple((port, "another program of this machine") for port in dict.fromkeys(ports) if _is_busy(port)),
-        max_jobs=max_jobs,
+        memory_available=room.memory or None,
+        disk_path=info.data_root if info else "",
+        disk_free=_disk_free(info.data_root) if info and local else None,
         buildx=find_plugin("buildx") is not None,
         compose=find_plugin("compose") is not None,
+        busy_ports=ports,
+        max_jobs=decide(profile.build.max_jobs.count, profile.build.memory_per_job.bytes, room).count,
     )
 
 
-def _memory_available() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+def busy_ports(profile: Profile, containers: Sequence[Container], engine: Engine) -> tuple[tuple[int, str], ...]:
+    """The ports of services that don't run, and who has them."""
+    running = {one.service for one in containers if one.state == "running"}
+    wanted = [port for name, service in profile.services.items() if name not in running for port in service.ports]
+    mine = {port.host for one in containers if one.state == "running" for port in one.ports}
+    listeners = listening() if wanted else ()
+    found: dict[int, str] = {}
+    everyone: Sequence[Container] | None = None
+    for port in wanted:
+        listener = conflict(listeners, port.host, port.address)
+        if listener is None or port.host in mine:
+            continue
+        if everyone is None:
+            everyone = attempt(engine.containers) or ()
+        found[port.host] = owner(listener, everyone)
+    return tuple(found.items())
 
 
 def _disk_free(path: str) -> int | None:
     try:
-        return shutil.disk_usage(path).free if path else None
+        return shutil.disk_usage(path).free
     except OSError:
         return None  # the engine is on another machine
-
-
-def _is_busy(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("0.0.0.0", port))
-        except OSError:
-            return True
-    return False

@@ -10,14 +10,14 @@ from envgen.doctor.probe_facts import is_safe
 def running(context: Context) -> list[Finding]:
     """A container of the profile runs; without one there is no import truth."""
     container = context.container
+    if context.is_throw_away:
+        return [info("a throw-away container was started, with the mounts and variables of the service")]
     if container is None:
         if context.image is None:
             return []  # nothing to start: the image check says what to do
-        cure = remedies.up(context)
         title = "no container of this profile runs: what it imports was not checked"
-        return [warning(title, "none running", f"{context.service}, or `envgen doctor --run`", cure)]
-    if context.is_throw_away:
-        return [info("a throw-away container was started for this, with the mounts and variables of the service")]
+        wanted = f"{context.service}, or a throw-away container (envgen doctor --run)"
+        return [warning(title, "none running", wanted, remedies.up(context))]
     if container.state != "running":
         cure = remedies.up(context)
         return [error(f"{container.name} is {container.state}", f"exit code {container.exit_code}", "running", cure)]

@@ -118,17 +118,16 @@ def ways(cells: Sequence[Cell], everything: Iterable[Cell]) -> str:
 
 def decided_by(wrong: Wrong, probe: Probe) -> str:
     """Which entry or finder decided, in words."""
-    if wrong.entry == "" or (
-        wrong.entry is not None and wrong.entry == wrong.cells[0].folder and wrong.cells[0].how == "-m"
-    ):
-        return f"the current folder, which `{wrong.cells[0].how}` puts first on sys.path"
-    if wrong.entry is None:
+    entry, how = wrong.entry, wrong.cells[0].how
+    if entry is None:
         return f"the import hook {wrong.finder}" if wrong.finder not in ("", "PathFinder") else "no entry of sys.path"
-    if wrong.entry in probe.python_path:
-        return f"the entry {wrong.entry} of PYTHONPATH"
-    if wrong.entry not in probe.python.path:
-        return f"the script's own folder {wrong.entry}"
-    return f"the entry {wrong.entry} of sys.path"
+    if entry in probe.python_path:
+        return f"the entry {entry} of PYTHONPATH"
+    if entry == "" or (how == "-m" and entry not in probe.python.path):
+        return f"the current folder, which `{how}` puts first on sys.path"
+    if entry not in probe.python.path:
+        return f"the script's own folder {entry}"
+    return f"the entry {entry} of sys.path"
 
 
 def lacks_mount_in_profile(source: Source, context: Context) -> bool:

@@ -182,9 +182,9 @@ def _flashinfer_root(name: str, source: Source, root: Root, context: Context) ->
         where = "; ".join(f"{link.path} -> {link.target}" for link in dangling)
         title = "flashinfer: its data links dangle, so nothing can be compiled"
         return error(title, where, f"links into {source.mount}, where the checkout is mounted", cure, **facts)
-    if missing and root.version is None:
+    if missing and source.origin.kind == "checkout":
         title = "flashinfer: a raw checkout, never installed: it imports, but can't compile anything"
-        seen = f"version {UNKNOWN}; {', '.join(link.path for link in missing)} missing"
+        seen = f"version {root.version or UNKNOWN}; {', '.join(link.path for link in missing)} missing"
         return error(title, seen, "an editable install, which makes data/csrc and its neighbours", cure, **facts)
     if missing:
         empty = ", ".join(link.path for link in missing)
