@@ -143,10 +143,10 @@ def from_environ(environ: Mapping[str, str]) -> tuple[list[Override], list[Probl
             continue
         parts = name[len(PREFIX) :].split("__")
         if parts[0].lower() not in known and len(parts) == 1:
-            # Not ours to refuse: another program, or a variable that a rendered Compose file reads.
+            # Not ours to refuse: scripts and containers have variables of that name too. A likely slip is told.
             hint = near(parts[0], list(known))
-            tail = f" ({hint})" if hint.startswith("did you") else ""
-            warnings.append(f"{name} is not a key of a profile and is ignored{tail}")
+            if hint.startswith("did you"):
+                warnings.append(f"{name} is not a key of a profile and is ignored ({hint})")
             continue
         if not environ[name].strip():
             continue  # Compose's ${NAME:-default} too takes an empty variable for an unset one

@@ -128,7 +128,7 @@ def test_an_empty_variable_is_unset(file: Path) -> None:
 
 
 def test_reserved_and_foreign_variables(file: Path) -> None:
-    loaded = load(file, FILE="x", PROFILE="y", DEBUG="1", GPUS="none")
+    loaded = load(file, FILE="x", PROFILE="y", DEBUG="1", ENGINE_DIR="/x", GPUS="none")
     assert loaded.warnings == ("ENVGEN_GPUS is not a key of a profile and is ignored (did you mean `gpu`?)",)
 
 
