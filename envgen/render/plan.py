@@ -141,9 +141,7 @@ def _patch_installed(profile: Profile, series: Mapping[str, Series]) -> tuple[Pa
         source = profile.sources[name]
         early, late = found.split(source.package)
         if early and source.origin.wheel is not None:
-            raise ValueError(
-                f"sources.{name}: {early[0].path} touches more than Python files, and a wheel is not built"
-            )
+            raise ValueError(f"sources.{name}: {early[0].path} is not Python alone, and a wheel is not built")
         if late:
             patches += late
             commands.append((source.package, *(f"{RUN}/{patch.path}" for patch in late)))

@@ -1,0 +1,256 @@
+"""Whole files: digests, comparing, and writing without surprises."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests_render_make import encoding, mounted, profile, source
+
+from envgen.errors import EnvgenError, ProjectError, RefusedError
+from envgen.profile.model import Cache, GpuMode, Mode, Network, Profile, Project, Service
+from envgen.profile.values import ContainerPath, HostPath
+from envgen.render import outputs
+from envgen.render.outputs import diff, render_profile, render_project, write
+
+
+def changed(found: Profile, **changes: Any) -> Profile:
+    return dataclasses.replace(found, **changes)
+
+
+def project(root: Path, *profiles: Profile) -> Project:
+    return Project("demo", profiles[0].name, {p.name: p for p in profiles}, root / "envgen.yaml", root)
+
+
+def test_the_digest_is_in_the_labels_and_changes_with_the_image_only() -> None:
+    one = profile(sources={"vllm": source()})
+    rendered = render_profile(one)
+    assert f'dev.envgen.render="{rendered.digest}"' in rendered.files["Dockerfile"].decode()
+    same = [
+        changed(one, env={"a": {"X": "1"}}),
+        changed(one, services={"serve": Service(command=("other",))}),
+        changed(one, description="another sentence"),
+        changed(one, secrets=("HF_TOKEN",)),
+    ]
+    for other in same[:2] + same[3:]:
+        assert render_profile(other).digest == rendered.digest
+    moved = [
+        changed(one, base=dataclasses.replace(one.base, python="python3.12")),
+        changed(one, sources={"vllm": source("vllm", distribution="other", package="other"), "x": source("x")}),
+        changed(one, working_dir=ContainerPath("/elsewhere")),
+        changed(one, base=dataclasses.replace(one.base, platform=_arm())),
+    ]
+    assert len({rendered.digest, *(render_profile(other).digest for other in moved)}) == 5
+
+
+def _arm() -> Any:
+    from envgen.profile.model import Platform
+
+    return Platform.ARM64
+
+
+def test_the_digest_covers_local_files(tmp_path: Path) -> None:
+    found = profile(tiktoken=encoding(file=HostPath("o.tiktoken")))
+    missing = render_profile(found, root=tmp_path).digest
+    (tmp_path / "o.tiktoken").write_text("a")
+    first = render_profile(found, root=tmp_path).digest
+    (tmp_path / "o.tiktoken").write_text("b")
+    assert len({missing, first, render_profile(found, root=tmp_path).digest}) == 3
+
+
+def test_a_remembered_render_is_the_same_as_a_fresh_one(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = profile(sources={"vllm": source()})
+    fresh = render_profile(found)
+    assert len(list((own_cache / "envgen/renders").iterdir())) == 1
+    monkeypatch.setattr("envgen.render.assemble.assemble", lambda *_: pytest.fail("was not remembered"))
+    assert render_profile(found) == fresh
+
+
+@pytest.mark.parametrize("damage", ["truncate", "edit", "foreign", "empty"])
+def test_a_damaged_record_is_not_believed(own_cache: Path, damage: str) -> None:
+    found = profile(sources={"vllm": source()})
+    fresh = render_profile(found)
+    (record,) = (own_cache / "envgen/renders").iterdir()
+    content = record.read_bytes()
+    if damage == "foreign":
+        record.chmod(0o622)
+    record.write_bytes(
+        {"truncate": content[:-9], "edit": content.replace(b"RUN", b"RAN"), "empty": b""}.get(damage, content)
+    )
+    assert render_profile(found) == fresh
+
+
+def test_patches_are_part_of_what_is_remembered(tmp_path: Path) -> None:
+    folder = tmp_path / "patches/vllm"
+    folder.mkdir(parents=True)
+    (folder / "series").write_text("a.patch\n")
+    (folder / "a.patch").write_text("--- a/vllm/a.py\n+++ b/vllm/a.py\n@@ -1,1 +1,1 @@\n-a\n+b\n")
+    found = profile(sources={"vllm": source(patches="vllm")})
+    first = render_profile(found, root=tmp_path)
+    assert b"patch-installed" in first.files["Dockerfile"]
+    (folder / "a.patch").write_text("--- a/csrc/a.cu\n+++ b/csrc/a.cu\n@@ -1,1 +1,1 @@\n-a\n+b\n")
+    second = render_profile(found, root=tmp_path)
+    assert b"apply-patches" in second.files["Dockerfile"]
+    (folder / "a.patch").unlink()
+    (folder / "a.patch").symlink_to("/etc/hostname")
+    with pytest.raises(ProjectError, match="leaves the project"):
+        render_profile(found, root=tmp_path)
+
+
+def test_patches_need_the_projects_folder() -> None:
+    with pytest.raises(EnvgenError, match="folder"):
+        render_profile(profile(sources={"vllm": source(patches="vllm")}))
+
+
+def test_a_value_that_cannot_be_carried_is_an_error_of_the_project() -> None:
+    with pytest.raises(ProjectError, match="line break"):
+        render_profile(profile(description="a\nb"))
+
+
+def test_an_absolute_path_becomes_a_required_variable() -> None:
+    found = profile(
+        mode=Mode.DEVELOPMENT,
+        dockerfile="Dockerfile.dev",
+        sources={"vllm": mounted(path="/somewhere/vllm")},
+        caches={"torch": Cache(ContainerPath("/torch"), HostPath("/somewhere/torch"))},
+        network=Network(ca_certificates=HostPath("/somewhere/ca.pem")),
+    )
+    for path, content in render_profile(found).files.items():
+        assert b"/somewhere" not in content, path
+    text = render_profile(found).files["compose/prod.yaml"].decode()
+    assert "${ENVGEN_SOURCES__VLLM__ORIGIN__CHECKOUT:?the folder of your vllm checkout}" in text
+    assert "${ENVGEN_CACHES__TORCH__HOST:?a folder for the cache torch}" in text
+
+
+def test_gpu_modes() -> None:
+    def files(mode: GpuMode) -> dict[str, bytes]:
+        return {k: v for k, v in render_profile(profile(gpu=mode)).files.items() if k.startswith("compose/")}
+
+    assert set(files(GpuMode.AUTO)) == {f"compose/prod{end}.yaml" for end in ("", ".gpu-all", ".gpu-cdi")}
+    assert b"devices:" not in files(GpuMode.AUTO)["compose/prod.yaml"]
+    assert b"driver: nvidia, count: all" in files(GpuMode.ALL)["compose/prod.yaml"]
+    assert b"nvidia.com/gpu=all" in files(GpuMode.CDI)["compose/prod.yaml"]
+    assert set(files(GpuMode.NONE)) == {"compose/prod.yaml"}
+    assert b"devices:" not in files(GpuMode.NONE)["compose/prod.yaml"]
+
+
+def test_later_env_groups_are_stronger_and_a_services_own_env_strongest() -> None:
+    found = profile(
+        env={"a": {"X": "a", "Y": "a"}, "b": {"X": "b"}, "unused": {"X": "no"}},
+        env_groups=("b", "a"),
+        services={
+            "one": Service(command=("x",), env={"Y": "own"}),
+            "two": Service(command=("x",), env_groups=("a",)),
+            "three": Service(command=("x",), env_groups=()),
+        },
+    )
+    document = yaml.safe_load(render_profile(found).files["compose/prod.yaml"])
+    seen = {name: service["environment"] for name, service in document["services"].items()}
+    assert (seen["one"]["X"], seen["one"]["Y"]) == ("b", "own")
+    assert seen["two"]["X"] == "a"
+    assert "X" not in seen["three"]
+    assert "MAX_JOBS" in seen["three"]
+
+
+def test_only_the_first_service_starts_unasked() -> None:
+    found = profile(services={"dev": Service(command=("x",)), "serve": Service(command=("y",))})
+    services = yaml.safe_load(render_profile(found).files["compose/prod.yaml"])["services"]
+    assert "profiles" not in services["dev"]
+    assert services["serve"]["profiles"] == ["serve"]
+
+
+def test_secrets_and_proxies_have_no_value() -> None:
+    found = profile(secrets=("HF_TOKEN",), network=Network(pass_proxy=False))
+    env = yaml.safe_load(render_profile(found).files["compose/prod.yaml"])["services"]["serve"]["environment"]
+    assert env["HF_TOKEN"] is None
+    assert "HTTP_PROXY" not in env
+
+
+def test_profiles_must_not_share_a_file(tmp_path: Path) -> None:
+    with pytest.raises(ProjectError, match="prod and other both render Dockerfile"):
+        render_project(project(tmp_path, profile(), profile(name="other")))
+
+
+def test_the_ignore_file_lets_in_what_any_profile_needs(tmp_path: Path) -> None:
+    one = profile(tiktoken=encoding(file=HostPath("files/o")))
+    other = profile(name="other", dockerfile="Dockerfile.other")
+    files = render_project(project(tmp_path, one, other))
+    assert files[".dockerignore"].decode().splitlines()[1:] == ["*", "!patches/", "!files/o"]
+    only = render_project(project(tmp_path, one, other), only="other")
+    assert set(only) == {"Dockerfile.other", ".dockerignore"} | {
+        f"compose/other{e}.yaml" for e in ("", ".gpu-all", ".gpu-cdi")
+    }
+
+
+# --- diff and write ---------------------------------------------------------------------------------------------------
+
+
+def test_diff_is_empty_when_nothing_drifted(tmp_path: Path) -> None:
+    write(tmp_path, {"a/b": b"one\ntwo\n"})
+    assert diff(tmp_path, {"a/b": b"one\ntwo\n"}) == ""
+
+
+def test_diff_is_unified_from_disk_to_render(tmp_path: Path) -> None:
+    write(tmp_path, {"a": b"one\ntwo"})
+    assert diff(tmp_path, {"a": b"one\nthree\n", "new": b"x\n"}) == (
+        "--- a/a\n+++ b/a\n@@ -1,2 +1,2 @@\n one\n-two\n\\ No newline at end of file\n+three\n"
+        "--- /dev/null\n+++ b/new\n@@ -0,0 +1 @@\n+x\n"
+    )
+
+
+def test_unchanged_files_are_not_touched(tmp_path: Path) -> None:
+    assert write(tmp_path, {"a": b"1", "b": b"1"}) == ["a", "b"]
+    os.utime(tmp_path / "a", (1, 1))
+    assert write(tmp_path, {"a": b"1", "b": b"2"}) == ["b"]
+    assert (tmp_path / "a").stat().st_mtime == 1
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_the_mode_of_a_file_stays(tmp_path: Path) -> None:
+    write(tmp_path, {"a": b"1"})
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644
+    (tmp_path / "a").chmod(0o600)
+    write(tmp_path, {"a": b"2"})
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {"a": b"old"})
+
+    def fail(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(outputs.os, "fsync", fail)
+    with pytest.raises(OSError, match="No space"):
+        write(tmp_path, {"a": b"new"})
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a", b"old")]
+
+
+@pytest.mark.parametrize("path", ["../x", "/tmp/x", "a/../../x"])
+def test_paths_outside_are_refused(tmp_path: Path, path: str) -> None:
+    with pytest.raises(RefusedError, match="not below"):
+        write(tmp_path / "root", {path: b""})
+
+
+@pytest.mark.parametrize("link", ["compose", "compose/prod.yaml", "Dockerfile"])
+def test_links_that_lead_out_are_refused_before_anything_is_written(tmp_path: Path, link: str) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    root.mkdir()
+    outside.mkdir()
+    (outside / "file").write_text("theirs")
+    (root / link).parent.mkdir(exist_ok=True)
+    (root / link).symlink_to(outside if link == "compose" else outside / "file")
+    with pytest.raises(RefusedError, match="a link leads it out"):
+        write(root, {"A": b"", "compose/prod.yaml": b"ours", "Dockerfile": b"ours"})
+    assert not (root / "A").exists()
+    assert [(p.name, p.read_text()) for p in outside.iterdir()] == [("file", "theirs")]
+
+
+def test_a_folder_in_the_way_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").mkdir()
+    with pytest.raises(RefusedError, match="something else"):
+        write(tmp_path, {"Dockerfile": b""})
