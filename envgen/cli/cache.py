@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -54,7 +53,7 @@ def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch
     query = make_query(patterns, version, arch)
     inventory = _cache(session).inventory(query)
     if as_json:
-        print_json(dataclasses.asdict(inventory))
+        _print_as_json(inventory)
     else:
         _print_inventory(inventory)
     return 0
@@ -109,7 +108,7 @@ def clear(
         click.confirm("Clear all of this?", abort=True, err=True)
     cleared = cache.clear(query, everything=everything, dry_run=dry_run)
     if as_json:
-        print_json(dataclasses.asdict(cleared))
+        _print_as_json(cleared)
     else:
         _print_cleared(cleared)
     return 1 if cleared.errors else 0
@@ -124,6 +123,12 @@ def _cache(session: Session) -> JitCache:
 
 
 # Printing
+
+
+def _print_as_json(answer: Inventory | Cleared) -> None:
+    from dataclasses import asdict
+
+    print_json(asdict(answer))
 
 
 def _print_inventory(inventory: Inventory) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,11 @@ from envgen.engine.base import Container, Engine, Mount
 from envgen.errors import EngineError, NotFoundError
 
 if TYPE_CHECKING:
+    from dataclasses import dataclass
+
     from envgen.profile.model import Profile
+else:
+    from envgen.record import dataclass
 
 CACHE = "flashinfer"  # the key of the profile's `caches`
 BASE = "FLASHINFER_WORKSPACE_BASE"
@@ -80,7 +83,7 @@ def _cache_mount(
     for container in containers:
         mount = mount_of(container.mounts, root)
         if mount is not None:
-            return replace(mount, read_only=False)
+            return Mount(mount.source, mount.target, mount.kind)
     cache = profile.caches[CACHE]
     if cache.host is not None:
         folder = Path(os.path.normpath(project_root / Path(cache.host.path).expanduser()))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from envgen.errors import RefusedError, UsageError
 from envgen.jitcache.agent.choose import check_request
 from envgen.jitcache.agent.tree import Fault
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from envgen.record import dataclass
 
 NO_ARCH = "none"  # the layout without an arch folder: no GPU and FLASHINFER_CUDA_ARCH_LIST unset
 

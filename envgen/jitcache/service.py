@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -52,6 +51,8 @@ class JitCache:
         """Every module that the query chooses. NotFoundError for a name or glob that matches nothing."""
         place = find_place(self.engine, self.profile, self.root)
         data = self._ask(place, query.request("list", place.root), query) if place else None
+        from dataclasses import replace
+
         from envgen.jitcache.model import Inventory, Leftovers, bind
 
         if place is None:
@@ -74,6 +75,8 @@ class JitCache:
             raise not_found({"missing": query.patterns}, query)
         request = {**query.request("clear", place.root), "all": everything, "dry_run": dry_run}
         data = self._ask(place, request, query)
+        from dataclasses import replace
+
         from envgen.jitcache.model import Cleared, bind
 
         with _expected():
@@ -118,6 +121,8 @@ class JitCache:
 
     def _users(self, place: Place, cleared: Cleared) -> tuple[tuple[User, ...], int]:
         """Who has loaded what is gone, in all containers on this cache; and how many could not be asked."""
+        from dataclasses import replace
+
         from envgen.jitcache.model import User, bind
 
         libraries = [[inode, target.name] for target in cleared.modules for inode in target.libraries]
@@ -136,6 +141,8 @@ class JitCache:
 
     def _holders(self, place: Place, locks: Sequence[LockId]) -> dict[LockId, list[Holder]]:
         """Who holds these locks, asked of the other containers on this cache, then of this machine."""
+        from dataclasses import replace
+
         from envgen.jitcache.model import Holder, bind
 
         found: dict[LockId, list[Holder]] = {lock: [] for lock in locks}
@@ -153,6 +160,8 @@ class JitCache:
         return found
 
     def _held(self, place: Place, held: Sequence[Mapping[str, Any]]) -> RefusedError:
+        from dataclasses import replace
+
         from envgen.jitcache.model import Holder, bind
 
         unknown = [(lock["device"], lock["inode"]) for lock in held if not lock["holders"]]
@@ -165,6 +174,8 @@ class JitCache:
         return RefusedError("nothing was changed: " + "; ".join(lines), hint="wait until it is done, or stop it")
 
     def _name_holders(self, place: Place, found: Inventory) -> Inventory:
+        from dataclasses import replace
+
         entries: list[Module | Building] = [*found.modules, *found.building]
         unknown = sorted({(e.lock[0], e.lock[1]) for e in entries if e.locked and not e.holders and len(e.lock) == 2})
         asked = self._holders(place, unknown) if unknown else {}
