@@ -37,7 +37,7 @@ RULES: tuple[Rule, ...] = (
         "no_space",
         "there is no space left on the disk of the engine",
         "free some: `docker system df` shows what takes it, `docker builder prune` removes old build caches",
-        (r"no space left on device", r"\bENOSPC\b", r"disk quota exceeded", r"not enough free space in /var/cache/apt"),
+        (r"no space left on device", r"\bENOSPC\b", r"disk quota exceeded", r"enough free space in /var/cache/apt"),
     ),
     Rule(
         "out_of_memory",

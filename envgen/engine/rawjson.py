@@ -15,7 +15,7 @@ from typing import Any
 KEPT_LINES = 2000
 _INTERNAL = re.compile(r"^(\[internal\]|\[auth\]|exporting |resolving |\[context |importing |preparing )")
 _STAGE = re.compile(r"^\[([^\]]*?)\s*\d+/\d+\] ")
-_FLAGS = re.compile(r"(--[a-z]+=\S+\s+)+")
+_FLAGS = re.compile(r"(--(mount|network|security|chmod|chown|link)(=\S+)?\s+)+")
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Step:
         stage = _STAGE.match(self.name)
         text = " ".join(self.name[stage.end() if stage else 0 :].split())
         word, _, rest = text.partition(" ")
-        text = f"{word} {_FLAGS.sub('', rest, count=1) if rest.startswith('--') else rest}".strip()
+        text = f"{word} {_FLAGS.sub('', rest, count=1) if _FLAGS.match(rest) else rest}".strip()
         return f"{stage[1]}: {text}" if stage and stage[1] else text
 
     @property

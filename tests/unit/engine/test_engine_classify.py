@@ -1,0 +1,129 @@
+"""Failures as real tools write them, and what is made of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envgen.engine.classify import RULES, classify, next_jobs
+
+LOGS = [
+    # memory
+    ("out_of_memory", "c++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated.\n"
+                      "ninja: build stopped: subcommand failed."),
+    ("out_of_memory", "nvcc error   : 'cicc' died due to signal 9 (Kill signal)"),
+    ("out_of_memory", "/bin/sh: line 1:  4711 Killed                  make -j16"),
+    ("out_of_memory", "Killed"),
+    ("out_of_memory", "cc1plus: out of memory\nvirtual memory exhausted: Cannot allocate memory"),
+    ("out_of_memory", "terminate called after throwing an instance of 'std::bad_alloc'"),
+    ("out_of_memory", "subprocess.CalledProcessError: Command '['ninja']' died with <Signals.SIGKILL: 9>.\n"
+                      "process exited with code 137"),
+    # disk
+    ("no_space", "cp: error writing '/wheels/x.whl': No space left on device"),
+    ("no_space", "OSError: [Errno 28] No space left on device"),
+    ("no_space", "E: You don't have enough free space in /var/cache/apt/archives/."),
+    # patches
+    ("patch", "Checking patch vllm/a.py...\nerror: while searching for:\nold\nerror: patch failed: vllm/a.py:1\n"
+              "error: vllm/a.py: patch does not apply\napply-patches: 0001-x.patch does not apply"),
+    ("patch", "patching file a.cu\nHunk #2 FAILED at 10.\n1 out of 2 hunks FAILED -- saving rejects to file a.cu.rej"),
+    ("patch", "error: corrupt patch at line 12"),
+    # registries
+    ("unknown_base", "nvcr.io/nvidia/pytorch:99.99-py3: failed to resolve source metadata for "
+                     "nvcr.io/nvidia/pytorch:99.99-py3: nvcr.io/nvidia/pytorch:99.99-py3: not found"),
+    ("unknown_base", "ERROR: failed to solve: no match for platform in manifest: not found"),
+    ("unknown_base", "manifest unknown: manifest unknown"),
+    ("unknown_base", "exec /bin/sh: exec format error"),
+    ("registry_auth", "failed to solve: acme/base:1: pull access denied, repository does not exist or may require "
+                      "authorization: server message: insufficient_scope: authorization failed"),
+    ("registry_auth", "failed to authorize: failed to fetch anonymous token: unexpected status from GET request to "
+                      "https://nvcr.io/proxy_auth?scope=x: 401 Unauthorized"),
+    ("rate_limit", "toomanyrequests: You have reached your unauthenticated pull rate limit."),
+    ("rate_limit", "unexpected status from HEAD request: 429 Too Many Requests"),
+    # networks
+    ("tls", "pip._vendor.requests.exceptions.SSLError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: "
+            "self-signed certificate in certificate chain"),
+    ("tls", "fatal: unable to access 'https://github.com/x/': SSL certificate problem: unable to get local issuer "
+            "certificate"),
+    ("tls", "tls: failed to verify certificate: x509: certificate signed by unknown authority"),
+    ("tls", "Caused by: invalid peer certificate: UnknownIssuer"),
+    ("proxy", "curl: (56) Received HTTP code 407 from proxy after CONNECT"),
+    ("proxy", "ProxyError('Cannot connect to proxy.', NewConnectionError('...'))"),
+    ("proxy", 'proxyconnect tcp: dial tcp 10.0.0.1:3128: connect: connection refused'),
+    ("dns", "fatal: unable to access 'https://github.com/x/': Could not resolve host: github.com"),
+    ("dns", "W: Failed to fetch http://deb.debian.org/debian  Temporary failure resolving 'deb.debian.org'"),
+    ("dns", "dial tcp: lookup nvcr.io on 127.0.0.53:53: no such host"),
+    ("dns", "error: failed to lookup address information: Name or service not known"),
+    ("network", "error: RPC failed; curl 56 GnuTLS recv error (-9)\nfatal: early EOF"),
+    ("network", "net/http: TLS handshake timeout"),
+    ("network", "ReadTimeoutError(\"HTTPSConnectionPool(host='pypi.org', port=443): Read timed out.\")"),
+    ("network", "dial tcp 1.2.3.4:443: i/o timeout"),
+    ("network", "curl: (7) Failed to connect to github.com port 443: Connection refused"),
+    # sources and packages
+    ("git_ref", "fatal: couldn't find remote ref refs/pull/999999/head"),
+    ("git_ref", "fetch-git: https://github.com/x/y.git has no v9.9.9"),
+    ("python_package", "ERROR: No matching distribution found for flashinfer-python==0.0.0"),
+    ("python_package", "  x No solution found when resolving dependencies:"),
+    ("debian_package", "E: Unable to locate package ccachee"),
+    ("protected_package", "protect: torch 2.10 of the base image was replaced by 2.9 in /x\n"
+                          "protect: an installation broke pip.protect; switch the dependency off in pip.override"),
+    ("dockerfile", "ERROR: failed to solve: dockerfile parse error on line 2: unknown instruction: RUNN"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "log"), LOGS)
+def test_known_failures(kind: str, log: str) -> None:
+    cause = classify(["Collecting wheels", *log.splitlines(), "make: *** [Makefile:3: all] Error 1"], jobs=16)
+    assert cause is not None
+    assert cause.kind == kind
+    assert cause.evidence and cause.evidence in log
+    assert cause.summary and cause.cure
+
+
+def test_every_rule_is_seen_in_a_log() -> None:
+    assert {kind for kind, _ in LOGS} == {rule.kind for rule in RULES}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "skilled workers", "[5/9] Building CUDA object oom_handler.cu.o", "Successfully installed killed-1.0",
+        "test_not_found ... ok", "warning: unused variable 'proxy'", "copying x509.py", "error: expected ';'",
+        "make: *** [Makefile:3: all] Error 1", "x.cu(3): error: identifier \"foo\" is undefined",
+    ],
+)  # fmt: skip
+def test_what_merely_looks_like_a_cause(line: str) -> None:
+    assert classify([line], exit_code=1) is None
+
+
+def test_the_certain_cause_beats_an_early_warning() -> None:
+    lines = ["WARNING: Retrying after connection broken: Read timed out.", "ok", "Killed", "make: *** Error 137"]
+    cause = classify(lines, exit_code=2, jobs=8)
+    assert cause is not None and cause.kind == "out_of_memory" and cause.evidence == "Killed"
+
+
+def test_exit_137_alone_is_enough() -> None:
+    cause = classify(["compiling"], exit_code=137, jobs=16)
+    assert cause is not None and (cause.kind, cause.evidence) == ("out_of_memory", "exit code 137")
+    assert "--max-jobs 8" in cause.cure
+
+
+@pytest.mark.parametrize(("jobs", "fewer"), [(16, 8), (5, 2), (2, 1), (1, None)])
+def test_half_as_many_jobs_next(jobs: int, fewer: int | None) -> None:
+    assert next_jobs(jobs) == fewer
+
+
+def test_one_job_cannot_be_halved() -> None:
+    cause = classify(["Killed"], jobs=1)
+    assert cause is not None and "--max-jobs" not in cause.cure and "memory" in cause.cure
+
+
+def test_a_very_long_line_is_cut_in_the_evidence() -> None:
+    cause = classify(["No space left on device " + "x" * 10_000_000])
+    assert cause is not None and len(cause.evidence) <= 400
+
+
+@given(st.lists(st.text()), st.none() | st.integers(-255, 255))
+def test_any_text_is_taken(lines: list[str], code: int | None) -> None:
+    cause = classify(lines, exit_code=code)
+    assert cause is None or cause.kind in {rule.kind for rule in RULES}

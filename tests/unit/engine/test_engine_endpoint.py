@@ -1,0 +1,143 @@
+"""Which engine, and where the plugins are: from files and variables alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from envgen.engine.docker import unreachable
+from envgen.engine.endpoint import DEFAULT_SOCKET, Endpoint, find_endpoint, find_plugin, plugin_argv
+from envgen.engine.parse import too_old
+from envgen.errors import EngineError, ExitCode
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    (tmp_path / "config").mkdir()
+    return tmp_path / "config"
+
+
+def define(config: Path, name: str, host: str) -> None:
+    folder = config / "contexts" / "meta" / hashlib.sha256(name.encode()).hexdigest()
+    folder.mkdir(parents=True)
+    (folder / "meta.json").write_text(json.dumps({"Name": name, "Endpoints": {"docker": {"Host": host}}}))
+
+
+def program(folder: Path, name: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_docker_host_is_strongest(config: Path) -> None:
+    define(config, "far", "ssh://far")
+    env = {"DOCKER_HOST": "tcp://here:2375", "DOCKER_CONTEXT": "far", "DOCKER_CONFIG": str(config)}
+    assert find_endpoint(env) == Endpoint("tcp://here:2375", said_by="DOCKER_HOST")
+
+
+def test_docker_context_is_stronger_than_the_current_one(config: Path) -> None:
+    define(config, "far", "ssh://far")
+    define(config, "near", "unix:///near.sock")
+    (config / "config.json").write_text('{"currentContext": "near"}')
+    assert find_endpoint({"DOCKER_CONTEXT": "far", "DOCKER_CONFIG": str(config)}).host == "ssh://far"
+    found = find_endpoint({"DOCKER_CONFIG": str(config)})
+    assert (found.socket_path, found.context) == ("/near.sock", "near")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"currentContext": ""}', '{"currentContext": "default"}'])
+def test_the_default_socket(config: Path, text: str) -> None:
+    (config / "config.json").write_text(text)
+    assert find_endpoint({"DOCKER_CONFIG": str(config)}) == Endpoint(DEFAULT_SOCKET)
+    assert find_endpoint({"HOME": str(config)}).host == DEFAULT_SOCKET
+
+
+def test_a_context_that_is_not_defined(config: Path) -> None:
+    with pytest.raises(EngineError, match=r"context 'gone' .* is not defined") as caught:
+        find_endpoint({"DOCKER_CONTEXT": "gone", "DOCKER_CONFIG": str(config)})
+    assert "docker context use default" in str(caught.value)
+
+
+def test_a_bare_path_is_a_socket() -> None:
+    assert find_endpoint({"DOCKER_HOST": "/run/x.sock"}).host == "unix:///run/x.sock"
+
+
+def test_plugins_of_the_user_come_first(config: Path) -> None:
+    mine = program(config / "cli-plugins", "docker-buildx")
+    env = {"DOCKER_CONFIG": str(config), "PATH": ""}
+    assert find_plugin("buildx", env) == mine
+    assert plugin_argv("buildx", Endpoint("unix:///x"), env) == [str(mine)]
+
+
+def test_plugins_in_a_configured_folder(config: Path, tmp_path: Path) -> None:
+    other = program(tmp_path / "extra", "docker-compose")
+    (config / "config.json").write_text(json.dumps({"cliPluginsExtraDirs": [str(tmp_path / "extra")]}))
+    assert find_plugin("compose", {"DOCKER_CONFIG": str(config)}) == other
+
+
+def test_endpoints_with_tls_go_through_docker(config: Path, tmp_path: Path) -> None:
+    program(config / "cli-plugins", "docker-buildx")
+    program(tmp_path / "bin", "docker")
+    env = {"DOCKER_CONFIG": str(config), "PATH": str(tmp_path / "bin")}
+    assert plugin_argv("buildx", Endpoint("tcp://far:2376", "far"), env) == ["docker", "buildx"]
+    assert Endpoint("tcp://far:2376").environment == {}
+    assert Endpoint("unix:///x").environment == {"DOCKER_HOST": "unix:///x"}
+
+
+def test_buildx_absent(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envgen.engine.endpoint.SYSTEM_PLUGINS", ())
+    with pytest.raises(EngineError, match="no buildx plugin") as caught:
+        plugin_argv("buildx", Endpoint("unix:///x"), {"DOCKER_CONFIG": str(config), "PATH": ""})
+    assert "docker-buildx-plugin" in str(caught.value) and caught.value.exit_code == ExitCode.ENGINE
+
+
+def test_compose_absent_and_compose_v1(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envgen.engine.endpoint.SYSTEM_PLUGINS", ())
+    env = {"DOCKER_CONFIG": str(config), "PATH": str(tmp_path / "bin")}
+    with pytest.raises(EngineError, match="no compose plugin"):
+        plugin_argv("compose", Endpoint("unix:///x"), env)
+    program(tmp_path / "bin", "docker-compose")
+    with pytest.raises(EngineError, match=r"only the old `docker-compose` \(v1\) is here"):
+        plugin_argv("compose", Endpoint("unix:///x"), env)
+
+
+@pytest.mark.parametrize(
+    ("version", "sentence"),
+    [
+        ({"Version": "28.5.2+dfsg4"}, ""),
+        ({"Version": "23.0.0"}, ""),
+        ({"Version": "20.10.24+dfsg1"}, "this Docker Engine is 20.10.24+dfsg1; envgen needs version 23 or newer"),
+        ({"Version": "dev", "ApiVersion": "1.52"}, ""),
+        ({"Version": "dev", "ApiVersion": "1.41"}, "gives no Docker Engine version"),
+        ({}, "gives no Docker Engine version"),
+        ({"Version": "5.4.0", "Components": [{"Name": "Podman Engine"}]}, "Podman"),
+    ],
+)
+def test_too_old(version: dict[str, object], sentence: str) -> None:
+    assert sentence in too_old(version)
+    assert bool(too_old(version)) == bool(sentence)
+
+
+DEFAULT = Endpoint(DEFAULT_SOCKET)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "error", "path", "sentence"),
+    [
+        (DEFAULT, FileNotFoundError(2, "x"), "", "Docker is not installed"),
+        (DEFAULT, FileNotFoundError(2, "x"), "bin", "the Docker Engine is not running: there is no socket"),
+        (Endpoint("unix:///x", said_by="DOCKER_HOST"), FileNotFoundError(2, "x"), "", "unix:///x (from DOCKER_HOST)"),
+        (DEFAULT, ConnectionRefusedError(111, "x"), "bin", "is stopped"),
+        (DEFAULT, PermissionError(13, "x"), "bin", "no permission to use the Docker Engine"),
+        (DEFAULT, OSError(113, "No route to host"), "bin", "No route to host"),
+    ],
+)
+def test_one_clear_sentence(tmp_path: Path, endpoint: Endpoint, error: OSError, path: str, sentence: str) -> None:
+    program(tmp_path / "bin", "docker")
+    told = unreachable(endpoint, error, {"PATH": str(tmp_path / path) if path else ""})
+    assert sentence in str(told) and told.exit_code == ExitCode.ENGINE
+    assert len(told.problems) == 1 and "\n" not in told.problems[0].message

@@ -1,0 +1,52 @@
+"""The engine's JSON as values."""
+
+from __future__ import annotations
+
+from envgen.engine.base import Mount, Port
+from envgen.engine.parse import container_of, image_of, info_of
+
+CONTAINER = {
+    "Id": "abc", "Name": "/demo-dev-1", "Image": "sha256:1", "RestartCount": 2,
+    "State": {"Status": "exited", "ExitCode": 137, "OOMKilled": True, "StartedAt": "2026-01-01T00:00:00Z",
+              "Health": {"Status": "unhealthy"}, "Error": ""},
+    "Config": {"Labels": {"com.docker.compose.service": "dev", "x": "y"}, "Env": ["A=1", "B=x=y", "C"]},
+    "Mounts": [
+        {"Type": "bind", "Source": "/src", "Destination": "/dst", "RW": False},
+        {"Type": "volume", "Name": "vol", "Source": "/data/volumes/vol/_data", "Destination": "/v", "RW": True},
+        {"Type": "tmpfs", "Destination": "/t"},
+    ],
+    "NetworkSettings": {"Ports": {
+        "8000/tcp": [{"HostIp": "0.0.0.0", "HostPort": "8000"}, {"HostIp": "::", "HostPort": "8000"}],
+        "9000/tcp": [{"HostIp": "127.0.0.1", "HostPort": "9001"}], "7000/tcp": None,
+    }},
+}  # fmt: skip
+
+
+def test_a_container() -> None:
+    one = container_of(CONTAINER)
+    assert (one.name, one.service, one.state, one.health, one.exit_code) == (
+        "demo-dev-1", "dev", "exited", "unhealthy", 137,
+    )  # fmt: skip
+    assert one.oom_killed and one.restarts == 2 and not one.running
+    assert one.env == {"A": "1", "B": "x=y", "C": ""}
+    assert one.mounts == (Mount("/src", "/dst", "bind", True), Mount("vol", "/v", "volume"), Mount("", "/t", "tmpfs"))
+    assert [str(port) for port in one.ports] == ["8000->8000/tcp", "127.0.0.1:9001->9000/tcp"]
+    assert one.ports[1] == Port(9001, 9000, "127.0.0.1")
+
+
+def test_what_is_missing_or_null_is_empty() -> None:
+    one = container_of({"State": None, "Config": None, "NetworkSettings": None})
+    assert (one.id, one.health, one.ports, one.mounts, dict(one.env)) == ("", "", (), (), {})
+    assert image_of({"Config": None, "RepoTags": None}).labels == {}
+    assert container_of({"State": {"Health": {"Status": "none"}}}).health == ""
+
+
+def test_an_engine_with_cdi() -> None:
+    info = info_of(
+        {"NCPU": 20, "MemTotal": 5, "Runtimes": {"runc": {}, "nvidia": {}},
+         "DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=all"}, {"Source": "x", "ID": "y"}]},
+        {"Version": "28.5.2", "ApiVersion": "1.51", "Arch": "arm64"}, "unix:///x",
+    )  # fmt: skip
+    assert (info.runtimes, info.cdi_devices, info.cpus, info.arch) == (
+        ("nvidia", "runc"), ("nvidia.com/gpu=all",), 20, "arm64",
+    )  # fmt: skip
