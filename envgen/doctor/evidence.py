@@ -125,6 +125,7 @@ class PartError:
     part: str
     error: str
     what: str = ""  # hang, crash, late
+    file: str = ""  # of the import hook that did it
 
 
 @dataclass(frozen=True)

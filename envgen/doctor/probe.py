@@ -38,14 +38,14 @@ class Late(BaseException):
     """The time is up. Not an Exception, so that an import hook's own `except Exception` can't swallow it."""
 
 
-def own_entry_present() -> bool:
-    """True when this interpreter put an entry of its own in front of sys.path ('' for -c and stdin)."""
-    return not (sys.flags.isolated or getattr(sys.flags, "safe_path", False))
+def is_safe_path() -> bool:
+    """True when this interpreter puts no entry of its own in front of sys.path, as it does for -c and stdin."""
+    return bool(sys.flags.isolated or getattr(sys.flags, "safe_path", False))
 
 
 def base_path() -> list[str]:
     """sys.path as PYTHONPATH, the standard library and site made it: without the entry for the program itself."""
-    return sys.path[1:] if own_entry_present() and sys.path[:1] in ([""], [os.getcwd()]) else list(sys.path)
+    return list(sys.path) if is_safe_path() or sys.path[:1] not in ([""], [os.getcwd()]) else sys.path[1:]
 
 
 class Paths:
@@ -86,12 +86,13 @@ def finder_name(finder: Any) -> str:
     return name if module in ("_frozen_importlib", "_frozen_importlib_external") else module + "." + name
 
 
-def find(name: str) -> tuple[Any, str]:
-    """What `import name` would take now: (spec or None, the finder that answered)."""
+def find(name: str, announce: Callable[[str], None]) -> tuple[Any, str]:
+    """What `import name` would take now: (spec or None, the finder that answered). Each finder is announced first."""
     loaded = sys.modules.get(name)
     if loaded is not None:
         return getattr(loaded, "__spec__", None), "already imported when Python starts"
     for finder in list(sys.meta_path):
+        announce(finder_name(finder))
         look = getattr(finder, "find_spec", None)
         spec = look(name, None) if look is not None else None
         if spec is not None:
@@ -107,9 +108,9 @@ def deciding_entry(folder: str, path: list[str]) -> str | None:
     return None
 
 
-def describe(name: str) -> Doc:
+def describe(name: str, announce: Callable[[str], None]) -> Doc:
     """One answer as plain data; sys.path and the working folder are already those of the cell."""
-    spec, finder = find(name)
+    spec, finder = find(name, announce)
     if spec is None:
         return {"kind": "missing"}
     portions = list(spec.submodule_search_locations or [])
@@ -153,7 +154,7 @@ def plan_cells(request: Doc, scripts: list[Doc], only: list[str] | None) -> list
     return cells
 
 
-def answer(cell: Cell, paths: Paths) -> Doc:
+def answer(cell: Cell, paths: Paths, announce: Callable[[str], None]) -> Doc:
     name, (how, own), folder = cell
     result = {"package": name, "how": how, "folder": folder}
     try:
@@ -163,21 +164,24 @@ def answer(cell: Cell, paths: Paths) -> Doc:
         return result
     sys.path[:] = own() + paths.for_folder(os.getcwd())
     try:
-        result.update(describe(name))
+        result.update(describe(name, announce))
     except Exception as error:
         result.update(kind="error", error="%s: %s" % (type(error).__name__, str(error)[:300]))
     return result
 
 
 def work(cells: list[Cell], paths: Paths, out: int) -> None:
-    """In the child: one line before each question, one with its answer. Whatever a hook prints goes to stderr."""
+    """In the child: a line for each finder that is asked, one for each answer. What a hook prints goes to stderr."""
     os.dup2(2, 1)
-    for number, cell in enumerate(cells):
-        os.write(out, b"?%d\n" % number)
-        line = json.dumps(answer(cell, paths))
-        data = ("=" + line + "\n").encode()
-        while data:
-            data = data[os.write(out, data) :]
+    for cell in cells:
+        line = json.dumps(answer(cell, paths, lambda finder: send(out, "?" + finder)))
+        send(out, "=" + line)
+
+
+def send(out: int, line: str) -> None:
+    data = (line + "\n").encode()
+    while data:
+        data = data[os.write(out, data) :]
 
 
 def drain(fd: int, limit: float) -> tuple[bytes, bool]:
@@ -215,9 +219,11 @@ def ask(cells: list[Cell], paths: Paths, errors: list[Doc]) -> list[Doc]:
     answers = [json.loads(line[1:]) for line in lines if line.startswith("=")]
     if len(answers) < len(cells):
         name, (how, _), folder = cells[len(answers)]
+        finder = ([line[1:] for line in lines if line.startswith("?")] or ["?"])[-1]
         what = "hangs" if late else "kills Python (status %d)" % status
-        message = "looking for %s (%s in %s) %s" % (name, how, folder, what)
-        errors.append({"part": "imports", "what": "hang" if late else "crash", "error": message})
+        message = "%s %s when asked for %s (%s in %s)" % (finder, what, name, how, folder)
+        file = getattr(sys.modules.get(finder.rpartition(".")[0]), "__file__", None) or ""
+        errors.append({"part": "imports", "what": "hang" if late else "crash", "error": message, "file": file})
         answers.append({"package": name, "how": how, "folder": folder, "kind": "error", "error": message})
     return answers
 
@@ -246,7 +252,7 @@ def interpreter() -> Doc:
         "prefix": sys.prefix,
         "base_prefix": sys.base_prefix,
         "path": base_path(),
-        "safe_path": not own_entry_present(),
+        "safe_path": is_safe_path(),
         "meta_path": [finder_name(finder) for finder in sys.meta_path],
         "home": os.path.expanduser("~"),
         "folder": os.getcwd(),
@@ -298,9 +304,7 @@ def main() -> None:
         run_part(name, lambda: document.update({name: part(request, document)}), document)  # noqa: B023 (called now)
     signal.setitimer(signal.ITIMER_REAL, 0)
     document["seconds"] = round(time.time() - START, 4)
-    data = (json.dumps(document) + "\n").encode()
-    while data:
-        data = data[os.write(out, data) :]
+    send(out, json.dumps(document))
 
 
 if __name__ == "__main__":

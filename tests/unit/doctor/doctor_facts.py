@@ -1,0 +1,99 @@
+"""A profile, engine facts and recorded probes, put together to the Context that a test judges."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envgen.doctor.evidence import from_json
+from envgen.doctor.model import Context
+from envgen.engine.base import Container, EngineInfo, Image, Mount
+from envgen.profile.load import load_project, select
+
+DATA = Path(__file__).parent / "data"
+DIGEST = "d" * 64
+FILE = """
+version: 1
+name: lab
+default_profile: dev
+defaults:
+  base: {image: example.org/base:1}
+  cuda: {arch_list: 12.1a}
+  build: {max_jobs: 4, memory_per_job: 8GiB}
+  working_dir: /workspace
+  caches: {flashinfer: {path: /root/.cache/flashinfer}}
+  tiktoken:
+    directory: /enc
+    encodings: {o200k_base: {url: "https://example.org/o", sha256: SHA}}
+profiles:
+  dev:
+    mode: development
+    dockerfile: Dockerfile.dev
+    sources:
+      flashinfer:
+        origin: {checkout: checkout}
+        package: flashinfer
+        distribution: flashinfer-python
+        mount: MOUNT
+        console_scripts: [flashinfer]
+    python_path: [PYTHON_PATH]
+    services: {dev: {command: [bash]}}
+  prod:
+    mode: production
+    sources:
+      flashinfer: {origin: {pypi: flashinfer-python==0.5.3}, package: flashinfer, distribution: flashinfer-python,
+                   mount: /workspace/flashinfer, console_scripts: [flashinfer]}
+      vllm: {origin: {pypi: vllm==0.14.0}, package: vllm, distribution: vllm, mount: /workspace/vllm,
+             console_scripts: [vllm]}
+    services: {serve: {command: [vllm, serve, tiny], ports: ["8000:8000"]}}
+"""
+
+
+def recording(name: str) -> dict[str, Any]:
+    """A recorded document, fresh, so that a test may change it."""
+    found: dict[str, Any] = json.loads((DATA / f"{name}.json").read_text())
+    return found
+
+
+CONTAINER = Container(
+    id="c" * 64, name="lab-dev-1", service="dev", state="running", health="", exit_code=0,
+    image_id="sha256:" + "a" * 64, labels={}, env={}, mounts=(Mount("/home/me/flashinfer", "/workspace/flashinfer"),),
+    ports=(), started_at="2026-01-01",
+)  # fmt: skip
+IMAGE = Image(
+    id="sha256:" + "a" * 64, labels={"dev.envgen.profile": "dev", "dev.envgen.render": DIGEST}, created="2026-01-01",
+    size=1, architecture="amd64", repo_tags=("lab:dev",), env={},
+)  # fmt: skip
+ENGINE = EngineInfo(
+    version="28.5.2", api_version="1.51", arch="x86_64", runtimes=("runc",), cdi_devices=(),
+    data_root="/var/lib/docker", memory=64 << 30, cpus=8, endpoint="unix:///var/run/docker.sock",
+)  # fmt: skip
+Make = Callable[..., Context]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """make(recording or document, profile=..., mount=..., python_path=..., gpu=..., **parts of the Context)."""
+
+    def build(probe: str | dict[str, Any] | None = None, **given: Any) -> Context:
+        mount = given.pop("mount", "/workspace/flashinfer")
+        text = (
+            FILE.replace("MOUNT", mount).replace("PYTHON_PATH", given.pop("python_path", "")).replace("SHA", "a" * 64)
+        )
+        file = tmp_path / "envgen.yaml"
+        file.write_text(text)
+        (tmp_path / "checkout").mkdir(exist_ok=True)
+        sets = given.pop("sets", ())
+        profile = select(load_project(file=file, environ={}, sets=sets).project, given.pop("profile", "dev"))
+        service = next(iter(profile.services))
+        document = recording(probe) if isinstance(probe, str) else probe
+        found = from_json(document) if document is not None else None
+        context = Context(profile, service, engine=ENGINE, image=IMAGE, container=CONTAINER, digest=DIGEST, probe=found)
+        return replace(context, **given)
+
+    return build

@@ -1,0 +1,440 @@
+"""Checks of host, image, container and surroundings; the documents they judge; the report."""
+
+from __future__ import annotations
+
+import ast
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from doctor_facts import CONTAINER, DATA, ENGINE, IMAGE, Make, recording
+
+from envgen.doctor import collect, report, run
+from envgen.doctor.checks import CHECKS, around, container, host, image
+from envgen.doctor.evidence import BadDocument, from_json, read_document
+from envgen.doctor.gather import Wish, choose_container, gather
+from envgen.doctor.model import Context, Finding, FunctionCheck, Host, Remedy, Severity, Trouble, Where, error, ok
+from envgen.doctor.probe_facts import is_safe, without_password
+from envgen.engine.base import Container, EngineInfo, ExecResult, Image, Port
+from envgen.errors import EngineError
+
+ROOT = Path(__file__).parents[3]
+GIB = 1 << 30
+
+
+def severities(findings: list[Finding]) -> list[str]:
+    return [finding.severity.word for finding in findings]
+
+
+# --- host ------------------------------------------------------------------------------------------------------------
+
+
+def test_docker(make: Make) -> None:
+    assert severities(host.docker(make())) == ["ok"]
+    assert severities(host.docker(make(engine=replace(ENGINE, version="20.10.24+dfsg1")))) == ["error"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        (Host(buildx=True, compose=True), ["ok"]),
+        (Host(buildx=False, compose=False), ["error", "error"]),
+        (Host(), ["ok"]),
+    ],
+)
+def test_plugins(make: Make, facts: Host, expected: list[str]) -> None:
+    assert severities(host.plugins(make(host=facts))) == expected
+
+
+@pytest.mark.parametrize(
+    ("free", "expected"), [(GIB, ["error"]), (9 * GIB, ["warning"]), (99 * GIB, ["ok"]), (None, [])]
+)
+def test_disk(make: Make, free: int | None, expected: list[str]) -> None:
+    assert severities(host.disk(make(host=Host(disk_path="/d", disk_free=free)))) == expected
+
+
+def test_memory(make: Make) -> None:
+    assert severities(host.memory(make(host=Host(memory_available=64 * GIB, max_jobs=4)))) == ["ok"]
+    (found,) = host.memory(make(host=Host(memory_available=17 * GIB, max_jobs=4)))
+    assert found.seen == "4 jobs, 8GiB each = 32 GiB; 17 GiB are free"
+    assert found.remedy == Remedy("build: {max_jobs: 2}", is_line=True)
+
+
+@pytest.mark.parametrize(
+    ("mode", "facts", "expected"),
+    [
+        ("none", {}, []),
+        ("auto", {}, ["info"]),
+        ("auto", {"runtimes": ("runc", "nvidia")}, ["ok"]),
+        ("all", {}, ["error"]),
+        ("all", {"runtimes": ("nvidia",)}, ["ok"]),
+        ("cdi", {"runtimes": ("nvidia",)}, ["error"]),
+        ("cdi", {"cdi_devices": ("nvidia.com/gpu=all",)}, ["ok"]),
+    ],
+)
+def test_gpu_runtime(make: Make, mode: str, facts: dict[str, Any], expected: list[str]) -> None:
+    assert severities(host.gpu_runtime(make(sets=(f"gpu={mode}",), engine=replace(ENGINE, **facts)))) == expected
+
+
+def test_ports(make: Make) -> None:
+    (found,) = host.ports(make(profile="prod", host=Host(busy_ports=((8000, "container other-1"),))))
+    assert found.seen == "container other-1"
+    assert found.remedy == Remedy("services: {serve: {ports: ['8001:8000']}}", is_line=True)
+
+
+# --- image and container ---------------------------------------------------------------------------------------------
+
+
+def test_image(make: Make) -> None:
+    assert severities(image.exists(make())) == ["ok"]
+    assert severities(image.exists(make(image=None))) == ["error"]
+    assert image.exists(make(image=None, engine=None)) == []
+    assert severities(image.rendered_from_profile(make())) == ["ok"]
+    assert severities(image.rendered_from_profile(make(digest="x"))) == ["warning"]
+    assert severities(image.rendered_from_profile(make(digest=""))) == ["info"]
+    assert severities(image.rendered_from_profile(make(image=replace(IMAGE, labels={})))) == ["warning"]
+    foreign = {**IMAGE.labels, "dev.envgen.profile": "prod"}
+    assert severities(image.rendered_from_profile(make(image=replace(IMAGE, labels=foreign)))) == ["error"]
+
+
+def test_platform(make: Make) -> None:
+    assert severities(image.platform(make())) == ["ok"]
+    assert severities(image.platform(make(image=replace(IMAGE, architecture="arm64")))) == ["error"]
+    emulated = make(image=replace(IMAGE, architecture="arm64"), sets=("base.platform=linux/arm64",))
+    assert severities(image.platform(emulated)) == ["warning"]
+
+
+def test_running(make: Make) -> None:
+    assert severities(container.running(make())) == ["ok"]
+    assert severities(container.running(make(container=None))) == ["warning"]
+    assert severities(container.running(make(container=None, is_throw_away=True))) == ["info"]
+    assert container.running(make(container=None, image=None)) == []
+    assert severities(container.running(make(container=replace(CONTAINER, state="exited")))) == ["error"]
+    assert severities(container.running(make(container=replace(CONTAINER, health="unhealthy")))) == ["error"]
+
+
+def test_current_image(make: Make) -> None:
+    assert severities(container.current_image(make())) == ["ok"]
+    assert severities(container.current_image(make(image=replace(IMAGE, id="sha256:b")))) == ["warning"]
+
+
+def test_variables_never_show_secrets(make: Make) -> None:
+    env = {"MAX": "1", "HF_TOKEN": "hf_secret", "VLLM_API_KEY": "k", "VLLM_X": "1", "PYTHONPATH": "/a"}
+    theirs = replace(CONTAINER, env={"HF_TOKEN": "hf_other", "PYTHONPATH": "/a:/base", "MAX": "1"})
+    (found,) = container.variables(make(container=theirs, env=env))
+    assert found.evidence["names"] == ["HF_TOKEN", "VLLM_API_KEY", "VLLM_X"]
+    text = found.seen + found.expected
+    assert "hf_" not in text
+    assert "VLLM_API_KEY=(not shown)" in text
+    assert "VLLM_X=1" in text
+    assert severities(container.variables(make(container=replace(CONTAINER, env=env), env=env))) == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("name", "safe"),
+    [("VLLM_X", True), ("VLLM_API_KEY", False), ("UV_PUBLISH_TOKEN", False), ("PATH", True), ("HF_TOKEN", False),
+     ("AWS_SECRET_ACCESS_KEY", False), ("PGPASSWORD", False), ("vllm_x", False), ("SOMETHING", False)],
+)  # fmt: skip
+def test_which_values_leave_a_container(name: str, safe: bool) -> None:
+    assert is_safe(name) is safe
+
+
+def test_addresses_with_passwords_stay() -> None:
+    assert "secret" not in without_password("https://me:secret@example.org/simple")
+    assert without_password("https://example.org") == "https://example.org"
+
+
+# --- inside ----------------------------------------------------------------------------------------------------------
+
+
+def test_python_starts_cleanly(make: Make) -> None:
+    assert severities(around.probe_ran(make("hook"))) == ["ok"]
+    (hook,) = around.probe_ran(make("hangs"))
+    assert hook.title == "an import hook hangs"
+    assert hook.seen.startswith("sitecustomize.Hook hangs when asked for flashinfer (-c in /workspace)")
+    assert hook.remedy is not None
+    assert hook.remedy.text.endswith("mv /faults/hangs/sitecustomize.py /faults/hangs/sitecustomize.py.off")
+    (noise,) = around.probe_ran(replace(make("hook"), probe=from_json(recording("hook"), noise=7)))
+    assert noise.severity is Severity.WARNING
+    (trouble,) = around.probe_ran(make(trouble=Trouble("the container has no python3", "not found")))
+    assert trouble.severity is Severity.ERROR
+    document = recording("hook")
+    document["errors"] = [{"part": "system", "error": "OSError: x"}]
+    assert severities(around.probe_ran(make(document))) == ["warning"]
+
+
+def with_folder(**facts: Any) -> dict[str, Any]:
+    document = recording("hook")
+    path = facts.pop("path", "/workspace/flashinfer")
+    base = {"path": path, "exists": True, "mounted": True, "writable": True, "uid": 0, "gid": 0, "mode": "0o755"}
+    document["folders"] = [{**base, **facts}]
+    return document
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({}, "ok"),
+        ({"exists": False, "mounted": False}, "error"),
+        ({"empty": True}, "error"),
+        ({"mounted": False}, "warning"),
+    ],
+)
+def test_source_mounts(make: Make, facts: dict[str, Any], expected: str) -> None:
+    assert severities(around.source_mounts(make(with_folder(**facts)))) == [expected]
+
+
+def test_another_folder_is_mounted(make: Make) -> None:
+    document = with_folder()
+    document["roots"] = []
+    (found,) = around.source_mounts(make(document))
+    assert found.title == "flashinfer: another folder than its checkout is mounted"
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({}, "ok"),
+        ({"mounted": False}, "warning"),
+        ({"writable": False, "uid": 1000}, "error"),
+        ({"read_only": True, "writable": False}, "error"),
+    ],
+)
+def test_caches(make: Make, facts: dict[str, Any], expected: str) -> None:
+    document = with_folder(path="/root/.cache/flashinfer", **facts)
+    assert severities(around.caches(make(document))) == [expected]
+
+
+def test_vocabulary(make: Make) -> None:
+    document = recording("hook")
+    file = {"path": "/enc/o200k_base.tiktoken", "exists": True, "sha256": "a" * 64}
+    document["encodings"] = [file]
+    document["environment"]["values"]["TIKTOKEN_ENCODINGS_BASE"] = "/enc"
+    assert severities(around.vocabulary(make(document))) == ["ok"]
+    document["environment"]["values"].pop("TIKTOKEN_ENCODINGS_BASE")
+    (unused,) = around.vocabulary(make(document))
+    assert unused.seen == "TIKTOKEN_ENCODINGS_BASE isn't set"
+    document["encodings"] = [{**file, "sha256": "b" * 64}]
+    assert around.vocabulary(make(document))[0].title == "o200k_base is another file"
+    document["encodings"] = [{**file, "exists": False}]
+    assert around.vocabulary(make(document))[0].title == "o200k_base is missing"
+
+
+@pytest.mark.parametrize(("mode", "devices", "expected"), [
+    ("none", [], []), ("auto", [], ["info"]), ("all", [], ["error"]),
+    ("all", ["/dev/nvidia0", "/dev/nvidiactl"], ["ok"]), ("cdi", ["/dev/nvidiactl"], ["error"]),
+])  # fmt: skip
+def test_gpu_inside(make: Make, mode: str, devices: list[str], expected: list[str]) -> None:
+    document = recording("hook")
+    document["system"]["nvidia"]["devices"] = devices
+    assert severities(around.gpu(make(document, sets=(f"gpu={mode}",)))) == expected
+
+
+def test_jobs_fit_memory(make: Make) -> None:
+    document = recording("hook")
+    document["system"]["MemAvailable"] = 20 * GIB
+    assert around.jobs_fit_memory(make(document)) == []
+    document["environment"]["values"]["MAX_JOBS"] = "2"
+    assert severities(around.jobs_fit_memory(make(document))) == ["ok"]
+    document["environment"]["values"]["MAX_JOBS"] = "16"
+    (found,) = around.jobs_fit_memory(make(document))
+    assert found.remedy == Remedy("build: {max_jobs: 2}", is_line=True)
+
+
+# --- every check, every recording ------------------------------------------------------------------------------------
+
+
+def every_context(make: Make) -> list[Context]:
+    found = []
+    for file in sorted(DATA.glob("*.json")):
+        prod = file.stem.startswith("prod")
+        found.append(
+            make(file.stem, profile="prod" if prod else "dev", env={"A": "1"}, host=Host(1, "/", 1, False, False))
+        )
+    return found
+
+
+def test_every_finding_says_what_to_do(make: Make) -> None:
+    for context in every_context(make):
+        for finding in run.examine(context).findings:
+            assert finding.check
+            assert "failed" not in finding.title, finding
+            if finding.severity >= Severity.WARNING:
+                assert finding.seen
+                assert finding.expected
+                assert finding.remedy
+            json.dumps(dict(finding.evidence))
+
+
+def test_identifiers_are_unique_and_documented() -> None:
+    identifiers = [check.id for check in CHECKS]
+    assert len(set(identifiers)) == len(identifiers)
+    page = (ROOT / "docs" / "doctor.md").read_text()
+    for identifier in identifiers:
+        assert f"`{identifier}`" in page, f"docs/doctor.md lacks {identifier}"
+
+
+def test_a_defect_in_a_check_is_a_finding(make: Make) -> None:
+    def broken(_context: Context) -> list[Finding]:
+        raise KeyError("x")
+
+    found = run.examine(make(), checks=[FunctionCheck("x.y", "x", Where.HOST, broken)])
+    assert found.findings[0].title == "the check x.y failed"
+    assert found.worst is Severity.WARNING
+
+
+def test_a_remedy_is_one_line() -> None:
+    with pytest.raises(ValueError, match="one line"):
+        Remedy("a\nb")
+
+
+# --- the report ------------------------------------------------------------------------------------------------------
+
+
+def test_text_and_data(make: Make) -> None:
+    def judge(_context: Context) -> list[Finding]:
+        return [ok("fine"), error("bad \x1b[31m", "this", "that", Remedy("do: it", is_line=True))]
+
+    found = run.examine(make(), checks=[FunctionCheck("x.y", "x", Where.IMAGE, judge)])
+    assert report.as_text(found) == (
+        "Image\n  ok    fine\n  FAIL  bad \\x1b[31m\n        seen:     this\n        expected: that\n"
+        "        fix:      do: it   (in envgen.yaml, profile dev)\n\n1 error, 1 ok"
+    )
+    assert "\x1b[31;1mFAIL\x1b[0m" in report.as_text(found, colour=True)
+    data = report.as_data(found)
+    assert data["worst"] == "error"
+    assert data["counts"] == {"ok": 1, "info": 0, "warning": 0, "error": 1}
+    assert data["findings"][1]["remedy"] == {"kind": "profile", "text": "do: it"}
+    json.dumps(data)
+
+
+# --- documents, requests, gathering ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"python": None}, {"python": {"version": 3}}, {"imports": {}}, {"imports": [{"package": "x"}]},
+        {"imports": [3]}, {"system": {"uid": "0"}}, {"roots": [{"package": "x", "root": "/", "data": [{"name": 1}]}]},
+    ],
+)  # fmt: skip
+def test_foreign_documents_are_refused(damage: dict[str, Any]) -> None:
+    with pytest.raises(BadDocument):
+        from_json({**recording("hook"), **damage})
+
+
+def test_the_document_is_found_behind_noise() -> None:
+    line = json.dumps(recording("hook")).encode()
+    found = read_document(b"\xff\xfe noise\n" + line + b"\n")
+    assert found is not None
+    assert found.noise == 9 - 0
+    assert read_document(b"x" * 1000) is None
+    with pytest.raises(BadDocument, match="ends in the middle"):
+        read_document(line[: len(line) // 2])
+
+
+@pytest.mark.parametrize(
+    ("answer", "title"),
+    [
+        (ExecResult(127, b"", b"exec: python3: not found"), "the container has no python3"),
+        (ExecResult(137, b"", b""), "the probe was killed"),
+        (ExecResult(0, b"hello", b""), "the probe brought no document back"),
+        (ExecResult(0, b'{"envgen_probe": 1, "x', b""), "the probe's document can't be read"),
+        (EngineError("timed out"), "the probe could not be run"),
+    ],
+)
+def test_trouble_has_a_name(answer: ExecResult | EngineError, title: str) -> None:
+    probe, trouble = collect.read(answer, "python3")
+    assert probe is None
+    assert trouble is not None
+    assert trouble.title == title
+
+
+def test_request(make: Make) -> None:
+    asked = collect.request(make().profile, "dev")
+    assert asked["folders"] == ["/workspace", "/workspace/flashinfer", "/", "~"]
+    assert asked["packages"][0]["scripts"] == ["flashinfer"]
+    assert asked["paths"] == ["/workspace/flashinfer", "/root/.cache/flashinfer"]
+    assert collect.program(make(sets=("base.python=/opt/x/python3.12",)).profile) == "python3"
+
+
+def test_the_probe_is_text_for_python_3_8() -> None:
+    for name in collect.PARTS:
+        text = (ROOT / "envgen" / "doctor" / name).read_text()
+        tree = ast.parse(text, feature_version=(3, 8))
+        names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+        names += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        assert not [imported for imported in names if imported.startswith("envgen")]
+        assert not {"subprocess", "pathlib", "importlib.metadata"} & set(names)
+    compile(collect.probe_text(), "probe", "exec")
+
+
+class FakeEngine:
+    """The parts of an Engine that gathering uses."""
+
+    def __init__(self, *containers: Container) -> None:
+        self.found, self.asked = containers, list[list[str]]()
+
+    def info(self) -> EngineInfo:
+        return replace(ENGINE, endpoint="tcp://elsewhere")
+
+    def image(self, name: str) -> Image | None:
+        return IMAGE
+
+    def containers(
+        self, project: str | None = None, service: str | None = None, all: bool = False
+    ) -> tuple[Container, ...]:
+        return self.found
+
+    def volume(self, name: str) -> str | None:
+        return None
+
+    def exec(self, container_id: str, argv: list[str], **_given: Any) -> ExecResult:
+        self.asked.append(argv)
+        return ExecResult(0, json.dumps(recording("hook")).encode() + b"\n", b"")
+
+    run_once = exec
+
+
+def test_gather(make: Make, tmp_path: Path) -> None:
+    engine = FakeEngine(replace(CONTAINER, ports=(Port(8000, 8000),)))
+    wish = Wish(make().profile, tmp_path)
+    context, extra = gather(wish, lambda: engine)  # type: ignore[arg-type, return-value]
+    assert extra == []
+    assert context.probe is not None
+    assert context.host is not None
+    assert context.env["CUDA_HOME"] == "/usr/local/cuda"
+    assert context.digest
+    assert [argv[:2] for argv in engine.asked] == [["python3", "-"]]
+
+
+def test_gather_without_a_container(make: Make, tmp_path: Path) -> None:
+    engine = FakeEngine()
+    wish = Wish(make().profile, tmp_path)
+    assert gather(wish, lambda: engine)[0].probe is None  # type: ignore[arg-type, return-value]
+    context, _ = gather(replace(wish, throw_away=True), lambda: engine)  # type: ignore[arg-type, return-value]
+    assert context.is_throw_away
+    assert context.probe is not None
+
+
+def test_gather_without_an_engine(make: Make, tmp_path: Path) -> None:
+    def connect() -> Any:
+        raise EngineError("Docker is stopped", hint="start it (`sudo systemctl start docker`)")
+
+    context, (found,) = gather(Wish(make().profile, tmp_path), connect)
+    assert context.engine is None
+    assert found.seen == "Docker is stopped"
+    assert found.remedy == Remedy("sudo systemctl start docker")
+    assert run.examine(context, [found]).worst is Severity.ERROR
+
+
+def test_which_container() -> None:
+    dev, serve = CONTAINER, replace(CONTAINER, service="serve", name="s")
+    stopped = replace(serve, state="exited")
+    assert choose_container([serve, dev], None) is dev
+    assert choose_container([serve, dev], "serve") is serve
+    assert choose_container([stopped], None) is None
+    assert choose_container([stopped], "serve") is stopped
+    assert choose_container([], "serve") is None
