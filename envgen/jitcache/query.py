@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envgen.errors import RefusedError, UsageError
-from envgen.jitcache.agent.choose import check_request
-from envgen.jitcache.agent.tree import Fault
+from envgen.jitcache.agent.fault import Fault
+from envgen.jitcache.agent.names import check_request
 
 if TYPE_CHECKING:
     from dataclasses import dataclass

@@ -22,12 +22,6 @@ L = TypeVar("L", "Module", "Building")
 LockId = tuple[int, int]  # device and inode of a lock file: the same in every container on this cache
 
 
-def _while_the_container_works() -> None:
-    from envgen.jitcache import model
-
-    model.prepare()
-
-
 @contextmanager
 def _expected() -> Iterator[None]:
     """Around everything that reads the agent's answer: another shape is an error of the engine's side, no defect."""
@@ -46,6 +40,7 @@ class JitCache:
         self.engine = engine
         self.profile = profile
         self.root = root
+        self._running: tuple[Container, ...] | None = None
 
     def inventory(self, query: Query) -> Inventory:
         """Every module that the query chooses. NotFoundError for a name or glob that matches nothing."""
@@ -87,7 +82,14 @@ class JitCache:
 
     def _ask(self, place: Place, request: Mapping[str, Any], query: Query) -> Any:
         """The result of one operation of the agent, not yet bound; its refusals as errors."""
-        document = send(self.engine, self.profile.base.python, place, request, _while_the_container_works)
+
+        def meanwhile() -> None:
+            from envgen.jitcache import model
+
+            model.prepare()
+            self._running = self.engine.containers()
+
+        document = send(self.engine, self.profile.base.python, place, request, meanwhile)
         if document.get("ok") is True:
             return document.get("result")
         with _expected():
@@ -105,7 +107,8 @@ class JitCache:
         if not place.sources:
             return []
         own = place.container.id if place.container else ""
-        others = [c for c in self.engine.containers() if c.state == "running" and c.id != own]
+        running = self.engine.containers() if self._running is None else self._running
+        others = [c for c in running if c.state == "running" and c.id != own]
         return [c for c in others if place.sources & {mount.source for mount in c.mounts}]
 
     def _label(self, container: Container | None) -> str:

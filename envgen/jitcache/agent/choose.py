@@ -5,8 +5,8 @@ from __future__ import annotations
 import fnmatch
 import re
 
-from envgen.jitcache.agent.layout import Cache, Entry, Shelf, entries_of, is_reserved
-from envgen.jitcache.agent.tree import Fault
+from envgen.jitcache.agent.fault import Fault
+from envgen.jitcache.agent.layout import Cache, Entry, Shelf, entries_of
 
 
 class Choice:
@@ -28,29 +28,6 @@ class Survey:
             entries, trash = entries_of(shelf, cache.problems)
             self.found.append((shelf, entries))
             self.trash += [(shelf, name) for name in trash]
-
-
-def check_name(name: str, what: str) -> None:
-    """Refuse what is no single name inside the cache. Called before anything is opened."""
-    if not name:
-        raise Fault("refused", "an empty " + what + " names nothing")
-    if "/" in name or "\0" in name:
-        raise Fault("refused", repr(name) + " is a path, not a " + what + "; nothing outside the cache is ever touched")
-    if name in (".", ".."):
-        raise Fault("refused", repr(name) + " is a path, not a " + what + "; nothing outside the cache is ever touched")
-
-
-def check_request(patterns: list[str], version: str, archs: list[str] | None) -> None:
-    """Refuse a request whose words could leave the cache."""
-    for pattern in patterns:
-        check_name(pattern, "module")
-        if is_reserved(pattern):
-            raise Fault("refused", repr(pattern) + " is not a module: it belongs to the cache's own housekeeping")
-    if version:
-        check_name(version, "version")
-    for arch in archs or ():
-        if arch:
-            check_name(arch, "arch")
 
 
 def is_glob(pattern: str) -> bool:

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import os
 
-from envgen.jitcache.agent.choose import Choice, Survey, check_request, choose
+from envgen.jitcache.agent.choose import Choice, Survey, choose
+from envgen.jitcache.agent.fault import Fault
 from envgen.jitcache.agent.layout import TRASH, Cache, Shelf, open_cache, root_of
 from envgen.jitcache.agent.locks import Held, acquire, lock_folder, own_as, probe
+from envgen.jitcache.agent.names import check_request
 from envgen.jitcache.agent.plan import Generated, Target, check_mounts, generated_of, open_generated, target_of
 from envgen.jitcache.agent.procs import holders, loaded
 from envgen.jitcache.agent.sweep import BATCH, leftovers, sweep
-from envgen.jitcache.agent.tree import FOLDER, GONE, Fault, reason, remove
+from envgen.jitcache.agent.tree import FOLDER, GONE, reason, remove
 
 
 def run(request: dict[str, object]) -> dict[str, object]:

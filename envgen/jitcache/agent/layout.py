@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 
-from envgen.jitcache.agent.tree import FOLDER, GONE, Fault, reason
+from envgen.jitcache.agent.fault import Fault
+from envgen.jitcache.agent.names import is_reserved
+from envgen.jitcache.agent.tree import FOLDER, GONE, reason
 
 TRASH = ".envgen-trash-"
 # What may lie beside the versions: downloaded kernels, autotuner results (0.7).
@@ -157,11 +159,6 @@ class Entry:
     def __init__(self, name: str, kind: str) -> None:
         self.name = name
         self.kind = kind
-
-
-def is_reserved(name: str) -> bool:
-    """``tmp`` holds the locks; names with a leading dot are ninja's (.ninja_log) and ours (trash)."""
-    return name == "tmp" or name.startswith(".")
 
 
 def entries_of(shelf: Shelf, problems: list[str]) -> tuple[list[Entry], list[str]]:

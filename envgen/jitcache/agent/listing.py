@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 
-from envgen.jitcache.agent.choose import Survey, check_request, choose
+from envgen.jitcache.agent.choose import Survey, choose
+from envgen.jitcache.agent.fault import Fault
 from envgen.jitcache.agent.layout import Entry, Shelf, open_cache, root_of
 from envgen.jitcache.agent.locks import probe
+from envgen.jitcache.agent.names import check_request
 from envgen.jitcache.agent.procs import holders
 from envgen.jitcache.agent.sweep import BATCH, leftovers
-from envgen.jitcache.agent.tree import FOLDER, GONE, Fault, Measure, measure, measure_path, reason
+from envgen.jitcache.agent.tree import FOLDER, GONE, Measure, measure, measure_path, reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import os
 import stat
 import time
 
-from envgen.jitcache.agent.tree import FILE, GONE, Fault, reason
+from envgen.jitcache.agent.fault import Fault
+from envgen.jitcache.agent.tree import FILE, GONE, reason
 
 BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 

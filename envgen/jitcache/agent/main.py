@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from envgen.jitcache.agent.tree import Fault
+from envgen.jitcache.agent.fault import Fault
 
 
 def answer(request: dict[str, object]) -> dict[str, object]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 
+from envgen.jitcache.agent.fault import Fault
 from envgen.jitcache.agent.layout import Entry, Shelf
 from envgen.jitcache.agent.ninja import parse, quote
-from envgen.jitcache.agent.tree import FOLDER, GONE, Fault, Measure, kind_of, measure, measure_path, read_file, reason
+from envgen.jitcache.agent.tree import FOLDER, GONE, Measure, kind_of, measure, measure_path, read_file, reason
 
 # Folders of ``generated`` that hold one folder per module or arch rather than belonging to one module.
 GROUPS = ("cutlass_instantiations", "trtllm_export")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 
+from envgen.jitcache.agent.fault import Fault
 from envgen.jitcache.agent.layout import Cache, Shelf
 from envgen.jitcache.agent.locks import Held, acquire, lock_folder
-from envgen.jitcache.agent.tree import Fault, measure_path, remove
+from envgen.jitcache.agent.tree import measure_path, remove
 
 # What FlashInfer's batch builds hold (build_jit_specs).
 BATCH = "flashinfer_jit.lock"

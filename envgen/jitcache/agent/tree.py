@@ -13,16 +13,6 @@ GONE = (errno.ENOENT, errno.ESTALE)
 NOT_A_FOLDER = (errno.ELOOP, errno.ENOTDIR)
 
 
-class Fault(Exception):
-    """Why nothing was done: ``refused``, ``not_found`` or ``failed``, one sentence, and what the host wants to know."""
-
-    def __init__(self, kind: str, message: str, **data: object) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
-        self.data = data
-
-
 class Measure:
     """What a folder holds. ``newest`` is the time of its youngest file."""
 
