@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,11 +11,15 @@ from envgen.cli.common import Session, json_option, print_json, progress, projec
 from envgen.errors import BuildError, EngineError, ExitCode
 
 if TYPE_CHECKING:
+    from dataclasses import dataclass
+
     from envgen.cli.build_plan import Job
     from envgen.engine.base import Engine
     from envgen.engine.buildx import BuildRequest, BuildResult
     from envgen.engine.classify import Cause
     from envgen.engine.jobs import Jobs
+else:
+    from envgen.record import dataclass
 
 SHOWN_LINES = 25
 

@@ -11,11 +11,15 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from envgen.errors import EngineError
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from envgen.record import dataclass
 
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 # Docker's own search path after the user's folder (cli/cli-plugins/manager).

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.engine.classify import RULES, classify, next_jobs
+from envgen.engine.causes import BUILD, SERVICE
+from envgen.engine.classify import classify, next_jobs
 
 LOGS = [
     # memory
@@ -80,8 +81,37 @@ def test_known_failures(kind: str, log: str) -> None:
     assert cause.summary and cause.cure
 
 
+SERVICE_LOGS = [
+    ("cuda_memory", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+    (
+        "cuda_memory",
+        "ValueError: Free memory on device (3/119 GiB) on startup is less than desired GPU memory utilization",
+    ),
+    ("gpu", 'Error response from daemon: could not select device driver "nvidia" with capabilities: [[gpu]]'),
+    ("gpu", "RuntimeError: Found no NVIDIA driver on your system."),
+    ("cuda_arch", "ptxas error: Instruction 'cvt.e2m1x2' not supported on .target 'sm_121'"),
+    ("cuda_arch", "RuntimeError: CUDA error: no kernel image is available for execution on the device"),
+    ("model_access", "huggingface_hub.errors.GatedRepoError: 401 Client Error."),
+    ("model_missing", "OSError: /models/tiny is not a local folder and is not a valid model identifier listed on"),
+    ("vocabulary", "openai_harmony.HarmonyError: error downloading or loading vocab file: failed to download"),
+    ("shared_memory", "OSError: [Errno 28] No space left on device: '/dev/shm/psm_1'"),
+    ("not_installed", "ModuleNotFoundError: No module named 'vllm'"),
+    ("arguments", "api_server.py: error: unrecognized arguments: --max-modl-len 5"),
+    ("program_missing", 'exec: "vllm": executable file not found in $PATH'),
+    ("port", "OSError: [Errno 98] Address already in use"),
+    ("out_of_memory", "RuntimeError: Engine core was killed\nKilled"),
+]
+
+
+@pytest.mark.parametrize(("kind", "log"), SERVICE_LOGS)
+def test_known_failures_of_services(kind: str, log: str) -> None:
+    cause = classify(["INFO starting", *log.splitlines()], service=True)
+    assert cause is not None and cause.kind == kind
+
+
 def test_every_rule_is_seen_in_a_log() -> None:
-    assert {kind for kind, _ in LOGS} == {rule.kind for rule in RULES}
+    assert {kind for kind, _ in LOGS} == {rule.kind for rule in BUILD}
+    assert {kind for kind, _ in SERVICE_LOGS} - {"out_of_memory"} == {rule.kind for rule in SERVICE}
 
 
 @pytest.mark.parametrize(
@@ -126,4 +156,4 @@ def test_a_very_long_line_is_cut_in_the_evidence() -> None:
 @given(st.lists(st.text()), st.none() | st.integers(-255, 255))
 def test_any_text_is_taken(lines: list[str], code: int | None) -> None:
     cause = classify(lines, exit_code=code)
-    assert cause is None or cause.kind in {rule.kind for rule in RULES}
+    assert cause is None or cause.kind in {rule.kind for rule in BUILD}
