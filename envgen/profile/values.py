@@ -104,8 +104,8 @@ class CudaArchList:
 
     @property
     def folder(self) -> str:
-        """FlashInfer's cache folder: sorted, joined by ``_``: ``120a_121a`` (facts, section 1)."""
-        return "_".join(sorted(arch.folder for arch in self.archs))
+        """FlashInfer's cache folder: joined by ``_``, as FlashInfer sorts: ``90a_121a`` (number, then text)."""
+        return "_".join(a.folder for a in sorted(self.archs, key=lambda a: (a.major, f"{a.minor}{a.suffix}")))
 
 
 @dataclass(frozen=True)
