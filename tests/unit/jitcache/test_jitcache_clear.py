@@ -573,7 +573,7 @@ NAMES = st.text(st.characters(blacklist_characters="/\0", blacklist_categories=[
 ODD = ["*", "?*", "[a-z]*", "../x", "/", "*/*"]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     names=st.sets(NAMES, min_size=1, max_size=4),
     patterns=st.lists(

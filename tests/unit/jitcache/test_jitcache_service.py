@@ -1,0 +1,358 @@
+"""The host's side of the cache, on an engine that runs the agent right here."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jitcache_layouts import Shelf, put, release
+
+from envgen.__main__ import main
+from envgen.engine.base import Container, EngineInfo, ExecResult, Image, Mount
+from envgen.errors import EngineError, NotFoundError, RefusedError
+from envgen.jitcache.agent.main import answer
+from envgen.jitcache.model import Cleared, ShapeError, bind
+from envgen.jitcache.place import BASE
+from envgen.jitcache.query import arch_folders, make_query
+from envgen.jitcache.service import JitCache
+from envgen.jitcache.talk import visible
+from envgen.profile.load import load_project, select
+
+ROOT = "/root/.cache/flashinfer"
+PROJECT = """\
+version: 1
+name: demo
+default_profile: dev
+profiles:
+  dev:
+    mode: development
+    base: {{image: base:1}}
+    cuda: {{arch_list: "12.1a"}}
+    gpu: none
+    caches: {{{caches}}}
+    services:
+      dev: {{command: [sleep, infinity]}}
+"""
+
+
+def container(name: str, *, service: str = "", state: str = "running", project: str = "demo-dev",
+              mounts: Sequence[Mount] = (), env: Mapping[str, str] | None = None) -> Container:  # fmt: skip
+    labels = {"com.docker.compose.project": project} if service else {}
+    return Container(name, name, service, state, "", 0, "", labels, env or {}, tuple(mounts), (), "")
+
+
+class LocalEngine:
+    """Runs the agent in this process, with the container's root put for a folder of ours."""
+
+    def __init__(
+        self, folder: Path, containers: Sequence[Container] = (), images: Sequence[str] = ("demo:dev",)
+    ) -> None:
+        self.folder = folder
+        self._containers = containers
+        self._images = images
+        self.volumes = {"demo-dev-cache-flashinfer"}
+        self.asked: list[tuple[str, str]] = []
+        self.requests: list[dict[str, Any]] = []
+        self.answers: dict[str, Any] = {}
+
+    def info(self) -> EngineInfo:
+        return EngineInfo("28", "1.51", "x86_64", (), (), "", 0, 0, "unix:///run/docker.sock")
+
+    def image(self, name: str) -> Image | None:
+        return Image(name, {}, "", 0, "", (), {}) if name in self._images else None
+
+    def containers(
+        self, project: str | None = None, service: str | None = None, all: bool = False
+    ) -> tuple[Container, ...]:
+        found = [c for c in self._containers if all or c.state == "running"]
+        return tuple(c for c in found if project is None or c.labels.get("com.docker.compose.project") == project)
+
+    def volume(self, name: str) -> str | None:
+        return "/var/lib/docker/volumes" if name in self.volumes else None
+
+    def exec(
+        self, container_id: str, argv: Sequence[str], *, stdin: bytes = b"", user: str = "", **_: Any
+    ) -> ExecResult:
+        self.asked.append((container_id, user))
+        return self._run(container_id, stdin)
+
+    def run_once(self, image: str, argv: Sequence[str], *, stdin: bytes = b"", mounts: Sequence[Mount] = (),
+                 user: str = "", **_: Any) -> ExecResult:  # fmt: skip
+        self.asked.append((image, user))
+        self.mounts = tuple(mounts)
+        return self._run(image, stdin)
+
+    def _run(self, where: str, stdin: bytes) -> ExecResult:
+        if where in self.answers:
+            data = self.answers[where]
+            return data if isinstance(data, ExecResult) else ExecResult(0, json.dumps(data).encode(), b"")
+        found = re.search(rb"\.main\('(\{.*\})'\)", stdin.splitlines()[-1])
+        assert found
+        request = json.loads(found.group(1).decode().encode().decode("unicode_escape"))
+        self.requests.append(dict(request))
+        if request.get("root"):
+            request["root"] = request["root"].replace(ROOT, str(self.folder))
+        return ExecResult(0, json.dumps(answer(request)).encode(), b"")
+
+
+VOLUME = Mount("demo-dev-cache-flashinfer", ROOT, "volume")
+
+
+def cache(tmp_path: Path, engine: LocalEngine, caches: str = f"flashinfer: {{path: {ROOT}}}") -> JitCache:
+    file = put(tmp_path / "project/envgen.yaml", PROJECT.format(caches=caches))
+    project = load_project(file=file).project
+    return JitCache(engine, select(project, None), project.root)  # type: ignore[arg-type]
+
+
+def test_a_running_service_is_preferred_and_asked_as_root(tmp_path: Path) -> None:
+    release(tmp_path / "cache", "0.5.3")
+    engine = LocalEngine(tmp_path / "cache", [container("c1", service="dev", mounts=[VOLUME])])
+    found = cache(tmp_path, engine).inventory(make_query())
+    assert engine.asked == [("c1", "0:0")]
+    assert found.place == "service dev"
+    assert len(found.modules) == 7
+
+
+def test_without_one_the_image_on_the_same_mount(tmp_path: Path) -> None:
+    release(tmp_path / "cache", "0.5.3")
+    engine = LocalEngine(tmp_path / "cache", [container("c1", service="dev", state="exited", mounts=[VOLUME])])
+    cache(tmp_path, engine).clear(make_query(("page",)))
+    assert engine.asked == [("demo:dev", "0:0")]
+    assert engine.mounts == (VOLUME,)
+    engine = LocalEngine(tmp_path / "cache", images=["base:1"])
+    cache(tmp_path, engine).clear(make_query(("rope",)))
+    assert engine.asked[0][0] == "base:1"
+    assert engine.mounts == (VOLUME,)
+
+
+def test_a_host_folder_is_mounted_as_it_is(tmp_path: Path) -> None:
+    release(tmp_path / "cache", "0.5.3")
+    engine = LocalEngine(tmp_path / "cache")
+    jit = cache(tmp_path, engine, f"flashinfer: {{path: {ROOT}, host: ../cache}}")
+    assert jit.inventory(make_query()).modules
+    assert engine.mounts == (Mount(str(tmp_path / "cache"), ROOT, "bind"),)
+
+
+def test_the_containers_own_variable_decides_the_root(tmp_path: Path) -> None:
+    release(tmp_path / "cache", "0.5.3")
+    env = {BASE: "/data"}
+    mount = Mount("v", "/data", "volume")
+    engine = LocalEngine(tmp_path / "cache", [container("c1", service="dev", mounts=[mount], env=env)])
+    with pytest.raises(NotFoundError):
+        cache(tmp_path, engine).inventory(make_query(("page",)))
+    assert engine.requests[0]["root"] == "/data/.cache/flashinfer"
+
+
+def test_neither_container_nor_image(tmp_path: Path) -> None:
+    jit = cache(tmp_path, LocalEngine(tmp_path, images=[]))
+    with pytest.raises(EngineError, match="envgen build --profile dev"):
+        jit.inventory(make_query())
+
+
+def test_no_volume_yet_is_an_empty_cache(tmp_path: Path) -> None:
+    engine = LocalEngine(tmp_path)
+    engine.volumes.clear()
+    assert not cache(tmp_path, engine).inventory(make_query()).exists
+    with pytest.raises(NotFoundError):
+        cache(tmp_path, engine).clear(make_query(("page",)))
+    assert not engine.asked
+
+
+def test_a_profile_without_a_cache(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="keeps no FlashInfer cache"):
+        cache(tmp_path, LocalEngine(tmp_path), "").inventory(make_query())
+    engine = LocalEngine(tmp_path, [container("c1", service="dev", env={BASE: str(tmp_path)})])
+    release(tmp_path / ".cache/flashinfer", "0.5.3")
+    assert cache(tmp_path, engine, "").inventory(make_query()).modules
+
+
+def test_unknown_names_come_with_near_matches(tmp_path: Path) -> None:
+    release(tmp_path / "cache", "0.5.3")
+    jit = cache(tmp_path, LocalEngine(tmp_path / "cache"))
+    with pytest.raises(NotFoundError, match="did you mean fused_moe_120") as error:
+        jit.clear(make_query(("fused_moe_121",)))
+    assert error.value.exit_code == 1
+    with pytest.raises(NotFoundError, match="did you mean fused_moe_90, fused_moe_120"):
+        jit.clear(make_query(("fused_moe",)))
+
+
+def test_a_held_lock_names_process_and_service(tmp_path: Path) -> None:
+    shelf = release(tmp_path / "cache", "0.5.3")
+    engine = LocalEngine(tmp_path / "cache", [container("c1", service="serve", mounts=[VOLUME])])
+    fd = os.open(shelf.ops / "tmp/page.lock", os.O_RDWR)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(RefusedError) as error:
+            cache(tmp_path, engine).clear(make_query(("page",)))
+        assert f"page (0.5.3/121a) is being built, by pid {os.getpid()} in serve: " in str(error.value)
+        (module,) = cache(tmp_path, engine).inventory(make_query(("page",))).modules
+        assert module.holders[0].where == "serve"
+    finally:
+        os.close(fd)
+
+
+def test_a_holder_in_another_container_is_found(tmp_path: Path) -> None:
+    held = {"lock": "0.5.3/121a/cached_ops/tmp/page.lock", "device": 1, "inode": 2, "holders": []}
+    refusal = {"ok": False, "kind": "refused", "message": "is being built", "data": {"held": [held]}}
+    seen = {"holders": [[{"pid": 9, "command": "ninja -v"}]], "users": [], "unseen": 0}
+    shelf = [container("c1", service="dev", mounts=[VOLUME]),
+             container("elsewhere", project="x", mounts=[Mount(VOLUME.source, "/other", "volume")])]  # fmt: skip
+    engine = LocalEngine(tmp_path, shelf)
+    engine.answers = {"c1": refusal, "elsewhere": {"ok": True, "result": seen}}
+    with pytest.raises(RefusedError, match="by pid 9 in elsewhere: ninja -v"):
+        cache(tmp_path, engine).clear(make_query(("page",)))
+
+
+def test_a_holder_that_nobody_can_see(tmp_path: Path) -> None:
+    held = {"lock": "0.5.3/121a/cached_ops/tmp/flashinfer_jit.lock", "device": 1, "inode": 2, "holders": []}
+    engine = LocalEngine(tmp_path)
+    engine.answers = {"demo:dev": {"ok": False, "kind": "refused", "message": "", "data": {"held": [held]}}}
+    with pytest.raises(RefusedError, match=r"a batch build runs in 0.5.3/121a, by a process that can't be seen"):
+        cache(tmp_path, engine).clear(make_query(("page",)))
+
+
+def test_services_that_loaded_the_module_must_be_restarted(tmp_path: Path) -> None:
+    release(tmp_path / "cache", "0.5.3")
+    services = [container(name, service=name, mounts=[VOLUME]) for name in ("dev", "serve")]
+    strange = container("stranger", mounts=[VOLUME])
+    engine = LocalEngine(tmp_path / "cache", [*services, strange])
+    user = {"pid": 7, "command": "vllm", "modules": ["page"]}
+    engine.answers = {"serve": {"ok": True, "result": {"holders": [], "users": [user], "unseen": 0}},
+                      "stranger": ExecResult(127, b"", b"python3: not found")}  # fmt: skip
+    cleared = cache(tmp_path, engine).clear(make_query(("page",)))
+    assert cleared.restart == ("serve",)
+    assert cleared.unseen >= 1
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"ok": True},
+        {"ok": True, "result": {"root": 3}},
+        {"ok": False, "kind": "refused"},
+        {"ok": False, "kind": "failed", "message": "x", "data": {}},
+        [],
+        ExecResult(126, b"", b"exec: no python3\n"),
+        ExecResult(1, b"Traceback", b"SyntaxError: invalid syntax\n"),
+    ],
+)
+def test_an_answer_of_another_shape_is_an_error_for_people(tmp_path: Path, document: Any) -> None:
+    engine = LocalEngine(tmp_path)
+    engine.answers = {"demo:dev": document}
+    for ask in (cache(tmp_path, engine).inventory, cache(tmp_path, engine).clear):
+        with pytest.raises(EngineError):
+            ask(make_query(("page",)))
+
+
+def test_binding_is_exact() -> None:
+    with pytest.raises(ShapeError, match="root is missing"):
+        bind(Cleared, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "folders"),
+    [
+        ("12.1a", ("121a",)),
+        ("121a", ("121a",)),
+        ("12.1", ("121", "121a")),
+        ("12.0", ("120", "120a", "120f")),
+        ("9.0a 12.1a", ("90a_121a",)),
+        ("120a_121a", ("120a_121a",)),
+        ("none", ("",)),
+    ],
+)
+def test_spellings_of_an_arch(text: str, folders: tuple[str, ...]) -> None:
+    assert arch_folders(text) == folders
+
+
+def test_names_do_not_steer_the_terminal() -> None:
+    assert visible("a\x1b[31mb\n\udcff") == "a\\x1b[31mb\\n\\udcff"
+
+
+# The command line
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalEngine:
+    release(tmp_path / "cache", "0.5.3")
+    put(tmp_path / "project/envgen.yaml", PROJECT.format(caches=f"flashinfer: {{path: {ROOT}}}"))
+    monkeypatch.chdir(tmp_path / "project")
+    engine = LocalEngine(tmp_path / "cache")
+    monkeypatch.setattr("envgen.engine.docker.connect", lambda *_: engine)
+    return engine
+
+
+def test_as_typed(shell: LocalEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cache", "clear", "fused_moe_120"]) == 0
+    out = capsys.readouterr().out
+    assert "removed fused_moe_120 (0.5.3/121a)" in out
+    assert "freed " in out
+    assert not (shell.folder / "0.5.3/121a/cached_ops/fused_moe_120").exists()
+
+
+def test_list_as_table_and_json(shell: LocalEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cache", "list"]) == 0
+    out = capsys.readouterr().out
+    assert "0.5.3    121a  page " in out
+    assert "7 modules, " in out
+    assert main(["cache", "list", "p*", "--json"]) == 0
+    (module,) = json.loads(capsys.readouterr().out)["modules"]
+    assert module["name"] == "page"
+
+
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [
+        (["../x"], 6),
+        (["/etc/passwd"], 6),
+        (["tmp"], 6),
+        (["page", "--version", "../.."], 6),
+        (["page", "--arch", "../x"], 6),
+        (["nope"], 1),
+        (["nope*"], 1),
+        (["page", "--version", "9"], 1),
+        (["page", "--version", ""], 2),
+        (["page", "--arch", ""], 2),
+        ([], 2),
+        (["*"], 2),
+        (["--all"], 2),
+        (["--all", "page", "--yes"], 2),
+        (["page", "--dry-run"], 0),
+        (["--all", "--dry-run"], 0),
+        (["--all", "--yes", "--json"], 0),
+    ],
+)
+def test_exit_codes(shell: LocalEngine, capsys: pytest.CaptureFixture[str], argv: list[str], code: int) -> None:
+    before = sorted(path for path in shell.folder.rglob("*.so"))
+    assert main(["cache", "clear", *argv]) == code
+    assert "Traceback" not in capsys.readouterr().err
+    if code or "--dry-run" in argv:
+        assert sorted(path for path in shell.folder.rglob("*.so")) == before
+
+
+def test_all_asks_on_a_terminal(
+    shell: LocalEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("click.confirm", lambda *_a, **_k: (_ for _ in ()).throw(__import__("click").Abort()))
+    assert main(["cache", "clear", "--all"]) == 130
+    assert "would remove page" in capsys.readouterr().out
+    monkeypatch.setattr("click.confirm", lambda *_a, **_k: True)
+    assert main(["cache", "clear", "--all"]) == 0
+    assert not list(shell.folder.rglob("*.so"))
+
+
+def test_what_stays_is_said(shell: LocalEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    shelf = Shelf(shell.folder, "0.7.2.post1")
+    shelf.module("one", (), ("both/a.cu",))
+    shelf.module("two", (), ("both/b.cu",))
+    assert main(["cache", "clear", "one"]) == 0
+    assert "kept 0.7.2.post1/121a/generated/both: also compiled by two" in capsys.readouterr().out
