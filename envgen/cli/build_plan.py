@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envgen.errors import Problem, RefusedError
+from envgen.errors import RefusedError
 from envgen.paths import state_dir
 from envgen.render import outputs
 from envgen.render.environment import CA_VARIABLE, WHEELHOUSE_VARIABLE, compose_environment
@@ -60,13 +60,13 @@ def job_of(profile: Profile, root: Path) -> Job:
 def request_of(job: Job, jobs: Jobs, *, no_cache: bool = False, pull: bool = False) -> BuildRequest:
     """The request to buildx. Refuses when a file of this machine that it names is not there."""
     from envgen.engine.buildx import BuildRequest, Secret, proxy_arguments
+    from envgen.serve.preflight import files
 
     profile = job.profile
     paths = compose_environment(profile, job.root, jobs.count)
-    problems = host_problems(paths)
-    if problems:
+    if problems := tuple(files(profile, job.root)):
         error = RefusedError(problems[0].message)
-        error.problems = tuple(problems)
+        error.problems = problems
         raise error
     secrets = [Secret("jobs", value=str(jobs.count))]
     if ca := paths.get(CA_VARIABLE):
@@ -83,19 +83,6 @@ def request_of(job: Job, jobs: Jobs, *, no_cache: bool = False, pull: bool = Fal
         no_cache=no_cache,
         pull=pull,
     )
-
-
-def host_problems(paths: dict[str, str]) -> list[Problem]:
-    """What the profile names on this machine and is not there: the CA file, the wheelhouse."""
-    problems = []
-    ca, wheelhouse = paths.get(CA_VARIABLE), paths.get(WHEELHOUSE_VARIABLE)
-    if ca and not Path(ca).is_file():
-        problems.append(
-            Problem(f"network.ca_certificates: there is no file {ca}", hint="give its right path, or unset it")
-        )
-    if wheelhouse and not Path(wheelhouse).is_dir():
-        problems.append(Problem(f"build.wheelhouse: there is no folder {wheelhouse}", hint="make it, or unset it"))
-    return problems
 
 
 def jobs_of(profile: Profile, engine: Engine | None, wanted: int | None = None) -> Jobs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -183,10 +183,7 @@ def exec_(session: Session, service: str, argv: tuple[str, ...]) -> int:
     Example:
       envgen exec dev -- python3 -c 'import flashinfer; print(flashinfer.__file__)'
     """
-    profile, engine, compose, _ = _open(session)
-    _running(engine, profile, service)
-    terminal = [] if sys.stdin.isatty() and sys.stdout.isatty() else ["-T"]
-    return compose.interactive("exec", *terminal, service, *argv)
+    return _attach(session.profile(), service, argv)
 
 
 @click.command()
@@ -200,8 +197,14 @@ def shell(session: Session, service: str | None) -> int:
       envgen shell
       envgen shell serve
     """
-    profile, engine, compose, _ = _open(session)
+    profile = session.profile()
     name = service or ("dev" if "dev" in profile.services else next(iter(profile.services), ""))
-    _running(engine, profile, name)
-    terminal = [] if sys.stdin.isatty() and sys.stdout.isatty() else ["-T"]
-    return compose.interactive("exec", *terminal, name, "bash")
+    return _attach(profile, name, ["sh", "-c", "if command -v bash >/dev/null; then exec bash; else exec sh; fi"])
+
+
+def _attach(profile: Profile, service: str, argv: Sequence[str]) -> int:
+    from envgen.engine.docker import connect
+    from envgen.engine.endpoint import find_endpoint
+    from envgen.engine.terminal import attach
+
+    return attach(find_endpoint(), _running(connect(), profile, service).id, argv)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from typing import TYPE_CHECKING
 
 import click
@@ -19,11 +20,19 @@ if TYPE_CHECKING:
 @project_options
 @click.option("--no-wait", is_flag=True, help="Return as soon as the container is created.")
 @click.option("--timeout", type=click.IntRange(1), metavar="SECONDS", help="Give up waiting after this long.")
+@click.option("--follow/--detach", " /-d", default=False, help="When it is ready, show its output until Ctrl-C.")
 @click.option("--no-install", is_flag=True, help="Don't install the mounted sources (development profiles).")
 @click.option("--dry-run", is_flag=True, help="Check everything and show what would be run.")
 @json_option
 def command(
-    session: Session, service: str, no_wait: bool, timeout: int | None, no_install: bool, dry_run: bool, as_json: bool
+    session: Session,
+    service: str,
+    no_wait: bool,
+    timeout: int | None,
+    follow: bool,
+    no_install: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> int:
     """Start SERVICE and wait until it really answers.
 
@@ -58,12 +67,12 @@ def command(
     try:
         started = launcher.start(wait=not no_wait, install=not no_install, timeout=timeout)
     except KeyboardInterrupt:
-        progress(
-            f"\nno longer waiting; {service} goes on starting: `envgen ps`, `envgen logs -f {service}`, `envgen down`"
-        )
+        if launcher.created:
+            more = f"`envgen ps`, `envgen logs -f {service}`, `envgen down`"
+            progress(f"\nno longer waiting; {service} goes on starting: {more}")
         raise
     _report(service, started, waited=not no_wait, as_json=as_json)
-    return 0
+    return compose.interactive("--profile", "*", "logs", "--follow", service) if follow else 0
 
 
 def known_service(profile: Profile, name: str) -> None:
@@ -84,7 +93,7 @@ def _show_plan(argv: list[str], env: dict[str, str], as_json: bool) -> None:
         return
     for name, value in sorted(env.items()):
         click.echo(f"{name}={value}")
-    click.echo(" ".join(argv))
+    click.echo(shlex.join(argv))
 
 
 def _report(service: str, started: Started, *, waited: bool, as_json: bool) -> None:

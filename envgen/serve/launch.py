@@ -25,6 +25,7 @@ Say = Callable[[str], None]
 POLL = 0.25  # seconds between two looks at the container
 REPEAT = 10.0  # seconds after which an unchanged state is said again
 LAST_LINES = 30
+RESTARTS = 3  # after so many it is a loop, whatever the policy still allows
 
 
 @dataclass(frozen=True)
@@ -59,17 +60,23 @@ class Launcher:
         self.name = name
         self.say = say
         self.service: Service = profile.services[name]
+        self.created = False  # from then on it can be left alone
 
     def start(self, *, wait: bool, install: bool, timeout: float | None) -> Started:
         """Create or update the container, install mounted sources, wait. ServiceError with the reason if it fails."""
         began = time.monotonic()
         before = {one.id for one in self.engine.containers(self.profile.compose_name, all=True)}
         running = {one.id for one in self.engine.containers(self.profile.compose_name, self.name)}
+        install = install and preflight.is_development(self.profile)
         try:
+            if install and not self.service.interactive:
+                # A server needs its sources when it starts; a shell service can get them while it runs.
+                self._install(*(("exec", "-T") if running else ("run", "--rm", "--no-deps", "-T")))
             container = self._create()
+            self.created = True
             already = container.id in running
-            if install and preflight.is_development(self.profile):
-                self._install()
+            if install and self.service.interactive:
+                self._install("exec", "-T")
             answer = Answer(True)
             if wait:
                 answer = self._wait(container.id, began + (timeout if timeout is not None else self._patience()))
@@ -79,6 +86,10 @@ class Launcher:
             self._clean_up(before)
             if isinstance(error, ProcessError):
                 raise ServiceError(f"{self.name} was not started: {error}") from None
+            raise
+        except KeyboardInterrupt:
+            if not self.created:  # later it is only the waiting that ends
+                self._clean_up(before)
             raise
 
     def await_ready(self, container: Container, timeout: float | None) -> Started:
@@ -107,7 +118,12 @@ class Launcher:
         )
         if done.code:
             reason = "\n".join(lines[-LAST_LINES:])
-            raise ServiceError(f"{self.name} was not started: docker compose ended with {done.code}:\n{reason}")
+            cause = classify(lines, service=True)
+            raise ServiceError(
+                f"{self.name} was not started: docker compose ended with {done.code}:\n{reason}"
+                + (f"\n  cause: {cause.summary}" if cause else ""),
+                hint=cause.cure if cause else "",
+            )
         found = self.engine.containers(self.profile.compose_name, self.name, all=True)
         if not found:
             raise ServiceError(f"{self.name} was started, and its container is gone already")
@@ -118,12 +134,10 @@ class Launcher:
             lines.append(printable(line.strip()))
             self.say(f"  {lines[-1]}")
 
-    def _install(self) -> None:
+    def _install(self, *how: str) -> None:
         """The in-image command installs what is not installed yet; it needs nothing when all is."""
         lines: list[str] = []
-        done = self.compose.stream(
-            "exec", "-T", self.name, "envgen-install", on_line=lambda line: self._note(line, lines)
-        )
+        done = self.compose.stream(*how, self.name, "envgen-install", on_line=lambda line: self._note(line, lines))
         if done.code:
             reason = "\n".join(lines[-LAST_LINES:])
             raise ServiceError(
@@ -173,13 +187,15 @@ class Launcher:
         if container.state in ("exited", "dead"):
             reason = "killed for want of memory" if container.oom_killed else f"ended with {container.exit_code}"
             raise self._failure(container, f"its program {reason} {container.error}".rstrip())
+        if container.state == "restarting" and container.restarts >= RESTARTS:
+            raise self._failure(container, f"it ended {container.restarts} times, last with {container.exit_code}")
         if container.health == "unhealthy":
             raise self._failure(container, "Docker calls it unhealthy")
 
     def _failure(self, container: Container, why: str) -> ServiceError:
         """The reason, the container's last lines, and the classified cause where there is one."""
         lines = [printable(line) for line in self.engine.logs(container.id, tail=LAST_LINES).splitlines()]
-        cause = classify(lines, exit_code=container.exit_code or None)
+        cause = classify(lines, exit_code=container.exit_code or None, service=True)
         told = "\n".join(f"    {line}" for line in lines) or "    (it wrote nothing)"
         return ServiceError(
             f"{self.name} is not ready: {why}. Its last lines:\n{told}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,12 +41,9 @@ def check(engine: Engine, profile: Profile, root: Path, name: str, digest: str) 
     """
     service = profile.services[name]
     mine = engine.containers(profile.compose_name, name)
-    problems = [
-        *_image(engine, profile, digest),
-        *_mounts(profile, root),
-        *_files(profile, root),
-        *_ports(engine, profile, service, mine),
-    ]
+    problems = [*_image(engine, profile, digest)]
+    if engine.info().endpoint.startswith("unix://"):  # paths and ports of a remote engine's machine can't be seen here
+        problems += [*_mounts(profile, root), *files(profile, root), *_ports(engine, profile, service, mine)]
     gpu, reason = gpu_mode(engine, profile.gpu)
     if reason:
         problems.append(reason)
@@ -76,16 +74,32 @@ def _mounts(profile: Profile, root: Path) -> Iterator[Problem]:
         hint = f"write `{wanted}` below profiles.{profile.name} in envgen.local.yaml"
         if not folder.is_dir():
             yield Problem(f"sources.{name}: there is no folder {folder}", hint=hint)
-        elif not any((folder / sub / source.package / "__init__.py").is_file() for sub in ("", "src")):
-            yield Problem(f"sources.{name}: {folder} has no Python package {source.package}", hint=hint)
         elif not os.access(folder, os.R_OK | os.X_OK):
             yield Problem(f"sources.{name}: {folder} can't be read", hint=f"ls -ld {folder}")
+        elif not any(folder.iterdir()):
+            yield Problem(f"sources.{name}: {folder} is empty", hint=hint)
+        elif not _has_package(folder, source.package):
+            others = [other for other, one in profile.sources.items() if _has_package(folder, one.package)]
+            instead = f"; it looks like {others[0]}" if others else ""
+            yield Problem(f"sources.{name}: {folder} has no Python package {source.package}{instead}", hint=hint)
 
 
-def _files(profile: Profile, root: Path) -> Iterator[Problem]:
-    for key, path in (("network.ca_certificates", profile.network.ca_certificates),):
-        if path is not None and not (root / Path(path.path).expanduser()).is_file():
-            yield Problem(f"{key}: there is no file {path}", hint=f"correct {key} in envgen.local.yaml")
+def _has_package(folder: Path, package: str) -> bool:
+    places = [folder / sub / package for sub in ("", "src")]
+    return any((p / "__init__.py").is_file() or p.with_name(f"{package}.py").is_file() for p in places)
+
+
+def files(profile: Profile, root: Path) -> Iterator[Problem]:
+    """What the profile names on this machine and is not there: the CA file, the wheelhouse."""
+    ca, wheelhouse = profile.network.ca_certificates, profile.build.wheelhouse
+    if ca is not None and not (root / Path(ca.path).expanduser()).is_file():
+        yield Problem(
+            f"network.ca_certificates: there is no file {ca}", hint="correct network.ca_certificates, or unset it"
+        )
+    if wheelhouse is not None and not (root / Path(wheelhouse.path).expanduser()).is_dir():
+        yield Problem(
+            f"build.wheelhouse: there is no folder {wheelhouse}", hint="correct build.wheelhouse, or unset it"
+        )
 
 
 def _ports(engine: Engine, profile: Profile, service: Service, mine: tuple[Container, ...]) -> Iterator[Problem]:
@@ -127,7 +141,9 @@ def gpu_mode(engine: Engine, wanted: GpuMode) -> tuple[GpuMode, Problem | None]:
     if wanted is GpuMode.ALL and not has_runtime:
         other = "; it offers CDI: --set gpu=cdi" if has_cdi else ""
         return wanted, Problem(f"gpu: all, but the engine has no NVIDIA runtime{other}", hint=hint)
-    if wanted is GpuMode.CDI and not has_cdi:
+    # Engines before API 1.50 don't list their CDI devices: there the wish is taken as it is.
+    tells = tuple(int(part) for part in re.findall(r"\d+", info.api_version)[:2]) >= (1, 50)
+    if wanted is GpuMode.CDI and not has_cdi and tells:
         return wanted, Problem("gpu: cdi, but the engine knows no device nvidia.com/gpu", hint=hint)
     if wanted is not GpuMode.AUTO:
         return wanted, None
