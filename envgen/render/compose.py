@@ -33,7 +33,7 @@ class Volume:
     source: Quoted
     target: Quoted
     read_only: bool = False
-    create: bool = False
+    create_host_path: tuple[str, ...] = ()  # for folders of the host: whether a missing one is made
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _volumes(profile: Profile) -> list[Volume]:
         assert source.origin.checkout is not None
         default = names.compose_path(source.origin.checkout)
         text = compose_variable(names.checkout_variable(name), default, reason=f"the folder of your {name} checkout")
-        found.append(Volume(bind, text, compose_text(source.mount.path)))
+        found.append(Volume(bind, text, compose_text(source.mount.path), create_host_path=("false",)))
     if profile.mounted_sources:
         found.append(Volume(volume, Quoted("overlay"), compose_text(names.OVERLAY)))
     for name, cache in profile.caches.items():
@@ -139,8 +139,8 @@ def _volumes(profile: Profile) -> list[Volume]:
         else:
             default = names.compose_path(cache.host)
             text = compose_variable(names.cache_variable(name), default, reason=f"a folder for the cache {name}")
-            found.append(Volume(bind, text, target, create=True))
-    found.append(Volume(bind, _ca(profile), compose_text(names.CA_FILE), read_only=True))
+            found.append(Volume(bind, text, target, create_host_path=("true",)))
+    found.append(Volume(bind, _ca(profile), compose_text(names.CA_FILE), read_only=True, create_host_path=("false",)))
     return found
 
 

@@ -20,11 +20,13 @@ from envgen.render import quote
 pytestmark = pytest.mark.engine
 
 BASE = os.environ.get("ENVGEN_TEST_BASE", "nvcr.io/nvidia/pytorch:25.12-py3")
-AWKWARD = r"""
-' " \ \\ a\ a\" '' "" `id` $ $$ $$$ $HOME ${HOME} ${X:-y} ${X:?no} ${X $(id) $((1+1)) \$HOME \${X} # <<EOF <<'EOF' a<<EOF 1<<EOF
-& && | ; > * ? [a] {a,b} ~ ! !! %s %% @ = a=b - a:b : [x] {x:y} &a *a !t >- %TAG --- ... {{x}} {%x%} \n a\nb a,b type=bind
-yes no on off null true 0123 0x1f 1e3 1_000 .inf 2001-01-01 --mount=type=bind
-""".split()
+WORDS = r"""
+' " \ \\ a\ a\" '' "" `id` $ $$ $$$ $HOME ${HOME} ${X:-y} ${X:?no} ${X $(id) $((1+1)) \$HOME \${X} # <<EOF
+<<'EOF' a<<EOF 1<<EOF & && | ; > * ? [a] {a,b} ~ ! !! %s %% @ = a=b - a:b : [x] {x:y} &a *a !t >- %TAG
+--- ... {{x}} {%x%} \n a\nb a,b type=bind yes no on off null true 0123 0x1f 1e3 1_000 .inf 2001-01-01
+--mount=type=bind
+"""
+AWKWARD = WORDS.split()
 AWKWARD += ["", " ", "  two  ", "trailing ", "\ttab\t", "# a", "a # b", "- x", "? x", ": x", "a: b", "$(touch /pwned)"]
 AWKWARD += [
     "ENV A=b",

@@ -1,0 +1,416 @@
+"""The scripts that rendered Dockerfiles carry, run as they stand: real git repositories, HTTP servers on loopback."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "templates" / "scripts"
+
+
+def run(script: str, *argv: object, env: dict[str, str] | None = None, cwd: Path | None = None) -> tuple[int, str]:
+    interpreter = sys.executable if (SCRIPTS / script).read_text().startswith("#!/usr/bin/env python3") else "sh"
+    ours = ("PIP_", "UV_", "SSL_", "APT_", "REQUESTS_")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(ours) and "proxy" not in k.lower()}
+    done = subprocess.run(
+        [interpreter, str(SCRIPTS / script), *map(str, argv)],
+        env={**clean, "PIP_CONFIG_FILE": os.devnull, **(env or {})},
+        cwd=cwd, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+# --- fetch-git --------------------------------------------------------------------------------------------------------
+
+
+def git(folder: Path, *argv: str) -> str:
+    identity = ["-c", "user.name=T", "-c", "user.email=t@example.org", "-c", "protocol.file.allow=always"]
+    done = subprocess.run(
+        ["git", "-C", str(folder), *identity, *argv], capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout.strip()
+
+
+def commit(folder: Path, text: str) -> str:
+    (folder / "file").write_text(text)
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", text)
+    return git(folder, "rev-parse", "HEAD")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """main: one, two (tag v1, annotated), three; a branch and a pull request beside it; nested submodules."""
+    for name in ("inner", "outer", "main"):
+        (tmp_path / name).mkdir()
+        git(tmp_path / name, "init", "-qb", "main")
+        commit(tmp_path / name, f"{name} one")
+    git(tmp_path / "outer", "submodule", "add", "-q", "../inner", "deps/inner")
+    commit(tmp_path / "outer", "outer two")
+    main = tmp_path / "main"
+    git(main, "submodule", "add", "-q", "../outer", "3rdparty/outer")
+    commit(main, "two")
+    git(main, "tag", "-am", "release", "v1")
+    commit(main, "three")
+    git(main, "checkout", "-qb", "feature/x")
+    commit(main, "branch")
+    git(main, "checkout", "-q", "--detach", "main")
+    git(main, "update-ref", "refs/pull/31740/head", commit(main, "pull"))
+    git(main, "checkout", "-q", "main")
+    return main
+
+
+def fetch(repository: Path, ref: str, target: Path, submodules: str = "plain") -> tuple[int, str]:
+    config = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "protocol.file.allow", "GIT_CONFIG_VALUE_0": "always"}
+    return run("fetch-git", f"file://{repository}", ref, target, submodules, env=config)
+
+
+@pytest.mark.parametrize(
+    ("ref", "content"),
+    [
+        ("main", "three"),
+        ("v1", "two"),
+        ("feature/x", "branch"),
+        ("refs/pull/31740/head", "pull"),
+        ("refs/heads/main", "three"),
+    ],
+)
+def test_exactly_that_ref_and_nothing_of_its_history(repository: Path, tmp_path: Path, ref: str, content: str) -> None:
+    code, said = fetch(repository, ref, tmp_path / "out")
+    assert code == 0, said
+    assert (tmp_path / "out/file").read_text() == content
+    assert git(tmp_path / "out", "rev-list", "--count", "HEAD") == "1"
+    assert git(tmp_path / "out", "rev-parse", "HEAD") in said
+    assert "no shallow fetch" not in said
+
+
+def test_a_commit_that_no_branch_names(repository: Path, tmp_path: Path) -> None:
+    wanted = git(repository, "rev-parse", "main~1")
+    code, said = fetch(repository, wanted, tmp_path / "out")
+    assert code == 0, said
+    assert git(tmp_path / "out", "rev-parse", "HEAD") == wanted
+
+
+def test_a_short_commit_is_found_in_the_whole_history(repository: Path, tmp_path: Path) -> None:
+    code, said = fetch(repository, git(repository, "rev-parse", "--short", "main~1"), tmp_path / "out")
+    assert code == 0, said
+    assert (tmp_path / "out/file").read_text() == "two"
+
+
+def test_a_tag_comes_with_its_name_for_versions_made_from_it(repository: Path, tmp_path: Path) -> None:
+    fetch(repository, "v1", tmp_path / "out")
+    assert git(tmp_path / "out", "describe") == "v1"
+
+
+def test_submodules_and_theirs(repository: Path, tmp_path: Path) -> None:
+    code, said = fetch(repository, "main", tmp_path / "out", "submodules")
+    assert code == 0, said
+    assert (tmp_path / "out/3rdparty/outer/deps/inner/file").read_text() == "inner one"
+    fetch(repository, "main", tmp_path / "plain")
+    assert not (tmp_path / "plain/3rdparty/outer/file").exists()
+
+
+def test_a_ref_that_is_not_there_is_said(repository: Path, tmp_path: Path) -> None:
+    code, said = fetch(repository, "gone", tmp_path / "out")
+    assert code == 1
+    assert f"fetch-git: file://{repository} has no gone" in said
+
+
+# --- servers ----------------------------------------------------------------------------------------------------------
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Answers from a dict; counts requests; a path's answers may be a list of (status, body)."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answers: dict[str, list[tuple[int, bytes, str]]] = {}
+        self.asked: list[tuple[str, str]] = []
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+    def put(self, path: str, body: bytes, kind: str = "text/html", status: int = 200) -> None:
+        self.answers.setdefault(path, []).append((status, body, kind))
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        self.server.asked.append((self.path, self.headers.get("Authorization", "")))
+        answers = self.server.answers.get(self.path, [(404, b"", "text/html")])
+        status, body, kind = answers.pop(0) if len(answers) > 1 else answers[0]
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    found = Server()
+    thread = threading.Thread(target=found.serve_forever, daemon=True)
+    thread.start()
+    yield found
+    found.shutdown()
+    found.server_close()
+
+
+# --- fetch-sdist ------------------------------------------------------------------------------------------------------
+
+
+def archive(*members: tuple[str, str]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as file:
+        for path, text in members:
+            member = tarfile.TarInfo(path)
+            member.size = len(text)
+            file.addfile(member, io.BytesIO(text.encode()))
+    return buffer.getvalue()
+
+
+SDIST = archive(("my_pkg-1.0/a.py", "x"), ("my_pkg-1.0/sub/b.py", "y"))
+DIGEST = hashlib.sha256(SDIST).hexdigest()
+JSON = "application/vnd.pypi.simple.v1+json"
+
+
+def test_an_index_that_speaks_json(server: Server, tmp_path: Path) -> None:
+    wheel = {"filename": "my_pkg-1.0-py3-none-any.whl", "url": "/w", "hashes": {}}
+    other = {"filename": "my_pkg-1.0.1.tar.gz", "url": "/other", "hashes": {}}
+    wanted = {"filename": "my_pkg-1.0.tar.gz", "url": "../../files/s.tar.gz", "hashes": {"sha256": DIGEST}}
+    server.put("/simple/my-pkg/", json.dumps({"files": [wheel, other, wanted]}).encode(), JSON)
+    server.put("/files/s.tar.gz", SDIST)
+    code, said = run(
+        "fetch-sdist", "My.Pkg", "1.0", tmp_path / "src/x", env={"UV_DEFAULT_INDEX": f"{server.url}/simple"}
+    )
+    assert code == 0, said
+    assert (tmp_path / "src/x/sub/b.py").read_text() == "y"
+    assert DIGEST in said
+
+
+def test_an_index_that_speaks_html_and_wants_a_password(server: Server, tmp_path: Path) -> None:
+    page = f'<a href="/f/my_pkg-1.0.zip">z</a><a href="/f/my_pkg-1.0.tar.gz#sha256={DIGEST}">t</a>'
+    server.put("/simple/my-pkg/", page.replace('<a href="/f/my_pkg-1.0.zip">z</a>', "").encode())
+    server.put("/f/my_pkg-1.0.tar.gz", SDIST)
+    index = server.url.replace("://", "://user:pass%40word@") + "/simple/"
+    code, said = run("fetch-sdist", "my-pkg", "1.0", tmp_path / "x", env={"UV_DEFAULT_INDEX": index})
+    assert code == 0, said
+    assert server.asked[0][1] == "Basic dXNlcjpwYXNzQHdvcmQ="
+    assert "pass" not in said
+
+
+def test_wrong_bytes_are_refused(server: Server, tmp_path: Path) -> None:
+    server.put("/my-pkg/", f'<a href="/my_pkg-1.0.tar.gz#sha256={"0" * 64}">t</a>'.encode())
+    server.put("/my_pkg-1.0.tar.gz", SDIST)
+    code, said = run("fetch-sdist", "my-pkg", "1.0", tmp_path / "x", env={"UV_DEFAULT_INDEX": server.url})
+    assert code == 1
+    assert f"has sha256 {DIGEST}, expected {'0' * 64}" in said
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_server_error_is_tried_again(server: Server, tmp_path: Path) -> None:
+    server.put("/my-pkg/", b"", status=503)
+    server.put("/my-pkg/", b'<a href="/my_pkg-1.0.tar.gz">t</a>')
+    server.put("/my_pkg-1.0.tar.gz", SDIST)
+    code, said = run("fetch-sdist", "my-pkg", "1.0", tmp_path / "x", env={"UV_DEFAULT_INDEX": server.url})
+    assert code == 0, said
+
+
+def test_a_missing_version_names_the_index_without_its_password(server: Server, tmp_path: Path) -> None:
+    index = server.url.replace("://", "://user:secret@")
+    code, said = run("fetch-sdist", "my-pkg", "2.0", tmp_path / "x", env={"UV_DEFAULT_INDEX": index})
+    assert code == 1
+    assert f"no source distribution of my-pkg 2.0 on {server.url}" in said
+    assert "secret" not in said
+
+
+def test_a_wheel_folder_comes_first(tmp_path: Path) -> None:
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links/my_pkg-1.0.tar.gz").write_bytes(SDIST)
+    env = {"UV_FIND_LINKS": str(tmp_path / "links"), "UV_DEFAULT_INDEX": "http://127.0.0.1:9"}
+    code, said = run("fetch-sdist", "my-pkg", "1.0", tmp_path / "x", env=env)
+    assert code == 0, said
+
+
+@pytest.mark.parametrize("path", ["../evil", "/etc/evil", "my_pkg-1.0/../../evil"])
+def test_an_archive_that_writes_outside_is_refused(tmp_path: Path, path: str) -> None:
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links/my_pkg-1.0.tar.gz").write_bytes(archive(("my_pkg-1.0/a", "x"), (path, "x")))
+    code, said = run("fetch-sdist", "my-pkg", "1.0", tmp_path / "in/x", env={"UV_FIND_LINKS": str(tmp_path / "links")})
+    assert code == 1, said
+    assert said.startswith("fetch-sdist: ")
+    assert not [*tmp_path.rglob("evil")]
+
+
+# --- fetch-file -------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_place_with_the_right_bytes_wins(server: Server, tmp_path: Path) -> None:
+    server.put("/wrong", b"other")
+    server.put("/right", b"words")
+    digest = hashlib.sha256(b"words").hexdigest()
+    places = [tmp_path / "missing", f"{server.url}/gone", f"{server.url}/wrong", f"{server.url}/right"]
+    code, said = run("fetch-file", tmp_path / "out/file", digest, *places)
+    assert code == 0, said
+    assert (tmp_path / "out/file").read_bytes() == b"words"
+    assert "404" in said
+    assert f"expected {digest}" in said
+
+
+def test_no_place_is_an_error(server: Server, tmp_path: Path) -> None:
+    code, said = run("fetch-file", tmp_path / "out/file", "0" * 64, f"{server.url}/gone")
+    assert code == 1
+    assert "no place gave file" in said
+    assert not (tmp_path / "out").exists()
+
+
+# --- with-network, with-index, apply-patches, protect, envgen-health --------------------------------------------------
+
+
+def test_a_ca_is_added_to_the_systems_and_forgotten(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("-----MARK-----\n")
+    same = "REQUESTS_CA_BUNDLE PIP_CERT CURL_CA_BUNDLE GIT_SSL_CAINFO NODE_EXTRA_CA_CERTS"
+    show = 'grep -c MARK "$SSL_CERT_FILE"; cat "$APT_CONFIG"; echo "$SSL_CERT_FILE"; '
+    show += f'for v in {same}; do eval "[ \\$$v = $SSL_CERT_FILE ]" || echo "no $v"; done; exit 7'
+    code, said = run("with-network", "sh", "-c", show, env={"ENVGEN_CA": str(tmp_path / "ca.pem")})
+    assert code == 7
+    count, apt, bundle = said.splitlines()
+    assert count == "1"
+    assert apt == f'Acquire::https::CAInfo "{bundle}";'
+    assert not Path(bundle).exists()
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_without_a_ca_nothing_is_set(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "ca.pem").write_text(content)
+    code, said = run(
+        "with-network", "sh", "-c", 'echo "[${SSL_CERT_FILE:-}]"', env={"ENVGEN_CA": str(tmp_path / "ca.pem")}
+    )
+    assert (code, said) == (0, "[]\n")
+
+
+def test_uv_gets_pips_configuration(tmp_path: Path) -> None:
+    (tmp_path / "pip.conf").write_text(
+        "[global]\nindex-url = https://one.example/simple\nextra_index_url =\n  https://two.example\n  https://three.example\n"
+        "[install]\nfind-links = /wheels /more\ntrusted-host = one.example\n"
+    )
+    show = 'echo "$UV_DEFAULT_INDEX|$UV_INDEX|$UV_FIND_LINKS|$UV_INSECURE_HOST|${UV_NO_INDEX:-}"'
+    code, said = run(
+        "with-index", "sh", "-c", show, env={"PIP_CONFIG_FILE": str(tmp_path / "pip.conf"), "HOME": str(tmp_path)}
+    )
+    assert (code, said) == (
+        0,
+        "https://one.example/simple|https://two.example https://three.example|/wheels,/more|one.example|\n",
+    )
+    env = {"PIP_CONFIG_FILE": str(tmp_path / "pip.conf"), "HOME": str(tmp_path), "PIP_INDEX_URL": "https://env.example"}
+    assert run("with-index", "sh", "-c", show, env=env)[1].startswith("https://env.example|")
+    env["UV_DEFAULT_INDEX"] = "https://uv.example"
+    assert run("with-index", "sh", "-c", show, env=env)[1].startswith("https://uv.example|")
+
+
+def test_patches_apply_exactly_or_not_at_all(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/a.py").write_text("one\ntwo\nthree\n")
+    good = tmp_path / "good.patch"
+    good.write_text("--- a/a.py\n+++ b/a.py\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n")
+    fuzzy = tmp_path / "fuzzy.patch"
+    fuzzy.write_text("--- a/a.py\n+++ b/a.py\n@@ -1,3 +1,3 @@\n uno\n-2\n+zwei\n three\n")
+    assert run("apply-patches", tmp_path / "src", good)[0] == 0
+    assert (tmp_path / "src/a.py").read_text() == "one\n2\nthree\n"
+    code, said = run("apply-patches", tmp_path / "src", fuzzy)
+    assert code == 1
+    assert "fuzzy.patch does not apply" in said
+    assert (tmp_path / "src/a.py").read_text() == "one\n2\nthree\n"
+
+
+def test_patches_apply_inside_somebody_elses_repository(repository: Path) -> None:
+    """A source may lie below a folder that is a git repository; git apply must not skip its files then."""
+    inside = repository / "build/src"
+    inside.mkdir(parents=True)
+    (inside / "a.py").write_text("one\n")
+    (repository / "p.patch").write_text("--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-one\n+two\n")
+    code, said = run("apply-patches", inside, repository / "p.patch")
+    assert code == 0, said
+    assert (inside / "a.py").read_text() == "two\n"
+
+
+@pytest.fixture
+def protected(tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    """The script with its folder moved, and a torch that lies on PYTHONPATH."""
+    script = tmp_path / "protect"
+    script.write_text(
+        (SCRIPTS / "protect").read_text().replace('FOLDER = "/opt/envgen"', f"FOLDER = {str(tmp_path / 'home')!r}")
+    )
+    info = tmp_path / "site/torch-2.9.1+ngc.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.9.1+ngc\n")
+    (info / "RECORD").write_text("torch/__init__.py,,\n")
+    return script, {"PYTHONPATH": str(tmp_path / "site")}
+
+
+def call(script: Path, *argv: str, env: dict[str, str]) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, str(script), *argv],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_what_is_there_is_pinned_and_what_is_off_is_never_installed(protected: tuple[Path, dict[str, str]]) -> None:
+    script, env = protected
+    code, said = call(script, "record", "torch", "not_there", "--off", "Num.ba", env=env)
+    assert code == 0, said
+    home = script.parent / "home"
+    assert (home / "constraints.txt").read_text() == "torch==2.9.1+ngc\n"
+    assert (home / "overrides.txt").read_text() == 'num-ba ; sys_platform == "never"\ntorch ; sys_platform == "never"\n'
+    assert call(script, "verify", env=env) == (0, "protect: 1 packages of the base image are as they were\n")
+
+
+@pytest.mark.parametrize("change", ["replaced", "removed", "rebuilt"])
+def test_the_gate_sees_a_change(protected: tuple[Path, dict[str, str]], change: str) -> None:
+    script, env = protected
+    call(script, "record", "torch", env=env)
+    info = script.parent / "site/torch-2.9.1+ngc.dist-info"
+    if change == "replaced":
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.10.0\n")
+    elif change == "rebuilt":  # the same version, other files
+        (info / "RECORD").write_text("torch/__init__.py,sha256=x,1\n")
+    else:
+        shutil.rmtree(info)
+    code, said = call(script, "verify", env=env)
+    assert code == 1
+    assert "protect: torch 2.9.1+ngc of the base image was re" in said
+
+
+@pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1), (302, 1)])
+def test_healthy_is_200_only(server: Server, status: int, code: int) -> None:
+    server.put("/health", b"", status=status)
+    assert (
+        run("envgen-health", server.server_address[1], "/health", env={"http_proxy": "http://127.0.0.1:9"})[0] == code
+    )
+
+
+def test_nobody_listening_is_unhealthy() -> None:
+    code, said = run("envgen-health", 9, "/health")
+    assert code == 1
+    assert said.startswith("envgen-health: port 9: ")
