@@ -22,7 +22,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import Any, Dict, List, Tuple
 
     Doc = Dict[str, Any]
@@ -53,7 +53,7 @@ class Paths:
 
     def __init__(self, base: list[str], pythonpath: str, start: str) -> None:
         entries = pythonpath.split(os.pathsep) if pythonpath and not sys.flags.ignore_environment else []
-        seen = unique(absolute(entry, start) for entry in entries)
+        seen = list(dict.fromkeys(absolute(entry, start) for entry in entries))
         # site makes the entries absolute and drops repetitions; when the beginning isn't that, leave sys.path alone.
         self.relative = bool(entries) and any(not os.path.isabs(e) for e in entries) and base[: len(seen)] == seen
         self.entries = entries
@@ -64,19 +64,11 @@ class Paths:
         """The part of sys.path behind the program's own entry, for an interpreter started in ``folder``."""
         if not self.relative:
             return list(self.base)
-        return unique([absolute(entry, folder) for entry in self.entries] + self.rest)
+        return list(dict.fromkeys([absolute(entry, folder) for entry in self.entries] + self.rest))
 
 
 def absolute(entry: str, folder: str) -> str:
     return os.path.normpath(os.path.join(folder, entry))
-
-
-def unique(items: Iterable[str]) -> list[str]:
-    found: list[str] = []
-    for item in items:
-        if item not in found:
-            found.append(item)
-    return found
 
 
 def finder_name(finder: Any) -> str:
@@ -122,9 +114,6 @@ def describe(name: str, announce: Callable[[str], None]) -> Doc:
     entry = deciding_entry(os.path.dirname(parent) if package else parent, sys.path)
     kind = "regular" if package else "module"
     return {"kind": kind, "origin": spec.origin, "entry": entry, "finder": finder, "portions": portions}
-
-
-# --- the cells -------------------------------------------------------------------------------------------------------
 
 
 def launches(scripts: list[Doc]) -> list[Way]:
@@ -284,7 +273,8 @@ def read_request() -> Doc:
     text = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("ENVGEN_PROBE_REQUEST", "")
     request: Doc = json.loads(text) if text else {}
     home = os.path.expanduser("~")
-    request["folders"] = unique(home if folder == "~" else folder for folder in request.get("folders", []))
+    folders = (home if folder == "~" else folder for folder in request.get("folders", []))
+    request["folders"] = list(dict.fromkeys(folders))
     return request
 
 

@@ -210,9 +210,6 @@ def roots(request: Doc, document: Doc) -> list[Doc]:
     return found
 
 
-# --- around it -------------------------------------------------------------------------------------------------------
-
-
 def environment(_request: Doc, _document: Doc) -> Doc:
     """All names; values only of harmless ones."""
     values = {name: without_password(value[:TEXT_LIMIT]) for name, value in os.environ.items() if is_safe(name)}
