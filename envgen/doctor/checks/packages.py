@@ -124,10 +124,18 @@ def _no_metadata(name: str, source: Source, asked: str, context: Context, probe:
             title = f"{source.package} belongs to a distribution with another name: {other.name}"
             call = f"importlib.metadata.version({asked!r})"
             seen = f"{other.name} {other.version}; {call} fails, and so does every program that asks for it"
+            if normal(other.name) == normal(source.distribution) and not _starts_by_script(context):
+                # The profile says so itself, and starts nothing that stumbles over it.
+                return info(title, seen, distribution=other.name)
             return error(title, seen, asked, _cure_for_name(name, source, context), distribution=other.name)
     make = warning if source.origin.kind == "checkout" else error
     cure = remedies.install(context, name, source)
     return make(f"{asked} has no metadata", "PackageNotFoundError", "an installed distribution", cure)
+
+
+def _starts_by_script(context: Context) -> bool:
+    """Does a service start vLLM's console script, which asks for its own version first?"""
+    return any(service.command[:1] == ("vllm",) for service in context.profile.services.values())
 
 
 def _cure_for_name(name: str, source: Source, context: Context) -> Remedy:

