@@ -62,7 +62,7 @@ class Answer:
 
     def check(self, what: str) -> Any:
         """The document, or EngineError with the engine's own words."""
-        if self.status >= 400:
+        if self.status >= 300:  # the engine redirects paths with empty or relative parts: a name that is none
             raise EngineError(f"{what}: {self.message or f'the engine answered {self.status}'}")
         return self.document
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from envgen.errors import EngineError, ProcessError
 
@@ -121,7 +122,7 @@ def stop(child: subprocess.Popen[bytes], first: signal.Signals = signal.SIGINT) 
     for signum, wait in ((first, GRACE), (signal.SIGKILL, GRACE)):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signum)
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):  # a second Ctrl-C: no more patience
             child.wait(wait)
             break
     # The leader is gone; a child of it that ignored the polite signal is not.
@@ -134,7 +135,7 @@ def _started(
     argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None, stdin: int
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A program in a session of its own, so that one signal reaches it and all its children, and Ctrl-C only us."""
-    with terminable():
+    with terminable(), _deferred() as deliver:
         try:
             child = subprocess.Popen(
                 list(argv),
@@ -150,6 +151,7 @@ def _started(
         except PermissionError as error:
             raise EngineError(f"cannot run {argv[0]}: {error.strerror}") from None
         try:
+            deliver()
             yield child
         except BaseException:
             if child.poll() is None:
@@ -161,6 +163,30 @@ def _started(
                 if pipe:
                     with contextlib.suppress(OSError):
                         pipe.close()
+
+
+@contextlib.contextmanager
+def _deferred() -> Iterator[Callable[[], None]]:
+    """Ctrl-C while a program is being started would lose it: it waits until ``deliver`` is called."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+    came: list[int] = []
+    before: dict[signal.Signals, Any] = {}
+
+    def deliver() -> None:
+        while before:
+            signal.signal(*before.popitem())
+        if came:
+            came.clear()
+            raise KeyboardInterrupt
+
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        before[signum] = signal.signal(signum, lambda number, _frame: came.append(number))
+    try:
+        yield deliver
+    finally:
+        deliver()
 
 
 def _drain(child: subprocess.Popen[bytes]) -> None:

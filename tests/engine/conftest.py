@@ -1,0 +1,56 @@
+"""A real Docker Engine, and projects made on the spot.
+
+Nothing here skips: where no engine answers, every test of this tier fails and says how to get one.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+from projects import BASE, Project, docker
+
+from envgen.engine.base import Engine
+from envgen.engine.docker import connect
+from envgen.errors import EngineError
+
+
+@pytest.fixture(scope="session")
+def engine() -> Engine:
+    """The engine that the environment names."""
+    try:
+        found = connect()
+    except EngineError as error:
+        pytest.fail(
+            f"this tier needs a Docker Engine: {error}\n`scripts/engine up` starts a private one", pytrace=False
+        )
+    if found.image(BASE) is None:
+        pytest.fail(f"the base image {BASE} is not there; `scripts/stand-in-base` makes a stand-in", pytrace=False)
+    return found
+
+
+@pytest.fixture(scope="session")
+def make_project(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Project]]:
+    """Make a project from the text of its file; its containers, volumes and images are removed at the end."""
+    made: list[Project] = []
+
+    def make(name: str, text: str) -> Project:
+        root = tmp_path_factory.mktemp(name)
+        (root / "envgen.yaml").write_text(f"version: 1\nname: {name}\n{text}", encoding="utf-8")
+        made.append(Project(root, name))
+        return made[-1]
+
+    yield make
+    for project in made:
+        for profile in ("dev", "prod"):
+            project.envgen("down", "-p", profile, "--volumes", code=None)
+        docker("image", "rm", "-f", f"{project.name}:dev", f"{project.name}:prod", check=False)
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A TCP port of this machine that nobody has."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])

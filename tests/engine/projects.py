@@ -1,0 +1,74 @@
+"""What the engine tests share: a project in a folder, envgen as a process of its own, plain docker."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+BASE = os.environ.get("ENVGEN_TEST_BASE", "nvcr.io/nvidia/pytorch:25.12-py3")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@dataclass(frozen=True)
+class Project:
+    """A folder with an envgen.yaml; commands run in it, each in a process of its own."""
+
+    root: Path
+    name: str
+
+    def envgen(self, *words: str, code: int | None = 0, env: dict[str, str] | None = None) -> Finished:
+        """Run a command; ``code``: the exit code that it must have (None: any). Never a traceback."""
+        done = subprocess.run(
+            [sys.executable, "-m", "envgen", *words],
+            cwd=self.root, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=300,
+            stdin=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+        found = Finished(done.returncode, done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr, done.stderr
+        if code is not None:
+            assert done.returncode == code, f"{words} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return found
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Start a command that the test will interrupt."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "envgen", *words],
+            cwd=self.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+
+
+def interrupt(child: subprocess.Popen[str], timeout: float = 30) -> Finished:
+    """Ctrl-C, then the end."""
+    child.send_signal(signal.SIGINT)
+    try:
+        out, err = child.communicate(timeout=timeout)
+    finally:
+        child.kill()
+    return Finished(child.returncode, out, err)
+
+
+def docker(*words: str, check: bool = True, timeout: float = 120, stdin: str = "") -> str:
+    """Plain docker, as a second opinion."""
+    done = subprocess.run(["docker", *words], capture_output=True, text=True, timeout=timeout, input=stdin, check=False)
+    if check:
+        assert done.returncode == 0, f"docker {words}: {done.stderr}"
+    return done.stdout.strip()

@@ -1,0 +1,365 @@
+"""`envgen build` on a real engine: images, labels, what is rebuilt and what isn't, failures of every kind, secrets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from projects import BASE, Project, docker, interrupt
+
+from envgen.engine import buildx
+from envgen.engine.base import Engine
+from envgen.engine.classify import classify
+from envgen.engine.rawjson import Done, Event, Line, Started
+
+pytestmark = pytest.mark.engine
+
+FILE = f"""
+default_profile: prod
+defaults:
+  base: {{image: {BASE}}}
+  cuda: {{arch_list: 12.1a}}
+  gpu: none
+  build: {{ccache: false}}
+profiles:
+  prod:
+    mode: production
+    description: A profile of the tests
+    services: {{serve: {{command: [sleep, infinity]}}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def project(make_project: Callable[..., Project]) -> Project:
+    """A project whose image is built."""
+    made = make_project("envgentestbuild", FILE)
+    made.envgen("render")
+    made.envgen("build")
+    return made
+
+
+def test_the_image_says_what_it_is(project: Project, engine: Engine) -> None:
+    image = engine.image("envgentestbuild:prod")
+    told = project.envgen("build", "--json").json
+    assert image is not None and told["image_id"] == image.id and told["up_to_date"] is True
+    assert image.labels["dev.envgen.project"] == "envgentestbuild"
+    assert image.labels["dev.envgen.profile"] == "prod"
+    assert image.labels["dev.envgen.render"] == told["digest"]
+    assert image.labels["dev.envgen.lock"] == ""
+
+
+def test_nothing_changed_nothing_asked(project: Project) -> None:
+    logs = set((project.root / ".envgen" / "logs").iterdir())
+    done = project.envgen("build")
+    assert done.out.startswith("envgentestbuild:prod is up to date (") and done.err == ""
+    assert set((project.root / ".envgen" / "logs").iterdir()) == logs
+
+
+@pytest.mark.parametrize("words", [("--no-cache",), ("--set", "env.new.X=1"), ("--set", "python_path=[/opt/x]")])
+def test_what_is_built_again(project: Project, words: tuple[str, ...]) -> None:
+    """A variable of services changes no image; PYTHONPATH is in the image."""
+    told = project.envgen("build", "--json", *words).json
+    assert told["ok"] and told["up_to_date"] is (words == ("--set", "env.new.X=1"))
+    project.envgen("build")
+
+
+def test_a_removed_or_replaced_image_is_built_again(project: Project, engine: Engine) -> None:
+    docker("image", "rm", "envgentestbuild:prod")
+    assert project.envgen("build", "--json").json["up_to_date"] is False
+    docker("tag", BASE, "envgentestbuild:prod")
+    told = project.envgen("build", "--json").json
+    assert told["up_to_date"] is False
+    image = engine.image("envgentestbuild:prod")
+    assert image is not None and image.id == told["image_id"]
+
+
+def test_a_new_base_image_of_the_same_name_is_seen(make_project: Callable[..., Project]) -> None:
+    docker("tag", BASE, "envgentestmoving:1")
+    try:
+        project = make_project("envgentestmoved", FILE.replace(BASE, "envgentestmoving:1"))
+        project.envgen("build")
+        assert project.envgen("build", "--json").json["up_to_date"] is True
+        docker("build", "-q", "-t", "envgentestmoving:1", "-", timeout=60, stdin=f"FROM {BASE}\nLABEL moved=1\n")
+        assert project.envgen("build", "--json").json["up_to_date"] is False
+    finally:
+        docker("image", "rm", "-f", "envgentestmoving:1", check=False)
+
+
+def test_a_new_wheel_in_the_wheelhouse_is_seen(project: Project) -> None:
+    (project.root / "wheels").mkdir()
+    words = ("--json", "--set", "build.wheelhouse=wheels")
+    project.envgen("build", *words)
+    assert project.envgen("build", *words).json["up_to_date"] is True
+    (project.root / "wheels" / "note.txt").write_text("x")
+    assert project.envgen("build", *words).json["up_to_date"] is False
+    project.envgen("build")
+
+
+def test_the_number_of_jobs_rebuilds_nothing(project: Project) -> None:
+    told = project.envgen("build", "--pull", "--max-jobs", "3", "--json", code=None)
+    if told.code == 0:  # only where the base image really is in a registry can --pull succeed
+        assert told.json["max_jobs"] == 3
+    docker("image", "rm", "envgentestbuild:prod")
+    told = project.envgen("build", "--max-jobs", "3", "--json")
+    assert told.json["max_jobs"] == 3 and all(step["cached"] or step["seconds"] < 1 for step in told.json["steps"])
+
+
+def test_plain_progress_and_a_log_of_everything(project: Project) -> None:
+    done = project.envgen("build", "--no-cache")
+    lines = done.err.splitlines()
+    assert lines[0].startswith("MAX_JOBS=") and "GiB" in lines[0]
+    assert any(line.startswith("[ 1/") and "FROM" in line for line in lines)
+    assert done.out.startswith("built envgentestbuild:prod (") and "steps" in done.out
+    log = max((project.root / ".envgen" / "logs").glob("build-prod-*.log"))
+    text = log.read_text()
+    assert text.startswith("$ ") and "protect verify" in text and "ended with 0" in text
+
+
+def test_dry_run_does_nothing_and_shows_all(project: Project) -> None:
+    before = sorted(project.root.rglob("*"))
+    docker("image", "rm", "envgentestbuild:prod")
+    done = project.envgen("build", "--dry-run", "--max-jobs", "2")
+    assert "MAX_JOBS=2 (as given)" in done.out and "--progress=rawjson" in done.out
+    assert sorted(project.root.rglob("*")) == before
+    assert docker("images", "-q", "envgentestbuild:prod") == ""
+    told = project.envgen("build", "--dry-run", "--json", env={"DOCKER_HOST": "unix:///no/such.sock"}).json
+    assert "not running" in told["engine"] and told["up_to_date"] is False
+    project.envgen("build")
+
+
+def test_drift_of_committed_files_is_told(project: Project) -> None:
+    committed = project.root / "Dockerfile"
+    text = committed.read_text()
+    committed.write_text(text + "# edited by hand\n")
+    try:
+        done = project.envgen("build", "--no-cache")
+        assert "warning: Dockerfile differ" in done.err and "envgen render" in done.err
+    finally:
+        committed.write_text(text)
+
+
+def test_files_of_this_machine_that_are_missing_are_told_at_once(project: Project) -> None:
+    done = project.envgen(
+        "build", "--set", "network.ca_certificates=no.pem", "--set", "build.wheelhouse=nowhere", "--no-cache", code=6
+    )
+    assert "there is no file no.pem" in done.err and "there is no folder nowhere" in done.err
+
+
+def test_no_engine_is_one_sentence(project: Project) -> None:
+    done = project.envgen("build", code=3, env={"DOCKER_HOST": "unix:///no/such.sock"})
+    assert done.err.startswith("envgen: the Docker Engine is not running: there is no socket at unix:///no/such.sock")
+
+
+def test_a_failing_step_is_shown_with_its_cause(project: Project) -> None:
+    words = ("--set", "apt.runtime=[envgen-no-such-package]", "--max-jobs", "4")
+    done = project.envgen("build", *words, code=4)
+    assert "the build of envgentestbuild:prod failed in step [" in done.err
+    assert "Unable to locate package envgen-no-such-package" in done.err
+    assert "apt found no such package" in done.err and "the whole output is in .envgen/logs/build-prod-" in done.err
+    told = project.envgen("build", *words, "--json", code=4).json
+    assert told["ok"] is False and told["failure"]["cause"]["kind"] == "debian_package"
+    assert told["failure"]["exit_code"] == 100 and told["image_id"] == ""
+    assert project.envgen("build", "--json").json["ok"] is True
+
+
+# --- causes, provoked for real ----------------------------------------------------------------------------------------
+
+PATCHED = r"""
+RUN mkdir /s && cd /s && git init -q && printf 'one\n' >a
+RUN printf -- '--- a/a\n+++ b/a\n@@ -1 +1 @@\n-zwei\n+drei\n' >/p && cd /s && git apply --verbose /p
+"""
+CAUSES = [
+    ("out_of_memory", "RUN echo compiling; sh -c 'kill -9 $$'; exit $?"),
+    ("out_of_memory", 'RUN python3 -c "import os; os.kill(os.getpid(), 9)"; exit $?'),
+    ("no_space", "RUN --mount=type=tmpfs,target=/t,size=1m dd if=/dev/zero of=/t/x bs=1M count=4"),
+    ("patch", PATCHED),
+    ("dns", "RUN python3 -c \"import socket; socket.getaddrinfo('envgen.invalid', 443)\""),
+    ("network", "RUN python3 -c \"import urllib.request as u; u.urlopen('http://127.0.0.1:9', timeout=5)\""),
+    ("git_ref", "RUN git init -q /r && cd /r && git remote add origin /r && git fetch origin refs/pull/9/head"),
+    ("debian_package", "RUN apt-get install -y envgen-no-such-package"),
+    ("python_package", "RUN python3 -m pip install --break-system-packages --no-index envgen-no-such-package"),
+    ("dockerfile", "RUNN true"),
+]
+
+
+def build(folder: Path, text: str, **more: object) -> tuple[buildx.BuildResult, list[Event]]:
+    (folder / "Dockerfile").write_text(text)
+    events: list[Event] = []
+    request = buildx.BuildRequest(folder / "Dockerfile", folder, **more)  # type: ignore[arg-type]
+    return buildx.build(request, lambda event, _total: events.append(event)), events
+
+
+@pytest.mark.parametrize(("kind", "text"), CAUSES)
+def test_causes(engine: Engine, tmp_path: Path, kind: str, text: str) -> None:
+    result, _ = build(tmp_path, f"FROM {BASE}\n{text}\n")
+    assert not result.ok and result.image_id == ""
+    lines = [*result.last_lines, *result.error.splitlines()]
+    cause = classify(lines, exit_code=result.failed.exit_code if result.failed else None, jobs=8)
+    assert cause is not None and cause.kind == kind, lines
+
+
+def test_an_unknown_base_image(engine: Engine, tmp_path: Path, registry: str) -> None:
+    result, _ = build(tmp_path, f"FROM {registry}/no/such:1\nRUN true\n")
+    cause = classify([*result.last_lines, *result.error.splitlines()])
+    assert cause is not None and cause.kind == "unknown_base", result.error
+
+
+@pytest.fixture
+def registry() -> Iterator[str]:
+    """A STAND-IN for a registry: it speaks the protocol as far as to say that it has no such image."""
+    import http.server
+    import threading
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        default_request_version = "HTTP/1.1"  # an answer to a TLS greeting that says "plain HTTP here"
+
+        def do_GET(self) -> None:
+            there = self.path == "/v2/"
+            body = b"{}" if there else b'{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]}'
+            self.send_response(200 if there else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+
+
+# --- the request, carried out -----------------------------------------------------------------------------------------
+
+
+def test_a_build_from_nothing(engine: Engine, tmp_path: Path) -> None:
+    """No base image, an additional context, arguments, labels, a target."""
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "file").write_text("hello")
+    text = 'FROM scratch AS a\nARG WHO\nLABEL who="$WHO"\nCOPY --from=more file /\nFROM a AS b\nLABEL not=this\n'
+    tag = "envgentestscratch:1"
+    result, events = build(
+        tmp_path, text, tags=(tag,), args={"WHO": "a b$c"}, labels={"x": 'y "z"'}, target="a",
+        contexts={"more": tmp_path / "more"},
+    )  # fmt: skip
+    try:
+        assert result.ok, result.error
+        image = engine.image(tag)
+        assert image is not None and image.id == result.image_id
+        assert dict(image.labels) == {"who": "a b$c", "x": 'y "z"'}
+        assert any(isinstance(event, Started) for event in events) and any(isinstance(event, Done) for event in events)
+    finally:
+        docker("image", "rm", "-f", tag)
+
+
+def test_a_path_with_commas_and_blanks(engine: Engine, tmp_path: Path) -> None:
+    folder = tmp_path / 'a, "b" = c'
+    folder.mkdir()
+    (folder / "secret").write_text("swordfish")
+    text = f'FROM {BASE}\nRUN --mount=type=secret,id=s test "$(cat /run/secrets/s)" = swordfish\n'
+    result, _ = build(folder, text, secrets=(buildx.Secret("s", file=folder / "secret"),))
+    assert result.ok, result.error
+
+
+def test_lines_come_with_their_step(engine: Engine, tmp_path: Path) -> None:
+    result, events = build(tmp_path, f"FROM {BASE}\nRUN echo envgen-line-{time.time()}; echo err >&2\n")
+    lines = [event for event in events if isinstance(event, Line)]
+    assert result.ok and lines[0].text.startswith("envgen-line-") and "RUN echo" in lines[0].step.title
+    assert {event.text for event in lines[1:]} == {"err"}
+
+
+def test_secrets_are_in_no_layer_and_no_history(make_project: Callable[..., Project], tmp_path: Path) -> None:
+    """A CA file, a proxy with a password, a token of the shell and the number of jobs: none of them stays."""
+    project = make_project("envgentestsecret", FILE + "    secrets: [HF_TOKEN]\n    network: {pass_proxy: true}\n")
+    marks = ("PLANTED-CA-7c1e", "PLANTED-PROXY-91ab", "PLANTED-TOKEN-55d0")
+    (project.root / "ca.pem").write_text(f"# {marks[0]}\n" + ca_certificate())
+    env = {"NO_PROXY": f"{marks[1]}.example", "HF_TOKEN": marks[2]}
+    project.envgen("build", "--set", "network.ca_certificates=ca.pem", env=env)
+    archive = tmp_path / "image.tar"
+    docker("save", "-o", str(archive), "envgentestsecret:prod")
+    seen = docker("history", "--no-trunc", "envgentestsecret:prod") + docker("inspect", "envgentestsecret:prod")
+    with tarfile.open(archive) as image:
+        for member in image:
+            content = image.extractfile(member)
+            data = content.read() if content else b""
+            for mark in marks:
+                assert mark.encode() not in data, f"{mark} is in {member.name}"
+    for mark in (*marks, "ENVGEN_BUILD_SECRET"):
+        assert mark not in seen
+    for log in (project.root / ".envgen" / "logs").iterdir():
+        assert not any(mark in log.read_text() for mark in marks)
+
+
+def ca_certificate() -> str:
+    """The first certificate of this machine's own bundle: a real one, which does no harm."""
+    text = Path("/etc/ssl/certs/ca-certificates.crt").read_text()
+    return text[: text.index("-----END CERTIFICATE-----")] + "-----END CERTIFICATE-----\n"
+
+
+# --- Ctrl-C -----------------------------------------------------------------------------------------------------------
+
+SLOW = """
+import sys
+from pathlib import Path
+from envgen.engine import buildx
+request = buildx.BuildRequest(Path(sys.argv[1]) / "Dockerfile", Path(sys.argv[1]))
+buildx.build(request, lambda event, total: print(event.step.title if hasattr(event, "step") else "", flush=True))
+"""
+
+
+def sleeping(seconds: str) -> bool:
+    """Does a step of a build, which is a process of this machine, still sleep?"""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if path.read_bytes() == f"sleep\0{seconds}\0".encode():
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def test_an_interrupted_build_ends_in_the_engine_too(engine: Engine, tmp_path: Path) -> None:
+    seconds = f"31{os.getpid()}"
+    (tmp_path / "Dockerfile").write_text(f"FROM {BASE}\nRUN sleep {seconds}\n")
+    child = subprocess.Popen(
+        [sys.executable, "-c", SLOW, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not sleeping(seconds) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert sleeping(seconds)
+    child.send_signal(signal.SIGINT)
+    child.communicate(timeout=30)
+    deadline = time.monotonic() + 15
+    while sleeping(seconds) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not sleeping(seconds)
+
+
+def test_ctrl_c_is_one_line_and_nothing_half_written(make_project: Callable[..., Project]) -> None:
+    project = make_project("envgentestinterrupt", FILE.replace("services:", "apt: {runtime: [sl]}\n    services:"))
+    child = project.start("build", "--no-cache")
+    logs = project.root / ".envgen" / "logs"
+    deadline = time.monotonic() + 60
+    while not (logs.is_dir() and any("RUN" in p.read_text() for p in logs.iterdir())) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    done = interrupt(child)
+    assert done.code == 130 and done.err.rstrip().endswith("envgen: interrupted") and "Traceback" not in done.err
+    assert not (project.root / ".envgen" / "state").exists()
+    assert docker("images", "-q", "envgentestinterrupt:prod") == ""
+    assert not [path for path in project.root.rglob(".*.*") if path.suffix in (".tmp", ".new")]
+    (log,) = logs.iterdir()
+    assert "ended by KeyboardInterrupt" in log.read_text()
+    assert json.loads(project.envgen("build", "--json").out)["ok"] is True

@@ -1,0 +1,307 @@
+"""The engine over its socket: real containers; and what is no engine, by a stand-in that is named so."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from projects import BASE, docker
+
+from envgen.engine.api import UnixApi
+from envgen.engine.base import Engine, Mount
+from envgen.engine.client import RUN_LABEL, DockerEngine
+from envgen.engine.docker import SdkApi, connect
+from envgen.engine.endpoint import find_endpoint
+from envgen.errors import EngineError, ExitCode
+
+pytestmark = pytest.mark.engine
+
+NAME = "envgentest-client"
+
+
+@pytest.fixture(scope="module")
+def box(engine: Engine) -> Iterator[str]:
+    """A running container."""
+    docker("rm", "-f", NAME, check=False)
+    yield docker("run", "-d", "--name", NAME, "--label", "x=y", "-e", "FROM_IMAGE=1", BASE, "sleep", "1000")
+    docker("rm", "-f", NAME)
+
+
+@pytest.fixture(scope="module")
+def forwarder() -> Iterator[str]:
+    """The real engine behind a TCP port on loopback: what a tcp:// endpoint is, without TLS."""
+    path = find_endpoint().socket_path
+    assert path
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def pump(a: socket.socket, b: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := a.recv(1 << 16):
+                b.sendall(data)
+            b.shutdown(socket.SHUT_WR)
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = server.accept()
+                upstream = socket.socket(socket.AF_UNIX)
+                upstream.connect(path)
+                for pair in ((client, upstream), (upstream, client)):
+                    threading.Thread(target=pump, args=pair, daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
+    server.close()
+
+
+@pytest.fixture(params=["socket", "sdk"])
+def either(request: pytest.FixtureRequest, engine: Engine, forwarder: str, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """The same engine by both ways."""
+    if request.param == "socket":
+        return engine
+    monkeypatch.setenv("DOCKER_HOST", forwarder)
+    found = connect()
+    assert isinstance(found, DockerEngine) and isinstance(found._api, SdkApi)
+    return found
+
+
+def test_facts_agree_with_docker(either: Engine) -> None:
+    told = json.loads(docker("info", "--format", "{{json .}}"))
+    info = either.info()
+    assert (info.version, info.cpus, info.memory) == (told["ServerVersion"], told["NCPU"], told["MemTotal"])
+    assert info.data_root == told["DockerRootDir"] and "runc" in info.runtimes
+
+
+def test_images(either: Engine) -> None:
+    image = either.image(BASE)
+    assert image is not None and image.id == docker("image", "inspect", "-f", "{{.Id}}", BASE)
+    assert either.image(image.id) == image
+    assert either.image("envgen-no-such-image:1") is None
+    assert either.volume("envgen-no-such-volume") is None
+
+
+@pytest.mark.parametrize("name", ["", "UPPER CASE", "a\nb", "../../x", "a?b=c"])
+def test_names_that_are_none(engine: Engine, name: str) -> None:
+    with contextlib.suppress(EngineError):
+        assert engine.image(name) is None
+
+
+def test_containers(either: Engine, box: str) -> None:
+    one = either.container(NAME)
+    assert one is not None and one.id == box and one.running and one.labels["x"] == "y"
+    assert one.env["FROM_IMAGE"] == "1" and one.health == ""
+    assert NAME in [container.name for container in either.containers()]
+    assert either.containers(project="envgen-no-such-project", all=True) == ()
+    assert either.container("envgen-no-such-container") is None
+
+
+def test_exec(either: Engine, box: str) -> None:
+    done = either.exec(
+        box, ["sh", "-c", 'cat; pwd; echo "$A" >&2; id -u; exit 3'],
+        stdin=b"hello\n", env={"A": "b c\n$d"}, user="1", workdir="/tmp",
+    )  # fmt: skip
+    assert (done.code, done.stdout, done.stderr) == (3, b"hello\n/tmp\n1\n", b"b c\n$d\n")
+
+
+def test_exec_of_large_input_and_output(either: Engine, box: str) -> None:
+    data = os.urandom(1 << 20) * 3
+    done = either.exec(box, ["tee", "/dev/stderr"], stdin=data, timeout=60)
+    assert done.stdout == data and done.stderr == data
+
+
+def test_exec_of_a_program_that_reads_nothing(engine: Engine, box: str) -> None:
+    assert engine.exec(box, ["true"], stdin=b"x" * 5_000_000).code == 0
+
+
+def test_exec_of_what_is_not_there(engine: Engine, box: str) -> None:
+    done = engine.exec(box, ["envgen-no-such-program"])
+    assert done.code in (126, 127) and b"not found" in done.stdout + done.stderr
+    with pytest.raises(EngineError, match="No such container"):
+        engine.exec("envgen-no-such-container", ["true"])
+
+
+def sleepers(box: str) -> str:
+    return docker("exec", box, "sh", "-c", "grep -al '^sleep.777' /proc/[0-9]*/cmdline || true")
+
+
+def test_exec_that_takes_too_long_is_ended_with_its_children(either: Engine, box: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(EngineError, match="did not end within 1 s"):
+        either.exec(box, ["sh", "-c", "sleep 777 & sleep 777"], timeout=1)
+    assert time.monotonic() - started < 8
+    assert sleepers(box) == ""
+
+
+def test_exec_that_writes_too_much_is_ended(engine: Engine, box: str) -> None:
+    with pytest.raises(EngineError, match="wrote more than 10 MiB"):
+        engine.exec(box, ["sh", "-c", "sleep 777 & yes"], timeout=60)
+    assert sleepers(box) == ""
+
+
+def test_many_threads_share_an_engine(engine: Engine, box: str) -> None:
+    answers: list[bytes] = []
+    threads = [
+        threading.Thread(target=lambda n=n: answers.append(engine.exec(box, ["echo", str(n)]).stdout)) for n in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert sorted(answers) == sorted(f"{n}\n".encode() for n in range(8))
+
+
+def throwaways() -> str:
+    return docker("ps", "-aq", "--filter", f"label={RUN_LABEL}")
+
+
+def test_run_once(either: Engine, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mounted")
+    done = either.run_once(
+        BASE, ["sh", "-c", 'cat; cat /m/file; echo "$A" >&2; : >/m/new; exit 4'],
+        stdin=b"in,", env={"A": "b"}, mounts=[Mount(str(tmp_path), "/m", read_only=True)],
+    )  # fmt: skip
+    assert done.stdout == b"in,mounted" and done.stderr.startswith(b"b\n") and b"Read-only" in done.stderr
+    assert done.code != 0 and not (tmp_path / "new").exists()
+    assert throwaways() == ""
+
+
+def test_run_once_has_no_network_unless_asked(engine: Engine) -> None:
+    assert engine.run_once(BASE, ["sh", "-c", "ls /sys/class/net"]).stdout == b"lo\n"
+    assert b"eth0" in engine.run_once(BASE, ["sh", "-c", "ls /sys/class/net"], network="bridge").stdout
+
+
+def test_run_once_is_removed_whatever_happens(engine: Engine) -> None:
+    with pytest.raises(EngineError, match="did not end within 1 s"):
+        engine.run_once(BASE, ["sleep", "777"], timeout=1)
+    with pytest.raises(EngineError, match="not found"):
+        engine.run_once(BASE, ["envgen-no-such-program"])
+    with pytest.raises(EngineError, match="No such image"):
+        engine.run_once("envgen-no-such-image:1", ["true"])
+    assert throwaways() == ""
+
+
+def test_logs_with_and_without_a_terminal(engine: Engine) -> None:
+    for terminal in ([], ["-t"]):
+        script = "for i in 1 2 3; do echo $i; echo e$i >&2; sleep 0.05; done"
+        found = docker("run", "-d", *terminal, BASE, "sh", "-c", script)
+        try:
+            docker("wait", found)
+            assert engine.logs(found, tail=4).split() == ["2", "e2", "3", "e3"]
+        finally:
+            docker("rm", "-f", found)
+    assert engine.logs("envgen-no-such-container") == ""
+
+
+# --- what is no engine ------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def stand_in(folder: Path, *answers: bytes) -> Iterator[str]:
+    """A STAND-IN for an engine: a unix socket that gives these answers, one connection each, and nothing else."""
+    path = folder / "s.sock"
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(path))
+    server.listen()
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            for answer in answers:
+                client, _ = server.accept()
+                client.recv(1 << 16)
+                client.sendall(answer)
+                client.close()
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield f"unix://{path}"
+    server.close()
+
+
+def http(document: object, status: str = "200 OK") -> bytes:
+    body = json.dumps(document).encode()
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def refusal(host: str) -> EngineError:
+    with pytest.raises(EngineError) as caught:
+        connect({"DOCKER_HOST": host, "PATH": os.environ["PATH"]})
+    assert caught.value.exit_code == ExitCode.ENGINE and len(caught.value.problems) == 1
+    return caught.value
+
+
+def test_no_socket(tmp_path: Path) -> None:
+    error = refusal(f"unix://{tmp_path}/no.sock")
+    assert "the Docker Engine is not running: there is no socket at" in str(error) and "systemctl start" in str(error)
+
+
+def test_a_stopped_engine_leaves_its_socket(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(tmp_path / "dead.sock"))
+    assert "is stopped" in str(refusal(f"unix://{tmp_path}/dead.sock"))
+
+
+def test_no_permission(tmp_path: Path) -> None:
+    """As another user than root, who may do everything."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(tmp_path / "s.sock"))
+        sock.listen()
+        (tmp_path / "s.sock").chmod(0o600)
+        for folder in (tmp_path, *tmp_path.parents):
+            if folder.stat().st_uid == os.getuid() and folder.stat().st_mode & 0o005 != 0o005 and folder != Path("/"):
+                folder.chmod(0o755)
+        code = (
+            "import os, envgen.engine.docker as d, envgen.engine.client\nif os.getuid() == 0: os.setuid(65534)\n"
+            f"try: d.connect({{'DOCKER_HOST': 'unix://{tmp_path}/s.sock'}})\nexcept d.EngineError as e: print(e)"
+        )
+        if os.getuid() != 0:
+            (tmp_path / "s.sock").chmod(0)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert "no permission to use the Docker Engine" in done.stdout and "group docker" in done.stdout, done.stderr
+
+
+def test_an_old_engine(tmp_path: Path) -> None:
+    with stand_in(tmp_path, http({"Version": "20.10.24+dfsg1", "ApiVersion": "1.41"})) as host:
+        assert "this Docker Engine is 20.10.24+dfsg1; envgen needs version 23 or newer" in str(refusal(host))
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (b"SSH-2.0-OpenSSH_9\r\n", "not HTTP"),
+        (b"", "closed the connection"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}", "closed the connection"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n<>", "not JSON"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "not HTTP"),
+        (http([]), "is not a Docker Engine"),
+        (http({"message": "on fire"}, "500 Internal Server Error"), "on fire"),
+    ],
+)
+def test_something_else_than_an_engine(tmp_path: Path, answer: bytes, sentence: str) -> None:
+    with stand_in(tmp_path, answer) as host:
+        assert sentence in str(refusal(host))
+
+
+def test_an_answer_in_chunks_and_a_connection_that_was_closed_meanwhile(tmp_path: Path) -> None:
+    chunked = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\n{"a\r\n5\r\n": 1}\r\n0\r\nT: x\r\n\r\n'
+    with stand_in(tmp_path, chunked, http({"b": 2})) as host:
+        api = UnixApi(host.removeprefix("unix://"))
+        assert api.request("GET", "/a").document == {"a": 1}
+        assert api.request("GET", "/b").document == {"b": 2}
+
+
+def test_a_tcp_endpoint_where_nobody_listens(free_port: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from envgen.engine.docker import *\ntry: connect()\nexcept EngineError as e: print(e)"],
+        env={**os.environ, "DOCKER_HOST": f"tcp://127.0.0.1:{free_port}"}, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert f"cannot reach the Docker Engine at tcp://127.0.0.1:{free_port}" in done.stdout, done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,129 @@
+"""The subprocess door, with real programs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from envgen.engine import process
+from envgen.errors import EngineError, ExitCode, ProcessError
+
+pytestmark = pytest.mark.engine
+
+
+def alive(pid: int) -> bool:
+    """True for a process that runs; a zombie that nobody has collected yet is dead."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def gone(pid: int, within: float = 5) -> bool:
+    deadline = time.monotonic() + within
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not alive(pid)
+
+
+def test_output_input_and_environment() -> None:
+    done = process.run(["sh", "-c", 'cat; echo "$X" >&2'], stdin=b"in", env={"X": "y"})
+    assert (done.stdout, done.stderr, done.code) == (b"in", b"y\n", 0)
+
+
+def test_a_failure_tells_program_code_and_the_end_of_stderr() -> None:
+    with pytest.raises(ProcessError) as caught:
+        process.run(["sh", "-c", "seq 100 >&2; exit 9"])
+    assert caught.value.code == 9 and caught.value.exit_code == ExitCode.ENGINE
+    assert "ended with 9" in str(caught.value) and "100" in str(caught.value) and "\n5\n" not in str(caught.value)
+    assert process.run(["sh", "-c", "exit 9"], check=False).code == 9
+
+
+def test_no_shell_ever_sees_an_argument(tmp_path: Path) -> None:
+    evil = f"$(touch {tmp_path}/x); `id`"
+    assert process.run(["printf", "%s", evil]).stdout.decode() == evil
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_program_that_is_not_there() -> None:
+    with pytest.raises(EngineError, match="'envgen-no-such-program' is not there"):
+        process.run(["envgen-no-such-program"])
+    with pytest.raises(EngineError, match="cannot run /etc/passwd"):
+        process.run(["/etc/passwd"])
+
+
+@pytest.mark.parametrize("polite", ["", "trap '' INT TERM; "])
+def test_a_time_out_ends_the_whole_group(tmp_path: Path, polite: str) -> None:
+    script = f"{polite}sleep 1000 & echo $! >{tmp_path}/pid; echo hello >&2; wait"
+    started = time.monotonic()
+    with pytest.raises(process.ProcessTimeout, match=r"did not end within 0\.5 s"):
+        process.run(["sh", "-c", script], timeout=0.5)
+    assert time.monotonic() - started < 5
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+def test_lines_come_as_they_are_written() -> None:
+    seen: list[tuple[str, bytes, float]] = []
+    ticks: list[float] = []
+    done = process.stream(
+        ["sh", "-c", "echo a; sleep 0.5; echo b >&2; printf 'c\\r\\nno newline'; exit 3"],
+        lambda channel, line: seen.append((channel, line, time.monotonic())),
+        on_tick=lambda: ticks.append(time.monotonic()),
+        tick=0.05,
+    )
+    assert done.code == 3 and done.stderr == b"b\n"
+    assert sorted((channel, line) for channel, line, _ in seen) == [
+        ("stderr", b"b"), ("stdout", b"a"), ("stdout", b"c"), ("stdout", b"no newline"),
+    ]  # fmt: skip
+    assert seen[1][2] - seen[0][2] > 0.3 and len(ticks) >= 5
+
+
+def test_a_line_without_end_does_not_fill_the_memory() -> None:
+    sizes: list[int] = []
+    process.stream(["head", "-c", "5000000", "/dev/zero"], lambda _channel, line: sizes.append(len(line)))
+    assert sum(sizes) == 5_000_000 and max(sizes) < 1_200_000
+
+
+def test_a_streamed_program_that_takes_too_long(tmp_path: Path) -> None:
+    with pytest.raises(process.ProcessTimeout):
+        process.stream(["sh", "-c", f"echo $$ >{tmp_path}/pid; exec yes"], lambda *_: None, timeout=0.5)
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+INTERRUPTED = """
+import sys
+from envgen.engine import process
+try:
+    process.{call}
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+CHILD = "trap 'echo polite >{folder}/said; exit 1' INT; echo $$ >{folder}/pid; while :; do sleep 0.1; done"
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("call", ["run(['sh', '-c', {script!r}])", "stream(['sh', '-c', {script!r}], lambda *_: None)"])
+def test_an_interrupted_envgen_leaves_nothing_running(tmp_path: Path, signum: int, call: str) -> None:
+    script = CHILD.format(folder=tmp_path)
+    code = INTERRUPTED.format(call=call.format(script=script))
+    child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    pid = tmp_path / "pid"
+    deadline = time.monotonic() + 20
+    while not (pid.exists() and pid.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(child.pid, signum)
+    assert child.wait(timeout=20) == 130
+    assert gone(int(pid.read_text()))
+    assert (tmp_path / "said").read_text() == "polite\n"
+
+
+def test_a_program_on_our_own_terminal_gives_its_code() -> None:
+    assert process.interactive(["sh", "-c", "exit 5"]) == 5
+    with pytest.raises(EngineError):
+        process.interactive(["envgen-no-such-program"])
