@@ -254,29 +254,48 @@ exec apt-get -o Acquire::Retries=3 -o DPkg::Use-Pty=0 -q install -y --no-install
 EOF
 COPY --chmod=0755 <<'EOF' /build/pip-install
 #!/usr/bin/env python3
-"""pip-install WORD...: `uv pip install` into the site-packages of the Python that runs this, then compile what came in.
+"""pip-install [--own NAME] [--never NAME]... -- WORD...: `uv pip install` for the Python that runs this.
 
-uv's own --compile-bytecode compiles the whole of site-packages, which in a large base image takes longer than the install.
+What UV_OVERRIDE switches off stays off; --never switches off more: the other sources of the profile, which nobody's
+dependencies may replace by a release of the package index. --own NAME is the one that is meant to be installed.
+Afterwards what came in is compiled. (uv's own --compile-bytecode compiles the whole of site-packages, which in a large
+base image takes longer than the installation.)
 """
 
+import argparse
 import compileall
 import concurrent.futures
 import importlib.metadata
 import os
+import re
 import subprocess
 import sys
+import tempfile
 
 UV = "/opt/envgen/bin/uv"
 
 
+def normal(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def overrides(own, never):
+    """The lines for uv: what UV_OVERRIDE names and ``never``, without ``own``."""
+    names = set(map(normal, never))
+    for path in os.environ.get("UV_OVERRIDE", "").split():
+        with open(path, encoding="utf-8") as file:
+            names.update(normal(line.split(";")[0].strip()) for line in file if line.strip())
+    names.discard(normal(own))
+    return "".join('%s ; sys_platform == "never"\n' % name for name in sorted(names))
+
+
 def distributions():
-    """Each installed distribution's folder: when it last changed, and its Python files."""
+    """Each installed distribution by its folder, and when that last changed."""
     found = {}
     for distribution in importlib.metadata.distributions():
         path = str(getattr(distribution, "_path", ""))
         if os.path.isdir(path):
-            files = [str(distribution.locate_file(file)) for file in distribution.files or () if file.suffix == ".py"]
-            found[path] = (os.stat(path).st_ctime_ns, files)
+            found[path] = (os.stat(path).st_ctime_ns, distribution)
     return found
 
 
@@ -285,13 +304,25 @@ def compile_one(name):
 
 
 def main(argv):
+    parser = argparse.ArgumentParser(prog="pip-install")
+    parser.add_argument("--own", default="")
+    parser.add_argument("--never", action="append", default=[])
+    parser.add_argument("words", nargs="+")
+    options = parser.parse_args(argv)
     before = distributions()
-    code = subprocess.call([UV, "pip", "install", "--python", sys.executable, "--break-system-packages", *argv])
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write(overrides(options.own, options.never))
+        file.flush()
+        command = [UV, "pip", "install", "--python", sys.executable, "--break-system-packages", *options.words]
+        code = subprocess.call(command, env={**os.environ, "UV_OVERRIDE": file.name})
     if code:
         return code
     now = distributions()
-    changed = [files for path, (stamp, files) in now.items() if before.get(path, (0, ()))[0] != stamp]
-    files = sorted({name for listed in changed for name in listed})
+    changed = [d for path, (stamp, d) in now.items() if path not in before or before[path][0] != stamp]
+    if options.own and normal(options.own) not in {normal(d.metadata["Name"] or "") for _, d in now.values()}:
+        print("pip-install: what was installed is not named %s" % options.own, file=sys.stderr)
+        return 1
+    files = sorted({str(d.locate_file(f)) for d in changed for f in d.files or () if f.suffix == ".py"})
     with concurrent.futures.ProcessPoolExecutor() as pool:
         list(pool.map(compile_one, files, chunksize=64))
     print("pip-install: %d packages, %d modules compiled" % (len(changed), len(files)))
@@ -527,7 +558,7 @@ RUN --mount=type=secret,id=ca_certificates \
     --mount=type=cache,target=/run/envgen/cache/pip \
     --mount=type=bind,from=scripts,source=/build/pip-install,target=/run/envgen/pip-install \
     sh /run/envgen/with-network python3 /run/envgen/with-index \
-    python3 /run/envgen/pip-install 'setuptools>=77' 'packaging>=24' wheel 'apache-tvm-ffi>=0.1,<0.2'
+    python3 /run/envgen/pip-install -- 'setuptools>=77' 'packaging>=24' wheel 'apache-tvm-ffi>=0.1,<0.2'
 RUN --mount=type=secret,id=ca_certificates \
     --mount=type=bind,from=scripts,source=/build/with-network,target=/run/envgen/with-network \
     --mount=type=secret,id=jobs \
@@ -557,7 +588,7 @@ RUN --mount=type=secret,id=ca_certificates \
     --mount=type=cache,target=/run/envgen/cache/pip \
     --mount=type=bind,from=scripts,source=/build/pip-install,target=/run/envgen/pip-install \
     sh /run/envgen/with-network python3 /run/envgen/with-index \
-    python3 /run/envgen/pip-install 'cmake>=3.26.1' ninja 'packaging>=24.2' 'setuptools>=77.0.3,<81.0.0' 'setuptools-scm>=8' wheel jinja2 'grpcio-tools>=1.76.0'
+    python3 /run/envgen/pip-install -- 'cmake>=3.26.1' ninja 'packaging>=24.2' 'setuptools>=77.0.3,<81.0.0' 'setuptools-scm>=8' wheel jinja2 'grpcio-tools>=1.76.0'
 RUN --mount=type=secret,id=ca_certificates \
     --mount=type=bind,from=scripts,source=/build/with-network,target=/run/envgen/with-network \
     --mount=type=secret,id=jobs \
@@ -587,7 +618,7 @@ RUN --mount=type=secret,id=ca_certificates \
     --mount=type=cache,target=/run/envgen/cache/pip \
     --mount=type=bind,from=scripts,source=/build/pip-install,target=/run/envgen/pip-install \
     sh /run/envgen/with-network python3 /run/envgen/with-index \
-    python3 /run/envgen/pip-install fastsafetensors llama-benchy
+    python3 /run/envgen/pip-install --never flashinfer-python --never vllm -- fastsafetensors llama-benchy
 RUN --mount=type=secret,id=ca_certificates \
     --mount=type=bind,from=scripts,source=/build/with-network,target=/run/envgen/with-network \
     --mount=type=bind,from=scripts,source=/build/with-index,target=/run/envgen/with-index \
@@ -597,7 +628,7 @@ RUN --mount=type=secret,id=ca_certificates \
     --mount=type=bind,from=scripts,source=/build/pip-install,target=/run/envgen/pip-install \
     --mount=type=bind,from=wheel-flashinfer,source=/wheels,target=/run/envgen/wheels \
     sh /run/envgen/with-network python3 /run/envgen/with-index \
-    python3 /run/envgen/pip-install /run/envgen/wheels/*.whl
+    python3 /run/envgen/pip-install --own flashinfer-python --never vllm -- /run/envgen/wheels/*.whl
 RUN --mount=type=secret,id=ca_certificates \
     --mount=type=bind,from=scripts,source=/build/with-network,target=/run/envgen/with-network \
     --mount=type=bind,from=scripts,source=/build/with-index,target=/run/envgen/with-index \
@@ -607,7 +638,7 @@ RUN --mount=type=secret,id=ca_certificates \
     --mount=type=bind,from=scripts,source=/build/pip-install,target=/run/envgen/pip-install \
     --mount=type=bind,from=wheel-vllm,source=/wheels,target=/run/envgen/wheels \
     sh /run/envgen/with-network python3 /run/envgen/with-index \
-    python3 /run/envgen/pip-install /run/envgen/wheels/*.whl
+    python3 /run/envgen/pip-install --own vllm --never flashinfer-python -- /run/envgen/wheels/*.whl
 RUN --mount=type=bind,from=scripts,source=/runtime,target=/run/envgen/runtime \
     --mount=type=bind,from=encodings,source=/encodings,target=/run/envgen/encodings \
     cp -R /run/envgen/runtime/. /opt/envgen/ \
@@ -637,7 +668,7 @@ LABEL dev.envgen.project="mxfp4" \
       org.opencontainers.image.title="mxfp4 prod" \
       org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
       org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-      dev.envgen.render="ddc86b1f331af7f605af2c23023217b9a8f22f1fb941d1e3582b34de007ef6f5"
+      dev.envgen.render="82761afdb197a44f330d3901591a025633e107e74a9cadb9c4d99bc3f46c3170"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

@@ -63,9 +63,8 @@ def scripts(plan: Plan) -> tuple[Script, ...]:
     found = [embed(f"/build/{name}", (folder / name).read_text("utf-8")) for name in build]
     runtime = {"bin/entrypoint": "entrypoint", "bin/envgen-health": "envgen-health"}
     if plan.mounted:
-        runtime |= {
-            name: name.partition("/")[2] for name in ("bin/envgen-install", "lib/with-network", "lib/with-index")
-        }
+        runtime["bin/envgen-install"] = "envgen-install"
+        runtime |= {f"lib/{name}": name for name in ("with-network", "with-index", "pip-install")}
     found += [embed(f"/runtime/{path}", (folder / name).read_text("utf-8")) for path, name in runtime.items()]
     if plan.mounted:
         manifest = json.dumps([source.manifest for source in plan.mounted], indent=1)

@@ -61,10 +61,10 @@ def plan(profile: Profile, lock: Lock | None = None, patches: Mapping[str, Serie
         protect_words=("record", *profile.pip.protect, "--off", *profile.pip.override),
         apt_build=_once(_apt_build(profile, patched=bool(patches))),
         apt_runtime=_once(profile.apt.runtime),
-        deps=_once((*profile.pip.tools, *profile.pip.deps)),
+        deps=_deps(profile),
         built=built,
         installs=_installs(profile),
-        mounted=tuple(_mounted(name, source) for name, source in profile.mounted_sources.items()),
+        mounted=tuple(_mounted(profile, name) for name in profile.mounted_sources),
         build_env=tuple(cuda_env(profile)),
         ccache=(f"{RUN}/cache/ccache",) if profile.build.ccache else (),
         encodings=_encodings(profile),
@@ -122,10 +122,24 @@ def _built(name: str, source: Source, series: Series | None) -> BuiltSource:
     )
 
 
+def _install_options(profile: Profile, own: str = "") -> tuple[str, ...]:
+    """What pip-install must know: what is meant to be installed, and that no other source is taken from the index."""
+    options = ["--own", profile.sources[own].distribution] if own else []
+    for name, source in profile.sources.items():
+        if name != own:
+            options += ["--never", source.distribution]
+    return tuple(options)
+
+
+def _deps(profile: Profile) -> tuple[tuple[str, ...], ...]:
+    words = (*profile.pip.tools, *profile.pip.deps)
+    return _once((*_install_options(profile), "--", *words) if words else ())
+
+
 def _installs(profile: Profile) -> tuple[InstallStep, ...]:
     steps = []
     for name, source in profile.sources.items():
-        flags = () if source.install.dependencies else ("--no-deps",)
+        flags = (*_install_options(profile, name), "--", *(() if source.install.dependencies else ("--no-deps",)))
         if source.origin.wheel is not None:
             steps.append(InstallStep((), (*flags, str(source.origin.wheel))))
         elif source.origin.kind != "checkout":
@@ -148,7 +162,8 @@ def _patch_installed(profile: Profile, series: Mapping[str, Series]) -> tuple[Pa
     return (PatchStep(tuple(patches), tuple(commands)),) if patches else ()
 
 
-def _mounted(name: str, source: Source) -> MountedSource:
+def _mounted(profile: Profile, name: str) -> MountedSource:
+    source = profile.sources[name]
     install = source.install
     assert source.origin.checkout is not None
     return MountedSource(
@@ -165,6 +180,7 @@ def _mounted(name: str, source: Source) -> MountedSource:
             "env": dict(install.env),
             "prepare": list(install.prepare),
             "dependencies": install.dependencies,
+            "install_options": list(_install_options(profile, name)),
         },
     )
 

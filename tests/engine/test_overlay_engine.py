@@ -83,7 +83,7 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
     name = f"envgen-test-{uuid.uuid4().hex[:10]}"
     package(top / "alpha", "alpha")
     # pip would install torch for this requirement; nothing may.
-    package(top / "beta", "beta", requires='"torch==2.0.0", "iniconfig"')
+    package(top / "beta", "beta", requires='"torch==2.0.0", "alpha==0.0.9", "iniconfig"')
     render(top / "project", PROJECT.format(name=name))
     (top / "base").mkdir()
     (top / "base/Dockerfile").write_text(BASE_WITH_TORCH)

