@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import yaml
 from ratio import HEADER, Command, row
 
 TOP = Path(__file__).resolve().parent.parent
@@ -45,6 +46,15 @@ def start_up_and_render(work: Path) -> list[str]:
             shutil.copytree(source, project / name)
         elif source.exists():
             shutil.copy(source, project / name)
+    # The recipe describes one image, so the project that it is held against has one profile: production.
+    single = work / "single"
+    single.mkdir()
+    document = yaml.safe_load((TOP / "envgen.yaml").read_text())
+    del document["profiles"]["dev"]
+    document["default_profile"] = "prod"
+    (single / "envgen.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
+    if (TOP / "patches").is_dir():
+        shutil.copytree(TOP / "patches", single / "patches")
     recipe = work / "recipe.py"
     recipe.write_text(RECIPE)
     help_ = Command("envgen --help", [ENVGEN, "--help"])
@@ -54,7 +64,10 @@ def start_up_and_render(work: Path) -> list[str]:
     rows = [row("`envgen --help`", help_, click, 1.3), row("`envgen render`", render, imports, 1.3)]
     if (BIN / "hpccm").exists():
         peer = Command("hpccm, comparable recipe", [str(BIN / "hpccm"), "--recipe", str(recipe)])
-        rows.append(row("`envgen render`", render, peer, 1.0))
+        one = Command("envgen render", [ENVGEN, "render"], cwd=single)
+        rows.append(row("`envgen render`, one profile", one, peer, 1.0))
+        fresh = ["env", f"XDG_CACHE_HOME={work / 'none'}", "sh", "-c", f"rm -rf {work / 'none'}; exec {ENVGEN} render"]
+        rows.append(row("the same, nothing remembered", Command("envgen render", fresh, cwd=single), peer, 1.0))
     else:
         rows.append("| `envgen render` | | hpccm is not installed here | | | 1.0x | not measured |")
     return rows
