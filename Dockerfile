@@ -401,6 +401,39 @@ echo "build-wheel: $source with MAX_JOBS=$MAX_JOBS"
 mkdir -p "$output"
 exec "$python" -m pip wheel --no-input --no-build-isolation --no-deps --wheel-dir "$output" --verbose .
 EOF
+COPY --chmod=0755 <<'EOF' /build/patch-installed
+#!/usr/bin/env python3
+"""patch-installed PACKAGE PATCH...: applies Python-only patches to an installed package, and compiles what they changed."""
+
+import compileall
+import importlib.util
+import os
+import subprocess
+import sys
+
+
+def main(argv):
+    if len(argv) < 2:
+        sys.exit("usage: patch-installed PACKAGE PATCH...")
+    package, patches = argv[0], argv[1:]
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.origin:
+        sys.exit("patch-installed: %s is not installed" % package)
+    folder = os.path.dirname(os.path.dirname(spec.origin))
+    for patch in patches:
+        name = os.path.basename(patch)
+        print("patch-installed: %s in %s" % (name, folder), flush=True)
+        if subprocess.call(["git", "apply", "--whitespace=nowarn", patch], cwd=folder):
+            sys.exit("patch-installed: %s does not apply" % name)
+        changed = subprocess.check_output(["git", "apply", "--numstat", "-z", patch], cwd=folder)
+        for entry in filter(None, changed.decode("utf-8", "surrogateescape").split("\0")):
+            file = os.path.join(folder, entry.split("\t")[-1])
+            if os.path.exists(file) and not compileall.compile_file(file, quiet=1, force=True):
+                sys.exit("patch-installed: %s left a file that does not compile: %s" % (name, file))
+
+
+main(sys.argv[1:])
+EOF
 COPY --chmod=0755 <<'EOF' /build/fetch-file
 #!/usr/bin/env python3
 """fetch-file OUTPUT SHA256 PLACE...: the first place (a file or an address) that gives exactly these bytes."""
@@ -639,6 +672,13 @@ RUN --mount=type=secret,id=ca_certificates \
     --mount=type=bind,from=wheel-vllm,source=/wheels,target=/run/envgen/wheels \
     sh /run/envgen/with-network python3 /run/envgen/with-index \
     python3 /run/envgen/pip-install --own vllm --never flashinfer-python -- /run/envgen/wheels/*.whl
+RUN --mount=type=bind,from=scripts,source=/build/patch-installed,target=/run/envgen/patch-installed \
+    --mount=type=bind,source=patches/flashinfer/0001-rewrite-build-ninja.patch,target=/run/envgen/patches/flashinfer/0001-rewrite-build-ninja.patch \
+    --mount=type=bind,source=patches/vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch,target=/run/envgen/patches/vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch \
+    --mount=type=bind,source=patches/vllm/0002-assume-32bit-indexing-if-there.patch,target=/run/envgen/patches/vllm/0002-assume-32bit-indexing-if-there.patch \
+    --mount=type=bind,source=patches/vllm/0003-fastsafetensors-own-device.patch,target=/run/envgen/patches/vllm/0003-fastsafetensors-own-device.patch \
+    python3 /run/envgen/patch-installed flashinfer /run/envgen/patches/flashinfer/0001-rewrite-build-ninja.patch \
+    && python3 /run/envgen/patch-installed vllm /run/envgen/patches/vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch /run/envgen/patches/vllm/0002-assume-32bit-indexing-if-there.patch /run/envgen/patches/vllm/0003-fastsafetensors-own-device.patch
 RUN --mount=type=bind,from=scripts,source=/runtime,target=/run/envgen/runtime \
     --mount=type=bind,from=encodings,source=/encodings,target=/run/envgen/encodings \
     cp -R /run/envgen/runtime/. /opt/envgen/ \
@@ -661,6 +701,7 @@ ENV CUDA_HOME="/usr/local/cuda" \
     NVCC_THREADS="4" \
     SSL_CERT_FILE="/etc/ssl/certs/ca-certificates.crt" \
     REQUESTS_CA_BUNDLE="/etc/ssl/certs/ca-certificates.crt" \
+    TRITON_PTXAS_PATH="/usr/local/cuda/bin/ptxas" \
     TIKTOKEN_ENCODINGS_BASE="/workspace/tiktoken_encodings"
 LABEL dev.envgen.project="mxfp4" \
       dev.envgen.profile="prod" \
@@ -668,7 +709,7 @@ LABEL dev.envgen.project="mxfp4" \
       org.opencontainers.image.title="mxfp4 prod" \
       org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
       org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-      dev.envgen.render="82761afdb197a44f330d3901591a025633e107e74a9cadb9c4d99bc3f46c3170"
+      dev.envgen.render="c7b7a27db0e7766856f472b402f985fe61fa61d6f45eaabb2a9ae47b6f28f062"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]
