@@ -12,6 +12,7 @@ import click
 from envgen.cli.common import Session, json_option, print_json, progress, project_options
 
 if TYPE_CHECKING:
+    from envgen.engine.base import Engine
     from envgen.jitcache.model import Cleared, Inventory, Module
     from envgen.jitcache.service import JitCache
 
@@ -115,11 +116,29 @@ def clear(
 
 
 def _cache(session: Session) -> JitCache:
-    from envgen.engine.docker import connect
+    """The cache of the chosen profile. The engine is asked for its version while the project file is read."""
+    import threading
+
+    from envgen.engine import docker
+
+    found: list[Engine | BaseException] = []
+
+    def connect() -> None:
+        try:
+            found.append(docker.connect())
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    profile = session.profile()
     from envgen.jitcache.service import JitCache
 
-    profile = session.profile()
-    return JitCache(connect(), profile, session.loaded().project.root)
+    thread.join()
+    engine = found[0]
+    if isinstance(engine, BaseException):
+        raise engine
+    return JitCache(engine, profile, session.loaded().project.root)
 
 
 # Printing

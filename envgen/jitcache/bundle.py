@@ -1,60 +1,76 @@
-"""Joins the agent's files into one text that any Python from 3.8 runs: ``python3 -I -S -c STARTER`` < text."""
+"""Packs the agent's files and a request into one document that any Python from 3.8 runs: ``python3 -I -S -c STARTER``.
+
+Beside its source each file travels as this machine's compiled code, which a container with the same Python takes as it
+is: compiling takes longer than a small clear. Any other Python compiles the source.
+"""
 
 from __future__ import annotations
 
-import json
+import marshal
+import sys
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 _FOLDER = Path(__file__).parent / "agent"
 _PREFIX = "envgen.jitcache.agent"
-# In the order of their imports. Only what an operation needs is sent: compiling it takes a tenth of a small clear.
+_COMMON = ("fault", "names", "tree", "layout", "choose", "locks", "procs", "sweep")
+# In the order of their imports; only what an operation needs is sent.
 PARTS: Mapping[str, tuple[str, ...]] = {
-    "list": ("fault", "names", "tree", "layout", "choose", "locks", "procs", "sweep", "listing", "main"),
-    "clear": (
-        "fault",
-        "names",
-        "tree",
-        "layout",
-        "choose",
-        "locks",
-        "procs",
-        "sweep",
-        "ninja",
-        "plan",
-        "clear",
-        "main",
-    ),
+    "list": (*_COMMON, "listing", "main"),
+    "clear": (*_COMMON, "ninja", "plan", "clear", "main"),
     "look": ("fault", "procs", "look", "main"),
 }
-# -c reads the whole text at once; `python3 -` would read it line by line through its tokenizer.
-STARTER = "import sys; exec(compile(sys.stdin.buffer.read(), 'envgen-agent', 'exec'))"
+# One read of the whole of stdin; `python3 -` would read it line by line through its tokenizer.
+STARTER = "import marshal, sys; data = marshal.loads(sys.stdin.buffer.read()); exec(data[0]) # envgen-agent"
 # -I: nothing of the container's own settings or working folder; -S: no site-packages, which halves the start.
 FLAGS = ("-I", "-S", "-c", STARTER)
+_FORMAT = 2  # of marshal: plain values in it are read by every Python 3
 
 _HEAD = f"""\
-import sys
-def _load(name, text):
-    module = type(sys)(name)
-    sys.modules[name] = module
-    exec(compile(text, name, "exec", dont_inherit=True), module.__dict__)
-for _name in ("envgen", "envgen.jitcache", {_PREFIX!r}):
-    sys.modules[_name] = type(sys)(_name)
+_, parts, tag, request = data
+same = tag == (sys.implementation.cache_tag, sys.modules["_frozen_importlib_external"].MAGIC_NUMBER)
+for name in ("envgen", "envgen.jitcache", {_PREFIX!r}):
+    sys.modules[name] = type(sys)(name)
+for name, source, code in parts:
+    module = sys.modules[name] = type(sys)(name)
+    exec(marshal.loads(code) if same and code else compile(source, name, "exec", dont_inherit=True), module.__dict__)
+module.main(request)
 """
 
 
-@cache
-def _parts(operation: str) -> str:
-    texts = [_HEAD]
-    for name in PARTS[operation]:
-        source = (_FOLDER / f"{name}.py").read_text(encoding="utf-8")
-        texts.append(f"_load({f'{_PREFIX}.{name}'!r}, {source!r})\n")
-    return "".join(texts)
-
-
 def program(request: Mapping[str, Any]) -> bytes:
-    """The text to send on stdin. The request travels inside, as JSON in ASCII, so any file name will do."""
-    call = f"sys.modules[{f'{_PREFIX}.main'!r}].main({json.dumps(dict(request))!r})\n"
-    return (_parts(str(request["operation"])) + call).encode("utf-8")
+    """What to send on stdin to have ``request`` answered."""
+    parts = tuple(_part(name) for name in PARTS[str(request["operation"])])
+    return marshal.dumps((_HEAD, parts, _tag(), dict(request)), _FORMAT)
+
+
+def compile_parts() -> None:
+    """Have Python write the compiled files that ``program`` sends along, where they are missing."""
+    import importlib
+
+    for name in PARTS["clear"] + PARTS["list"]:
+        if not _code(name):
+            importlib.import_module(f"{_PREFIX}.{name}")
+
+
+def _tag() -> tuple[str, bytes]:
+    """What must be the same there for compiled code to be of use."""
+    loader: Any = sys.modules["_frozen_importlib_external"]
+    return sys.implementation.cache_tag or "", loader.MAGIC_NUMBER
+
+
+def _part(name: str) -> tuple[str, str, bytes]:
+    return f"{_PREFIX}.{name}", (_FOLDER / f"{name}.py").read_text(encoding="utf-8"), _code(name)
+
+
+def _code(name: str) -> bytes:
+    """The compiled code that Python keeps beside the source; empty when there is none or it is not the source's."""
+    tag, magic = _tag()
+    try:
+        data = (_FOLDER / "__pycache__" / f"{name}.{tag}.pyc").read_bytes()
+        status = (_FOLDER / f"{name}.py").stat()
+    except OSError:
+        return b""
+    stamp = b"".join((int(number) & 0xFFFFFFFF).to_bytes(4, "little") for number in (status.st_mtime, status.st_size))
+    return data[16:] if data[:16] == magic + bytes(4) + stamp else b""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from envgen.engine.base import COMPOSE_PROJECT
 from envgen.errors import EngineError, RefusedError
+from envgen.jitcache.bundle import compile_parts
 from envgen.jitcache.place import Place, find_place, root_in
 from envgen.jitcache.talk import describe_holders, look, not_found, send, what_is_locked
 
@@ -87,6 +88,7 @@ class JitCache:
             from envgen.jitcache import model
 
             model.prepare()
+            compile_parts()
             self._running = self.engine.containers()
 
         document = send(self.engine, self.profile.base.python, place, request, meanwhile)

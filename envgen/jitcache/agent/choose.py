@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
-import re
-
 from envgen.jitcache.agent.fault import Fault
 from envgen.jitcache.agent.layout import Cache, Entry, Shelf, entries_of
 
@@ -51,8 +48,9 @@ def choose(survey: Survey, patterns: list[str], everything: bool) -> Choice:
             raise Fault("refused", repr(pattern) + " is a file in cached_ops, not a module")
         matches = set()
         if is_glob(pattern):
-            matcher = re.compile(fnmatch.translate(pattern)).match
-            matches = {name for name in folders if matcher(name)}
+            from fnmatch import fnmatchcase  # importing it costs more than all else; most clears name their module
+
+            matches = {name for name in folders if fnmatchcase(name, pattern)}
         if not matches:
             missing.append(pattern)
         wanted |= matches

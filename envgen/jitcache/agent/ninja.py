@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
-_CONTINUED = re.compile(r"\$(\$|\r?\n[ \t]*)")
-_TOKEN = re.compile(
-    r"\$(?P<literal>[ :$])|\$\{(?P<braced>[A-Za-z0-9_.-]+)\}|\$(?P<plain>[A-Za-z0-9_-]+)"
-    r"|(?P<space>[ \t]+)|(?P<mark>:|\|\||\|@|\|)|(?P<text>[^$ \t:|]+)|(?P<damaged>\$)"
-)
-_BINDING = re.compile(r"([A-Za-z0-9_.-]+)[ \t]*=[ \t]*(.*)", re.DOTALL)
+# Importing re costs more than reading a build.ninja by hand.
+_NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+_BRACED = _NAME | {"."}
 
 
 class Edge:
@@ -25,29 +20,37 @@ class Edge:
 
 def logical_lines(text: str) -> list[str]:
     """The lines with ``$`` + newline joined. ``$$`` is consumed first, so ``$$`` before a newline joins nothing."""
-    joined = _CONTINUED.sub(lambda found: "$$" if found.group(1) == "$" else "", text)
-    return [line[:-1] if line.endswith("\r") else line for line in joined.split("\n")]
+    lines: list[str] = []
+    held = ""
+    for line in text.split("\n"):
+        if line.endswith("\r"):
+            line = line[:-1]
+        if held:
+            line = held + line.lstrip(" \t")
+            held = ""
+        dollars = len(line) - len(line.rstrip("$"))
+        if dollars % 2:
+            held = line[:-1]
+            # What is joined may be empty so far, but it is a continuation all the same.
+            held = held or " "
+        else:
+            lines.append(line)
+    return [*lines, held] if held else lines
 
 
 def words(text: str, variables: dict[str, str]) -> list[tuple[str, bool]]:
     """Split into paths and marks: ``(text, is_mark)``. A variable's value stays part of its word, spaces and all."""
     found: list[tuple[str, bool]] = []
     word: list[str] | None = None
-    for token in _TOKEN.finditer(text):
-        kind = token.lastgroup
-        if kind in ("space", "mark"):
-            if word is not None:
-                found.append(("".join(word), False))
-                word = None
-            if kind == "mark":
-                found.append((token.group(), True))
+    for kind, value in _tokens(text, variables):
+        if kind == "text":
+            word = [*word, value] if word is not None else [value]
             continue
-        if kind == "damaged":
-            raise ValueError("a lone $")
-        value = token.group(kind) if kind else ""
-        if kind in ("braced", "plain"):
-            value = variables.get(value, "")
-        word = [*word, value] if word is not None else [value]
+        if word is not None:
+            found.append(("".join(word), False))
+            word = None
+        if kind == "mark":
+            found.append((value, True))
     if word is not None:
         found.append(("".join(word), False))
     return found
@@ -55,12 +58,56 @@ def words(text: str, variables: dict[str, str]) -> list[tuple[str, bool]]:
 
 def expand(text: str, variables: dict[str, str]) -> str:
     """The value of a binding: escapes and variables resolved, spaces kept."""
-    parts = []
-    for token in _TOKEN.finditer(text):
-        kind = token.lastgroup or "text"
-        value = token.group() if kind in ("space", "mark", "damaged") else token.group(kind)
-        parts.append(variables.get(value, "") if kind in ("braced", "plain") else value)
-    return "".join(parts)
+    if "$" not in text:
+        return text
+    try:
+        return "".join(value for _, value in _tokens(text, variables))
+    except ValueError:
+        return text
+
+
+def _tokens(text: str, variables: dict[str, str]) -> list[tuple[str, str]]:
+    """``(kind, value)``: text, space or mark (``:``, ``|``, ``||``, ``|@``). ValueError: a ``$`` that means nothing."""
+    found = []
+    position = 0
+    end = len(text)
+    while position < end:
+        character = text[position]
+        start = position
+        if character in " \t":
+            while position < end and text[position] in " \t":
+                position += 1
+            found.append(("space", text[start:position]))
+        elif character in ":|":
+            position += 2 if text[position : position + 2] in ("||", "|@") else 1
+            found.append(("mark", text[start:position]))
+        elif character == "$":
+            value, position = _escape(text, position + 1, variables)
+            found.append(("text", value))
+        else:
+            while position < end and text[position] not in " \t:|$":
+                position += 1
+            found.append(("text", text[start:position]))
+    return found
+
+
+def _escape(text: str, position: int, variables: dict[str, str]) -> tuple[str, int]:
+    """What stands after a ``$``: its value, and where the text goes on."""
+    following = text[position : position + 1]
+    if following and following in " :$":
+        return following, position + 1
+    if following == "{":
+        close = text.find("}", position)
+        name = text[position + 1 : close]
+        if close < 0 or not name or not _BRACED.issuperset(name):
+            raise ValueError("a ${ that never ends")
+        return variables.get(name, ""), close + 1
+    end = position
+    while end < len(text) and text[end] in _NAME:
+        end += 1
+    if end == position:
+        raise ValueError("a lone $")
+    return variables.get(text[position:end], ""), end
 
 
 def parse(text: str) -> tuple[list[Edge], bool]:
@@ -80,9 +127,10 @@ def parse(text: str) -> tuple[list[Edge], bool]:
             continue
         if line.startswith(("rule ", "default ", "pool ", "subninja ", "include ")):
             continue
-        binding = _BINDING.match(line)
-        if binding:
-            variables[binding.group(1)] = expand(binding.group(2), variables)
+        name, equals, value = line.partition("=")
+        name = name.rstrip(" \t")
+        if equals and name and _BRACED.issuperset(name):
+            variables[name] = expand(value.lstrip(" \t"), variables)
         else:
             whole = False
     return edges, whole

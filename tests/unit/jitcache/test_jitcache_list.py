@@ -165,7 +165,8 @@ def test_the_root_follows_flashinfers_rule(tmp_path: Path, monkeypatch: pytest.M
 def test_one_json_document_whatever_comes(capsys: pytest.CaptureFixture[str]) -> None:
     import json
 
-    for request in ("", "{", "[]", "3", '{"operation": "format"}', '{"operation": "list", "root": 3}'):
+    requests: tuple[Any, ...] = ({}, [], 3, None, {"operation": "format"}, {"operation": "list", "root": 3})
+    for request in requests:
         main(request)
         assert json.loads(capsys.readouterr().out)["ok"] in (True, False)
 
@@ -176,7 +177,7 @@ def test_names_that_are_no_text_survive(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "0.5.3/121a/cached_ops").mkdir(parents=True)
     name = os.fsdecode(b"od\xffd\n")
     (tmp_path / "0.5.3/121a/cached_ops" / name).mkdir()
-    main(json.dumps({"operation": "list", "root": str(tmp_path)}))
+    main({"operation": "list", "root": str(tmp_path)})
     (module,) = json.loads(capsys.readouterr().out)["result"]["modules"]
     assert module["name"] == name
     assert answer({"operation": "clear", "root": str(tmp_path), "patterns": [name]})["ok"]

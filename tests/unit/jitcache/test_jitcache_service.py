@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import json
+import marshal
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -92,9 +92,7 @@ class LocalEngine:
         if where in self.answers:
             data = self.answers[where]
             return data if isinstance(data, ExecResult) else ExecResult(0, json.dumps(data).encode(), b"")
-        found = re.search(rb"\.main\('(\{.*\})'\)", stdin.splitlines()[-1])
-        assert found
-        request = json.loads(found.group(1).decode().encode().decode("unicode_escape"))
+        request = marshal.loads(stdin)[3]
         self.requests.append(dict(request))
         if request.get("root"):
             request["root"] = request["root"].replace(ROOT, str(self.folder))

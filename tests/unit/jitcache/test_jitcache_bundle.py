@@ -1,0 +1,62 @@
+"""The agent as it travels: the same answers from compiled code, from source, and from a document of another Python."""
+
+from __future__ import annotations
+
+import json
+import marshal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jitcache_layouts import release
+
+from envgen.jitcache import bundle
+
+
+def run(document: bytes, capsys: pytest.CaptureFixture[str]) -> Any:
+    """What STARTER does, with the modules that it would replace put back afterwards."""
+    kept = {name: module for name, module in sys.modules.items() if name.startswith("envgen")}
+    try:
+        data = marshal.loads(document)
+        exec(data[0], {"data": data, "sys": sys, "marshal": marshal})
+    finally:
+        for name in [name for name in sys.modules if name.startswith("envgen")]:
+            del sys.modules[name]
+        sys.modules.update(kept)
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("operation", ["list", "clear", "look"])
+@pytest.mark.parametrize("how", ["as it is", "no code", "another python"])
+def test_it_stands_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str], operation: str, how: str) -> None:
+    release(tmp_path, "0.7.2.post1")
+    request = {"operation": operation, "root": str(tmp_path), "patterns": ["gemm_sm120", "p*"], "dry_run": True}
+    bundle.compile_parts()
+    head, parts, tag, request = marshal.loads(bundle.program(request))
+    if how == "no code":
+        parts = tuple((name, source, b"") for name, source, _ in parts)
+    if how == "another python":
+        parts, tag = tuple((name, source, b"garbage") for name, source, _ in parts), ("other-1", b"xxxx")
+    answer = run(marshal.dumps((head, parts, tag, request), 2), capsys)
+    assert answer["ok"], answer
+    if operation != "look":
+        assert [module["name"] for module in answer["result"]["modules"]] == ["gemm_sm120", "page"]
+
+
+def test_stale_compiled_code_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle, "_FOLDER", tmp_path)
+    tag, magic = bundle._tag()
+    (tmp_path / "main.py").write_text("x = 1\n")
+    assert bundle._code("main") == b""
+    (tmp_path / "__pycache__").mkdir()
+    stamp = int((tmp_path / "main.py").stat().st_mtime).to_bytes(4, "little")
+    cached = tmp_path / "__pycache__" / f"main.{tag}.pyc"
+    for header, sent in (
+        (magic + bytes(4) + stamp + (6).to_bytes(4, "little"), b"code"),
+        (magic + bytes(4) + stamp + (7).to_bytes(4, "little"), b""),
+        (magic + bytes(8) + (6).to_bytes(4, "little"), b""),
+        (b"old!" + bytes(4) + stamp + (6).to_bytes(4, "little"), b""),
+    ):
+        cached.write_bytes(header + b"code")
+        assert bundle._code("main") == sent
