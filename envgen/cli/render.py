@@ -32,10 +32,11 @@ def command(session: Session, check: bool, stdout: bool, as_json: bool) -> int:
     from envgen.render import outputs
 
     project = session.loaded(local=False).project
-    if stdout and session.profile_name:
-        files = dict(outputs.render_profile(session.profile(local=False), root=project.root).files)
+    chosen = session.profile(local=False) if session.profile_name else None
+    if stdout and chosen:  # alone, so that an override of it may break what other profiles render
+        files = dict(outputs.render_profile(chosen, root=project.root).files)
     else:
-        files = outputs.render_project(project, only=session.profile_name)
+        files = outputs.render_project(project, only=chosen.name if chosen else None)
     if stdout:
         _print(files, as_json)
         return ExitCode.OK

@@ -1,0 +1,99 @@
+"""`envgen render` from argv to exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from envgen.__main__ import main
+
+PROJECT = """\
+version: 1
+name: demo
+default_profile: prod
+profiles:
+  prod:
+    mode: production
+    base: {image: "example.org/base:1"}
+    cuda: {arch_list: 12.1a}
+    gpu: none
+    services: {serve: {command: [vllm, serve]}}
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "envgen.yaml").write_text(PROJECT)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_write_then_check(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["render"]) == 0
+    assert "wrote compose/prod.yaml" in capsys.readouterr().err
+    assert sorted(str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()) == [
+        ".dockerignore",
+        "Dockerfile",
+        "compose/prod.yaml",
+        "envgen.yaml",
+    ]
+    assert main(["render"]) == 0
+    assert "3 files are up to date" in capsys.readouterr().err
+    assert main(["render", "--check"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_drift_is_a_diff_on_stdout_and_exit_1(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["render"])
+    (root / "Dockerfile").write_text((root / "Dockerfile").read_text().replace("FROM scratch", "FROM elsewhere", 1))
+    capsys.readouterr()
+    assert main(["render", "--check"]) == 1
+    out = capsys.readouterr()
+    assert "-FROM elsewhere AS scripts\n+FROM scratch AS scripts\n" in out.out
+    assert "run `envgen render`" in out.err
+    assert "FROM elsewhere" in (root / "Dockerfile").read_text()
+
+
+def test_machine_layers_do_not_reach_committed_files(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["render"])
+    monkeypatch.setenv("ENVGEN_BUILD__MAX_JOBS", "7")
+    (root / "envgen.local.yaml").write_text("defaults: {cuda: {arch_list: 9.0a}}\n")
+    assert main(["render", "--check"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_stdout_prints_one_profile_with_overrides(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["render", "-p", "prod", "--stdout", "--set", "cuda.arch_list=12.1f"]) == 0
+    out = capsys.readouterr().out
+    assert 'FLASHINFER_CUDA_ARCH_LIST="12.1f"' in out
+    assert "# --- compose/prod.yaml\n" in out
+    assert not (root / "Dockerfile").exists()
+
+
+def test_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["render", "--json"])
+    assert json.loads(capsys.readouterr().out)["written"] == [".dockerignore", "Dockerfile", "compose/prod.yaml"]
+    main(["render", "--json", "--check"])
+    assert json.loads(capsys.readouterr().out)["drift"] == ""
+    main(["render", "--json", "--stdout"])
+    assert json.loads(capsys.readouterr().out)["Dockerfile"].startswith("# Written by")
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--check", "--stdout"],
+        ["--set", "build.max_jobs=3"],
+        ["--set", "build.max_jobs=3", "--stdout"],
+        ["-p", "nope", "--stdout"],
+        ["-p", "nope"],
+    ],
+)
+def test_misuse_is_exit_2(root: Path, argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["render", *argv]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+    assert not (root / "Dockerfile").exists()
