@@ -20,6 +20,7 @@ DERIVED: Mapping[str, str] = {
     "MAX_JOBS": "build.max_jobs",
     "FLASHINFER_NVCC_THREADS": "build.nvcc_threads",
     "NVCC_THREADS": "build.nvcc_threads",
+    "TRITON_PTXAS_PATH": "cuda.home",
     "TIKTOKEN_ENCODINGS_BASE": "tiktoken.directory",
     "NVIDIA_VISIBLE_DEVICES": "gpu",
     "NVIDIA_DRIVER_CAPABILITIES": "gpu",

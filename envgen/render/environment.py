@@ -7,7 +7,7 @@ import json
 import posixpath
 from pathlib import Path
 
-from envgen.profile.model import Profile
+from envgen.profile.model import GpuMode, Profile
 from envgen.profile.values import HostPath
 from envgen.render.parts import Pair
 
@@ -47,6 +47,9 @@ def image_env(profile: Profile) -> list[Pair]:
     pairs = cuda_env(profile)
     # The base image's bundle, to which the entry point adds a company's CA: `docker exec` sees it too.
     pairs += [Pair("SSL_CERT_FILE", CA_BUNDLE), Pair("REQUESTS_CA_BUNDLE", CA_BUNDLE)]
+    if profile.gpu is not GpuMode.NONE:
+        # The ptxas that Triton brings may not know the newest architectures (triton#8539); CUDA's own does.
+        pairs.append(Pair("TRITON_PTXAS_PATH", f"{profile.cuda.home}/bin/ptxas"))
     if profile.tiktoken.encodings:
         pairs.append(Pair("TIKTOKEN_ENCODINGS_BASE", profile.tiktoken.directory.path))
     if profile.python_path:
