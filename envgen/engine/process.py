@@ -176,7 +176,8 @@ def _deferred() -> Iterator[Callable[[], None]]:
 
     def deliver() -> None:
         while before:
-            signal.signal(*before.popitem())
+            signum, handler = before.popitem()
+            signal.signal(signum, handler or signal.SIG_DFL)  # None: set by something else than Python
         if came:
             came.clear()
             raise KeyboardInterrupt
@@ -217,7 +218,7 @@ def terminable() -> Iterator[None]:
         yield
     finally:
         for signum, handler in before.items():
-            signal.signal(signum, handler)
+            signal.signal(signum, handler or signal.SIG_DFL)
 
 
 def _pump(child: subprocess.Popen[bytes], on_line: Callable[[str, bytes], None], tick: float) -> Iterator[None]:

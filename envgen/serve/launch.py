@@ -23,8 +23,10 @@ from envgen.serve.readiness import Answer, ask, printable
 
 Say = Callable[[str], None]
 POLL = 0.25  # seconds between two looks at the container
+ASK_AGAIN = 1.0  # seconds between two questions to a server that is not ready
 REPEAT = 10.0  # seconds after which an unchanged state is said again
 LAST_LINES = 30
+REFUSALS = 5  # prompts answered with an error, after which waiting won't help
 RESTARTS = 3  # after so many it is a loop, whatever the policy still allows
 
 
@@ -61,6 +63,7 @@ class Launcher:
         self.say = say
         self.service: Service = profile.services[name]
         self.created = False  # from then on it can be left alone
+        self._restarts = 0  # how often the container was restarted before we looked
 
     def start(self, *, wait: bool, install: bool, timeout: float | None) -> Started:
         """Create or update the container, install mounted sources, wait. ServiceError with the reason if it fails."""
@@ -154,6 +157,9 @@ class Launcher:
     def _wait(self, container_id: str, deadline: float) -> Answer:
         watch = _Watch(self.say, self.name)
         stable_since: float | None = None
+        refusals = 0
+        container = self.engine.container(container_id)
+        self._restarts = container.restarts if container and container.running else 0
         while True:
             container = self.engine.container(container_id)
             self._still_there(container)
@@ -166,7 +172,8 @@ class Launcher:
                 answer = self._answers(self.service.ready) if settled else Answer(False, "has just started")
                 if answer.ready:
                     return answer
-                if answer.fatal:
+                refusals += answer.refused
+                if answer.fatal or refusals >= REFUSALS:
                     raise self._failure(container, answer.why)
                 watch.why = answer.why
             else:
@@ -174,7 +181,7 @@ class Launcher:
             if time.monotonic() > deadline:
                 why = watch.why or f"it is {container.state}, health {container.health or 'unknown'}"
                 raise self._failure(container, f"not ready in time: {why}")
-            time.sleep(POLL)
+            time.sleep(ASK_AGAIN if watch.why and stable_since else POLL)
 
     def _answers(self, ready: Ready | None) -> Answer:
         if ready is None or ready.model is None or not self.url:
@@ -187,9 +194,11 @@ class Launcher:
         if container.state in ("exited", "dead"):
             reason = "killed for want of memory" if container.oom_killed else f"ended with {container.exit_code}"
             raise self._failure(container, f"its program {reason} {container.error}".rstrip())
-        if container.state == "restarting" and container.restarts >= RESTARTS:
-            raise self._failure(container, f"it ended {container.restarts} times, last with {container.exit_code}")
-        if container.health == "unhealthy":
+        restarts = container.restarts - self._restarts
+        if restarts >= RESTARTS:
+            raise self._failure(container, f"it ended {restarts} times, last with {container.exit_code}")
+        # Docker also calls one unhealthy that has just ended and is being restarted.
+        if container.health == "unhealthy" and container.state == "running":
             raise self._failure(container, "Docker calls it unhealthy")
 
     def _failure(self, container: Container, why: str) -> ServiceError:

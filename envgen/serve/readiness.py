@@ -20,6 +20,7 @@ class Answer:
     why: str = ""
     text: str = ""
     fatal: bool = False  # waiting longer can't help: the service runs and is wrong
+    refused: bool = False  # it was asked to complete a prompt, and answered with an error of its own
 
 
 def ask(base_url: str, model: str, *, timeout: float = 120) -> Answer:
@@ -50,9 +51,8 @@ def ask(base_url: str, model: str, *, timeout: float = 120) -> Answer:
 def judge(status: int, document: Any) -> Answer:
     """Judge the answer to a completion request: status 200, a non-empty text, finite log probabilities."""
     if status != 200:
-        return Answer(
-            False, f"the first prompt was answered with {status}: {str(document)[:200]}", fatal=400 <= status < 500
-        )
+        why = f"the first prompt was answered with {status}: {str(document)[:200]}"
+        return Answer(False, why, fatal=400 <= status < 500, refused=True)
     try:
         choice = document["choices"][0]
         text = choice["text"]

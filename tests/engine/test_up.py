@@ -1,0 +1,372 @@
+"""`envgen up` and what belongs to it, on a real engine: checked before, awaited, and cleaned up after a failure."""
+
+from __future__ import annotations
+
+import base64
+import http.server
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from projects import BASE, Project, docker, interrupt
+
+pytestmark = pytest.mark.engine
+
+NAME = "envgentestup"
+PROJECT = f"{NAME}-prod"
+
+# A STAND-IN for a vLLM server: it lists a model and completes prompts, as the variable ANSWER says.
+SERVER = """
+import http.server, json, os, time
+class Handler(http.server.BaseHTTPRequestHandler):
+    def reply(self, document, status=200):
+        body = json.dumps(document).encode()
+        self.send_response(status); self.send_header("Content-Length", str(len(body))); self.end_headers()
+        self.wfile.write(body)
+    def do_GET(self):
+        self.reply({"data": [{"id": "tiny"}]} if self.path == "/v1/models" else {})
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        text = os.environ["ANSWER"]
+        if text == "crash": print("EngineDeadError", flush=True); os._exit(9)
+        if text == "500": return self.reply({"error": "boom"}, 500)
+        self.reply({"choices": [{"text": text}]})
+time.sleep(float(os.environ.get("DELAY", "0")))
+print("serving", flush=True)
+http.server.ThreadingHTTPServer(("", 8000), Handler).serve_forever()
+"""
+
+# A value of a project file is one line.
+ONE_LINE = f"exec(__import__('base64').b64decode('{base64.b64encode(SERVER.encode()).decode()}'))"
+
+FILE = f"""
+default_profile: prod
+defaults:
+  base: {{image: {BASE}}}
+  cuda: {{arch_list: 12.1a}}
+  gpu: none
+  build: {{ccache: false}}
+profiles:
+  prod:
+    mode: production
+    env: {{answers: {{ANSWER: " Paris, of course", DELAY: "1"}}}}
+    services:
+      serve:
+        command: [python3, -c, SERVER]
+        ports: ["127.0.0.1:PORT:8000"]
+        ready: {{model: tiny, port: 8000, timeout: 60s}}
+      plain:
+        command: [sh, -c, "echo up; exec sleep 1000"]
+      crash:
+        command: [sh, -c, "echo about to fail; echo 'CUDA out of memory. Tried to allocate' >&2; exit 3"]
+      late:
+        command: [sh, -c, "sleep 2; echo late failure; exit 4"]
+        health: {{command: ["false"], interval: 1s, start_period: 300s}}
+      sick:
+        command: [sh, -c, "echo sick; exec sleep 1000"]
+        health: {{command: ["false"], interval: 1s, retries: 1, start_period: 0s}}
+      starting:
+        command: [sh, -c, "echo loading; exec sleep 1000"]
+        health: {{command: ["false"], interval: 1s, start_period: 600s}}
+      loop:
+        command: [sh, -c, "echo again; exit 5"]
+        restart: on-failure:50
+        health: {{command: ["true"], interval: 60s, start_period: 600s}}
+      missing:
+        command: [envgen-no-such-program]
+"""
+
+
+@pytest.fixture(scope="module")
+def project(make_project: Callable[..., Project]) -> Project:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    text = FILE.replace("SERVER", json.dumps(ONE_LINE)).replace("PORT", str(port))
+    made = make_project(NAME, text)
+    (made.root / "port").write_text(str(port))
+    made.envgen("build")
+    return made
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(project: Project) -> Iterator[None]:
+    yield
+    project.envgen("down")
+    assert leftovers() == ""
+
+
+def leftovers() -> str:
+    label = f"label=com.docker.compose.project={PROJECT}"
+    return docker("ps", "-aq", "--filter", label) + docker("network", "ls", "-q", "--filter", label)
+
+
+def services() -> list[str]:
+    label = f"label=com.docker.compose.project={PROJECT}"
+    rows = docker("ps", "-a", "--filter", label, "--format", '{{.Label "com.docker.compose.service"}}')
+    return sorted(rows.split())
+
+
+def test_ready_means_that_it_completes_a_prompt(project: Project) -> None:
+    done = project.envgen("up", "serve")
+    port = (project.root / "port").read_text()
+    assert "serve is ready after" in done.out and f"http://127.0.0.1:{port}" in done.out
+    assert "'The capital of France is' is completed with ' Paris, of course'" in done.out
+    assert "serve: running" in done.err
+    again = project.envgen("up", "serve", "--json").json
+    assert again["already_running"] is True and again["completion"] == " Paris, of course"
+
+
+def test_what_is_done_with_a_service_that_runs(project: Project) -> None:
+    project.envgen("up", "plain")
+    (row,) = project.envgen("ps", "--json").json
+    assert (row["service"], row["state"], row["image"]) == ("plain", "running", "current")
+    assert "plain" in project.envgen("ps").out
+    assert project.envgen("exec", "plain", "--", "sh", "-c", "echo $0 -p; exit 7", "-x", code=7).out == "-x -p\n"
+    assert project.envgen("logs", "plain", "-n", "1").out == "up\n"
+    assert "plain is ready" in project.envgen("restart", "plain").out
+    assert project.envgen("logs", "plain").out == "up\nup\n"
+    stale = project.envgen("ps", "--json", "--set", "python_path=[/x]").json
+    assert stale[0]["image"] == "older than the profile"
+    dry = project.envgen("down", "--dry-run")
+    assert f"{PROJECT}-plain-1 would be removed" in dry.out and services() == ["plain"]
+    assert f"{PROJECT}-plain-1 removed" in project.envgen("down").out
+    assert project.envgen("ps").out == "nothing of profile prod is there\n"
+
+
+def test_a_service_that_does_not_run(project: Project) -> None:
+    for words in (("exec", "plain", "--", "true"), ("shell", "plain"), ("restart", "plain")):
+        done = project.envgen(*words, code=1)
+        assert "plain is not running" in done.err and "envgen up plain" in done.err
+    assert "did you mean `plain`?" in project.envgen("up", "plian", code=2).err
+
+
+# --- nothing is started ---------------------------------------------------------------------------------------------
+
+
+def test_a_port_that_a_container_has(project: Project) -> None:
+    port = (project.root / "port").read_text()
+    docker("rm", "-f", "envgentest-owner", check=False)
+    docker("run", "-d", "--name", "envgentest-owner", "-p", f"127.0.0.1:{port}:1", BASE, "sleep", "100")
+    try:
+        done = project.envgen("up", "serve", code=6)
+        assert f"port {port} is taken by container envgentest-owner" in done.err
+        assert leftovers() == ""
+    finally:
+        docker("rm", "-f", "envgentest-owner")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::"])
+def test_a_port_that_a_program_has(project: Project, address: str) -> None:
+    port = int((project.root / "port").read_text())
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address, port))
+        sock.listen()
+        done = project.envgen("up", "serve", code=6)
+    assert f"port {port} is taken by process {os.getpid()} (" in done.err
+    assert leftovers() == ""
+
+
+def test_all_reasons_at_once(project: Project) -> None:
+    port = int((project.root / "port").read_text())
+    with socket.create_server(("127.0.0.1", port)):
+        done = project.envgen(
+            "up", "serve", "--set", "gpu=auto", "--set", "python_path=[/x]", "--set", "network.ca_certificates=no.pem",
+            "--set", "build.wheelhouse=nowhere", code=6,
+        )  # fmt: skip
+    for reason in (
+        f"the image {NAME}:prod is older than the profile", f"port {port} is taken by", "there is no file no.pem",
+        "there is no folder nowhere", "neither an NVIDIA runtime nor CDI devices", "--set gpu=none",
+    ):  # fmt: skip
+        assert reason in done.err
+    assert leftovers() == ""
+
+
+def test_an_image_that_is_not_built_or_not_ours(project: Project) -> None:
+    done = project.envgen("up", "plain", "--set", "image=envgentestnothing:1", code=6)
+    assert "the image envgentestnothing:1 is not built" in done.err and "envgen build --profile prod" in done.err
+    docker("tag", BASE, "envgentestnothing:1")
+    try:
+        done = project.envgen("up", "plain", "--set", "image=envgentestnothing:1", code=6)
+        assert "was not built by envgen" in done.err
+    finally:
+        docker("image", "rm", "envgentestnothing:1")
+
+
+def test_mounts_that_cannot_be_right(project: Project, make_project: Callable[..., Project]) -> None:
+    text = (
+        FILE.split("profiles:")[0]
+        + """
+profiles:
+  prod:
+    mode: development
+    sources:
+      SOURCES
+    services: {dev: {command: [sleep, infinity], interactive: true}}
+"""
+    )
+    line = "{0}: {{origin: {{checkout: {0}}}, package: {1}, distribution: {1}, mount: /workspace/{0}}}"
+    names = {"gone": "gone", "empty": "empty", "wrong": "wrong", "swapped": "swapped", "good": "good", "flat": "flat"}
+    sources = "\n      ".join(line.format(name, package) for name, package in names.items())
+    made = make_project("envgentestmounts", text.replace("SOURCES", sources))
+    for path in (
+        "wrong/x/__init__.py",
+        "swapped/good/__init__.py",
+        "good/good/__init__.py",
+        "flat/src/flat/__init__.py",
+    ):
+        (made.root / path).parent.mkdir(parents=True)
+        (made.root / path).touch()
+    (made.root / "empty").mkdir()
+    done = made.envgen("up", "dev", code=6)
+    for reason in (
+        f"sources.gone: there is no folder {made.root}/gone", f"sources.empty: {made.root}/empty is empty",
+        f"sources.wrong: {made.root}/wrong has no Python package wrong",
+        f"sources.swapped: {made.root}/swapped has no Python package swapped; it looks like good",
+    ):  # fmt: skip
+        assert reason in done.err
+    assert "sources.good" not in done.err and "sources.flat" not in done.err
+
+
+def test_dry_run_starts_nothing(project: Project) -> None:
+    done = project.envgen("up", "serve", "--dry-run")
+    assert "up --detach --no-build --pull never serve" in done.out and leftovers() == ""
+
+
+# --- nothing half-started is left -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("service", "sentences"),
+    [
+        ("crash", ("its program ended with 3", "about to fail", "the GPU has too little free memory")),
+        ("late", ("its program ended with 4", "late failure")),
+        ("sick", ("Docker calls it unhealthy", "sick")),
+        ("loop", ("times, last with 5", "again")),
+        ("missing", ("envgen-no-such-program", "the program of the service is not in the image")),
+    ],
+)
+def test_a_service_that_fails(project: Project, service: str, sentences: tuple[str, ...]) -> None:
+    done = project.envgen("up", service, code=5)
+    for sentence in sentences:
+        assert sentence in done.err
+    assert leftovers() == ""
+
+
+def test_one_that_ran_before_stays(project: Project) -> None:
+    project.envgen("up", "plain")
+    before = docker("ps", "-q", "--filter", f"name={PROJECT}-plain-1")
+    project.envgen("up", "crash", code=5)
+    assert services() == ["plain"] and docker("ps", "-q", "--filter", f"name={PROJECT}-plain-1") == before
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"), [("''", "empty text"), ("500", "answered with 500"), ("crash", "ended with 9")]
+)
+def test_a_server_that_is_healthy_and_wrong(project: Project, answer: str, sentence: str) -> None:
+    words = ("--set", f"services.serve.env.ANSWER={answer}", "--set", "services.serve.env.DELAY=0", "--timeout", "8")
+    done = project.envgen("up", "serve", *words, code=5)
+    assert sentence in done.err and "GET /v1/models" in done.err
+    assert leftovers() == ""
+
+
+def test_too_slow(project: Project) -> None:
+    done = project.envgen("up", "starting", "--timeout", "3", code=5)
+    assert "not ready in time" in done.err and "health starting" in done.err and "loading" in done.err
+    assert leftovers() == ""
+
+
+def test_no_wait(project: Project) -> None:
+    assert "not waited for" in project.envgen("up", "starting", "--no-wait").out
+    assert services() == ["starting"]
+
+
+def test_ctrl_c_stops_the_waiting_and_not_the_service(project: Project) -> None:
+    child = project.start("up", "starting")
+    deadline = time.monotonic() + 60
+    while services() != ["starting"] and time.monotonic() < deadline:
+        time.sleep(0.2)
+    time.sleep(2)
+    done = interrupt(child)
+    assert done.code == 130 and "starting goes on starting" in done.err and "Traceback" not in done.err
+    assert services() == ["starting"]
+    (row,) = project.envgen("ps", "--json").json
+    assert row["state"] == "running" and row["health"] == "starting"
+
+
+def test_follow_shows_the_output_until_ctrl_c(project: Project) -> None:
+    child = project.start("up", "plain", "--follow")
+    deadline = time.monotonic() + 60
+    while services() != ["plain"] and time.monotonic() < deadline:
+        time.sleep(0.2)
+    time.sleep(4)
+    # A terminal sends Ctrl-C to the whole group.
+    os.killpg(child.pid, 2)
+    done = interrupt(child)
+    assert "plain is ready" in done.out and "| up" in done.out and services() == ["plain"]
+
+
+def test_down_leaves_volumes_unless_asked(make_project: Callable[..., Project], project: Project) -> None:
+    text = FILE.replace("SERVER", '"pass"').replace("PORT", "1")
+    text = text.replace("    services:", "    caches: {jit: {path: /jit}}\n    services:", 1)
+    made = make_project("envgentestvolumes", text)
+    made.envgen("build")
+    made.envgen("up", "plain")
+    volume = "envgentestvolumes-prod-cache-jit"
+    assert docker("volume", "ls", "-q", "--filter", f"name={volume}") == volume
+    made.envgen("down")
+    assert docker("volume", "ls", "-q", "--filter", f"name={volume}") == volume
+    assert f"volume {volume} would be removed" in made.envgen("down", "--volumes", "--dry-run").out
+    assert docker("volume", "ls", "-q", "--filter", f"name={volume}") == volume
+    assert f"volume {volume} removed" in made.envgen("down", "--volumes").out
+    assert docker("volume", "ls", "-q", "--filter", f"name={volume}") == ""
+
+
+@pytest.mark.parametrize("verb", ["build", "up", "down", "ps", "logs", "shell", "exec", "restart"])
+def test_every_command_explains_itself_with_an_example(project: Project, verb: str) -> None:
+    text = project.envgen(verb, "--help").out
+    assert "Example:" in text and f"envgen {verb}" in text
+
+
+# --- readiness, against servers of this machine ---------------------------------------------------------------------
+
+
+def test_a_proxy_of_the_shell_is_not_asked(project: Project) -> None:
+    asked: list[str] = []
+
+    class Proxy(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(502)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    proxy = f"http://127.0.0.1:{server.server_address[1]}"
+    project.envgen("up", "serve", env={"HTTP_PROXY": proxy, "http_proxy": proxy})
+    server.shutdown()
+    assert asked == []
+
+
+def test_quick_to_say_that_nothing_runs(project: Project) -> None:
+    """`exec` must not render, nor ask for more than the container."""
+    code = (
+        "import sys, envgen.cli\ntry: envgen.cli.run(['exec', 'plain', '--', 'true'])\n"
+        "except Exception: pass\nprint(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=project.root, capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert not loaded & {"docker", "requests", "jinja2", "http.client"}
+    assert Path(project.root).is_dir()
