@@ -1,0 +1,84 @@
+"""`envgen up` of a development profile: mounted sources are installed once, before what needs them starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from projects import BASE, Project
+from rendering import package
+
+pytestmark = pytest.mark.engine
+
+FILE = f"""
+default_profile: dev
+profiles:
+  dev:
+    mode: development
+    base: {{image: {BASE}}}
+    cuda: {{arch_list: 12.1a}}
+    gpu: none
+    build: {{ccache: false}}
+    sources:
+      lib:
+        origin: {{checkout: lib}}
+        package: lib
+        distribution: lib
+        mount: /workspace/lib
+        console_scripts: [lib-cli]
+        install: {{requires: [setuptools, wheel]}}
+    services:
+      dev: {{command: [sleep, infinity], interactive: true}}
+      serve: {{command: [sh, -c, "lib-cli && exec sleep infinity"]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def project(make_project: Callable[..., Project]) -> Project:
+    made = make_project("envgentestdev", FILE)
+    package(made.root / "lib", "lib")
+    made.envgen("build")
+    return made
+
+
+@pytest.fixture(autouse=True)
+def fresh(project: Project) -> Iterator[None]:
+    yield
+    project.envgen("down", "--volumes")
+
+
+def test_a_server_finds_its_source_installed(project: Project) -> None:
+    done = project.envgen("up", "serve")
+    assert "lib: 1.5 installed in" in done.err and "serve is ready" in done.out
+    assert project.envgen("logs", "serve").out.endswith("lib as released\n")
+    assert [row["service"] for row in project.envgen("ps", "--json").json] == ["serve"]
+
+
+def test_installed_once_whatever_happens_to_the_container(project: Project) -> None:
+    assert "lib: 1.5 installed in" in project.envgen("up", "dev").err
+    assert project.envgen("exec", "dev", "--", "lib-cli").out == "lib as released\n"
+    project.envgen("down")
+    again = project.envgen("up", "dev")
+    assert "lib: installed already (1.5)" in again.err
+    assert project.envgen("exec", "dev", "--", "lib-cli").out == "lib as released\n"
+    (project.root / "lib" / "lib" / "__init__.py").write_text('ORIGIN = "edited"\n')
+    assert project.envgen("exec", "dev", "--", "lib-cli").out == "edited\n"
+
+
+def test_an_installation_that_fails_leaves_nothing(project: Project) -> None:
+    path = project.root / "lib" / "pyproject.toml"
+    text = path.read_text()
+    path.write_text(text.replace('version = "1.5"', 'version = "not a version"'))
+    try:
+        for service in ("dev", "serve"):
+            done = project.envgen("up", service, code=5)
+            assert "the mounted sources could not be installed" in done.err
+            assert project.envgen("ps", "--json").json == []
+    finally:
+        path.write_text(text)
+
+
+def test_no_install(project: Project) -> None:
+    done = project.envgen("up", "dev", "--no-install")
+    assert "installed in" not in done.err
+    assert project.envgen("exec", "dev", "--", "lib-cli", code=None).code != 0

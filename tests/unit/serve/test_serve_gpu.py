@@ -1,0 +1,61 @@
+"""Which way to a GPU: decided from what the engine says."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, cast
+
+import pytest
+
+from envgen.engine.base import Engine, EngineInfo
+from envgen.profile.model import GpuMode
+from envgen.serve.preflight import gpu_mode
+
+PLAIN = EngineInfo("28.0", "1.51", "arm64", ("runc",), (), "/d", 1, 1, "unix:///x")
+CDI = ("nvidia.com/gpu=all",)
+
+
+class Told:
+    """An engine of which only the facts are asked."""
+
+    def __init__(self, **facts: Any) -> None:
+        self._info = dataclasses.replace(PLAIN, **facts)
+
+    def info(self) -> EngineInfo:
+        return self._info
+
+
+def decide(wanted: GpuMode, **facts: Any) -> tuple[GpuMode, str]:
+    mode, problem = gpu_mode(cast(Engine, Told(**facts)), wanted)
+    return mode, str(problem or "")
+
+
+@pytest.mark.parametrize(
+    ("facts", "mode"),
+    [
+        ({"runtimes": ("nvidia", "runc")}, GpuMode.ALL),
+        ({"cdi_devices": CDI}, GpuMode.CDI),
+        ({"runtimes": ("nvidia",), "cdi_devices": CDI}, GpuMode.CDI),
+    ],
+)
+def test_auto_takes_what_there_is(facts: dict[str, Any], mode: GpuMode) -> None:
+    assert decide(GpuMode.AUTO, **facts) == (mode, "")
+
+
+def test_auto_without_any() -> None:
+    _, problem = decide(GpuMode.AUTO, cdi_devices=("vendor.com/nic=0",))
+    assert "neither an NVIDIA runtime nor CDI devices" in problem and "--set gpu=none" in problem
+
+
+def test_what_is_asked_for_must_be_there() -> None:
+    assert "the engine has no NVIDIA runtime; it offers CDI: --set gpu=cdi" in decide(GpuMode.ALL, cdi_devices=CDI)[1]
+    assert "knows no device nvidia.com/gpu" in decide(GpuMode.CDI, runtimes=("nvidia",))[1]
+    assert decide(GpuMode.ALL, runtimes=("nvidia",)) == (GpuMode.ALL, "")
+
+
+def test_engines_that_do_not_list_their_cdi_devices_are_trusted() -> None:
+    assert decide(GpuMode.CDI, api_version="1.49") == (GpuMode.CDI, "")
+
+
+def test_none_asks_nobody() -> None:
+    assert gpu_mode(cast(Engine, None), GpuMode.NONE) == (GpuMode.NONE, None)

@@ -1,0 +1,45 @@
+"""What counts as an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envgen.serve.readiness import judge, printable
+
+
+def completion(text: Any = "Paris", logprobs: Any = None) -> dict[str, Any]:
+    return {"choices": [{"text": text, "logprobs": logprobs}]}
+
+
+def test_a_completion() -> None:
+    answer = judge(200, completion(" Paris\n\x1b[31m", {"token_logprobs": [-0.5, None, -1.0]}))
+    assert answer.ready and answer.text == " Paris\\n\\x1b[31m"
+
+
+@pytest.mark.parametrize(
+    ("status", "document", "why", "fatal"),
+    [
+        (500, {"error": "boom"}, "answered with 500", False),
+        (503, "", "answered with 503", False),
+        (404, {"message": "no such model"}, "no such model", True),
+        (200, completion(""), "empty text", True),
+        (200, completion(None), "empty text", True),
+        (200, {}, "no completion", True),
+        (200, {"choices": []}, "no completion", True),
+        (200, "<html>", "no completion", True),
+        (200, completion("!!!", {"token_logprobs": [float("nan")]}), "NaN", True),
+        (200, completion("!!!", {"token_logprobs": [float("-inf")]}), "infinite", True),
+    ],
+)
+def test_what_is_no_answer(status: int, document: Any, why: str, fatal: bool) -> None:
+    answer = judge(status, document)
+    assert not answer.ready and why in answer.why and answer.fatal is fatal
+
+
+@given(st.text())
+def test_a_model_cannot_drive_the_terminal(text: str) -> None:
+    assert printable(text).isprintable() or not text
