@@ -1,0 +1,62 @@
+"""The wheel, in an empty environment outside the checkout: init, render, build; and the shipped profiles as they are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from projects import docker
+
+from envgen.engine.base import Engine
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+def run(*argv: str | Path, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run it; what it wrote is shown when it fails."""
+    done = subprocess.run(
+        [str(word) for word in argv], cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{argv}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program `envgen` of an environment that holds the wheel and what it asks for, and nothing else."""
+    work = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", work / "dist", CHECKOUT, cwd=work)
+    run(sys.executable, "-m", "venv", work / "venv", cwd=work)
+    (wheel,) = (work / "dist").glob("envgen-*.whl")
+    run(work / "venv" / "bin" / "python", "-m", "pip", "install", "-q", wheel, cwd=work)
+    return work / "venv" / "bin" / "envgen"
+
+
+def test_init_render_and_build(engine: Engine, installed: Path, tmp_path: Path) -> None:
+    run(installed, "init", "fresh", "--name", "wheeltest", cwd=tmp_path)
+    project = tmp_path / "fresh"
+    run(installed, "render", cwd=project)
+    assert (project / "Dockerfile").is_file()
+    run(installed, "render", "--check", cwd=project)
+    try:
+        built = run(installed, "build", "--profile", "dev", cwd=project)
+        assert "built wheeltest:dev" in built.stdout
+        image = engine.image("wheeltest:dev")
+        assert image is not None
+        assert image.labels["dev.envgen.project"] == "wheeltest"
+    finally:
+        docker("image", "rm", "-f", "wheeltest:dev", check=False)
+
+
+def test_everything_that_is_rendered_is_clean(engine: Engine, installed: Path) -> None:
+    """Docker's own linter and Compose's own reader, on the committed files as they are."""
+    for name in ("Dockerfile", "Dockerfile.dev"):
+        checked = run("docker", "buildx", "build", "--check", "-f", name, ".", cwd=CHECKOUT)
+        assert "no warnings found" in checked.stdout + checked.stderr
+    for path in sorted((CHECKOUT / "compose").glob("*.yaml")):
+        base = path.with_name(path.name.split(".")[0] + ".yaml")
+        files = ["-f", str(base)] + (["-f", str(path)] if path != base else [])
+        run("docker", "compose", *files, "config", "-q", cwd=CHECKOUT)
