@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envgen.errors import Place, Problem, ProjectError
+from envgen.patches.header import Header, in_range, read_header, version_of_ref
+from envgen.patches.inspect import LARGEST, read_patch, touched
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
+
+    from envgen.profile.model import Origin
 else:
     from envgen.profile.record import dataclass
 
@@ -28,6 +32,7 @@ class Patch:
     path: str
     content: bytes
     touches: tuple[str, ...]
+    header: Header = Header()
 
     def is_python_only(self, package: str) -> bool:
         """True when it touches nothing but Python files of the installed package: no compiler has to see it."""
@@ -40,6 +45,10 @@ class Series:
 
     folder: str
     patches: tuple[Patch, ...]
+
+    def for_version(self, version: str) -> Series:
+        """Without the patches that are not for ``version``. An unknown version ("") keeps them all."""
+        return Series(self.folder, tuple(p for p in self.patches if in_range(p.header.applies_to, version)))
 
     def split(self, package: str) -> tuple[tuple[Patch, ...], tuple[Patch, ...]]:
         """(built with the wheel, applied to what is installed), each in series order.
@@ -58,6 +67,18 @@ class Series:
             tuple(patch for patch in self.patches if patch.name not in late),
             tuple(patch for patch in self.patches if patch.name in late),
         )
+
+
+def version_of(origin: Origin) -> str:
+    """The version of a source where its origin tells it: an exact release, or a tag named like one."""
+    pin = origin.pypi or origin.wheel
+    return pin.version if pin is not None else version_of_ref(origin.ref or "")
+
+
+def make_patch(name: str, path: str, content: bytes, place: Place) -> Patch:
+    """A patch from its bytes. Raises ``ProjectError`` when it is no patch, or does what no patch may do."""
+    found = read_patch(content, path, place)
+    return Patch(name, path, content, touched(found), read_header(content, path))
 
 
 def load_series(root: Path, name: str) -> Series:
@@ -81,8 +102,7 @@ def load_series(root: Path, name: str) -> Series:
             if not _NAME.fullmatch(entry):
                 raise _bad_name(entry, place)
             path = f"{folder}/{entry}"
-            content = _read(root, path, place)
-            patches.append(Patch(entry, path, content, _touched(content, place)))
+            patches.append(make_patch(entry, path, _read(root, path, place), place))
         except ProjectError as error:
             problems += error.problems
     if problems:
@@ -110,32 +130,14 @@ def _read(root: Path, path: str, place: Place) -> bytes:
             raise ProjectError([Problem(f"{path} is a link that leaves the project", place, "copy the file here")])
         if not resolved.is_file():
             raise ProjectError([Problem(f"{path} is not a file", place)])
+        if resolved.stat().st_size > LARGEST:
+            size = f"{resolved.stat().st_size / (1 << 20):.0f} MiB"
+            raise ProjectError([Problem(f"{path} is {size}; a patch may have {LARGEST >> 20} MiB", place)])
         return resolved.read_bytes()
     except FileNotFoundError:
         raise ProjectError([Problem(f"{path} does not exist", place)]) from None
     except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
         raise ProjectError([Problem(f"{path} cannot be read: {error}", place)]) from None
-
-
-def _touched(content: bytes, place: Place) -> tuple[str, ...]:
-    """The files that a patch touches, old and new names, without their a/ and b/."""
-    # Imported here: most projects have no patches, and it costs more than the rest of a render.
-    from unidiff.errors import UnidiffParseError
-    from unidiff.patch import PatchSet
-
-    try:
-        found = PatchSet(content.decode("utf-8", "surrogateescape"))
-    except UnidiffParseError as error:
-        raise ProjectError([Problem(f"is not a unified diff: {error}", place)]) from None
-    names = {
-        name.split("/", 1)[-1] for file in found for name in (file.source_file, file.target_file) if name != "/dev/null"
-    }
-    if not names:
-        raise ProjectError([Problem("changes no file", place, "remove it from the series")])
-    bad = sorted(name for name in names if name.startswith("/") or {"..", ".git"}.intersection(name.split("/")))
-    if bad:
-        raise ProjectError([Problem(f"touches {bad[0]!r}, which no patch may touch", place)])
-    return tuple(sorted(names))
 
 
 def folders(names: Sequence[str]) -> tuple[str, ...]:

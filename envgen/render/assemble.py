@@ -35,14 +35,16 @@ def assemble(profile: Profile, lock: Any, root: Path | None) -> dict[str, Any]:
 
 
 def _series(profile: Profile, root: Path | None) -> dict[str, Series]:
-    named = {name: s.patches for name, s in profile.sources.items() if s.patches and s.origin.kind != "checkout"}
+    named = {name: s for name, s in profile.sources.items() if s.patches and s.origin.kind != "checkout"}
     if not named:
         return {}
     if root is None:
         raise EnvgenError(f"profile {profile.name} has patches; rendering it needs the project's folder")
-    from envgen.patches.series import load_series
+    from envgen.patches.series import load_series, version_of
 
-    return {name: load_series(root, folder) for name, folder in named.items()}
+    found = {name: load_series(root, source.patches or "") for name, source in named.items()}
+    # Patches for other versions are left out, and `envgen patch list` says so.
+    return {name: series.for_version(version_of(named[name].origin)) for name, series in found.items()}
 
 
 def _digest(text: str, made: Plan, root: Path | None) -> str:
