@@ -70,8 +70,10 @@ def docker(*words: str, stdin: str = "") -> str:
 def clear_row(clear: Command, bare: Command, container: str) -> str:
     """Alternate both, with the module put back before each."""
 
+    put_back = f"rm -rf {OPS}/mod_0 && cp -a /root/spare {OPS}/mod_0 && sync"
+
     def timed(command: Command) -> float:
-        docker("exec", container, "sh", "-c", f"rm -rf {OPS}/mod_0 && cp -a /root/spare {OPS}/mod_0 && sync")
+        docker("exec", container, "sh", "-c", put_back)
         return once(command)
 
     timed(clear), timed(bare)

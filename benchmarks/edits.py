@@ -12,6 +12,7 @@ import hashlib
 import json
 import re
 import secrets
+import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -52,12 +53,6 @@ EDITS = (
     # "Its own stage, then copies": one step for the file, then at most the five behind the copy; no wheel.
     Edit("a tiktoken file", ("tiktoken.encodings.o200k_base.url=http://127.0.0.1/o200k_base",), 6, "wheel-"),
 )
-PATCH = """--- a/vllm/version.py
-+++ b/vllm/version.py
-@@ -1 +1 @@
--{0}
-+{1}
-"""
 
 
 def stub(dockerfile: str) -> str:
@@ -74,14 +69,14 @@ def stub(dockerfile: str) -> str:
 def context(folder: Path, edit: Edit | None) -> str:
     """Write the build context of an edit and return its stubbed Dockerfile."""
     sets = edit.sets if edit else ()
-    patches = folder / "patches" / "vllm"
-    patches.mkdir(parents=True)
-    (patches / "series").write_text("0001-one.patch\n")
-    (patches / "0001-one.patch").write_text(PATCH.format("one", "edited" if edit and edit.patch else "two"))
+    shutil.copytree(TOP / "patches", folder / "patches")
+    if edit and edit.patch:
+        series = folder / "patches" / edit.patch
+        first = series / next(line for line in (series / "series").read_text().split() if line.endswith(".patch"))
+        first.write_text("Edited: yes\n" + first.read_text())  # other bytes, the same change
     project = folder / "envgen.yaml"
     project.write_text((TOP / "envgen.yaml").read_text())
-    patched = ("sources.vllm.patches=vllm",)
-    profile = select(load_project(file=project, sets=patched + sets, local=False).project, "prod")
+    profile = select(load_project(file=project, sets=sets, local=False).project, "prod")
     return stub(render_profile(profile, root=folder).files["Dockerfile"].decode())
 
 
