@@ -16,5 +16,5 @@ def templates_dir() -> Path:
 
 
 def state_dir(root: Path) -> Path:
-    """``<project>/.envgen``: logs, what was really rendered for builds, and build state. Git-ignored; safe to delete."""
+    """``<project>/.envgen``: logs, what builds really use, and build state. Git-ignored; safe to delete."""
     return root / ".envgen"

@@ -49,7 +49,9 @@ class LazyGroup(click.Group):
             import difflib
 
             near = difflib.get_close_matches(args[0], VERBS, 1)
-            raise click.UsageError(f"no such command {args[0]!r}." + (f" Did you mean {near[0]!r}?" if near else ""), ctx)
+            raise click.UsageError(
+                f"no such command {args[0]!r}." + (f" Did you mean {near[0]!r}?" if near else ""), ctx
+            )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

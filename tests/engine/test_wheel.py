@@ -1,4 +1,4 @@
-"""The wheel, in an empty environment outside the checkout: init, render, build; and the shipped profiles as they are."""
+"""The wheel, in an empty environment outside the checkout: init, render, build; and the committed files."""
 
 from __future__ import annotations
 
