@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import time
@@ -9,6 +10,7 @@ from typing import TextIO
 
 from envgen.engine.rawjson import Done, Event, Line, Note, Started, Status, Step
 
+_WRAPPERS = re.compile(r"((sh|python3) )?/run/envgen/(with-(network|index) )?(?=\S)")
 HEARTBEAT = 30.0  # seconds of silence after which a plain display shows that a step still runs
 
 
@@ -29,7 +31,7 @@ class PlainDisplay:
         elif isinstance(event, Done):
             self.running.pop(event.step.digest, None)
             if event.step.number:
-                self.say(done_line(event.step, total))
+                self.say(done_line(event.step, total, self._width()))
         elif isinstance(event, Note) and event.warning:
             self.say(f"warning: {event.text}")
 
@@ -46,6 +48,9 @@ class PlainDisplay:
 
     def close(self) -> None:
         """The build has ended."""
+
+    def _width(self) -> int:
+        return 120
 
 
 class LiveDisplay(PlainDisplay):
@@ -93,24 +98,29 @@ class LiveDisplay(PlainDisplay):
             self.out.write(f"\x1b[{self._drawn}A\x1b[J")
         self._drawn = 0
 
-    @staticmethod
-    def _width() -> int:
+    def _width(self) -> int:
         return max(20, shutil.get_terminal_size().columns - 1)
 
 
-def done_line(step: Step, total: int) -> str:
-    """``[ 3/17] RUN make  12.3s``."""
+def title(step: Step) -> str:
+    """The instruction without the wrappers that envgen puts around every download."""
+    return _WRAPPERS.sub("", step.title)
+
+
+def done_line(step: Step, total: int, width: int = 120) -> str:
+    """``[ 3/17] RUN make  12.3s``; a long instruction is cut, never the outcome."""
     outcome = "cached" if step.cached else f"{step.seconds:.1f}s"
     if step.error:
         outcome = "FAILED" if step.failed else "called off"
-    return f"{_head(step, total)} {printable(step.title, 100)}  {outcome}"
+    head = _head(step, total)
+    return f"{head} {printable(title(step), max(10, width - len(head) - len(outcome) - 3))}  {outcome}"
 
 
 def running_line(step: Step, total: int, seconds: float) -> str:
     """``[ 3/17] RUN make … 12s: the last thing that it said``."""
     said = step.status or (step.lines[-1] if step.lines else "")
     tail = f": {printable(said, 80)}" if said.strip() else ""
-    return f"{_head(step, total)} {printable(step.title, 60)} … {seconds:.0f}s{tail}"
+    return f"{_head(step, total)} {printable(title(step), 60)} … {seconds:.0f}s{tail}"
 
 
 def printable(text: str, limit: int) -> str:

@@ -94,3 +94,10 @@ def test_a_live_display_erases_what_it_drew() -> None:
     text = out.getvalue()
     assert text.count("\x1b[1A\x1b[J") >= 1
     assert text.rstrip("\n").endswith("[1/2] final: RUN make all  1.0s")
+
+
+def test_the_wrappers_of_a_download_are_not_shown_and_the_outcome_always() -> None:
+    name = "[base 2/2] RUN sh /run/envgen/with-network python3 /run/envgen/with-index sh /run/envgen/bootstrap python3"
+    one = Step("d", name, number=2, started=0.0, completed=7.0)
+    assert done_line(one, 9) == "[2/9] base: RUN bootstrap python3  7.0s"
+    assert done_line(one, 9, 30) == "[2/9] base: RUN bootstr…  7.0s"
