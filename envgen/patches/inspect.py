@@ -91,7 +91,7 @@ def _refuse_binary(lines: _Lines, file: str) -> None:
 
 def _refuse_stray_lines(found: PatchSet, lines: _Lines, file: str) -> None:
     """Lines that look like a change but that no hunk counts: git would pass over them in silence."""
-    counted = {line.diff_line_no for changed in found for hunk in changed for line in hunk}
+    counted = {line.diff_line_no or 0 for changed in found for hunk in changed for line in hunk}
     hunks = min(counted, default=0)
     for number, line in enumerate(lines.all, 1):
         stray = line.startswith(("+", "-", "@@ ")) and not line.startswith(("+++ ", "--- ")) and line != "-- "

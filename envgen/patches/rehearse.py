@@ -1,0 +1,186 @@
+"""Rehearsal: a series against the bare files of a source, in a throw-away folder. git itself decides what fits."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envgen.errors import Place
+from envgen.patches.git import Git
+from envgen.patches.header import in_range
+from envgen.patches.inspect import read_patch, strip
+from envgen.patches.series import Patch, Series
+from envgen.patches.similar import most_similar
+from envgen.patches.trees import Tree, put
+from envgen.patches.verdict import HunkVerdict, Rehearsal, State, Verdict
+
+if TYPE_CHECKING:
+    from unidiff.patch import Hunk, PatchedFile
+
+APPLY = ("apply", "--whitespace=nowarn")
+# Less context than the patch has, as git itself offers it. One line is the least that still says where.
+_FUZZ = ("-C2", "-C1")
+_SUCCEEDED = re.compile(r"^Hunk #(\d+) succeeded at (\d+)(?: \(offset (-?\d+) lines?\))?", re.MULTILINE)
+_CHECKING = re.compile(r"^Checking patch (.*)\.\.\.$", re.MULTILINE)
+
+
+def rehearse(git: Git, tree: Tree, series: Series, *, beyond_range: bool = False) -> Rehearsal:
+    """Try each patch of a series, in order, on top of those before it that fit.
+
+    ``beyond_range`` also measures patches that are not for this version (their state stays "out of range").
+    """
+    names = {name for patch in series.patches for name in patch.touches}
+    with tempfile.TemporaryDirectory(prefix="envgen-patches-") as scratch:
+        folder = Path(scratch, "source")
+        folder.mkdir()
+        put(folder, tree.read(names))
+        stage = Stage(git, folder)
+        verdicts = []
+        for patch in series.patches:
+            inside = in_range(patch.header.applies_to, tree.version)
+            if not inside and not beyond_range:
+                verdicts.append(_verdict(patch, State.OUT_OF_RANGE, None))
+                continue
+            found = stage.try_patch(patch)
+            if not inside:
+                found = replace(found, state=State.OUT_OF_RANGE)
+            verdicts.append(found)
+    return Rehearsal(series.folder, tree.label, tree.version, tuple(verdicts))
+
+
+def _verdict(
+    patch: Patch, state: State, measured: State | None, hunks: tuple[HunkVerdict, ...] = (), reason: str = ""
+) -> Verdict:
+    return Verdict(patch.name, patch.path, patch.header.applies_to, state, measured, hunks, reason)
+
+
+class Stage:
+    """A folder with the files that a series touches. Patches that fit change it, so that the next stands on them."""
+
+    def __init__(self, git: Git, folder: Path) -> None:
+        self.git = git
+        self.folder = folder
+
+    def try_patch(self, patch: Patch) -> Verdict:
+        """Judge one patch, and apply it if it fits (a fuzzy one too, so that those after it can be judged)."""
+        code, said = self._apply(patch.content, "--check", "-v")
+        if code == 0:
+            hunks = tuple(_placed(patch, said))
+            compiled = self._compiling(patch)
+            self._apply(patch.content)
+            broken = sorted(compiled - self._compiling(patch))
+            if broken:
+                reason = f"leaves {broken[0]}, which Python cannot compile"
+                return _verdict(patch, State.CONFLICT, State.CONFLICT, hunks, reason)
+            state = State.OFFSET if any(hunk.offset for hunk in hunks) else State.APPLIES
+            return _verdict(patch, state, state, hunks)
+        if self._apply(patch.content, "--check", "-R")[0] == 0:
+            return _verdict(patch, State.ALREADY, State.ALREADY)
+        return self._judge_parts(patch, said)
+
+    def _judge_parts(self, patch: Patch, said: str) -> Verdict:
+        hunks = tuple(self._judge(*part) for part in _parts(patch))
+        states = {hunk.state for hunk in hunks}
+        reason = "" if hunks else _first_error(said)
+        if State.CONFLICT in states or not hunks:
+            state = State.CONFLICT
+        elif State.ALREADY in states:
+            state = State.ALREADY if states == {State.ALREADY} else State.PARTLY
+        elif State.FUZZY in states:
+            state = State.FUZZY
+            fitted = any(self._apply(patch.content, less)[0] == 0 for less in _FUZZ)
+            if not fitted:
+                state, reason = State.CONFLICT, _first_error(said)
+        else:  # each part fits alone, but not all of them together
+            state, reason = State.CONFLICT, _first_error(said)
+        return _verdict(patch, state, state, hunks, reason)
+
+    def _judge(self, verdict: HunkVerdict, alone: bytes) -> HunkVerdict:
+        """One hunk by itself: does it fit, is it in already, or does it fit with less context?"""
+        code, said = self._apply(alone, "--check", "-v")
+        if code == 0:
+            offset = next((int(match[3] or 0) for match in _SUCCEEDED.finditer(said)), 0)
+            return replace(verdict, state=State.OFFSET if offset else State.APPLIES, offset=offset)
+        if self._apply(alone, "--check", "-R")[0] == 0:
+            return replace(verdict, state=State.ALREADY)
+        if any(self._apply(alone, "--check", less)[0] == 0 for less in _FUZZ):
+            return replace(verdict, state=State.FUZZY)
+        path = self.folder / verdict.file
+        if not path.is_file():
+            return replace(verdict, reason="the source has no such file")
+        if not verdict.expected:
+            return replace(verdict, reason=_first_error(said))
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        at, actual = most_similar(verdict.expected, lines)
+        return replace(verdict, actual=actual, actual_at=at)
+
+    def _apply(self, content: bytes, *options: str) -> tuple[int, str]:
+        answer = self.git([*APPLY, *options, "-"], cwd=self.folder, stdin=content, check=False)
+        return answer.code, answer.stderr
+
+    def _compiling(self, patch: Patch) -> set[str]:
+        """The Python files of a patch that compile as they now are, or are not there."""
+        return {name for name in patch.touches if name.endswith(".py") and compiles(self.folder / name)}
+
+
+def compiles(path: Path) -> bool:
+    """Whether a Python file compiles. Nothing of it runs."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+    except FileNotFoundError:
+        return True
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+def _placed(patch: Patch, said: str) -> Iterator[HunkVerdict]:
+    """The hunks of a patch that fits, with the offsets that git tells."""
+    sections = _CHECKING.split(said)
+    by_file = dict(zip(sections[1::2], sections[2::2], strict=False))
+    for hunk, _ in _parts(patch):
+        found = {int(m[1]): int(m[3] or 0) for m in _SUCCEEDED.finditer(by_file.get(hunk.file, ""))}
+        offset = found.get(hunk.number, 0)
+        yield replace(hunk, state=State.OFFSET if offset else State.APPLIES, offset=offset)
+
+
+def _parts(patch: Patch) -> Iterator[tuple[HunkVerdict, bytes]]:
+    """Each hunk, and a patch with that hunk alone. A file without hunks (a rename, a mode) is one part, number 0."""
+    for changed in read_patch(patch.content, patch.path, Place(patch.path)):
+        source, target = strip(changed.source_file), strip(changed.target_file)
+        name = target if changed.source_file == "/dev/null" else source
+        if not len(changed):
+            alone = _encoded("".join(changed.patch_info or ()))
+            yield HunkVerdict(name, 0, 1, "the whole file", State.CONFLICT), alone
+        for number, hunk in enumerate(changed, 1):
+            first = next((line.diff_line_no for line in hunk if line.diff_line_no), 2) - 1
+            expected = tuple(line.value.rstrip("\n") for line in hunk if line.is_context or line.is_removed)
+            verdict = HunkVerdict(name, number, first, _heading(hunk), State.CONFLICT, expected=expected)
+            yield verdict, _encoded(_head(changed) + str(hunk))
+
+
+def _heading(hunk: Hunk) -> str:
+    counts = f"@@ -{hunk.source_start},{hunk.source_length} +{hunk.target_start},{hunk.target_length} @@"
+    return f"{counts} {hunk.section_header}".strip()
+
+
+def _head(changed: PatchedFile) -> str:
+    info = "".join(changed.patch_info or ())
+    return f"{info}--- {changed.source_file}\n+++ {changed.target_file}\n"
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _first_error(said: str) -> str:
+    errors = [line.removeprefix("error: ") for line in said.splitlines() if line.startswith("error: ")]
+    telling = [line for line in errors if not line.startswith("while searching")]
+    return (telling or errors or ["git apply refused it"])[0]

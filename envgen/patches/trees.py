@@ -1,0 +1,105 @@
+"""Bare sources: the few files of a release or a commit that patches touch, without unpacking the rest."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from envgen.errors import EnvgenError
+from envgen.patches.git import Git
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of a source."""
+
+    data: bytes
+    executable: bool = False
+
+
+class Tree(Protocol):
+    """A source at one version, only ever read."""
+
+    @property
+    def label(self) -> str:
+        """What it is, for people: ``vllm 0.14.0``."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """Its release number, or nothing when it has none."""
+        ...
+
+    def read(self, names: Collection[str]) -> dict[str, File]:
+        """The named files; those that are not there are left out."""
+        ...
+
+
+@dataclass(frozen=True)
+class SdistTree:
+    """A source distribution (.tar.gz), read without unpacking it."""
+
+    archive: Path
+    label: str
+    version: str
+
+    def read(self, names: Collection[str]) -> dict[str, File]:
+        """The named files. Nothing is written anywhere, so what else the archive holds can do no harm."""
+        wanted, found = set(names), dict[str, File]()
+        try:
+            with tarfile.open(self.archive, "r|gz") as archive:
+                for member in archive:
+                    name = member.name.split("/", 1)[-1]
+                    if name not in wanted:
+                        continue
+                    if not member.isfile():
+                        raise EnvgenError(f"{name} is no plain file in {self.label}: a patch may not touch it")
+                    data = archive.extractfile(member)
+                    if data is not None:
+                        found[name] = File(data.read(), bool(member.mode & 0o100))
+                    if len(found) == len(wanted):
+                        break
+        except (tarfile.TarError, EOFError, OSError) as error:
+            raise EnvgenError(
+                f"cannot read {self.archive.name}: {error}", hint="delete it; it is fetched again"
+            ) from None
+        return found
+
+
+@dataclass(frozen=True)
+class GitTree:
+    """A commit in a repository on this machine."""
+
+    git: Git
+    repository: Path
+    commit: str
+    label: str
+    version: str = ""
+
+    def read(self, names: Collection[str]) -> dict[str, File]:
+        """The named files, straight from the commit; the work tree is not looked at."""
+        found: dict[str, File] = {}
+        for name in sorted(names):
+            listed = self.git(["ls-tree", "-z", self.commit, "--", f":(literal){name}"], cwd=self.repository).text
+            if not listed.rstrip("\0"):
+                continue
+            mode, kind, blob = listed.partition("\t")[0].split(" ")
+            if kind == "tree":
+                continue
+            if mode not in ("100644", "100755"):
+                raise EnvgenError(f"{name} is no plain file in {self.label}: a patch may not touch it")
+            data = self.git(["cat-file", "blob", blob], cwd=self.repository, timeout=120).stdout
+            found[name] = File(data, mode == "100755")
+        return found
+
+
+def put(folder: Path, files: dict[str, File]) -> None:
+    """Write files below a folder of ours. The names come from patches that were inspected before."""
+    for name, file in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(file.data)
+        path.chmod(0o755 if file.executable else 0o644)
