@@ -1,0 +1,279 @@
+"""The package index that pip uses: which releases there are, and their source distributions, kept in a cache.
+
+The cache is the same that ``scripts/fetch-source`` fills: an archive and, beside it, the sha256 that the index gave.
+"""
+
+from __future__ import annotations
+
+import configparser
+import hashlib
+import html.parser
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
+
+import requests
+
+from envgen.errors import EnvgenError
+
+_ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+LARGEST = 512 << 20
+
+
+@dataclass(frozen=True)
+class Sdist:
+    """A release's source distribution on the index."""
+
+    version: str
+    url: str
+    sha256: str
+    yanked: bool = False
+
+
+class PackageIndex:
+    """Reads an index. ``seconds`` limits each whole request, a download included."""
+
+    def __init__(
+        self,
+        environ: Mapping[str, str] | None = None,
+        *,
+        cache: Path | None = None,
+        seconds: float = 300,
+        say: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        environ = os.environ if environ is None else environ
+        self._settings = pip_settings(environ)
+        home = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME") or "~").expanduser() / ".cache")
+        self.cache = cache or Path(home, "envgen", "sdists")
+        self._seconds = seconds
+        self._say = say
+        self._pages: dict[str, list[Sdist]] = {}
+
+    def releases(self, name: str) -> list[Sdist]:
+        """The source distributions of a package that were not withdrawn, in no particular order."""
+        key = normalized(name)
+        if key not in self._pages:
+            self._pages[key] = [sdist for sdist in self._page(key) if not sdist.yanked]
+        return self._pages[key]
+
+    def cached_versions(self, name: str) -> list[str]:
+        """The versions whose source distribution lies in the cache."""
+        stem = f"{normalized(name)}-"
+        files = self.cache.glob(f"{stem}[0-9]*.tar.gz") if self.cache.is_dir() else ()
+        return [file.name[len(stem) : -len(".tar.gz")] for file in files]
+
+    def cached(self, name: str, version: str) -> Path | None:
+        """The archive from the cache, if it is there and intact."""
+        archive = self.cache / f"{normalized(name)}-{version}.tar.gz"
+        try:
+            record = Path(f"{archive}.sha256").read_text(encoding="ascii").strip()
+            with archive.open("rb") as file:
+                found = _digest(iter(lambda: file.read(1 << 20), b""))
+        except (OSError, UnicodeDecodeError):
+            return None
+        return archive if found == record else None
+
+    def fetch(self, name: str, version: str) -> Path:
+        """The archive of a release: from the cache, else from the index, checked against the index's sha256."""
+        known = self.cached(name, version)
+        if known is not None:
+            return known
+        wanted = _same_version(version)
+        for sdist in self._page(normalized(name)):
+            if wanted(sdist.version):
+                if not _SHA256.fullmatch(sdist.sha256):
+                    raise EnvgenError(f"the package index gives no sha256 for {name} {version}")
+                return self._download(name, version, sdist)
+        raise EnvgenError(f"the package index has no source distribution (.tar.gz) of {name} {version}")
+
+    def _download(self, name: str, version: str, sdist: Sdist) -> Path:
+        self._say(f"fetching {name} {version} from the package index")
+        self.cache.mkdir(parents=True, exist_ok=True)
+        archive = self.cache / f"{normalized(name)}-{version}.tar.gz"
+        descriptor, temporary = tempfile.mkstemp(dir=self.cache, prefix="tmp.")
+        try:
+            with os.fdopen(descriptor, "wb") as out, self._get(sdist.url, "*/*") as answer:
+                deadline, size, found = time.monotonic() + self._seconds, 0, hashlib.sha256()
+                for block in answer.iter_content(1 << 20):
+                    size += len(block)
+                    if size > LARGEST or time.monotonic() > deadline:
+                        raise EnvgenError(f"{name} {version} is too large, or took longer than {self._seconds:.0f} s")
+                    found.update(block)
+                    out.write(block)
+            if found.hexdigest() != sdist.sha256:
+                raise EnvgenError(
+                    f"{name} {version} arrived with sha256 {found.hexdigest()}, but the index says {sdist.sha256}"
+                )
+            Path(temporary).chmod(0o644)
+            Path(temporary).replace(archive)  # the archive first: without a record it counts for nothing
+            Path(f"{archive}.sha256").write_text(sdist.sha256 + "\n", encoding="ascii")
+        except requests.RequestException as error:
+            raise EnvgenError(f"cannot fetch {name} {version}: {_reason(error)}") from None
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+        return archive
+
+    def _page(self, name: str) -> list[Sdist]:
+        troubles = []
+        for index in self._indexes():
+            url = f"{index.rstrip('/')}/{name}/"
+            try:
+                with self._get(url, _ACCEPT) as answer:
+                    found = _sdists(answer, name)
+            except (requests.RequestException, ValueError) as error:
+                troubles.append(f"{shown(index)}: {_reason(error)}")
+                continue
+            if found:
+                return found
+            troubles.append(f"{shown(index)} has none")
+        raise EnvgenError(f"no source distributions of {name}: " + "; ".join(troubles))
+
+    def _indexes(self) -> list[str]:
+        first = self._settings.get("index-url") or default_index()
+        others = self._settings.get("extra-index-url", "").split()
+        return [index for index in (first, *others) if index.startswith(("http://", "https://"))]
+
+    def _get(self, url: str, accept: str) -> requests.Response:
+        options: dict[str, Any] = {"timeout": min(60.0, self._seconds), "stream": True}
+        certificates = self._settings.get("cert")
+        if certificates:
+            options["verify"] = certificates
+        answer = requests.get(url, headers={"Accept": accept, "User-Agent": "envgen"}, **options)
+        answer.raise_for_status()
+        return answer
+
+
+# --- pages of an index ------------------------------------------------------------------------------------------------
+
+
+class _Links(html.parser.HTMLParser):
+    """The links of an index's HTML page, in the shape of the JSON one: older indexes have no JSON."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files: list[dict[str, Any]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        href = found.get("href")
+        if tag == "a" and href:
+            url, _, fragment = href.partition("#")
+            kind, _, digest = fragment.partition("=")
+            name = unquote(url.rsplit("/", 1)[-1])
+            yanked = "data-yanked" in found
+            self.files.append({"filename": name, "url": url, "hashes": {kind: digest}, "yanked": yanked})
+
+
+def _sdists(answer: requests.Response, name: str) -> list[Sdist]:
+    if "json" in answer.headers.get("Content-Type", ""):
+        files = json.loads(answer.content)["files"]
+    else:
+        links = _Links()
+        links.feed(answer.text)
+        files = links.files
+    found = []
+    for entry in files:
+        stem, dot, _ = entry["filename"].partition(".tar.gz")
+        package, _, version = stem.rpartition("-")
+        if dot and normalized(package) == name:
+            url = urljoin(answer.url, entry["url"])
+            found.append(Sdist(version, url, entry.get("hashes", {}).get("sha256", ""), bool(entry.get("yanked"))))
+    return found
+
+
+def normalized(name: str) -> str:
+    """The spelling that pip compares by."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _same_version(version: str) -> Callable[[str], bool]:
+    from packaging.version import InvalidVersion, Version
+
+    def same(other: str) -> bool:
+        try:
+            return Version(other) == Version(version)
+        except InvalidVersion:
+            return other == version
+
+    return same
+
+
+# --- pip's configuration ----------------------------------------------------------------------------------------------
+
+
+def pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """index-url, extra-index-url and cert as pip would take them: files, then variables."""
+    home = Path(environ.get("HOME") or "~").expanduser()
+    files = [
+        Path("/etc/xdg/pip/pip.conf"),
+        Path("/etc/pip.conf"),
+        home / ".pip/pip.conf",
+        Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip/pip.conf",
+        Path(sys.prefix) / "pip.conf",
+    ]
+    if environ.get("PIP_CONFIG_FILE"):
+        files.append(Path(environ["PIP_CONFIG_FILE"]))
+    found: dict[str, str] = {}
+    for file in files:
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read(file, encoding="utf-8")
+        except (configparser.Error, UnicodeDecodeError):
+            continue  # pip itself will complain about it
+        if parser.has_section("global"):
+            found.update({key.replace("_", "-"): value.strip() for key, value in parser.items("global")})
+    for key in ("index-url", "extra-index-url", "cert"):
+        value = environ.get("PIP_" + key.upper().replace("-", "_"))
+        if value:
+            found[key] = value
+    return found
+
+
+def default_index() -> str:
+    """The index of a pip that nobody configured; pip itself knows which."""
+    try:
+        from pip._internal.models.index import PyPI
+    except ImportError:
+        from envgen.engine import process
+
+        code = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
+        answer = process.run(["python3", "-c", code], check=False, timeout=30)
+        if answer.code:
+            hint = "install pip (python3-pip), or set PIP_INDEX_URL"
+            raise EnvgenError("there is no pip to ask for the package index", hint=hint) from None
+        return answer.stdout.decode().strip()
+    return str(PyPI.simple_url)
+
+
+def shown(url: str) -> str:
+    """An address without the password that it may carry."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, requests.HTTPError) and error.response is not None:
+        return f"answered {error.response.status_code}"
+    if isinstance(error, requests.Timeout):
+        return "no answer in time"
+    if isinstance(error, requests.exceptions.SSLError):
+        return "its certificate is not accepted (set PIP_CERT or REQUESTS_CA_BUNDLE)"
+    if isinstance(error, requests.ConnectionError):
+        return "cannot be reached"
+    return type(error).__name__
+
+
+def _digest(blocks: Iterable[bytes]) -> str:
+    found = hashlib.sha256()
+    for block in blocks:
+        found.update(block)
+    return found.hexdigest()
