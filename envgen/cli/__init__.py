@@ -24,6 +24,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "restart": ("envgen.cli.services", "restart", "Restart a service and wait until it answers."),
     "exec": ("envgen.cli.services", "exec_", "Run a command in a running service."),
     "shell": ("envgen.cli.services", "shell", "Open a shell in a running service."),
+    "patch": ("envgen.cli.patch", "command", "Rehearse, make, carry over, apply and retire patches."),
     "doctor": ("envgen.cli.doctor", "command", "Prove which code the container imports, and what is around it."),
     "cache": ("envgen.cli.cache", "command", "List and clear compiled JIT modules, one at a time."),
 }

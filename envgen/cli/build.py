@@ -44,12 +44,14 @@ def command(session: Session, no_cache: bool, pull: bool, max_jobs: int | None, 
       envgen build --set cuda.arch_list=12.1f --dry-run
     """
     from envgen.cli.build_plan import job_of, jobs_of, request_of, up_to_date
+    from envgen.cli.build_rehearse import rehearse_before_build
 
     job = job_of(session.profile(), session.loaded().project.root)
     for warning in session.loaded().warnings:
         progress(f"warning: {warning}")
     if dry_run:
         return _dry_run(job, max_jobs, no_cache, pull, as_json)
+    rehearse_before_build(job.profile, job.root, job.rendered.digest)
     from envgen.engine.docker import connect
 
     engine = connect()

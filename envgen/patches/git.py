@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 
-@dataclass(frozen=True)
-class GitAnswer:
+class GitAnswer(Protocol):
     """How a git command ended."""
 
-    code: int
-    stdout: bytes
-    stderr: str
+    @property
+    def code(self) -> int:
+        """The exit code."""
+        ...
+
+    @property
+    def stdout(self) -> bytes:
+        """What it printed."""
+        ...
+
+    @property
+    def stderr(self) -> str:
+        """What it complained about."""
+        ...
 
     @property
     def text(self) -> str:
         """What it printed, as text without the last newline."""
-        return self.stdout.decode("utf-8", "surrogateescape").rstrip("\n")
+        ...
 
 
 class Git(Protocol):

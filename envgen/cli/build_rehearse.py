@@ -1,0 +1,93 @@
+"""The rehearsal before a build: a patch that does not fit is found in seconds, before Docker has anything to do."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envgen.cli.common import progress
+from envgen.errors import BuildError, EnvgenError
+from envgen.paths import state_dir
+
+if TYPE_CHECKING:
+    from envgen.patches.verdict import Rehearsal
+    from envgen.profile.model import Profile
+
+# A source that takes longer to come is not worth waiting for: the build fetches and patches it anyway.
+SECONDS = 60.0
+
+
+def rehearse_before_build(profile: Profile, root: Path, digest: str) -> None:
+    """Hold each patched source's series against its bare source. Raises ``BuildError`` when a patch does not fit.
+
+    ``digest`` is the render's, which covers patches and origins: what passed once is not tried again. A branch moves,
+    so it is tried every time. A source that cannot be had is said, and left to the build.
+    """
+    if not any(source.patches and source.origin.kind != "checkout" for source in profile.sources.values()):
+        return
+    record = state_dir(root) / "state" / f"rehearsed-{profile.name}"
+    if _passed_before(record, digest):
+        return
+    from envgen.cli.patch_print import show
+    from envgen.cli.patch_targets import Sources, targets_of
+    from envgen.engine.git import git
+    from envgen.patches.rehearse import rehearse
+
+    started = time.monotonic()
+    bare = Sources(seconds=SECONDS, say=progress)
+    passed: list[Rehearsal] = []
+    failed: list[Rehearsal] = []
+    complete = True
+    for target in targets_of(profile, root):
+        series = target.series()
+        if not series.patches:
+            continue
+        try:
+            tree = bare.built(target)
+            rehearsal = rehearse(git, tree, series)
+        except EnvgenError as error:
+            progress(f"{series.folder} is not rehearsed: {error}")
+            complete = False
+            continue
+        (passed if rehearsal.ok else failed).append(rehearsal)
+        complete = complete and bool(target.version)
+    for rehearsal in failed:
+        progress(f"{rehearsal.series} does not fit {rehearsal.tree}:")
+        show(rehearsal, err=True, only_bad=True)
+    if failed:
+        bad = [verdict for rehearsal in failed for verdict in rehearsal.verdicts if not verdict.ok]
+        names = ", ".join(f"{verdict.path} ({verdict.state.value})" for verdict in bad)
+        raise BuildError(
+            f"patches do not fit, so nothing was built: {names}", hint="`envgen patch check` shows it again"
+        )
+    if passed:
+        progress(f"rehearsed in {time.monotonic() - started:.1f} s: {'; '.join(_summary(r) for r in passed)}")
+    if complete:
+        _remember(record, digest)
+
+
+def _summary(rehearsal: Rehearsal) -> str:
+    fitting = sum(verdict.state.fits for verdict in rehearsal.verdicts)
+    skipped = len(rehearsal.verdicts) - fitting
+    words = f"{fitting} patch{'es' * (fitting != 1)} fit{'s' * (fitting == 1)} {rehearsal.tree}"
+    return words + (f" ({skipped} skipped, not for this version)" if skipped else "")
+
+
+def _passed_before(record: Path, digest: str) -> bool:
+    try:
+        return record.read_text(encoding="ascii").strip() == _key(digest)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _remember(record: Path, digest: str) -> None:
+    from envgen.render import outputs
+
+    root = record.parents[2]
+    outputs.write(root, {record.relative_to(root).as_posix(): f"{_key(digest)}\n".encode()})
+
+
+def _key(digest: str) -> str:
+    return hashlib.sha256(f"1 {digest}".encode()).hexdigest()
