@@ -25,6 +25,7 @@ class ExitCode(IntEnum):
     BUILD = 4  # an image build failed
     SERVICE = 5  # a service did not start or did not become ready
     REFUSED = 6  # a guard refused to act: held lock, path outside its root, port taken
+    LOCK = 7  # an input could not be resolved; envgen.lock is as it was
     INTERNAL = 70  # a defect of envgen itself (sysexits EX_SOFTWARE)
     INTERRUPTED = 130
 
@@ -131,6 +132,12 @@ class RefusedError(EnvgenError):
     """A guard said no before anything was changed."""
 
     exit_code = ExitCode.REFUSED
+
+
+class LockError(EnvgenError):
+    """An input could not be resolved. Carries all of them at once where there are several."""
+
+    exit_code = ExitCode.LOCK
 
 
 class ProcessError(EngineError):

@@ -16,6 +16,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "config": ("envgen.cli.config", "command", "Show the values of a profile, and where each comes from."),
     "schema": ("envgen.cli.schema", "command", "Print the JSON Schema of the project file."),
     "render": ("envgen.cli.render", "command", "Write Dockerfiles, Compose files and .dockerignore."),
+    "lock": ("envgen.cli.lock", "command", "Resolve every input into envgen.lock, or check that it still answers."),
     "build": ("envgen.cli.build", "command", "Render, then build the image of a profile."),
     "up": ("envgen.cli.up", "command", "Start a service and wait until it really answers."),
     "down": ("envgen.cli.services", "down", "Stop and remove the services of a profile."),

@@ -61,6 +61,7 @@ class Image:
     architecture: str
     repo_tags: tuple[str, ...]
     env: Mapping[str, str]
+    repo_digests: tuple[str, ...] = ()  # name@sha256:..., where it was pulled or pushed; none: it was made here
 
 
 @dataclass(frozen=True)

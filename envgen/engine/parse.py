@@ -38,6 +38,7 @@ def image_of(document: Mapping[str, Any]) -> Image:
         architecture=str(document.get("Architecture", "")),
         repo_tags=tuple(document.get("RepoTags") or ()),
         env=_environment(config.get("Env")),
+        repo_digests=tuple(document.get("RepoDigests") or ()),
     )
 
 

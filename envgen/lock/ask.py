@@ -1,0 +1,166 @@
+"""What a profile asks of the lock, and what of it has no answer yet. Pure; the render uses the same decisions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from envgen.lock.model import Lock, PatchLock, ProfileLock, git_key
+from envgen.profile.model import Profile, Source
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from envgen.record import dataclass
+
+
+@dataclass(frozen=True)
+class PythonSet:
+    """One installation step. ``needs_metadata``: only what a release of the source depends on is asked for."""
+
+    name: str
+    words: tuple[str, ...]
+    own: str = ""
+    never: tuple[str, ...] = ()
+    dependencies: bool = True
+    needs_metadata: bool = False
+    sdist: bool = False
+
+
+@dataclass(frozen=True)
+class Stale:
+    """One input without a valid answer. ``name`` is what `envgen lock --upgrade` takes; ``key`` its place."""
+
+    name: str
+    message: str
+    key: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.message}"
+
+
+def apt_build(profile: Profile) -> tuple[str, ...]:
+    """The profile's build packages and those that the rendered steps themselves need."""
+    needed = ["ca-certificates"]
+    kinds = {source.origin.kind for source in profile.sources.values()}
+    if patched(profile) or kinds & {"git", "checkout"}:  # git reads the refs of a mount and applies patches
+        needed.append("git")
+    if profile.build.ccache and kinds - {"wheel"}:
+        needed.append("ccache")
+    named = {package.split("=", 1)[0] for package in profile.apt.build}
+    return (*(package for package in needed if package not in named), *profile.apt.build)
+
+
+def patched(profile: Profile) -> dict[str, str]:
+    """source -> the folder of its series, for sources whose patches a build applies."""
+    return {n: s.patches for n, s in profile.sources.items() if s.patches and s.origin.kind != "checkout"}
+
+
+def python_sets(profile: Profile) -> tuple[PythonSet, ...]:
+    """The installation steps of a profile's image, in order, each with what it is asked for."""
+    others = tuple(source.distribution for source in profile.sources.values())
+    found = [PythonSet("uv", ("uv",), dependencies=False)]
+    if words := (*profile.pip.tools, *profile.pip.deps):
+        found.append(PythonSet("deps", words, never=others))
+    for name, source in profile.sources.items():
+        never = tuple(d for n, d in ((n, s.distribution) for n, s in profile.sources.items()) if n != name)
+        if source.origin.kind in ("git", "pypi"):
+            if source.install.requires:
+                found.append(PythonSet(f"requires.{name}", source.install.requires))
+            if source.origin.pypi:
+                found.append(PythonSet(f"sdist.{name}", (str(source.origin.pypi),), dependencies=False, sdist=True))
+            if source.install.dependencies:
+                words = (f"{source.distribution}=={version}",) if (version := released(source)) else ()
+                found.append(PythonSet(f"install.{name}", words, source.distribution, never, needs_metadata=True))
+        elif source.origin.wheel:
+            wheel = (str(source.origin.wheel),)
+            found.append(PythonSet(f"install.{name}", wheel, source.distribution, never, source.install.dependencies))
+    return tuple(found)
+
+
+def released(source: Source) -> str:
+    """The release whose metadata says what a built source depends on; "" where only its own build could tell."""
+    if source.origin.pypi:
+        return source.origin.pypi.version
+    match = re.fullmatch(r"v?([0-9]+(?:\.[0-9]+)*(?:\.?(?:post|rc|a|b)[0-9]+)?)", source.origin.ref or "")
+    return match[1] if match else ""
+
+
+def python_asks(profile: Profile, base_digest: str) -> str:
+    """A digest of everything that the Python packages of a profile depend on."""
+    sets = [[s.name, s.words, s.own, s.never, s.dependencies] for s in python_sets(profile)]
+    return _digest(["python", sets, profile.pip.override, profile.pip.protect, profile.base.python, base_digest])
+
+
+def apt_asks(profile: Profile, base_digest: str) -> str:
+    """A digest of everything that the Debian packages of a profile depend on."""
+    return _digest(["apt", apt_build(profile), profile.apt.runtime, base_digest])
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
+
+
+def locked(profile: Profile, lock: Lock) -> ProfileLock:
+    """What ``lock`` says about ``profile``. Answers to other questions than the profile's are left out."""
+    base = lock.images.get(str(profile.base.image))
+    git = {}
+    for name, source in profile.sources.items():
+        found = lock.git.get(git_key(source.origin.git, source.origin.git_ref)) if source.origin.git else None
+        if found:
+            git[name] = found
+    wanted = profile.base.platform.value if profile.base.platform else ""
+    digest = base.digest if base else ""
+    pasks, aasks = python_asks(profile, digest), apt_asks(profile, digest)
+    pythons, apts = lock.python.get(profile.name, {}), lock.apt.get(profile.name, {})
+    return ProfileLock(
+        base=base,
+        git=git,
+        files={e.url: lock.files[e.url] for e in profile.tiktoken.encodings.values() if e.url in lock.files},
+        patches={f: lock.patches[f] for f in sorted(set(patched(profile).values())) if f in lock.patches},
+        python={p: v for p, v in pythons.items() if wanted in ("", p) and v.asks == pasks},
+        apt={p: v for p, v in apts.items() if wanted in ("", p) and v.asks == aasks},
+    )
+
+
+def stale(
+    profile: Profile, lock: Lock, patches: Mapping[str, tuple[PatchLock, ...]], platform: str = ""
+) -> list[Stale]:
+    """The inputs of ``profile`` to which the lock has no answer. ``patches``: what lies in the project now.
+
+    ``platform``: the packages of that one must be there; "": those of any.
+    """
+    mine = locked(profile, lock)
+    found = []
+    if mine.base is None:
+        found.append(Stale("base", f"{profile.base.image} is not in the lock", "base.image"))
+    for name, source in profile.sources.items():
+        if source.origin.git and name not in mine.git:
+            message = f"{source.origin.git_ref} of {shown(source.origin.git)} is not in the lock"
+            found.append(Stale(name, message, f"sources.{name}.origin"))
+    for name, encoding in profile.tiktoken.encodings.items():
+        if mine.files.get(encoding.url) != encoding.sha256:
+            found.append(Stale(name, "its sha256 is not the one in the lock", f"tiktoken.encodings.{name}"))
+    for source_name, folder in patched(profile).items():
+        if mine.patches.get(folder) != patches.get(folder):
+            message = f"patches/{folder} is not what was locked"
+            found.append(Stale(f"patches.{source_name}", message, f"sources.{source_name}.patches"))
+    if mine.base is not None:
+        where = f" for {platform}" if platform else ""
+        if not (platform in mine.python if platform else mine.python):
+            found.append(
+                Stale("pip", f"the Python packages{where} are not locked, or were for another question", "pip")
+            )
+        if not (platform in mine.apt if platform else mine.apt):
+            found.append(
+                Stale("apt", f"the Debian packages{where} are not locked, or were for another question", "apt")
+            )
+    return found
+
+
+def shown(url: str) -> str:
+    """An address without the user and password that may stand in it."""
+    return re.sub(r"(?<=://)[^/@\s]*@", "", url)

@@ -1,0 +1,211 @@
+"""Git: from a branch, tag, commit or pull request to a commit, and from a commit to those of its submodules."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import posixpath
+import re
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from envgen.engine import process
+from envgen.errors import EngineError, LockError
+from envgen.lock.ask import shown
+from envgen.lock.model import GIT, GitLock, Submodule
+
+COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+MAX_DEPTH = 10  # of submodules in submodules
+_ENVIRONMENT = {
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "true",
+    "SSH_ASKPASS": "true",
+    "GIT_SSH_COMMAND": "ssh -o BatchMode=yes -o ConnectTimeout=15",
+    "GIT_CONFIG_COUNT": "2",
+    # A server that says nothing for that long is given up; git itself would wait for ever.
+    "GIT_CONFIG_KEY_0": "http.lowSpeedLimit",
+    "GIT_CONFIG_VALUE_0": "1",
+    "GIT_CONFIG_KEY_1": "http.lowSpeedTime",
+    "GIT_CONFIG_VALUE_1": "30",
+    # Addresses in .gitmodules are foreign text: nothing but these ways to a repository.
+    "GIT_ALLOW_PROTOCOL": "https:http:git:ssh:file",
+    "LC_ALL": "C",
+}
+# What is worth another try; anything else that git says will be said again.
+_PASSING = re.compile(
+    r"timed out|did not end within|connection (?:reset|refused|closed)|hung up|early EOF|RPC failed|HTTP (?:5..|429)"
+    r"|error: (?:5..|429)\b|temporar|unexpected disconnect|too slow|could not connect",
+    re.I,
+)
+
+
+class Git:
+    """Asks git servers. ``say`` hears of waits."""
+
+    def __init__(
+        self, say: Callable[[str], None] = lambda _line: None, *, timeout: float = 120, pause: float = 1.0
+    ) -> None:
+        self._say = say
+        self._timeout = timeout
+        self._pause = pause
+
+    def resolve(self, url: str, ref: str, submodules: bool) -> GitLock:
+        """The commit of ``ref``, and of all submodules if they are wanted."""
+        try:
+            commit, kind = self._commit(url, ref)
+            modules = tuple(self._submodules(url, ref, commit, "", 0)) if submodules else ()
+        except LockError as error:
+            problem = error.problems[0]
+            raise LockError(f"{ref} of {shown(url)}: {problem.message}", hint=problem.hint) from None
+        return GitLock(url, ref, commit, kind, tuple(sorted(modules, key=lambda m: m.path)), GIT)
+
+    def _commit(self, url: str, ref: str) -> tuple[str, str]:
+        if COMMIT.fullmatch(ref):
+            return ref, "commit"
+        names = [ref] if ref.startswith("refs/") else [f"refs/tags/{ref}", f"refs/tags/{ref}^{{}}", f"refs/heads/{ref}"]
+        lines = self._git(["ls-remote", "--", url, *names]).decode(errors="replace").splitlines()
+        found = {name: commit for commit, _, name in (line.partition("\t") for line in lines)}
+        for name in (f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}", ref):
+            if name in found:
+                kind = "pull" if "/pull/" in name else "tag" if "/tags/" in name else "branch"
+                return found[name], kind
+        hint = "was it renamed or deleted? `git ls-remote ADDRESS` shows what is there"
+        if re.fullmatch(r"[0-9a-f]{7,39}", ref):
+            hint = "a commit must be written with all of its 40 digits"
+        raise LockError("the server has no such branch, tag or pull request", hint=hint)
+
+    def _submodules(self, url: str, ref: str, commit: str, prefix: str, depth: int) -> list[Submodule]:
+        """All submodules below ``commit``. Their addresses stand in .gitmodules, their commits in the tree."""
+        if depth > MAX_DEPTH:
+            raise LockError(f"its submodules nest deeper than {MAX_DEPTH} levels")
+        with tempfile.TemporaryDirectory(prefix="envgen-git-") as folder:
+            self._fetch(Path(folder), url, ref, commit)
+            direct = self._direct(folder, url, commit)
+        found = []
+        for path, (address, inner) in sorted(direct.items()):
+            found.append(Submodule(f"{prefix}{path}", address, inner))
+        if not direct:
+            return []
+        with concurrent.futures.ThreadPoolExecutor(len(direct)) as pool:
+            below = [
+                pool.submit(self._submodules, address, "", inner, f"{prefix}{path}/", depth + 1)
+                for path, (address, inner) in sorted(direct.items())
+            ]
+            for (path, _), future in zip(sorted(direct.items()), below, strict=True):
+                try:
+                    found += future.result()
+                except LockError as error:
+                    problem = error.problems[0]
+                    raise LockError(f"submodule {prefix}{path}: {problem.message}", hint=problem.hint) from None
+        return found
+
+    def _fetch(self, folder: Path, url: str, ref: str, commit: str) -> None:
+        """The trees of one commit, without its history and files."""
+        at = ["-C", str(folder)]
+        self._git(["init", "-q", "--bare", str(folder)])
+        self._git([*at, "remote", "add", "--", "origin", url])
+        self._git([*at, "config", "remote.origin.promisor", "true"])
+        options = ["-q", "--depth=1", "--no-tags", "--filter=blob:none", "origin"]
+        try:
+            self._git([*at, "fetch", *options, commit])
+            return
+        except LockError as error:
+            if _PASSING.search(error.problems[0].message):
+                raise
+        # Some servers hand out only what a ref names.
+        wanted = [ref] if ref and not COMMIT.fullmatch(ref) else ["+refs/heads/*:refs/heads/*"]
+        try:
+            depth = (
+                options if ref and not COMMIT.fullmatch(ref) else ["-q", "--no-tags", "--filter=blob:none", "origin"]
+            )
+            self._git([*at, "fetch", *depth, *wanted])
+            self._git([*at, "cat-file", "-e", f"{commit}^{{tree}}"])
+        except LockError as error:
+            if _PASSING.search(error.problems[0].message):
+                raise
+            raise LockError(
+                f"the server does not have the commit {commit} (any more)", hint="was its branch force-pushed?"
+            ) from None
+
+    def _direct(self, folder: str, url: str, commit: str) -> dict[str, tuple[str, str]]:
+        """path -> (address, commit) of the submodules that the commit itself has."""
+        at = ["-C", folder]
+        tree = self._git([*at, "ls-tree", "-r", "-z", "--full-tree", commit]).decode("utf-8", "surrogateescape")
+        links = {}
+        for entry in filter(None, tree.split("\0")):
+            head, _, path = entry.partition("\t")
+            if head.startswith("160000 "):
+                links[path] = head.split()[2]
+        if not links:
+            return {}
+        config = Path(folder, "gitmodules")
+        try:
+            config.write_bytes(self._git([*at, "show", f"{commit}:.gitmodules"]))
+        except LockError:
+            raise LockError("it has submodules, but no .gitmodules that says where they come from") from None
+        listed = self._git(["config", "-z", "-f", str(config), "--get-regexp", r"^submodule\..*\.(path|url)$"])
+        by_name: dict[str, dict[str, str]] = {}
+        for entry in filter(None, listed.decode("utf-8", "surrogateescape").split("\0")):
+            name, _, value = entry.partition("\n")
+            section, _, field = name.rpartition(".")
+            by_name.setdefault(section, {})[field] = value
+        addresses = {fields.get("path", ""): fields.get("url", "") for fields in by_name.values()}
+        missing = sorted(path for path in links if not addresses.get(path))
+        if missing:
+            raise LockError(f"its .gitmodules does not say where the submodule {missing[0]} comes from")
+        return {path: (absolute(url, addresses[path]), inner) for path, inner in links.items()}
+
+    def _git(self, words: Sequence[str]) -> bytes:
+        """Run git; what may pass is tried again. Addresses with passwords are kept out of what is said."""
+        trouble = ""
+        for attempt in range(3):
+            if attempt:
+                self._say(f"git: {trouble}; trying again in {self._pause * 2**attempt:.0f} s")
+                time.sleep(self._pause * 2**attempt)
+            try:
+                done = process.run(["git", *words], env=_ENVIRONMENT, timeout=self._timeout, check=False)
+            except process.ProcessTimeout:
+                trouble = f"the server did not answer within {self._timeout:g} s"
+                continue
+            except EngineError as error:
+                raise LockError(error.problems[0].message, hint="install git") from None
+            if done.code == 0:
+                return done.stdout
+            trouble = _sentence(done.stderr.decode(errors="replace"))
+            if not _PASSING.search(trouble):
+                break
+        raise LockError(trouble, hint=_hint(trouble))
+
+
+def absolute(base: str, address: str) -> str:
+    """A submodule's address; one that begins with ./ or ../ counts from that of the repository it is in."""
+    if not address.startswith(("./", "../")):
+        return address
+    if "://" in base:
+        parts = urlsplit(base)
+        return urlunsplit(parts._replace(path=posixpath.normpath(posixpath.join(parts.path.rstrip("/"), address))))
+    host, colon, path = base.partition(":")
+    if colon and "/" not in host:
+        return f"{host}:{posixpath.normpath(posixpath.join(path.rstrip('/'), address))}"
+    return posixpath.normpath(posixpath.join(base.rstrip("/"), address))
+
+
+def _sentence(stderr: str) -> str:
+    """Git's own reason: its last fatal or error line."""
+    lines = [line.strip() for line in shown(stderr).splitlines() if line.strip()]
+    reasons = [line for line in lines if line.startswith(("fatal:", "error:", "ERROR:", "remote:"))]
+    told = [line for line in reasons if "Could not read from remote" not in line] or lines or ["git failed"]
+    return re.sub(r"^(fatal|error|ERROR|remote): ", "", told[-1])[:300]
+
+
+def _hint(trouble: str) -> str:
+    lowered = trouble.lower()
+    if "could not read username" in lowered or "authentication" in lowered or "403" in lowered or "401" in lowered:
+        return "the repository is private, or its address is wrong; git's own credential helpers are used"
+    if "not found" in lowered or "does not exist" in lowered or "404" in lowered:
+        return "is the address right?"
+    if "resolve host" in lowered:
+        return "is the network up, and its proxy right?"
+    return ""

@@ -1,0 +1,133 @@
+"""What a lock holds: every input of a project, resolved. Frozen values; ``file.py`` reads and writes them.
+
+Entries are kept by the question that was asked (an image's name, a repository and a ref), so a profile that asks
+something else finds no answer, and that is what "stale" means. What was resolved for one profile's Python and Debian
+packages carries ``asks``, a digest of everything that the answer depends on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from envgen.record import EMPTY
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from envgen.record import dataclass
+
+# How an answer came about: asked of the one who knows; of the local engine only; or taken from a public report.
+REGISTRY, LOCAL, REPORTED, GIT = "registry", "local", "reported", "git"
+
+FORMAT = 1  # of envgen.lock
+
+# Time stamps of a locked build: 2025-01-01. Any constant would do; zip files know no time before 1980.
+EPOCH = 1_735_689_600
+
+
+@dataclass(frozen=True)
+class ImageLock:
+    """A base image: the digest of its manifest or manifest list, and of each platform's manifest.
+
+    ``resolved: local`` = the engine's own image ID; it was made on that machine and no registry knows it.
+    """
+
+    name: str
+    digest: str
+    platforms: Mapping[str, str] = EMPTY
+    resolved: str = REGISTRY
+
+
+@dataclass(frozen=True)
+class Submodule:
+    path: str
+    url: str
+    commit: str
+
+
+@dataclass(frozen=True)
+class GitLock:
+    """A git ref: its commit (of a tag: what it points at), and all submodules at that commit."""
+
+    url: str
+    ref: str
+    commit: str
+    kind: str = "branch"  # tag, branch, commit or pull
+    submodules: tuple[Submodule, ...] = ()
+    resolved: str = GIT
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """A Python package at one version, and the SHA-256 of the files that fit the platform."""
+
+    name: str
+    version: str
+    hashes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PatchLock:
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class PythonLock:
+    """The Python packages of one profile on one platform, by step. ``open``: steps that could not be locked: why."""
+
+    asks: str
+    python: str
+    sets: Mapping[str, tuple[Pinned, ...]]
+    open: Mapping[str, str] = EMPTY
+
+
+@dataclass(frozen=True)
+class AptLock:
+    """The Debian packages that the steps of one profile bring on one platform, as name=version."""
+
+    asks: str
+    build: tuple[str, ...]
+    runtime: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A whole envgen.lock."""
+
+    images: Mapping[str, ImageLock] = EMPTY
+    git: Mapping[str, GitLock] = EMPTY  # by git_key
+    files: Mapping[str, str] = EMPTY  # address -> sha256
+    patches: Mapping[str, tuple[PatchLock, ...]] = EMPTY
+    python: Mapping[str, Mapping[str, PythonLock]] = EMPTY  # profile -> platform
+    apt: Mapping[str, Mapping[str, AptLock]] = EMPTY
+
+    @property
+    def reported(self) -> tuple[str, ...]:
+        """The entries that were taken from a report and never resolved."""
+        images = [image.name for image in self.images.values() if image.resolved == REPORTED]
+        return tuple(images + [f"{git.url} {git.ref}" for git in self.git.values() if git.resolved == REPORTED])
+
+
+@dataclass(frozen=True)
+class ProfileLock:
+    """What a lock says about one profile. Its digest is the label of the image."""
+
+    base: ImageLock | None
+    git: Mapping[str, GitLock]  # source -> its commit
+    files: Mapping[str, str]
+    patches: Mapping[str, tuple[PatchLock, ...]]
+    python: Mapping[str, PythonLock]  # platform -> packages
+    apt: Mapping[str, AptLock]
+
+    @property
+    def digest(self) -> str:
+        """Changes when anything that is locked for this profile changes."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()
+
+
+def git_key(url: str, ref: str) -> str:
+    """Under which a git ref stands in the lock."""
+    return f"{url} {ref}"

@@ -1,0 +1,298 @@
+"""Resolve what has no answer yet, all at the same time; the rest of the old lock stays as it is."""
+
+from __future__ import annotations
+
+import functools
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from envgen.engine.base import Engine
+from envgen.errors import EngineError, EnvgenError, LockError, Problem
+from envgen.lock import ask, inside
+from envgen.lock.credentials import Credentials
+from envgen.lock.gitrefs import Git
+from envgen.lock.model import LOCAL, REPORTED, AptLock, GitLock, ImageLock, Lock, PatchLock, PythonLock, git_key
+from envgen.lock.registry import resolve_image
+from envgen.lock.upgrade import Upgrade, keep
+from envgen.lock.web import Web
+from envgen.profile.model import Profile
+
+Say = Callable[[str], None]
+Patches = Mapping[str, tuple[PatchLock, ...]]
+
+
+@dataclass
+class Outcome:
+    """The new lock; what could not be resolved; and what the user should know besides."""
+
+    lock: Lock
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Who is asked. ``engine`` raises EngineError where there is none."""
+
+    engine: Callable[[], Engine]
+    web: Web
+    credentials: Credentials
+    git: Git
+    say: Say
+    ca: str = ""
+    offline: bool = False
+
+
+def resolve(
+    profiles: Sequence[Profile], every: Sequence[Profile], old: Lock, patches: Patches, upgrade: Upgrade, tools: Tools
+) -> Outcome:
+    """The lock of ``every`` profile, with ``profiles`` brought up to date. Never raises for an input: see problems."""
+    out = Outcome(old)
+    engine = _engine(tools, out)
+    images, git = _start(profiles, old, upgrade, tools, engine)
+    found_images = {name: _image(name, old, job, out) for name, job in images.items()}
+    images_now = {name: image for name, image in {**old.images, **found_images}.items() if image}
+    partial = Lock(images_now, old.git, old.files, old.patches, old.python, old.apt)
+    python, apt = _packages(profiles, partial, upgrade, tools, engine, out)
+    found_git = {key: _git(key, old, job, out) for key, job in git.items()}
+    files = {e.url: e.sha256 for p in profiles for e in p.tiktoken.encodings.values()}
+    mine = {folder: patches[folder] for p in profiles for folder in ask.patched(p).values() if folder in patches}
+    out.lock = _pruned(
+        Lock(
+            images=images_now,
+            git={key: value for key, value in {**old.git, **found_git}.items() if value},
+            files={**old.files, **files},
+            patches={**old.patches, **mine},
+            python={**old.python, **python},
+            apt={**old.apt, **apt},
+        ),
+        every,
+    )
+    return out
+
+
+# --- images and git, each in a thread ---------------------------------------------------------------------------------
+
+
+class _Job:
+    """A question in a thread of its own. A daemon thread: Ctrl-C need not wait for a server that says nothing."""
+
+    def __init__(self, name: str, function: Callable[[], Any], say: Say) -> None:
+        self._answer: queue.SimpleQueue[tuple[Any, LockError | None]] = queue.SimpleQueue()
+
+        def work() -> None:
+            started = time.monotonic()
+            try:
+                found = function()
+                say(f"{name}: {_told(found)} ({time.monotonic() - started:.1f} s)")
+                self._answer.put((found, None))
+            except EnvgenError as error:
+                failed = LockError(str(error))
+                failed.problems = error.problems
+                self._answer.put((None, failed))
+            except Exception as error:
+                self._answer.put((None, LockError(f"{name}: {type(error).__name__}: {error}")))
+
+        threading.Thread(target=work, daemon=True).start()
+
+    def result(self) -> tuple[Any, LockError | None]:
+        return self._answer.get()
+
+
+def _told(found: Any) -> str:
+    if isinstance(found, ImageLock):
+        return found.digest[:19] + (", which only this machine's engine knows" if found.resolved == LOCAL else "")
+    if isinstance(found, GitLock):
+        more = f" and {len(found.submodules)} submodules" if found.submodules else ""
+        return f"{found.kind} is {found.commit[:12]}{more}"
+    return "resolved"
+
+
+def _start(
+    profiles: Sequence[Profile], old: Lock, upgrade: Upgrade, tools: Tools, engine: Engine | None
+) -> tuple[dict[str, _Job], dict[str, _Job]]:
+    """Ask for all images and refs that have no answer, or whose answer shall move."""
+    images: dict[str, _Job] = {}
+    git: dict[str, _Job] = {}
+    for profile in profiles:
+        name = str(profile.base.image)
+        there = old.images.get(name)
+        if name not in images and (there is None or there.resolved == REPORTED or upgrade.wants("base", name)):
+            images[name] = _Job(name, functools.partial(_ask_image, profile, tools, engine), tools.say)
+        for source_name, source in profile.sources.items():
+            if not source.origin.git:
+                continue
+            url, ref = source.origin.git, source.origin.git_ref
+            key = git_key(url, ref)
+            known = old.git.get(key)
+            if key not in git and (known is None or known.resolved == REPORTED or upgrade.wants(source_name)):
+                wanted = any(
+                    s.submodules
+                    for p in profiles
+                    for s in p.sources.values()
+                    if s.origin.git == url and s.origin.git_ref == ref
+                )
+                question = functools.partial(_ask_git, tools, source_name, url, ref, wanted)
+                git[key] = _Job(f"{source_name} {ref}", question, tools.say)
+    return images, git
+
+
+def _ask_image(profile: Profile, tools: Tools, engine: Engine | None) -> ImageLock:
+    """An image that was made on this machine has no name elsewhere: a build takes it, so the lock names it."""
+    name = str(profile.base.image)
+    local = engine.image(name) if engine else None
+    if local and not local.repo_digests:
+        return ImageLock(name, local.id, {f"linux/{local.architecture}": local.id}, LOCAL)
+    _online(tools, name)
+    return resolve_image(profile.base.image, tools.web, tools.credentials)
+
+
+def _ask_git(tools: Tools, name: str, url: str, ref: str, submodules: bool) -> GitLock:
+    _online(tools, name)
+    return tools.git.resolve(url, ref, submodules)
+
+
+def _online(tools: Tools, name: str) -> None:
+    if tools.offline:
+        raise LockError(f"{name} would have to be asked for, and --offline forbids it")
+
+
+def _image(name: str, old: Lock, job: _Job, out: Outcome) -> ImageLock | None:
+    found, error = job.result()
+    image: ImageLock | None = found if error is None else _kept(name, old.images.get(name), error, out)
+    return image
+
+
+def _git(key: str, old: Lock, job: _Job, out: Outcome) -> GitLock | None:
+    found, error = job.result()
+    git: GitLock | None = found if error is None else _kept(ask.shown(key), old.git.get(key), error, out)
+    return git
+
+
+def _kept(name: str, there: Any, error: LockError, out: Outcome) -> Any:
+    """A reported entry stays what it is where nobody can be asked; anything else is a problem."""
+    if there is not None and there.resolved == REPORTED:
+        out.notes.append(f"{name} stays as it was reported: {error.problems[0].message}")
+        return there
+    out.problems += error.problems
+    return there
+
+
+def _engine(tools: Tools, out: Outcome) -> Engine | None:
+    try:
+        return tools.engine()
+    except EngineError as error:
+        out.notes.append(f"no engine: {error.problems[0].message}")
+        return None
+
+
+# --- packages, in the base image --------------------------------------------------------------------------------------
+
+
+def _packages(
+    profiles: Sequence[Profile], lock: Lock, upgrade: Upgrade, tools: Tools, engine: Engine | None, out: Outcome
+) -> tuple[dict[str, Mapping[str, PythonLock]], dict[str, Mapping[str, AptLock]]]:
+    """Per base image and interpreter one container, in this thread: it must be removed whatever happens."""
+    python: dict[str, Mapping[str, PythonLock]] = {}
+    apt: dict[str, Mapping[str, AptLock]] = {}
+    groups: dict[tuple[str, str], tuple[list[Profile], list[Profile]]] = {}
+    for profile in profiles:
+        mine = ask.locked(profile, lock)
+        if mine.base is None:
+            continue  # told already
+        platform = profile.base.platform.value if profile.base.platform else ""
+        wanted = groups.setdefault((str(profile.base.image), profile.base.python), ([], []))
+        here = platform or _platform(profile, engine)
+        if (here not in mine.python if here else not mine.python) or upgrade.wants_python(profile, lock):
+            wanted[0].append(profile)
+        if (here not in mine.apt if here else not mine.apt) or upgrade.wants("apt"):
+            wanted[1].append(profile)
+    for (name, _), (pythons, apts) in groups.items():
+        if not pythons and not apts:
+            continue
+        try:
+            answers = _ask_inside(lock.images[name], pythons, apts, lock, upgrade, tools, engine)
+        except EngineError as error:
+            out.problems += inside.explain(error).problems
+            continue
+        except LockError as error:
+            out.problems += error.problems
+            continue
+        _take(answers.python, answers.platform, lock.python, python, out)
+        _take(answers.apt, answers.platform, lock.apt, apt, out)
+        for profile in pythons:
+            found = python.get(profile.name, {}).get(answers.platform)
+            for step, reason in found.open.items() if found else ():
+                out.notes.append(f"{profile.name}: {step} is not locked: {reason}")
+    return python, apt
+
+
+def _platform(profile: Profile, engine: Engine | None) -> str:
+    image = engine.image(str(profile.base.image)) if engine else None
+    return f"linux/{image.architecture}" if image else ""
+
+
+def _ask_inside(
+    base: ImageLock,
+    pythons: list[Profile],
+    apts: list[Profile],
+    lock: Lock,
+    upgrade: Upgrade,
+    tools: Tools,
+    engine: Engine | None,
+) -> inside.Answers:
+    if engine is None:
+        raise LockError(f"the packages for {base.name} are resolved in that image, and no Docker Engine answers")
+    local = engine.image(base.name)
+    if local is None:
+        raise LockError(
+            f"the packages for {base.name} are resolved in that image, and the engine does not have it",
+            hint=f"docker pull {base.name}",
+        )
+    known = {local.id, *(text.rpartition("@")[2] for text in local.repo_digests)}
+    if not known.intersection((base.digest, *base.platforms.values())):
+        raise LockError(
+            f"the engine's {base.name} is another one than {base.digest[:19]}, which the lock names",
+            hint=f"docker pull {base.name}" if base.resolved != LOCAL else "`envgen lock --upgrade base`",
+        )
+    names = ", ".join(dict.fromkeys(p.name for p in (*pythons, *apts)))
+    _online(tools, f"the packages of {names}")
+    tools.say(f"packages of {names}: asking in {base.name}")
+    started = time.monotonic()
+    kept = {p.name: keep(lock.python.get(p.name, {}), upgrade, p) for p in pythons}
+    found = inside.resolve(engine, pythons, apts, base.digest, kept, tools.ca)
+    tools.say(f"packages of {names}: resolved ({time.monotonic() - started:.1f} s)")
+    return found
+
+
+def _take(
+    found: Mapping[str, Any], platform: str, before: Mapping[str, Mapping[str, Any]], into: dict[str, Any], out: Outcome
+) -> None:
+    for name, answer in found.items():
+        if isinstance(answer, LockError):
+            out.problems += answer.problems
+        else:
+            # Another platform's packages stay if they are an answer to the same question.
+            others = {p: v for p, v in before.get(name, {}).items() if p != platform and v.asks == answer.asks}
+            into[name] = {**others, platform: answer}
+
+
+def _pruned(lock: Lock, every: Sequence[Profile]) -> Lock:
+    """Without what no profile asks for any more."""
+    images = {str(p.base.image) for p in every}
+    git = {git_key(s.origin.git, s.origin.git_ref) for p in every for s in p.sources.values() if s.origin.git}
+    files = {e.url for p in every for e in p.tiktoken.encodings.values()}
+    folders = {folder for p in every for folder in ask.patched(p).values()}
+    names = {p.name for p in every}
+    return Lock(
+        images={k: v for k, v in lock.images.items() if k in images},
+        git={k: v for k, v in lock.git.items() if k in git},
+        files={k: v for k, v in lock.files.items() if k in files},
+        patches={k: v for k, v in lock.patches.items() if k in folders},
+        python={k: v for k, v in lock.python.items() if k in names},
+        apt={k: v for k, v in lock.apt.items() if k in names},
+    )
