@@ -231,3 +231,13 @@ def _prefetch(bare: Sources, target: Target, versions: Sequence[str]) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(fetch, versions))
+
+
+def _add_commands() -> None:
+    from envgen.cli import patch_edit
+
+    for made in (patch_edit.new, patch_edit.refresh, patch_edit.apply, patch_edit.drop):
+        command.add_command(made)
+
+
+_add_commands()

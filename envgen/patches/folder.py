@@ -1,0 +1,105 @@
+"""The folder of a series on disk: a new patch, a changed one, one less."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from envgen.errors import Place, Problem, ProjectError, RefusedError, UsageError
+from envgen.patches.series import make_patch
+
+_NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+
+
+def series_file(root: Path, folder: str) -> Path:
+    """The path of a series. A folder that leads out of the project is refused."""
+    path = (root / folder).resolve()
+    if not path.is_relative_to(root.resolve()):
+        raise RefusedError(f"{folder} leads out of the project")
+    return root / folder / "series"
+
+
+def entries(text: str) -> list[str]:
+    """The names in a series, in order."""
+    return [entry for line in text.splitlines() if (entry := line.split("#", 1)[0].strip())]
+
+
+def next_name(names: list[str], title: str) -> str:
+    """``0004-title.patch``: one more than the highest number there is."""
+    if not _NAME.fullmatch(title):
+        hint = "small letters, digits and single dashes, as in: faster-moe"
+        raise UsageError(f"{title!r} is no name for a patch", hint=hint)
+    numbers = [int(name[:4]) for name in names if name[:4].isdigit()]
+    return f"{max(numbers, default=0) + 1:04d}-{title}.patch"
+
+
+def add(root: Path, folder: str, title: str, head: str, diff: bytes) -> str:
+    """Write a new patch and name it last in the series. Returns its path."""
+    file = series_file(root, folder)
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    name = next_name([*entries(text), *(path.name for path in file.parent.glob("*.patch"))], title)
+    path = f"{folder}/{name}"
+    content = head.encode() + b"\n" + diff
+    make_patch(name, path, content, Place(path))  # refuses what no patch may do, before anything is written
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write(root / path, content)
+    write(file, (text + ("\n" if text and not text.endswith("\n") else "") + f"{name}\n").encode())
+    return path
+
+
+def remove(root: Path, folder: str, wanted: str) -> str:
+    """Take a patch out of the series and delete it. Returns its path."""
+    file = series_file(root, folder)
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    name = choose(entries("".join(lines)), wanted)
+    kept = [line for line in lines if line.split("#", 1)[0].strip() != name]
+    write(file, "".join(kept).encode())
+    (file.parent / name).unlink(missing_ok=True)
+    return f"{folder}/{name}"
+
+
+def choose(names: list[str], wanted: str) -> str:
+    """A patch by its name, with or without ``.patch``, or by its number."""
+    found = [name for name in names if wanted in (name, name.removesuffix(".patch"), name[:4])]
+    if len(found) != 1:
+        hint = "there is " + (", ".join(names) or "none")
+        raise UsageError(f"no patch {wanted!r} in the series" if not found else f"{wanted!r} names several", hint=hint)
+    return found[0]
+
+
+def set_field(head: bytes, name: str, value: str) -> bytes:
+    """The head of a patch with one field changed, or added at its end."""
+    lines = head.decode("utf-8", "surrogateescape").rstrip("\n").split("\n")
+    kept: list[str] = []
+    at, inside = len(lines), False
+    for line in lines:
+        inside = line.lower().startswith(f"{name.lower()}:") or (inside and line.startswith((" ", "\t")))
+        if inside:
+            at = min(at, len(kept))
+        else:
+            kept.append(line)
+    kept.insert(at, f"{name}: {value}")
+    return ("\n".join(line for line in kept if line or len(kept) > 1) + "\n\n").encode("utf-8", "surrogateescape")
+
+
+def rewrite(root: Path, path: str, content: bytes) -> None:
+    """Replace a patch by another that passes the same inspection."""
+    try:
+        make_patch(Path(path).name, path, content, Place(path))
+    except ProjectError as error:
+        raise ProjectError([Problem(f"would not be a patch: {p.message}", p.place) for p in error.problems]) from None
+    write(root / path, content)
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".envgen-")
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(content)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
