@@ -708,8 +708,9 @@ LABEL dev.envgen.project="mxfp4" \
       dev.envgen.lock="" \
       org.opencontainers.image.title="mxfp4 prod" \
       org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
+      dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch" \
       org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-      dev.envgen.render="c7b7a27db0e7766856f472b402f985fe61fa61d6f45eaabb2a9ae47b6f28f062"
+      dev.envgen.render="fe4f9ffaf79283949dcb6f08a547e670343beb549478924ea3bb9afa08a3b118"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

@@ -72,7 +72,7 @@ def plan(profile: Profile, lock: Lock | None = None, patches: Mapping[str, Serie
         folders=(profile.working_dir.path,),
         working_dir=profile.working_dir.path,
         image_env=tuple(image_env(profile)),
-        labels=_labels(profile),
+        labels=_labels(profile, series),
         entrypoint=(ENTRYPOINT,),
         command=("bash",),
     )
@@ -201,7 +201,7 @@ def _encoding(name: str, encoding: Encoding) -> EncodingFile:
     return EncodingFile(local, (f"/encodings/{name}.tiktoken", encoding.sha256, *places))
 
 
-def _labels(profile: Profile) -> tuple[Pair, ...]:
+def _labels(profile: Profile, series: Mapping[str, Series]) -> tuple[Pair, ...]:
     """Identity, without the render digest, which is a digest of everything else."""
     pairs = [
         Pair("dev.envgen.project", profile.project),
@@ -210,6 +210,9 @@ def _labels(profile: Profile) -> tuple[Pair, ...]:
         Pair("org.opencontainers.image.title", f"{profile.project} {profile.name}"),
         Pair("org.opencontainers.image.base.name", str(profile.base.image)),
     ]
+    names = [f"{found.folder}/{patch.name}" for found in series.values() for patch in found.patches]
+    if names:  # the manifest: which patches are in, in order
+        pairs.append(Pair("dev.envgen.patches", " ".join(name.removeprefix("patches/") for name in names)))
     if profile.description:
         pairs.append(Pair("org.opencontainers.image.description", profile.description))
     return tuple(pairs)
