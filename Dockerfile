@@ -701,7 +701,6 @@ ENV CUDA_HOME="/usr/local/cuda" \
     NVCC_THREADS="4" \
     SSL_CERT_FILE="/etc/ssl/certs/ca-certificates.crt" \
     REQUESTS_CA_BUNDLE="/etc/ssl/certs/ca-certificates.crt" \
-    TRITON_PTXAS_PATH="/usr/local/cuda/bin/ptxas" \
     TIKTOKEN_ENCODINGS_BASE="/workspace/tiktoken_encodings"
 LABEL dev.envgen.project="mxfp4" \
       dev.envgen.profile="prod" \
@@ -710,7 +709,7 @@ LABEL dev.envgen.project="mxfp4" \
       org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
       dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch" \
       org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-      dev.envgen.render="fe4f9ffaf79283949dcb6f08a547e670343beb549478924ea3bb9afa08a3b118"
+      dev.envgen.render="8557e2870efcc52911e445c122528b4aacbea36c1c3e3d36a0a0256f19719c6d"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

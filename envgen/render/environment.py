@@ -47,9 +47,6 @@ def image_env(profile: Profile) -> list[Pair]:
     pairs = cuda_env(profile)
     # The base image's bundle, to which the entry point adds a company's CA: `docker exec` sees it too.
     pairs += [Pair("SSL_CERT_FILE", CA_BUNDLE), Pair("REQUESTS_CA_BUNDLE", CA_BUNDLE)]
-    if profile.gpu is not GpuMode.NONE:
-        # The ptxas that Triton brings may not know the newest architectures (triton#8539); CUDA's own does.
-        pairs.append(Pair("TRITON_PTXAS_PATH", f"{profile.cuda.home}/bin/ptxas"))
     if profile.tiktoken.encodings:
         pairs.append(Pair("TIKTOKEN_ENCODINGS_BASE", profile.tiktoken.directory.path))
     if profile.python_path:
@@ -60,6 +57,9 @@ def image_env(profile: Profile) -> list[Pair]:
 def service_env(profile: Profile) -> dict[str, str]:
     """The variables that follow from the profile but concern running containers only (MAX_JOBS aside)."""
     env = {}
+    if profile.gpu is not GpuMode.NONE:
+        # The ptxas that Triton brings may not know the newest architectures (triton#8539); CUDA's own does.
+        env["TRITON_PTXAS_PATH"] = f"{profile.cuda.home}/bin/ptxas"
     for name, cache in profile.caches.items():
         env.update({key: cache.path.path + below for key, below in CACHE_VARIABLES.get(name, {}).items()})
     flashinfer = profile.caches.get("flashinfer")
