@@ -71,7 +71,7 @@ def choose(names: list[str], wanted: str) -> str:
 
 def set_field(head: bytes, name: str, value: str) -> bytes:
     """The head of a patch with one field changed, or added at its end."""
-    lines = head.decode("utf-8", "surrogateescape").rstrip("\n").split("\n")
+    lines = head.decode("utf-8", "surrogateescape").rstrip("\n").splitlines()
     kept: list[str] = []
     at, inside = len(lines), False
     for line in lines:
@@ -81,7 +81,7 @@ def set_field(head: bytes, name: str, value: str) -> bytes:
         else:
             kept.append(line)
     kept.insert(at, f"{name}: {value}")
-    return ("\n".join(line for line in kept if line or len(kept) > 1) + "\n\n").encode("utf-8", "surrogateescape")
+    return ("\n".join(kept) + "\n\n").encode("utf-8", "surrogateescape")
 
 
 def rewrite(root: Path, path: str, content: bytes) -> None:

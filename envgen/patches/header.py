@@ -81,10 +81,10 @@ def in_range(applies_to: str, version: str) -> bool:
     if not applies_to or not version:
         return True
     from packaging.specifiers import SpecifierSet
-    from packaging.version import InvalidVersion
+    from packaging.version import InvalidVersion, Version
 
     try:
-        return SpecifierSet(applies_to).contains(version, prereleases=True)
+        return SpecifierSet(applies_to).contains(Version(version), prereleases=True)
     except InvalidVersion:
         return True
 

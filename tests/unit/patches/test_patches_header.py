@@ -1,0 +1,133 @@
+"""The head of a patch, version ranges, and the folder of a series."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envgen.errors import ProjectError, UsageError
+from envgen.patches import folder
+from envgen.patches.header import head_of, in_range, read_header, version_of_ref
+from envgen.patches.series import load_series, version_of
+from envgen.profile.model import Origin
+from envgen.profile.values import Pin
+
+HEAD = """\
+Description: One line
+ and more
+ .
+ after a gap
+Origin: envgen
+Applies-To: >=0.13.0,
+ <0.17
+
+"""
+DIFF = "--- a/vllm/a.py\n+++ b/vllm/a.py\n@@ -1,1 +1,1 @@\n-old\n+new\n"
+ROOT = Path(__file__).parents[3]
+
+
+def test_fields_and_their_lines() -> None:
+    found = read_header((HEAD + DIFF).encode(), "p")
+    assert found.title == "One line"
+    assert found.get("description") == "One line\nand more\n\nafter a gap"
+    assert found.applies_to == ">=0.13.0, <0.17"
+    assert head_of((HEAD + DIFF).encode()).decode() == HEAD
+    assert read_header(DIFF.encode(), "p").applies_to == ""
+
+
+@pytest.mark.parametrize(
+    ("spec", "version", "inside"),
+    [
+        (">=0.13.0, <0.17", "0.16.1", True),
+        (">=0.13.0, <0.17", "0.17.0", False),
+        (">=0.5.3, <0.6.1", "0.6.0rc2", True),
+        ("==0.6.18.post1", "0.6.18.post1", True),
+        ("", "0.1", True),
+        (">=9", "", True),  # a branch: nobody can say
+        (">=9", "main", True),
+    ],
+)
+def test_ranges(spec: str, version: str, inside: bool) -> None:
+    assert in_range(spec, version) is inside
+
+
+@pytest.mark.parametrize(
+    ("ref", "version"),
+    [
+        ("v0.14.0", "0.14.0"),
+        ("refs/tags/v0.6.18.post1", "0.6.18.post1"),
+        ("0.7.0rc1", "0.7.0rc1"),
+        ("main", ""),
+        ("v1", ""),
+        ("b17039bccc17b94a2ea107272ad7bc93508708df", ""),
+        ("release-0.14.0", ""),
+    ],
+)
+def test_versions_of_refs(ref: str, version: str) -> None:
+    assert version_of_ref(ref) == version
+    assert version_of(Origin(git="https://example.org/x.git", ref=ref)) == version
+
+
+def test_versions_of_other_origins() -> None:
+    assert version_of(Origin(pypi=Pin("vllm", "0.14.0"))) == "0.14.0"
+    assert version_of(Origin(wheel=Pin("vllm", "0.14.0"))) == "0.14.0"
+    assert version_of(Origin(git="https://example.org/x.git", pull=7)) == ""
+
+
+@pytest.mark.parametrize("name", ["vllm", "flashinfer"])
+def test_the_shipped_patches_say_what_they_are(name: str) -> None:
+    series = load_series(ROOT, name)
+    assert series.patches
+    for patch in series.patches:
+        assert patch.is_python_only(name)
+        assert len(patch.header.title) < 100
+        for field in (
+            "Description",
+            "Origin",
+            "Forwarded",
+            "Upstream-Status",
+            "Applies-To",
+            "Verified",
+            "Not-Verified",
+        ):
+            assert patch.header.get(field), f"{patch.path} has no {field}"
+
+
+def test_patches_for_other_versions_are_left_out() -> None:
+    series = load_series(ROOT, "vllm")
+    assert [patch.name[:4] for patch in series.for_version("0.13.0").patches] == ["0001", "0003"]
+    assert series.for_version("0.20.2").patches == ()
+    assert series.for_version("").patches == series.patches
+
+
+def test_add_choose_and_remove(tmp_path: Path) -> None:
+    assert folder.add(tmp_path, "patches/x", "first", HEAD, DIFF.encode()) == "patches/x/0001-first.patch"
+    (tmp_path / "patches/x/series").write_text("# why\n0001-first.patch  # because")  # no newline at the end
+    assert folder.add(tmp_path, "patches/x", "second", HEAD, DIFF.encode()) == "patches/x/0002-second.patch"
+    assert (tmp_path / "patches/x/series").read_text() == "# why\n0001-first.patch  # because\n0002-second.patch\n"
+    assert folder.remove(tmp_path, "patches/x", "0001") == "patches/x/0001-first.patch"
+    assert (tmp_path / "patches/x/series").read_text() == "# why\n0002-second.patch\n"
+    assert sorted(path.name for path in (tmp_path / "patches/x").iterdir()) == ["0002-second.patch", "series"]
+    with pytest.raises(UsageError, match="no patch '0001'"):
+        folder.remove(tmp_path, "patches/x", "0001")
+
+
+@pytest.mark.parametrize("title", ["", "Up", "a b", "../x", "a--b", "-a", "a.patch"])
+def test_names_that_are_refused(tmp_path: Path, title: str) -> None:
+    with pytest.raises(UsageError, match="no name for a patch"):
+        folder.add(tmp_path, "patches/x", title, HEAD, DIFF.encode())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_diff_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ProjectError, match="binary"):
+        folder.add(tmp_path, "patches/x", "bin", HEAD, b"diff --git a/x b/x\nBinary files a/x and b/x differ\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_field_is_changed_with_all_its_lines() -> None:
+    changed = folder.set_field(HEAD.encode(), "Applies-To", "==1.0").decode()
+    assert changed == HEAD.replace(">=0.13.0,\n <0.17", "==1.0")
+    assert folder.set_field(b"Description: x\n\n", "Applies-To", "==1.0") == b"Description: x\nApplies-To: ==1.0\n\n"
+    assert folder.set_field(b"", "Applies-To", "==1.0") == b"Applies-To: ==1.0\n\n"
