@@ -1,0 +1,293 @@
+"""Patches and checkouts with real files: applied, taken back, made, carried over, retired; and nothing half-done."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from patch_sources import TOP, checkout, files, project, tree_hash
+from projects import Project
+
+from envgen.engine.git import git
+from envgen.errors import EnvgenError, Place
+from envgen.patches.checkout import MANIFEST, Checkout
+from envgen.patches.rehearse import rehearse
+from envgen.patches.series import Series, load_series, make_patch
+
+LOADER = "vllm/model_executor/model_loader/weight_utils.py"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return checkout(tmp_path / "vllm", "vllm", "0.14.0")
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Project:
+    (tmp_path / "project").mkdir()
+    return project(tmp_path / "project")
+
+
+def refs(folder: Path) -> str:
+    """All branches, tags, HEAD, the stash and the index of a checkout."""
+    return git(["for-each-ref"], cwd=folder).text + git(["ls-files", "--stage"], cwd=folder).text
+
+
+def test_apply_and_take_back(made: Project, source: Path) -> None:
+    before, names = tree_hash(source), refs(source)
+    found = made.envgen("patch", "apply", "vllm", "--checkout", str(source), "--json")
+    assert [patch["name"][:4] for patch in found.json["applied"]] == ["0001", "0002", "0003"]
+    assert "get_world_group().device" in (source / LOADER).read_text()
+    manifest = json.loads((source / ".git" / MANIFEST).read_text())
+    assert [patch["name"] for patch in manifest["patches"]] == [p["name"] for p in found.json["applied"]]
+    assert not [path for path in source.rglob("*") if path.suffix in (".rej", ".orig")]
+    assert refs(source) == names
+    assert "already" in made.envgen("patch", "apply", "vllm", "--checkout", str(source), code=6).err
+    made.envgen("patch", "apply", "vllm", "--reverse", "--checkout", str(source))
+    assert tree_hash(source) == before
+    assert not (source / ".git" / MANIFEST).exists()
+    assert refs(source) == names
+
+
+def test_only_a_clean_checkout_is_changed(made: Project, source: Path) -> None:
+    (source / LOADER).write_text("mine\n")
+    before = tree_hash(source)
+    found = made.envgen("patch", "apply", "vllm", "--checkout", str(source), code=6)
+    assert f"has changes of yours: {LOADER}" in found.err
+    assert tree_hash(source) == before
+
+
+def test_only_what_the_patches_left_is_taken_back(made: Project, source: Path) -> None:
+    made.envgen("patch", "apply", "vllm", "--checkout", str(source))
+    (source / LOADER).write_text((source / LOADER).read_text() + "# mine\n")
+    before = tree_hash(source)
+    found = made.envgen("patch", "apply", "vllm", "--reverse", "--checkout", str(source), code=6)
+    assert f"changed since: {LOADER}" in found.err
+    assert tree_hash(source) == before
+
+
+def test_a_series_that_does_not_fit_changes_nothing(made: Project, tmp_path: Path) -> None:
+    other = checkout(tmp_path / "other", "vllm", "0.20.2")
+    patch = next((made.root / "patches/vllm").glob("0003-*"))
+    patch.write_text(patch.read_text().replace("<0.17", "<1"))
+    before = tree_hash(other)
+    found = made.envgen("patch", "apply", "vllm", "--checkout", str(other), code=6)
+    assert "BAD 0003-fastsafetensors-own-device.patch: conflict" in found.err
+    assert tree_hash(other) == before
+
+
+def test_patches_for_other_versions_are_skipped(made: Project, tmp_path: Path) -> None:
+    other = checkout(tmp_path / "other", "vllm", "0.13.0")
+    found = made.envgen("patch", "apply", "vllm", "--checkout", str(other), "--json").json
+    assert [patch["name"][:4] for patch in found["applied"]] == ["0001", "0003"]
+
+
+def test_a_new_patch_from_a_checkout(made: Project, source: Path) -> None:
+    made.envgen("patch", "apply", "vllm", "--checkout", str(source))
+    applied = tree_hash(source)
+    assert "nothing is changed" in made.envgen("patch", "new", "x", "vllm", "--checkout", str(source), code=2).err
+    (source / LOADER).write_text((source / LOADER).read_text() + "\n\nOURS = True\n")
+    (source / "vllm/ours.py").write_text("x = 1\n")
+    before = tree_hash(source)
+    path = made.envgen("patch", "new", "our-loader", "vllm", "--checkout", str(source), "-m", "Ours").out.strip()
+    assert path == "patches/vllm/0004-our-loader.patch"
+    assert tree_hash(source) == before
+    text = (made.root / path).read_text()
+    assert text.startswith("Description: Ours\n")
+    assert "Applies-To: ==0.14.0\n" in text
+    assert "get_world_group().device" not in "".join(line for line in text.splitlines(True) if line.startswith("+"))
+    assert "4 patches" in made.envgen("patch", "check", "vllm", "--release", "0.14.0", "--release", "0.13.0").out
+    assert applied != before
+    # From a clean checkout the four give what is in this one.
+    git(["checkout", "-q", "."], cwd=source)
+    (source / "vllm/ours.py").unlink()
+    made.envgen("patch", "apply", "vllm", "--checkout", str(source))
+    assert tree_hash(source).splitlines()[:-4] == before.splitlines()[:-4]
+
+
+def test_a_binary_change_makes_no_patch(made: Project, source: Path) -> None:
+    (source / "vllm/blob").write_bytes(bytes(range(256)))
+    found = made.envgen("patch", "new", "blob", "vllm", "--checkout", str(source), code=2)
+    assert "changes a binary file" in found.err
+    assert not list((made.root / "patches/vllm").glob("0004*"))
+
+
+def test_refresh_carries_a_series_over(made: Project) -> None:
+    folder = made.root / "patches/vllm"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    words = ["patch", "refresh", "vllm", "--release", "0.16.0", "--applies-to", ">=0.16.0, <0.17"]
+    made.envgen(*words, "--dry-run")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    made.envgen(*words)
+    out = made.envgen("patch", "check", "vllm", "--release", "0.16.0").out
+    assert out.count(": applies\n") == 3
+    head = next(folder.glob("0001*")).read_text().partition("diff --git")[0]
+    assert head == before[next(folder.glob("0001*")).name].decode().partition("diff --git")[0].replace(
+        ">=0.13.0, <0.19", ">=0.16.0, <0.17"
+    )
+
+
+def test_refresh_shows_conflicts_and_writes_nothing(made: Project) -> None:
+    folder = made.root / "patches/vllm"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    found = made.envgen("patch", "refresh", "vllm", "--release", "0.20.2", code=1)
+    assert "<<<<<<< HEAD" in found.out
+    assert '        if is_torch_equal_or_newer("2.10.0"):' in found.out
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_refresh_names_what_is_merged(made: Project) -> None:
+    import difflib
+
+    name = "vllm/compilation/decorators.py"
+    sides = [files("vllm", v)[name].data.decode().splitlines(keepends=True) for v in ("0.14.0", "0.16.0")]
+    text = "Description: backport\n\n" + "".join(difflib.unified_diff(*sides, f"a/{name}", f"b/{name}"))
+    (made.root / "patches/vllm/0001-backport.patch").write_text(text)
+    (made.root / "patches/vllm/series").write_text("0001-backport.patch\n")
+    out = made.envgen("patch", "refresh", "vllm", "--release", "0.16.0").out
+    assert "0001-backport.patch: already in the new version" in out
+    assert "envgen patch drop 0001-backport.patch" in out
+    assert made.envgen("patch", "drop", "0001", "vllm").out == "deleted patches/vllm/0001-backport.patch\n"
+    assert not (made.root / "patches/vllm/0001-backport.patch").exists()
+
+
+def test_a_branch_of_a_git_server(made: Project, tmp_path: Path) -> None:
+    """A real git server on loopback: the commit is fetched without its files, then the files that are asked for."""
+    bare = tmp_path / "srv/vllm.git"
+    work = checkout(tmp_path / "work", "vllm", "0.14.0")
+    git(["clone", "-q", "--bare", str(work), str(bare)], cwd=tmp_path)
+    git(["config", "uploadpack.allowFilter", "true"], cwd=bare)
+    git(["config", "uploadpack.allowAnySHA1InWant", "true"], cwd=bare)
+    (bare / "git-daemon-export-ok").touch()
+    import socket
+    import time
+
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    server = subprocess.Popen(
+        ["git", "daemon", "--reuseaddr", f"--base-path={bare.parent}", "--listen=127.0.0.1", f"--port={port}"],
+        start_new_session=True,
+    )
+    try:
+        for _ in range(100):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.05)
+        text = (made.root / "envgen.yaml").read_text()
+        origin = f"git: git://127.0.0.1:{port}/vllm.git, ref: main"
+        (made.root / "envgen.yaml").write_text(text.replace("pypi: vllm==0.14.0", origin))
+        own = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+        out = made.envgen("patch", "check", "vllm", env=own).out
+        assert out.startswith(f"main of git://127.0.0.1:{port}/vllm.git")
+        assert out.count(": applies\n") == 3
+        found = made.envgen("patch", "check", "vllm", "--ref", "v0.14.0", "--json", env=own).json
+        assert found["rehearsals"][0]["version"] == "0.14.0"
+    finally:
+        server.terminate()
+        server.wait(10)
+    made.envgen("patch", "check", "vllm", "--ref", "v0.14.0", env=own)  # a tag that is known needs no server
+    assert "git fetch failed" in made.envgen("patch", "check", "vllm", "--ref", "main", env=own, code=2).err
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+HUNK = "@@ -1,1 +1,1 @@\n-# SPDX-License-Identifier: Apache-2.0\n+# other\n"
+BAD = {
+    "parent": "--- a/../x\n+++ b/../x\n" + HUNK,
+    "absolute": "--- a//etc/passwd\n+++ b//etc/passwd\n" + HUNK,
+    "git's own": "--- a/.git/config\n+++ b/.git/config\n" + HUNK,
+    "link": "diff --git a/vllm/l b/vllm/l\nnew file mode 120000\n--- /dev/null\n+++ b/vllm/l\n@@ -0,0 +1 @@\n+/etc\n",
+    "device": "diff --git a/vllm/d b/vllm/d\nnew file mode 020666\n",
+    "binary": "diff --git a/vllm/d b/vllm/d\nGIT binary patch\nliteral 0\nHcmV?d00001\n\n",
+    "windows": f"--- a/{LOADER}\n+++ b/{LOADER}\n{HUNK}".replace("\n", "\r\n"),
+    "empty": "",
+    "truncated": f"--- a/{LOADER}\n+++ b/{LOADER}\n@@ -1,9 +1,9 @@\n-# SPDX-License-Identifier: Apache-2.0\n",
+    "huge": "x" * (50 << 20),
+    "a link on the way": "--- a/vllm/out/passwd\n+++ b/vllm/out/passwd\n@@ -1,1 +1,1 @@\n-x\n+y\n",
+    "creates what is there": f"--- /dev/null\n+++ b/{LOADER}\n@@ -0,0 +1 @@\n+x = 1\n",
+    "deletes in part": f"--- a/{LOADER}\n+++ /dev/null\n{HUNK.replace('+1,1', '+0,0').rpartition('+#')[0]}",
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_patches_change_nothing(made: Project, source: Path, kind: str) -> None:
+    (source / "vllm/out").symlink_to("/etc")
+    git(["add", "-A"], cwd=source)
+    git(["commit", "-qm", "a link"], cwd=source)
+    folder = made.root / "patches/vllm"
+    (folder / "0004-bad.patch").write_text(BAD[kind], newline="")
+    (folder / "series").write_text("0001-mxfp4-sm12x-flashinfer-cutlass.patch\n0004-bad.patch\n")
+    before = tree_hash(source)
+    found = made.envgen("patch", "apply", "vllm", "--checkout", str(source), code=None)
+    assert found.code in (2, 6)
+    assert "0004-bad.patch" in found.err or "vllm/out/passwd" in found.err
+    assert tree_hash(source) == before
+
+
+@pytest.mark.parametrize(
+    ("series", "reason"),
+    [("gone.patch\n", "no patches/vllm/gone.patch"), ("../x.patch\n", "not a file name"), ("a\na\n", "a")],
+)
+def test_bad_series_change_nothing(made: Project, source: Path, series: str, reason: str) -> None:
+    (made.root / "patches/vllm/series").write_text(series)
+    before = tree_hash(source)
+    assert reason in made.envgen("patch", "apply", "vllm", "--checkout", str(source), code=2).err
+    assert tree_hash(source) == before
+
+
+TEXT = next((TOP / "patches/vllm").glob("0003-*")).read_text().partition("\n\n")[2]
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> str:
+    """A real patch with some of its lines dropped, doubled, swapped, cut or replaced."""
+    lines = TEXT.splitlines(keepends=True)
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(lines) - 1))
+        how = draw(st.sampled_from(["drop", "double", "cut", "context", "word", "path", "end"]))
+        if how == "drop":
+            del lines[at]
+        elif how == "double":
+            lines.insert(at, lines[at])
+        elif how == "cut":
+            lines[at] = lines[at][: draw(st.integers(0, 20))]
+        elif how == "context":
+            lines[at] = " " + lines[at][1:]
+        elif how == "word":
+            lines[at] = lines[at].replace("device", draw(st.text(max_size=5)))
+        elif how == "path":
+            lines[at] = lines[at].replace("vllm/", draw(st.sampled_from(["../", "/", ".git/", "vllm/../../"])))
+        else:
+            del lines[at:]
+        if not lines:
+            break
+    return "".join(lines)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkout(tmp_path_factory.mktemp("damaged") / "vllm", "vllm", "0.14.0")
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=damaged())
+def test_whatever_a_patch_is_the_tree_is_changed_wholly_or_not_at_all(shared: Path, text: str) -> None:
+    before = tree_hash(shared)
+    try:
+        patch = make_patch("p.patch", "p.patch", text.encode("utf-8", "surrogatepass"), Place("series"))
+        series = Series("patches/vllm", (*load_series(TOP, "vllm").patches[:1], patch))
+        there = Checkout(git, shared)
+        assert rehearse(git, there.bare(), series).ok
+        there.apply(series)
+    except (EnvgenError, AssertionError):
+        assert tree_hash(shared) == before
+    else:
+        assert tree_hash(shared) != before
+        Checkout(git, shared).reverse()
+        assert tree_hash(shared) == before
