@@ -1,0 +1,80 @@
+"""The production image: real vLLM 0.14.0 and FlashInfer 0.5.3 with all patches, installed as Python alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from patch_sources import files, project
+from projects import Project, docker
+
+from envgen.engine.base import Engine
+
+PATCHES = (
+    "flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch "
+    "vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch"
+)
+# Prints the digest of each file named on its command line, as it is installed; imports nothing.
+SEE = """\
+import hashlib, importlib.metadata as meta, importlib.util, json, os, sys
+found = {}
+for name in sys.argv[1:]:
+    package = name.split("/")[0]
+    top = os.path.dirname(os.path.dirname(importlib.util.find_spec(package).origin))
+    found[name] = hashlib.sha256(open(os.path.join(top, name), "rb").read()).hexdigest()
+found["versions"] = [meta.version("vllm"), meta.version("flashinfer-python")]
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def built(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    del engine
+    made = project(tmp_path_factory.mktemp("production"))
+    try:
+        found = made.envgen("build")
+        assert "1 patch fits flashinfer 0.5.3; 3 patches fit vllm 0.14.0" in found.err
+        yield made
+    finally:
+        made.envgen("down", "--volumes", code=None)
+        docker("image", "rm", "-f", f"{made.name}:prod", check=False)
+
+
+def test_the_patched_files_are_inside(built: Project) -> None:
+    import hashlib
+    import tempfile
+    from pathlib import Path
+
+    from envgen.engine.git import git
+    from envgen.patches.series import load_series
+    from envgen.patches.trees import put
+
+    expected = {}
+    for source, version in (("vllm", "0.14.0"), ("flashinfer", "0.5.3")):
+        with tempfile.TemporaryDirectory() as folder:
+            put(Path(folder), files(source, version))
+            series = load_series(built.root, source)
+            for patch in series.patches:
+                git(["apply", "-"], cwd=Path(folder), stdin=patch.content)
+                for name in patch.touches:
+                    expected[name] = hashlib.sha256(Path(folder, name).read_bytes()).hexdigest()
+    built.envgen("up", "serve")
+    found = json.loads(built.envgen("exec", "serve", "--", "python3", "-c", SEE, *expected).out)
+    assert found.pop("versions")[0].startswith("0.14.0")
+    assert found == expected
+    assert built.envgen("doctor", "--json", code=None).json is not None
+
+
+def test_the_label_names_the_patches(built: Project) -> None:
+    labels = json.loads(docker("image", "inspect", f"{built.name}:prod", "--format", "{{json .Config.Labels}}"))
+    assert labels["dev.envgen.patches"] == PATCHES
+
+
+def test_an_edited_python_patch_runs_only_what_comes_after_the_wheels(built: Project) -> None:
+    patch = next((built.root / "patches/vllm").glob("0003-*"))
+    patch.write_text(patch.read_text().replace("counts on one.", "counts on one host."))
+    found = built.envgen("build", "--json").json
+    run = [step["name"] for step in found["steps"] if not step["cached"]]
+    assert not [name for name in run if "build-wheel" in name or "fetch-sdist" in name]
+    assert [name for name in run if "patch-installed" in name]
