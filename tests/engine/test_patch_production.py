@@ -63,7 +63,7 @@ def test_the_patched_files_are_inside(built: Project) -> None:
     found = json.loads(built.envgen("exec", "serve", "--", "python3", "-c", SEE, *expected).out)
     assert found.pop("versions")[0].startswith("0.14.0")
     assert found == expected
-    assert built.envgen("doctor", "--json", code=None).json is not None
+    assert "4 patches in the image: flashinfer/0001-rewrite-build-ninja, vllm/0001-" in built.envgen("doctor").out
 
 
 def test_the_label_names_the_patches(built: Project) -> None:

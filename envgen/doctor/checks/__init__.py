@@ -17,6 +17,7 @@ CHECKS: tuple[Check, ...] = (
     FunctionCheck("image.exists", "the image", _IMAGE, image.exists),
     FunctionCheck("image.render", "image and profile agree", _IMAGE, image.rendered_from_profile, ("image",)),
     FunctionCheck("image.platform", "architecture", _IMAGE, image.platform, ("image",)),
+    FunctionCheck("image.patches", "patches", _IMAGE, image.patches, ("image",)),
     FunctionCheck("container.running", "a running container", _CONTAINER, container.running, ("engine",)),
     FunctionCheck("container.image", "container and image agree", _CONTAINER, container.current_image),
     FunctionCheck("container.env", "variables", _CONTAINER, container.variables),

@@ -7,6 +7,7 @@ from envgen.doctor.model import Context, Finding, error, info, ok, warning
 
 LABEL_RENDER = "dev.envgen.render"
 LABEL_PROFILE = "dev.envgen.profile"
+LABEL_PATCHES = "dev.envgen.patches"
 # As the engine names an architecture, against the ways that images and kernels spell it.
 SAME = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
@@ -52,3 +53,18 @@ def platform(context: Context) -> list[Finding]:
         cure = remedies.line(f"base: {{platform: linux/{own}}}")
         return [warning("the image is for another machine than this engine's", f"{arch}, emulated", own, cure)]
     return [ok(f"the image is for {arch}")]
+
+
+def patches(context: Context) -> list[Finding]:
+    """Which patches are in it, as its label lists them."""
+    assert context.image is not None
+    listed = context.image.labels.get(LABEL_PATCHES, "").split()
+    sources = context.profile.sources.values()
+    if listed:
+        names = ", ".join(name.removesuffix(".patch") for name in listed)
+        return [ok(f"{len(listed)} patch{'es' * (len(listed) != 1)} in the image: {names}", patches=listed)]
+    if any(source.patches and source.origin.kind != "checkout" for source in sources):
+        return [
+            info("no patch is in the image", "the profile names patches; `envgen patch list` says why none applies")
+        ]
+    return []

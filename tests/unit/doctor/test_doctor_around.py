@@ -99,6 +99,13 @@ def test_image(make: Make) -> None:
     assert severities(image.rendered_from_profile(make(image=replace(IMAGE, labels=foreign)))) == ["error"]
 
 
+def test_patches_are_listed(make: Make) -> None:
+    assert image.patches(make()) == []
+    labels = {**IMAGE.labels, image.LABEL_PATCHES: "vllm/0001-a.patch vllm/0002-b.patch"}
+    (found,) = image.patches(make(image=replace(IMAGE, labels=labels)))
+    assert found.title == "2 patches in the image: vllm/0001-a, vllm/0002-b"
+
+
 def test_platform(make: Make) -> None:
     assert severities(image.platform(make())) == ["ok"]
     assert severities(image.platform(make(image=replace(IMAGE, architecture="arm64")))) == ["error"]
