@@ -122,6 +122,7 @@ EOF
 COPY --chmod=0755 <<'EOF' /build/bootstrap
 #!/bin/sh
 # bootstrap PYTHON: puts uv into /opt/envgen/bin, outside of the site-packages of PYTHON, and remembers PYTHON there.
+# With a list at /run/envgen/locked.txt: exactly the uv that stands in it.
 set -eu
 
 python=$1
@@ -129,7 +130,9 @@ python=$1
   echo "bootstrap: $python of the base image has no pip; envgen needs it to install uv" >&2
   exit 1
 }
-"$python" -m pip install --no-input --quiet --no-deps --target /opt/envgen/uv uv
+set -- uv
+if [ -s /run/envgen/locked.txt ]; then set -- --require-hashes -r /run/envgen/locked.txt; fi
+"$python" -m pip install --no-input --quiet --no-deps --no-compile --target /opt/envgen/uv "$@"
 mkdir -p /opt/envgen/bin
 ln -s ../uv/bin/uv /opt/envgen/bin/uv
 ln -s "$("$python" -c 'import sys; print(sys.executable)')" /opt/envgen/bin/base-python
@@ -232,10 +235,25 @@ EOF
 COPY --chmod=0755 <<'EOF' /build/apt-install
 #!/bin/sh
 # apt-install PACKAGE[=VERSION]...: installs what is not there yet; when all of it is, apt is not even asked.
+# What follows --arch ARCH is for that architecture alone.
 set -eu
 
-wanted=
+wanted='' here=yes
 for package; do
+  case $package in
+    --arch)
+      here=
+      continue
+      ;;
+    amd64 | arm64)
+      if [ -z "$here" ]; then
+        here=no
+        [ "$package" != "$(dpkg --print-architecture)" ] || here=yes
+        continue
+      fi
+      ;;
+  esac
+  [ "$here" = yes ] || continue
   name=${package%%=*}
   have=$(dpkg-query -W -f '${db:Status-Abbrev}${Version}' "$name" 2>/dev/null || true)
   case $package in
@@ -250,14 +268,20 @@ fi
 export DEBIAN_FRONTEND=noninteractive
 apt-get -o Acquire::Retries=3 -q update
 # shellcheck disable=SC2086  # package names have no blanks
-exec apt-get -o Acquire::Retries=3 -o DPkg::Use-Pty=0 -q install -y --no-install-recommends $wanted
+apt-get -o Acquire::Retries=3 -o DPkg::Use-Pty=0 -q install -y --no-install-recommends --allow-downgrades $wanted || {
+  case $* in
+    *=*) echo "apt-install: a version that is gone from the archive? \`envgen lock --upgrade apt\` moves on" >&2 ;;
+  esac
+  exit 100
+}
 EOF
 COPY --chmod=0755 <<'EOF' /build/pip-install
 #!/usr/bin/env python3
-"""pip-install [--own NAME] [--never NAME]... -- WORD...: `uv pip install` for the Python that runs this.
+"""pip-install [--own NAME] [--never NAME]... [--complete] -- WORD...: `uv pip install` for the Python that runs this.
 
 What UV_OVERRIDE switches off stays off; --never switches off more: the other sources of the profile, which nobody's
-dependencies may replace by a release of the package index. --own NAME is the one that is meant to be installed.
+dependencies may replace by a release of the package index. --own NAME is the one that is meant to be installed; with
+--complete all that it depends on must be there by then.
 Afterwards what came in is compiled. (uv's own --compile-bytecode compiles the whole of site-packages, which in a large
 base image takes longer than the installation.)
 """
@@ -299,6 +323,22 @@ def distributions():
     return found
 
 
+def missing(own, off):
+    """What an installed package depends on and does not have. ``off``: what is switched off and so never there."""
+    from pip._vendor.packaging.requirements import Requirement
+
+    have = {normal(d.metadata["Name"] or ""): d.version for d in importlib.metadata.distributions()}
+    found = []
+    for text in importlib.metadata.requires(own) or ():
+        wanted = Requirement(text)
+        if normal(wanted.name) in off or (wanted.marker and not wanted.marker.evaluate({"extra": ""})):
+            continue
+        version = have.get(normal(wanted.name))
+        if version is None or not wanted.specifier.contains(version, prereleases=True):
+            found.append("%s (here: %s)" % (text, version or "nothing"))
+    return found
+
+
 def compile_one(name):
     return os.path.exists(name) and compileall.compile_file(name, quiet=2)
 
@@ -307,6 +347,7 @@ def main(argv):
     parser = argparse.ArgumentParser(prog="pip-install")
     parser.add_argument("--own", default="")
     parser.add_argument("--never", action="append", default=[])
+    parser.add_argument("--complete", action="store_true")
     parser.add_argument("words", nargs="+")
     options = parser.parse_args(argv)
     before = distributions()
@@ -322,6 +363,13 @@ def main(argv):
     if options.own and normal(options.own) not in {normal(d.metadata["Name"] or "") for _, d in now.values()}:
         print("pip-install: what was installed is not named %s" % options.own, file=sys.stderr)
         return 1
+    if options.complete:
+        off = {line.split(" ;")[0] for line in overrides(options.own, options.never).splitlines()}
+        lacking = missing(options.own, off)
+        if lacking:
+            print("pip-install: %s wants what the lock has not: %s" % (options.own, "; ".join(lacking)), file=sys.stderr)
+            print("pip-install: name it in pip.deps, and run `envgen lock`", file=sys.stderr)
+            return 1
     files = sorted({str(d.locate_file(f)) for d in changed for f in d.files or () if f.suffix == ".py"})
     with concurrent.futures.ProcessPoolExecutor() as pool:
         list(pool.map(compile_one, files, chunksize=64))
@@ -334,10 +382,11 @@ if __name__ == "__main__":
 EOF
 COPY --chmod=0755 <<'EOF' /build/fetch-git
 #!/bin/sh
-# fetch-git URL REF FOLDER submodules|plain: exactly that commit, tag, branch or refs/... and nothing of its history.
+# fetch-git URL REF FOLDER submodules|plain [NAME]: exactly that commit, tag, branch or refs/... and nothing of its history.
+# NAME: REF is a locked commit, and this is the full name (refs/tags/v1) under which it was found.
 set -eu
 
-url=$1 ref=$2 folder=$3 submodules=$4
+url=$1 ref=$2 folder=$3 submodules=$4 name=${5:-}
 export GIT_TERMINAL_PROMPT=0
 git init -q "$folder"
 cd "$folder"
@@ -345,7 +394,7 @@ git config advice.detachedHead false
 git remote add origin "$url"
 
 case $ref in
-  refs/*) wanted=$ref ;;
+  refs/* | "${name:+$ref}") wanted=$ref ;;
   *)
     listed=$(git ls-remote origin "refs/tags/$ref" "refs/heads/$ref" | cut -f2)
     case $listed in
@@ -359,8 +408,9 @@ if ! git fetch -q --depth 1 --no-tags origin "$wanted"; then
   # Some servers hand out a commit only with what leads to it.
   echo "fetch-git: no shallow fetch of $ref, fetching everything" >&2
   git fetch -q --tags origin
+  if [ -n "$name" ]; then git fetch -q origin "$name" || true; fi
   git fetch -q origin "$wanted" || git rev-parse --verify -q "$ref^{commit}" >FETCH_HEAD_ONLY || {
-    echo "fetch-git: $url has no $ref" >&2
+    echo "fetch-git: $url has no $ref${name:+ (any more); was $name force-pushed? \`envgen lock --upgrade\` moves on}" >&2
     exit 1
   }
 fi
@@ -371,6 +421,9 @@ else
 fi
 rm -f FETCH_HEAD_ONLY
 git checkout -q --detach "$commit"
+case $name in
+  refs/tags/*) git tag -f "${name#refs/tags/}" >/dev/null ;; # versions are often made from it
+esac
 if [ "$submodules" = submodules ] && [ -f .gitmodules ]; then
   git submodule --quiet update --init --recursive --depth 1 || git submodule --quiet update --init --recursive
 fi
@@ -709,7 +762,7 @@ LABEL dev.envgen.project="mxfp4" \
       org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
       dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch" \
       org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-      dev.envgen.render="8557e2870efcc52911e445c122528b4aacbea36c1c3e3d36a0a0256f19719c6d"
+      dev.envgen.render="d969e68f88bc00ae46325a65a1a10490747559b7626842b0cb7c600044ee3651"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

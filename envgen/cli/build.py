@@ -29,13 +29,23 @@ SHOWN_LINES = 25
 @click.option("--no-cache", is_flag=True, help="Run every step again.")
 @click.option("--pull", is_flag=True, help="Look for a newer base image in its registry.")
 @click.option("--max-jobs", type=click.IntRange(1, 9999), metavar="N", help="Compilers at once, for this build.")
+@click.option("--unlocked", is_flag=True, help="Go by names and tags, whatever envgen.lock says or lacks.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
 @json_option
-def command(session: Session, no_cache: bool, pull: bool, max_jobs: int | None, dry_run: bool, as_json: bool) -> int:
+def command(
+    session: Session,
+    no_cache: bool,
+    pull: bool,
+    max_jobs: int | None,
+    unlocked: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
     """Render a profile, then build its image with BuildKit.
 
     If nothing has changed since the last build, BuildKit isn't even asked. The whole output of every build is kept
-    below .envgen/logs. A changed number of jobs rebuilds nothing.
+    below .envgen/logs. A changed number of jobs rebuilds nothing. A production profile wants an envgen.lock that holds
+    all of its inputs.
 
     \b
     Example:
@@ -43,10 +53,12 @@ def command(session: Session, no_cache: bool, pull: bool, max_jobs: int | None, 
       envgen build -p prod --max-jobs 4
       envgen build --set cuda.arch_list=12.1f --dry-run
     """
+    from envgen.cli.build_lock import choose, demand
     from envgen.cli.build_plan import job_of, jobs_of, request_of, up_to_date
     from envgen.cli.build_rehearse import rehearse_before_build
 
-    job = job_of(session.profile(), session.loaded().project.root)
+    profile, root = session.profile(), session.loaded().project.root
+    job = job_of(profile, root, choose(profile, root, unlocked))
     for warning in session.loaded().warnings:
         progress(f"warning: {warning}")
     if dry_run:
@@ -55,6 +67,7 @@ def command(session: Session, no_cache: bool, pull: bool, max_jobs: int | None, 
     from envgen.engine.docker import connect
 
     engine = connect()
+    demand(profile, root, engine, job.lock, unlocked)
     image_id = "" if no_cache or pull else up_to_date(job, engine)
     if image_id:
         _say_up_to_date(job, image_id, as_json)
@@ -97,7 +110,7 @@ def _build(job: Job, engine: Engine, request: BuildRequest, jobs: Jobs, live: bo
 
     endpoint = find_endpoint()
     before = identity(job, engine)
-    prepare(job.profile, job.root)
+    prepare(job.profile, job.root, job.lock)
     progress(jobs.sentence)
     display = choose(live)
 
@@ -228,10 +241,11 @@ def _dry_run(job: Job, max_jobs: int | None, no_cache: bool, pull: bool, as_json
 def _warn_of_drift(session: Session) -> None:
     """What is built has all layers in it; but the committed files should be what the project file says."""
     from envgen.render import outputs
+    from envgen.render.locked import lock_of
 
     plain = Session(session.file, session.profile_name)
     profile, root = plain.profile(local=False), plain.loaded(local=False).project.root
-    files = outputs.render_profile(profile, root=root).files
+    files = outputs.render_profile(profile, lock_of(profile, root), root=root).files
     drifted = [
         name
         for name, content in sorted(files.items())

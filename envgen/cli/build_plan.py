@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from envgen.engine.base import Engine
     from envgen.engine.buildx import BuildRequest
     from envgen.engine.jobs import Jobs
+    from envgen.lock.model import ProfileLock
     from envgen.profile.model import Profile
 else:
     from envgen.record import dataclass
@@ -33,6 +34,7 @@ class Job:
     profile: Profile
     root: Path
     rendered: outputs.Rendered
+    lock: ProfileLock | None = None
 
     @property
     def image(self) -> str:
@@ -52,9 +54,9 @@ class Job:
         return state_dir(self.root) / "state" / f"build-{self.profile.name}.json"
 
 
-def job_of(profile: Profile, root: Path) -> Job:
+def job_of(profile: Profile, root: Path, lock: ProfileLock | None = None) -> Job:
     """Render a profile (nothing is written)."""
-    return Job(profile, root, outputs.render_profile(profile, root=root))
+    return Job(profile, root, outputs.render_profile(profile, lock, root=root), lock)
 
 
 def request_of(job: Job, jobs: Jobs, *, no_cache: bool = False, pull: bool = False) -> BuildRequest:
@@ -76,6 +78,8 @@ def request_of(job: Job, jobs: Jobs, *, no_cache: bool = False, pull: bool = Fal
         dockerfile=job.dockerfile,
         context=job.root,
         tags=(job.image,),
+        # The layers have this time anyway; as an argument it also reaches the image's own record of its making.
+        args={"SOURCE_DATE_EPOCH": str(job.lock.epoch)} if job.lock else {},
         pass_args=proxy_arguments() if profile.network.pass_proxy else (),
         secrets=tuple(secrets),
         contexts={"wheelhouse": Path(wheelhouse)} if wheelhouse else {},

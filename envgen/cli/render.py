@@ -30,11 +30,12 @@ def command(session: Session, check: bool, stdout: bool, as_json: bool) -> int:
     if session.sets and not (stdout and session.profile_name):
         raise UsageError("--set would not reach the committed files", hint="use it with --stdout and -p PROFILE")
     from envgen.render import outputs
+    from envgen.render.locked import lock_of
 
     project = session.loaded(local=False).project
     chosen = session.profile(local=False) if session.profile_name else None
     if stdout and chosen:  # alone, so that an override of it may break what other profiles render
-        files = dict(outputs.render_profile(chosen, root=project.root).files)
+        files = dict(outputs.render_profile(chosen, lock_of(chosen, project.root), root=project.root).files)
     else:
         files = outputs.render_project(project, only=chosen.name if chosen else None)
     if stdout:

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 def _open(session: Session) -> tuple[Profile, Engine, Compose, str]:
     """The profile, its engine, its Compose project, and its render digest."""
     from envgen.engine.docker import connect
+    from envgen.render.locked import lock_of_image
     from envgen.render.workspace import prepare
     from envgen.serve.launch import compose_for
 
     root, profile = session.loaded().project.root, session.profile()
-    workspace = prepare(profile, root)
     engine = connect()
+    image = engine.image(profile.image_name)
+    workspace = prepare(profile, root, lock_of_image(profile, root, image.labels if image else None))
     return profile, engine, compose_for(profile, root, workspace.folder, engine), workspace.rendered.digest
 
 

@@ -48,14 +48,16 @@ def command(
       envgen up serve --set services.serve.args.max-model-len=8192
     """
     from envgen.engine.docker import connect
+    from envgen.render.locked import lock_of_image
     from envgen.render.workspace import prepare
     from envgen.serve import preflight
     from envgen.serve.launch import Launcher, compose_for
 
     root, profile = session.loaded().project.root, session.profile()
     known_service(profile, service)
-    workspace = prepare(profile, root)
     engine = connect()
+    image = engine.image(profile.image_name)
+    workspace = prepare(profile, root, lock_of_image(profile, root, image.labels if image else None))
     found = preflight.check(engine, profile, root, service, workspace.rendered.digest)
     compose = compose_for(profile, root, workspace.folder, engine, found.gpu)
     if dry_run:

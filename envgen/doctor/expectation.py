@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,8 +56,9 @@ def mounts(profile: Profile, root: Path, engine: Engine) -> list[Mount]:
     return [*found, *(Mount(name, target, "volume") for name, target in volumes if engine.volume(name) is not None)]
 
 
-def image_digest(profile: Profile, root: Path) -> str:
-    """The render digest that an image of this profile would carry now."""
+def image_digest(profile: Profile, root: Path, labels: Mapping[str, str] | None = None) -> str:
+    """The render digest that an image of this profile would carry now. ``labels``: those of the image that is there."""
+    from envgen.render.locked import lock_of_image
     from envgen.render.outputs import render_profile
 
-    return render_profile(profile, root=root).digest
+    return render_profile(profile, lock_of_image(profile, root, labels), root=root).digest

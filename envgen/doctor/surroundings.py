@@ -25,12 +25,13 @@ def look(wish: Wish, service: str, containers: Sequence[Container], connect: Con
     """The parts of a Context that need no exec. A connection of its own: the other one is busy with the probe."""
     profile, engine = wish.profile, connect()
     info = attempt(engine.info)
+    image = attempt(lambda: engine.image(profile.image_name))
     return {
         "engine": info,
-        "image": attempt(lambda: engine.image(profile.image_name)),
+        "image": image,
         "host": host_facts(profile, info, busy_ports(profile, containers, engine)),
         "env": expectation.service_env(profile, service),
-        "digest": attempt(lambda: expectation.image_digest(profile, wish.root)) or "",
+        "digest": attempt(lambda: expectation.image_digest(profile, wish.root, image.labels if image else None)) or "",
     }
 
 

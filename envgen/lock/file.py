@@ -31,7 +31,7 @@ def text_of(lock: Lock) -> str:
         out.append(f"  {_q(name)}:\n    digest: {image.digest}{f'  # {tag}' if tag else ''}\n")
         out += ["    platforms:\n"] if image.platforms else []
         out += [f"      {_q(platform)}: {digest}\n" for platform, digest in sorted(image.platforms.items())]
-        out.append(f"    resolved: {image.resolved}\n")
+        out.append(f"    created: {image.created}\n    resolved: {image.resolved}\n")
     if lock.git:
         out.append("\ngit:\n")
     for key, git in sorted(lock.git.items()):

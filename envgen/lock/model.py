@@ -23,8 +23,8 @@ REGISTRY, LOCAL, REPORTED, GIT = "registry", "local", "reported", "git"
 
 FORMAT = 1  # of envgen.lock
 
-# Time stamps of a locked build: 2025-01-01. Any constant would do; zip files know no time before 1980.
-EPOCH = 1_735_689_600
+# The earliest time stamp of a locked build, 2026-01-01: for base images whose age nobody told.
+EPOCH = 1_767_225_600
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,14 @@ class ImageLock:
     """A base image: the digest of its manifest or manifest list, and of each platform's manifest.
 
     ``resolved: local`` = the engine's own image ID; it was made on that machine and no registry knows it.
+    ``created``: when it was made, in seconds; 0 = not known.
     """
 
     name: str
     digest: str
     platforms: Mapping[str, str] = EMPTY
     resolved: str = REGISTRY
+    created: int = 0
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,11 @@ class ProfileLock:
     patches: Mapping[str, tuple[PatchLock, ...]]
     python: Mapping[str, PythonLock]  # platform -> packages
     apt: Mapping[str, AptLock]
+
+    @property
+    def epoch(self) -> int:
+        """The time stamp of all that a build adds. No file of the base image is newer, so those stay as they are."""
+        return max(EPOCH, self.base.created + 1 if self.base else 0)
 
     @property
     def digest(self) -> str:

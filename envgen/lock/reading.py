@@ -57,7 +57,8 @@ class _Reader:
         if version is None or version.text != str(FORMAT):
             place = version.place("format") if version else Place(top.source.label)
             message = f"this envgen reads lock files of format {FORMAT}" + (f", not {version.text}" if version else "")
-            raise ProjectError([Problem(message, place, "`envgen lock` writes a new one; or use a newer envgen")])
+            hint = "use the envgen that wrote it; or remove the file and run `envgen lock`"
+            raise ProjectError([Problem(message, place, hint)])
         self._known(top, "", "format", "images", "git", "files", "patches", "python", "apt")
         found = Lock(
             images=self._each(top, "", "images", self._image),
@@ -72,7 +73,7 @@ class _Reader:
         return found
 
     def _bad(self, node: Node, key: str, message: str) -> None:
-        hint = "`git checkout envgen.lock` brings back what was committed; `envgen lock` writes a new one"
+        hint = "bring back what was committed; or remove the file, and `envgen lock` writes a new one"
         self.problems.append(Problem(message, node.place(key), hint))
 
     def _known(self, node: Node, key: str, *names: str) -> None:
@@ -113,13 +114,14 @@ class _Reader:
         return node.text
 
     def _image(self, name: str, node: Node, key: str) -> ImageLock:
-        self._known(node, key, "digest", "platforms", "resolved")
+        self._known(node, key, "digest", "platforms", "created", "resolved")
         get = node.items.get
         return ImageLock(
             name,
             self._text(get("digest"), f"{key}.digest", _DIGEST, "sha256: and 64 digits", node),
             self._each(node, key, "platforms", lambda _n, n, k: self._text(n, k, _DIGEST, "sha256: and 64 digits")),
             self._text(get("resolved"), f"{key}.resolved", re.compile("registry|local|reported"), "how", node),
+            int(self._text(get("created"), f"{key}.created", re.compile("[0-9]{1,12}"), "seconds", node) or 0),
         )
 
     def _git(self, name: str, node: Node, key: str) -> tuple[str, GitLock]:

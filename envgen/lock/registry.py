@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import hashlib
 import re
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from envgen.profile.values import ImageRef
 
 INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
+PLATFORMS = frozenset(("linux/amd64", "linux/arm64"))  # what envgen builds for
 DOCKER_HUB = "docker.io"
 _HUB_API = "registry-1.docker.io"
 
@@ -95,11 +97,23 @@ def _resolve(ref: ImageRef, name: str, registry: Registry) -> ImageLock:
     _check(answer, registry.host, wanted)
     digest = _digest(answer, ref.digest)
     manifest = _mapping(document(answer, "the manifest"))
-    if isinstance(manifest.get("manifests"), list):
-        platforms = _platforms(manifest["manifests"])
-        if not platforms:
-            raise LockError("its manifest list names no image for linux")
-        return ImageLock(name, digest, platforms, REGISTRY)
+    if not isinstance(manifest.get("manifests"), list):
+        platform, created = _config(manifest, registry, repository)
+        return ImageLock(name, digest, {platform: digest}, REGISTRY, created)
+    platforms = _platforms(manifest["manifests"])
+    if not platforms:
+        raise LockError("its manifest list names no image for linux")
+    times = []
+    for platform in sorted(PLATFORMS.intersection(platforms)):
+        answer = registry.get(f"{repository}/manifests/{platforms[platform]}", MANIFESTS, repository)
+        _check(answer, registry.host, f"manifest for {platform}")
+        _digest(answer, platforms[platform])
+        times.append(_config(_mapping(document(answer, "the manifest")), registry, repository)[1])
+    return ImageLock(name, digest, platforms, REGISTRY, max(times, default=0))
+
+
+def _config(manifest: Mapping[str, Any], registry: Registry, repository: str) -> tuple[str, int]:
+    """(platform, when it was made) of an image, from its configuration."""
     if manifest.get("schemaVersion") == 1 or "config" not in manifest:
         raise LockError("its manifest is of an old kind (schema 1), which has no digest to rely on")
     config = str(_mapping(manifest["config"]).get("digest", ""))
@@ -107,8 +121,19 @@ def _resolve(ref: ImageRef, name: str, registry: Registry) -> ImageLock:
     _check(answer, registry.host, config)
     _digest(answer, config)
     said = _mapping(document(answer, "the image's configuration"))
-    platform = f"{said.get('os', 'linux')}/{said.get('architecture', '')}"
-    return ImageLock(name, digest, {platform: digest}, REGISTRY)
+    return f"{said.get('os', 'linux')}/{said.get('architecture', '')}", seconds(str(said.get("created") or ""))
+
+
+def seconds(text: str) -> int:
+    """A time as Docker writes it (2025-12-11T04:05:06.789Z), in whole seconds; 0 where there is none."""
+    match = re.match(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.\d+)?(Z|[+-]\d\d:\d\d)", text)
+    if not match:
+        return 0
+    found = calendar.timegm(tuple(map(int, match.groups()[:6])))
+    if match[7] != "Z":
+        offset = int(match[7][1:3]) * 3600 + int(match[7][4:6]) * 60
+        found -= offset if match[7][0] == "+" else -offset
+    return max(0, found)
 
 
 def _check(answer: requests.Response, host: str, wanted: str) -> None:

@@ -16,7 +16,7 @@ from envgen.lock import ask, inside
 from envgen.lock.credentials import Credentials
 from envgen.lock.gitrefs import Git
 from envgen.lock.model import LOCAL, REPORTED, AptLock, GitLock, ImageLock, Lock, PatchLock, PythonLock, git_key
-from envgen.lock.registry import resolve_image
+from envgen.lock.registry import resolve_image, seconds
 from envgen.lock.upgrade import Upgrade, keep
 from envgen.lock.web import Web
 from envgen.profile.model import Profile
@@ -146,7 +146,7 @@ def _ask_image(profile: Profile, tools: Tools, engine: Engine | None) -> ImageLo
     name = str(profile.base.image)
     local = engine.image(name) if engine else None
     if local and not local.repo_digests:
-        return ImageLock(name, local.id, {f"linux/{local.architecture}": local.id}, LOCAL)
+        return ImageLock(name, local.id, {f"linux/{local.architecture}": local.id}, LOCAL, seconds(local.created))
     _online(tools, name)
     return resolve_image(profile.base.image, tools.web, tools.credentials)
 

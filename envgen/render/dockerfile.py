@@ -65,6 +65,11 @@ def scripts(plan: Plan) -> tuple[Script, ...]:
     if plan.mounted:
         runtime["bin/envgen-install"] = "envgen-install"
         runtime |= {f"lib/{name}": name for name in ("with-network", "with-index", "pip-install")}
+    if plan.epoch:
+        found.append(embed("/build/normalise", (folder / "normalise").read_text("utf-8")))
+    found += [embed(f"/locked/{step}.txt", text) for step, text in plan.requirements.items()]
+    if plan.manifest:
+        found.append(embed("/runtime/manifest.json", plan.manifest))
     found += [embed(f"/runtime/{path}", (folder / name).read_text("utf-8")) for path, name in runtime.items()]
     if plan.mounted:
         manifest = json.dumps([source.manifest for source in plan.mounted], indent=1)

@@ -20,7 +20,16 @@ from envgen.profile.model import Profile
 
 FORMAT = 1
 KEPT = 64  # records; each is about 60 KB
-_CODE = ("render", "patches", "profile/model.py", "profile/values.py", "errors.py")
+_CODE = (
+    "render",
+    "lock/ask.py",
+    "lock/compare.py",
+    "lock/model.py",
+    "patches",
+    "profile/model.py",
+    "profile/values.py",
+    "errors.py",
+)
 
 
 def cache_folder(name: str) -> Path:

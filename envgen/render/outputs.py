@@ -6,9 +6,12 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from envgen.errors import Problem, ProjectError, RefusedError
+from envgen.lock.ask import locked
+from envgen.lock.model import ProfileLock
+from envgen.lock.reading import load
 from envgen.profile.model import Profile, Project
 from envgen.render.memo import Memo
 
@@ -18,7 +21,6 @@ else:
     from envgen.profile.record import dataclass
 
 IGNORE_FILE = ".dockerignore"
-Lock = Any  # room for envgen.lock
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Rendered:
     context_files: tuple[str, ...]  # what the build reads of the project, besides the Dockerfile
 
 
-def render_profile(profile: Profile, lock: Lock | None = None, *, root: Path | None = None) -> Rendered:
+def render_profile(profile: Profile, lock: ProfileLock | None = None, *, root: Path | None = None) -> Rendered:
     """All files of ``profile``. ``root``, the project's folder, is read for patches and local encoding files only."""
     memo = Memo(profile, lock, root)
     record = memo.load()
@@ -53,11 +55,12 @@ def render_project(project: Project, *, only: str | None = None) -> dict[str, by
 
     ``only``: the files of this profile. All are rendered even so, for .dockerignore is theirs together.
     """
+    lock = load(project.root)
     files: dict[str, bytes] = {}
     owners: dict[str, str] = {}
     context: set[str] = set()
     for profile in project.profiles.values():
-        rendered = render_profile(profile, root=project.root)
+        rendered = render_profile(profile, locked(profile, lock) if lock else None, root=project.root)
         context.update(rendered.context_files)
         for path, content in rendered.files.items():
             if path != IGNORE_FILE and files.setdefault(path, content) != content:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from envgen.record import EMPTY
+
 if TYPE_CHECKING:
     from dataclasses import dataclass
 
@@ -31,6 +33,14 @@ class PatchStep:
 
 
 @dataclass(frozen=True)
+class PipStep:
+    """One call of pip-install. ``locked``: the list of packages with hashes that it reads, if there is one."""
+
+    words: tuple[str, ...]
+    locked: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class BuiltSource:
     """A source that is fetched, patched and built. Fields that hold at most one item say whether the step is there."""
 
@@ -40,17 +50,22 @@ class BuiltSource:
     fetch_git: tuple[tuple[str, ...], ...]
     fetch_sdist: tuple[tuple[str, ...], ...]
     patch_source: tuple[PatchStep, ...]
-    requires: tuple[tuple[str, ...], ...]
+    requires: tuple[PipStep, ...]
     env: tuple[tuple[Pair, ...], ...]
     build_words: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class InstallStep:
-    """One source into the finished image: the wheel of its own stage, or a pinned wheel of the package index."""
+    """One source into the finished image: the wheel of its own stage, or a pinned wheel of the package index.
+
+    ``before``: what is installed in the same step before it.
+    """
 
     wheel_of: tuple[str, ...]
     words: tuple[str, ...]
+    locked: tuple[str, ...] = ()
+    before: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,7 +107,7 @@ class Plan:
     protect_words: tuple[str, ...]
     apt_build: tuple[tuple[str, ...], ...]
     apt_runtime: tuple[tuple[str, ...], ...]
-    deps: tuple[tuple[str, ...], ...]
+    deps: tuple[PipStep, ...]
     built: tuple[BuiltSource, ...]
     installs: tuple[InstallStep, ...]
     mounted: tuple[MountedSource, ...]
@@ -106,6 +121,11 @@ class Plan:
     labels: tuple[Pair, ...]
     entrypoint: tuple[str, ...]
     command: tuple[str, ...]
+    # With a lock: its lists of packages, those of uv, the time stamp of what is added, and what the image tells.
+    requirements: Mapping[str, str] = EMPTY
+    uv_locked: tuple[str, ...] = ()
+    epoch: tuple[str, ...] = ()
+    manifest: str = ""
 
     @property
     def context_files(self) -> tuple[str, ...]:

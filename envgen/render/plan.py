@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from envgen.lock.ask import apt_build
+from envgen.lock.model import LOCAL, ProfileLock
 from envgen.profile.model import Encoding, Mode, Profile, Source
+from envgen.render import locking
 from envgen.render.environment import (
     ENTRYPOINT,
     RUN,
@@ -28,6 +31,7 @@ from envgen.render.parts import (
     MountedSource,
     Pair,
     PatchStep,
+    PipStep,
     Plan,
 )
 
@@ -36,15 +40,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Lock", "Plan", "compose_environment", "derived_env", "plan"]
 
-Lock = Any  # room for envgen.lock
+Lock = ProfileLock  # what envgen.lock says about the profile
 
 
 def plan(profile: Profile, lock: Lock | None = None, patches: Mapping[str, Series] | None = None) -> Plan:
     """Decide everything about the image of ``profile``. ``patches``: the series of each source that has one."""
-    del lock  # nothing is locked yet
     series = patches or {}
+    lists = locking.requirements(profile, lock)
     built = tuple(
-        _built(name, source, series.get(name))
+        _built(name, source, series.get(name), lock, lists)
         for name, source in profile.sources.items()
         if source.origin.kind in ("git", "pypi")
     )
@@ -56,14 +60,14 @@ def plan(profile: Profile, lock: Lock | None = None, patches: Mapping[str, Serie
         dockerfile=profile.dockerfile,
         image=profile.image_name,
         platform=profile.base.platform.value if profile.base.platform else "",
-        base_image=str(profile.base.image),
+        base_image=locking.base_image(profile.base.image, lock),
         python=profile.base.python,
         protect_words=("record", *profile.pip.protect, "--off", *profile.pip.override),
-        apt_build=_once(_apt_build(profile, patched=bool(patches))),
-        apt_runtime=_once(profile.apt.runtime),
-        deps=_deps(profile),
+        apt_build=_once(locking.apt_words(lock, "build", apt_build(profile))),
+        apt_runtime=_once(locking.apt_words(lock, "runtime", profile.apt.runtime)),
+        deps=_deps(profile, lists),
         built=built,
-        installs=_installs(profile),
+        installs=_installs(profile, lists),
         mounted=tuple(_mounted(profile, name) for name in profile.mounted_sources),
         build_env=tuple(cuda_env(profile)),
         ccache=(f"{RUN}/cache/ccache",) if profile.build.ccache else (),
@@ -72,9 +76,13 @@ def plan(profile: Profile, lock: Lock | None = None, patches: Mapping[str, Serie
         folders=(profile.working_dir.path,),
         working_dir=profile.working_dir.path,
         image_env=tuple(image_env(profile)),
-        labels=_labels(profile, series),
+        labels=_labels(profile, series, lock),
         entrypoint=(ENTRYPOINT,),
         command=("bash",),
+        requirements={step: text for step, text in lists.items() if text},
+        uv_locked=_list("uv", lists),
+        epoch=locking.epoch(lock),
+        manifest=locking.manifest(profile, lock),
     )
 
 
@@ -84,28 +92,33 @@ def _once(words: Iterable[str]) -> tuple[tuple[str, ...], ...]:
     return (listed,) if listed else ()
 
 
-def _apt_build(profile: Profile, patched: bool) -> list[str]:
-    """The profile's packages and those that the rendered steps themselves need."""
-    needed = ["ca-certificates"]
-    kinds = {source.origin.kind for source in profile.sources.values()}
-    if patched or kinds & {"git", "checkout"}:  # git reads the refs of a mount and applies patches
-        needed.append("git")
-    if profile.build.ccache and kinds - {"wheel"}:
-        needed.append("ccache")
-    named = {package.split("=", 1)[0] for package in profile.apt.build}
-    return [*(package for package in needed if package not in named), *profile.apt.build]
+def _list(step: str, lists: Mapping[str, str]) -> tuple[str, ...]:
+    """The file of a step's packages, if the lock has one that names any."""
+    return (f"{step}.txt",) if lists.get(step) else ()
 
 
-def _built(name: str, source: Source, series: Series | None) -> BuiltSource:
+def _pip(step: str, words: tuple[str, ...], options: tuple[str, ...], lists: Mapping[str, str]) -> tuple[PipStep, ...]:
+    """One step that installs ``words``, or exactly what the lock lists for them."""
+    if not words or lists.get(step) == "":
+        return ()
+    file = _list(step, lists)
+    return (PipStep((*options, "--", *(locking.HASHED if file else words)), file),)
+
+
+def _built(
+    name: str, source: Source, series: Series | None, lock: Lock | None, lists: Mapping[str, str]
+) -> BuiltSource:
     origin, install = source.origin, source.install
     folder = f"/src/{name}"
     git: tuple[str, ...] = ()
     sdist: tuple[str, ...] = ()
     if origin.pypi is not None:
-        sdist = (origin.pypi.name, origin.pypi.version, folder)
+        sdist = (origin.pypi.name, origin.pypi.version, folder, *locking.sdist_hash(name, lock))
         label = f"{name}: {origin.pypi} of the package index"
     else:
-        git = (origin.git or "", origin.git_ref, folder, "submodules" if source.submodules else "plain")
+        wanted, full_name = locking.git_words(lock.git.get(name) if lock else None, origin.git_ref)
+        mode = "submodules" if source.submodules else "plain"
+        git = (origin.git or "", wanted, folder, mode, *((full_name,) if full_name else ()))
         label = f"{name}: {origin.git_ref} of {origin.git}"
     early = series.split(source.package)[0] if series else ()
     steps = (PatchStep(early, ((folder, *(f"{RUN}/{patch.path}" for patch in early)),)),) if early else ()
@@ -116,7 +129,7 @@ def _built(name: str, source: Source, series: Series | None) -> BuiltSource:
         fetch_git=_once(git),
         fetch_sdist=_once(sdist),
         patch_source=steps,
-        requires=_once(install.requires),
+        requires=_pip(f"requires.{name}", install.requires, (), lists),
         env=(tuple(Pair(key, value) for key, value in install.env.items()),) if install.env else (),
         build_words=(folder, "/wheels", *install.prepare),
     )
@@ -131,19 +144,27 @@ def _install_options(profile: Profile, own: str = "") -> tuple[str, ...]:
     return tuple(options)
 
 
-def _deps(profile: Profile) -> tuple[tuple[str, ...], ...]:
-    words = (*profile.pip.tools, *profile.pip.deps)
-    return _once((*_install_options(profile), "--", *words) if words else ())
+def _deps(profile: Profile, lists: Mapping[str, str]) -> tuple[PipStep, ...]:
+    return _pip("deps", (*profile.pip.tools, *profile.pip.deps), _install_options(profile), lists)
 
 
-def _installs(profile: Profile) -> tuple[InstallStep, ...]:
+def _installs(profile: Profile, lists: Mapping[str, str]) -> tuple[InstallStep, ...]:
     steps = []
     for name, source in profile.sources.items():
-        flags = (*_install_options(profile, name), "--", *(() if source.install.dependencies else ("--no-deps",)))
+        options = _install_options(profile, name)
+        flags = (*options, "--", *(() if source.install.dependencies else ("--no-deps",)))
+        step = f"install.{name}"
+        file = _list(step, lists)
         if source.origin.wheel is not None:
-            steps.append(InstallStep((), (*flags, str(source.origin.wheel))))
+            words = (*options, "--", *locking.HASHED) if file else (*flags, str(source.origin.wheel))
+            steps.append(InstallStep((), words, file))
         elif source.origin.kind != "checkout":
-            steps.append(InstallStep((name,), flags))
+            if step not in lists:
+                steps.append(InstallStep((name,), flags))
+                continue
+            # Its dependencies first, each with its hash; then what was built here, which must want nothing else.
+            before = ((*_install_options(profile), "--", *locking.HASHED),) if file else ()
+            steps.append(InstallStep((name,), ("--complete", *options, "--", "--no-deps"), file, before))
     return tuple(steps)
 
 
@@ -201,15 +222,17 @@ def _encoding(name: str, encoding: Encoding) -> EncodingFile:
     return EncodingFile(local, (f"/encodings/{name}.tiktoken", encoding.sha256, *places))
 
 
-def _labels(profile: Profile, series: Mapping[str, Series]) -> tuple[Pair, ...]:
+def _labels(profile: Profile, series: Mapping[str, Series], lock: Lock | None) -> tuple[Pair, ...]:
     """Identity, without the render digest, which is a digest of everything else."""
     pairs = [
         Pair("dev.envgen.project", profile.project),
         Pair("dev.envgen.profile", profile.name),
-        Pair("dev.envgen.lock", ""),
+        Pair("dev.envgen.lock", lock.digest if lock else ""),
         Pair("org.opencontainers.image.title", f"{profile.project} {profile.name}"),
         Pair("org.opencontainers.image.base.name", str(profile.base.image)),
     ]
+    if lock and lock.base and lock.base.resolved != LOCAL:
+        pairs.append(Pair("org.opencontainers.image.base.digest", lock.base.digest))
     names = [f"{found.folder}/{patch.name}" for found in series.values() for patch in found.patches]
     if names:  # the manifest: which patches are in, in order
         pairs.append(Pair("dev.envgen.patches", " ".join(name.removeprefix("patches/") for name in names)))

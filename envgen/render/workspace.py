@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from envgen.lock.model import ProfileLock
 from envgen.paths import state_dir
 from envgen.profile.model import Profile
 from envgen.render.outputs import IGNORE_FILE, Rendered, render_profile, write
@@ -23,9 +24,9 @@ class Workspace:
         return self.folder / self.rendered.dockerfile
 
 
-def prepare(profile: Profile, root: Path) -> Workspace:
+def prepare(profile: Profile, root: Path, lock: ProfileLock | None = None) -> Workspace:
     """Render ``profile`` into its folder below ``root``; files that did not change keep their times."""
-    rendered = render_profile(profile, root=root)
+    rendered = render_profile(profile, lock, root=root)
     folder = state_dir(root) / "render" / profile.name
     folder.mkdir(parents=True, exist_ok=True)
     files = dict(rendered.files)

@@ -81,7 +81,7 @@ def test_no_dependency_may_replace_a_source() -> None:
         ("--own", "b", "--never", "a", "--never", "c"),
     ]
     assert found.mounted[0].manifest["install_options"] == ["--own", "c", "--never", "a", "--never", "b"]
-    assert found.deps == (("--never", "a", "--never", "b", "--never", "c", "--", "x"),)
+    assert [step.words for step in found.deps] == [("--never", "a", "--never", "b", "--never", "c", "--", "x")]
 
 
 def test_steps_without_work_are_left_out() -> None:
