@@ -15,10 +15,14 @@ from typing import Any
 _FOLDER = Path(__file__).parent / "agent"
 _PREFIX = "envgen.jitcache.agent"
 _COMMON = ("fault", "names", "tree", "layout", "choose", "locks", "procs", "sweep")
+_JUDGE = ("bytesof", "deps", "ninja", "recipe", "baseline", "package", "judge")
 # In the order of their imports; only what an operation needs is sent.
 PARTS: Mapping[str, tuple[str, ...]] = {
-    "list": (*_COMMON, "listing", "main"),
+    "list": (*_COMMON, *_JUDGE, "listing", "main"),
     "clear": (*_COMMON, "ninja", "plan", "clear", "main"),
+    "why": (*_COMMON, *_JUDGE, "listing", "main", "why"),
+    "baseline": (*_COMMON, *_JUDGE, "listing", "main", "why"),
+    "clear by cause": (*_COMMON, *_JUDGE, "listing", "plan", "causes", "clear", "main"),
     "look": ("fault", "procs", "look", "main"),
 }
 # One read of the whole of stdin; `python3 -` would read it line by line through its tokenizer.
@@ -35,13 +39,14 @@ for name in ("envgen", "envgen.jitcache", {_PREFIX!r}):
 for name, source, code in parts:
     module = sys.modules[name] = type(sys)(name)
     exec(marshal.loads(code) if same and code else compile(source, name, "exec", dont_inherit=True), module.__dict__)
-module.main(request)
+sys.modules[{_PREFIX!r} + ".main"].main(request)
 """
 
 
 def program(request: Mapping[str, Any]) -> bytes:
     """What to send on stdin to have ``request`` answered."""
-    parts = tuple(_part(name) for name in PARTS[str(request["operation"])])
+    operation = str(request["operation"])
+    parts = tuple(_part(name) for name in PARTS["clear by cause" if "causes" in request else operation])
     return marshal.dumps((_HEAD, parts, _tag(), dict(request)), _FORMAT)
 
 
@@ -49,7 +54,7 @@ def compile_parts() -> None:
     """Have Python write the compiled files that ``program`` sends along, where they are missing."""
     import importlib
 
-    for name in PARTS["clear"] + PARTS["list"]:
+    for name in PARTS["clear"] + PARTS["why"]:
         if not _code(name):
             importlib.import_module(f"{_PREFIX}.{name}")
 

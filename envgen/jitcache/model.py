@@ -28,6 +28,7 @@ class Module:
 
     ``kind``: ninja, cute_dsl, other (kda_ptx, ...) or link. ``built``: its .so is there. ``modified``: when that was
     linked, else its youngest file. ``locked``: None when it can't be told. ``unread``: parts that stay unseen.
+    ``state``: see docs/jit-cache.md; ``guess``: no baseline proves it; ``causes``: the kinds of evidence.
     """
 
     version: str
@@ -43,6 +44,82 @@ class Module:
     holders: tuple[Holder, ...]
     unread: int
     lock: tuple[int, ...] = ()
+    state: str = "unknown"
+    guess: bool = False
+    causes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One thing that speaks against a module. ``stale``: it makes it stale; else it is worth knowing. ``files``: which
+    files, the first of them; ``more``: how many others."""
+
+    kind: str
+    message: str
+    stale: bool
+    files: tuple[str, ...]
+    more: int
+
+
+@dataclass(frozen=True)
+class Why:
+    """The evidence for one module. ``baseline``: none, recorded or outdated (of an earlier build)."""
+
+    version: str
+    arch: str
+    name: str
+    kind: str
+    state: str
+    guess: bool
+    baseline: str
+    reasons: tuple[Reason, ...]
+    checked: int
+    compiled_root: str
+    cuda_home: str
+    compiled_archs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Package:
+    """The FlashInfer that the service imports. Empty: none, or it could not be asked."""
+
+    root: str
+    version: str
+    aot: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The answer of ``why``."""
+
+    root: str
+    modules: tuple[Why, ...]
+    package: Package
+    problems: tuple[str, ...]
+    place: str = ""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One baseline that was recorded, or why it was not and which files speak against it."""
+
+    version: str
+    arch: str
+    name: str
+    recorded: bool
+    files: int
+    reason: str
+    changed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The answer of ``baseline``."""
+
+    root: str
+    modules: tuple[Record, ...]
+    problems: tuple[str, ...]
+    place: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,6 +181,7 @@ class Target:
     outside: tuple[str, ...]
     libraries: tuple[int, ...]
     gone: bool
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -163,6 +241,7 @@ class Cleared:
     errors: tuple[str, ...]
     place: str = ""
     restart: tuple[str, ...] = ()
+    guesses: tuple[str, ...] = ()
 
 
 class ShapeError(ValueError):

@@ -65,3 +65,12 @@ def arch_folders(text: str) -> tuple[str, ...]:
         if (parsed.archs[0].major, parsed.archs[0].minor) == (12, 0):
             folders.append(f"{parsed.folder}f")
     return tuple(folders)
+
+
+def seconds(text: str) -> float:
+    """An age such as ``30d``, ``12h``, ``45m``, ``90s``. UsageError for anything else."""
+    units = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+    number, unit = text[:-1], text[-1:]
+    if unit in units and number.isascii() and number.isdigit() and len(number) < 10:
+        return float(number) * units[unit]
+    raise UsageError(f"{text!r} is no age", hint="write it like 30d, 12h or 45m")

@@ -15,7 +15,7 @@ from envgen.jitcache.talk import describe_holders, look, not_found, send, what_i
 
 if TYPE_CHECKING:  # the model is imported while the container works: see talk.send
     from envgen.engine.base import Container, Engine
-    from envgen.jitcache.model import Building, Cleared, Holder, Inventory, Module, User
+    from envgen.jitcache.model import Building, Cleared, Evidence, Holder, Inventory, Module, Recorded, User
     from envgen.jitcache.query import Query
     from envgen.profile.model import Profile
 
@@ -46,7 +46,7 @@ class JitCache:
     def inventory(self, query: Query) -> Inventory:
         """Every module that the query chooses. NotFoundError for a name or glob that matches nothing."""
         place = find_place(self.engine, self.profile, self.root)
-        data = self._ask(place, query.request("list", place.root), query) if place else None
+        data = self._ask(place, self._judged(query.request("list", place.root), place), query) if place else None
         from dataclasses import replace
 
         from envgen.jitcache.model import Inventory, Leftovers, bind
@@ -61,15 +61,60 @@ class JitCache:
                 found = self._name_holders(place, found)
         return replace(found, place=place.shown)
 
-    def clear(self, query: Query, *, everything: bool = False, dry_run: bool = False) -> Cleared:
+    def why(self, query: Query) -> Evidence:
+        """The evidence for every module that the query chooses: every byte is read."""
+        from dataclasses import replace
+
+        place, data = self._must(query, "why")
+        from envgen.jitcache.model import Evidence, bind
+
+        with _expected():
+            return replace(bind(Evidence, data), place=place.shown)
+
+    def baseline(self, query: Query, *, force: bool = False, since: int = 0) -> Recorded:
+        """Record what the chosen modules are made of; not where files changed since, unless ``force``."""
+        from dataclasses import replace
+
+        place, data = self._must(query, "baseline", force=force, since=since)
+        from envgen.jitcache.model import Recorded, bind
+
+        with _expected():
+            return replace(bind(Recorded, data), place=place.shown)
+
+    def _must(self, query: Query, operation: str, **more: Any) -> tuple[Place, Any]:
+        place = find_place(self.engine, self.profile, self.root)
+        if place is None:
+            raise not_found({"missing": query.patterns}, query)
+        return place, self._ask(place, {**self._judged(query.request(operation, place.root), place), **more}, query)
+
+    def _judged(self, request: dict[str, Any], place: Place) -> dict[str, Any]:
+        """What the agent needs to tell stale and foreign. A service's own environment counts, where one runs."""
+        from envgen.jitcache.query import arch_folders
+
+        request["python"] = self.profile.base.python
+        request["expected_archs"] = sorted(arch_folders(str(self.profile.cuda.arch_list)))
+        request["environ"] = {"CUDA_HOME": self.profile.cuda.home.path}
+        if place.container is None:
+            from envgen.render.environment import service_env
+
+            request["environ"] = {**request["environ"], **service_env(self.profile)}
+            request["blind"] = True
+        return request
+
+    def clear(
+        self, query: Query, *, everything: bool = False, dry_run: bool = False, causes: Mapping[str, Any] | None = None
+    ) -> Cleared:
         """Clear what the query chooses, or all that its version and arch leave (``everything``).
 
+        ``causes`` (stale, guessed, foreign, older_than, changed) leave only what one of them speaks against.
         RefusedError, with nothing changed, while one of the modules is being built.
         """
         place = find_place(self.engine, self.profile, self.root)
         if place is None:
             raise not_found({"missing": query.patterns}, query)
         request = {**query.request("clear", place.root), "all": everything, "dry_run": dry_run}
+        if causes is not None:
+            request = {**self._judged(request, place), "causes": dict(causes)}
         data = self._ask(place, request, query)
         from dataclasses import replace
 

@@ -37,15 +37,25 @@ def run(request: dict[str, object]) -> dict[str, object]:
         dry = bool(request.get("dry_run"))
         survey = Survey(cache)
         try:
-            choice = choose(survey, patterns, bool(request.get("all")))
+            causes = request.get("causes")
+            choice = choose(survey, patterns, bool(request.get("all")) or (isinstance(causes, dict) and not patterns))
         except Fault as fault:
             # Asked again after a kill, the module may be gone already; what was left of it goes all the same.
             if fault.kind == "not_found" and survey.trash and not dry:
                 fault.data["leftovers"] = sweep(cache, survey.trash, set(), [])
             raise
+        why: dict[str, str] = {}
+        guesses: list[str] = []
+        if isinstance(causes, dict):
+            from envgen.jitcache.agent.causes import Causes  # most clears name their module and need none of it
+
+            narrowed = Causes(cache, request, causes)
+            choice = narrowed.narrow(choice)
+            why, guesses = narrowed.why, narrowed.guesses
         job = Job(cache, choice, survey.trash, root, dry=dry)
+        job.why = why
         try:
-            return job.run()
+            return {**job.run(), "guesses": guesses}
         finally:
             job.release()
     finally:
@@ -66,6 +76,7 @@ class Job:
         self.held: list[tuple[str, tuple[int, int]]] = []
         self.errors: list[str] = []
         self.swept = {"count": 0, "bytes": 0}
+        self.why: dict[str, str] = {}  # the cause for which a module goes, where one was asked for
 
     def run(self) -> dict[str, object]:
         self._raise_limit()
@@ -225,6 +236,7 @@ class Job:
             "dry_run": self.dry,
             "modules": [{"version": t.shelf.version, "arch": t.shelf.arch, "name": t.name, "bytes": t.measure.bytes,
                          "files": t.measure.files, "damaged": t.damaged, "outside": t.outside, "gone": t.gone,
+                         "why": self.why.get(t.shown, ""),
                          "libraries": [inode for _, inode, _ in t.measure.libraries]} for t in targets],
             "vanished": vanished,
             "generated": [{"path": g.shown, "bytes": g.measure.bytes, "files": g.measure.files, "modules": g.modules,

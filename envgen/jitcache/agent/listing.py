@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 
-from envgen.jitcache.agent.choose import Survey, choose
+from envgen.jitcache.agent.choose import Choice, Survey, choose
 from envgen.jitcache.agent.fault import Fault
+from envgen.jitcache.agent.judge import Judge
 from envgen.jitcache.agent.layout import Entry, Shelf, open_cache, root_of
 from envgen.jitcache.agent.locks import probe
 from envgen.jitcache.agent.names import check_request
+from envgen.jitcache.agent.package import Asked, interpreter
 from envgen.jitcache.agent.procs import holders
+from envgen.jitcache.agent.recipe import library_of
 from envgen.jitcache.agent.sweep import BATCH, leftovers
 from envgen.jitcache.agent.tree import FOLDER, GONE, Measure, measure, measure_path, reason
 
@@ -27,6 +30,16 @@ def run(request: dict[str, object]) -> dict[str, object]:
     version = str(request.get("version") or "")
     check_request(patterns, version, archs)
     root = root_of(request)
+    asked = Asked(interpreter(request))
+    try:
+        return _list(request, asked, root, version, archs, patterns)
+    finally:
+        asked.answer()
+
+
+def _list(
+    request: dict[str, object], asked: Asked, root: str, version: str, archs: list[str] | None, patterns: list[str]
+) -> dict[str, object]:
     cache = open_cache(root, version, archs)
     answer: dict[str, object] = {"root": root, "exists": cache is not None, "modules": [], "others": [],
                                  "building": [], "leftovers": {"count": 0, "bytes": 0}, "problems": []}  # fmt: skip
@@ -52,6 +65,9 @@ def run(request: dict[str, object]) -> dict[str, object]:
             locks.close()
             if batch["locked"]:
                 building.append(batch)
+        judge = Judge(cache, request, asked.answer())
+        for described in modules:
+            _judge(judge, choice, described)
         known = holders(sorted({identity for _, identity in held})) if held else {}
         for described, identity in held:
             described["holders"] = known[identity]
@@ -64,6 +80,16 @@ def run(request: dict[str, object]) -> dict[str, object]:
         cache.close()
 
 
+def _judge(judge: Judge, choice: Choice, described: dict[str, object]) -> None:
+    """Add the state. The reasons stay behind: `why` tells them."""
+    place = (described["version"], described["arch"])
+    shelf = next(shelf for shelf, _ in choice.chosen if (shelf.version, shelf.arch) == place)
+    verdict = judge.judge(shelf, str(described["name"]), str(described["kind"]),
+                          built=bool(described["built"]), locked=described["locked"] is True)  # fmt: skip
+    described.update(state=verdict.state, guess=verdict.guess,
+                     causes=sorted({str(reason["kind"]) for reason in verdict.reasons}))  # fmt: skip
+
+
 def kind_from(name: str, names: list[str]) -> str:
     """``ninja`` (has a build.ninja), ``cute_dsl`` (from 0.6.16: meta.json, objects) or ``other`` (kda_ptx, ...)."""
     if "build.ninja" in names:
@@ -71,6 +97,30 @@ def kind_from(name: str, names: list[str]) -> str:
     if "meta.json" in names or name.endswith("_cute_dsl"):
         return "cute_dsl"
     return "other"
+
+
+def looked_at(shelf: Shelf, name: str) -> tuple[str, bool, bool]:
+    """Its kind, whether its library is there, whether it is being built."""
+    try:
+        fd = os.open(name, FOLDER, dir_fd=shelf.fd)
+    except OSError:
+        return "other", False, False
+    try:
+        kind = kind_from(name, os.listdir(fd))
+        built = library_of(name, fd) is not None
+    finally:
+        os.close(fd)
+    try:
+        folder = os.open("tmp", FOLDER, dir_fd=shelf.fd)
+    except OSError:
+        return kind, built, False
+    try:
+        locked = probe(name + ".lock", folder) is not None
+    except OSError:
+        locked = False
+    finally:
+        os.close(folder)
+    return kind, built, locked
 
 
 def _describe(shelf: Shelf, entry: Entry, problems: list[str]) -> dict[str, object] | None:

@@ -17,6 +17,10 @@ def answer(request: dict[str, object]) -> dict[str, object]:
             from envgen.jitcache.agent.clear import run
         elif operation == "look":
             from envgen.jitcache.agent.look import run
+        elif operation == "why":
+            from envgen.jitcache.agent.why import run
+        elif operation == "baseline":
+            from envgen.jitcache.agent.why import record as run
         else:
             raise Fault("failed", "unknown operation " + repr(operation))
         return {"ok": True, "result": run(request)}

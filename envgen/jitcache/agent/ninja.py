@@ -112,8 +112,12 @@ def _escape(text: str, position: int, variables: dict[str, str]) -> tuple[str, i
 
 def parse(text: str) -> tuple[list[Edge], bool]:
     """All build lines, and whether every line could be understood. A damaged line is skipped, never fatal."""
+    return parse_into(text, {})
+
+
+def parse_into(text: str, variables: dict[str, str]) -> tuple[list[Edge], bool]:
+    """The same, with the file's variables left in ``variables``."""
     edges: list[Edge] = []
-    variables: dict[str, str] = {}
     whole = True
     for line in logical_lines(text):
         if not line.strip() or line[0] in " \t#":

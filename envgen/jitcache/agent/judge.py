@@ -1,0 +1,202 @@
+"""What state a module is in, and the evidence for it.
+
+``building`` its lock is held · ``partial`` no library yet · ``masked`` a prebuilt library wins · ``foreign`` of another
+version or arch than this environment uses · ``stale`` compiled from something else than there is now · ``fresh`` ·
+``unknown`` nothing tells. Without a recorded baseline stale and fresh are guesses: a file that changed after the
+library was linked may have other bytes, or the same again. Times of change (ctime) can't be set to the past, as
+mtimes can.
+"""
+
+from __future__ import annotations
+
+import os
+
+from envgen.jitcache.agent import baseline
+from envgen.jitcache.agent.bytesof import Files
+from envgen.jitcache.agent.layout import Cache, Shelf
+from envgen.jitcache.agent.package import Package
+from envgen.jitcache.agent.recipe import Reader, Recipe
+
+MANY = 40  # files named for one reason; the rest are counted
+
+
+class Verdict:
+    """``stale`` reasons make a module stale; ``note`` ones (a needless rebuild ahead) don't."""
+
+    def __init__(self) -> None:
+        self.state = "unknown"
+        self.guess = False
+        self.baseline = "none"  # none, recorded, outdated (of an earlier build)
+        self.reasons: list[dict[str, object]] = []
+        self.checked = 0
+
+    def add(self, kind: str, message: str, files: list[str] | None = None, *, stale: bool = True) -> None:
+        names = files or []
+        self.reasons.append({"kind": kind, "message": message, "stale": stale, "files": names[:MANY],
+                             "more": max(0, len(names) - MANY)})  # fmt: skip
+
+    @property
+    def stale(self) -> bool:
+        return any(reason["stale"] for reason in self.reasons)
+
+    def as_dict(self) -> dict[str, object]:
+        return {"state": self.state, "guess": self.guess, "baseline": self.baseline, "reasons": self.reasons,
+                "checked": self.checked}  # fmt: skip
+
+
+class Judge:
+    """Judges the modules of one cache. ``thorough``: read every byte, whatever the recorded stamps say."""
+
+    def __init__(self, cache: Cache, request: dict[str, object], package: Package, *, thorough: bool = False) -> None:
+        self.cache = cache
+        self.package = package
+        self.thorough = thorough
+        self.files = Files()
+        self.reader = Reader()
+        archs = request.get("expected_archs")
+        self.archs: list[str] | None = [str(arch) for arch in archs] if isinstance(archs, list) else None
+        # In a throw-away container what services mount isn't there: a missing file says nothing then.
+        self.blind = bool(request.get("blind"))
+        given = request.get("environ")
+        self.environ = {**(given if isinstance(given, dict) else {}), **os.environ}
+
+    def judge(self, shelf: Shelf, name: str, kind: str, *, built: bool, locked: bool) -> Verdict:
+        """The state of one module. Everything that speaks against it is collected, not only the first."""
+        verdict = Verdict()
+        if kind == "ninja" and (self.thorough or not locked):
+            recipe = self.reader.read(shelf, name)
+            self._compare(recipe, verdict)
+        foreign = self.foreign(shelf)
+        if locked:
+            verdict.state = "building"
+        elif kind == "ninja" and not built:
+            verdict.state = "partial"
+        elif kind == "ninja" and self._is_masked(name):
+            verdict.state = "masked"
+            verdict.add("masked", "the prebuilt library in " + self.package.aot + " is loaded instead", stale=False)
+        elif foreign:
+            verdict.state = "foreign"
+            verdict.add("foreign", foreign, stale=False)
+        elif verdict.stale:
+            verdict.state = "stale"
+        return verdict
+
+    def foreign(self, shelf: Shelf) -> str:
+        """Why this environment will never use what lies there; empty when it will, or when nothing tells."""
+        if self.package.version and shelf.version != self.package.version:
+            return "FlashInfer " + self.package.version + " is imported here, not " + shelf.version
+        if self.archs is not None and shelf.arch not in self.archs:
+            return "this environment compiles for " + " or ".join(self.archs) + ", not " + (shelf.arch or "any GPU")
+        return ""
+
+    def _is_masked(self, name: str) -> bool:
+        return bool(self.package.aot) and os.path.exists(self.package.aot + "/" + name + "/" + name + ".so")
+
+    def _compare(self, recipe: Recipe, verdict: Verdict) -> None:
+        if recipe.library is None:
+            return
+        if recipe.problem:
+            verdict.add("record", recipe.problem, stale=False)
+        record = baseline.read(self.cache, recipe.shelf, recipe.name)
+        current = record is not None and record.get("library") == list(recipe.library)
+        if record is not None:
+            verdict.baseline = "recorded" if current else "outdated"
+        verdict.state = "fresh"
+        if record is not None and current:
+            self._against_record(recipe, record, verdict)
+        elif not recipe.inputs or not recipe.recorded:
+            verdict.state = "unknown"
+        else:
+            self._guess(recipe, verdict)
+        if not self.foreign(recipe.shelf):
+            self._surroundings(recipe, verdict)
+
+    def _against_record(self, recipe: Recipe, record: dict[str, object], verdict: Verdict) -> None:
+        """Bytes now against bytes then. An unchanged stamp (with its ctime) spares reading, except when thorough."""
+        changed = []
+        gone = []
+        files: dict[str, list[object]] = record["files"]  # type: ignore[assignment]
+        for path, entry in files.items():
+            stamp = self.files.stamp(path)
+            if stamp is None:
+                if entry[0]:
+                    gone.append(path)
+            elif (self.thorough or list(stamp) != entry[1:]) and self.files.digest(path) != entry[0]:
+                changed.append(path)
+        verdict.checked = len(files)
+        if changed:
+            verdict.add("bytes", "has other bytes than when it was compiled", changed)
+        self._missing(gone, verdict)
+        if record["ninja"] != recipe.ninja:
+            self._flags(recipe, record, verdict)
+        environment: dict[str, str] = record["env"]  # type: ignore[assignment]
+        for name in baseline.ENV_FLAGS:
+            then, now = environment.get(name, ""), self.environ.get(name, "")
+            if then and then != now:
+                verdict.add("flags", name + " was " + repr(then) + " and is " + (repr(now) if now else "not set"))
+
+    def _flags(self, recipe: Recipe, record: dict[str, object], verdict: Verdict) -> None:
+        flags: dict[str, str] = record["flags"]  # type: ignore[assignment]
+        changed = []
+        for name in sorted(set(flags) | set(recipe.flags)):
+            then, now = str(flags.get(name, "")).split(), recipe.flags.get(name, "").split()
+            less = [word for word in then if word not in now]
+            more = [word for word in now if word not in then]
+            if less or more:
+                changed.append(name + ": " + " ".join(["-" + word for word in less] + ["+" + word for word in more]))
+        verdict.add("flags", "build.ninja is not what it was compiled with", changed)
+
+    def _guess(self, recipe: Recipe, verdict: Verdict) -> None:
+        linked = recipe.library[1] if recipe.library else 0
+        newer = []
+        gone = []
+        for path in recipe.inputs:
+            stamp = self.files.stamp(path)
+            if stamp is None:
+                gone.append(path)
+            elif stamp[3] > linked:
+                newer.append(path)
+        verdict.guess = True
+        verdict.checked = len(recipe.inputs)
+        if newer:
+            verdict.add("ctime", "changed after it was compiled; without a baseline its bytes may be the same", newer)
+        self._missing(gone, verdict)
+
+    def _missing(self, gone: list[str], verdict: Verdict) -> None:
+        if gone and self.blind:
+            verdict.state = "unknown"
+            verdict.add("unseen", "can't be seen from here: start a service of the profile", gone, stale=False)
+        elif gone:
+            verdict.guess = False
+            verdict.add("missing", "is gone since it was compiled", gone)
+
+    def _surroundings(self, recipe: Recipe, verdict: Verdict) -> None:
+        """What FlashInfer up to 0.6.10 never notices: another package, other flags; and the spelling of CUDA's path."""
+        root = recipe.package_root()
+        if root and self.package.root and self.files.real(root) != self.files.real(self.package.root):
+            verdict.add("root", "was compiled from " + root + "; Python imports " + self.package.root)
+            verdict.guess = False
+        words = set((recipe.variables.get("cuda_cflags", "") + " " + recipe.variables.get("cflags", "")).split())
+        words |= set((recipe.variables.get("common_cflags", "") + " " + recipe.variables.get("ldflags", "")).split())
+        for name in baseline.ENV_FLAGS:
+            missing = [word for word in self.environ.get(name, "").split() if word not in words]
+            if missing:
+                verdict.add("flags", name + " asks for " + " ".join(missing) + "; it was compiled without")
+                verdict.guess = False
+        self._cuda(recipe, verdict)
+        codes = recipe.archs()
+        folders = recipe.shelf.arch.split("_")
+        if codes and recipe.shelf.arch and not set(codes) & set(folders):
+            verdict.add("arch", "was compiled for " + ", ".join(codes) + ", in a folder for " + ", ".join(folders))
+            verdict.guess = False
+
+    def _cuda(self, recipe: Recipe, verdict: Verdict) -> None:
+        then, now = recipe.cuda_home, self.environ.get("CUDA_HOME") or self.environ.get("CUDA_PATH") or ""
+        if not then or not now or then == now:
+            return
+        if os.path.realpath(then) == os.path.realpath(now):
+            message = "cuda_home is spelled " + then + " in build.ninja and " + now + " here: the same folder, and yet"
+            verdict.add("cuda_home", message + " FlashInfer will compile again where it compares the text", stale=False)
+        else:
+            verdict.add("cuda_home", "was compiled with the CUDA in " + then + "; here it is in " + now)
+            verdict.guess = False

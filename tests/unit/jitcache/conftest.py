@@ -1,0 +1,15 @@
+"""In the unit tier the agent asks no other Python: what a real one answers is tested in the engine tier."""
+
+from __future__ import annotations
+
+import pytest
+
+from envgen.jitcache.agent import package
+
+
+@pytest.fixture(autouse=True)
+def no_other_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(python: str, text: str) -> tuple[int, int]:
+        raise FileNotFoundError(python)
+
+    monkeypatch.setattr(package, "spawn", refuse)
