@@ -92,6 +92,12 @@ class Sources:
 
     def release(self, target: Target, version: str) -> Tree:
         """The source distribution of a release."""
+        from packaging.version import InvalidVersion, Version
+
+        try:
+            Version(version)
+        except InvalidVersion:
+            raise UsageError(f"{version!r} is no release", hint="as in: --release 0.16.0") from None
         archive = self.index.fetch(target.source.distribution, version)
         return SdistTree(archive, f"{target.name} {version}", version)
 

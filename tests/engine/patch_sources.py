@@ -9,12 +9,15 @@ from pathlib import Path
 
 from projects import Project
 
+from envgen.cli.build import command as build_command
 from envgen.engine.git import git
 from envgen.lock.index import PackageIndex
 from envgen.patches.series import load_series
 from envgen.patches.trees import File, SdistTree, put
 
 TOP = Path(__file__).parents[2]
+# These projects have no lock: what they build is pinned in the test.
+BUILD = ("build", *(["--unlocked"] if any("--unlocked" in option.opts for option in build_command.params) else []))
 DISTRIBUTIONS = {"vllm": "vllm", "flashinfer": "flashinfer-python"}
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from patch_sources import files, project
+from patch_sources import BUILD, files, project
 from projects import Project, docker
 
 from envgen.engine.base import Engine
@@ -33,7 +33,7 @@ def built(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     del engine
     made = project(tmp_path_factory.mktemp("production"))
     try:
-        found = made.envgen("build")
+        found = made.envgen(*BUILD)
         assert "1 patch fits flashinfer 0.5.3; 3 patches fit vllm 0.14.0" in found.err
         yield made
     finally:
@@ -74,7 +74,7 @@ def test_the_label_names_the_patches(built: Project) -> None:
 def test_an_edited_python_patch_runs_only_what_comes_after_the_wheels(built: Project) -> None:
     patch = next((built.root / "patches/vllm").glob("0003-*"))
     patch.write_text(patch.read_text().replace("counts on one.", "counts on one host."))
-    found = built.envgen("build", "--json").json
+    found = built.envgen(*BUILD, "--json").json
     run = [step["name"] for step in found["steps"] if not step["cached"]]
     assert not [name for name in run if "build-wheel" in name or "fetch-sdist" in name]
     assert [name for name in run if "patch-installed" in name]

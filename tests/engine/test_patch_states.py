@@ -6,7 +6,7 @@ import difflib
 from pathlib import Path
 
 import pytest
-from patch_sources import TOP, files, project, tree
+from patch_sources import BUILD, TOP, files, project, tree
 from projects import Project
 
 from envgen.engine.git import git
@@ -200,11 +200,11 @@ def test_a_conflict_stops_a_build_before_docker(made: Project, tmp_path: Path) -
     patch = next((made.root / "patches/vllm").glob("0002-*"))
     patch.write_text(patch.read_text().replace(">=0.14.0", ">=0.13.0"))
     nobody = {"DOCKER_HOST": f"unix://{tmp_path}/nobody.sock"}
-    found = made.envgen("build", code=4, env=nobody)
+    found = made.envgen(*BUILD, code=4, env=nobody)
     assert "patches do not fit, so nothing was built: patches/vllm/0002-" in found.err
     assert "+++ what vllm 0.13.0 has from line" in found.err
     assert not (made.root / ".envgen/logs").exists()
     patch.write_text(patch.read_text().replace(">=0.13.0", ">=0.14.0"))
-    found = made.envgen("build", code=3, env=nobody)  # now it is Docker's turn
+    found = made.envgen(*BUILD, code=3, env=nobody)  # now it is Docker's turn
     assert "2 patches fit vllm 0.13.0 (1 skipped, not for this version)" in found.err
-    assert "rehearsed" not in made.envgen("build", code=3, env=nobody).err  # what passed once is not tried again
+    assert "rehearsed" not in made.envgen(*BUILD, code=3, env=nobody).err  # what passed once is not tried again
