@@ -32,7 +32,7 @@ def read_patch(content: bytes, file: str, fallback: Place) -> PatchSet:
         found = PatchSet(lines)
     except UnidiffParseError as error:
         raise _refusal(f"is not a unified diff: {error}", lines.place(file, lines.number)) from None
-    except (AttributeError, IndexError, TypeError, ValueError) as error:  # unidiff on text that is no diff at all
+    except (AttributeError, IndexError, NameError, TypeError, ValueError) as error:  # unidiff on what is no diff
         raise _refusal(f"is not a unified diff: {error}", lines.place(file, lines.number)) from None
     _refuse_binary(lines, file)
     if not found:
