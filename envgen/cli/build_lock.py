@@ -28,11 +28,9 @@ def demand(profile: Profile, root: Path, engine: Engine, lock: ProfileLock | Non
     """RefusedError when a production build would not be what the lock says; development gets warnings."""
     from envgen.profile.model import Mode
 
-    production = profile.mode is Mode.PRODUCTION
     if unlocked:
-        if production:
-            progress("warning: --unlocked: the next build of the same files may give another image")
-        return
+        return  # he insists
+    production = profile.mode is Mode.PRODUCTION
     problems = _problems(profile, root, engine, lock)
     if not problems:
         return

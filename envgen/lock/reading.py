@@ -36,8 +36,11 @@ _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 def load(root: Path) -> Lock | None:
     """The lock of the project in ``root``; None where there is none. Raises ProjectError with all problems."""
     path = root / FILE_NAME
-    if not path.exists():
-        return None
+    return read_lock(path) if path.exists() else None
+
+
+def read_lock(path: Path) -> Lock:
+    """The lock in a file. Raises ProjectError with all problems."""
     from envgen.profile.yamlfile import read
 
     with contextlib.suppress(ValueError):

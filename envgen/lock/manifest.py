@@ -1,0 +1,61 @@
+"""What an image itself says about its inputs: its labels, and the manifest that a locked build puts into it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from envgen.engine.base import Engine
+from envgen.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from envgen.record import dataclass
+
+PATH = "/opt/envgen/manifest.json"
+PREFIX = "dev.envgen."
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """``inputs`` is empty for an image that was built without a lock."""
+
+    image: str
+    id: str
+    labels: Mapping[str, str]
+    profile: str
+    lock: str
+    inputs: Mapping[str, str]
+    open: tuple[str, ...]
+    reported: tuple[str, ...]
+
+
+def read(engine: Engine, name: str) -> Manifest:
+    """The manifest of an image that the engine has. NotFoundError when it is not there, or not one of ours."""
+    image = engine.image(name)
+    if image is None:
+        raise NotFoundError(f"the engine has no image {name}", hint="`docker image ls` shows those that it has")
+    labels = {key: value for key, value in image.labels.items() if key.startswith((PREFIX, "org.opencontainers."))}
+    if f"{PREFIX}render" not in labels:
+        raise NotFoundError(f"the image {name} was not built by envgen")
+    said: Any = {}
+    if labels.get(f"{PREFIX}lock"):
+        done = engine.run_once(image.id, ["cat", PATH], timeout=60)
+        try:
+            said = json.loads(done.stdout) if done.code == 0 else {}
+        except ValueError:
+            said = {}
+        if not isinstance(said, dict) or not said:
+            raise NotFoundError(f"the image {name} has no manifest of its inputs that can be read ({PATH})")
+    return Manifest(
+        name,
+        image.id,
+        labels,
+        labels.get(f"{PREFIX}profile", ""),
+        labels.get(f"{PREFIX}lock", ""),
+        {str(key): str(value) for key, value in dict(said.get("inputs") or {}).items()},
+        tuple(map(str, said.get("open") or ())),
+        tuple(map(str, said.get("reported") or ())),
+    )
