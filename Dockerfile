@@ -456,13 +456,19 @@ exec "$python" -m pip wheel --no-input --no-build-isolation --no-deps --wheel-di
 EOF
 COPY --chmod=0755 <<'EOF' /build/patch-installed
 #!/usr/bin/env python3
-"""patch-installed PACKAGE PATCH...: applies Python-only patches to an installed package, and compiles what they changed."""
+"""patch-installed PACKAGE PATCH...: applies Python-only patches to an installed package, and compiles what they changed.
+
+What came out is noted in /opt/envgen/patched/PACKAGE, as `sha256sum --check` reads it.
+"""
 
 import compileall
+import hashlib
 import importlib.util
 import os
 import subprocess
 import sys
+
+NOTES = "/opt/envgen/patched"
 
 
 def main(argv):
@@ -473,6 +479,7 @@ def main(argv):
     if spec is None or not spec.origin:
         sys.exit("patch-installed: %s is not installed" % package)
     folder = os.path.dirname(os.path.dirname(spec.origin))
+    touched = set()
     for patch in patches:
         name = os.path.basename(patch)
         print("patch-installed: %s in %s" % (name, folder), flush=True)
@@ -481,8 +488,14 @@ def main(argv):
         changed = subprocess.check_output(["git", "apply", "--numstat", "-z", patch], cwd=folder)
         for entry in filter(None, changed.decode("utf-8", "surrogateescape").split("\0")):
             file = os.path.join(folder, entry.split("\t")[-1])
+            touched.add(file)
             if os.path.exists(file) and not compileall.compile_file(file, quiet=1, force=True):
                 sys.exit("patch-installed: %s left a file that does not compile: %s" % (name, file))
+    os.makedirs(NOTES, exist_ok=True)
+    with open(os.path.join(NOTES, package), "w", encoding="utf-8", errors="surrogateescape") as notes:
+        for file in sorted(filter(os.path.exists, touched)):
+            with open(file, "rb") as content:
+                notes.write("%s  %s\n" % (hashlib.sha256(content.read()).hexdigest(), file))
 
 
 main(sys.argv[1:])
@@ -762,7 +775,7 @@ LABEL dev.envgen.project="mxfp4" \
       org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
       dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch" \
       org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-      dev.envgen.render="d969e68f88bc00ae46325a65a1a10490747559b7626842b0cb7c600044ee3651"
+      dev.envgen.render="63e88fd89370bfd44d4a52f84bc1caba7c12514f2a1eb08e78b550e395b21c21"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from envgen.engine.base import ExecResult
     from envgen.profile.model import Profile
 
-PARTS = ("probe_facts.py", "probe_scripts.py", "probe.py")
+PARTS = ("probe_facts.py", "probe_patches.py", "probe_scripts.py", "probe.py")
 # What runs the parts in one namespace; the probe passes it on when it must start another interpreter.
 LOADER = "for _name, _text in PARTS:\n    exec(compile(_text, _name, 'exec'), globals())\n"
 TIMEOUT = 30  # seconds; the probe itself gives up after 10
@@ -28,7 +28,7 @@ DISTRIBUTIONS = ("torch", "triton", "flashinfer-cubin", "flashinfer-jit-cache", 
 
 
 def probe_text() -> bytes:
-    """What goes to the stdin of the container's Python: the three probe files and their loader."""
+    """What goes to the stdin of the container's Python: the four probe files and their loader."""
     folder = Path(__file__).parent
     parts = [(name, (folder / name).read_text(encoding="utf-8")) for name in PARTS]
     return f"PARTS = {parts!r}\nLOADER = {LOADER!r}\n{LOADER}".encode()

@@ -165,6 +165,15 @@ class System:
 
 
 @dataclass(frozen=True)
+class PatchedFile:
+    """A file that a patch changed when the image was built."""
+
+    package: str
+    path: str
+    state: str  # same, changed, missing
+
+
+@dataclass(frozen=True)
 class Probe:
     """One document of the probe. ``noise`` counts the bytes that something else printed before it."""
 
@@ -179,6 +188,7 @@ class Probe:
     names: frozenset[str] = frozenset()
     folders: tuple[Folder, ...] = ()
     encodings: tuple[EncodingFile, ...] = ()
+    patched: tuple[PatchedFile, ...] = ()
     system: System = System()
     errors: tuple[PartError, ...] = ()
     noise: int = 0
@@ -273,6 +283,7 @@ def from_json(data: Mapping[str, Any], *, noise: int = 0) -> Probe:
         names=frozenset(str(name) for name in names),
         folders=_records(Folder, data.get("folders", [])),
         encodings=_records(EncodingFile, data.get("encodings", [])),
+        patched=_records(PatchedFile, data.get("patched", [])),
         system=record(System, data.get("system", {})),
         errors=_records(PartError, data.get("errors", [])),
         noise=noise,

@@ -63,7 +63,15 @@ def test_the_patched_files_are_inside(built: Project) -> None:
     found = json.loads(built.envgen("exec", "serve", "--", "python3", "-c", SEE, *expected).out)
     assert found.pop("versions")[0].startswith("0.14.0")
     assert found == expected
-    assert "4 patches in the image: flashinfer/0001-rewrite-build-ninja, vllm/0001-" in built.envgen("doctor").out
+    report = built.envgen("doctor").out
+    assert "4 patches in the image: flashinfer/0001-rewrite-build-ninja, vllm/0001-" in report
+    assert "4 patched files are as the patches left them: flashinfer, vllm" in report
+    where = "import importlib.util, os; print(os.path.dirname(importlib.util.find_spec('vllm').origin))"
+    folder = built.envgen("exec", "serve", "--", "python3", "-c", where).out.strip()
+    built.envgen("exec", "serve", "--", "sh", "-c", f"echo >>{folder}/compilation/decorators.py")
+    found = built.envgen("doctor").out
+    assert "1 of 4 patched files are not as the build left them" in found
+    assert f"{folder}/compilation/decorators.py changed" in found
 
 
 def test_the_label_names_the_patches(built: Project) -> None:

@@ -27,6 +27,7 @@ CHECKS: tuple[Check, ...] = (
     FunctionCheck("import.leftovers", "leftovers of uninstalled wheels", _INSIDE, packages.leftovers, ("probe",)),
     FunctionCheck("import.scripts", "console scripts", _INSIDE, packages.console_scripts, ("probe",)),
     FunctionCheck("import.metadata", "installed metadata", _INSIDE, packages.metadata, ("probe",)),
+    FunctionCheck("patches.files", "patched files", _INSIDE, packages.patched_files, ("probe",)),
     FunctionCheck("flashinfer.data", "sources for the JIT", _INSIDE, packages.flashinfer_data, ("probe",)),
     FunctionCheck("flashinfer.set", "cubins and prebuilt kernels fit", _INSIDE, packages.flashinfer_set, ("probe",)),
     FunctionCheck("flashinfer.prebuilt", "nothing masks the JIT", _INSIDE, packages.prebuilt, ("probe",)),

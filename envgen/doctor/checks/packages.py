@@ -244,3 +244,21 @@ def prebuilt(context: Context) -> list[Finding]:
         some = ", ".join(root.aot[:4])
         return [warning("prebuilt kernels mask your edits", f"{folder} holds {len(root.aot)}: {some}", "none", cure)]
     return [ok("no prebuilt kernels mask your edits")]
+
+
+def patched_files(context: Context) -> list[Finding]:
+    """What the image's Python-only patches changed is still so: nothing was installed over it."""
+    assert context.probe is not None
+    files = context.probe.patched
+    if not files:
+        return []
+    lost = [file for file in files if file.state != "same"]
+    if lost:
+        seen = ", ".join(f"{file.path} {file.state}" for file in lost[:3])
+        title = f"{len(lost)} of {len(files)} patched files are not as the build left them"
+        name = context.profile.name
+        cure = remedies.command(f"envgen down -p {name} && envgen up -p {name} {context.service}")
+        return [warning(title, seen, "the patched bytes", cure)]
+    names = ", ".join(sorted({file.package for file in files}))
+    are = "patched file is" if len(files) == 1 else "patched files are"
+    return [ok(f"{len(files)} {are} as the patches left them: {names}", files=[file.path for file in files])]
