@@ -154,7 +154,7 @@ class Judge:
             stamp = self.files.stamp(path)
             if stamp is None:
                 gone.append(path)
-            elif stamp[3] > linked:
+            elif stamp[3] >= linked:  # a tick of the clock is some milliseconds
                 newer.append(path)
         verdict.guess = True
         verdict.checked = len(recipe.inputs)

@@ -105,7 +105,7 @@ def _refusal(recipe: Recipe, files: Files, force: bool, since: int) -> tuple[str
     for path in recipe.inputs:
         stamp = files.stamp(path)
         made_here = "/generated/" in path and path.startswith(recipe.shelf.root)
-        if stamp is None or (stamp[3] > (recipe.library[1] if made_here else limit)):
+        if stamp is None or (stamp[3] >= (recipe.library[1] if made_here else limit)):
             changed.append(path)
     if changed:
         return "files changed after it was compiled", changed

@@ -1,0 +1,309 @@
+"""States and evidence, against real files in the layouts of the releases."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jitcache_layouts import RELEASES, SHARED_LOG, Shelf, put, snapshot
+from test_jitcache_deps import record
+
+from envgen.jitcache.agent import package
+from envgen.jitcache.agent.main import answer
+from envgen.jitcache.model import Cleared, Evidence, Inventory, Module, Recorded, Why, bind
+
+STEMS = {"page": ("page",), "rope": ("rope",)}
+
+
+class Lab:
+    """A package, a cache with `page` and `rope` compiled from it, and who imports which package."""
+
+    def __init__(self, folder: Path, version: str = "0.5.3") -> None:
+        self.folder = folder
+        self.version = version
+        self.root = folder / ".cache/flashinfer"
+        self.package = self.make_package("site/flashinfer")
+        self.imported = self.package
+        self.shelf = Shelf(self.root, version)
+        self.environ = {"CUDA_HOME": str(folder / "cuda")}
+        (folder / "cuda-13.0").mkdir()
+        (folder / "cuda").symlink_to("cuda-13.0")
+        self.deps: dict[str, list[str]] = {}
+        for name in STEMS:
+            self.compile(name)
+
+    def make_package(self, path: str) -> Path:
+        root = self.folder / path
+        for name in ("csrc/page.cu", "csrc/rope.cu", "include/flashinfer/page.cuh", "include/flashinfer/math.cuh"):
+            put(root / "data" / name, f"// {name}\n")
+        return root
+
+    def compile(self, name: str) -> None:
+        """What a build leaves behind: the files are older than the library."""
+        ops = self.shelf.ops
+        shared = self.version in SHARED_LOG
+        source = f"{self.package}/data/csrc/{name}.cu"
+        headers = [f"{self.package}/data/include/flashinfer/math.cuh"]
+        if name == "page":
+            headers.append(f"{self.package}/data/include/flashinfer/page.cuh")
+        out = f"{name}/{name}.cuda.o" if shared else f"{ops}/{name}/csrc_{name}.cuda.o"
+        text = (
+            f"name = {name}\ncuda_home = {self.environ['CUDA_HOME']}\n"
+            f"common_cflags = -isystem $cuda_home/include $\n    -isystem {self.package}/data/include\n"
+            f"cuda_cflags = $common_cflags $\n    -gencode=arch=compute_121a,code=sm_121a $\n    -O3\n"
+            f"build {out.replace(name + '/', '$name/', 1) if shared else out}: cuda_compile {source}\n"
+        )
+        put(ops / name / "build.ninja", text)
+        put(ops / name / Path(out).name)
+        if shared:
+            self.deps[out] = [source, *headers]
+            put(ops / ".ninja_deps", record(self.deps))
+        else:
+            put(ops / name / ".ninja_deps", record({out: [source, *headers]}))
+        time.sleep(0.02)
+        put(ops / name / f"{name}.so")
+
+    def ask(self, operation: str, *patterns: str, **more: Any) -> Any:
+        request = {"operation": operation, "root": str(self.root), "patterns": list(patterns), "python": "python3",
+                   "expected_archs": ["121a"], "environ": self.environ, **more}  # fmt: skip
+        document = answer(request)
+        assert document["ok"], document
+        return document["result"]
+
+    def list(self, *patterns: str, **more: Any) -> dict[str, Module]:
+        return {module.name: module for module in bind(Inventory, self.ask("list", *patterns, **more)).modules}
+
+    def why(self, name: str, **more: Any) -> Why:
+        (found,) = bind(Evidence, self.ask("why", name, **more)).modules
+        return found
+
+    def baseline(self, *patterns: str, **more: Any) -> Recorded:
+        return bind(Recorded, self.ask("baseline", *patterns, **more))
+
+    def clear(self, *patterns: str, **causes: Any) -> Cleared:
+        return bind(Cleared, self.ask("clear", *patterns, causes=causes, all=False, dry_run=False))
+
+    def header(self, name: str = "page.cuh") -> Path:
+        return self.package / "data/include/flashinfer" / name
+
+
+def forge(path: Path, text: str = "// other bytes\n") -> None:
+    path.write_text(text)
+    os.utime(path, (1_500_000_000, 1_500_000_000))
+
+
+@pytest.fixture(params=RELEASES)
+def lab(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    for name in ("CUDA_HOME", "CUDA_PATH", "FLASHINFER_EXTRA_CUDAFLAGS", "FLASHINFER_EXTRA_CFLAGS"):
+        monkeypatch.delenv(name, raising=False)
+    found = Lab(tmp_path, request.param)
+
+    def told(self: package.Asked) -> package.Package:
+        root = found.imported
+        return package.Package(str(root), found.version, f"{root}/data/aot")
+
+    monkeypatch.setattr(package.Asked, "answer", told)
+    return found
+
+
+def states(lab: Lab) -> Mapping[str, tuple[str, bool]]:
+    return {name: (module.state, module.guess) for name, module in lab.list().items()}
+
+
+def kinds(found: Why) -> dict[str, tuple[str, ...]]:
+    return {reason.kind: reason.files for reason in found.reasons}
+
+
+def test_a_guess_until_a_baseline_is_recorded(lab: Lab) -> None:
+    assert states(lab) == {"page": ("fresh", True), "rope": ("fresh", True)}
+    assert lab.why("page").baseline == "none"
+    before = snapshot(lab.shelf.base)
+    assert [module.recorded for module in lab.baseline().modules] == [True, True]
+    assert snapshot(lab.shelf.base) == before  # ours lies beside FlashInfer's folders
+    assert states(lab) == {"page": ("fresh", False), "rope": ("fresh", False)}
+    assert lab.why("page").checked == 3
+
+
+def test_trap_1_other_bytes_under_an_old_time(lab: Lab) -> None:
+    lab.baseline()
+    forge(lab.header())
+    assert states(lab) == {"page": ("stale", False), "rope": ("fresh", False)}
+    assert kinds(lab.why("page")) == {"bytes": (str(lab.header()),)}
+    cleared = lab.clear(stale=True)
+    assert [(module.name, module.why, module.gone) for module in cleared.modules] == [("page", "stale", True)]
+    lab.compile("page")
+    assert lab.why("page").baseline == "outdated"
+    assert lab.list()["page"].guess
+
+
+def test_trap_2_another_package_of_the_same_version(lab: Lab) -> None:
+    lab.baseline()
+    lab.imported = lab.make_package("checkout/flashinfer")
+    assert states(lab) == {"page": ("stale", False), "rope": ("stale", False)}
+    found = lab.why("page")
+    assert set(kinds(found)) == {"root"}
+    assert str(lab.package) in found.reasons[0].message
+    assert str(lab.imported) in found.reasons[0].message
+
+
+def test_trap_2_a_link_to_the_same_package_is_the_same(lab: Lab) -> None:
+    (lab.folder / "linked").symlink_to("site")
+    lab.imported = lab.folder / "linked/flashinfer"
+    assert states(lab)["page"] == ("fresh", True)
+
+
+def test_trap_3_flags_asked_for_and_not_compiled_with(lab: Lab) -> None:
+    lab.environ["FLASHINFER_EXTRA_CUDAFLAGS"] = "-O3 -DNEW=1"
+    (reason,) = lab.why("page").reasons
+    assert (reason.kind, reason.stale) == ("flags", True)
+    assert "-DNEW=1" in reason.message
+    assert "-O3" not in reason.message
+
+
+def test_trap_3_flags_no_longer_asked_for(lab: Lab) -> None:
+    lab.environ["FLASHINFER_EXTRA_CFLAGS"] = "-O3"
+    lab.baseline()
+    assert states(lab)["page"] == ("fresh", False)
+    del lab.environ["FLASHINFER_EXTRA_CFLAGS"]
+    assert "not set" in lab.why("page").reasons[0].message
+
+
+def test_trap_4_cuda_home_spelled_otherwise(lab: Lab) -> None:
+    lab.baseline()
+    lab.environ["CUDA_HOME"] = str(lab.folder / "cuda-13.0")
+    (reason,) = lab.why("page").reasons
+    assert (reason.kind, reason.stale) == ("cuda_home", False)
+    assert "spelled" in reason.message
+    module = lab.list()["page"]
+    assert (module.state, module.causes) == ("fresh", ("cuda_home",))
+    (lab.folder / "cuda-12.9").mkdir()
+    lab.environ["CUDA_HOME"] = str(lab.folder / "cuda-12.9")
+    assert lab.why("page").state == "stale"
+
+
+def test_an_edited_build_ninja(lab: Lab) -> None:
+    lab.baseline()
+    path = lab.shelf.ops / "page/build.ninja"
+    path.write_text(path.read_text().replace("-O3", "-O0 -G"))
+    (reason,) = lab.why("page").reasons
+    assert reason.kind == "flags"
+    assert reason.files == ("cuda_cflags: --O3 +-O0 +-G",)
+
+
+def test_the_same_bytes_again_are_fresh(lab: Lab) -> None:
+    text = lab.header().read_text()
+    lab.header().write_text("// changed\n")
+    lab.header().write_text(text)
+    assert states(lab)["page"] == ("stale", True)
+    assert lab.clear(stale=True).modules == ()
+    assert lab.clear(stale=True).guesses == ("page",)
+    (refused,) = lab.baseline("page").modules
+    assert not refused.recorded
+    assert refused.changed == (str(lab.header()),)
+    assert lab.baseline("page", force=True).modules[0].recorded
+    lab.header().touch()
+    assert states(lab)["page"] == ("fresh", False)
+    assert [module.name for module in lab.clear(stale=True, guessed=True).modules] == []
+
+
+def test_guesses_go_when_asked_for(lab: Lab) -> None:
+    lab.header("math.cuh").touch()
+    assert [module.name for module in lab.clear(guessed=True).modules] == ["page", "rope"]
+
+
+def test_a_header_that_is_gone(lab: Lab) -> None:
+    lab.header().unlink()
+    assert states(lab)["page"] == ("stale", False)
+    assert kinds(lab.why("page")) == {"missing": (str(lab.header()),)}
+    # A throw-away container sees no mounted sources: there it means nothing.
+    assert lab.list(blind=True)["page"].state == "unknown"
+
+
+def test_partial_masked_and_foreign(lab: Lab) -> None:
+    (lab.shelf.ops / "rope/rope.so").unlink()
+    put(lab.package / "data/aot/page/page.so")
+    assert {name: state for name, (state, _) in states(lab).items()} == {"page": "masked", "rope": "partial"}
+    (lab.package / "data/aot/page/page.so").unlink()
+    other = Shelf(lab.root, "0.4.0")
+    other.module("page")
+    wrong = Shelf(lab.root, lab.version, "90a")
+    wrong.module("page")
+    found = bind(Inventory, lab.ask("list", "page")).modules
+    assert {(m.version, m.arch): m.state for m in found} == {
+        ("0.4.0", "121a"): "foreign", (lab.version, "90a"): "foreign", (lab.version, "121a"): "fresh"
+    }  # fmt: skip
+    cleared = lab.clear(foreign=True)
+    assert {(m.version, m.arch) for m in cleared.modules} == {("0.4.0", "121a"), (lab.version, "90a")}
+    assert (lab.shelf.ops / "page/page.so").exists()
+
+
+def test_changed_takes_what_includes_it(lab: Lab) -> None:
+    assert [m.name for m in lab.clear(changed=[str(lab.header())]).modules] == ["page"]
+    assert [m.name for m in lab.clear(changed=["/nowhere/x.cuh"]).modules] == []
+    (lab.folder / "linked").symlink_to("site")
+    through = str(lab.folder / "linked/flashinfer/data/include")  # a folder: everything below it
+    cleared = lab.clear(changed=[through])
+    assert [m.name for m in cleared.modules] == ["rope"]
+    assert cleared.modules[0].why.endswith("math.cuh")
+
+
+def test_older_than(lab: Lab) -> None:
+    old = time.time() - 3 * 86400
+    os.utime(lab.shelf.ops / "page/page.so", (old, old))
+    assert [m.name for m in lab.clear(older_than=4 * 86400.0).modules] == []
+    assert [m.name for m in lab.clear("rope", older_than=86400.0).modules] == []
+    assert [m.name for m in lab.clear(older_than=86400.0).modules] == ["page"]
+
+
+def test_a_damaged_record_is_said_and_nothing_is_claimed(lab: Lab) -> None:
+    place = lab.shelf.ops / (".ninja_deps" if lab.version in SHARED_LOG else "page/.ninja_deps")
+    place.write_bytes(b"\xff" * 100)
+    found = lab.why("page")
+    assert found.state == "unknown"
+    (outcome,) = lab.baseline("page").modules
+    assert not outcome.recorded
+    assert lab.clear(stale=True, guessed=True).modules == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"format": 1}', '{"format": 1, "files": {"a": 1}, "library": []}', "[" * 100_000]
+)
+def test_a_damaged_baseline_counts_as_none(lab: Lab, text: str) -> None:
+    lab.baseline()
+    (path,) = lab.root.glob(".envgen/baseline/*/121a/page.json")
+    path.write_text(text)
+    assert lab.list()["page"].guess
+
+
+def test_a_baseline_is_never_written_through_a_link(lab: Lab) -> None:
+    (lab.folder / "elsewhere").mkdir()
+    (lab.root / ".envgen").symlink_to(lab.folder / "elsewhere")
+    document = answer({"operation": "baseline", "root": str(lab.root), "patterns": ["page"]})
+    assert document["kind"] == "refused"
+    assert not list((lab.folder / "elsewhere").iterdir())
+
+
+def test_a_baseline_is_json_that_others_can_read(lab: Lab) -> None:
+    lab.baseline()
+    (path,) = lab.root.glob(".envgen/baseline/*/121a/page.json")
+    document = json.loads(path.read_text())
+    assert document["cuda_home"] == lab.environ["CUDA_HOME"]
+    assert len(document["files"]) == 3
+    assert not list(path.parent.glob(".new-*"))
+
+
+def test_names_with_odd_characters(lab: Lab) -> None:
+    folder = lab.shelf.ops / "page"
+    for name in ("use_swa_False_", "a[b]*", "x" * 240):
+        os.rename(folder, lab.shelf.ops / name)  # noqa: PTH104
+        folder = lab.shelf.ops / name
+        (next(folder.glob("*.so"))).rename(folder / f"{name}.so")
+        if name.startswith("x") or lab.version in SHARED_LOG:
+            continue
+        assert lab.baseline(name).modules[0].recorded
+        assert lab.list(name)[name].state == "fresh"
