@@ -167,7 +167,9 @@ def _name(ref: str) -> str:
 
 def checkout_tree(folder: Path, ref: str) -> Tree:
     """A commit of a checkout on this machine; its work tree is not looked at."""
-    answer = git(["rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}"], cwd=_folder(folder), check=False)
+    answer = git(
+        ["rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"], cwd=_folder(folder), check=False
+    )
     if answer.code:
         raise UsageError(f"{folder} has no commit {ref!r}, or is no git checkout")
     tag = git(["describe", "--tags", "--exact-match", answer.text], cwd=folder, check=False).text
