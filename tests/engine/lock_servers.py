@@ -1,0 +1,208 @@
+"""Servers for the lock's tests, all real and on loopback: Debian's docker-registry, git's own, and one that fails."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+
+def free() -> int:
+    """A TCP port that nobody has."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def _wait(port: int) -> None:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.05)
+    pytest.fail(f"nothing listens on port {port}")
+
+
+@contextlib.contextmanager
+def registry(folder: Path, htpasswd: str = "") -> Iterator[str]:
+    """A docker-registry; gives its host and port. ``htpasswd``: lines of users with bcrypt hashes."""
+    if not shutil.which("docker-registry"):
+        pytest.fail("this test needs a registry: apt-get install docker-registry", pytrace=False)
+    port = free()
+    folder.mkdir(parents=True, exist_ok=True)
+    auth = ""
+    if htpasswd:
+        (folder / "htpasswd").write_text(htpasswd)
+        auth = f"auth: {{htpasswd: {{realm: test, path: {folder / 'htpasswd'}}}}}\n"
+    (folder / "config.yml").write_text(
+        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {folder / 'data'}}}}}\n"
+        f"http: {{addr: '127.0.0.1:{port}'}}\nlog: {{level: error}}\n{auth}"
+    )
+    child = subprocess.Popen(
+        ["docker-registry", "serve", str(folder / "config.yml")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        _wait(port)
+        yield f"127.0.0.1:{port}"
+    finally:
+        child.terminate()
+        child.wait(10)
+
+
+@contextlib.contextmanager
+def git_daemon(folder: Path) -> Iterator[str]:
+    """`git daemon` for all repositories below ``folder``; gives the address in front of their paths."""
+    port = free()
+    child = subprocess.Popen(
+        [
+            "git",
+            "daemon",
+            "--reuseaddr",
+            "--export-all",
+            "--listen=127.0.0.1",
+            f"--port={port}",
+            f"--base-path={folder}",
+            "--enable=upload-pack",
+            str(folder),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        _wait(port)
+        yield f"git://127.0.0.1:{port}"
+    finally:
+        child.terminate()
+        child.wait(10)
+
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+class Failing(http.server.ThreadingHTTPServer):
+    """Answers with what ``script`` says: one function of the request's path and number, or None to hang."""
+
+    daemon_threads = True
+
+    def __init__(self, script: Callable[[str, int], Answer | None]) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.script = script
+        self.asked: list[str] = []
+        self.authorizations: list[str] = []
+        self.released = threading.Event()
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: Failing
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        self.server.authorizations.append(self.headers.get("Authorization", ""))
+        found = self.server.script(self.path, len(self.server.asked))
+        if found is None:
+            self.server.released.wait(20)
+            return
+        status, headers, body = found
+        self.send_response(status)
+        headers.setdefault("Content-Length", str(len(body)))
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            self.wfile.write(body)
+
+    def log_message(self, *_words: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def failing(script: Callable[[str, int], Answer | None]) -> Iterator[Failing]:
+    """A server that misbehaves as told."""
+    server = Failing(script)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.released.set()
+        server.shutdown()
+        server.server_close()
+
+
+def put(
+    host: str, path: str, body: bytes, kind: str, headers: dict[str, str] | None = None, method: str = "PUT"
+) -> str:
+    """One request of the distribution API; gives the answer's Location."""
+    request = urllib.request.Request(
+        path if path.startswith("http") else f"http://{host}/v2/{path}",
+        body,
+        {"Content-Type": kind, **(headers or {})},
+        method=method,
+    )
+    with urllib.request.urlopen(request) as answer:
+        return str(answer.headers.get("Location", ""))
+
+
+def push_image(host: str, name: str, tag: str, salt: str, headers: dict[str, str] | None = None) -> dict[str, str]:
+    """A manifest list of an amd64 and an arm64 image without layers; gives the digests that it must be locked to."""
+    import hashlib
+
+    def digest(body: bytes) -> str:
+        return f"sha256:{hashlib.sha256(body).hexdigest()}"
+
+    manifest_kind = "application/vnd.oci.image.manifest.v1+json"
+    entries, found = [], {}
+    for arch in ("amd64", "arm64"):
+        config = json.dumps(
+            {
+                "architecture": arch,
+                "os": "linux",
+                "created": "2025-12-11T04:05:06Z",
+                "config": {"Env": [f"SALT={salt}"]},
+                "rootfs": {"type": "layers", "diff_ids": []},
+            }
+        ).encode()
+        place = put(host, f"{name}/blobs/uploads/", b"", "application/octet-stream", headers, "POST")
+        joined = f"{place}{'&' if '?' in place else '?'}digest={digest(config)}"
+        put(host, joined, config, "application/octet-stream", headers)
+        manifest = json.dumps(
+            {
+                "schemaVersion": 2,
+                "mediaType": manifest_kind,
+                "layers": [],
+                "config": {
+                    "mediaType": "application/vnd.oci.image.config.v1+json",
+                    "size": len(config),
+                    "digest": digest(config),
+                },
+            }
+        ).encode()
+        put(host, f"{name}/manifests/{digest(manifest)}", manifest, manifest_kind, headers)
+        entries.append(
+            {
+                "mediaType": manifest_kind,
+                "size": len(manifest),
+                "digest": digest(manifest),
+                "platform": {"os": "linux", "architecture": arch},
+            }
+        )
+        found[f"linux/{arch}"] = digest(manifest)
+    kind = "application/vnd.oci.image.index.v1+json"
+    index = json.dumps({"schemaVersion": 2, "mediaType": kind, "manifests": entries}).encode()
+    put(host, f"{name}/manifests/{tag}", index, kind, headers)
+    return {**found, "index": digest(index)}

@@ -1,0 +1,178 @@
+"""Refs and submodules from a real git server: branches, annotated tags, pull requests, what moved and what is gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lock_servers import failing, git_daemon
+
+from envgen.errors import LockError
+from envgen.lock.gitrefs import Git
+from envgen.lock.model import Submodule
+
+GIT = Git(pause=0.01, timeout=20)
+
+
+class Repositories:
+    """Bare repositories below one folder, served by ``address``."""
+
+    def __init__(self, folder: Path, address: str) -> None:
+        self.folder = folder
+        self.address = address
+
+    def url(self, name: str) -> str:
+        return f"{self.address}/{name}.git"
+
+    def git(self, name: str, *words: str, stdin: str = "") -> str:
+        identity = {
+            f"GIT_{who}_{what}": "test@localhost" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+        }
+        done = subprocess.run(
+            ["git", *words],
+            cwd=self.folder / f"{name}.git",
+            env={**os.environ, **identity, "GIT_CONFIG_GLOBAL": "/dev/null"},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.strip()
+
+    def make(self, name: str) -> None:
+        (self.folder / f"{name}.git").mkdir(parents=True)
+        self.git(name, "init", "-q", "--bare", "-b", "main")
+
+    def commit(self, name: str, text: str, modules: dict[str, tuple[str, str]] | None = None) -> str:
+        """A commit with one file and submodules (path -> address, commit); gives its hash."""
+        blob = self.git(name, "hash-object", "-w", "--stdin", stdin=text)
+        tree = {"README": f"100644 blob {blob}"}
+        if modules:
+            config = "".join(f'[submodule "{p}"]\n\tpath = {p}\n\turl = {a}\n' for p, (a, _) in modules.items())
+            inner = self.git(name, "hash-object", "-w", "--stdin", stdin=config)
+            tree[".gitmodules"] = f"100644 blob {inner}"
+            tree |= {path: f"160000 commit {commit}" for path, (_, commit) in modules.items()}
+        self.git(name, "read-tree", "--empty")
+        listed = "".join(f"{head.replace(' blob', '').replace(' commit', '')}\t{path}\n" for path, head in tree.items())
+        self.git(name, "update-index", "--index-info", stdin=listed)
+        made = self.git(name, "write-tree", "--missing-ok")
+        return self.git(name, "commit-tree", "-m", text, made)
+
+    def point(self, name: str, ref: str, commit: str) -> None:
+        self.git(name, "update-ref", ref, commit)
+
+
+@pytest.fixture
+def repositories(tmp_path: Path) -> Iterator[Repositories]:
+    with git_daemon(tmp_path) as address:
+        found = Repositories(tmp_path, address)
+        found.make("vllm")
+        yield found
+
+
+def test_branch_annotated_tag_pull_request_and_commit(repositories: Repositories) -> None:
+    first, second, third = (repositories.commit("vllm", text) for text in ("one", "two", "three"))
+    repositories.point("vllm", "refs/heads/main", first)
+    repositories.git("vllm", "tag", "-a", "-m", "release", "v0.14.0", second)
+    repositories.point("vllm", "refs/pull/31740/head", third)
+    url = repositories.url("vllm")
+    asked = [("main", first, "branch"), ("v0.14.0", second, "tag"), ("refs/pull/31740/head", third, "pull")]
+    for ref, commit, kind in [*asked, (second, second, "commit")]:
+        found = GIT.resolve(url, ref, True)
+        assert (found.commit, found.kind, found.submodules) == (commit, kind, ())
+    assert repositories.git("vllm", "rev-parse", "v0.14.0") != second  # the tag has an object of its own
+
+
+def test_a_tag_wins_over_a_branch_of_its_name(repositories: Repositories) -> None:
+    first, second = (repositories.commit("vllm", text) for text in ("one", "two"))
+    repositories.point("vllm", "refs/heads/v1", first)
+    repositories.git("vllm", "tag", "v1", second)
+    assert GIT.resolve(repositories.url("vllm"), "v1", False).commit == second
+
+
+def test_moved_refs_are_seen_when_they_are_asked_for(repositories: Repositories) -> None:
+    for ref in ("refs/heads/main", "refs/tags/v1", "refs/pull/31740/head"):
+        before, after = (repositories.commit("vllm", f"{ref} {text}") for text in ("one", "two"))
+        asked = ref.rpartition("/")[2] if "pull" not in ref else ref
+        for commit in (before, after):
+            repositories.point("vllm", ref, commit)
+            assert GIT.resolve(repositories.url("vllm"), asked, False).commit == commit
+
+
+def test_nested_submodules_with_relative_addresses(repositories: Repositories) -> None:
+    for name in ("3rd/cutlass", "3rd/spdlog", "3rd/fmt"):
+        repositories.make(name)
+    fmt = repositories.commit("3rd/fmt", "fmt")
+    repositories.point("3rd/fmt", "refs/heads/main", fmt)
+    spdlog = repositories.commit("3rd/spdlog", "spdlog", {"bundled/fmt": ("../fmt.git", fmt)})
+    repositories.point("3rd/spdlog", "refs/heads/main", spdlog)
+    cutlass = repositories.commit("3rd/cutlass", "old")  # not the newest of its branch
+    newer = repositories.git("3rd/cutlass", "commit-tree", "-p", cutlass, "-m", "new", f"{cutlass}^{{tree}}")
+    repositories.point("3rd/cutlass", "refs/heads/main", newer)
+    modules = {"3rdparty/cutlass": ("../3rd/cutlass.git", cutlass), "3rdparty/spdlog": ("../3rd/spdlog.git", spdlog)}
+    repositories.point("vllm", "refs/heads/main", repositories.commit("vllm", "top", modules))
+    found = GIT.resolve(repositories.url("vllm"), "main", True)
+    assert found.submodules == (
+        Submodule("3rdparty/cutlass", repositories.url("3rd/cutlass"), cutlass),
+        Submodule("3rdparty/spdlog", repositories.url("3rd/spdlog"), spdlog),
+        Submodule("3rdparty/spdlog/bundled/fmt", repositories.url("3rd/fmt"), fmt),
+    )
+
+
+def test_a_submodule_that_is_gone_is_named(repositories: Repositories) -> None:
+    repositories.point("vllm", "refs/heads/main", repositories.commit("vllm", "x", {"a/b": ("../none.git", "1" * 40)}))
+    with pytest.raises(LockError, match=r"main of git://.*: submodule a/b: "):
+        GIT.resolve(repositories.url("vllm"), "main", True)
+
+
+def test_a_commit_that_was_force_pushed_away(repositories: Repositories) -> None:
+    repositories.point("vllm", "refs/heads/main", repositories.commit("vllm", "one"))
+    with pytest.raises(LockError, match=r"does not have the commit 1{40} \(any more\)") as caught:
+        GIT.resolve(repositories.url("vllm"), "1" * 40, True)
+    assert "force-pushed" in str(caught.value)
+
+
+def test_a_vanished_ref_and_repository(repositories: Repositories) -> None:
+    with pytest.raises(LockError, match="no such branch, tag or pull request"):
+        GIT.resolve(repositories.url("vllm"), "gone", True)
+    with pytest.raises(LockError, match="40 digits"):
+        GIT.resolve(repositories.url("vllm"), "abcdef12", True)
+    with pytest.raises(LockError, match=r"main of git://"):
+        GIT.resolve(repositories.url("nothing"), "main", True)
+
+
+def test_passwords_are_never_shown(tmp_path: Path) -> None:
+    with failing(lambda _path, _number: (401, {"WWW-Authenticate": "Basic realm=x"}, b"")) as server:
+        with pytest.raises(LockError) as caught:
+            GIT.resolve(f"http://alice:hunter2@{server.host}/x.git", "main", True)
+        assert "hunter2" not in str(caught.value)
+        assert server.host in str(caught.value)
+
+
+def test_a_server_in_trouble_is_asked_again_and_given_up() -> None:
+    said: list[str] = []
+    with failing(lambda _path, _number: (503, {}, b"")) as server, pytest.raises(LockError, match="503"):
+        Git(said.append, pause=0.01, timeout=10).resolve(f"http://{server.host}/x.git", "main", True)
+    assert len(said) == 2
+
+
+def test_a_server_that_hangs_is_given_up() -> None:
+    with (
+        failing(lambda _path, _number: None) as server,
+        pytest.raises(LockError, match=r"did not answer within 0\.5 s"),
+    ):
+        Git(pause=0.01, timeout=0.5).resolve(f"http://{server.host}/x.git", "main", True)
+
+
+def test_no_foreign_protocol_is_followed(repositories: Repositories, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    evil = repositories.commit(
+        "vllm", "x", {"a": (f"ext::sh -c 'touch {mark}'", "1" * 40), "b": ("--upload-pack=x", "2" * 40)}
+    )
+    repositories.point("vllm", "refs/heads/main", evil)
+    with pytest.raises(LockError):
+        GIT.resolve(repositories.url("vllm"), "main", True)
+    assert not mark.exists()

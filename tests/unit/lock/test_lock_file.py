@@ -1,0 +1,133 @@
+"""envgen.lock as text: what is written is read back, diffs well, and what is wrong with it is told all at once."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+import yaml
+
+from envgen.errors import ProjectError, RefusedError
+from envgen.lock import file
+from envgen.lock.compare import changes, facts
+from envgen.lock.model import AptLock, GitLock, ImageLock, Lock, PatchLock, Pinned, PythonLock, Submodule
+from envgen.lock.reading import load
+
+A, B = "a" * 64, "b" * 64
+WHOLE = Lock(
+    images={
+        "host:5000/x/y:1": ImageLock("host:5000/x/y:1", f"sha256:{A}", {"linux/arm64": f"sha256:{B}"}, "registry", 7)
+    },
+    git={
+        "https://h/r.git v1": GitLock(
+            "https://h/r.git", "v1", "c" * 40, "tag", (Submodule("3rd/x y", "https://h/x.git", "d" * 40),), "git"
+        )
+    },
+    files={"https://h/o200k: base": A},
+    patches={"vllm": (PatchLock("0002-b.patch", B), PatchLock("0001-a.patch", A)), "none": ()},
+    python={
+        "prod": {
+            "linux/arm64": PythonLock(
+                "123456", "3.12.3", {"deps": (Pinned("numpy", "2.1", (A, B)),), "uv": ()}, {"install.x": 'no "release"'}
+            )
+        }
+    },
+    apt={"prod": {"linux/arm64": AptLock("1e5", ("git=1:2.39",), ())}},
+)
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    assert file.save(tmp_path / "envgen.lock", WHOLE)
+    assert load(tmp_path) == WHOLE
+
+
+def test_the_same_lock_is_not_written_twice(tmp_path: Path) -> None:
+    path = tmp_path / "envgen.lock"
+    file.save(path, WHOLE)
+    before = path.stat().st_mtime_ns
+    assert not file.save(path, WHOLE)
+    assert path.stat().st_mtime_ns == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["envgen.lock"]
+
+
+def test_other_yaml_readers_read_it_too() -> None:
+    found = yaml.safe_load(file.text_of(WHOLE))
+    assert found["format"] == 1
+    assert found["apt"]["prod"]["linux/arm64"]["asks"] == "1e5"
+    assert found["patches"]["vllm"] == [f"0002-b.patch {B}", f"0001-a.patch {A}"]  # the order of a series is kept
+    assert found["python"]["prod"]["linux/arm64"]["python"] == "3.12.3"
+
+
+def test_entries_are_sorted_whatever_order_they_came_in() -> None:
+    images = {name: ImageLock(name, f"sha256:{A}") for name in ("b:1", "a:1")}
+    assert file.text_of(Lock(images=images)) == file.text_of(Lock(images=dict(reversed(images.items()))))
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "envgen.lock"
+    file.save(path, Lock())
+    before = path.read_bytes()
+
+    def fail(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="No space"):
+        file.save(path, WHOLE)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["envgen.lock"]
+
+
+def test_everything_that_is_wrong_is_told_with_its_place(tmp_path: Path) -> None:
+    text = file.text_of(WHOLE).replace(f"digest: sha256:{A}", "digest: sha256:abc").replace("c" * 40, "main")
+    text = text.replace("created: 7", "surprise: 7")
+    (tmp_path / "envgen.lock").write_text(text)
+    with pytest.raises(ProjectError) as caught:
+        load(tmp_path)
+    told = str(caught.value)
+    assert "envgen.lock:7:13: images.host:5000/x/y:1.digest: expected sha256: and 64 digits" in told
+    assert "surprise: unknown key" in told
+    assert "created is missing" in told
+    assert "commit: expected a commit of 40 hexadecimal digits, found the text 'main'" in told
+
+
+@pytest.mark.parametrize(
+    "text", ["", "format: 2\n", "[1]\n", "format: 1\nimages: [1]\n", "format: 1\npython: {p: 3}\n", "\0"]
+)
+def test_a_foreign_file_is_refused_with_a_sentence(tmp_path: Path, text: str) -> None:
+    (tmp_path / "envgen.lock").write_text(text)
+    with pytest.raises(ProjectError, match=r"envgen\.lock|lock"):
+        load(tmp_path)
+
+
+def test_no_file_is_no_lock(tmp_path: Path) -> None:
+    assert load(tmp_path) is None
+
+
+def test_two_at_once(tmp_path: Path) -> None:
+    with file.exclusive(tmp_path), pytest.raises(RefusedError, match="another `envgen lock`"), file.exclusive(tmp_path):
+        pass
+    with file.exclusive(tmp_path):  # free again
+        pass
+    assert multiprocessing.active_children() == []
+
+
+def test_changes_are_told_in_words() -> None:
+    other = Lock(
+        images={"host:5000/x/y:1": ImageLock("host:5000/x/y:1", f"sha256:{B}")},
+        python={
+            "prod": {"linux/arm64": PythonLock("1", "3.12.3", {"deps": (Pinned("numpy", "2.2", (B,)),), "uv": ()})}
+        },
+    )
+    told = [str(change) for change in changes(facts(WHOLE), facts(other))]
+    assert f"image host:5000/x/y:1: sha256:{A[:12]} → sha256:{B[:12]}" in told
+    assert "prod linux/arm64 pip deps numpy: 2.1 → 2.2" in told
+    assert not [line for line in told if "numpy sha256" in line]
+    assert "git https://h/r.git v1: cccccccccccc → nothing" in told
+
+
+def test_passwords_in_addresses_are_not_among_the_facts() -> None:
+    url = "https://user:hunter2@h/r.git"
+    lock = Lock(git={f"{url} v1": GitLock(url, "v1", "c" * 40)})
+    assert "hunter2" not in str(facts(lock))
