@@ -209,6 +209,28 @@ def baseline(
     return 0 if all(module.recorded for module in recorded.modules) else 1
 
 
+@command.command("warm", context_settings=HELP)
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("-j", "--jobs", type=click.IntRange(1), metavar="N", help="Compilers at once (default: as for builds).")
+@json_option
+@project_options
+def warm(session: Session, names: tuple[str, ...], jobs: int | None, as_json: bool) -> int:
+    """Compile modules inside a running service, by FlashInfer's own build; without names: what is partial or stale.
+
+    What is proven stale is cleared first. Records a baseline. Ends with 1 when a module could not be compiled.
+
+    \b
+    Examples:
+      envgen cache warm
+      envgen cache warm fused_moe_120 page --jobs 4
+    """
+    from envgen.cli.cache_warm import run
+    from envgen.jitcache.query import make_query
+
+    make_query(names, None, None)  # refuses paths
+    return run(_cache(session), names, jobs, as_json)
+
+
 def _cache(session: Session) -> JitCache:
     """The cache of the chosen profile. The engine is asked for its version while the project file is read."""
     import threading
