@@ -23,7 +23,8 @@ def most_similar(expected: Sequence[str], lines: Sequence[str]) -> tuple[int, tu
             line = lines[position].strip()
             if left.get(line, 0):
                 left[line] -= 1
-                score += weights[position]
+                aligned = expected[position - start].strip() == line
+                score += weights[position] * (1.1 if aligned else 1.0)
         if score > best + 1e-9:
             best, at = score, start
     if at < 0:

@@ -1,0 +1,28 @@
+"""Small things: ranges of releases, and the most similar stretch of a file."""
+
+from __future__ import annotations
+
+import pytest
+
+from envgen.cli.patch_targets import versions_between
+from envgen.errors import UsageError
+from envgen.patches.similar import most_similar
+
+
+def test_finished_releases_between_two_others() -> None:
+    known = ["0.16.0", "0.9.2", "0.14.0", "0.14.0rc1", "0.14.1.post1", "0.20.2", "nonsense", "0.13.0"]
+    assert versions_between(known, "0.13.0..0.16.0") == ["0.13.0", "0.14.0", "0.14.1.post1", "0.16.0"]
+    assert versions_between(known, "1.0..2.0") == []
+
+
+@pytest.mark.parametrize("text", ["", "0.13.0", "..", "0.13.0..", "a..b", "0.14.0..0.13.0"])
+def test_what_is_no_range(text: str) -> None:
+    with pytest.raises(UsageError, match="no range of releases"):
+        versions_between(["0.13.0"], text)
+
+
+def test_rare_lines_decide_where_a_hunk_belongs() -> None:
+    lines = ["else:", "    pass", "else:", "    pass", "value = other(1)", "else:", "    pass"]
+    assert most_similar(["value = one(1)", "value = other(1)", "else:"], lines)[0] == 4
+    assert most_similar(["value = other(1)", "else:"], lines) == (5, ("value = other(1)", "else:"))
+    assert most_similar(["x"], []) == (0, ())
