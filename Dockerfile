@@ -339,6 +339,17 @@ def missing(own, off):
     return found
 
 
+def forget_times(folder):
+    """Remove uv's note of when the file of a wheel was made: the one thing that differs between equal builds."""
+    note, record = os.path.join(folder, "uv_cache.json"), os.path.join(folder, "RECORD")
+    if os.path.exists(note) and os.path.exists(record):
+        os.unlink(note)
+        with open(record, encoding="utf-8") as file:
+            lines = [line for line in file if "/uv_cache.json," not in line]
+        with open(record, "w", encoding="utf-8") as file:
+            file.writelines(lines)
+
+
 def compile_one(name):
     return os.path.exists(name) and compileall.compile_file(name, quiet=2)
 
@@ -360,6 +371,9 @@ def main(argv):
         return code
     now = distributions()
     changed = [d for path, (stamp, d) in now.items() if path not in before or before[path][0] != stamp]
+    if os.environ.get("SOURCE_DATE_EPOCH"):
+        for distribution in changed:
+            forget_times(str(getattr(distribution, "_path", "")))
     if options.own and normal(options.own) not in {normal(d.metadata["Name"] or "") for _, d in now.values()}:
         print("pip-install: what was installed is not named %s" % options.own, file=sys.stderr)
         return 1
@@ -775,7 +789,7 @@ LABEL dev.envgen.project="mxfp4" \
       org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
       dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch" \
       org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-      dev.envgen.render="63e88fd89370bfd44d4a52f84bc1caba7c12514f2a1eb08e78b550e395b21c21"
+      dev.envgen.render="d07e43d33192059e85cb326c777666f44e96b6b5e86bd4e70be377207fe77088"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

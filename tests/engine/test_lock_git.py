@@ -176,3 +176,33 @@ def test_no_foreign_protocol_is_followed(repositories: Repositories, tmp_path: P
     with pytest.raises(LockError):
         GIT.resolve(repositories.url("vllm"), "main", True)
     assert not mark.exists()
+
+
+SCRIPT = Path(__file__).parents[2] / "templates" / "scripts" / "fetch-git"
+
+
+def fetch(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["sh", str(SCRIPT), *words], cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("ref", ["refs/heads/main", "refs/tags/v1.0", "refs/pull/31740/head"])
+def test_a_moved_ref_does_not_change_what_a_build_fetches(repositories: Repositories, tmp_path: Path, ref: str) -> None:
+    locked = repositories.commit("vllm", "locked")
+    repositories.point("vllm", ref, locked)
+    newer = repositories.git("vllm", "commit-tree", "-p", locked, "-m", "new", f"{locked}^{{tree}}")
+    repositories.point("vllm", ref, newer)
+    done = fetch(tmp_path, repositories.url("vllm"), locked, str(tmp_path / "out"), "submodules", ref)
+    assert done.returncode == 0, done.stderr
+    found = subprocess.run(
+        ["git", "-C", str(tmp_path / "out"), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == locked
+    described = subprocess.run(["git", "-C", str(tmp_path / "out"), "tag"], capture_output=True, text=True, check=True)
+    assert described.stdout.split() == (["v1.0"] if "tags" in ref else [])
+
+
+def test_a_build_says_when_the_locked_commit_is_gone(repositories: Repositories, tmp_path: Path) -> None:
+    repositories.point("vllm", "refs/heads/main", repositories.commit("vllm", "one"))
+    done = fetch(tmp_path, repositories.url("vllm"), "1" * 40, str(tmp_path / "out"), "plain", "refs/heads/main")
+    assert done.returncode == 1
+    assert f"has no {'1' * 40} (any more); was refs/heads/main force-pushed?" in done.stderr

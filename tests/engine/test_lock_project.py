@@ -1,0 +1,151 @@
+"""envgen lock, build, verify, inspect and diff on a real engine with the real package index."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from projects import BASE, Project, docker
+
+NAME = "envgentestlock"
+MY_BASE = f"{NAME}base:1"
+TEXT = f"""\
+profiles:
+  prod:
+    mode: production
+    base: {{image: "{MY_BASE}"}}
+    cuda: {{arch_list: 12.1a}}
+    gpu: none
+    build: {{ccache: false}}
+    apt: {{runtime: [tree]}}
+    pip: {{tools: [sniffio]}}
+    sources:
+      six:
+        origin: {{pypi: six==1.16.0}}
+        package: six
+        distribution: six
+        mount: /workspace/six
+        install: {{requires: ["setuptools<81", wheel], dependencies: true}}
+"""
+
+
+def make_base(salt: str) -> None:
+    docker("build", "-q", "-t", MY_BASE, "-", timeout=60, stdin=f"FROM {BASE}\nLABEL salt={salt}\n")
+
+
+@pytest.fixture(scope="module")
+def project(make_project: Callable[..., Project]) -> Iterator[Project]:
+    make_base("one")
+    yield make_project(NAME, TEXT)
+    docker("image", "rm", "-f", MY_BASE, check=False)
+
+
+def test_a_production_profile_wants_a_lock(project: Project) -> None:
+    done = project.envgen("lock", "--check", code=1)
+    assert "there is no envgen.lock" in done.err
+    from envgen.__main__ import main  # in this process, so that nothing adds --unlocked
+
+    assert main(["build", "-f", str(project.root / "envgen.yaml")]) == 6
+
+
+def test_a_kill_leaves_no_lock_and_no_container(project: Project) -> None:
+    child = project.start("lock")
+    time.sleep(1.5)
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=60)
+    assert child.returncode == 130, err
+    assert not (project.root / "envgen.lock").exists()
+    assert docker("ps", "-aq", "--filter", "label=dev.envgen.throwaway", "--filter", f"ancestor={MY_BASE}") == ""
+
+
+def test_lock_then_nothing_changes(project: Project) -> None:
+    told = project.envgen("lock", "--json").json
+    assert told["written"]
+    names = {change["name"]: change["after"] for change in told["changes"]}
+    assert names[f"image {MY_BASE}"].startswith("sha256:")
+    assert names["prod linux/amd64 pip sdist.six six"] == "1.16.0"
+    assert "prod linux/amd64 pip deps sniffio" in names
+    assert "prod linux/amd64 apt runtime tree" in names
+    text = (project.root / "envgen.lock").read_text()
+    assert "resolved: local" in text
+    assert "://" not in text  # no index, no user, no password
+    project.envgen("lock")
+    assert (project.root / "envgen.lock").read_text() == text
+    project.envgen("lock", "--check")
+    project.envgen("lock", "--offline")
+
+
+def test_two_builds_are_the_same_to_the_byte(project: Project) -> None:
+    told = project.envgen("verify", "--json", code=None)
+    assert told.json["differences"] == []
+    assert told.json["identical"]
+    built = project.envgen("build", "--json").json
+    assert built["image_id"] == told.json["image_ids"][0]
+
+
+def test_the_image_tells_its_inputs(project: Project) -> None:
+    told = project.envgen("inspect", "--json").json
+    assert told["inputs"]["linux/amd64 pip sdist.six six"] == "1.16.0"
+    assert told["labels"]["dev.envgen.lock"]
+    assert project.envgen("diff", f"{NAME}:prod", "envgen.lock").err.strip() == "all inputs are the same"
+    lock = project.root / "envgen.lock"
+    (project.root / "old.lock").write_text(lock.read_text().replace("six==1.16.0", "six==1.15.0"))
+    done = project.envgen("diff", "old.lock", f"{NAME}:prod", code=1)
+    assert "linux/amd64 pip sdist.six six: 1.15.0 → 1.16.0" in done.out
+
+
+def test_a_hash_that_does_not_match_ends_the_build(project: Project) -> None:
+    lock = project.root / "envgen.lock"
+    before = lock.read_text()
+    line = next(line for line in before.splitlines() if "sniffio==" in line)
+    lock.write_text(before.replace(line, line[:-10] + "0" * 9 + '"'))
+    try:
+        done = project.envgen("build", code=4)
+        assert "sniffio" in done.err
+        assert "ash" in done.err  # "hash mismatch", in uv's words
+    finally:
+        lock.write_text(before)
+
+
+def test_a_moved_base_is_refused_until_it_is_upgraded(project: Project) -> None:
+    before = (project.root / "envgen.lock").read_text()
+    make_base("two")
+    done = project.envgen("build", code=6)
+    assert f"{MY_BASE} was made on one machine, and here it is another one" in done.err
+    assert "envgen lock --upgrade base" in done.err
+    told = project.envgen("lock", "--upgrade", "base").out.splitlines()
+    assert [line.split(": ")[0] for line in told] == [f"image {MY_BASE}"]
+    assert (project.root / "envgen.lock").read_text() != before
+    project.envgen("build", "--unlocked", "--dry-run")
+
+
+def test_an_edited_profile_is_stale_and_says_where(project: Project) -> None:
+    file = project.root / "envgen.yaml"
+    text = file.read_text()
+    file.write_text(text.replace("sniffio", "sniffio<1.3"))
+    try:
+        done = project.envgen("lock", "--check", code=1)
+        assert "pip: the Python packages are not locked, or were for another question (prod)" in done.out
+        dry = project.envgen("lock", "--dry-run")
+        assert "pip deps sniffio: " in dry.out
+        assert "1 inputs would change" in dry.err
+        done = project.envgen("lock", "--offline", code=7)
+        assert "--offline forbids it" in done.err
+        assert "envgen.lock is as it was" in done.err
+    finally:
+        file.write_text(text)
+
+
+def test_an_unknown_package_is_said_with_its_step(project: Project) -> None:
+    file = project.root / "envgen.yaml"
+    text, lock = file.read_text(), (project.root / "envgen.lock").read_text()
+    file.write_text(text.replace("sniffio", "sniffio==99.99"))
+    try:
+        done = project.envgen("lock", code=7)
+        assert "the Python packages of profile prod: deps:" in done.err
+        assert "sniffio==99.99" in done.err
+        assert (project.root / "envgen.lock").read_text() == lock
+    finally:
+        file.write_text(text)
