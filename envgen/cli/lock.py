@@ -11,6 +11,7 @@ from envgen.cli.common import Session, json_option, print_json, progress, projec
 from envgen.errors import ExitCode
 
 if TYPE_CHECKING:
+    from envgen.errors import Place
     from envgen.lock.ask import Stale
     from envgen.lock.model import Lock, PatchLock
     from envgen.lock.resolve import Outcome, Tools
@@ -130,11 +131,16 @@ def _say_stale(session: Session, found: dict[str, list[Stale]], reported: tuple[
 
 def place_of(session: Session, profile: str, key: str) -> str:
     """``envgen.yaml:12:3: `` of a key, "" where it stands nowhere."""
+    place = _place(session, profile, key)
+    return f"{place}: " if place else ""
+
+
+def _place(session: Session, profile: str, key: str) -> Place | None:
     node = session.loaded(local=False).trees.get(profile)
     for part in key.split(".") if key else ():
         node = node.items.get(part) if node is not None else None
     place = node.place() if node is not None and key else None
-    return f"{place}: " if place and place.line else ""
+    return place if place and place.line else None
 
 
 # --- lock -------------------------------------------------------------------------------------------------------------
@@ -200,10 +206,30 @@ def _tools(session: Session, offline: bool) -> Tools:
 
 
 def _failure(session: Session, outcome: Outcome) -> Any:
-    from envgen.errors import LockError
+    from envgen.errors import LockError, Problem
 
     error = LockError(outcome.problems[0].message)
     unique = {(problem.message, problem.hint): problem for problem in outcome.problems}
-    error.problems = tuple(unique.values())
+    error.problems = tuple(
+        Problem(p.message, p.place or _asked_at(session, p.message), p.hint) for p in unique.values()
+    )
     progress("envgen.lock is as it was")
     return error
+
+
+def _asked_at(session: Session, message: str) -> Place | None:
+    """Where the project file asks for the input that a message begins with."""
+    from envgen.lock.ask import shown
+
+    for profile in _profiles(session)[1]:
+        if message.startswith((f"{profile.base.image}:", f"{profile.base.image} ")):
+            return _place(session, profile.name, "base.image")
+        for name, source in profile.sources.items():
+            git = source.origin.git
+            if git and message.startswith(f"{source.origin.git_ref} of {shown(git)}:"):
+                return _place(session, profile.name, f"sources.{name}.origin")
+        if message.startswith(f"the Python packages of profile {profile.name}:"):
+            return _place(session, profile.name, "pip")
+        if message.startswith(f"the Debian packages of profile {profile.name}:"):
+            return _place(session, profile.name, "apt")
+    return None

@@ -36,7 +36,7 @@ _ENVIRONMENT = {
 # What is worth another try; anything else that git says will be said again.
 _PASSING = re.compile(
     r"timed out|did not end within|connection (?:reset|refused|closed)|hung up|early EOF|RPC failed|HTTP (?:5..|429)"
-    r"|error: (?:5..|429)\b|temporar|unexpected disconnect|too slow|could not connect",
+    r"|error: (?:5..|429)\b|temporar|unexpected disconnect|too slow|could not connect|unable to connect",
     re.I,
 )
 
