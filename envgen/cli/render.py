@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from envgen.cli.common import Session, json_option, print_json, progress, project_options
@@ -30,20 +32,14 @@ def command(session: Session, check: bool, stdout: bool, as_json: bool) -> int:
     if session.sets and not (stdout and session.profile_name):
         raise UsageError("--set would not reach the committed files", hint="use it with --stdout and -p PROFILE")
     from envgen.render import outputs
-    from envgen.render.locked import lock_of
 
-    project = session.loaded(local=False).project
-    chosen = session.profile(local=False) if session.profile_name else None
-    if stdout and chosen:  # alone, so that an override of it may break what other profiles render
-        files = dict(outputs.render_profile(chosen, lock_of(chosen, project.root), root=project.root).files)
-    else:
-        files = outputs.render_project(project, only=chosen.name if chosen else None)
+    files, root = _files(session, alone=stdout)
     if stdout:
         _print(files, as_json)
         return ExitCode.OK
     if check:
-        return _check(outputs.diff(project.root, files), files, as_json)
-    written = outputs.write(project.root, files)
+        return _check(outputs.diff(root, files), files, as_json)
+    written = outputs.write(root, files)
     if as_json:
         print_json({"written": written, "unchanged": sorted(set(files) - set(written))})
     for path in written:
@@ -51,6 +47,29 @@ def command(session: Session, check: bool, stdout: bool, as_json: bool) -> int:
     if not written:
         progress(f"{len(files)} files are up to date")
     return ExitCode.OK
+
+
+def _files(session: Session, *, alone: bool) -> tuple[dict[str, bytes], Path]:
+    """The files to write, check or print, and the project's folder."""
+    from envgen.render import outputs
+    from envgen.render.whole import Whole, nearest
+
+    file = nearest(session.file)
+    whole = Whole(file) if file and not session.profile_name and not session.sets else None
+    if whole and (known := whole.files()) is not None:
+        return known, whole.root
+    project = session.loaded(local=False).project
+    chosen = session.profile(local=False) if session.profile_name else None
+    if alone and chosen:  # so that an override of it may break what other profiles render
+        from envgen.render.locked import lock_of
+
+        return dict(
+            outputs.render_profile(chosen, lock_of(chosen, project.root), root=project.root).files
+        ), project.root
+    files = outputs.render_project(project, only=chosen.name if chosen else None)
+    if whole and not session.loaded(local=False).warnings:
+        whole.remember(project, files)
+    return files, project.root
 
 
 def _print(files: dict[str, bytes], as_json: bool) -> None:

@@ -7,9 +7,7 @@ that is missing, foreign or damaged is the same as none.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
 import os
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -17,9 +15,9 @@ from typing import Any
 
 from envgen.paths import templates_dir
 from envgen.profile.model import Profile
+from envgen.render.records import Record
 
 FORMAT = 1
-KEPT = 64  # records; each is about 60 KB
 _CODE = (
     "render",
     "lock/ask.py",
@@ -32,59 +30,12 @@ _CODE = (
 )
 
 
-def cache_folder(name: str) -> Path:
-    """``~/.cache/envgen/<name>``, or below XDG_CACHE_HOME."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser()), "envgen", name)
-
-
-def owned(descriptor: int) -> bool:
-    """True when only this user can have written the open file: others must not put code or results under our hands."""
-    status = os.fstat(descriptor)
-    return status.st_uid == os.getuid() and not status.st_mode & 0o022
-
-
-def write_new(path: Path, content: bytes) -> None:
-    """Put a whole file in place or none; any failure leaves things as they are."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        try:
-            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(content)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-
-class Memo:
+class Memo(Record):
     """The record of one profile's render."""
 
     def __init__(self, profile: Profile, lock: Any, root: Path | None) -> None:
         self.key = _key(profile, lock, root)
-        self.path = cache_folder("renders") / f"{self.key}.json"
-
-    def load(self) -> dict[str, Any] | None:
-        """What ``save`` was given for the same inputs, or None."""
-        try:
-            with self.path.open("rb") as file:
-                if not owned(file.fileno()):
-                    return None
-                digest, _, body = file.read().partition(b"\n")
-            if hashlib.sha256(body).hexdigest().encode() != digest:
-                return None
-            found: dict[str, Any] = json.loads(body)
-            return found
-        except (OSError, ValueError):
-            return None
-
-    def save(self, record: dict[str, Any]) -> None:
-        """Remember a finished render, and forget the oldest ones."""
-        body = json.dumps(record).encode()
-        write_new(self.path, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
-        with contextlib.suppress(OSError):
-            records = sorted(self.path.parent.glob("*.json"), key=lambda path: path.stat().st_mtime)
-            for path in records[:-KEPT]:
-                path.unlink(missing_ok=True)
+        super().__init__("renders", self.key)
 
 
 def _key(profile: Profile, lock: Any, root: Path | None) -> str:

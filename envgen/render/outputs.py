@@ -9,14 +9,12 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from envgen.errors import Problem, ProjectError, RefusedError
-from envgen.lock.ask import locked
-from envgen.lock.model import ProfileLock
-from envgen.lock.reading import load
-from envgen.profile.model import Profile, Project
-from envgen.render.memo import Memo
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
+
+    from envgen.lock.model import ProfileLock
+    from envgen.profile.model import Profile, Project
 else:
     from envgen.profile.record import dataclass
 
@@ -35,6 +33,8 @@ class Rendered:
 
 def render_profile(profile: Profile, lock: ProfileLock | None = None, *, root: Path | None = None) -> Rendered:
     """All files of ``profile``. ``root``, the project's folder, is read for patches and local encoding files only."""
+    from envgen.render.memo import Memo
+
     memo = Memo(profile, lock, root)
     record = memo.load()
     if record is None:
@@ -55,6 +55,9 @@ def render_project(project: Project, *, only: str | None = None) -> dict[str, by
 
     ``only``: the files of this profile. All are rendered even so, for .dockerignore is theirs together.
     """
+    from envgen.lock.ask import locked
+    from envgen.lock.reading import load
+
     lock = load(project.root)
     files: dict[str, bytes] = {}
     owners: dict[str, str] = {}
