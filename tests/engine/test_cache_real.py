@@ -256,7 +256,8 @@ def test_changed_takes_what_is_compiled_from_it(lab: Lab, envgen: Envgen, tmp_pa
     checkout = tmp_path / "checkout"
     docker("cp", f"{lab.container}:/workspace/flashinfer/.", str(checkout))
     git = ("git", "-c", "user.name=t", "-c", "user.email=t@localhost", "-C", str(checkout))
-    for words in (("init", "-q"), ("add", "-A", "csrc", "include"), ("commit", "-q", "--allow-empty", "-m", "as released")):
+    commit = ("commit", "-q", "--allow-empty", "-m", "as released")
+    for words in (("init", "-q"), ("add", "-A", "csrc", "include"), commit):
         subprocess.run([*git, *words], check=True, capture_output=True)
     (checkout / ".gitignore").write_text("*\n")
     ops = f"{CACHE}/0.5.3/121a/cached_ops"
