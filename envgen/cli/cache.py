@@ -231,6 +231,23 @@ def warm(session: Session, names: tuple[str, ...], jobs: int | None, as_json: bo
     return run(_cache(session), names, jobs, as_json)
 
 
+@command.command("audit", context_settings=HELP)
+@json_option
+@project_options
+def audit(session: Session, as_json: bool) -> int:
+    """Show which GPU code each library really holds: of the cache, vLLM, flash-attn, and what Triton's ptxas knows.
+
+    Ends with 1 when the profile's GPU can't run one of them.
+
+    \b
+    Example:
+      envgen cache audit
+    """
+    from envgen.cli.cache_audit import run
+
+    return run(_cache(session), as_json)
+
+
 def _cache(session: Session) -> JitCache:
     """The cache of the chosen profile. The engine is asked for its version while the project file is read."""
     import threading

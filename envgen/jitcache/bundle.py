@@ -23,6 +23,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "why": (*_COMMON, *_JUDGE, "listing", "main", "why"),
     "baseline": (*_COMMON, *_JUDGE, "listing", "main", "why"),
     "clear by cause": (*_COMMON, *_JUDGE, "listing", "plan", "causes", "clear", "main"),
+    "audit": (*_COMMON, "package", "fatbin", "audit", "main"),
     "look": ("fault", "procs", "look", "main"),
 }
 # One read of the whole of stdin; `python3 -` would read it line by line through its tokenizer.

@@ -15,6 +15,7 @@ from envgen.jitcache.talk import describe_holders, look, not_found, send, what_i
 
 if TYPE_CHECKING:  # the model is imported while the container works: see talk.send
     from envgen.engine.base import Container, Engine
+    from envgen.jitcache.audit import Audit
     from envgen.jitcache.model import Building, Cleared, Evidence, Holder, Inventory, Module, Recorded, User
     from envgen.jitcache.query import Query
     from envgen.profile.model import Profile
@@ -80,6 +81,20 @@ class JitCache:
 
         with _expected():
             return replace(bind(Recorded, data), place=place.shown)
+
+    def audit(self) -> Audit:
+        """The GPU code in every library of the cache and of the packages beside it."""
+        from dataclasses import replace
+
+        from envgen.jitcache.query import Query
+
+        names = [arch.sm for arch in self.profile.cuda.arch_list.archs]
+        place, data = self._must(Query(), "audit", names=names)
+        from envgen.jitcache.audit import Audit
+        from envgen.jitcache.model import bind
+
+        with _expected():
+            return replace(bind(Audit, data), place=place.shown)
 
     def running(self) -> Container:
         """The running service that has the cache; EngineError when none runs."""

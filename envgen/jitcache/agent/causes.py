@@ -64,13 +64,13 @@ class Causes:
                 return "compiled from " + path
         if self.stale or self.guessed:
             verdict = self.judge.judge(shelf, entry.name, kind, built=built, locked=locked)
-            proven = verdict.stale and not verdict.guess
-            if proven and not self.judge.foreign(shelf) and (self.stale or self.guessed):
+            if verdict.state != "stale":
+                return ""
+            if not verdict.guess:
                 return "stale"
-            if verdict.state == "stale" and verdict.guess:
-                if self.guessed:
-                    return "stale by a guess"
-                self.guesses.append(entry.name)
+            if self.guessed:
+                return "stale by a guess"
+            self.guesses.append(entry.name)
         return ""
 
     def _is_old(self, shelf: Shelf, name: str) -> bool:

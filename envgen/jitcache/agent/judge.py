@@ -79,6 +79,7 @@ class Judge:
             verdict.add("foreign", foreign, stale=False)
         elif verdict.stale:
             verdict.state = "stale"
+        verdict.guess = verdict.guess and verdict.state in ("fresh", "stale")
         return verdict
 
     def foreign(self, shelf: Shelf) -> str:

@@ -19,6 +19,8 @@ def answer(request: dict[str, object]) -> dict[str, object]:
             from envgen.jitcache.agent.look import run
         elif operation == "why":
             from envgen.jitcache.agent.why import run
+        elif operation == "audit":
+            from envgen.jitcache.agent.audit import run
         elif operation == "baseline":
             from envgen.jitcache.agent.why import record as run
         else:

@@ -1,0 +1,43 @@
+"""`envgen cache audit`: what it prints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from envgen.cli.common import print_json, progress
+
+if TYPE_CHECKING:
+    from envgen.jitcache.service import JitCache
+
+
+def run(cache: JitCache, as_json: bool) -> int:
+    """Judge every library; errors last, where they are read."""
+    from envgen.jitcache.audit import findings
+    from envgen.jitcache.query import arch_folders
+    from envgen.jitcache.talk import visible
+
+    found = cache.audit()
+    profile = cache.profile
+    archs = [(arch.major, arch.minor) for arch in profile.cuda.arch_list.archs]
+    judged = findings(found, archs, arch_folders(str(profile.cuda.arch_list)))
+    unknown = [assembler for assembler in found.assemblers if assembler.missing]
+    bad = any(one.verdict == "error" for one in judged) or bool(unknown)
+    if as_json:
+        rows = [
+            {"path": one.library.path, "owner": one.library.owner, "archs": list(one.library.archs),
+             "verdict": one.verdict, "message": one.message}
+            for one in judged
+        ]  # fmt: skip
+        print_json({"libraries": rows, "assemblers": [vars(assembler) for assembler in found.assemblers]})
+        return 1 if bad else 0
+    progress(f"{found.root} in {found.place}")
+    for one in sorted(judged, key=lambda one: (one.verdict == "error", one.library.owner, one.library.name)):
+        click.echo(
+            f"{one.verdict:5}  {visible(one.library.owner)}  {visible(one.library.name)}: {visible(one.message)}"
+        )
+    for assembler in unknown:
+        click.echo(f"error  triton  {visible(assembler.path)}: does not know {', '.join(assembler.missing)}")
+    click.echo(f"{len(judged)} libraries" + ("" if bad else ", all of which the profile's GPU can run"))
+    return 1 if bad else 0

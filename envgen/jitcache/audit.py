@@ -1,0 +1,93 @@
+"""Can the profile's GPU run what a library holds? The rules of CUDA's compatibility, applied to what the agent read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+_CODE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library and the GPU code in it. ``owner``: cache, or the package that it belongs to."""
+
+    path: str
+    owner: str
+    name: str
+    version: str
+    arch: str
+    archs: tuple[str, ...]
+    problem: str
+
+
+@dataclass(frozen=True)
+class Assembler:
+    """A ptxas that Triton brings, and which archs of the profile its text does not know."""
+
+    path: str
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The answer of ``audit``. ``version`` = the FlashInfer that is imported."""
+
+    root: str
+    libraries: tuple[Library, ...]
+    version: str
+    assemblers: tuple[Assembler, ...]
+    place: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one library is for this profile's GPU: ``ok``, ``ptx`` (compiled when loaded), ``error`` or ``none``."""
+
+    library: Library
+    verdict: str
+    message: str
+
+
+def runs_on(code: str, major: int, minor: int) -> bool:
+    """``sm_90`` runs on every 9.x from 9.0 on; ``sm_121a`` on 12.1 alone; ``sm_120f`` on 12.0 and later of its family;
+    PTX without a suffix on everything as new."""
+    found = _CODE.fullmatch(code)
+    if not found:
+        return False
+    has = (int(found[2]), int(found[3]))
+    if found[4] == "a":
+        return has == (major, minor)
+    if found[1] == "compute" and not found[4]:
+        return has <= (major, minor)
+    return has[0] == major and has[1] <= minor
+
+
+def judge(library: Library, archs: Iterable[tuple[int, int]]) -> Finding:
+    """One library against every GPU of the profile."""
+    wanted = sorted(set(archs))
+    if library.problem:
+        return Finding(library, "error", library.problem)
+    if not library.archs:
+        return Finding(library, "none", "holds no GPU code")
+    machine = [code for code in library.archs if code.startswith("sm_")]
+    unable = [pair for pair in wanted if not any(runs_on(code, *pair) for code in library.archs)]
+    if unable:
+        gpus = ", ".join(f"{major}.{minor}" for major, minor in unable)
+        return Finding(library, "error", f"holds {', '.join(library.archs)}: nothing that a GPU of {gpus} can run")
+    slow = [pair for pair in wanted if not any(runs_on(code, *pair) for code in machine)]
+    if slow:
+        return Finding(library, "ptx", f"holds {', '.join(library.archs)}: compiled by the driver when it is loaded")
+    return Finding(library, "ok", ", ".join(library.archs))
+
+
+def findings(audit: Audit, archs: Sequence[tuple[int, int]], folders: Sequence[str]) -> list[Finding]:
+    """All libraries that this environment uses: of the cache those of its own version and archs."""
+    used = [
+        library
+        for library in audit.libraries
+        if library.owner != "cache"
+        or (library.arch in folders and library.version == (audit.version or library.version))
+    ]
+    return [judge(library, archs) for library in used]
