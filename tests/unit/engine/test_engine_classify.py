@@ -52,7 +52,7 @@ LOGS = [
     ("proxy", "ProxyError('Cannot connect to proxy.', NewConnectionError('...'))"),
     ("proxy", 'proxyconnect tcp: dial tcp 10.0.0.1:3128: connect: connection refused'),
     ("dns", "fatal: unable to access 'https://github.com/x/': Could not resolve host: github.com"),
-    ("dns", "W: Failed to fetch http://deb.debian.org/debian  Temporary failure resolving 'deb.debian.org'"),
+    ("dns", "W: Failed to fetch http://deb.example.org/debian  Temporary failure resolving 'deb.example.org'"),
     ("dns", "dial tcp: lookup nvcr.io on 127.0.0.53:53: no such host"),
     ("dns", "error: failed to lookup address information: Name or service not known"),
     ("network", "error: RPC failed; curl 56 GnuTLS recv error (-9)\nfatal: early EOF"),
