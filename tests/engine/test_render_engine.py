@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from projects import BASE
 from rendering import docker
 
 from envgen.profile.load import load_project
@@ -27,6 +29,11 @@ def test_docker_finds_nothing_to_complain_about(folder: Path, tmp_path: Path) ->
     write(tmp_path, files)
     for path in files:
         if path.startswith("Dockerfile"):
+            # A base that is locked to an invented digest can't be looked up; the checker reads the rest just the same.
+            text = files[path].decode()
+            (tmp_path / path).write_text(
+                re.sub(r"^FROM registry\.example/\S+", f"FROM {BASE}", text, flags=re.MULTILINE)
+            )
             done = docker("buildx", "build", "--check", "-f", str(tmp_path / path), str(tmp_path), check=False)
             assert "no warnings found" in done.stdout + done.stderr, done.stdout + done.stderr
         elif path.startswith("compose/"):
