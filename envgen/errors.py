@@ -26,6 +26,7 @@ class ExitCode(IntEnum):
     SERVICE = 5  # a service did not start or did not become ready
     REFUSED = 6  # a guard refused to act: held lock, path outside its root, port taken
     LOCK = 7  # an input could not be resolved; envgen.lock is as it was
+    RESULTS = 8  # the record of a run could not be written or read
     INTERNAL = 70  # a defect of envgen itself (sysexits EX_SOFTWARE)
     INTERRUPTED = 130
 
@@ -138,6 +139,12 @@ class LockError(EnvgenError):
     """An input could not be resolved. Carries all of them at once where there are several."""
 
     exit_code = ExitCode.LOCK
+
+
+class ResultsError(EnvgenError):
+    """The record of a run could not be written (no space, no right) or read (damaged, foreign)."""
+
+    exit_code = ExitCode.RESULTS
 
 
 class ProcessError(EngineError):
