@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Iterator
 
 import pytest
+from cpu_server import cpu_server as cpu_server
 from projects import BASE, Project, docker
 
 from envgen.engine.base import Engine
