@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
@@ -123,8 +123,16 @@ class Engine(Protocol):
     def container(self, name: str) -> Container | None:
         """The container of that name or id; None if it isn't there."""
 
-    def logs(self, container_id: str, *, tail: int = 30) -> str:
-        """The last lines that a container wrote, stdout and stderr together."""
+    def inspect(self, name: str) -> Mapping[str, Any] | None:
+        """All that the engine knows about a container, in its own words; None if it isn't there."""
+
+    def logs(
+        self, container_id: str, *, tail: int | None = 30, since: str = "", until: str = "", timestamps: bool = False
+    ) -> str:
+        """The last lines (None: all) that a container wrote, stdout and stderr together, in the order they came.
+
+        ``since`` and ``until`` are instants in the engine's spelling (seconds, a dot, nanoseconds).
+        """
 
     def exec(
         self,

@@ -58,15 +58,26 @@ class DockerEngine:
         found = (self.container(row["Id"]) for row in rows)
         return tuple(sorted((c for c in found if c), key=lambda c: c.name))
 
-    def logs(self, container_id: str, *, tail: int = 30) -> str:
-        query = {"stdout": "1", "stderr": "1", "tail": str(tail)}
+    def inspect(self, name: str) -> Mapping[str, Any] | None:
+        answer = self._api.request("GET", f"/containers/{quote(name)}/json")
+        if answer.status == 404:
+            return None
+        document: Mapping[str, Any] = answer.check(f"container {name}")
+        return document
+
+    def logs(
+        self, container_id: str, *, tail: int | None = 30, since: str = "", until: str = "", timestamps: bool = False
+    ) -> str:
+        query = {"stdout": "1", "stderr": "1", "tail": "all" if tail is None else str(tail)}
+        query |= {name: value for name, value in (("since", since), ("until", until)) if value}
+        query |= {"timestamps": "1"} if timestamps else {}
         answer = self._api.request("GET", f"/containers/{quote(container_id)}/logs", query)
         if answer.status >= 400:
             return ""
-        frames = Demultiplexer(interleave=True)
+        frames = Demultiplexer(max(len(answer.body), 1), interleave=True)
         try:
             frames.feed(answer.body)
-        except (ValueError, OutputTooLong):  # a container with a terminal writes plain text
+        except ValueError:  # a container with a terminal writes plain text
             return answer.body.decode(errors="replace")
         return frames.stdout.decode(errors="replace")
 
