@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from typing import ClassVar
 
 import click
 
@@ -37,23 +38,25 @@ VERBS: dict[str, tuple[str, str, str]] = {
 class LazyGroup(click.Group):
     """A click group that knows its commands' names without importing them."""
 
+    verbs: ClassVar[dict[str, tuple[str, str, str]]] = VERBS
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+        return list(self.verbs)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
+        if cmd_name not in self.verbs:
             return None
-        module, attribute, _ = VERBS[cmd_name]
+        module, attribute, _ = self.verbs[cmd_name]
         found: click.Command = getattr(importlib.import_module(module), attribute)
         return found
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in VERBS and not args[0].startswith("-"):
+        if args and args[0] not in self.verbs and not args[0].startswith("-"):
             import difflib
 
-            near = difflib.get_close_matches(args[0], VERBS, 1)
+            near = difflib.get_close_matches(args[0], self.verbs, 1)
             raise click.UsageError(
                 f"no such command {args[0]!r}." + (f" Did you mean {near[0]!r}?" if near else ""), ctx
             )
@@ -66,7 +69,7 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, verb[2]) for name, verb in VERBS.items()])
+            formatter.write_dl([(name, verb[2]) for name, verb in self.verbs.items()])
 
 
 def _columns() -> int:

@@ -6,10 +6,26 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envgen.cli.common import print_json, progress
+from envgen.cli.cache_session import HELP, open_cache
+from envgen.cli.common import Session, json_option, print_json, progress, project_options
 
 if TYPE_CHECKING:
     from envgen.jitcache.service import JitCache
+
+
+@click.command("audit", context_settings=HELP)
+@json_option
+@project_options
+def audit(session: Session, as_json: bool) -> int:
+    """Show which GPU code each library really holds: of the cache, vLLM, flash-attn, and what Triton's ptxas knows.
+
+    Ends with 1 when the profile's GPU can't run one of them.
+
+    \b
+    Example:
+      envgen cache audit
+    """
+    return run(open_cache(session), as_json)
 
 
 def run(cache: JitCache, as_json: bool) -> int:

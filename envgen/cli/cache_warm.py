@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envgen.cli.common import print_json, progress
+from envgen.cli.cache_session import HELP, open_cache
+from envgen.cli.common import Session, json_option, print_json, progress, project_options
 
 if TYPE_CHECKING:
     from envgen.jitcache.model import Recorded
@@ -20,6 +21,27 @@ SAID = {
     "unknown": "not compiled: no generator of this FlashInfer takes its name alone; its first use compiles it",
     "failed": "failed",
 }
+
+
+@click.command("warm", context_settings=HELP)
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("-j", "--jobs", type=click.IntRange(1), metavar="N", help="Compilers at once (default: as for builds).")
+@json_option
+@project_options
+def warm(session: Session, names: tuple[str, ...], jobs: int | None, as_json: bool) -> int:
+    """Compile modules inside a running service, by FlashInfer's own build; without names: what is partial or stale.
+
+    What is proven stale is cleared first. Records a baseline. Ends with 1 when a module could not be compiled.
+
+    \b
+    Examples:
+      envgen cache warm
+      envgen cache warm fused_moe_120 page --jobs 4
+    """
+    from envgen.jitcache.query import make_query
+
+    make_query(names, None, None)  # refuses paths
+    return run(open_cache(session), names, jobs, as_json)
 
 
 def run(cache: JitCache, names: Sequence[str], jobs: int | None, as_json: bool) -> int:

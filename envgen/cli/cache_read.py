@@ -1,0 +1,95 @@
+"""`envgen cache list`, `why` and `baseline`: what is there, and what it was made of."""
+
+from __future__ import annotations
+
+import click
+
+from envgen.cli.cache_session import HELP, arch_option, open_cache, version_option
+from envgen.cli.common import Session, json_option, project_options
+
+
+@click.command("list", context_settings=HELP)
+@click.argument("patterns", nargs=-1, metavar="[NAME|GLOB]...")
+@version_option
+@arch_option
+@json_option
+@project_options
+def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None, as_json: bool) -> int:
+    """Show every compiled module: size, objects, age, and whether it is being built.
+
+    \b
+    Examples:
+      envgen cache list
+      envgen cache list 'fused_moe_*' --arch 12.1a
+      envgen cache list --version 0.5.3 --json
+    """
+    from envgen.jitcache.query import make_query
+
+    query = make_query(patterns, version, arch)
+    inventory = open_cache(session).inventory(query)
+    from envgen.cli.cache_print import print_as_json, print_inventory
+
+    if as_json:
+        print_as_json(inventory)
+    else:
+        print_inventory(inventory)
+    return 0
+
+
+@click.command("why", context_settings=HELP)
+@click.argument("patterns", nargs=-1, required=True, metavar="NAME|GLOB...")
+@version_option
+@arch_option
+@json_option
+@project_options
+def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None, as_json: bool) -> int:
+    """Say why a module is stale, or that it is not: reads every file that it was compiled from.
+
+    Ends with 1 when a module is stale.
+
+    \b
+    Examples:
+      envgen cache why fused_moe_120
+      envgen cache why '*' --json
+    """
+    from envgen.jitcache.query import make_query
+
+    evidence = open_cache(session).why(make_query(patterns, version, arch))
+    from envgen.cli.cache_print import print_as_json, print_evidence
+
+    if as_json:
+        print_as_json(evidence)
+    else:
+        print_evidence(evidence)
+    return 1 if any(module.state == "stale" for module in evidence.modules) else 0
+
+
+@click.command("baseline", context_settings=HELP)
+@click.argument("patterns", nargs=-1, metavar="[NAME|GLOB]...")
+@version_option
+@arch_option
+@click.option("--force", is_flag=True, help="Also where files changed after it was compiled: you know better.")
+@json_option
+@project_options
+def baseline(
+    session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None, force: bool, as_json: bool
+) -> int:
+    """Record the bytes of every file that modules were compiled from, so that `list` and `why` are certain.
+
+    Ends with 1 when a module could not be recorded.
+
+    \b
+    Examples:
+      envgen cache baseline
+      envgen cache baseline page rope
+    """
+    from envgen.jitcache.query import make_query
+
+    recorded = open_cache(session).baseline(make_query(patterns, version, arch), force=force)
+    from envgen.cli.cache_print import print_as_json, print_recorded
+
+    if as_json:
+        print_as_json(recorded)
+    else:
+        print_recorded(recorded)
+    return 0 if all(module.recorded for module in recorded.modules) else 1

@@ -1,0 +1,197 @@
+"""cache clear: kills, races, full disks, and what hypothesis can think of."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jitcache_asking import ask, bad, good
+from jitcache_layouts import lost, outermost, put, release, snapshot
+
+from envgen.jitcache.agent import clear as clearing
+from envgen.jitcache.agent.main import answer
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing of the agent runs any more."""
+
+
+@pytest.mark.parametrize("step", range(14))
+def test_a_kill_leaves_the_old_module_or_none_and_the_next_run_finishes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    shelf = release(tmp_path, "0.7.2.post1")
+    before = snapshot(tmp_path)
+    module = {key for key in before if "cached_ops/gemm_sm120" in key}
+    count = 0
+    with monkeypatch.context() as patch:
+        for name in ("mkdir", "rename", "unlink", "rmdir"):
+            real = getattr(os, name)
+
+            def act(*args: Any, real: Any = real, **kwargs: Any) -> Any:
+                nonlocal count
+                if count == step:
+                    raise Killed
+                count += 1
+                return real(*args, **kwargs)
+
+            patch.setattr(os, name, act)
+        answer({"operation": "clear", "root": str(tmp_path), "patterns": ["gemm_sm120"]})
+    left = {key for key in snapshot(tmp_path) if key in module}
+    assert left in (set(), module)
+    again = ask(tmp_path, "gemm_sm120")
+    assert again["ok"] or again["kind"] == "not_found"
+    gone = outermost({key for key in before if key not in snapshot(tmp_path)})
+    assert gone == {"0.7.2.post1/121a/cached_ops/gemm_sm120", "0.7.2.post1/121a/generated/gen_gemm_sm120"}
+    assert not [path for path in shelf.ops.iterdir() if path.name.startswith(".envgen")]
+
+
+def test_trash_of_another_module_is_finished_too(tmp_path: Path) -> None:
+    shelf = release(tmp_path, "0.5.3")
+    put(shelf.ops / ".envgen-trash-00ff/module-0/page.so")
+    assert good(tmp_path, "rope", dry_run=True)["leftovers"] == {"count": 1, "bytes": 64}
+    assert good(tmp_path, "rope")["leftovers"]["count"] == 1
+    assert not (shelf.ops / ".envgen-trash-00ff").exists()
+
+
+def test_trash_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    cache, outside = tmp_path / "cache", tmp_path / "outside"
+    shelf = release(cache, "0.5.3")
+    put(outside / "precious")
+    (shelf.ops / ".envgen-trash-00ff").symlink_to(outside)
+    good(cache, "page")
+    assert (outside / "precious").exists()
+
+
+def test_a_module_that_vanishes_meanwhile_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf = release(tmp_path, "0.5.3")
+    real = clearing.lock_folder
+
+    def vanish(*args: Any, **kwargs: Any) -> Any:
+        (shelf.ops / "page").rename(tmp_path / "elsewhere")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(clearing, "lock_folder", vanish)
+    result = good(tmp_path, "page", "rope")
+    assert [m["name"] for m in result["vanished"]] == ["page"]
+    assert [m["name"] for m in result["modules"]] == ["rope"]
+
+
+def test_a_folder_exchanged_for_a_link_in_mid_way_leads_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, outside = tmp_path / "cache", tmp_path / "outside"
+    shelf = release(cache, "0.5.3")
+    put(outside / "precious")
+    put(shelf.ops / "page/sub/file")
+    real, done = os.rename, []
+
+    def exchange(*args: Any, **kwargs: Any) -> None:
+        real(*args, **kwargs)
+        if not done:
+            done.append(1)
+            (trash,) = [p for p in shelf.ops.iterdir() if p.name.startswith(".envgen-trash")]
+            real(trash / "module-0/sub", tmp_path / "moved")
+            (trash / "module-0/sub").symlink_to(outside)
+
+    monkeypatch.setattr(os, "rename", exchange)
+    good(cache, "page")
+    assert (outside / "precious").exists()
+
+
+def test_a_rename_that_fails_is_said_and_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release(tmp_path, "0.5.3")
+    before = snapshot(tmp_path)
+
+    def fail(*_args: Any, **_kwargs: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "rename", fail)
+    result = good(tmp_path, "page")
+    assert result["freed"] == 0
+    assert result["errors"] == ["0.5.3/121a/cached_ops/page: Permission denied"]
+    assert not result["modules"][0]["gone"]
+    assert not lost(before, tmp_path)
+
+
+def test_a_cache_that_can_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release(tmp_path, "0.5.3")
+
+    def fail(*_args: Any, **_kwargs: Any) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(os, "mkdir", fail)
+    assert "Read-only" in bad("refused", tmp_path, "page")["message"]
+
+
+def test_every_other_fault_is_a_document_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release(tmp_path, "0.5.3")
+
+    def fail(*_args: Any, **_kwargs: Any) -> None:
+        raise MemoryError("none left")
+
+    monkeypatch.setattr(clearing, "generated_of", fail)
+    document = bad("failed", tmp_path, "page")
+    assert document["message"] == "MemoryError: none left"
+
+
+def test_processes_that_loaded_the_library_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from envgen.jitcache.agent import procs
+
+    shelf = release(tmp_path / "cache", "0.5.3")
+    inode = (shelf.ops / "page/page.so").stat().st_ino
+    proc = tmp_path / "proc"
+    path = "/root/.cache/flashinfer/0.5.3/121a/cached_ops/page/page.so"
+    put(proc / "77/maps", f"7f00-7f01 r-xp 00000000 08:01 {inode}   {path} (deleted)\n")
+    put(proc / "77/cmdline", b"python3\0-m\0vllm\0")
+    put(proc / "78/maps", "7f00-7f01 r-xp 00000000 08:01 1 /usr/lib/libc.so.6\n")
+    real = procs.loaded
+    monkeypatch.setattr(clearing, "loaded", lambda inodes: real(inodes, str(proc)))
+    result = good(tmp_path / "cache", "page")
+    assert result["users"] == [{"pid": 77, "command": "python3 -m vllm", "modules": ["page"]}]
+
+
+# Whatever is asked for: nothing but the planned targets goes
+
+NAMES = st.text(st.characters(blacklist_characters="/\0", blacklist_categories=["Cs"]), min_size=1, max_size=12).filter(
+    lambda name: name not in (".", "..") and len(name.encode()) < 200
+)
+ODD = ["*", "?*", "[a-z]*", "../x", "/", "*/*"]
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    names=st.sets(NAMES, min_size=1, max_size=4),
+    patterns=st.lists(
+        st.one_of(NAMES, st.sampled_from(["*", "?*", "[a-z]*", "../x", "/", "*/*"])), min_size=1, max_size=3
+    ),
+    links=st.sets(NAMES, max_size=2),
+)
+def test_nothing_outside_the_planned_targets_is_ever_touched(
+    tmp_path_factory: pytest.TempPathFactory, names: set[str], patterns: list[str], links: set[str]
+) -> None:
+    top = tmp_path_factory.mktemp("any")
+    cache, outside = top / "cache", top / "outside"
+    put(outside / "precious", "mine")
+    shelf = release(cache, "0.7.2.post1")
+    for name in names:
+        if not (shelf.ops / name).exists():
+            shelf.module(name, (), (f"gen_{len(name)}/x.cu",))
+    for name in links - names:
+        if not (shelf.ops / name).exists():
+            (shelf.ops / name).symlink_to(outside)
+    before = snapshot(top)
+    plan = ask(cache, *patterns, dry_run=True)
+    assert snapshot(top) == before
+    deed = ask(cache, *patterns)
+    assert deed["ok"] == plan["ok"]
+    gone = outermost(lost(before, top))
+    if not plan["ok"]:
+        assert not gone
+        return
+    planned = {f"cache/{m['version']}/{m['arch']}/cached_ops/{m['name']}" for m in plan["result"]["modules"]}
+    planned |= {f"cache/{item['path']}" for item in plan["result"]["generated"]}
