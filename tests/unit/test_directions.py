@@ -28,6 +28,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "subprocess": ("engine/process.py",),
     "docker": ("engine/",),
     "requests": ("lock/", "serve/"),
+    "httptools": ("serve/load/",),
 }
 # Text that runs in somebody else's Python: the standard library and nothing else.
 INSIDE = tuple(

@@ -1,0 +1,228 @@
+"""Closed and open load.
+
+Closed: N requests are under way at any time; the next one starts when one ends. Open: requests start at their times,
+however slow the server is, and their latency counts from the time when they were due. So a server that stalls shows its
+stall in every request that would have come in the meantime (no coordinated omission).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from envgen.serve.load.connection import Address, Broken, Pool
+from envgen.serve.load.reply import Reply, error_text, read_stream, shown
+
+# So many requests in a row without a connection, and the server is gone: the others would only say the same.
+GONE = 5
+SETTLE = 0.5  # seconds that open load waits before its first request, so that start-up doesn't count
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request ready to be sent. ``output_tokens``: how many it asks for."""
+
+    raw: bytes = field(repr=False)
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass
+class Result:
+    """One request and what came of it. Times are seconds since the load began; ``due`` is ``began`` in closed load.
+
+    ``kind`` is empty when all is well, else one word (refused, closed, cut, timeout, status, garbage) and ``sentence``
+    says what happened.
+    """
+
+    number: int
+    request: Request
+    due: float
+    began: float
+    ended: float
+    status: int = 0
+    reply: Reply = field(default_factory=Reply)
+    kind: str = ""
+    sentence: str = ""
+
+    @property
+    def good(self) -> bool:
+        """True when a whole completion came."""
+        return not self.kind
+
+    @property
+    def latency(self) -> float:
+        """Seconds from the time it was due to its last byte."""
+        return self.ended - self.due
+
+    @property
+    def ttft(self) -> float | None:
+        """Seconds to the first generated text."""
+        return self.reply.pieces_at[0] - self.due if self.reply.pieces_at else None
+
+    @property
+    def gaps(self) -> list[float]:
+        """Seconds between pieces of text. A server may send several tokens in one piece."""
+        at = self.reply.pieces_at
+        return [after - before for before, after in itertools.pairwise(at)]
+
+    @property
+    def output_tokens(self) -> int:
+        """Generated tokens by the server's own count; the number of pieces where it tells none."""
+        told = self.reply.output_tokens
+        return told if told is not None else len(self.reply.pieces_at)
+
+    @property
+    def decode_tps(self) -> float | None:
+        """Tokens per second after the first one."""
+        at = self.reply.pieces_at
+        if len(at) < 2 or at[-1] <= at[0] or self.output_tokens < 2:
+            return None
+        return (self.output_tokens - 1) / (at[-1] - at[0])
+
+    @property
+    def prefill_tps(self) -> float | None:
+        """Tokens of the prompt per second until the first generated text."""
+        return self.reply.prompt_tokens / self.ttft if self.reply.prompt_tokens and self.ttft else None
+
+
+@dataclass
+class Load:
+    """What came of a load. ``seconds`` from the first request to the last reply; ``gone`` says that it was given up."""
+
+    results: list[Result]
+    seconds: float
+    gone: bool = False
+
+    @property
+    def lag(self) -> float:
+        """Seconds that the generator itself was late with a request, at worst. Large: it limits what it measures."""
+        return max((result.began - result.due for result in self.results), default=0.0)
+
+
+OnResult = Callable[[Result], None]
+
+
+class Driver:
+    """Sends requests and times them. ``on_result`` hears of each one as it ends; when it raises, the load ends."""
+
+    def __init__(self, where: Address, *, silence: float, on_result: OnResult | None = None) -> None:
+        self._pool = Pool(where, silence)
+        self._on_result = on_result
+        self._results: list[Result] = []
+        self._zero = 0.0
+        self._lost = 0  # requests in a row that got no connection
+
+    @property
+    def gone(self) -> bool:
+        """True when the server can't be reached any more."""
+        return self._lost >= GONE
+
+    async def closed(self, requests: Sequence[Request], concurrency: int) -> Load:
+        """``concurrency`` requests at a time, until all are done."""
+        waiting: Iterator[tuple[int, Request]] = iter(enumerate(requests))
+
+        async def worker() -> None:
+            for number, request in waiting:
+                await self._one(number, request, None)
+                if self.gone:
+                    return
+
+        self._zero = perf_counter()
+        return await self._all([worker() for _ in range(max(1, min(concurrency, len(requests))))])
+
+    async def open(self, requests: Sequence[Request], times: Sequence[float]) -> Load:
+        """Each request at its time (seconds from the start, ascending)."""
+        self._zero = perf_counter() + SETTLE
+
+        async def later(number: int, request: Request, due: float) -> None:
+            wait = self._zero + due - perf_counter()
+            if wait > 0:
+                await asyncio.sleep(wait)
+            if not self.gone:
+                await self._one(number, request, due)
+
+        pairs = zip(requests, times, strict=True)
+        return await self._all([later(number, request, due) for number, (request, due) in enumerate(pairs)])
+
+    async def _all(self, jobs: list[Coroutine[Any, Any, None]]) -> Load:
+        tasks = [asyncio.ensure_future(job) for job in jobs]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._pool.close()
+        results = sorted(self._results, key=lambda result: result.number)
+        seconds = max((one.ended for one in results), default=0.0) - min((one.due for one in results), default=0.0)
+        return Load(results, seconds, self.gone)
+
+    async def _one(self, number: int, request: Request, due: float | None) -> None:
+        began = perf_counter()
+        result = Result(number, request, began - self._zero if due is None else due, began - self._zero, 0.0)
+        try:
+            received = await self._pool.send(request.raw)
+        except Broken as error:
+            result.kind, result.sentence = error.kind, str(error)
+            result.ended = perf_counter() - self._zero
+            self._lost = self._lost + 1 if error.kind in ("refused", "closed") else 0
+        else:
+            self._lost = 0
+            result.ended = received.ended - self._zero
+            result.status = received.status
+            _judge(result, received.parts, self._zero)
+        self._results.append(result)
+        if self._on_result is not None:
+            self._on_result(result)
+
+
+def _judge(result: Result, parts: list[tuple[float, bytes]], zero: float) -> None:
+    if result.status != 200:
+        text = b"".join(part for _, part in parts)[:4000]
+        result.kind, result.sentence = "status", f"answered with {result.status}: {_error(text)}"
+        return
+    result.reply = read_stream([(at - zero, part) for at, part in parts])
+    if result.reply.fault:
+        cut = result.reply.fault.startswith("the stream ended")
+        result.kind, result.sentence = ("cut" if cut else "garbage"), result.reply.fault
+
+
+def _error(text: bytes) -> str:
+    import json
+
+    try:
+        return error_text(json.loads(text))
+    except (ValueError, RecursionError):
+        return shown(text.decode(errors="replace")) or "(nothing)"
+
+
+def run_closed(
+    where: Address, requests: Sequence[Request], concurrency: int, *, silence: float, on_result: OnResult | None = None
+) -> Load:
+    """Closed load, from a program that is not asynchronous itself. KeyboardInterrupt passes through."""
+    return asyncio.run(_closed(where, requests, concurrency, silence, on_result))
+
+
+def run_open(
+    where: Address, requests: Sequence[Request], rate: float, *, silence: float, on_result: OnResult | None = None
+) -> Load:
+    """Open load: ``rate`` requests per second, evenly spaced."""
+    return asyncio.run(_open(where, requests, rate, silence, on_result))
+
+
+async def _closed(
+    where: Address, requests: Sequence[Request], concurrency: int, silence: float, on_result: OnResult | None
+) -> Load:
+    return await Driver(where, silence=silence, on_result=on_result).closed(requests, concurrency)
+
+
+async def _open(
+    where: Address, requests: Sequence[Request], rate: float, silence: float, on_result: OnResult | None
+) -> Load:
+    times = [number / rate for number in range(len(requests))]
+    return await Driver(where, silence=silence, on_result=on_result).open(requests, times)
