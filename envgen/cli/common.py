@@ -26,6 +26,7 @@ class Session:
     file: Path | None = None
     profile_name: str | None = None
     sets: tuple[str, ...] = ()
+    variant: str = ""
     _loaded: dict[bool, Loaded] = field(default_factory=dict)
 
     def loaded(self, *, local: bool = True) -> Loaded:
@@ -34,14 +35,16 @@ class Session:
             from envgen.profile.load import load_project
 
             environ = dict(os.environ) if local else {}
-            self._loaded[local] = load_project(file=self.file, sets=self.sets, environ=environ, local=local)
+            self._loaded[local] = load_project(
+                file=self.file, sets=self.sets, environ=environ, local=local, variant=self.variant
+            )
         return self._loaded[local]
 
     def profile(self, *, local: bool = True) -> Profile:
         """The chosen profile: -p, else ENVGEN_PROFILE, else the project's default_profile."""
         from envgen.profile.load import select
 
-        return select(self.loaded(local=local).project, self.profile_name)
+        return select(self.loaded(local=local).project, self.profile_name, self.variant)
 
 
 def project_options(function: F) -> F:
@@ -66,6 +69,9 @@ def _with_session(function: F, *file_names: str) -> F:
     return wrapper  # type: ignore[return-value]
 
 
+variant_option = click.option(
+    "--variant", default="", metavar="NAME", help="Lay a variant of the profile over it (`envgen config` lists them)."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 
 

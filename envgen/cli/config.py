@@ -7,23 +7,27 @@ from typing import Any
 
 import click
 
-from envgen.cli.common import Session, json_option, print_json, project_options
+from envgen.cli.common import Session, json_option, print_json, project_options, variant_option
 
 
 @click.command()
 @project_options
 @click.option("--explain", "with_origin", is_flag=True, help="One value a line, and where it comes from.")
+@variant_option
 @json_option
-def command(session: Session, with_origin: bool, as_json: bool) -> None:
+def command(session: Session, with_origin: bool, variant: str, as_json: bool) -> None:
     """Show the values of a profile after all layers are merged.
 
     \b
     Example:
       envgen config --explain
       envgen config -p prod --set build.max_jobs=4
+      envgen config -p prod --variant upstream --explain
     """
     from envgen.profile.explain import plain, values
+    from envgen.profile.tree import VARIANT
 
+    session.variant = variant
     loaded = session.loaded()
     profile = session.profile()
     for warning in loaded.warnings:
@@ -34,6 +38,7 @@ def command(session: Session, with_origin: bool, as_json: bool) -> None:
             "project": loaded.project.name,
             "file": str(loaded.project.file),
             "profile": profile.name,
+            "variant": profile.variant,
             "values": plain(profile),
             "warnings": list(loaded.warnings),
         }
@@ -46,9 +51,11 @@ def command(session: Session, with_origin: bool, as_json: bool) -> None:
     elif with_origin:
         for value in listing:
             origin = str(value.place) if value.place else "default"
+            origin += f", variant {variant}" if value.layer == VARIANT else ""
             click.echo(f"{value.key} = {json.dumps(value.value, ensure_ascii=False)}  # {origin}")
     else:
         import yaml
 
         text = yaml.safe_dump(plain(profile), sort_keys=False, allow_unicode=True, width=10**6)
-        click.echo(f"# profile {profile.name} of {loaded.project.name}\n{text}", nl=False)
+        laid_over = f", variant {profile.variant}" if profile.variant else ""
+        click.echo(f"# profile {profile.name} of {loaded.project.name}{laid_over}\n{text}", nl=False)

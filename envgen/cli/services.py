@@ -165,6 +165,10 @@ def restart(session: Session, service: str, timeout: int | None, as_json: bool) 
 
     profile, engine, compose, _ = _open(session)
     container = _running(engine, profile, service)
+    if variant := container.labels.get("dev.envgen.variant", ""):
+        # What it must show to be ready depends on the variant that it was started with.
+        session = Session(session.file, session.profile_name, session.sets, variant)
+        profile, engine, compose, _ = _open(session)
     progress(f"  restarting {container.name}")
     compose.run("restart", service)
     started = Launcher(engine, compose, profile, service, progress).await_ready(container, timeout)

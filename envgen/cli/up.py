@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envgen.cli.common import Session, json_option, print_json, progress, project_options
+from envgen.cli.common import Session, json_option, print_json, progress, project_options, variant_option
 
 if TYPE_CHECKING:
     from envgen.profile.model import Profile
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("service")
 @project_options
+@variant_option
 @click.option("--no-wait", is_flag=True, help="Return as soon as the container is created.")
 @click.option("--timeout", type=click.IntRange(1), metavar="SECONDS", help="Give up waiting after this long.")
 @click.option("--follow/--detach", " /-d", default=False, help="When it is ready, show its output until Ctrl-C.")
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 def command(
     session: Session,
     service: str,
+    variant: str,
     no_wait: bool,
     timeout: int | None,
     follow: bool,
@@ -44,6 +46,7 @@ def command(
     \b
     Example:
       envgen up serve
+      envgen up serve --variant cutlass_flashinfer
       envgen up dev --profile dev
       envgen up serve --set services.serve.args.max-model-len=8192
     """
@@ -53,6 +56,7 @@ def command(
     from envgen.serve import preflight
     from envgen.serve.launch import Launcher, compose_for
 
+    session.variant = variant
     root, profile = session.loaded().project.root, session.profile()
     known_service(profile, service)
     engine = connect()
@@ -64,7 +68,8 @@ def command(
         argv = compose.argv("up", "--detach", "--no-build", "--pull", "never", service)
         _show_plan(argv, dict(compose.env), as_json)
         return 0
-    progress(f"up {service}: profile {profile.name}, image {profile.image_name}, gpu {found.gpu.value}")
+    named = f"{profile.name}, variant {variant}" if variant else profile.name
+    progress(f"up {service}: profile {named}, image {profile.image_name}, gpu {found.gpu.value}")
     launcher = Launcher(engine, compose, profile, service, progress)
     try:
         started = launcher.start(wait=not no_wait, install=not no_install, timeout=timeout)

@@ -14,6 +14,8 @@ from typing import Any
 
 from envgen.errors import Place, Problem
 from envgen.profile import shape as shapes
+from envgen.profile import variants
+from envgen.profile.model import Variant
 from envgen.profile.patterns import ENV_NAME, matches, meaning
 from envgen.profile.shape import Field, Shape, fields_of
 from envgen.profile.tree import BOOL, FLOAT, INT, LIST, MAP, NULL, TEXT, Node, near
@@ -33,8 +35,9 @@ _WRONG: Any = object()
 class Binding:
     """Collects problems, and which paths are broken, while one profile is bound."""
 
-    def __init__(self, *, partial: bool = False) -> None:
+    def __init__(self, *, partial: bool = False, overlay: bool = False) -> None:
         self.partial = partial  # what it extends is unknown, so nothing can be said to be missing
+        self.overlay = overlay  # it will be merged into something else, where null removes
         self.problems: list[Problem] = []
         self.broken: set[str] = set()
 
@@ -105,7 +108,11 @@ class Binding:
         if kind == shapes.VALUE:
             return self.value_type(shape.type, node, path)
         if kind == shapes.RECORD:
-            return self.record(shape.type, node, path)
+            return (
+                variants.bind(self, Binding(partial=True, overlay=True), node, path)
+                if shape.type is Variant
+                else self.record(shape.type, node, path)
+            )
         if kind == shapes.MAPPING:
             return self.mapping(shape, node, path, item, names)
         if kind == shapes.SEQUENCE:
@@ -183,7 +190,7 @@ class Binding:
                 message = f"{_short(name)} is not a name that can stand here"
                 self.report(message, child.key_place(key), meaning(names))
                 continue
-            if child.kind == NULL and not texts:
+            if child.kind == NULL and (self.overlay or not texts):
                 continue
             if texts:
                 value = self.source_text(child, key)

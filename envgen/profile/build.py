@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from envgen.errors import Place, Problem
-from envgen.profile import layers
+from envgen.profile import layers, variants
 from envgen.profile.bind import Binding
 from envgen.profile.checks import check_profile, check_project
 from envgen.profile.model import Profile
@@ -20,8 +20,11 @@ Files = Sequence[tuple[Node, dict[str, Node]]]
 class Builder:
     """Builds all profiles of a project. ``good`` and ``broken`` hold the outcome, ``trees`` what was merged."""
 
-    def __init__(self, project: str, root: Path, files: Files, overrides: Sequence[Override]) -> None:
+    def __init__(
+        self, project: str, root: Path, files: Files, overrides: Sequence[Override], variant: str = ""
+    ) -> None:
         self.project = project
+        self.variant = variant
         self.root = root
         self.files = files
         self.overrides = overrides
@@ -33,18 +36,20 @@ class Builder:
     def build(self, chains: Mapping[str, tuple[Sequence[str], bool]], problems: list[Problem]) -> None:
         """Build each profile.
 
-        A problem of the files goes to ``problems``. One that only an override brings, and only into some of the
-        profiles, waits in ``broken`` until such a profile is used.
+        A problem of the files goes to ``problems``. One that only an override or the variant brings, and only into
+        some of the profiles, waits in ``broken`` until such a profile is used.
         """
         shared = {
             name: layers.layered(name, self.files, order, self.warnings) for name, (order, _whole) in chains.items()
         }
         waiting: dict[str, list[Problem]] = {}
         for name, tree in shared.items():
-            full = self._with_overrides(tree, shared, found := [])
+            over = variants.lay_over(tree, self.variant) if self.variant else None
+            varied = layers.merge(tree, over) if over is not None else tree
+            full = self._with_overrides(varied, shared, found := [])
             self.trees[name] = full
             partial = not chains[name][1]
-            profile, more = self._bind(name, full, partial)
+            profile, more = self._bind(name, full, partial, self.variant if over is not None else "")
             found += more
             if not found:
                 self.good[name] = profile
@@ -63,9 +68,9 @@ class Builder:
         if not problems:
             problems += check_project(self.good, shared)
 
-    def _bind(self, name: str, tree: Node, partial: bool) -> tuple[Profile, list[Problem]]:
+    def _bind(self, name: str, tree: Node, partial: bool, variant: str = "") -> tuple[Profile, list[Problem]]:
         binding = Binding(partial=partial)
-        profile: Profile = binding.record(Profile, tree, "", name=name, project=self.project)
+        profile: Profile = binding.record(Profile, tree, "", name=name, project=self.project, variant=variant)
         check_profile(profile, tree, binding, self.root)
         return _chosen_groups(profile), binding.problems
 

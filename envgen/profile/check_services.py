@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from typing import TYPE_CHECKING
 
 from envgen.profile.check_sources import host_path
@@ -24,6 +25,7 @@ def check(report: Report) -> None:
             report.problem((*path, "command"), "is empty", "write the program and its words: [vllm, serve, MODEL]")
         _ports(report, path, service)
         _health(report, path, service)
+        _patterns(report, path, service)
         _args(report, path, service)
     _caches(report)
     _files(report)
@@ -59,6 +61,23 @@ def _health(report: Report, path: tuple[str, ...], service: Service) -> None:
         report.problem(path, "names both http and command", "keep one of them", at_key=True, whole=True)
     elif health.http is None and not health.command:
         report.problem(path, "names neither http nor command", "write http: /health", at_key=True, whole=True)
+
+
+def _patterns(report: Report, path: tuple[str, ...], service: Service) -> None:
+    """What `ready` looks for in the log must be regular expressions, and not be wanted and unwanted at once."""
+    if service.ready is None:
+        return
+    for key, patterns in (("expect", service.ready.expect), ("forbid", service.ready.forbid)):
+        for name, pattern in patterns.items():
+            try:
+                matches_nothing = re.compile(pattern).search("") is not None
+            except re.error as error:
+                message = f"{pattern!r} is not a regular expression: {error}"
+                report.problem((*path, "ready", key, name), message, "a backslash before ( [ . * + ? takes it as it is")
+                continue
+            if matches_nothing:
+                message = f"{pattern!r} matches every line"
+                report.problem((*path, "ready", key, name), message, "write a part of the line that is meant")
 
 
 def _args(report: Report, path: tuple[str, ...], service: Service) -> None:

@@ -86,13 +86,14 @@ class Report:
 
 def check_profile(profile: Profile, tree: Node, binding: Binding, root: Path) -> None:
     """Note everything that is wrong with ``profile``."""
-    from envgen.profile import check_env, check_services, check_sources
+    from envgen.profile import check_env, check_services, check_sources, variants
 
     report = Report(profile, tree, binding, root)
     _image(report)
     check_sources.check(report)
     check_env.check(report)
     check_services.check(report)
+    variants.check(report)
 
 
 def _image(report: Report) -> None:

@@ -8,14 +8,15 @@ from typing import Any
 
 from envgen.errors import Place
 from envgen.profile import shape as shapes
-from envgen.profile.model import Profile
+from envgen.profile.model import Profile, Variant
 from envgen.profile.overrides import join_path
 from envgen.profile.shape import fields_of
 from envgen.profile.tree import DEFAULT, MAP, NULL, Node
+from envgen.profile.variants import written
 
 
 class Value:
-    """One value of a profile. ``layer``: project, local, environment, set or default; a default has no place."""
+    """One value. ``layer``: project, local, variant, environment, set or default; a default has no place."""
 
     __slots__ = ("key", "layer", "place", "value")
 
@@ -36,6 +37,8 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, Mapping):
         return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, Variant):
+        return {"description": value.description, "changes": dict(value.changes)}
     if getattr(type(value), "_keys", None):
         return {name: plain(getattr(value, name)) for name in fields_of(type(value))}
     return str(value)
@@ -52,16 +55,27 @@ def _record(record: Any, node: Node | None, path: tuple[str, ...]) -> Iterator[V
 
 
 def _value(shape: shapes.Shape, value: Any, node: Node | None, path: tuple[str, ...]) -> Iterator[Value]:
-    if shape.kind == shapes.RECORD and value is not None:
+    if isinstance(value, Variant):
+        for where, text, leaf in written(node, path) if node is not None else ():
+            yield Value(join_path(where), text, leaf.source.layer, leaf.place())
+    elif shape.kind == shapes.RECORD and value is not None:
         yield from _record(value, node, path)
     elif shape.kind == shapes.MAPPING and value and shape.inner is not None:
         for name, item in value.items():
             yield from _value(shape.inner, item, _below(node, name), (*path, name))
     else:
-        written = node is not None and node.kind != NULL
-        layer = node.source.layer if written and node is not None else DEFAULT
-        place = node.place() if written and node is not None else None
+        is_written = node is not None and node.kind != NULL
+        node = _origin(node)
+        layer = node.source.layer if is_written and node is not None else DEFAULT
+        place = node.place() if is_written and node is not None else None
         yield Value(join_path(path), plain(value), layer, place)
+
+
+def _origin(node: Node | None) -> Node | None:
+    """Where a value comes from. Of a flag written as a mapping, of which a part was changed: that part."""
+    if node is not None and node.kind == MAP:
+        return next((leaf for _, _, leaf in written(node) if leaf.source is not node.source), node)
+    return node
 
 
 def _below(node: Node | None, name: str) -> Node | None:

@@ -76,9 +76,11 @@ def load_project(
     sets: Sequence[str] = (),
     environ: Mapping[str, str] = MappingProxyType({}),
     local: bool = True,
+    variant: str = "",
 ) -> Loaded:
     """Load the project file found upward from ``start`` (default: the cwd), or ``file``.
 
+    ``variant`` is laid over each profile that has one of that name; `select` refuses a profile that has none.
     ``sets`` and ``environ`` are the overrides; ``local=False`` leaves out the local file and ``environ``, which is how
     committed files are rendered. Raises ProjectError with all problems, or UsageError when there is no file.
     """
@@ -99,7 +101,7 @@ def load_project(
         problems += found
         overrides = [*variables, *overrides]
     chains = {each: layers.chain(each, profiles, problems) for each, node in profiles.items() if node.kind == MAP}
-    builder = Builder(name, path.parent, files, overrides)
+    builder = Builder(name, path.parent, files, overrides, variant)
     builder.build(chains, problems)
     warnings += builder.warnings
     if default not in profiles and profiles and default:
@@ -113,13 +115,21 @@ def load_project(
     return Loaded(project, builder.trees, list(dict.fromkeys(warnings)))
 
 
-def select(project: Project, name: str | None) -> Profile:
-    """The profile ``name``, or the project's default one. Raises UsageError with the nearest name."""
+def select(project: Project, name: str | None, variant: str = "") -> Profile:
+    """The profile ``name``, or the project's default one. Raises UsageError with the nearest name.
+
+    ``variant``: what the project was loaded with; the profile must have it.
+    """
     wanted = name or project.default_profile
     if wanted not in project.profiles:
         hint = near(wanted, list(project.profiles))
         raise UsageError(f"there is no profile {wanted!r} in {project.file.name}", hint=hint)
-    return project.profiles[wanted]
+    profile = project.profiles[wanted]
+    if variant and profile.variant != variant:
+        known = list(profile.variants)
+        hint = near(variant, known) or "variants are written below `variants:` of a profile"
+        raise UsageError(f"profile {profile.name} has no variant {variant!r}", hint=hint)
+    return profile
 
 
 def _raise(problems: Sequence[Problem]) -> NoReturn:

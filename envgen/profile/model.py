@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 from envgen.profile.model_services import ArgValue as ArgValue
 from envgen.profile.model_services import Health as Health
+from envgen.profile.model_services import Phases as Phases
 from envgen.profile.model_services import Ready as Ready
 from envgen.profile.model_services import Service as Service
+from envgen.profile.model_services import Variant as Variant
 from envgen.profile.model_sources import ORIGIN_KINDS as ORIGIN_KINDS
 from envgen.profile.model_sources import Install as Install
 from envgen.profile.model_sources import Origin as Origin
@@ -153,6 +155,7 @@ class Profile:
 
     name: str
     project: str
+    variant: str = ""  # the one that is laid over it
     mode: Mode = key("development: sources are mounted. production: sources are baked in.")
     base: Base = key("The base image.")
     cuda: Cuda = key("CUDA.")
@@ -180,6 +183,11 @@ class Profile:
     ulimits: Mapping[str, Ulimit] = key("Limits of the container.", EMPTY, names=ULIMIT)
     working_dir: ContainerPath = key("The folder that services start in.", ContainerPath("/workspace"))
     services: Mapping[str, Service] = key("What can be started: dev, serve, ...", EMPTY, names=NAME)
+    variants: Mapping[str, Variant] = key(
+        "Other ways to run the same image (`envgen up SERVICE --variant NAME`): what differs. No image is rebuilt.",
+        EMPTY,
+        names=NAME,
+    )
 
     @property
     def image_name(self) -> str:

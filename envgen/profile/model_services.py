@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from envgen.profile.patterns import ENV_NAME, FLAG, NAME, RESTART, URL_PATH
-from envgen.profile.values import ContainerPath, Duration, PortMapping
+from envgen.profile.values import ByteSize, ContainerPath, Duration, PortMapping
 from envgen.record import EMPTY, key
 
 if TYPE_CHECKING:
@@ -29,12 +29,33 @@ class Health:
 
 
 @dataclass(frozen=True)
+class Phases:
+    """How long each phase of a start may take; unset: only the whole is limited."""
+
+    start: Duration | None = key("From the container's start until weights are loaded (or the port answers).", None)
+    weights: Duration | None = key("While weights are loaded.", None)
+    compile: Duration | None = key(
+        "Compiling kernels, capturing graphs: from the weights until the port answers.", None
+    )
+    answer: Duration | None = key("From the port's first answer until the prompt is completed.", None)
+
+
+@dataclass(frozen=True)
 class Ready:
     """What `envgen up` waits for after Docker calls the container healthy."""
 
     timeout: Duration = key("Give up after this long.", Duration(3600))
+    phases: Phases = key("Limits for single phases; which one it is, the log tells.", Phases())
     model: str | None = key("A name that /v1/models must list, and that must complete a prompt.", None)
     port: int | None = key("The container's port that answers HTTP; it must be published.", None, low=1, high=65535)
+    prompt: str = key("What must be completed, at temperature 0.", "The capital of France is")
+    expect_text: str | None = key("What the completion must contain; unset: any text will do.", None)
+    expect: Mapping[str, str] = key(
+        "What the log must show by then: regular expressions, each under a name of yours, such as attention.",
+        EMPTY,
+        names=NAME,
+    )
+    forbid: Mapping[str, str] = key("What the log must not show: the same.", EMPTY, names=NAME)
 
 
 ArgValue = bool | str | tuple[str, ...]  # bind.py knows this alias by its name
@@ -56,6 +77,9 @@ class Service:
     restart: str = key("no, or on-failure:N. `always` would wedge a host with unified memory.", "no", item=RESTART)
     health: Health | None = key("Docker's health check.", None)
     ready: Ready | None = key("What `envgen up` waits for.", None)
+    needs_memory: ByteSize | None = key(
+        "Memory that must be free on the engine's machine before it is started (unified memory: the GPU's too).", None
+    )
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -70,3 +94,18 @@ class Service:
             elif value is not False:
                 words += [flag, value]
         return tuple(words)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Another way to run the same image. Only ``description`` and ``changes`` hold what a file says.
+
+    The other keys say what may stand there; their values take effect by being merged into the profile (`layers.py`).
+    ``changes``: each value that it sets, by its path.
+    """
+
+    changes: Mapping[str, str]
+    description: str = key("One line about this variant.", "")
+    env_groups: tuple[str, ...] | None = key("As in the profile.", None, item=NAME)
+    env: Mapping[str, Mapping[str, str]] = key("As in the profile.", EMPTY, names=NAME)
+    services: Mapping[str, Service] = key("Services of the profile, with the keys that differ.", EMPTY, names=NAME)

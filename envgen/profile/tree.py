@@ -23,7 +23,7 @@ SEEN = {
     NULL: "nothing",
 }
 
-PROJECT, LOCAL, ENVIRONMENT, SET, DEFAULT = "project", "local", "environment", "set", "default"
+PROJECT, LOCAL, VARIANT, ENVIRONMENT, SET, DEFAULT = "project", "local", "variant", "environment", "set", "default"
 
 
 class Source:
@@ -39,7 +39,7 @@ class Source:
 
     @property
     def is_file(self) -> bool:
-        return self.layer in (PROJECT, LOCAL)
+        return self.layer in (PROJECT, LOCAL, VARIANT)
 
     def line(self, number: int) -> str:
         """The text of line ``number`` (from 1); long lines are cut, control characters shown as ``?``."""

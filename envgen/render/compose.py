@@ -93,6 +93,7 @@ def _context(profile: Profile) -> dict[str, object]:
         "overlays": [overlay_file(profile, GpuMode.ALL)] if profile.gpu is GpuMode.AUTO else [],
         "ca": _ca(profile),
         "grace": STOP_GRACE,
+        "variant": [profile.variant] if profile.variant else [],
     }
 
 

@@ -56,7 +56,8 @@ def image_env(profile: Profile) -> list[Pair]:
 
 def service_env(profile: Profile) -> dict[str, str]:
     """The variables that follow from the profile but concern running containers only (MAX_JOBS aside)."""
-    env = {}
+    # What a program wrote before it died must be in its log.
+    env = {"PYTHONUNBUFFERED": "1"}
     if profile.gpu is not GpuMode.NONE:
         # The ptxas that Triton brings may not know the newest architectures (triton#8539); CUDA's own does.
         env["TRITON_PTXAS_PATH"] = f"{profile.cuda.home}/bin/ptxas"

@@ -369,6 +369,19 @@ service(
     ("8001 of the container is not published", "8001:8001"),
 )
 service("ready model without port", "⟦ready: {model: m}", ("model without port", ""))
+service(
+    "pattern of the log",
+    "ready: {expect: {moe: ⟦'(Marlin'}}",
+    ("is not a regular expression: missing )", "a backslash"),
+)
+service(
+    "pattern that is always there", "ready: {forbid: {moe: ⟦'x*'}}", ("'x*' matches every line", "a part of the line")
+)
+service("pattern without a value", "ready: {expect: {moe: ⟦~}}", ("has no value", ""))
+service("name of a pattern", "ready: {expect: {⟦MoE: x}}", ("'MoE' is not a name", "small letters"))
+service("limit of a phase", "ready: {phases: {weights: ⟦30}}", ("expected text such as 30s", ""))
+service("unknown phase", "ready: {phases: {⟦load: 30s}}", ("unknown key", "start"))
+service("memory that it needs", "needs_memory: ⟦much", ("is not a size", ""))
 service("ready port out of range", "ready: {port: ⟦70000}", ("70000 is out of range (1 to 65535)", ""))
 service("health both", "⟦health: {http: /h, command: [x]}", ("names both", "keep one"))
 service("health neither", "⟦health: {retries: 3}", ("names neither", "http: /health"))
@@ -383,6 +396,30 @@ service("not a number in JSON", "args: {a: {b: ⟦.nan}}", ("not a number that J
 service("argument with dashes", "args: {⟦--port: 1}", ("'--port' is not a name", "without its dashes"))
 service("argument twice", "args: {max-len: 1, ⟦max_len: 2}", ("is the same flag as max-len", ""))
 service("argument without value", "args: {a: [⟦~]}", ("has no value", ""))
+
+# --- variants ---------------------------------------------------------------------------------------------------------
+
+SERVE = "    services: {serve: {command: [vllm]}}\n    env: {fast: {A: 1}}\n"
+dev("variant changes the image", "    variants: {v: {⟦cuda: {arch_list: 12.0a}}}\n", ("unknown key", "services"))
+dev("variant with a wrong name", "    variants: {⟦Fast-One: {}}\n", ("is not a name", "small letters"))
+dev("variant of the wrong type", SERVE + "    variants: {v: ⟦[a]}\n", ("expected a mapping, found a list", ""))
+dev(
+    "variant with wrong values",
+    SERVE + "    variants:\n      v: {services: {serve: {restart: ⟦always, ports: [⟦8000], args: {⟦--x: 1}}}}\n",
+    ("'always' is not accepted here", "no, or on-failure:N"),
+    ("expected text such as 8000:8000", ""),
+    ("is not a name", "without its dashes"),
+)
+dev(
+    "variant of no service",
+    SERVE + "    variants: {v: {services: {⟦server: {args: {x: 1}}}}}\n",
+    ("this profile has no service 'server' to change", "`serve`"),
+)
+dev(
+    "variant with no such group",
+    SERVE + "    variants: {v: {env: {debug: {B: 1}}, env_groups: [fast, ⟦slow, debug]}}\n",
+    ("there is no group 'slow' in env", "known: fast, debug"),
+)
 
 # --- caches and files -------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,163 @@
+"""Variants: what they change, where a value then comes from, and that no image depends on one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from bad_project_files import HEAD
+
+from envgen.__main__ import main
+from envgen.errors import ProjectError, UsageError
+from envgen.profile.load import load_project, select
+from envgen.profile.model import Profile
+from envgen.render.outputs import render_profile
+
+ROOT = Path(__file__).parents[3]
+SHIPPED = ("upstream", "marlin_flashinfer", "cutlass_flashinfer", "speculative", "debug")
+
+TEXT = (
+    HEAD
+    + """\
+    env: {fast: {A: 1}, debug: {B: 2}}
+    env_groups: [fast]
+    services:
+      serve:
+        command: [vllm]
+        args: {attention-config: {backend: FLASHINFER, x: 1}, max-model-len: 10}
+        ready: {port: 8000, model: m, expect: {moe: Marlin, attention: FLASH}}
+        ports: ["8000:8000"]
+    variants:
+      slow:
+        description: slower
+        env_groups: [fast, debug]
+        services:
+          serve:
+            args: {attention-config: {backend: TRITON_ATTN}, enforce-eager: true}
+            ready: {expect: {moe: null, attention: TRITON}}
+      same: {}
+  prod:
+    extends: dev
+    dockerfile: Dockerfile.prod
+    variants: {slow: {services: {serve: {args: {max-model-len: 20}}}}}
+  other:
+    mode: production
+    dockerfile: Dockerfile.other
+"""
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "envgen.yaml").write_text(TEXT)
+    return tmp_path / "envgen.yaml"
+
+
+def load(file: Path, variant: str, name: str = "dev", **more: object) -> Profile:
+    return select(load_project(file=file, variant=variant, **more).project, name, variant)  # type: ignore[arg-type]
+
+
+def test_a_variant_changes_what_it_says_and_nothing_else(file: Path) -> None:
+    profile = load(file, "slow")
+    serve = profile.services["serve"]
+    assert profile.variant == "slow"
+    assert serve.argv == (
+        "vllm", "--attention-config", '{"backend":"TRITON_ATTN","x":1}', "--max-model-len", "10", "--enforce-eager",
+    )  # fmt: skip
+    assert serve.ready is not None and dict(serve.ready.expect) == {"attention": "TRITON"}
+    assert list(profile.env) == ["fast", "debug"]
+    assert load(file, "").services["serve"].argv[-1] == "10"
+
+
+def test_variants_are_inherited_and_changed_like_all_else(file: Path) -> None:
+    assert load(file, "slow", "prod").services["serve"].argv[-3:] == ("--max-model-len", "20", "--enforce-eager")
+    assert load(file, "same").services == load(file, "").services
+
+
+def test_options_and_variables_are_stronger_and_the_local_file_is_weaker(file: Path) -> None:
+    (file.parent / "envgen.local.yaml").write_text(
+        "profiles: {dev: {services: {serve: {args: {enforce-eager: false, max-model-len: 7}}}}}\n"
+    )
+    assert load(file, "slow").services["serve"].argv[-3:] == ("--max-model-len", "7", "--enforce-eager")
+    set_ = ["services.serve.args.enforce-eager=false"]
+    assert load(file, "slow", sets=set_).services["serve"].argv[-1] == "7"
+
+
+def test_a_variant_that_is_not_there(file: Path) -> None:
+    with pytest.raises(UsageError, match="profile dev has no variant 'slwo'") as caught:
+        load(file, "slwo")
+    assert "`slow`" in str(caught.value)
+    with pytest.raises(UsageError, match="profile other has no variant 'slow'"):
+        load(file, "slow", "other")
+
+
+def test_what_a_variant_breaks_is_told_when_it_is_used(file: Path) -> None:
+    file.write_text(TEXT.replace("[fast, debug]", "[fast, debug]\n        env: {debug: {A: 3}}"))
+    assert load(file, "").variant == ""
+    with pytest.raises(ProjectError) as caught:
+        load(file, "slow")
+    assert "envgen.yaml:21:23: env.debug.A: A is '3' here and '1' in the group fast" in str(caught.value)
+
+
+def test_explain_says_which_values_a_variant_brings(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "-f", str(file), "--variant", "slow", "--explain"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    name = next(line for line in lines if "enforce-eager = true" in line).split("# ")[1].split(":")[0]
+    flag = 'services.serve.args.attention-config = "{\\"backend\\":\\"TRITON_ATTN\\",\\"x\\":1}"'
+    assert f"{flag}  # {name}:23:48, variant slow" in lines
+    assert f'env_groups = ["fast", "debug"]  # {name}:20:21, variant slow' in lines
+    assert f'services.serve.args.max-model-len = "10"  # {name}:14:78' in lines
+    assert main(["config", "-f", str(file), "--variant", "slow", "--json", "--explain"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["variant"] == "slow"
+    assert document["values"]["variants"]["slow"]["changes"]["services.serve.ready.expect.moe"] == "null"
+    assert {o["layer"] for o in document["origins"] if o["key"] == "env_groups"} == {"variant"}
+
+
+def test_no_image_depends_on_a_variant(file: Path) -> None:
+    plain, slow = (render_profile(load(file, name)) for name in ("", "slow"))
+    assert plain.digest == slow.digest and plain.files["Dockerfile"] == slow.files["Dockerfile"]
+    before, after = (one.files["compose/dev.yaml"].decode() for one in (plain, slow))
+    assert "TRITON_ATTN" in after and "dev.envgen.variant" in after
+    assert "TRITON_ATTN" not in before and "dev.envgen.variant" not in before
+
+
+def test_files_of_the_project_do_not_depend_on_its_variants(file: Path) -> None:
+    before = render_profile(load(file, "")).files
+    file.write_text(TEXT[: TEXT.index("    variants:")] + TEXT[TEXT.index("  prod:") :])
+    assert render_profile(load(file, "")).files == before
+
+
+# --- the shipped ones -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["dev", "prod"])
+@pytest.mark.parametrize("variant", SHIPPED)
+def test_shipped_variants_are_whole(name: str, variant: str) -> None:
+    loaded = load_project(file=ROOT / "envgen.yaml", local=False, variant=variant)
+    profile = select(loaded.project, name, variant)
+    plain = select(load_project(file=ROOT / "envgen.yaml", local=False).project, name)
+    assert tuple(profile.variants) == SHIPPED and all(one.description for one in profile.variants.values())
+    assert render_profile(profile, root=ROOT).digest == render_profile(plain, root=ROOT).digest
+
+
+def test_shipped_variants_are_the_comparison_that_was_measured() -> None:
+    def serve(variant: str) -> tuple[str, dict[str, str]]:
+        profile = load(ROOT / "envgen.yaml", variant, "prod", local=False)
+        env = {name: value for group in profile.env.values() for name, value in group.items()}
+        return " ".join(profile.services["serve"].argv), env
+
+    for variant, attention, marlin, cutlass in (
+        ("upstream", "TRITON_ATTN", "1", "0"),
+        ("marlin_flashinfer", "FLASHINFER", "1", "0"),
+        ("cutlass_flashinfer", "FLASHINFER", "0", "1"),
+        ("speculative", "TRITON_ATTN", "1", "0"),
+        ("debug", "FLASHINFER", "1", "0"),
+    ):
+        words, env = serve(variant)
+        assert f'{{"backend":"{attention}"}}' in words
+        assert env["VLLM_MXFP4_USE_MARLIN"] == marlin
+        assert env["VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS"] == cutlass
+        assert ("eagle3" in words) == (variant == "speculative")
+        assert (env.get("CUDA_LAUNCH_BLOCKING") == "1") == ("--enforce-eager" in words) == (variant == "debug")
