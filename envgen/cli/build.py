@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envgen.cli.common import Session, json_option, print_json, progress, project_options
-from envgen.errors import BuildError, EngineError, ExitCode
+from envgen.errors import BuildError, EngineError, ExitCode, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from dataclasses import dataclass
+    from pathlib import Path
 
     from envgen.cli.build_plan import Job
     from envgen.engine.base import Engine
     from envgen.engine.buildx import BuildRequest, BuildResult
     from envgen.engine.classify import Cause
     from envgen.engine.jobs import Jobs
+    from envgen.profile.model import Profile
 else:
     from envgen.record import dataclass
 
@@ -30,6 +33,13 @@ SHOWN_LINES = 25
 @click.option("--pull", is_flag=True, help="Look for a newer base image in its registry.")
 @click.option("--max-jobs", type=click.IntRange(1, 9999), metavar="N", help="Compilers at once, for this build.")
 @click.option("--unlocked", is_flag=True, help="Go by names and tags, whatever envgen.lock says or lacks.")
+@click.option(
+    "--sbom",
+    is_flag=False,
+    flag_value="",
+    metavar="[FILE]",
+    help="Write what is in the image as an SPDX 2.3 document (default: .envgen/sbom/PROFILE.spdx.json; - for stdout).",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
 @json_option
 def command(
@@ -38,6 +48,7 @@ def command(
     pull: bool,
     max_jobs: int | None,
     unlocked: bool,
+    sbom: str | None,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -52,12 +63,14 @@ def command(
       envgen build --profile dev
       envgen build -p prod --max-jobs 4
       envgen build --set cuda.arch_list=12.1f --dry-run
+      envgen build -p prod --sbom prod.spdx.json
     """
     from envgen.cli.build_lock import choose, demand
     from envgen.cli.build_plan import job_of, jobs_of, request_of, up_to_date
     from envgen.cli.build_rehearse import rehearse_before_build
 
     profile, root = session.profile(), session.loaded().project.root
+    after = _sbom_of(profile, root, sbom, as_json)
     job = job_of(profile, root, choose(profile, root, unlocked))
     for warning in session.loaded().warnings:
         progress(f"warning: {warning}")
@@ -70,7 +83,8 @@ def command(
     demand(profile, root, engine, job.lock, unlocked)
     image_id = "" if no_cache or pull else up_to_date(job, engine)
     if image_id:
-        _say_up_to_date(job, image_id, as_json)
+        _say_up_to_date(job, image_id, as_json, to_stderr=sbom == "-")
+        after(engine)
         return ExitCode.OK
     _warn_of_drift(session)
     jobs = jobs_of(job.profile, engine, max_jobs)
@@ -84,9 +98,24 @@ def command(
         result = outcome.result
         click.echo(
             f"built {job.image} ({_short(result.image_id)}) in {result.seconds:.1f} s: "
-            f"{len(result.steps)} steps, {result.cached} from the cache"
+            f"{len(result.steps)} steps, {result.cached} from the cache",
+            err=sbom == "-",
         )
+    after(engine)
     return ExitCode.OK
+
+
+def _sbom_of(profile: Profile, root: Path, sbom: str | None, as_json: bool) -> Callable[[Engine], None]:
+    """What remains to be done when the image is there: write its SBOM, if one is wanted."""
+    if sbom is None:
+        return lambda _engine: None
+    from envgen.cli.sbom import target_of, write_sbom
+    from envgen.paths import state_dir
+
+    if as_json and sbom == "-":
+        raise UsageError("--json and --sbom - would both print to stdout", hint="give --sbom a file")
+    target = target_of(sbom, state_dir(root) / "sbom" / f"{profile.name}.spdx.json")
+    return lambda engine: write_sbom(engine, profile.image_name, target)
 
 
 @dataclass(frozen=True)
@@ -197,11 +226,11 @@ def _document(job: Job, jobs: Jobs, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _say_up_to_date(job: Job, image_id: str, as_json: bool) -> None:
+def _say_up_to_date(job: Job, image_id: str, as_json: bool, *, to_stderr: bool = False) -> None:
     if as_json:
         print_json({**_head(job), "ok": True, "up_to_date": True, "image_id": image_id})
     else:
-        click.echo(f"{job.image} is up to date ({_short(image_id)})")
+        click.echo(f"{job.image} is up to date ({_short(image_id)})", err=to_stderr)
 
 
 def _head(job: Job) -> dict[str, Any]:

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from envgen.cli.common import Session, json_option, print_json, progress, project_options
-from envgen.errors import ExitCode
+from envgen.errors import ExitCode, UsageError
 
 
 @click.command()
 @click.argument("image", required=False)
 @project_options
+@click.option("--sbom", metavar="FILE", help="Write what is in it as an SPDX 2.3 document instead (- for stdout).")
 @json_option
-def command(session: Session, image: str | None, as_json: bool) -> int:
+def command(session: Session, image: str | None, sbom: str | None, as_json: bool) -> int:
     """Print every input of IMAGE (default: the image of the profile) as the image itself tells it.
 
     \b
     Example:
       envgen inspect
       envgen inspect mxfp4:prod --json
+      envgen inspect mxfp4:prod --sbom mxfp4.spdx.json
     """
     from envgen.engine.docker import connect
     from envgen.lock.manifest import read
 
+    if sbom is not None:
+        from envgen.cli.sbom import target_of, write_sbom
+
+        if as_json or not sbom:
+            raise UsageError("--sbom wants a file, and prints no other document", hint="--sbom - writes it to stdout")
+        target = target_of(sbom, Path())
+        write_sbom(connect(), image or session.profile().image_name, target)
+        return ExitCode.OK
     found = read(connect(), image or session.profile().image_name)
     if as_json:
         print_json(

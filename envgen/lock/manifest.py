@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from envgen.engine.base import Engine
 from envgen.errors import NotFoundError
+from envgen.record import EMPTY
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
@@ -30,6 +31,8 @@ class Manifest:
     inputs: Mapping[str, str]
     open: tuple[str, ...]
     reported: tuple[str, ...]
+    sources: Mapping[str, Mapping[str, str]] = EMPTY  # source -> distribution, kind, origin, patches
+    epoch: int = 0  # the time stamp of what the build added; 0 = it was built without a lock
 
 
 def read(engine: Engine, name: str) -> Manifest:
@@ -58,4 +61,6 @@ def read(engine: Engine, name: str) -> Manifest:
         {str(key): str(value) for key, value in dict(said.get("inputs") or {}).items()},
         tuple(map(str, said.get("open") or ())),
         tuple(map(str, said.get("reported") or ())),
+        {name: {k: str(v) for k, v in source.items()} for name, source in dict(said.get("sources") or {}).items()},
+        int(said.get("epoch") or 0),
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from envgen.lock.ask import python_sets
+from envgen.lock.ask import python_sets, shown
 from envgen.lock.compare import facts_of
 from envgen.lock.model import LOCAL, REPORTED, GitLock, Pinned, ProfileLock
-from envgen.profile.model import Profile
+from envgen.profile.model import Profile, Source
 from envgen.profile.values import ImageRef
 
 LOCKED = "/run/envgen/locked.txt"  # where a step mounts its list of packages
@@ -99,10 +99,19 @@ def manifest(profile: Profile, lock: ProfileLock | None) -> str:
         "lock": lock.digest,
         "epoch": lock.epoch,
         "inputs": facts_of(lock),
+        "sources": {name: _source(source) for name, source in profile.sources.items()},
         "open": sorted({f"{step}: {why}" for python in lock.python.values() for step, why in python.open.items()}),
         "reported": _reported(lock),
     }
     return json.dumps(document, indent=1, sort_keys=True) + "\n"
+
+
+def _source(source: Source) -> dict[str, str]:
+    """What a source is called as a package, where it is from, and which series of patches is meant for it."""
+    origin = source.origin
+    asked = f"{shown(origin.git)} {origin.git_ref}" if origin.git else str(origin.pypi or origin.wheel or "")
+    patches = source.patches if source.patches and origin.kind != "checkout" else ""
+    return {"distribution": source.distribution, "kind": origin.kind, "origin": asked, "patches": patches}
 
 
 def _reported(lock: ProfileLock) -> list[str]:
