@@ -350,6 +350,27 @@ def forget_times(folder):
             file.writelines(lines)
 
 
+def hide_removed(before, now):
+    """Lay a link over the metadata folder of each replaced version, to those of the version that is there now.
+
+    A removed file of a lower layer leaves a mark that has the time of its removal; a link has the time that it is given,
+    and hides what lies below just as well. Whoever reads it finds what is true. It stands in the package's RECORD, so
+    that it goes when the package goes. (Folders of modules need none: they keep their names.)
+    """
+    for path in before:
+        name = re.match(r"[^-]*", os.path.basename(path)).group()
+        if os.path.lexists(path):
+            continue
+        for new in now:
+            same = normal(re.match(r"[^-]*", os.path.basename(new)).group()) == normal(name)
+            record = os.path.join(new, "RECORD")
+            if same and os.path.dirname(new) == os.path.dirname(path) and os.path.isfile(record):
+                os.symlink(os.path.basename(new), path)
+                with open(record, "a", encoding="utf-8") as file:
+                    file.write(os.path.basename(path) + ",,\n")
+                break
+
+
 def compile_one(name):
     return os.path.exists(name) and compileall.compile_file(name, quiet=2)
 
@@ -374,6 +395,7 @@ def main(argv):
     if os.environ.get("SOURCE_DATE_EPOCH"):
         for distribution in changed:
             forget_times(str(getattr(distribution, "_path", "")))
+        hide_removed(before, now)
     if options.own and normal(options.own) not in {normal(d.metadata["Name"] or "") for _, d in now.values()}:
         print("pip-install: what was installed is not named %s" % options.own, file=sys.stderr)
         return 1
@@ -789,7 +811,7 @@ LABEL dev.envgen.project="mxfp4" \
       org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
       dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch" \
       org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-      dev.envgen.render="d07e43d33192059e85cb326c777666f44e96b6b5e86bd4e70be377207fe77088"
+      dev.envgen.render="2d8c247de2c22020ba74e8907277ec2e37afa68d97e02d9590bb4275fc5e7aa1"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

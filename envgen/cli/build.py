@@ -76,7 +76,7 @@ def command(
         progress(f"warning: {warning}")
     if dry_run:
         return _dry_run(job, max_jobs, no_cache, pull, as_json)
-    rehearse_before_build(job.profile, job.root, job.rendered.digest)
+    rehearse_before_build(job.profile, job.root, job.rendered.digest, job.lock)
     from envgen.engine.docker import connect
 
     engine = connect()

@@ -12,6 +12,7 @@ from envgen.errors import BuildError, EnvgenError
 from envgen.paths import state_dir
 
 if TYPE_CHECKING:
+    from envgen.lock.model import ProfileLock
     from envgen.patches.verdict import Rehearsal
     from envgen.profile.model import Profile
 
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
 SECONDS = 60.0
 
 
-def rehearse_before_build(profile: Profile, root: Path, digest: str) -> None:
+def rehearse_before_build(profile: Profile, root: Path, digest: str, lock: ProfileLock | None) -> None:
     """Hold each patched source's series against its bare source. Raises ``BuildError`` when a patch does not fit.
 
-    ``digest`` is the render's, which covers patches and origins: what passed once is not tried again. A branch moves,
-    so it is tried every time. A source that cannot be had is said, and left to the build.
+    The source is the one that will be built: the commit in ``lock`` where there is one. ``digest`` is the render's,
+    which covers patches, origins and commits: what passed once is not tried again. A branch without a locked commit
+    moves, so it is tried every time. A source that cannot be had is said, and left to the build.
     """
     if not any(source.patches and source.origin.kind != "checkout" for source in profile.sources.values()):
         return
@@ -40,7 +42,7 @@ def rehearse_before_build(profile: Profile, root: Path, digest: str) -> None:
     passed: list[Rehearsal] = []
     failed: list[Rehearsal] = []
     complete = True
-    for target in targets_of(profile, root):
+    for target in targets_of(profile, root, lock):
         series = target.series()
         if not series.patches:
             continue
@@ -52,7 +54,7 @@ def rehearse_before_build(profile: Profile, root: Path, digest: str) -> None:
             complete = False
             continue
         (passed if rehearsal.ok else failed).append(rehearsal)
-        complete = complete and bool(target.version)
+        complete = complete and bool(target.version or target.commit)
     for rehearsal in failed:
         progress(f"{rehearsal.series} does not fit {rehearsal.tree}:")
         show(rehearsal, err=True, only_bad=True)

@@ -117,7 +117,12 @@ def refresh(
     written = [] if failed or dry_run else _write(target.root, results, applies_to)
     if as_json:
         rows = [
-            {"name": r.patch.name, "outcome": r.outcome.value, "conflicts": [list(pair) for pair in r.conflicts]}
+            {
+                "name": r.patch.name,
+                "outcome": r.outcome.value,
+                "conflicts": [list(pair) for pair in r.conflicts],
+                "moved": list(r.moved),
+            }
             for r in results
         ]
         print_json({"source": target.name, "from": old.label, "to": fresh.label, "patches": rows, "written": written})
@@ -137,7 +142,8 @@ def _show(results: list[Refreshed]) -> None:
     from envgen.patches.refresh import Outcome
 
     for result in results:
-        click.echo(f"  {result.patch.name}: {result.outcome.value}")
+        where = f", now in {', '.join(result.moved)}" if result.moved else ""
+        click.echo(f"  {result.patch.name}: {result.outcome.value}{where}")
         if result.outcome is Outcome.GONE:
             click.echo(f"      hint: retire it with `envgen patch drop {result.patch.name}`, or narrow its Applies-To")
         for file, text in result.conflicts:

@@ -12,11 +12,14 @@ from pathlib import Path
 from envgen.cli.common import Session
 from envgen.engine.git import git
 from envgen.errors import EnvgenError, UsageError
+from envgen.lock.ask import shown
 from envgen.lock.index import PackageIndex
+from envgen.lock.model import ProfileLock
 from envgen.patches.header import version_of_ref
 from envgen.patches.series import Series, load_series, version_of
 from envgen.patches.trees import GitTree, SdistTree, Tree
 from envgen.profile.model import Profile, Project, Source
+from envgen.render.locked import lock_of
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -29,6 +32,7 @@ class Target:
     profile: str
     source: Source
     root: Path
+    commit: str = ""  # what envgen.lock says that the ref is; "" = it does not say
 
     @property
     def folder(self) -> str:
@@ -45,10 +49,11 @@ class Target:
         return load_series(self.root, self.source.patches or "")
 
 
-def targets_of(profile: Profile, root: Path) -> list[Target]:
-    """The sources of one profile that a build patches."""
+def targets_of(profile: Profile, root: Path, lock: ProfileLock | None) -> list[Target]:
+    """The sources of one profile that a build patches; with a lock, at the commits that it names."""
+    commits = {name: git.commit for name, git in lock.git.items()} if lock else {}
     return [
-        Target(name, profile.name, source, root)
+        Target(name, profile.name, source, root, commits.get(name, ""))
         for name, source in profile.sources.items()
         if source.patches and source.origin.kind != "checkout"
     ]
@@ -60,7 +65,7 @@ def find_targets(session: Session, names: Sequence[str] = ()) -> list[Target]:
     profiles = [session.profile()] if session.profile_name else list(project.profiles.values())
     found: dict[tuple[str, str, str], Target] = {}
     for profile in profiles:
-        for target in targets_of(profile, project.root):
+        for target in targets_of(profile, project.root, lock_of(profile, project.root)):
             found.setdefault((target.name, target.folder, repr(target.source.origin)), target)
     known = sorted({target.name for target in found.values()})
     if not known:
@@ -107,6 +112,14 @@ class Sources:
         if origin.git is None:
             return self.release(target, target.version)
         ref, version = origin.git_ref, target.version
+        if target.commit:
+            try:
+                return self._locked(target, origin.git, ref)
+            except EnvgenError as error:
+                if not version:
+                    raise
+                self._say(f"{error}; taking the source distribution of {version} instead of the locked commit")
+                return self.release(target, version)
         known = self._known_commit(origin.git, ref)
         if known is not None:
             return known
@@ -119,6 +132,14 @@ class Sources:
                 raise
             self._say(f"{error}; taking the source distribution of {version} instead")
             return self.release(target, version)
+
+    def _locked(self, target: Target, url: str, ref: str) -> Tree:
+        """The commit of the lock, wherever its ref points by now."""
+        if self._known_commit(url, target.commit) is None:
+            self.ref(target, target.commit)
+        folder = self._repository(url)
+        label = f"{ref} of {shown(url)}, locked at {target.commit[:12]}"
+        return GitTree(git, folder, target.commit, label, target.version)
 
     def ref(self, target: Target, ref: str) -> Tree:
         """A branch, tag or commit of the source's repository; only the files that are asked for are transferred."""

@@ -32,11 +32,16 @@ class Answers:
     """What one container found out: per profile, or why not."""
 
     def __init__(
-        self, platform: str, python: Mapping[str, PythonLock | LockError], apt: Mapping[str, AptLock | LockError]
+        self,
+        platform: str,
+        python: Mapping[str, PythonLock | LockError],
+        apt: Mapping[str, AptLock | LockError],
+        notes: Sequence[str] = (),
     ):
         self.platform = platform
         self.python = python
         self.apt = apt
+        self.notes = notes
 
 
 def resolve(
@@ -81,7 +86,14 @@ def resolve(
         f"linux/{said['arch']}",
         {p.name: _python_answer(p, base_digest, said["python"][p.name]) for p in python},
         {p.name: _apt_answer(p, base_digest, said["apt"]) for p in apt},
+        [note for p in python if (note := _clash(p, said["python"][p.name]))],
     )
+
+
+def _clash(profile: Profile, said: Mapping[str, Any]) -> str:
+    """Why no versions suit all steps of a profile; then each step replaces what the one before it has brought."""
+    clash = said["ok"].get("clash") if "ok" in said else ""
+    return f"{profile.name}: no versions suit pip.tools, pip.deps and the sources together: {clash}" if clash else ""
 
 
 def _python_request(profile: Profile, keep: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:

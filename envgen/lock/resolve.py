@@ -222,6 +222,7 @@ def _packages(
         except LockError as error:
             out.problems += error.problems
             continue
+        out.notes += answers.notes
         _take(answers.python, answers.platform, lock.python, python, out)
         _take(answers.apt, answers.platform, lock.apt, apt, out)
         for profile in pythons:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from envgen.patches.checkout import as_left, commit_all
 from envgen.patches.git import Git
@@ -13,6 +14,8 @@ from envgen.patches.header import head_of, in_range
 from envgen.patches.rehearse import APPLY
 from envgen.patches.series import Patch, Series
 from envgen.patches.trees import Tree, put
+
+MOST_SUCCESSORS = 60  # for one vanished file; each has to be fetched where the source is a git server
 
 
 class Outcome(Enum):
@@ -33,6 +36,7 @@ class Refreshed:
     outcome: Outcome
     content: bytes = b""
     conflicts: tuple[tuple[str, str], ...] = ()  # (file, text with git's markers)
+    moved: tuple[str, ...] = ()  # the new names of files that the patch knew by others
 
 
 def refresh(git: Git, series: Series, old: Tree, new: Tree) -> list[Refreshed]:
@@ -41,7 +45,8 @@ def refresh(git: Git, series: Series, old: Tree, new: Tree) -> list[Refreshed]:
     with tempfile.TemporaryDirectory(prefix="envgen-refresh-") as scratch:
         folder = Path(scratch, "source")
         folder.mkdir()
-        put(folder, old.read(names))
+        before = old.read(names)
+        put(folder, before)
         base = commit_all(git, folder, first=True)
         commits: dict[str, str] = {}
         for patch in series.patches:
@@ -52,9 +57,27 @@ def refresh(git: Git, series: Series, old: Tree, new: Tree) -> list[Refreshed]:
         git(["checkout", "--quiet", "--detach", base], cwd=folder)
         git(["rm", "--quiet", "-r", "--ignore-unmatch", "."], cwd=folder)
         folder.mkdir(exist_ok=True)
-        put(folder, new.read(names))
+        after = new.read(names)
+        gone = set(before).difference(after)
+        put(folder, {**after, **(new.read(successors(gone, old.names(), new.names())) if gone else {})})
         commit_all(git, folder)
         return [_carry(git, folder, patch, commits.get(patch.name)) for patch in series.patches]
+
+
+def successors(gone: Collection[str], old: Collection[str], new: Collection[str]) -> list[str]:
+    """Files that a vanished one may have become: git compares contents, but only of files that it is shown.
+
+    Those that are new and of the same kind; first the ones of the same name, then those of the same folder.
+    """
+    fresh = sorted(set(new).difference(old))
+    found: set[str] = set()
+    for name in gone:
+        path = PurePosixPath(name)
+        alike = [PurePosixPath(other) for other in fresh if PurePosixPath(other).suffix == path.suffix]
+        common = {other: len(set(other.parts).intersection(path.parts)) for other in alike}
+        alike.sort(key=lambda other: (other.name != path.name, other.parent != path.parent, -common[other], str(other)))
+        found.update(str(other) for other in alike[:MOST_SUCCESSORS])
+    return sorted(found)
 
 
 def _carry(git: Git, folder: Path, patch: Patch, commit: str | None) -> Refreshed:
@@ -71,8 +94,10 @@ def _carry(git: Git, folder: Path, patch: Patch, commit: str | None) -> Refreshe
     diff = git(["-c", "core.abbrev=12", "diff", "--no-color", "--no-ext-diff", "HEAD~1", "HEAD"], cwd=folder).stdout
     if not diff:
         return Refreshed(patch, Outcome.GONE)
+    names = git(["diff", "--name-only", "--no-renames", "-z", "HEAD~1", "HEAD"], cwd=folder).text.split("\0")
+    moved = tuple(name for name in names if name and name not in patch.touches)
     same = diff == patch.content[len(head_of(patch.content)) :]
-    return Refreshed(patch, Outcome.SAME if same else Outcome.CARRIED, diff)
+    return Refreshed(patch, Outcome.SAME if same else Outcome.CARRIED, diff, moved=moved)
 
 
 def _marked(path: Path) -> str:

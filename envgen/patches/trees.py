@@ -37,6 +37,10 @@ class Tree(Protocol):
         """The named files; those that are not there are left out."""
         ...
 
+    def names(self) -> set[str]:
+        """All plain files."""
+        ...
+
 
 @dataclass(frozen=True)
 class SdistTree:
@@ -68,6 +72,16 @@ class SdistTree:
             ) from None
         return found
 
+    def names(self) -> set[str]:
+        """All plain files, from the archive's own list."""
+        try:
+            with tarfile.open(self.archive, "r|gz") as archive:
+                return {member.name.split("/", 1)[-1] for member in archive if member.isfile()}
+        except (tarfile.TarError, EOFError, OSError) as error:
+            raise EnvgenError(
+                f"cannot read {self.archive.name}: {error}", hint="delete it; it is fetched again"
+            ) from None
+
 
 @dataclass(frozen=True)
 class GitTree:
@@ -94,6 +108,12 @@ class GitTree:
             data = self.git(["cat-file", "blob", blob], cwd=self.repository, timeout=120).stdout
             found[name] = File(data, mode == "100755")
         return found
+
+    def names(self) -> set[str]:
+        """All plain files of the commit."""
+        listed = self.git(["ls-tree", "-r", "-z", self.commit], cwd=self.repository, timeout=300).text
+        lines = [line.partition("\t") for line in listed.split("\0") if line]
+        return {name for head, _, name in lines if head.startswith("100")}
 
 
 def put(folder: Path, files: dict[str, File]) -> None:
