@@ -6,7 +6,7 @@ Asking must start early and reading comes late, so what only reading needs is im
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,19 +16,30 @@ if TYPE_CHECKING:
     from envgen.doctor.evidence import Probe
     from envgen.doctor.model import Trouble
     from envgen.engine.base import ExecResult
-    from envgen.profile.model import Profile
+    from envgen.profile.model import Profile, Service
 
-PARTS = ("probe_facts.py", "probe_patches.py", "probe_scripts.py", "probe.py")
+PARTS = (
+    "probe_facts.py",
+    "probe_patches.py",
+    "probe_machine.py",
+    "probe_sources.py",
+    "probe_load.py",
+    "probe_scripts.py",
+    "probe.py",
+)
 # What runs the parts in one namespace; the probe passes it on when it must start another interpreter.
 LOADER = "for _name, _text in PARTS:\n    exec(compile(_text, _name, 'exec'), globals())\n"
 TIMEOUT = 30  # seconds; the probe itself gives up after 10
 DATA = ("csrc", "include", "cutlass", "spdlog")  # what FlashInfer's JIT compiles from
 ALSO = ("flashinfer_jit_cache", "flashinfer_cubin")
-DISTRIBUTIONS = ("torch", "triton", "flashinfer-cubin", "flashinfer-jit-cache", "apache-tvm-ffi", "nvidia-*")
+DISTRIBUTIONS = (
+    "torch", "triton", "flash-attn", "flashinfer-cubin", "flashinfer-jit-cache", "apache-tvm-ffi", "nvidia-*", "opencv",
+    "opencv-python", "opencv-python-headless", "opencv-contrib-python", "opencv-contrib-python-headless",
+)  # fmt: skip
 
 
 def probe_text() -> bytes:
-    """What goes to the stdin of the container's Python: the four probe files and their loader."""
+    """What goes to the stdin of the container's Python: the probe's files and their loader."""
     folder = Path(__file__).parent
     parts = [(name, (folder / name).read_text(encoding="utf-8")) for name in PARTS]
     return f"PARTS = {parts!r}\nLOADER = {LOADER!r}\n{LOADER}".encode()
@@ -44,8 +55,40 @@ def folders(profile: Profile, service: str) -> list[str]:
     return list(dict.fromkeys([*found, "/", "~"]))
 
 
-def request(profile: Profile, service: str, *, paths: Iterable[str] | None = None) -> dict[str, Any]:
-    """The probe's request. ``paths``: the mounts to look at; default: all that the profile names."""
+def flags(profile: Profile, service: str) -> list[str]:
+    """The flags of vLLM's server: of the service if it starts one, else of all services that do."""
+    mine = [profile.services[service]] if service in profile.services else []
+    for described in mine if any(map(is_server, mine)) else list(profile.services.values()):
+        if is_server(described):
+            words = described.argv[: described.argv.index("--")] if "--" in described.argv else described.argv
+            head = words.index("-m") + 2 if "-m" in words else 1  # python's own words are not vLLM's
+            return [word.partition("=")[0] for word in words[head:] if is_flag(word)]
+    return []
+
+
+def is_server(service: Service) -> bool:
+    """Whether a service starts vLLM's API server."""
+    return service.command[:2] == ("vllm", "serve") or "vllm.entrypoints.openai.api_server" in service.command
+
+
+def is_flag(word: str) -> bool:
+    """`--name` or `-n`, and no negative number."""
+    return (word.startswith("-") and word[1:2].isalpha()) or (word.startswith("--") and word[2:3].isalpha())
+
+
+def request(
+    profile: Profile,
+    service: str,
+    *,
+    paths: Iterable[str] | None = None,
+    claims: Sequence[dict[str, Any]] = (),
+    load: bool = False,
+) -> dict[str, Any]:
+    """The probe's request. ``paths``: the mounts to look at; default: all that the profile names.
+
+    ``claims``: what patches must have left in files (claims.py). ``load``: load the vocabularies for real, which takes
+    a second.
+    """
     sources = profile.sources.values()
     if paths is None:
         paths = [
@@ -68,6 +111,9 @@ def request(profile: Profile, service: str, *, paths: Iterable[str] | None = Non
         "distributions": list(DISTRIBUTIONS),
         "paths": list(paths),
         "encodings": [f"{profile.tiktoken.directory}/{name}.tiktoken" for name in profile.tiktoken.encodings],
+        "flags": flags(profile, service),
+        "claims": list(claims),
+        "load": list(profile.tiktoken.encodings) if load else [],
     }
 
 
@@ -76,9 +122,9 @@ def program(profile: Profile) -> str:
     return profile.base.python if "/" not in profile.base.python else "python3"
 
 
-def argv(profile: Profile, service: str, *, paths: Iterable[str] | None = None) -> list[str]:
-    """What is executed in the container; the probe's text goes to its stdin."""
-    return [program(profile), "-", json.dumps(request(profile, service, paths=paths))]
+def argv(profile: Profile, service: str, **given: Any) -> list[str]:
+    """What is executed in the container; the probe's text goes to its stdin. ``given``: as for ``request``."""
+    return [program(profile), "-", json.dumps(request(profile, service, **given))]
 
 
 def read(answer: ExecResult | EnvgenError, python: str) -> tuple[Probe | None, Trouble | None]:

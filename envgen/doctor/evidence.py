@@ -8,169 +8,41 @@ from dataclasses import MISSING, dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from envgen.doctor.evidence_parts import Cell as Cell
+from envgen.doctor.evidence_parts import Claim as Claim
+from envgen.doctor.evidence_parts import Cuda as Cuda
+from envgen.doctor.evidence_parts import DataLink as DataLink
+from envgen.doctor.evidence_parts import Distribution as Distribution
+from envgen.doctor.evidence_parts import EncodingFile as EncodingFile
+from envgen.doctor.evidence_parts import Flags as Flags
+from envgen.doctor.evidence_parts import Folder as Folder
+from envgen.doctor.evidence_parts import Gpu as Gpu
+from envgen.doctor.evidence_parts import KnownVariable as KnownVariable
+from envgen.doctor.evidence_parts import Load as Load
+from envgen.doctor.evidence_parts import Nvidia as Nvidia
+from envgen.doctor.evidence_parts import PartError as PartError
+from envgen.doctor.evidence_parts import PatchedFile as PatchedFile
+from envgen.doctor.evidence_parts import Portion as Portion
+from envgen.doctor.evidence_parts import Processes as Processes
+from envgen.doctor.evidence_parts import Promised as Promised
+from envgen.doctor.evidence_parts import Promises as Promises
+from envgen.doctor.evidence_parts import PthFile as PthFile
+from envgen.doctor.evidence_parts import Python as Python
+from envgen.doctor.evidence_parts import Root as Root
+from envgen.doctor.evidence_parts import Script as Script
+from envgen.doctor.evidence_parts import Software as Software
+from envgen.doctor.evidence_parts import System as System
+from envgen.doctor.evidence_parts import Tool as Tool
+from envgen.doctor.evidence_parts import UnknownFlag as UnknownFlag
+
 T = TypeVar("T")
+NO_PROMISES, NO_SYSTEM, NO_CUDA, NO_PROCESSES, NO_FLAGS = Promises(), System(), Cuda(), Processes(), Flags()
 MARK = b'{"envgen_probe": 1,'
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class BadDocument(ValueError):
     """The document isn't one of the probe's."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What one way of starting Python, from one folder, imports for one package."""
-
-    package: str
-    how: str  # -c, -m, -P, the name of a console script, or `script` where none is installed
-    folder: str
-    kind: str  # regular, namespace, module, missing, error, no-folder
-    origin: str = ""
-    portions: tuple[str, ...] = ()
-    entry: str | None = None  # the entry of sys.path that decided; "" is the current folder
-    entries: tuple[str | None, ...] = ()  # the same for each portion of a namespace
-    finder: str = ""
-    error: str = ""
-
-
-@dataclass(frozen=True)
-class Script:
-    name: str
-    package: str
-    path: str | None = None
-    real: str = ""
-    interpreter: str | None = None
-    flags: tuple[str, ...] = ()
-    same: bool = False  # the interpreter is the one that `python3` starts
-    version: str = ""
-
-
-@dataclass(frozen=True)
-class Distribution:
-    name: str
-    location: str
-    metadata: str
-    kind: str  # dist-info, egg-info
-    version: str = ""
-    record: bool = False
-    editable: bool = False
-    url: str = ""
-    top_level: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Portion:
-    """A folder called like the package, right below an entry of sys.path."""
-
-    package: str
-    entry: str
-    path: str
-    regular: bool
-    site: bool
-    holds: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class DataLink:
-    name: str
-    path: str
-    state: str  # folder, missing, dangling
-    target: str | None = None
-    empty: bool = False
-
-
-@dataclass(frozen=True)
-class Root:
-    """A package's folder: the version that it tells, and what its JIT needs."""
-
-    package: str
-    root: str
-    version: str | None = None
-    data: tuple[DataLink, ...] = ()
-    aot: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Folder:
-    path: str
-    exists: bool
-    mounted: bool
-    kind: str = ""
-    read_only: bool = False
-    uid: int = 0
-    gid: int = 0
-    mode: str = ""
-    writable: bool = False
-    empty: bool = False
-
-
-@dataclass(frozen=True)
-class EncodingFile:
-    path: str
-    exists: bool
-    sha256: str = ""
-    size: int = 0
-
-
-@dataclass(frozen=True)
-class PthFile:
-    path: str
-    lines: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class PartError:
-    """A part of the probe that failed."""
-
-    part: str
-    error: str
-    what: str = ""  # hang, crash, late
-    file: str = ""  # of the import hook that did it
-
-
-@dataclass(frozen=True)
-class Python:
-    version: str
-    executable: str
-    prefix: str
-    base_prefix: str
-    path: tuple[str, ...]
-    meta_path: tuple[str, ...]
-    home: str
-    folder: str
-    safe_path: bool = False
-
-
-@dataclass(frozen=True)
-class Nvidia:
-    devices: tuple[str, ...] = ()
-    smi: str | None = None
-    driver: str | None = None
-
-
-@dataclass(frozen=True)
-class System:
-    uid: int = 0
-    gid: int = 0
-    cpus: int = 0
-    usable_cpus: int = 0
-    machine: str = ""
-    now: float = 0.0
-    MemTotal: int = 0
-    MemAvailable: int = 0
-    SwapTotal: int = 0
-    SwapFree: int = 0
-    memory_limit: str = ""
-    nvidia: Nvidia = Nvidia()
-
-
-@dataclass(frozen=True)
-class PatchedFile:
-    """A file that a patch changed when the image was built."""
-
-    package: str
-    path: str
-    state: str  # same, changed, missing
 
 
 @dataclass(frozen=True)
@@ -189,7 +61,16 @@ class Probe:
     folders: tuple[Folder, ...] = ()
     encodings: tuple[EncodingFile, ...] = ()
     patched: tuple[PatchedFile, ...] = ()
-    system: System = System()
+    locked: Promises = NO_PROMISES
+    protected: Promises = NO_PROMISES
+    system: System = NO_SYSTEM
+    cuda: Cuda = NO_CUDA
+    gpus: tuple[Gpu, ...] = ()
+    processes: Processes = NO_PROCESSES
+    known: tuple[KnownVariable, ...] = ()
+    flags: Flags = NO_FLAGS
+    claimed: tuple[Claim, ...] = ()
+    loads: tuple[Load, ...] = ()
     errors: tuple[PartError, ...] = ()
     noise: int = 0
     seconds: float = 0.0
@@ -226,7 +107,14 @@ def record(kind: type[T], data: Any) -> T:
     return kind(**values)
 
 
-_NESTED: dict[str, Any] = {"tuple[DataLink, ...]": DataLink, "Nvidia": Nvidia}
+_NESTED: dict[str, Any] = {
+    "tuple[DataLink, ...]": DataLink,
+    "tuple[Promised, ...]": Promised,
+    "tuple[Tool, ...]": Tool,
+    "tuple[UnknownFlag, ...]": UnknownFlag,
+    "Nvidia": Nvidia,
+    "Software": Software,
+}
 _PLAIN: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "str | None": (str, type(None)),
@@ -284,7 +172,16 @@ def from_json(data: Mapping[str, Any], *, noise: int = 0) -> Probe:
         folders=_records(Folder, data.get("folders", [])),
         encodings=_records(EncodingFile, data.get("encodings", [])),
         patched=_records(PatchedFile, data.get("patched", [])),
+        locked=record(Promises, data.get("locked", {})),
+        protected=record(Promises, data.get("protected", {})),
         system=record(System, data.get("system", {})),
+        cuda=record(Cuda, data.get("cuda", {})),
+        gpus=_records(Gpu, data.get("gpus", [])),
+        processes=record(Processes, data.get("processes", {})),
+        known=_records(KnownVariable, data.get("known", [])),
+        flags=record(Flags, data.get("flags", {})),
+        claimed=_records(Claim, data.get("claimed", [])),
+        loads=_records(Load, data.get("loads", [])),
         errors=_records(PartError, data.get("errors", [])),
         noise=noise,
         seconds=float(data.get("seconds", 0)),

@@ -7,12 +7,14 @@ imports included: that is why this module's own imports are few.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envgen.doctor import collect
+from envgen.doctor.claims import LABEL, claims
 from envgen.errors import EngineError, EnvgenError
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ class Wish:
     service: str | None = None
     throw_away: bool = False  # start one when nothing runs
     project_file: str = "envgen.yaml"
+    load: bool = False  # also load the vocabularies for real: takes a second
 
 
 class Later:
@@ -40,11 +43,13 @@ class Later:
     def __init__(self, ask: Callable[[], ExecResult]) -> None:
         self._ask = ask
         self._answer: ExecResult | EnvgenError | None = None
+        self.asked = (time.time(), 0.0)  # this machine's clock before and after
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         self._answer = attempt(self._ask)
+        self.asked = (self.asked[0], time.time())
 
     def result(self) -> ExecResult | EnvgenError:
         """Wait for the end."""
@@ -87,7 +92,9 @@ def gather(wish: Wish, connect: Connect) -> tuple[Context, list[Finding]]:
     service = container.service if container else choose_service(wish.profile, wish.service)
     python, later = collect.program(wish.profile), None
     if container is not None and container.state == "running":
-        asked, name = collect.argv(wish.profile, service), container.id
+        label, name = container.labels.get(LABEL, ""), container.id
+        patched = claims(wish.profile, wish.root, label) if label else []
+        asked = collect.argv(wish.profile, service, claims=patched, load=wish.load)
         later = Later(lambda: engine.exec(name, asked, stdin=collect.probe_text(), timeout=collect.TIMEOUT))
     # From here on the probe is under way.
     from envgen.doctor import surroundings
@@ -103,7 +110,8 @@ def gather(wish: Wish, connect: Connect) -> tuple[Context, list[Finding]]:
     from envgen.doctor.model import Context
 
     found = Context(wish.profile, service, project_file=wish.project_file, container=container, probe=probe,
-                    trouble=trouble, is_throw_away=throw_away, **facts)  # fmt: skip
+                    trouble=trouble, is_throw_away=throw_away, asked=later.asked if later else None,
+                    **facts)  # fmt: skip
     return found, []
 
 
@@ -112,7 +120,10 @@ def _throw_away(wish: Wish, service: str, engine: Engine) -> ExecResult:
     from envgen.doctor.expectation import compose_env, mounts
 
     mounted, env = mounts(wish.profile, wish.root, engine), compose_env(wish.profile, service)
-    asked = collect.argv(wish.profile, service, paths=[mount.target for mount in mounted])
+    image = engine.image(wish.profile.image_name)
+    patched = claims(wish.profile, wish.root, image.labels.get(LABEL, "") if image else "")
+    targets = [mount.target for mount in mounted]
+    asked = collect.argv(wish.profile, service, paths=targets, claims=patched, load=wish.load)
     name, text = wish.profile.image_name, collect.probe_text()
     return engine.run_once(name, asked, stdin=text, mounts=mounted, env=env, network="none", timeout=collect.TIMEOUT)
 
@@ -128,7 +139,7 @@ def _without_engine(wish: Wish, problem: EngineError) -> tuple[Context, list[Fin
     said = problem.problems[0]
     quoted = re.search(r"`([^`\n]+)`", said.hint)
     cure = Remedy(quoted[1] if quoted else "docker version")
-    finding = error("no Docker Engine to ask", said.message, "a running Docker Engine", cure)
+    finding = error("no Docker Engine to ask", said.message, "a running Docker Engine", cure, case="absent")
     context = Context(wish.profile, choose_service(wish.profile, wish.service), project_file=wish.project_file,
                       host=surroundings.host_facts(wish.profile, None))  # fmt: skip
     return context, [replace(finding, check="host.docker")]

@@ -72,6 +72,11 @@ class Finding:
     evidence: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     check: str = ""  # filled in by the runner
 
+    @property
+    def case(self) -> str:
+        """Which of the check's cases this is; never empty above INFO, where docs/doctor.md describes it."""
+        return str(self.evidence.get("case", ""))
+
 
 def ok(title: str, **evidence: Any) -> Finding:
     """All is well, and what that means."""
@@ -128,6 +133,21 @@ class Context:
     probe: Probe | None = None
     trouble: Trouble | None = None
     is_throw_away: bool = False  # started by `--run`
+    asked: tuple[float, float] | None = None  # this machine's clock before and after the probe ran
+
+
+@dataclass(frozen=True)
+class Says:
+    """One finding that a check can make, in the words of docs/doctor.md, which is generated from these.
+
+    ``case`` names it in JSON (``evidence.case``). ``why`` is what happens to who leaves it as it is.
+    """
+
+    case: str
+    severity: Severity
+    what: str
+    why: str
+    cure: str
 
 
 class Check(Protocol):
@@ -142,6 +162,9 @@ class Check(Protocol):
     def run(self, context: Context) -> list[Finding]: ...
 
 
+Judge = Callable[[Context], list[Finding]]
+
+
 @dataclass(frozen=True)
 class FunctionCheck:
     """A check made from a function. ``needs`` names the parts of the context without which there is nothing to ask."""
@@ -149,11 +172,28 @@ class FunctionCheck:
     id: str
     title: str
     where: Where
-    judge: Callable[[Context], list[Finding]]
+    judge: Judge
     needs: tuple[str, ...] = ()
+    says: tuple[Says, ...] = ()
+
+    def __call__(self, context: Context) -> list[Finding]:
+        """Judge, whatever is missing."""
+        return self.judge(context)
+
+    @property
+    def about(self) -> str:
+        """The first line of the function's documentation."""
+        return (self.judge.__doc__ or "").strip().partition("\n")[0]
 
     def run(self, context: Context) -> list[Finding]:
         """Judge, unless a part that is needed is missing."""
         if any(getattr(context, part) is None for part in self.needs):
             return []
         return self.judge(context)
+
+
+def check(
+    id: str, title: str, where: Where, *says: Says, needs: tuple[str, ...] = ()
+) -> Callable[[Judge], FunctionCheck]:
+    """Make a check of the function below; ``says`` lists each case that it can find."""
+    return lambda judge: FunctionCheck(id, title, where, judge, needs, says)

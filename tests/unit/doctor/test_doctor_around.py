@@ -12,7 +12,7 @@ import pytest
 from doctor_facts import CONTAINER, DATA, ENGINE, IMAGE, Make, recording
 
 from envgen.doctor import collect, report, run
-from envgen.doctor.checks import CHECKS, around, container, host, image
+from envgen.doctor.checks import around, container, host, image, mounts
 from envgen.doctor.evidence import BadDocument, from_json, read_document
 from envgen.doctor.gather import Wish, choose_container, gather
 from envgen.doctor.model import Context, Finding, FunctionCheck, Host, Remedy, Severity, Trouble, Where, error, ok
@@ -190,13 +190,13 @@ def with_folder(**facts: Any) -> dict[str, Any]:
     ],
 )
 def test_source_mounts(make: Make, facts: dict[str, Any], expected: str) -> None:
-    assert severities(around.source_mounts(make(with_folder(**facts)))) == [expected]
+    assert severities(mounts.source_mounts(make(with_folder(**facts)))) == [expected]
 
 
 def test_another_folder_is_mounted(make: Make) -> None:
     document = with_folder()
     document["roots"] = []
-    (found,) = around.source_mounts(make(document))
+    (found,) = mounts.source_mounts(make(document))
     assert found.title == "flashinfer: another folder than its checkout is mounted"
 
 
@@ -211,7 +211,7 @@ def test_another_folder_is_mounted(make: Make) -> None:
 )
 def test_caches(make: Make, facts: dict[str, Any], expected: str) -> None:
     document = with_folder(path="/root/.cache/flashinfer", **facts)
-    assert severities(around.caches(make(document))) == [expected]
+    assert severities(mounts.caches(make(document))) == [expected]
 
 
 def test_vocabulary(make: Make) -> None:
@@ -219,14 +219,14 @@ def test_vocabulary(make: Make) -> None:
     file = {"path": "/enc/o200k_base.tiktoken", "exists": True, "sha256": "a" * 64}
     document["encodings"] = [file]
     document["environment"]["values"]["TIKTOKEN_ENCODINGS_BASE"] = "/enc"
-    assert severities(around.vocabulary(make(document))) == ["ok"]
+    assert severities(mounts.vocabulary(make(document))) == ["ok"]
     document["environment"]["values"].pop("TIKTOKEN_ENCODINGS_BASE")
-    (unused,) = around.vocabulary(make(document))
+    (unused,) = mounts.vocabulary(make(document))
     assert unused.seen == "TIKTOKEN_ENCODINGS_BASE isn't set"
     document["encodings"] = [{**file, "sha256": "b" * 64}]
-    assert around.vocabulary(make(document))[0].title == "o200k_base is another file"
+    assert mounts.vocabulary(make(document))[0].title == "o200k_base is another file"
     document["encodings"] = [{**file, "exists": False}]
-    assert around.vocabulary(make(document))[0].title == "o200k_base is missing"
+    assert mounts.vocabulary(make(document))[0].title == "o200k_base is missing"
 
 
 @pytest.mark.parametrize(("mode", "devices", "expected"), [
@@ -273,14 +273,6 @@ def test_every_finding_says_what_to_do(make: Make) -> None:
                 assert finding.expected
                 assert finding.remedy
             json.dumps(dict(finding.evidence))
-
-
-def test_identifiers_are_unique_and_documented() -> None:
-    identifiers = [check.id for check in CHECKS]
-    assert len(set(identifiers)) == len(identifiers)
-    page = (ROOT / "docs" / "doctor.md").read_text()
-    for identifier in identifiers:
-        assert f"`{identifier}`" in page, f"docs/doctor.md lacks {identifier}"
 
 
 def test_a_defect_in_a_check_is_a_finding(make: Make) -> None:
@@ -376,6 +368,20 @@ def test_the_probe_is_text_for_python_3_8() -> None:
         assert not [imported for imported in names if imported.startswith("envgen")]
         assert not {"subprocess", "pathlib", "importlib.metadata"} & set(names)
     compile(collect.probe_text(), "probe", "exec")
+
+
+def test_the_parts_of_the_probe_share_one_namespace_without_clashes() -> None:
+    owners: dict[str, str] = {}
+    for name in collect.PARTS:
+        for node in ast.parse((ROOT / "envgen" / "doctor" / name).read_text()).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                names = [node.name]
+            elif isinstance(node, ast.Assign):
+                names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            else:
+                continue
+            for defined in names:
+                assert owners.setdefault(defined, name) in (name,) or defined in ("TYPE_CHECKING",), (defined, name)
 
 
 class FakeEngine:

@@ -10,7 +10,7 @@ import pytest
 from doctor_facts import Make, recording
 
 from envgen.doctor import probe_patches
-from envgen.doctor.checks import packages
+from envgen.doctor.checks import flashinfer
 from envgen.doctor.evidence import BadDocument, PatchedFile, from_json
 
 
@@ -30,13 +30,13 @@ def test_the_probe_compares_with_the_notes_of_the_build(tmp_path: Path, monkeypa
 def test_judgement(make: Make) -> None:
     context = make("hook")
     assert context.probe is not None
-    assert packages.patched_files(context) == []
+    assert flashinfer.patched_files(context) == []
     same = PatchedFile("vllm", "/site/vllm/a.py", "same")
     good = replace(context, probe=replace(context.probe, patched=(same,)))
-    (found,) = packages.patched_files(good)
+    (found,) = flashinfer.patched_files(good)
     assert (found.severity.name, found.title) == ("OK", "1 patched file is as the patches left them: vllm")
     lost = replace(context, probe=replace(context.probe, patched=(same, replace(same, state="changed"))))
-    (found,) = packages.patched_files(lost)
+    (found,) = flashinfer.patched_files(lost)
     assert found.severity.name == "WARNING"
     assert "1 of 2 patched files" in found.title
     assert found.seen == "/site/vllm/a.py changed"

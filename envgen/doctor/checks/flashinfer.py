@@ -1,0 +1,139 @@
+"""What FlashInfer's JIT needs, what masks it, and whether the patched files are still so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envgen.doctor import remedies
+from envgen.doctor.checks.packages import UNKNOWN, active_root, named
+from envgen.doctor.evidence import Root
+from envgen.doctor.model import Context, Finding, Says, Severity, Where, check, error, ok, warning
+
+if TYPE_CHECKING:
+    from envgen.profile.model import Source
+
+
+@check(
+    "flashinfer.data", "sources for the JIT", Where.INSIDE,
+    Says("dangling", Severity.ERROR, "`flashinfer/data/*` are links to where the checkout isn't mounted",
+         "nothing can be compiled", "install it again: the links are absolute"),
+    Says("raw-checkout", Severity.ERROR, "the checkout is on PYTHONPATH but was never installed",
+         "it imports, as version 0.0.0+unknown, and then no kernel can be compiled", "install it"),
+    Says("missing", Severity.ERROR, "csrc, include, cutlass or spdlog are missing in the image's package",
+         "nothing can be compiled", "`envgen build`"),
+    Says("unknown-version", Severity.WARNING, "flashinfer tells 0.0.0+unknown as its version",
+         "the version names the cache folder: kernels of all such states share one", "install it again"),
+    needs=("probe",),
+)  # fmt: skip
+def flashinfer_data(context: Context) -> list[Finding]:
+    """What FlashInfer's JIT compiles from (data/csrc and its neighbours), and the version that names its cache."""
+    assert context.probe is not None
+    found = []
+    for name, source in context.profile.sources.items():
+        root = active_root(context.probe, source.package) if source.package == "flashinfer" else None
+        if root is not None:
+            found.append(_flashinfer_root(name, source, root, context))
+    return found
+
+
+def _flashinfer_root(name: str, source: Source, root: Root, context: Context) -> Finding:
+    dangling = [link for link in root.data if link.state == "dangling"]
+    missing = [link for link in root.data if link.state == "missing" or link.empty]
+    cure = remedies.install(context, name, source)
+    facts = {"root": root.root, "version": root.version, "data": {link.name: link.state for link in root.data}}
+    if dangling:
+        where = "; ".join(f"{link.path} -> {link.target}" for link in dangling)
+        title = "flashinfer: its data links dangle, so nothing can be compiled"
+        return error(
+            title, where, f"links into {source.mount}, where the checkout is mounted", cure, case="dangling", **facts
+        )
+    if missing and source.origin.kind == "checkout":
+        title = "flashinfer: a raw checkout, never installed: it imports, but can't compile anything"
+        seen = f"version {root.version or UNKNOWN}; {', '.join(link.path for link in missing)} missing"
+        wanted = "an editable install, which makes data/csrc and its neighbours"
+        return error(title, seen, wanted, cure, case="raw-checkout", **facts)
+    if missing:
+        empty = ", ".join(link.path for link in missing)
+        title = "flashinfer: sources for its JIT are missing"
+        return error(title, empty, "csrc, include, cutlass and spdlog", cure, case="missing", **facts)
+    if root.version is None or root.version == UNKNOWN:
+        title = f"flashinfer tells {UNKNOWN} as its version"
+        seen = f"{root.root}/_build_meta.py " + ("is missing" if root.version is None else "says so")
+        wanted = "its version, which names the cache folder"
+        return warning(title, seen, wanted, cure, case="unknown-version", **facts)
+    return ok(f"flashinfer {root.version} has what its JIT compiles from", **facts)
+
+
+@check(
+    "flashinfer.set", "cubins and prebuilt kernels fit", Where.INSIDE,
+    Says("mismatch", Severity.ERROR, "flashinfer-cubin or flashinfer-jit-cache is of another version than flashinfer",
+         "FlashInfer refuses to be imported", "install the same version"),
+    needs=("probe",),
+)  # fmt: skip
+def flashinfer_set(context: Context) -> list[Finding]:
+    """flashinfer, its cubins and its prebuilt kernels are of one version: FlashInfer refuses others at import."""
+    assert context.probe is not None
+    core = named(context.probe, "flashinfer-python")
+    root = active_root(context.probe, "flashinfer")
+    version = (root.version if root else None) or (core[0].version if core else "")
+    found = []
+    for name in ("flashinfer-cubin", "flashinfer-jit-cache"):
+        for one in named(context.probe, name)[:1]:
+            if version and one.version.split("+")[0] != version.split("+")[0]:
+                cure = remedies.inside(context, "python3", "-m", "pip", "install", f"{name}=={version.split('+')[0]}")
+                title = f"{name} is of another version than flashinfer"
+                seen = f"{name} {one.version}, flashinfer {version}"
+                found.append(error(title, seen, version, cure, case="mismatch"))
+            else:
+                found.append(ok(f"{name} {one.version} fits flashinfer {version}"))
+    return found
+
+
+@check(
+    "flashinfer.prebuilt", "nothing masks the JIT", Where.INSIDE,
+    Says("masked", Severity.WARNING, "prebuilt kernels (flashinfer-jit-cache, `data/aot`) beside a mounted checkout",
+         "they win over the JIT: edits are never compiled, clearing the cache changes nothing", "remove them"),
+    needs=("probe",),
+)  # fmt: skip
+def prebuilt(context: Context) -> list[Finding]:
+    """Prebuilt kernels win over the JIT: with a mounted checkout, edits would never be compiled."""
+    assert context.probe is not None
+    mounted = [source for source in context.profile.mounted_sources.values() if source.package == "flashinfer"]
+    if not mounted:
+        return []
+    if any(cell.kind != "missing" for cell in context.probe.cells("flashinfer_jit_cache")):
+        cure = remedies.inside(context, "python3", "-m", "pip", "uninstall", "-y", "flashinfer-jit-cache")
+        title, seen = "prebuilt kernels mask your edits", "flashinfer-jit-cache is installed"
+        return [warning(title, seen, "no such package", cure, case="masked")]
+    root = active_root(context.probe, "flashinfer")
+    if root and root.aot:
+        folder = f"{root.root}/data/aot"
+        cure = remedies.inside(context, "rm", "-r", folder)
+        some = ", ".join(root.aot[:4])
+        title, seen = "prebuilt kernels mask your edits", f"{folder} holds {len(root.aot)}: {some}"
+        return [warning(title, seen, "none", cure, case="masked")]
+    return [ok("no prebuilt kernels mask your edits")]
+
+
+@check(
+    "patches.files", "patched files", Where.INSIDE,
+    Says("changed", Severity.WARNING, "a file that a patch changed is no longer as the build left it",
+         "another version was installed over it, or it was edited", "a new container"),
+    needs=("probe",),
+)  # fmt: skip
+def patched_files(context: Context) -> list[Finding]:
+    """What the image's Python-only patches changed is still so: nothing was installed over it."""
+    assert context.probe is not None
+    files = context.probe.patched
+    if not files:
+        return []
+    lost = [file for file in files if file.state != "same"]
+    if lost:
+        seen = ", ".join(f"{file.path} {file.state}" for file in lost[:3])
+        title = f"{len(lost)} of {len(files)} patched files are not as the build left them"
+        name = context.profile.name
+        cure = remedies.command(f"envgen down -p {name} && envgen up -p {name} {context.service}")
+        return [warning(title, seen, "the patched bytes", cure, case="changed")]
+    names = ", ".join(sorted({file.package for file in files}))
+    are = "patched file is" if len(files) == 1 else "patched files are"
+    return [ok(f"{len(files)} {are} as the patches left them: {names}", files=[file.path for file in files])]

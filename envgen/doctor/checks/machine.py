@@ -1,0 +1,105 @@
+"""Memory that GPU and programs share, and what other programs in the container left behind."""
+
+from __future__ import annotations
+
+from envgen.doctor import remedies
+from envgen.doctor.model import Context, Finding, Says, Severity, Where, check, info, ok, warning
+
+GIB = 1 << 30
+# GPUs whose memory is the machine's own: GB10 (12.1), Thor (11.0), Orin (8.7).
+UNIFIED = {(12, 1), (11, 0), (8, 7)}
+SWAPPED = 1 * GIB
+INITS = ("docker-init", "tini", "dumb-init", "catatonit")
+
+
+def is_unified(context: Context) -> bool:
+    """Does the GPU take its memory from the machine's? The GPU itself is asked first, then the profile's archs."""
+    assert context.probe is not None
+    if context.probe.gpus:
+        return any(not gpu.memory or "GB10" in gpu.name for gpu in context.probe.gpus)
+    return any((arch.major, arch.minor) in UNIFIED for arch in context.profile.cuda.arch_list.archs)
+
+
+def share(context: Context) -> float | None:
+    """What part of all memory the service will ask for (`--gpu-memory-utilization`); None: it doesn't say."""
+    for service in context.profile.services.values():
+        value = service.args.get("gpu-memory-utilization")
+        if isinstance(value, str):
+            try:
+                return float(value)
+            except ValueError:
+                return None
+    return None
+
+
+@check(
+    "memory.unified", "memory that the GPU shares", Where.INSIDE,
+    Says("page-cache", Severity.WARNING, "the server's share of memory is there, but the page cache holds it",
+         "CUDA counts only free memory: the start fails with `less than desired GPU memory utilization`",
+         "drop the page cache"),
+    Says("taken", Severity.WARNING, "the server's share of memory is not there: other programs hold it",
+         "the start fails, or the machine begins to swap", "a smaller `gpu-memory-utilization`, or end the others"),
+    Says("swapping", Severity.WARNING, "programs were moved to swap",
+         "with unified memory a GPU job that pushes programs into swap freezes the whole machine", "end what isn't "
+         "needed, and empty the swap"),
+    needs=("probe",),
+)  # fmt: skip
+def unified(context: Context) -> list[Finding]:
+    """On unified memory: the server's share is free now, and nothing was pushed into swap."""
+    assert context.probe is not None
+    system, wanted = context.probe.system, share(context)
+    if not is_unified(context) or not system.MemTotal:
+        return []
+    found = []
+    serving = context.container is not None and context.container.state == "running" and bool(context.container.ports)
+    if wanted is not None and not serving:  # a server that runs has its memory
+        needed = int(system.MemTotal * wanted)
+        said = f"{wanted:.2f} of {system.MemTotal // GIB} GiB = {needed // GIB} GiB"
+        if needed > system.MemAvailable:
+            seen = f"{said}; {system.MemAvailable // GIB} GiB are available"
+            fits = max(0.05, system.MemAvailable / system.MemTotal - 0.02)
+            cure = remedies.line(f"services: {{{_server(context)}: {{args: {{gpu-memory-utilization: {fits:.2f}}}}}}}")
+            found.append(warning("the server's share of memory is taken", seen, "free memory", cure, case="taken"))
+        elif needed > system.MemFree:
+            seen = f"{said}; {system.MemFree // GIB} GiB are free, {system.Cached // GIB} GiB are page cache"
+            cure = remedies.command("sync && sudo sysctl vm.drop_caches=3")
+            title = "the page cache holds the server's share of memory"
+            found.append(warning(title, seen, "free memory", cure, case="page-cache"))
+    swapped = system.SwapTotal - system.SwapFree
+    if swapped > SWAPPED:
+        cure = remedies.command("sudo swapoff -a && sudo swapon -a")
+        seen = f"{swapped / GIB:.1f} of {system.SwapTotal / GIB:.1f} GiB of swap are in use"
+        found.append(warning("programs were pushed into swap", seen, "none", cure, case="swapping"))
+    return found or [ok(f"{system.MemFree // GIB} GiB of the shared memory are free")]
+
+
+def _server(context: Context) -> str:
+    names = [name for name, each in context.profile.services.items() if "gpu-memory-utilization" in each.args]
+    return names[0] if names else context.service
+
+
+@check(
+    "processes.compilers", "compilers left behind", Where.INSIDE,
+    Says("zombies", Severity.WARNING, "compilers that have ended stay as zombies: nobody waits for them",
+         "each keeps a process number; a long-lived container runs out of them", "a new container (Compose starts an "
+         "init in it)"),
+    Says("orphans", Severity.WARNING, "compilers run on whose build is gone",
+         "they hold memory, and locks of the JIT cache, so that the next start waits", "restart the service"),
+    needs=("probe",),
+)  # fmt: skip
+def compilers(context: Context) -> list[Finding]:
+    """No compiler of a build that ended is still there."""
+    assert context.probe is not None
+    processes, found = context.probe.processes, []
+    if processes.zombies:
+        seen = f"{len(processes.zombies)}: {', '.join(sorted(set(processes.zombies)))}; process 1 is {processes.first}"
+        title, cure = "zombies of compilers", remedies.recreate(context)
+        found.append(warning(title, seen, "an init that collects them", cure, case="zombies"))
+    # A server that is process 1 itself may well have started its compilers: only an init adopts them.
+    if processes.orphans and processes.first in INITS:
+        seen = f"{len(processes.orphans)}: {', '.join(sorted(set(processes.orphans)))}"
+        cure = remedies.recreate(context)
+        found.append(warning("compilers without a build", seen, "none", cure, case="orphans"))
+    if not processes.first:
+        return [info("other processes can't be seen", "/proc can't be read")]
+    return found or [ok("no compiler was left behind")]

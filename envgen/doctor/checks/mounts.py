@@ -1,0 +1,153 @@
+"""Mounted checkouts, cache folders and vocabulary files, as the container sees them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envgen.doctor import remedies
+from envgen.doctor.evidence import Folder, Probe
+from envgen.doctor.model import Context, Finding, Remedy, Says, Severity, Where, check, error, ok, warning
+
+if TYPE_CHECKING:
+    from envgen.profile.model import Source
+
+
+def _folder(context: Context, path: str) -> Folder | None:
+    assert context.probe is not None
+    return next((folder for folder in context.probe.folders if folder.path == path), None)
+
+
+@check(
+    "mounts.sources", "mounted checkouts", Where.INSIDE,
+    Says("missing", Severity.ERROR, "nothing is mounted where the checkout belongs", "there is nothing to import",
+         "`envgen up`"),
+    Says("no-mount", Severity.WARNING, "the folder is there, but is no mount",
+         "edits stay in the container and are lost",
+         "`envgen up`"),
+    Says("empty", Severity.ERROR, "the mounted folder is empty", "Docker makes a missing folder: nothing is in it",
+         "the checkout's path in the profile"),
+    Says("no-package", Severity.ERROR, "the mounted folder doesn't hold the package", "it is another checkout",
+         "the checkout's path in the profile"),
+    Says("read-only", Severity.WARNING, "the checkout is mounted read-only",
+         "an editable install writes links and metadata into it, and fails", "`envgen up`"),
+    Says("owner", Severity.WARNING, "the container's user may not write the checkout: whose it is",
+         "an editable install writes links and metadata into it, and fails", "hand it to the container's user"),
+    Says("dangling", Severity.WARNING, "links in the checkout lead to where the container has nothing",
+         "submodules or data that are there on the host are missing inside", "mount what they lead to, or copy it"),
+    needs=("probe",),
+)  # fmt: skip
+def source_mounts(context: Context) -> list[Finding]:
+    """Each checkout is mounted, and holds the package."""
+    assert context.probe is not None
+    found = []
+    for name, source in context.profile.mounted_sources.items():
+        folder = _folder(context, str(source.mount))
+        if folder is not None:
+            found.append(_source_mount(name, source, folder, context, context.probe))
+    return found
+
+
+def _source_mount(name: str, source: Source, folder: Folder, context: Context, probe: Probe) -> Finding:
+    path, wanted = str(source.mount), f"the checkout of {name}"
+    point_at = remedies.line(f"sources: {{{name}: {{origin: {{checkout: ../{name}}}}}}}")
+    if not folder.exists:
+        up = remedies.up(context)
+        return error(f"{name}: nothing is mounted", f"{path} doesn't exist", wanted, up, case="missing")
+    if not folder.mounted and not folder.empty:
+        title, up = f"{name}: not a mount, edits stay in the container", remedies.up(context)
+        return warning(title, path, wanted, up, case="no-mount")
+    if folder.empty:
+        return error(f"{name}: the mounted checkout is empty", path, wanted, point_at, case="empty")
+    if not any(root.root.startswith(path + "/") for root in probe.roots if root.package == source.package):
+        seen = f"{path} holds no folder {source.package}"
+        title = f"{name}: another folder than its checkout is mounted"
+        return error(title, seen, wanted, point_at, case="no-package")
+    if folder.read_only:
+        title, up = f"{name} is mounted read-only", remedies.up(context)
+        return warning(title, f"{path}: ro", "a writable mount", up, case="read-only")
+    if folder.dangling:
+        links = ", ".join(folder.dangling[:3])
+        cure = remedies.inside(context, "find", path, "-maxdepth", "1", "-xtype", "l")
+        return warning(f"{name}: links in it lead nowhere", links, "targets inside the mount", cure, case="dangling")
+    if not folder.writable:
+        seen = (
+            f"{path} belongs to {folder.uid}:{folder.gid}, mode {folder.mode}; the container runs as {probe.system.uid}"
+        )
+        title, cure = f"{name} can't be written by the container", _own(context, folder)
+        return warning(title, seen, "a folder that the container's user may write", cure, case="owner")
+    return ok(f"{name} is mounted at {path}", owner=folder.uid, read_only=folder.read_only)
+
+
+@check(
+    "mounts.caches", "caches", Where.INSIDE,
+    Says("not-mounted", Severity.WARNING, "a cache of the profile isn't mounted", "it is lost with the container",
+         "`envgen up`"),
+    Says("not-writable", Severity.ERROR, "a cache can't be written: whose it is, which mode, mounted read-only",
+         "compilations are lost, or fail", "chown through the container"),
+    needs=("probe",),
+)  # fmt: skip
+def caches(context: Context) -> list[Finding]:
+    """Each cache outlives the container, and can be written."""
+    found: list[Finding] = []
+    for name, cache in context.profile.caches.items():
+        folder = _folder(context, str(cache.path))
+        if folder is None:
+            continue
+        if not folder.exists or not folder.mounted:
+            title = f"the {name} cache isn't mounted: it is lost with the container"
+            cure = remedies.up(context)
+            found.append(warning(title, str(cache.path), "a mount", cure, case="not-mounted", cache=name))
+        elif folder.read_only or not folder.writable:
+            seen = f"{folder.path} belongs to {folder.uid}:{folder.gid}, mode {folder.mode}"
+            seen += ", mounted read-only" if folder.read_only else ""
+            title, cure = f"the {name} cache can't be written", _own(context, folder)
+            found.append(error(title, seen, "a writable folder", cure, case="not-writable", cache=name))
+    return found or (
+        [ok(f"{len(context.profile.caches)} caches are mounted and writable")] if context.profile.caches else []
+    )
+
+
+def _own(context: Context, folder: Folder) -> Remedy:
+    if folder.read_only:
+        return remedies.up(context)
+    assert context.container is not None
+    assert context.probe is not None
+    owner = f"{context.probe.system.uid}:{context.probe.system.gid}"
+    return remedies.command(f"docker exec --user 0 {context.container.name} chown -R {owner} {folder.path}")
+
+
+@check(
+    "tiktoken.files", "vocabulary files", Where.INSIDE,
+    Says("missing", Severity.ERROR, "a vocabulary file of the profile isn't in the image",
+         "the server becomes healthy, and dies on the first prompt", "`envgen build`"),
+    Says("other-file", Severity.ERROR, "a vocabulary file has another SHA-256", "openai-harmony refuses it",
+         "`envgen build`"),
+    Says("unused", Severity.ERROR, "TIKTOKEN_ENCODINGS_BASE doesn't name their folder",
+         "the server downloads the vocabulary when it starts, or fails", "`envgen up`"),
+    needs=("probe",),
+)  # fmt: skip
+def vocabulary(context: Context) -> list[Finding]:
+    """The tiktoken files are the right ones: without them a server is healthy, and dies on the first prompt."""
+    assert context.probe is not None
+    tiktoken, files = context.profile.tiktoken, {file.path: file for file in context.probe.encodings}
+    found = []
+    for name, encoding in tiktoken.encodings.items():
+        path = f"{tiktoken.directory}/{name}.tiktoken"
+        file = files.get(path)
+        if file is None:
+            continue
+        if not file.exists:
+            seen, wanted = f"{path} doesn't exist", f"sha256 {encoding.sha256}"
+            found.append(error(f"{name} is missing", seen, wanted, remedies.build(context), case="missing"))
+        elif file.sha256 != encoding.sha256:
+            seen = f"{path} has sha256 {file.sha256}"
+            wanted = f"sha256 {encoding.sha256}"
+            found.append(error(f"{name} is another file", seen, wanted, remedies.build(context), case="other-file"))
+    base = context.probe.variables.get("TIKTOKEN_ENCODINGS_BASE", "")
+    if tiktoken.encodings and not found and base != str(tiktoken.directory):
+        seen = f"TIKTOKEN_ENCODINGS_BASE={base}" if base else "TIKTOKEN_ENCODINGS_BASE isn't set"
+        wanted = f"TIKTOKEN_ENCODINGS_BASE={tiktoken.directory}"
+        found.append(error("the vocabulary files aren't used", seen, wanted, remedies.up(context), case="unused"))
+    return found or (
+        [ok(f"{len(tiktoken.encodings)} vocabulary files are the right ones")] if tiktoken.encodings else []
+    )

@@ -1,0 +1,171 @@
+"""What the profile asks of the installed releases: variables, flags, patches, vocabulary. Their own sources judge."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envgen.doctor import remedies
+from envgen.doctor.model import Context, Finding, Remedy, Says, Severity, Where, check, error, info, ok, warning
+
+if TYPE_CHECKING:
+    from envgen.doctor.evidence import KnownVariable, UnknownFlag
+
+
+def release(context: Context, package: str) -> str:
+    """`vllm 0.14.0`: the installed release in words."""
+    assert context.probe is not None
+    for name, source in context.profile.sources.items():
+        if source.package == package:
+            wanted = source.distribution.lower().replace("_", "-")
+            versions = [one.version for one in context.probe.distributions
+                        if one.name.lower().replace("_", "-") in (wanted, package)]  # fmt: skip
+            return f"{name} {versions[0]}" if versions else name
+    return package
+
+
+def group_of(context: Context, name: str) -> str:
+    """Which key of the profile sets a variable: `env.moe`, `services.serve.env`; empty: none does."""
+    service = context.profile.services.get(context.service)
+    if service and name in service.env:
+        return f"services.{context.service}.env"
+    return next((f"env.{group}" for group, values in context.profile.env.items() if name in values), "")
+
+
+@check(
+    "env.known", "variables and releases", Where.INSIDE,
+    Says("unknown", Severity.WARNING, "a VLLM_* or FLASHINFER_* variable that the installed release never reads",
+         "it has no effect: silent in most releases; vLLM's newer ones warn, or stop", "take it out of the profile"),
+    Says("renamed", Severity.WARNING, "such a variable, and the release reads one that is spelled almost alike",
+         "it has no effect under this name", "the release's own name"),
+    Says("bygone", Severity.WARNING, "a variable that the release reads, and calls deprecated or removed",
+         "the next release ignores it", "what its message says"),
+    Says("overridden", Severity.INFO, "the release sets the variable itself, in some cases, whatever you set",
+         "your value may not be the one that counts", ""),
+    needs=("probe",),
+)  # fmt: skip
+def variables(context: Context) -> list[Finding]:
+    """Every VLLM_* and FLASHINFER_* variable is one that the installed release reads: its sources are asked."""
+    assert context.probe is not None
+    # envgen-install and others put variables of their own there; MAX_JOBS and CUDA's are not these packages'.
+    asked = context.probe.known
+    found = [finding for one in asked for finding in _variable(one, context)]
+    if found or not asked:
+        return found
+    return [ok(f"{len(asked)} variables are known to the releases that read them")]
+
+
+def _variable(one: KnownVariable, context: Context) -> list[Finding]:
+    who, where = release(context, one.package), group_of(context, one.name)
+    facts = {"variable": one.name, "package": one.package, "similar": list(one.similar)}
+    if not one.known:
+        seen = f"{who} never reads it" + (f"; set by {where}" if where else "; the profile doesn't set it")
+        if one.similar:
+            title = f"{one.name}: {who} calls it {one.similar[0]}, or something else"
+            return [
+                warning(title, seen, " or ".join(one.similar), _rename(one, where, context), case="renamed", **facts)
+            ]
+        title = f"{one.name} is unknown to {who}"
+        return [warning(title, seen, "a variable that it reads", _remove(one, where, context), case="unknown", **facts)]
+    if one.note:
+        title = f"{one.name} is on its way out of {who}"
+        return [warning(title, one.note, "what the message says", _remove(one, where, context), case="bygone", **facts)]
+    if one.assigned:
+        seen = f"set at {', '.join(one.assigned[:3])}, in some cases whatever you set"
+        return [info(f"{one.name} may be overridden by {who}", seen, case="overridden", **facts)]
+    return []
+
+
+def _remove(one: KnownVariable, where: str, context: Context) -> Remedy:
+    if where.startswith("env."):
+        group = where.partition(".")[2]
+        left = [f"{name}: {value!r}" for name, value in context.profile.env[group].items() if name != one.name]
+        return remedies.line(f"env: {{{group}: {{{', '.join(left)}}}}}")
+    if where:
+        return remedies.line(f"services: {{{context.service}: {{env: {{}}}}}}")
+    return remedies.renew(context)  # the container has what no profile gives it: it is older, or made by hand
+
+
+def _rename(one: KnownVariable, where: str, context: Context) -> Remedy:
+    value = context.probe.variables.get(one.name, "") if context.probe else ""
+    if not where:
+        return remedies.renew(context)
+    setting = f"{{{one.similar[0]}: {value!r}}}"
+    group = where.partition(".")[2]
+    return remedies.line(
+        f"env: {{{group}: {setting}}}"
+        if where.startswith("env.")
+        else f"services: {{{context.service}: {{env: {setting}}}}}"
+    )
+
+
+@check(
+    "serve.flags", "flags of the server", Where.INSIDE,
+    Says("unknown", Severity.ERROR, "the service's command has a flag that the installed vLLM's parser doesn't name",
+         "`unrecognized arguments`: the server ends at once, and a restart policy tries again and again",
+         "take it out, or the release's own name"),
+    needs=("probe",),
+)  # fmt: skip
+def flags(context: Context) -> list[Finding]:
+    """Every flag of the service is one that the sources of the installed vLLM name."""
+    assert context.probe is not None
+    flags = context.probe.flags
+    if not flags.asked:
+        return []
+    who = release(context, "vllm")
+    if not flags.read or flags.count < 20:
+        return [info("the flags were not checked", f"{flags.folder} is laid out in a way that is not known here")]
+    if not flags.unknown:
+        return [ok(f"{who} knows all {flags.asked} flags of the service", parsers=list(flags.read))]
+    return [_flag(one, who, context) for one in flags.unknown]
+
+
+def _flag(one: UnknownFlag, who: str, context: Context) -> Finding:
+    name = one.flag.lstrip("-")
+    line = f"{name}: false"
+    service = next((key for key, each in context.profile.services.items() if one.flag in each.argv), context.service)
+    expected = " or ".join(one.similar) or "a flag that `vllm serve --help=all` lists"
+    cure = remedies.line(f"services: {{{service}: {{args: {{{line}}}}}}}")
+    return error(
+        f"{one.flag} is unknown to {who}", f"services.{service}", expected, cure, case="unknown", flag=one.flag
+    )
+
+
+@check(
+    "patches.claimed", "patches are in the code", Where.INSIDE,
+    Says("missing", Severity.ERROR, "the image's label names a patch whose added lines are not in the imported file",
+         "another build of the package was installed over the patched one", "`envgen build`"),
+    needs=("probe",),
+)  # fmt: skip
+def claimed(context: Context) -> list[Finding]:
+    """What the patches that the image's label names add to Python files stands in the files that are imported."""
+    assert context.probe is not None
+    claims = context.probe.claimed
+    lost = [claim for claim in claims if claim.state != "there"]
+    if lost:
+        names = ", ".join(sorted({claim.patch for claim in lost}))
+        seen = ", ".join(f"{claim.path}: {claim.state}" for claim in lost[:3])
+        title, cure = f"patches that the image claims are not in the code: {names}", remedies.build(context)
+        return [error(title, seen, "their added lines", cure, case="missing")]
+    names = ", ".join(sorted({claim.patch for claim in claims}))
+    return [ok(f"seen in the imported files: {names}")] if claims else []
+
+
+@check(
+    "tiktoken.load", "vocabulary loads without a network", Where.INSIDE,
+    Says("failed", Severity.ERROR, "openai-harmony can't load the vocabulary when there is no network",
+         "the server is healthy and dies on the first prompt of gpt-oss", "`envgen build`, which puts the files there"),
+    needs=("probe",),
+)  # fmt: skip
+def harmony(context: Context) -> list[Finding]:
+    """openai-harmony itself loads the vocabulary with the network off. Asked for by `--deep`: it takes a second."""
+    assert context.probe is not None
+    found: list[Finding] = []
+    for load in context.probe.loads:
+        if load.state == "loaded":
+            found.append(ok(f"{load.name} loads without a network", seconds=load.seconds))
+        elif load.state == "no-harmony":
+            found.append(info("openai-harmony isn't installed: its vocabulary was not loaded", load.said))
+        else:
+            title, cure = f"{load.name} can't be loaded without a network", remedies.build(context)
+            found.append(error(title, load.said or "no answer", "an encoding", cure, case="failed"))
+    return found

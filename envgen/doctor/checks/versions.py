@@ -1,0 +1,209 @@
+"""Versions that must fit: the lock, the base image's own packages, CUDA, and what two packages both claim."""
+
+from __future__ import annotations
+
+import re
+
+from envgen.doctor import remedies
+from envgen.doctor.checks.packages import normal
+from envgen.doctor.evidence import Promised
+from envgen.doctor.model import Context, Finding, Remedy, Says, Severity, Where, check, error, ok, warning
+
+# What kernels for Blackwell need: FP4 conversions in ptxas, and cuDNN's attention for it.
+CUDA, CUDNN = (12, 9), (9, 14)
+BLACKWELL = 10  # major number of the first architecture that needs them
+OPENCV = (
+    "opencv",
+    "opencv-python",
+    "opencv-python-headless",
+    "opencv-contrib-python",
+    "opencv-contrib-python-headless",
+)
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """`9.15.1.9` as numbers; empty for what doesn't begin with one."""
+    match = re.match(r"[0-9]+(\.[0-9]+)*", version)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
+
+
+def listed(differ: tuple[Promised, ...]) -> str:
+    some = ", ".join(f"{one.name} {one.installed or 'missing'} (not {one.promised})" for one in differ[:4])
+    return some + (f", and {len(differ) - 4} more" if len(differ) > 4 else "")
+
+
+@check(
+    "packages.locked", "locked packages", Where.INSIDE,
+    Says("differ", Severity.ERROR, "installed packages have other versions than the lock that the image was built from",
+         "something was installed over them: what runs is not what was tested", "a new container of the image"),
+    needs=("probe",),
+)  # fmt: skip
+def locked(context: Context) -> list[Finding]:
+    """The packages that the lock put into the image are installed at the locked versions."""
+    assert context.probe is not None
+    promises = context.probe.locked
+    if not promises.count:
+        return []
+    if promises.differ:
+        title = f"{len(promises.differ)} of {promises.count} locked packages have other versions"
+        seen, cure = listed(promises.differ), _fresh(context)
+        return [error(title, seen, "the versions of the lock", cure, case="differ")]
+    return [ok(f"{promises.count} packages are installed as locked")]
+
+
+@check(
+    "packages.protected", "packages of the base image", Where.INSIDE,
+    Says("replaced", Severity.ERROR, "a package of the base image that `pip.protect` names was replaced or removed",
+         "flash-attn and every other extension were compiled against that very torch: undefined symbols, or wrong "
+         "results", "a new container of the image"),
+    needs=("probe",),
+)  # fmt: skip
+def protected(context: Context) -> list[Finding]:
+    """torch and the other protected packages are still the base image's."""
+    assert context.probe is not None
+    promises = context.probe.protected
+    if promises.differ:
+        title = "packages of the base image were replaced: " + ", ".join(one.name for one in promises.differ)
+        cure = _fresh(context)
+        return [error(title, listed(promises.differ), "the base image's own", cure, case="replaced")]
+    return [ok(f"{promises.count} packages are still the base image's")] if promises.count else []
+
+
+def _fresh(context: Context) -> Remedy:
+    name = context.profile.name
+    return remedies.command(f"envgen down -p {name} --volumes && envgen up -p {name} {context.service}")
+
+
+@check(
+    "packages.conflicts", "packages that break each other", Where.INSIDE,
+    Says("opencv", Severity.WARNING, "two distributions both own the folder cv2",
+         "the files of one overwrite the other's: `import cv2`, and with it vLLM's, fails with `module 'cv2.dnn' has "
+         "no attribute 'DictValue'`", "switch the second one off in `pip.override`"),
+    Says("flash-attn", Severity.ERROR, "flash-attn came with NVIDIA's image, and torch is another build than that "
+         "image's", "its library was compiled against that torch: `undefined symbol` as soon as vLLM imports it",
+         "protect torch (`pip.protect`) and build again"),
+    needs=("probe",),
+)  # fmt: skip
+def conflicts(context: Context) -> list[Finding]:
+    """No two distributions own cv2, and flash-attn stands beside the torch that it was compiled against."""
+    assert context.probe is not None
+    probe, found = context.probe, []
+    there = {normal(one.name): one for one in reversed(probe.distributions)}
+    cv2 = [name for name in OPENCV if name in there]
+    if len(cv2) > 1:
+        seen = "; ".join(f"{name} {there[name].version}" for name in cv2)
+        cure = remedies.line(f"pip: {{override: [{', '.join(cv2[1:])}]}}")
+        found.append(warning("two distributions own cv2", seen, f"{cv2[0]} alone", cure, case="opencv"))
+    torch = probe.cuda.torch.version or (there["torch"].version if "torch" in there else "")
+    # NVIDIA's own builds are called 2.10.0a0+b558c986e8.nv25.11; the variable says that this is their image.
+    if "flash-attn" in there and probe.variables.get("NVIDIA_PYTORCH_VERSION") and torch and ".nv" not in torch:
+        seen = f"flash-attn {there['flash-attn'].version}, torch {torch}"
+        cure, wanted = remedies.line("pip: {protect: [torch, triton, flash-attn]}"), "the torch of NVIDIA's image"
+        found.append(error("flash-attn was compiled against another torch", seen, wanted, cure, case="flash-attn"))
+    watched = [name for name in (*cv2, "flash-attn") if name in there]
+    return found or ([ok(f"{', '.join(watched)}: no conflict")] if watched else [])
+
+
+@check(
+    "cuda.versions", "CUDA and cuDNN", Where.INSIDE,
+    Says("cuda", Severity.ERROR, "the CUDA toolkit is older than 12.9, and the profile compiles for Blackwell",
+         "its nvcc has no FP4 conversions for these GPUs", "a newer base image"),
+    Says("cudnn", Severity.ERROR, "cuDNN is older than 9.14, and the profile compiles for Blackwell",
+         "FlashInfer's attention with sinks fails or falls back", "a newer base image"),
+    Says("torch-cuda", Severity.WARNING, "torch was built for another major release of CUDA than the toolkit's",
+         "kernels compiled by the one are linked against the libraries of the other",
+         "a base image in which they agree"),
+    needs=("probe",),
+)  # fmt: skip
+def cuda_versions(context: Context) -> list[Finding]:
+    """CUDA, cuDNN and torch are new enough for the architectures of the profile, and fit each other."""
+    assert context.probe is not None
+    cuda, found = context.probe.cuda, []
+    blackwell = any(arch.major >= BLACKWELL for arch in context.profile.cuda.arch_list.archs)
+    cure = remedies.line("base: {image: nvcr.io/nvidia/pytorch:25.12-py3}")
+    for case, name, software, least in (
+        ("cuda", "CUDA", cuda.toolkit, CUDA),
+        ("cudnn", "cuDNN", cuda.cudnn, CUDNN),
+    ):
+        version = numbers(software.version)
+        if blackwell and version and version < least:
+            seen, wanted = f"{software.version} ({software.path})", ".".join(map(str, least)) + " or newer"
+            found.append(
+                error(f"{name} is too old for {context.profile.cuda.arch_list}", seen, wanted, cure, case=case)
+            )
+    built, toolkit = numbers(cuda.torch.cuda), numbers(cuda.toolkit.version)
+    if built and toolkit and built[0] != toolkit[0]:
+        seen = f"torch {cuda.torch.version} for CUDA {cuda.torch.cuda}, toolkit {cuda.toolkit.version}"
+        title = "torch was built for another CUDA than the toolkit's"
+        found.append(warning(title, seen, "one major release", cure, case="torch-cuda"))
+    pairs = (("CUDA", cuda.toolkit.version), ("cuDNN", cuda.cudnn.version), ("torch", cuda.torch.version))
+    there = [f"{name} {version}" for name, version in pairs if version]
+    return found or ([ok(", ".join(there))] if there else [])
+
+
+@check(
+    "cuda.compilers", "compilers know the GPU", Where.INSIDE,
+    Says("arch", Severity.ERROR, "nvcc, ptxas, or the ptxas that Triton brings can't compile for an architecture of "
+         "the profile", "`Unsupported gpu architecture`, at the first kernel, after the weights were loaded",
+         "for Triton: TRITON_PTXAS_PATH; else a newer base image"),
+    Says("broken", Severity.ERROR, "such a compiler is named and can't be started", "no kernel is compiled",
+         "a path that exists"),
+    needs=("probe",),
+)  # fmt: skip
+def compilers(context: Context) -> list[Finding]:
+    """nvcc, ptxas and Triton's ptxas say that they compile for each architecture of the profile."""
+    assert context.probe is not None
+    found: list[Finding] = []
+    archs = context.profile.cuda.arch_list.archs
+    for tool in context.probe.cuda.tools:
+        triton = "triton" in tool.name.lower()
+        own = f"{context.profile.cuda.home}/bin/ptxas"
+        cure = remedies.line(
+            f"env: {{triton: {{TRITON_PTXAS_PATH: {own}}}}}" if triton and tool.path != own
+            else "base: {image: nvcr.io/nvidia/pytorch:25.12-py3}"
+        )  # fmt: skip
+        if tool.error:
+            seen = f"{tool.path} {tool.error}"
+            found.append(error(f"{tool.name} can't be used", seen, "a compiler", cure, case="broken", tool=tool.path))
+            continue
+        # nvcc lists no suffixes, it passes them on to ptxas.
+        wanted = {arch.sm if tool.name != "nvcc" else arch.sm.rstrip("af") for arch in archs}
+        if lacks := sorted(wanted - set(tool.archs)):
+            newest = ", ".join(sorted(tool.archs, key=lambda one: (len(one.rstrip("af")), one))[-3:])
+            title = f"{tool.name} doesn't know {', '.join(lacks)}"
+            seen = f"{tool.path}; its newest: {newest}"
+            found.append(error(title, seen, ", ".join(sorted(wanted)), cure, case="arch", tool=tool.path))
+    names = ", ".join(tool.name for tool in context.probe.cuda.tools)
+    return found or ([ok(f"{names}: compile for {context.profile.cuda.arch_list}")] if names else [])
+
+
+@check(
+    "gpu.arch", "arch list and GPU", Where.INSIDE,
+    Says("other", Severity.ERROR, "no architecture of the profile runs on the GPU that is there",
+         "`no kernel image is available for execution on the device`",
+         "the GPU's own architecture in `cuda.arch_list`"),
+    Says("no-suffix", Severity.WARNING, "the GPU's architecture is named without the suffix a or f",
+         "FP4 instructions exist only with a suffix: `cvt.e2m1x2 not supported on .target`", "the suffix"),
+    needs=("probe",),
+)  # fmt: skip
+def gpu_arch(context: Context) -> list[Finding]:
+    """The architectures of the profile run on the GPUs that the container sees."""
+    assert context.probe is not None
+    found, archs = [], context.profile.cuda.arch_list.archs
+    for gpu in {one.capability: one for one in context.probe.gpus}.values():
+        major, minor = (*numbers(gpu.capability), 0, 0)[:2]
+        same = [arch for arch in archs if (arch.major, arch.minor) == (major, minor)]
+        # A family runs on its newer members, portable code on everything newer of the same major number.
+        older = [arch for arch in archs if arch.major == major and arch.minor < minor and arch.suffix != "a"]
+        suffix = "a" if major >= 9 else ""
+        cure = remedies.line(f"cuda: {{arch_list: {major}.{minor}{suffix}}}")
+        if not same and not older:
+            title = f"the kernels are not for this GPU: {gpu.name}"
+            seen = f"compute capability {gpu.capability}; cuda.arch_list: {context.profile.cuda.arch_list}"
+            found.append(error(title, seen, f"{major}.{minor}{suffix}", cure, case="other"))
+        elif context.profile.cuda.fp4 and same and all(arch.needs_suffix_for_fp4 for arch in same):
+            title, wanted = "the arch list names this GPU without a suffix", f"{major}.{minor}{suffix}"
+            seen = f"{gpu.name}, cuda.arch_list: {context.profile.cuda.arch_list}"
+            found.append(warning(title, seen, wanted, cure, case="no-suffix"))
+    names = ", ".join(sorted({f"{one.name} ({one.capability})" for one in context.probe.gpus}))
+    return found or ([ok(f"{context.profile.cuda.arch_list} runs on {names}")] if names else [])

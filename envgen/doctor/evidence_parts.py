@@ -1,0 +1,276 @@
+"""The parts of the probe's document, as frozen, typed facts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one way of starting Python, from one folder, imports for one package."""
+
+    package: str
+    how: str  # -c, -m, -P, the name of a console script, or `script` where none is installed
+    folder: str
+    kind: str  # regular, namespace, module, missing, error, no-folder
+    origin: str = ""
+    portions: tuple[str, ...] = ()
+    entry: str | None = None  # the entry of sys.path that decided; "" is the current folder
+    entries: tuple[str | None, ...] = ()  # the same for each portion of a namespace
+    finder: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Script:
+    name: str
+    package: str
+    path: str | None = None
+    real: str = ""
+    interpreter: str | None = None
+    flags: tuple[str, ...] = ()
+    same: bool = False  # the interpreter is the one that `python3` starts
+    version: str = ""
+
+
+@dataclass(frozen=True)
+class Distribution:
+    name: str
+    location: str
+    metadata: str
+    kind: str  # dist-info, egg-info
+    version: str = ""
+    record: bool = False
+    editable: bool = False
+    url: str = ""
+    top_level: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Portion:
+    """A folder called like the package, right below an entry of sys.path."""
+
+    package: str
+    entry: str
+    path: str
+    regular: bool
+    site: bool
+    holds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DataLink:
+    name: str
+    path: str
+    state: str  # folder, missing, dangling
+    target: str | None = None
+    empty: bool = False
+
+
+@dataclass(frozen=True)
+class Root:
+    """A package's folder: the version that it tells, and what its JIT needs."""
+
+    package: str
+    root: str
+    version: str | None = None
+    data: tuple[DataLink, ...] = ()
+    aot: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Folder:
+    path: str
+    exists: bool
+    mounted: bool
+    kind: str = ""
+    read_only: bool = False
+    uid: int = 0
+    gid: int = 0
+    mode: str = ""
+    writable: bool = False
+    empty: bool = False
+    dangling: tuple[str, ...] = ()  # links right below it that lead nowhere
+
+
+@dataclass(frozen=True)
+class EncodingFile:
+    path: str
+    exists: bool
+    sha256: str = ""
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class PthFile:
+    path: str
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PartError:
+    """A part of the probe that failed."""
+
+    part: str
+    error: str
+    what: str = ""  # hang, crash, late
+    file: str = ""  # of the import hook that did it
+
+
+@dataclass(frozen=True)
+class Python:
+    version: str
+    executable: str
+    prefix: str
+    base_prefix: str
+    path: tuple[str, ...]
+    meta_path: tuple[str, ...]
+    home: str
+    folder: str
+    safe_path: bool = False
+
+
+@dataclass(frozen=True)
+class Nvidia:
+    devices: tuple[str, ...] = ()
+    smi: str | None = None
+    driver: str | None = None
+
+
+@dataclass(frozen=True)
+class System:
+    uid: int = 0
+    gid: int = 0
+    cpus: int = 0
+    usable_cpus: int = 0
+    machine: str = ""
+    now: float = 0.0
+    MemTotal: int = 0
+    MemAvailable: int = 0
+    MemFree: int = 0
+    Cached: int = 0
+    SwapTotal: int = 0
+    SwapFree: int = 0
+    memory_limit: str = ""
+    nvidia: Nvidia = Nvidia()
+
+
+@dataclass(frozen=True)
+class PatchedFile:
+    """A file that a patch changed when the image was built."""
+
+    package: str
+    path: str
+    state: str  # same, changed, missing
+
+
+@dataclass(frozen=True)
+class Promised:
+    """A package that is installed at another version than was promised; ``installed`` is empty where it is missing."""
+
+    name: str
+    promised: str
+    installed: str = ""
+
+
+@dataclass(frozen=True)
+class Promises:
+    """Packages that the lock, or the base image, promised."""
+
+    count: int = 0
+    differ: tuple[Promised, ...] = ()
+
+
+@dataclass(frozen=True)
+class Software:
+    """A version, and the file that says it."""
+
+    version: str = ""
+    path: str = ""
+    cuda: str = ""  # of torch: the release that it was built for
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A compiler, and the architectures that it says it compiles for."""
+
+    name: str
+    path: str
+    archs: tuple[str, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Cuda:
+    torch: Software = Software()
+    cudnn: Software = Software()
+    toolkit: Software = Software()
+    tools: tuple[Tool, ...] = ()
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as NVML describes it. ``memory`` is in bytes, 0 where it has none of its own."""
+
+    name: str
+    capability: str
+    driver: str = ""
+    memory: int = 0
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Compilers of the container that ended without anybody waiting, or that lost their parent; who is process 1."""
+
+    zombies: tuple[str, ...] = ()
+    orphans: tuple[str, ...] = ()
+    first: str = ""
+
+
+@dataclass(frozen=True)
+class KnownVariable:
+    """What the installed release's own sources say about a variable that is set."""
+
+    name: str
+    package: str
+    known: bool = False
+    assigned: tuple[str, ...] = ()  # file:line of each place that sets it whatever the user did
+    note: str = ""  # a message of the sources that names it and calls it deprecated, renamed or removed
+    similar: tuple[str, ...] = ()  # names that the release knows
+
+
+@dataclass(frozen=True)
+class UnknownFlag:
+    flag: str
+    similar: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Flags:
+    """The flags of the service against those that the installed vLLM's sources name."""
+
+    folder: str = ""
+    read: tuple[str, ...] = ()
+    count: int = 0
+    asked: int = 0
+    unknown: tuple[UnknownFlag, ...] = ()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A file that a patch of the image's label changes: do its added lines stand in what is imported?"""
+
+    patch: str
+    package: str
+    path: str
+    state: str  # there, missing, no-file
+
+
+@dataclass(frozen=True)
+class Load:
+    """One real load of a vocabulary by openai-harmony, without a network."""
+
+    name: str
+    state: str  # loaded, failed, no-harmony
+    said: str = ""
+    seconds: float = 0.0
