@@ -7,11 +7,14 @@ The words that writers and readers share:
   (package -> version), ``gpu`` (``name``, ``driver``, ...), ``env`` (the service's variables), ``flags`` (the server's
   arguments, a list) and ``host``. All are optional, and others may stand beside them.
 * A run's ``parameters`` say how it was measured: what was asked for on the command line.
+* A run's ``summary`` is flat, the most telling figure first: ``list`` shows the first ones as headline.
+  ``figures.summary`` makes one from the samples.
 * A sample that measured throughput or latency names its cell by ``prompt_tokens`` and ``output_tokens``, and where they
   are not 0 and 1 by ``context_tokens`` (tokens that were in the context before) and ``concurrency``; and its figures by
   the names in ``METRICS``. ``unit`` is ``repeat`` (one repetition of the cell: what statistics count) or ``request``
-  (one request of it: what latency distributions are drawn from). ``warmup: true`` and ``error: TEXT`` take a sample
-  out of the figures. Whatever else a sample holds is kept and shown.
+  (one request of it: what latency distributions are drawn from), or ``aggregate``: a mean that somebody else made,
+  with ``spread`` (figure -> standard deviation) and ``runs`` where they are known. ``warmup: true`` and ``error: TEXT``
+  take a sample out of the figures. Whatever else a sample holds is kept and shown.
 """
 
 from __future__ import annotations
@@ -36,26 +39,27 @@ INTERRUPTED = "interrupted"  # no end line, and nobody holds the file
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure that can be compared: its unit, and whether more of it is better."""
+    """A figure that can be compared. ``by_output`` = it depends on the answer's length, not on the prompt alone."""
 
     name: str
     unit: str
     label: str
     more_is_better: bool
+    by_output: bool
 
 
 METRICS: Mapping[str, Metric] = MappingProxyType(
     {
         metric.name: metric
         for metric in (
-            Metric("prefill_tps", "t/s", "prefill", True),
-            Metric("decode_tps", "t/s", "decode", True),
-            Metric("total_tps", "t/s", "all tokens", True),
-            Metric("requests_per_s", "1/s", "requests", True),
-            Metric("ttft_ms", "ms", "time to first token", False),
-            Metric("ttfr_ms", "ms", "time to first response", False),
-            Metric("itl_ms", "ms", "between tokens", False),
-            Metric("latency_ms", "ms", "whole request", False),
+            Metric("prefill_tps", "t/s", "prefill", True, False),
+            Metric("decode_tps", "t/s", "decode", True, True),
+            Metric("total_tps", "t/s", "all tokens", True, True),
+            Metric("requests_per_s", "1/s", "requests", True, True),
+            Metric("ttft_ms", "ms", "time to first token", False, False),
+            Metric("ttfr_ms", "ms", "time to first response", False, False),
+            Metric("itl_ms", "ms", "between tokens", False, True),
+            Metric("latency_ms", "ms", "whole request", False, True),
         )
     }
 )

@@ -1,0 +1,117 @@
+"""What differed between the environments of two or more runs, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from envgen.results.model import Record
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from envgen.record import dataclass
+
+# What a section's values are called; the order is that of the report.
+SECTIONS: Mapping[str, str] = {
+    "imported": "where the figures come from",
+    "project": "project",
+    "profile": "profile",
+    "variant": "variant",
+    "service": "service",
+    "lock": "lock",
+    "image": "image",
+    "sources": "source commit",
+    "versions": "version",
+    "gpu": "GPU",
+    "env": "variable",
+    "flags": "server flag",
+    "host": "host",
+    "url": "address",
+    "parameters": "asked for",
+}
+
+
+@dataclass(frozen=True)
+class Differing:
+    """One thing that is not the same in all runs. ``values`` has a text for each run, None where it isn't there."""
+
+    section: str
+    name: str
+    values: tuple[str | None, ...]
+
+    def words(self, names: Sequence[str]) -> str:
+        """``variable X: not set in A, marlin in B``; runs that agree are named together."""
+        head = SECTIONS.get(self.section, self.section)
+        if self.name:
+            head += f" {self.name}"
+        groups: dict[str | None, list[str]] = {}
+        for name, value in zip(names, self.values, strict=True):
+            groups.setdefault(value, []).append(name)
+        absent = "not set" if self.section in ("env", "flags") else "not recorded"
+        parts = [
+            f"{absent if value is None else value or '(empty)'} in {', '.join(who)}" for value, who in groups.items()
+        ]
+        return f"{head}: {'; '.join(parts)}"
+
+
+def differences(records: Sequence[Record]) -> list[Differing]:
+    """All that is not the same in the environments and parameters of ``records``."""
+    sides = [_flat(record) for record in records]
+    keys = sorted({key for side in sides for key in side}, key=_order)
+    found = []
+    for section, name in keys:
+        values = tuple([side.get((section, name)) for side in sides])
+        if len(set(values)) > 1:
+            found.append(Differing(section, name, values))
+    return found
+
+
+def _order(key: tuple[str, str]) -> tuple[int, str, str]:
+    known = list(SECTIONS)
+    section, name = key
+    return (known.index(section) if section in known else len(known), section, name)
+
+
+def _flat(record: Record) -> dict[tuple[str, str], str]:
+    found: dict[tuple[str, str], str] = {}
+    for section, value in (*record.environment.items(), ("parameters", record.parameters)):
+        if section == "flags" and isinstance(value, (tuple, list)):
+            value = flags(value)
+        for name, text in _leaves("", value):
+            found[section, name] = text
+    return found
+
+
+def _leaves(prefix: str, value: Any) -> list[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        found = []
+        for name, item in value.items():
+            found += _leaves(f"{prefix}.{name}" if prefix else str(name), item)
+        return found
+    if isinstance(value, (tuple, list)):
+        return [(prefix, " ".join(str(item) for item in value))]
+    return [] if value is None else [(prefix, str(value))]
+
+
+def flags(words: Sequence[Any]) -> dict[str, str]:
+    """Server arguments as flag -> value: ``--a b``, ``--a=b``, a bare ``--a`` (``yes``); other words keep their order."""
+    found: dict[str, str] = {}
+    rest: list[str] = []
+    texts = [str(word) for word in words]
+    index = 0
+    while index < len(texts):
+        word = texts[index]
+        index += 1
+        if not word.startswith("--"):
+            rest.append(word)
+            continue
+        name, equals, value = word.partition("=")
+        taken = [value] if equals else []
+        while not equals and index < len(texts) and not texts[index].startswith("--"):
+            taken.append(texts[index])  # a list option takes several
+            index += 1
+        found[name] = " ".join(taken) if taken else "yes"
+    if rest:
+        found["(other words)"] = " ".join(rest)
+    return found
