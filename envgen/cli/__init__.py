@@ -31,6 +31,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "shell": ("envgen.cli.services", "shell", "Open a shell in a running service."),
     "patch": ("envgen.cli.patch", "command", "Rehearse, make, carry over, apply and retire patches."),
     "doctor": ("envgen.cli.doctor", "command", "Prove which code the container imports, and what is around it."),
+    "results": ("envgen.cli.results", "command", "List, show and compare the records of runs; import older figures."),
     "cache": ("envgen.cli.cache", "command", "List and clear compiled JIT modules, one at a time."),
 }
 

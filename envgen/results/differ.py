@@ -73,6 +73,12 @@ def _order(key: tuple[str, str]) -> tuple[int, str, str]:
     return (known.index(section) if section in known else len(known), section, name)
 
 
+def flat_values(record: Record) -> list[tuple[tuple[str, str], str]]:
+    """The environment of a run as (section, name) and text, in the order of the report; not its parameters."""
+    found = _flat(record)
+    return [(key, found[key]) for key in sorted(found, key=_order) if key[0] != "parameters"]
+
+
 def _flat(record: Record) -> dict[tuple[str, str], str]:
     found: dict[tuple[str, str], str] = {}
     for section, value in (*record.environment.items(), ("parameters", record.parameters)):
@@ -95,7 +101,7 @@ def _leaves(prefix: str, value: Any) -> list[tuple[str, str]]:
 
 
 def flags(words: Sequence[Any]) -> dict[str, str]:
-    """Server arguments as flag -> value: ``--a b``, ``--a=b``, a bare ``--a`` (``yes``); other words keep their order."""
+    """Server arguments as flag -> value: ``--a b``, ``--a=b``, a bare ``--a`` (yes); other words keep their order."""
     found: dict[str, str] = {}
     rest: list[str] = []
     texts = [str(word) for word in words]

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from envgen.results.model import METRICS, Metric, Record, Sample
+from envgen.results.model import METRICS, Metric, Sample
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
@@ -96,13 +96,13 @@ def series_of(values: Iterable[float], unit: str) -> Series:
     return Series(kept, unit, statistics.fmean(kept), statistics.stdev(kept) if len(kept) > 1 else math.nan, len(kept))
 
 
-def table(record: Record) -> Table:
+def table(samples: Iterable[Sample]) -> Table:
     """All figures of a run: metric -> cell -> series, in the order of METRICS and of the cells.
 
     Where a cell has repetitions they count, else its requests, else a mean that was imported.
     """
     found: dict[str, dict[Cell, dict[str, list[Any]]]] = {}
-    for data in measured(record.samples):
+    for data in measured(samples):
         unit = data.get("unit", "repeat")
         for name, metric in METRICS.items():
             value = number(data.get(name))
@@ -122,15 +122,24 @@ def _best(units: Mapping[str, list[Any]]) -> Series:
     for unit in ("repeat", "request"):
         if unit in units:
             return series_of(units[unit], unit)
-    last: Series = units["aggregate"][-1]  # two means can't be pooled without their samples: the later one stands
-    return last
+    return _pooled(units["aggregate"])
 
 
-def requests(record: Record, name: str) -> dict[Cell, tuple[float, ...]]:
+def _pooled(means: list[Series]) -> Series:
+    """Several means of one cell as one: exact where all tell n and spread; else the last stands alone."""
+    total = sum(series.n for series in means)
+    if len(means) == 1 or any(series.n < 2 or math.isnan(series.sd) for series in means):
+        return means[-1]
+    mean = sum(series.n * series.mean for series in means) / total
+    squares = sum((series.n - 1) * series.sd**2 + series.n * (series.mean - mean) ** 2 for series in means)
+    return Series((), "aggregate", mean, math.sqrt(squares / (total - 1)), total)
+
+
+def requests(samples: Iterable[Sample], name: str) -> dict[Cell, tuple[float, ...]]:
     """Every single value of one figure by cell, requests before repetitions: what a distribution is drawn from."""
     metric = METRICS[name]
     found: dict[Cell, dict[str, list[float]]] = {}
-    for data in measured(record.samples):
+    for data in measured(samples):
         value = number(data.get(name))
         unit = data.get("unit", "repeat")
         if value is not None and unit in ("repeat", "request"):
@@ -138,13 +147,14 @@ def requests(record: Record, name: str) -> dict[Cell, tuple[float, ...]]:
     return {cell: tuple(units.get("request") or units["repeat"]) for cell, units in sorted(found.items())}
 
 
-def summary(record: Record, limit: int = 6) -> dict[str, float]:
-    """A flat summary for the end line: mean decode and prefill of the cells, and the latencies, rounded."""
-    figures = table(record)
-    wanted = ("decode_tps", "prefill_tps", "ttft_ms", "itl_ms", "requests_per_s", "latency_ms")
+# What a headline tells first.
+_TELLING = ("decode_tps", "prefill_tps", "ttft_ms", "itl_ms", "requests_per_s", "latency_ms")
+
+
+def headline(figures: Table) -> dict[str, float]:
+    """A flat summary for the end line of a run: of each figure the mean in its first cell, rounded."""
     found: dict[str, float] = {}
-    for name in wanted:
-        for cell, series in figures.get(name, {}).items():
+    for name in _TELLING:
+        for cell, series in list(figures.get(name, {}).items())[:1]:
             found[f"{cell.name(METRICS[name])} {name}"] = round(series.mean, 2)
-            break
-    return dict(list(found.items())[:limit])
+    return found

@@ -8,7 +8,7 @@ The words that writers and readers share:
   arguments, a list) and ``host``. All are optional, and others may stand beside them.
 * A run's ``parameters`` say how it was measured: what was asked for on the command line.
 * A run's ``summary`` is flat, the most telling figure first: ``list`` shows the first ones as headline.
-  ``figures.summary`` makes one from the samples.
+  ``figures.headline`` makes one from the samples.
 * A sample that measured throughput or latency names its cell by ``prompt_tokens`` and ``output_tokens``, and where they
   are not 0 and 1 by ``context_tokens`` (tokens that were in the context before) and ``concurrency``; and its figures by
   the names in ``METRICS``. ``unit`` is ``repeat`` (one repetition of the cell: what statistics count) or ``request``

@@ -1,0 +1,286 @@
+"""What `envgen results` prints: tables for people, documents for programs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from envgen.results.differ import SECTIONS, flat_values
+from envgen.results.figures import Series
+from envgen.results.lines import utc
+from envgen.results.matrix import Comparison, Row, compare, title, verdict
+from envgen.results.model import METRICS, Record, plain
+from envgen.results.shelf import Entry
+from envgen.results.stats import Difference
+
+
+def safe(value: Any) -> str:
+    """A text from a record for the terminal: what could steer it (escapes, line breaks) is spelled out."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
+
+
+def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
+    """Print ``rows`` as aligned columns; ``right`` names those that are aligned to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))] if rows else []
+    for row in rows:
+        cells = [
+            cell.rjust(w) if i in right else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        click.echo("  ".join(cells).rstrip())
+
+
+def entry_document(entry: Entry) -> dict[str, Any]:
+    """One run of the list."""
+    return {
+        "id": entry.id,
+        "kind": entry.kind,
+        "started": utc(entry.started) if entry.started else None,
+        "project": plain(entry.environment.get("project")),
+        "profile": plain(entry.environment.get("profile")),
+        "variant": plain(entry.environment.get("variant")),
+        "imported": plain(entry.environment.get("imported")),
+        "outcome": entry.outcome,
+        "summary": plain(entry.summary),
+        "damaged": entry.damaged or None,
+        "file": str(entry.path),
+    }
+
+
+def print_list(entries: Sequence[Entry]) -> None:
+    """The list for people."""
+    if not entries:
+        return
+    rows = [("RUN", "WHEN (UTC)", "KIND", "PROFILE", "VARIANT", "OUTCOME", "HEADLINE")]
+    for entry in entries:
+        imported = entry.environment.get("imported")
+        label = imported.get("label") if isinstance(imported, Mapping) else None
+        rows.append(
+            (
+                safe(entry.id),
+                f"{entry.started:%Y-%m-%d %H:%M}" if entry.started else "",
+                safe(entry.kind),
+                safe(entry.environment.get("profile") or ""),
+                safe(label or entry.environment.get("variant") or ""),
+                safe(entry.outcome),
+                safe(entry.damaged) if entry.damaged else headline(entry.summary),
+            )
+        )
+    columns(rows)
+
+
+def headline(summary: Mapping[str, Any], limit: int = 3) -> str:
+    """The first few figures of a summary."""
+    found = []
+    for name, value in summary.items():
+        if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+            metric = METRICS.get(name.rpartition(" ")[2])
+            where = name.rpartition(" ")[0]
+            text = (
+                f"{where + ' ' if where else ''}{metric.label} {value} {metric.unit}" if metric else f"{name} {value}"
+            )
+            found.append(safe(text))
+    return ", ".join(found[:limit])
+
+
+def figure(series: Series | None) -> str:
+    """``31.58 ± 0.06 (10)``: mean, standard deviation, and how many; a bare mean where no more is known."""
+    if series is None:
+        return "-"
+    text = f"{series.mean:,.2f}"
+    if not math.isnan(series.sd):
+        text += f" ± {series.sd:,.2f}"
+    return f"{text} ({series.n})" if series.n else text
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _series_document(series: Series | None) -> dict[str, Any] | None:
+    if series is None:
+        return None
+    return {
+        "mean": series.mean,
+        "sd": _finite(series.sd),
+        "cv_percent": _finite(series.cv),
+        "n": series.n or None,
+        "unit": series.unit,
+        "values": list(series.values),
+    }
+
+
+def _rows_document(rows: Sequence[Row], names: Sequence[str]) -> list[dict[str, Any]]:
+    return [
+        {
+            "metric": row.metric.name,
+            "unit": row.metric.unit,
+            "cell": row.name,
+            "prompt_tokens": row.cell.prompt if row.cell.prompt >= 0 else None,
+            "output_tokens": row.cell.output if row.cell.output >= 0 else None,
+            "context_tokens": row.cell.context,
+            "concurrency": row.cell.concurrency,
+            "runs": {name: _series_document(series) for name, series in zip(names, row.series, strict=True)},
+            "against_first": {
+                name: _difference_document(row, difference, names[0], name)
+                for name, difference in zip(names, row.against, strict=True)
+                if difference is not None
+            },
+        }
+        for row in rows
+    ]
+
+
+def _difference_document(row: Row, difference: Difference, first: str, other: str) -> dict[str, Any]:
+    return {
+        "percent": _finite(difference.percent),
+        "confidence_95_percent": [_finite(difference.low), _finite(difference.high)],
+        "p_welch": _finite(difference.p),
+        "p_adjusted": _finite(difference.adjusted),
+        "p_exact": _finite(difference.exact),
+        "hedges_g": _finite(difference.effect),
+        "significant": difference.significant if not difference.untested else None,
+        "not_tested": difference.untested or None,
+        "verdict": verdict(row.metric, difference, first, other),
+    }
+
+
+def record_document(record: Record) -> dict[str, Any]:
+    """All of a run."""
+    rows = compare([record]).rows
+    figures = [{k: v for k, v in row.items() if k != "against_first"} for row in _rows_document(rows, ["A"])]
+    for row in figures:
+        row["series"] = row.pop("runs")["A"]
+    return {
+        "id": record.id,
+        "kind": record.kind,
+        "started": utc(record.started),
+        "ended": utc(record.ended) if record.ended else None,
+        "outcome": record.outcome,
+        "torn": record.torn,
+        "file": str(record.path),
+        "summary": plain(record.summary),
+        "figures": figures,
+        "parameters": plain(record.parameters),
+        "environment": plain(record.environment),
+        "samples": [{"at": sample.at, "data": plain(sample.data)} for sample in record.samples],
+    }
+
+
+def comparison_document(comparison: Comparison) -> dict[str, Any]:
+    """Matrix, tests and differences."""
+    return {
+        "runs": {
+            name: {"id": record.id, "kind": record.kind, "title": title(record), "started": utc(record.started)}
+            for name, record in zip(comparison.names, comparison.records, strict=True)
+        },
+        "figures": _rows_document(comparison.rows, comparison.names),
+        "differing": [
+            {
+                "section": item.section,
+                "name": item.name,
+                "values": dict(zip(comparison.names, item.values, strict=True)),
+                "words": item.words(comparison.names),
+            }
+            for item in comparison.differing
+        ],
+    }
+
+
+def print_record(record: Record) -> None:
+    """A run for people."""
+    click.echo(f"{record.kind} {safe(record.id)}: {safe(title(record))}")
+    click.echo(f"  started  {utc(record.started)}")
+    lasted = f" after {(record.ended - record.started).total_seconds():.1f} s" if record.ended else ""
+    click.echo(f"  outcome  {safe(record.outcome)}{lasted}{'; its last line is cut off' if record.torn else ''}")
+    failed = sum(1 for sample in record.samples if sample.data.get("error"))
+    click.echo(f"  samples  {len(record.samples)}{f', {failed} of them failed' if failed else ''}")
+    click.echo(f"  file     {record.path}")
+    _print_figures(compare([record]))
+    for head, values in (("summary", record.summary), ("parameters", record.parameters)):
+        if values:
+            click.echo(f"\n{head}")
+            columns([(f"  {safe(name)}", safe(_short(value))) for name, value in values.items()])
+    click.echo("\nenvironment")
+    rows = [
+        (f"  {SECTIONS.get(section, section)} {name}".rstrip(), text) for (section, name), text in flat_values(record)
+    ]
+    columns([(safe(name), safe(text)) for name, text in rows] or [("  (nothing was recorded)", "")])
+
+
+def _short(value: Any) -> str:
+    import json
+
+    return value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False)
+
+
+def _print_figures(comparison: Comparison) -> None:
+    seen = ""
+    table: list[tuple[str, ...]] = []
+    for row in comparison.rows:
+        if row.metric.name != seen:
+            seen = row.metric.name
+            heads = comparison.names if len(comparison.names) > 1 else ("mean ± sd (n)",)
+            table.append((f"{row.metric.label}, {row.metric.unit}", *heads))
+        table.append((f"  {row.name}", *[figure(series) for series in row.series]))
+    if table:
+        click.echo()
+        columns(table, right=range(1, len(table[0])))
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """A comparison for people."""
+    rows = []
+    for name, record in zip(comparison.names, comparison.records, strict=True):
+        rows.append((name, safe(record.id), f"{record.started:%Y-%m-%d %H:%M}", record.kind, safe(title(record))))
+    columns(rows)
+    if not comparison.rows:
+        click.echo("\nno figures: these runs measured no throughput or latency")
+    _print_figures(comparison)
+    for index, name in list(enumerate(comparison.names))[1:]:
+        _print_against(comparison, index, name)
+    click.echo("\nwhat differed")
+    for item in comparison.differing:
+        click.echo(f"  {safe(item.words(comparison.names))}")
+    if not comparison.differing:
+        click.echo("  nothing that was recorded")
+
+
+def _print_against(comparison: Comparison, index: int, name: str) -> None:
+    first = comparison.names[0]
+    table: list[tuple[str, ...]] = []
+    for row in comparison.rows:
+        difference = row.against[index]
+        if difference is None:
+            continue
+        series, base = row.series[index], row.series[0]
+        counts = f"{base.n if base else 0}, {series.n if series else 0}"
+        table.append(
+            (
+                f"  {row.metric.label} {row.name}",
+                f"{difference.percent:+.1f} %",
+                _interval(difference),
+                counts,
+                _p(difference.p),
+                _p(difference.adjusted),
+                _p(difference.exact),
+                "" if math.isnan(difference.effect) else f"{difference.effect:+.2f}",
+                verdict(row.metric, difference, first, name),
+            )
+        )
+    click.echo(f"\n{name} against {first}")
+    if not table:
+        click.echo("  no cell was measured in both")
+        return
+    head = ("", "difference", "95 % interval", "n", "p", "p adjusted", "p exact", "effect g", "")
+    columns([head, *table], right=range(1, 8))
+
+
+def _interval(difference: Difference) -> str:
+    return "" if math.isnan(difference.low) else f"{difference.low:+.1f} … {difference.high:+.1f}"
+
+
+def _p(value: float) -> str:
+    return "" if math.isnan(value) else "<0.0001" if value < 0.0001 else f"{value:.4f}"
