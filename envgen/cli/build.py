@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from envgen.cli.build_plan import Job
     from envgen.engine.base import Engine
     from envgen.engine.buildx import BuildRequest, BuildResult
-    from envgen.engine.classify import Cause
     from envgen.engine.jobs import Jobs
+    from envgen.explain import Cause
     from envgen.profile.model import Profile
 else:
     from envgen.record import dataclass
@@ -166,13 +166,13 @@ def _build(job: Job, engine: Engine, request: BuildRequest, jobs: Jobs, live: bo
 def _cause(result: BuildResult, jobs: Jobs) -> Cause | None:
     if result.ok:
         return None
-    from envgen.engine.classify import classify
+    from envgen.explain import cause_of
 
     lines = [*result.last_lines]
     if result.failed:
         lines.append(result.failed.error)
     code = result.failed.exit_code if result.failed else None
-    return classify([*lines, *result.error.splitlines()], exit_code=code, jobs=jobs.count)
+    return cause_of([*lines, *result.error.splitlines()], exit_code=code, jobs=jobs.count)
 
 
 def _failure(job: Job, outcome: Outcome, quiet: bool) -> BuildError:

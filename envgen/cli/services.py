@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envgen.cli.common import Session, json_option, print_json, progress, project_options, project_options_without_f
+from envgen.cli.diagnose import service_failure
 from envgen.cli.up import known_service
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def restart(session: Session, service: str, timeout: int | None, as_json: bool) 
         profile, engine, compose, _ = _open(session)
     progress(f"  restarting {container.name}")
     compose.run("restart", service)
-    started = Launcher(engine, compose, profile, service, progress).await_ready(container, timeout)
+    started = Launcher(engine, compose, profile, service, progress, service_failure).await_ready(container, timeout)
     _report(service, started, waited=True, as_json=as_json)
     return 0
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envgen.cli.common import Session, json_option, print_json, progress, project_options, variant_option
+from envgen.cli.diagnose import service_failure
 
 if TYPE_CHECKING:
     from envgen.profile.model import Profile
@@ -70,7 +71,7 @@ def command(
         return 0
     named = f"{profile.name}, variant {variant}" if variant else profile.name
     progress(f"up {service}: profile {named}, image {profile.image_name}, gpu {found.gpu.value}")
-    launcher = Launcher(engine, compose, profile, service, progress)
+    launcher = Launcher(engine, compose, profile, service, progress, service_failure)
     try:
         started = launcher.start(wait=not no_wait, install=not no_install, timeout=timeout)
     except KeyboardInterrupt:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from envgen.engine import jobs
 from envgen.engine.base import Container, Engine
-from envgen.engine.classify import classify
 from envgen.engine.compose import Compose
 from envgen.engine.endpoint import find_endpoint
 from envgen.errors import ProcessError, ServiceError
@@ -22,6 +21,8 @@ from envgen.serve import preflight
 from envgen.serve.readiness import Answer, ask, printable
 
 Say = Callable[[str], None]
+# A service's output and exit code -> cause and cure. The rules live in a room of the same tier: the caller brings them.
+Diagnose = Callable[[Sequence[str], int | None], "tuple[str, str] | None"]
 POLL = 0.25  # seconds between two looks at the container
 ASK_AGAIN = 1.0  # seconds between two questions to a server that is not ready
 REPEAT = 10.0  # seconds after which an unchanged state is said again
@@ -53,14 +54,17 @@ def compose_for(profile: Profile, root: Path, folder: Path, engine: Engine, gpu:
 
 
 class Launcher:
-    """Starts ``name`` of ``profile``. ``say`` gets one line of progress at a time."""
+    """Starts ``name`` of ``profile``. ``say`` gets a line of progress at a time; ``diagnose`` reads a failure's log."""
 
-    def __init__(self, engine: Engine, compose: Compose, profile: Profile, name: str, say: Say) -> None:
+    def __init__(
+        self, engine: Engine, compose: Compose, profile: Profile, name: str, say: Say, diagnose: Diagnose
+    ) -> None:
         self.engine = engine
         self.compose = compose
         self.profile = profile
         self.name = name
         self.say = say
+        self.diagnose = diagnose
         self.service: Service = profile.services[name]
         self.created = False  # from then on it can be left alone
         self._restarts = 0  # how often the container was restarted before we looked
@@ -121,11 +125,11 @@ class Launcher:
         )
         if done.code:
             reason = "\n".join(lines[-LAST_LINES:])
-            cause = classify(lines, service=True)
+            cause = self.diagnose(lines, None)
             raise ServiceError(
                 f"{self.name} was not started: docker compose ended with {done.code}:\n{reason}"
-                + (f"\n  cause: {cause.summary}" if cause else ""),
-                hint=cause.cure if cause else "",
+                + (f"\n  cause: {cause[0]}" if cause else ""),
+                hint=cause[1] if cause else "",
             )
         found = self.engine.containers(self.profile.compose_name, self.name, all=True)
         if not found:
@@ -204,12 +208,11 @@ class Launcher:
     def _failure(self, container: Container, why: str) -> ServiceError:
         """The reason, the container's last lines, and the classified cause where there is one."""
         lines = [printable(line) for line in self.engine.logs(container.id, tail=LAST_LINES).splitlines()]
-        cause = classify(lines, exit_code=container.exit_code or None, service=True)
+        cause = self.diagnose(lines, container.exit_code or None)
         told = "\n".join(f"    {line}" for line in lines) or "    (it wrote nothing)"
         return ServiceError(
-            f"{self.name} is not ready: {why}. Its last lines:\n{told}"
-            + (f"\n  cause: {cause.summary}" if cause else ""),
-            hint=cause.cure if cause else f"envgen up {self.name} --no-wait keeps it running for a closer look",
+            f"{self.name} is not ready: {why}. Its last lines:\n{told}" + (f"\n  cause: {cause[0]}" if cause else ""),
+            hint=cause[1] if cause else f"envgen up {self.name} --no-wait keeps it running for a closer look",
         )
 
     def _clean_up(self, before: set[str]) -> None:

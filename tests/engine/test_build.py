@@ -17,8 +17,8 @@ from projects import BASE, Project, docker, interrupt
 
 from envgen.engine import buildx
 from envgen.engine.base import Engine
-from envgen.engine.classify import classify
 from envgen.engine.rawjson import Done, Event, Line, Started
+from envgen.explain import cause_of
 
 pytestmark = pytest.mark.engine
 
@@ -202,13 +202,13 @@ def test_causes(engine: Engine, tmp_path: Path, kind: str, text: str) -> None:
     result, _ = build(tmp_path, f"FROM {BASE}\n{text}\n")
     assert not result.ok and result.image_id == ""
     lines = [*result.last_lines, *result.error.splitlines()]
-    cause = classify(lines, exit_code=result.failed.exit_code if result.failed else None, jobs=8)
+    cause = cause_of(lines, exit_code=result.failed.exit_code if result.failed else None, jobs=8)
     assert cause is not None and cause.kind == kind, lines
 
 
 def test_an_unknown_base_image(engine: Engine, tmp_path: Path, registry: str) -> None:
     result, _ = build(tmp_path, f"FROM {registry}/no/such:1\nRUN true\n")
-    cause = classify([*result.last_lines, *result.error.splitlines()])
+    cause = cause_of([*result.last_lines, *result.error.splitlines()])
     assert cause is not None and cause.kind == "unknown_base", result.error
 
 

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "envgen"
 
 # A room may import the rooms to its right, and itself. `common` files at the top (errors, paths) are open to all.
 ALLOWED: dict[str, set[str]] = {
-    "cli": {"lock", "patches", "render", "doctor", "jitcache", "serve", "results", "engine", "profile"},
+    "cli": {"lock", "patches", "render", "doctor", "jitcache", "serve", "explain", "results", "engine", "profile"},
     "lock": {"engine", "profile"},
     "patches": {"profile"},
     "render": {"patches", "lock", "profile"},
@@ -20,6 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "jitcache": {"engine", "profile", "render"},
     "serve": {"engine", "profile", "render"},
     "results": set(),
+    "explain": set(),
     "engine": set(),
     "profile": set(),
 }
@@ -73,6 +74,12 @@ def test_what_runs_inside_is_standard_library_only(name: str) -> None:
         # Files of the agent may import each other: jitcache/bundle.py sends them along under these names.
         own = name.startswith("jitcache/agent/") and f"{imported}.".startswith("envgen.jitcache.agent.")
         assert own or root in sys.stdlib_module_names, f"{name} imports {imported}"
+
+
+@pytest.mark.parametrize("name", ["redact.py", "bundle.py"])
+def test_what_every_room_may_use_imports_no_room(name: str) -> None:
+    rooms = {i.split(".")[1] for i in _imports(PACKAGE / name) if i.startswith("envgen.")} & set(ALLOWED)
+    assert not rooms, f"{name} imports {rooms}"
 
 
 def test_nothing_imports_cli_but_main() -> None:

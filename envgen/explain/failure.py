@@ -1,16 +1,12 @@
-"""Why did it fail? Rules over the output of a failed step: a cause, the line that proves it, and what to do.
-
-The rules themselves are data: ``causes.py``.
-"""
+"""The one cause of a failed step, from its last lines and its exit code: what `build` and `up` print."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
-from envgen.engine.causes import BUILD, SERVICE, Rule
+from envgen.explain.match import classify
+from envgen.explain.rulebase import rules_for
 
 
 @dataclass(frozen=True)
@@ -23,30 +19,22 @@ class Cause:
     cure: str
 
 
-_LONGEST = 2000  # of a line that is matched: one-line build logs of megabytes exist
-
-
-def classify(
+def cause_of(
     lines: Sequence[str], *, exit_code: int | None = None, jobs: int | None = None, service: bool = False
 ) -> Cause | None:
     """The cause of a failure from its output; None when no rule knows it.
 
     ``jobs``: the MAX_JOBS that was in use. ``service``: the output is a service's, not a build's.
     """
-    for rule, patterns in _compiled(service):
-        evidence = next((line for line in lines if any(p.search(line[:_LONGEST]) for p in patterns)), None)
+    found = {one.rule: one.evidence for one in classify(lines, kind="serve" if service else "build") if one.failure}
+    for rule in rules_for("serve" if service else "build"):
+        evidence = found.get(rule.rule)
         if evidence is None and exit_code in rule.codes:
             evidence = f"exit code {exit_code}"
         if evidence is not None:
-            cure = _memory_cure(jobs) if rule.kind == "out_of_memory" else rule.cure
-            return Cause(rule.kind, rule.summary, evidence.strip()[:400], cure)
+            cure = _memory_cure(jobs) if rule.rule == "out_of_memory" and not service else rule.cure
+            return Cause(rule.rule, rule.cause, evidence, cure)
     return None
-
-
-@cache
-def _compiled(service: bool) -> tuple[tuple[Rule, tuple[re.Pattern[str], ...]], ...]:
-    rules = (*SERVICE, *BUILD) if service else BUILD
-    return tuple((rule, tuple(re.compile(pattern, re.IGNORECASE) for pattern in rule.patterns)) for rule in rules)
 
 
 def next_jobs(jobs: int) -> int | None:

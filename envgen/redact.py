@@ -1,0 +1,200 @@
+"""Take secrets and personal names out of a text before it leaves the machine.
+
+What goes: tokens and keys by their shape, values beside a secret-like name, credentials in URLs and headers, private
+keys, home folders, this machine's name and user, and every value that the caller knows to be secret. What stays says
+what it was: ``[redacted: token]``. Doing it twice changes nothing more. Work is linear in the length of the text.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from urllib.parse import quote
+
+SHORTEST = 6  # a known value with fewer characters would blacken half the text
+_COMMON = frozenset(
+    {"root", "user", "admin", "ubuntu", "nobody", "docker", "runner", "localhost", "vllm", "flashinfer"}
+)
+_DULL = frozenset({"true", "false", "none", "null", "unset", "empty", "default", "[redacted:", "required"})
+
+# Part of a name that says "secret". `tokens` (max_tokens), `tokenizer` and `key_cache` are no such names.
+_WORD = (
+    r"(?:token|secret|passw(?:or)?d|passwd|pwd|passphrase|credentials?|api[_-]?key|apikey|access[_-]?key|secret[_-]?key"
+    r"|private[_-]?key|signing[_-]?key|encryption[_-]?key|auth[_-]?key|client[_-]?secret|authtoken|identitytoken"
+    r"|registrytoken|auth|dsn|cookie|license[_-]?key|webhook(?:[_-]url)?|sas|pat)"
+)
+_NAME = (
+    rf"(?<![A-Za-z0-9])(?:[A-Za-z0-9]{{1,40}}[_.-]{{1,2}}){{0,6}}{_WORD}"
+    r"(?:[_-](?:id|b64|base64|value|\d{1,3}))?(?![A-Za-z0-9])"
+)
+
+
+def _beside_name(match: re.Match[str]) -> str:
+    """`NAME=value`: the value goes unless it is plainly none (a number, a switch, a variable's name)."""
+    value = match["value"]
+    bare = value.strip("\"'\\")
+    is_none = bare.lower() in _DULL or re.fullmatch(r"[\d.]{0,5}", bare)
+    if is_none or bare.startswith(("[", "$", "<", "{")):
+        return match[0]
+    return match[0][: match.start("value") - match.start()] + _like(value, "[redacted: secret value]")
+
+
+def _like(value: str, said: str) -> str:
+    """``said`` in the quotes that ``value`` has, so that a JSON or YAML file stays one."""
+    for mark in ('\\"', '"', "'"):
+        if len(value) >= 2 * len(mark) and value.startswith(mark) and value.endswith(mark):
+            return f"{mark}{said}{mark}"
+    return said
+
+
+def _after_head(said: str, tail: str = "") -> Callable[[re.Match[str]], str]:
+    """Keep the group `head`, replace what follows it, once."""
+
+    def replace(match: re.Match[str]) -> str:
+        rest = match[0][len(match["head"]) :].lstrip()
+        return match[0] if rest.startswith(("[redacted", "[user]")) else f"{match['head']}{said}{tail}"
+
+    return replace
+
+
+_QUOTED = r"\\\"[^\"\r\n]{1,4000}\\\"|\"(?:[^\"\\\r\n]|\\.){1,4000}\"|'[^'\r\n]{1,4000}'"
+_KEY_KIND = r"[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?"
+# Tokens that tell by their first letters what they are.
+_TOKENS = (
+    r"hf_[A-Za-z0-9]{16,}", r"api_org_[A-Za-z0-9]{16,}", r"gh[pousr]_[A-Za-z0-9]{16,}", r"github_pat_\w{16,}",
+    r"gl(?:pat|ptt|dt|rt|cbt|soat)-[\w.-]{16,}", r"xox[abeoprs]-[A-Za-z0-9-]{10,}", r"xapp-[A-Za-z0-9-]{10,}",
+    r"sk-[\w-]{16,}", r"[sr]k_(?:live|test)_[A-Za-z0-9]{10,}", r"nvapi-[\w-]{16,}", r"AIza[\w-]{30,}",
+    r"ya29\.[\w-]{16,}", r"(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{12,}", r"pypi-[\w-]{16,}", r"npm_[A-Za-z0-9]{16,}",
+    r"dckr_(?:pat|oat)_[\w-]{10,}", r"dop_v1_[a-f0-9]{20,}", r"hvs\.[\w-]{16,}", r"gsk_[A-Za-z0-9]{16,}",
+    r"SG\.[\w-]{10,}\.[\w-]{10,}", r"tskey-[A-Za-z0-9-]{16,}", r"wandb_v1_\w{16,}", r"r8_[A-Za-z0-9]{16,}",
+)  # fmt: skip
+_SCHEMES = r"(?:bearer|basic|token|digest|negotiate|aws4-hmac-sha256)"
+
+_Replace = str | Callable[["re.Match[str]"], str]
+# Order matters: what spans lines or is most specific comes first.
+_SHAPES: tuple[tuple[str, _Replace], ...] = (
+    (
+        rf"-----BEGIN {_KEY_KIND}-----(?:[^-]|-(?!----(?:END|BEGIN))){{0,20000}}(?:-----END {_KEY_KIND}-----)?",
+        "[redacted: private key]",
+    ),
+    (r"\bAGE-SECRET-KEY-1[0-9A-Z]{20,}", "[redacted: private key]"),
+    (r"(?<![A-Za-z0-9])eyJ[\w-]{5,2000}\.[\w-]{5,}(?:\.[\w-]{0,4000}){1,3}", "[redacted: JWT]"),
+    (
+        r"(?i)(?P<head>\b(?:proxy-)?authorization\\?[\"']?\s{0,3}[:=]\s{0,3}\\?[\"']?)"
+        rf"(?:{_SCHEMES}\s{{1,3}})?[^\s\"'\\,;]{{3,}}[^\r\n\"'\\]{{0,300}}",
+        _after_head("[redacted: authorization]"),
+    ),
+    (
+        r"(?i)(?P<head>\b(?:bearer|basic)\s{1,3})(?=[\w.~+/=-]{0,200}[0-9=])[\w.~+/=-]{12,}",
+        _after_head("[redacted: token]"),
+    ),
+    (
+        r"(?i)(?P<head>\b(?:set-)?cookie\\?[\"']?\s{0,3}:\s{0,3}\\?[\"']?)[^\r\n\"'\\]{3,}",
+        _after_head("[redacted: cookie]"),
+    ),
+    (r"(?i)(?P<head>\b[a-z][a-z0-9+.-]{1,20}://)[^\s/@\"'<>?#]{1,400}@", _after_head("[redacted: login]", "@")),
+    (
+        r"(?i)(?P<head>[?&](?:[a-z0-9_-]{0,30}(?:token|key|secret|password|signature|credential)|sig|sv|se|code|auth)=)"
+        r"[^\s&\"'<>#]{4,}",
+        _after_head("[redacted: secret value]"),
+    ),
+    (r"https://hooks\.slack\.com/[\w/-]{6,}", "[redacted: webhook]"),
+    (r"https://(?:[a-z]{1,10}\.)?discord(?:app)?\.com/api/webhooks/[\w/-]{6,}", "[redacted: webhook]"),
+    (rf"(?<![A-Za-z0-9])(?:{'|'.join(_TOKENS)})", "[redacted: token]"),
+    # NAME=v, "NAME": "v", NAME: v, and the same inside a JSON text inside a JSON text.
+    (
+        rf"(?i){_NAME}\\?[\"']?\s{{0,4}}(?:=>|:=|=|:)\s{{0,4}}(?P<value>{_QUOTED}|[^\s\"',;)}}\]]{{3,}})",
+        _beside_name,
+    ),
+    (
+        rf"(?i)--(?:[a-z0-9]{{1,30}}-){{0,4}}{_WORD}(?:\s{{1,3}}|[\"'],\s{{0,4}})"
+        rf"(?P<value>{_QUOTED}|[\"']?(?!-)[^\s\"',]{{3,}})",
+        _beside_name,
+    ),
+    (r"(?i)(?P<head>\blogin\s{1,4}\S{1,200}\s{1,4}password\s{1,4})\S{1,400}", _after_head("[redacted: secret value]")),
+    (
+        r"(?P<head>\b(?:ssh-(?:rsa|ed25519|dss)|ecdsa-sha2-[a-z0-9-]{4,20}) )AAAA[A-Za-z0-9+/=]{16,}(?: \S{1,200})?",
+        _after_head("[redacted: public key]"),
+    ),
+    # People and their folders.
+    (
+        r"(?P<head>(?<![A-Za-z0-9_])/(?:home|Users)/)[^/\s\"'`:;,|<>(){}\[\]\\]{1,64}",
+        _after_head("[user]"),
+    ),
+    (r"(?i)(?P<head>\b[a-z]:\\{1,2}Users\\{1,2})[^\\/\s\"'`:;,|<>\[]{1,64}", _after_head("[user]")),
+    (
+        r"(?<![A-Za-z0-9._%+-])(?!git@)[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){0,5}"
+        r"\.[A-Za-z]{2,20}\b",
+        "[email]",
+    ),
+)
+
+
+@cache
+def _shapes() -> tuple[tuple[re.Pattern[str], _Replace], ...]:
+    return tuple((re.compile(pattern), replacement) for pattern, replacement in _SHAPES)
+
+
+def redact(text: str, *, known: Iterable[str] = ()) -> str:
+    """``text`` without secrets, home paths, and this machine's host and user names.
+
+    ``known``: further values that must not appear (each also as it stands in a URL, in JSON and in base64).
+    """
+    for value, said in _literals(known):
+        text = text.replace(value, said)
+    for pattern, replacement in _shapes():
+        text = pattern.sub(replacement, text)
+    for pattern, said in _own_names():
+        text = pattern.sub(said, text)
+    return text
+
+
+def secret_like(name: str) -> bool:
+    """Does a variable of this name hold a secret? (``HF_TOKEN``: yes; ``MAX_TOKENS``, ``VLLM_USE_V1``: no)"""
+    return re.fullmatch(f"(?i){_NAME}", name) is not None
+
+
+def secret_values(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The values of all secret-like variables: what to hand to ``redact`` as ``known``."""
+    return tuple(value for name, value in environ.items() if secret_like(name) and len(value) >= SHORTEST)
+
+
+def _literals(known: Iterable[str]) -> list[tuple[str, str]]:
+    """Each known value in each spelling, longest first: no spelling may leave the rest of a longer one behind."""
+    found: dict[str, str] = {}
+    home = os.environ.get("HOME", "").rstrip("/")
+    if home not in ("", "/root") and home.count("/") >= 2:
+        found[home] = "~"
+    for value in [*secret_values(os.environ), *known]:
+        if len(value) < SHORTEST or value.lower() in _DULL:
+            continue
+        plain = value.encode("utf-8", "surrogateescape")
+        spellings = {
+            value,
+            quote(plain, safe=""),
+            json.dumps(value)[1:-1],
+            base64.b64encode(plain).decode().rstrip("="),
+        }
+        found.update(dict.fromkeys(spellings, "[redacted: known secret]"))
+    return sorted(found.items(), key=lambda item: -len(item[0]))
+
+
+def _own_names() -> tuple[tuple[re.Pattern[str], str], ...]:
+    host = os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
+    users = {os.environ.get(name, "") for name in ("USER", "LOGNAME", "USERNAME", "SUDO_USER")}
+    return _patterns_of(host, frozenset(users))
+
+
+@cache
+def _patterns_of(host: str, users: frozenset[str]) -> tuple[tuple[re.Pattern[str], str], ...]:
+    """Whole words only: a user called `mod` must not take the model apart."""
+    words = {host: "[host]", host.split(".")[0]: "[host]", **dict.fromkeys(users, "[user]")}
+    chosen = {word: said for word, said in words.items() if len(word) >= 3 and word.lower() not in _COMMON}
+    return tuple(
+        (re.compile(rf"(?<![A-Za-z0-9_]){re.escape(word)}(?![A-Za-z0-9_])"), chosen[word])
+        for word in sorted(chosen, key=len, reverse=True)
+    )

@@ -1,0 +1,124 @@
+"""The classifier: every rule explains its own example, patterns are safe, big logs take seconds."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envgen.explain import Classifier, classify
+from envgen.explain.pattern import read_pattern
+from envgen.explain.rulebase import FILES, FOLDER, Rule, read_rule, rules
+
+ALL = rules()
+
+
+def test_every_file_of_rules_is_read_and_no_name_comes_twice() -> None:
+    assert {path.name for path in FOLDER.iterdir() if path.suffix == ".yaml"} == set(FILES)
+    names = [rule.rule for rule in ALL]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("rule", ALL, ids=lambda rule: rule.rule)
+def test_a_rule_explains_its_own_log(rule: Rule) -> None:
+    lines = rule.example.splitlines()
+    found = classify(["INFO starting", *lines, "INFO more"])
+    mine = next((one for one in found if one.rule == rule.rule), None)
+    assert mine is not None
+    assert mine.evidence in lines[mine.line - 2] and mine.evidence
+    assert (mine.cause, mine.cure, mine.link) == (rule.cause, rule.cure, rule.link)
+    assert found[0].rule == rule.rule, f"{found[0].rule} is taken for it"
+    assert mine.link.startswith("https://") and mine.cause and mine.cure
+
+
+@pytest.mark.parametrize("rule", ALL, ids=lambda rule: rule.rule)
+def test_every_kind_of_log_it_is_for_asks_it(rule: Rule) -> None:
+    for kind in rule.kinds:
+        assert rule.rule in {one.rule for one in classify(rule.example.splitlines(), kind=kind)}
+
+
+def test_failures_come_before_notices() -> None:
+    found = classify(["NCCL INFO Using network Socket", "No space left on device"])
+    assert [(one.rule, one.failure, one.line) for one in found] == [("no_space", True, 2), ("nccl_sockets", False, 1)]
+
+
+def test_lines_are_counted_across_blocks() -> None:
+    lines = [f"line {n} " + "x" * 1000 for n in range(1, 5001)]
+    lines[4321] = "fatal: couldn't find remote ref v1"
+    found = classify(lines)
+    assert [(one.rule, one.line) for one in found] == [("git_ref", 4322)]
+
+
+def test_the_evidence_of_a_huge_line_is_cut_around_the_match() -> None:
+    found = classify(["a" * 500_000 + " No space left on device " + "b" * 500_000])
+    assert len(found[0].evidence) <= 400 and "No space left" in found[0].evidence
+
+
+def test_a_classifier_is_fed_piece_by_piece() -> None:
+    classifier = Classifier("serve")
+    assert classifier.feed(["all is well"]) == []
+    new = classifier.feed(["openai_harmony.HarmonyError: x", "y"])
+    assert [(one.rule, one.line) for one in new] == [("vocabulary", 2)]
+    assert classifier.feed(["openai_harmony.HarmonyError: again"]) == []
+    assert classifier.lines == 4 and len(classifier.result()) == 1
+
+
+@given(st.lists(st.text()))
+def test_any_text_is_taken(lines: list[str]) -> None:
+    for one in classify(lines):
+        assert 1 <= one.line <= len(lines)
+
+
+@given(st.lists(st.text(alphabet="\u0130\u0131\u017f\u212aabc #:\n", max_size=30), max_size=5))
+def test_letters_that_change_length_in_lower_case_move_no_line(before: list[str]) -> None:
+    before = [line.replace("\n", " ") for line in before]
+    found = classify([*before, "manifest unknown"])
+    assert [(one.rule, one.line) for one in found] == [("unknown_base", len(before) + 1)]
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="no such kind"):
+        classify([], kind="music")
+
+
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [({"re": "a.*b", "has": "a"}, "without an end"), ({"re": "(a|b)+", "has": "a"}, "without an end"),
+     ({"re": "a{1,9000}", "has": "a"}, "above"), ({"re": "(?:ab){1,50}", "has": "ab"}, "repeated group"),
+     ("ab*c", "5 characters"),
+     ({"re": "x"}, "`re` and `has`"), (3, "`re` and `has`")],
+)  # fmt: skip
+def test_a_pattern_that_could_take_long_is_refused(node: object, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        read_pattern(node)
+
+
+def test_a_broken_rule_is_named() -> None:
+    with pytest.raises(ValueError, match="rule x: unknown"):
+        read_rule({"rule": "x", "colour": 1}, 0)
+
+
+def _words() -> list[str]:
+    """Parts of the rules' own patterns: the nastiest lines are made of them."""
+    nodes = [node for name in FILES for node in yaml.safe_load((FOLDER / name).read_text("utf-8"))]
+    return [str(m["re"] if isinstance(m, dict) else m) for node in nodes for m in node["match"]]
+
+
+@pytest.mark.parametrize("word", _words())
+def test_no_line_takes_long(word: str) -> None:
+    began = time.process_time()
+    for nasty in (word * (40_000 // len(word)), "killed " * 6_000, word[:-1] * 2_000):
+        classify([nasty])
+    assert time.process_time() - began < 5
+
+
+def test_a_large_log_takes_seconds(tmp_path: Path) -> None:
+    line = "(EngineCore_DP0 pid=17) INFO 08-08 08:01:25 [loggers.py:123] Engine 000: Avg generation throughput: 3 t/s"
+    lines = [line] * (20 * 1_000_000 // len(line))
+    began = time.process_time()
+    assert classify(lines) == ()
+    assert time.process_time() - began < 5  # 20 MB

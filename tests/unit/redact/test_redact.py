@@ -1,0 +1,124 @@
+"""What leaves the machine holds no secret, and still says what a reader needs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from urllib.parse import quote
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planted import KEPT, PLANTED
+
+from envgen.redact import redact, secret_like, secret_values
+
+# Text around a secret; letters directly beside it would make it another word.
+AROUND = st.text(st.characters(codec="utf-8", exclude_characters="\"'\\"), max_size=60)
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_a_planted_secret_is_gone(kind: str) -> None:
+    text, secret = PLANTED[kind]
+    assert secret in text
+    said = redact(f"before\n{text}\nafter")
+    assert secret not in said and "redacted" in said
+    assert said.startswith("before\n") and said.endswith("\nafter")
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+@given(before=AROUND, after=AROUND)
+@settings(max_examples=25)
+def test_whatever_stands_around_it(kind: str, before: str, after: str) -> None:
+    text, secret = PLANTED[kind]
+    assert secret not in redact(f"{before}\n{text}\n{after}")
+
+
+@pytest.mark.parametrize("line", KEPT)
+def test_what_is_no_secret_stays(line: str) -> None:
+    assert redact(line) == line
+
+
+@given(st.text())
+def test_twice_is_as_once(text: str) -> None:
+    once = redact(text)
+    assert redact(once) == once
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_twice_is_as_once_with_secrets(kind: str) -> None:
+    once = redact(PLANTED[kind][0])
+    assert redact(once) == once
+
+
+def test_a_json_file_stays_one() -> None:
+    tree = {
+        "env": {"HF_TOKEN": 'a "quoted" \\ value', "A": "b"},
+        "auths": {"x": {"auth": "YWxpY2U6c2VjcmV0"}},
+        "n": [1],
+    }
+    said = json.loads(redact(json.dumps(tree, indent=1)))
+    assert said["env"]["A"] == "b" and said["n"] == [1]
+    assert "quoted" not in said["env"]["HF_TOKEN"] and "YWxp" not in said["auths"]["x"]["auth"]
+
+
+def test_a_yaml_file_stays_one() -> None:
+    tree = yaml.safe_load(redact("env:\n  DB_PASSWORD: 'x: y, z'\n  API_KEY: abcdef123 # mine\n  OTHER: 1\n"))
+    assert set(tree["env"]) == {"DB_PASSWORD", "API_KEY", "OTHER"} and "x: y" not in str(tree)
+
+
+def test_known_values_go_in_every_spelling() -> None:
+    value = 'p@ss "word"/1'
+    for spelling in (value, quote(value, safe=""), json.dumps(value), base64.b64encode(value.encode()).decode()):
+        said = redact(f"a {spelling} b", known=[value])
+        assert said.startswith("a ") and said.endswith(" b")
+        assert all(part not in said for part in ("p@ss", "p%40ss", "cEBzc"))
+
+
+def test_short_known_values_blacken_nothing() -> None:
+    assert redact("a 1 true x", known=["1", "true", "", "x"]) == "a 1 true x"
+
+
+def test_people_and_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/alice")
+    monkeypatch.setenv("USER", "alice")
+    monkeypatch.setattr("os.uname", lambda: type("U", (), {"nodename": "spark-01.lab"})())
+    said = redact(
+        "alice@spark-01:~$ ls /home/alice/x /Users/bob/y C:\\Users\\eve\\z spark-01.lab malice a.l@example.org"
+    )
+    for name in ("alice@", "spark-01", "/home/alice", "bob", "eve", "example.org"):
+        assert name not in said
+    assert "malice" in said and "~/x" in said
+
+
+def test_values_of_this_shell_go_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_SERVICE_TOKEN", "plainword-77")
+    assert "plainword-77" not in redact("it said plainword-77 twice: plainword-77")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [("HF_TOKEN", True), ("WANDB_API_KEY", True), ("DB_PASSWORD", True), ("MY_PAT", True),
+     ("AWS_SECRET_ACCESS_KEY", True), ("GITHUB_TOKEN_2", True), ("MAX_TOKENS", False), ("VLLM_USE_V1", False),
+     ("TOKENIZER", False), ("PATH", False),
+     ("KEY_CACHE", False), ("AUTHOR", False), ("VLLM_CACHE_ROOT", False)],
+)  # fmt: skip
+def test_names_that_say_secret(name: str, is_one: bool) -> None:
+    assert secret_like(name) is is_one
+    assert secret_values({name: "value-of-it"}) == (("value-of-it",) if is_one else ())
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    ["-" * 200_000, "-----BEGIN PRIVATE KEY-----" * 8_000, "eyJ" * 60_000, "a_" * 100_000, "token" * 40_000,
+     "=" * 200_000,
+     "token=" * 30_000, '"' * 200_000, "https://" * 25_000, "a@" * 100_000, "a." * 100_000 + "@", "/home/" * 30_000,
+     "password \\" * 20_000, "authorization:" * 14_000, "x" * 200_000, "?key" * 50_000, "\\" * 200_000,
+     "--a-" * 50_000],
+)  # fmt: skip
+def test_hostile_text_takes_no_longer_than_any(hostile: str) -> None:
+    began = time.process_time()
+    redact(hostile)
+    assert time.process_time() - began < 10
