@@ -24,6 +24,7 @@ class Finished:
 
     @property
     def json(self) -> Any:
+        assert self.out, f"nothing on standard output, exit code {self.code}:\n{self.err[-4000:]}"
         return json.loads(self.out)
 
 
