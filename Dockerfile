@@ -100,6 +100,8 @@ def main(argv):
         "PIP_FIND_LINKS": " ".join(links),
         "UV_LINK_MODE": "copy",
         "UV_HTTP_TIMEOUT": "120",
+        # The default of 3 gives up after 50 seconds without a connection; a build of an hour should outlive a router.
+        "UV_HTTP_RETRIES": "6",
         "PIP_ROOT_USER_ACTION": "ignore",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PIP_BREAK_SYSTEM_PACKAGES": "1",
@@ -811,7 +813,7 @@ LABEL dev.envgen.project="mxfp4" \
       org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
       dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch" \
       org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-      dev.envgen.render="2d8c247de2c22020ba74e8907277ec2e37afa68d97e02d9590bb4275fc5e7aa1"
+      dev.envgen.render="142e3533f56b6143766bd5309bf305a95e57e5d03e27a7c1d573e31d13714165"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]
