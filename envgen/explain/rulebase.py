@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parent / "rules"
 # A warning about the network early in a log must not hide the kernel that failed at its end.
 FILES = ("gpu.yaml", "jit.yaml", "serve.yaml", "host.yaml", "build.yaml", "notices.yaml")
 KINDS = ("build", "jit", "serve")
-KEYS = frozenset({"rule", "kinds", "cause", "cure", "link", "match", "codes", "notice", "pain", "example"})
+KEYS = frozenset({"rule", "kinds", "cause", "cure", "link", "match", "codes", "notice", "pain", "quoted", "example"})
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class Rule:
     example: str
     codes: frozenset[int] = frozenset()  # exit codes that prove it without a line
     notice: bool = False  # worth knowing, no failure
-    pain: tuple[int, ...] = ()  # of docs/explain.md's list
+    pain: tuple[int, ...] = ()  # numbers of the field's known pains
+    quoted: bool = False  # the example stands in the public thread at ``link``; else it is as the tool prints it
 
 
 @cache
@@ -55,7 +56,7 @@ def read_rule(node: Mapping[str, Any], rank: int) -> Rule:
         patterns = tuple(read_pattern(entry) for entry in node["match"])
         return Rule(name, rank, kinds, node["cause"].strip(), node["cure"].strip(), node["link"], patterns,
                     node["example"], frozenset(node.get("codes", ())), bool(node.get("notice", False)),
-                    tuple(node.get("pain", ())))  # fmt: skip
+                    tuple(node.get("pain", ())), bool(node.get("quoted", False)))  # fmt: skip
     except (KeyError, ValueError) as problem:
         raise ValueError(f"rule {name}: {problem}") from None
 

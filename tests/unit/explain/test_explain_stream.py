@@ -1,0 +1,138 @@
+"""Reading: any size, any bytes, as they come; and what the verb makes of it."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envgen.cli.explain import command
+from envgen.errors import UsageError
+from envgen.explain import classify
+from envgen.explain.document import renew
+from envgen.explain.rulebase import rules
+from envgen.explain.stream import LONGEST, pieces
+
+LOGS = Path(__file__).parent / "logs"
+PAGE = Path(__file__).parents[3] / "docs" / "explain.md"
+
+
+class Dribble:
+    """A pipe whose writer is slow: ``size`` bytes at a time."""
+
+    def __init__(self, content: bytes, size: int) -> None:
+        self.file, self.size = io.BytesIO(content), size
+
+    def read1(self, _size: int = -1, /) -> bytes:
+        return self.file.read(self.size)
+
+
+def lines_of(content: bytes, size: int = 7) -> list[str]:
+    return [line for block in pieces(Dribble(content, size)) for line in block]
+
+
+@given(st.binary(), st.integers(1, 9))
+def test_however_it_comes_the_lines_are_the_same(content: bytes, size: int) -> None:
+    expected = content.split(b"\n")
+    expected = expected[:-1] if expected[-1] == b"" else expected
+    assert lines_of(content, size) == [line.decode("utf-8", "replace").rstrip("\r") for line in expected]
+
+
+def test_a_line_of_any_length_takes_little_memory() -> None:
+    class Endless:
+        left = 200
+
+        def read1(self, _size: int = -1, /) -> bytes:
+            self.left -= 1
+            return b"x" * (1 << 20) if self.left > 0 else b"\nlast\n" if self.left == 0 else b""
+
+    tracemalloc.start()
+    found = [line for block in pieces(Endless()) for line in block]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert [len(found[0]) <= LONGEST, found[1]] == [True, "last"] and peak < 20 * LONGEST
+
+
+@pytest.mark.parametrize("log", sorted(LOGS.glob("*-ends-well.log")), ids=lambda path: path.name)
+def test_a_server_that_ended_well_has_no_failure(log: Path) -> None:
+    lines = log.read_text(encoding="utf-8").splitlines()
+    assert len(lines) > 100
+    assert [one.rule for one in classify(lines) if one.failure] == []
+
+
+def run(*argv: str, stdin: bytes = b"") -> Result:
+    return CliRunner().invoke(command, argv, input=stdin, standalone_mode=False)
+
+
+def test_a_log_is_explained(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_bytes(b"\xff\xfe ok\nKilled\nUsing Marlin backend\n")
+    done = run(str(log))
+    assert done.return_value == 1
+    assert f"{log}:2: Killed" in done.stdout and done.stdout.index("FAIL") < done.stdout.index("note")
+
+
+def test_json_has_stable_keys() -> None:
+    done = run("-", "--json", stdin=b"a\nNo space left on device\n")
+    document = json.loads(done.stdout)
+    assert document["lines"] == 2 and document["log"] == "-"
+    assert set(document["explanations"][0]) == {"rule", "failure", "cause", "evidence", "line", "cure", "link"}
+
+
+def test_what_is_found_while_following_is_said_at_once() -> None:
+    done = run("-", stdin=b"a\nNo space left on device\n")
+    assert "line 2: no_space" in done.stderr and "FAIL" in done.stdout and done.return_value == 1
+
+
+def test_nothing_found_is_no_failure() -> None:
+    done = run("-", stdin=b"all is well\n")
+    assert done.return_value == 0 and "1 lines" in done.stdout
+
+
+def test_a_notice_alone_is_no_failure() -> None:
+    assert run("-", stdin=b"NCCL INFO Using network Socket\n").return_value == 0
+
+
+def test_without_a_log_the_newest_build_log_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert isinstance(run().exception, UsageError)
+    logs = tmp_path / ".envgen" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "build-a.log").write_text("Killed\n")
+    assert run().return_value == 1
+
+
+@pytest.mark.parametrize("what", ["missing.log", "."])
+def test_a_log_that_can_not_be_read_is_said(what: str) -> None:
+    done = run(what)
+    assert isinstance(done.exception, UsageError) and "can't be read" in str(done.exception)
+
+
+def test_steering_characters_of_a_log_stay_out_of_the_terminal() -> None:
+    assert "\x1b" not in run("-", stdin=b"\x1b[31mNo space left on device\x1b[0m\n").stdout
+
+
+def test_the_page_has_every_rule_as_it_is_now() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert renew(page) == page, "run: python -m envgen.explain.document docs/explain.md"
+
+
+def test_thirty_rules_and_more_are_proven_by_public_threads() -> None:
+    assert sum(rule.quoted for rule in rules()) >= 30
+    for rule in rules():
+        if rule.quoted:
+            assert rule.link.startswith("https://github.com/"), rule.rule
+
+
+def test_reading_is_fast_enough_for_big_logs() -> None:
+    line = b"(EngineCore_DP0 pid=17) INFO 08-08 08:01:25 [loggers.py:123] Engine 000: 3.0 tokens/s\n"
+    began = time.process_time()
+    count = sum(len(block) for block in pieces(io.BytesIO(line * (20_000_000 // len(line)))))
+    assert count == 20_000_000 // len(line) and time.process_time() - began < 5
