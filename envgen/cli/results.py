@@ -10,6 +10,7 @@ import click
 from envgen.cli.common import json_option, print_json, progress
 
 if TYPE_CHECKING:
+    from envgen.results.model import Record
     from envgen.results.shelf import Shelf
 
 HELP = {"help_option_names": ["-h", "--help"]}
@@ -17,6 +18,8 @@ FOLDER = "results"
 
 folder_option = click.option("--folder", type=click.Path(path_type=Path), metavar="DIR",
                              help="Where the records are (default: results/ beside envgen.yaml, or here).")  # fmt: skip
+html_option = click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+                           help="Write one self-contained page with plots, too.")  # fmt: skip
 
 
 def default_folder() -> Path:
@@ -84,14 +87,15 @@ def list_(kind: str | None, last: int | None, folder: Path | None, as_json: bool
 @command.command("show", context_settings=HELP)
 @click.argument("run", default="latest")
 @folder_option
+@html_option
 @json_option
-def show(run: str, folder: Path | None, as_json: bool) -> int:
+def show(run: str, folder: Path | None, html: Path | None, as_json: bool) -> int:
     """Show all of RUN (default: the newest): outcome, figures, parameters, environment.
 
     \b
     Examples:
       envgen results show
-      envgen results show 1a2b
+      envgen results show 1a2b --html run.html
       envgen results show latest --json
     """
     from envgen.cli import results_print as out
@@ -99,6 +103,8 @@ def show(run: str, folder: Path | None, as_json: bool) -> int:
 
     shelf = _shelf(folder)
     records = read(shelf, [run])
+    if html:
+        _write_page(html, records, shelf)
     if as_json:
         print_json(out.record_document(records[0]))
     else:
@@ -109,8 +115,9 @@ def show(run: str, folder: Path | None, as_json: bool) -> int:
 @command.command("compare", context_settings=HELP)
 @click.argument("runs", nargs=-1, required=True, metavar="A B [C]...")
 @folder_option
+@html_option
 @json_option
-def compare(runs: tuple[str, ...], folder: Path | None, as_json: bool) -> int:
+def compare(runs: tuple[str, ...], folder: Path | None, html: Path | None, as_json: bool) -> int:
     """Compare runs with A, the first: figures with spread, significance, and what differed between them.
 
     A difference is called significant when Welch's t-test, adjusted (Holm) for the number of cells, says less than 5 %.
@@ -119,7 +126,7 @@ def compare(runs: tuple[str, ...], folder: Path | None, as_json: bool) -> int:
     \b
     Examples:
       envgen results compare latest~1 latest
-      envgen results compare 1a2b 3c4d 5e6f
+      envgen results compare 1a2b 3c4d 5e6f --html compare.html
     """
     from envgen.cli import results_print as out
     from envgen.errors import UsageError
@@ -135,6 +142,8 @@ def compare(runs: tuple[str, ...], folder: Path | None, as_json: bool) -> int:
     if len({record.path.resolve() for record in records}) < len(records):
         raise UsageError("the same run is named twice")
     comparison = compare_records(records)
+    if html:
+        _write_page(html, records, shelf)
     if as_json:
         print_json(out.comparison_document(comparison))
     else:
@@ -188,7 +197,7 @@ def import_(
     if as_json:
         print_json({"folder": str(target), "runs": done})
         return 0
-    from envgen.cli.results_print import safe
+    from envgen.results.text import safe
 
     for item in done:
         click.echo(f"{item['state']}: {safe(item['label'])}, {item['date'][:10]}, {item['samples']} figures")
@@ -220,3 +229,10 @@ def rm(runs: tuple[str, ...], dry_run: bool, folder: Path | None, as_json: bool)
     if as_json:
         print_json({"removed" if not dry_run else "would_remove": [str(path) for path in paths]})
     return 0
+
+
+def _write_page(target: Path, records: list[Record], shelf: Shelf) -> None:
+    from envgen.results.page import write_page
+
+    write_page(target, records, shelf)
+    progress(f"wrote {target}")

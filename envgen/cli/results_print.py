@@ -15,11 +15,7 @@ from envgen.results.matrix import Comparison, Row, compare, title, verdict
 from envgen.results.model import METRICS, Record, plain
 from envgen.results.shelf import Entry
 from envgen.results.stats import Difference
-
-
-def safe(value: Any) -> str:
-    """A text from a record for the terminal: what could steer it (escapes, line breaks) is spelled out."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
+from envgen.results.text import effect, figure, interval, probability, safe
 
 
 def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
@@ -83,16 +79,6 @@ def headline(summary: Mapping[str, Any], limit: int = 3) -> str:
             )
             found.append(safe(text))
     return ", ".join(found[:limit])
-
-
-def figure(series: Series | None) -> str:
-    """``31.58 ± 0.06 (10)``: mean, standard deviation, and how many; a bare mean where no more is known."""
-    if series is None:
-        return "-"
-    text = f"{series.mean:,.2f}"
-    if not math.isnan(series.sd):
-        text += f" ± {series.sd:,.2f}"
-    return f"{text} ({series.n})" if series.n else text
 
 
 def _finite(value: float) -> float | None:
@@ -261,12 +247,12 @@ def _print_against(comparison: Comparison, index: int, name: str) -> None:
             (
                 f"  {row.metric.label} {row.name}",
                 f"{difference.percent:+.1f} %",
-                _interval(difference),
+                interval(difference),
                 counts,
-                _p(difference.p),
-                _p(difference.adjusted),
-                _p(difference.exact),
-                "" if math.isnan(difference.effect) else f"{difference.effect:+.2f}",
+                probability(difference.p),
+                probability(difference.adjusted),
+                probability(difference.exact),
+                effect(difference.effect),
                 verdict(row.metric, difference, first, name),
             )
         )
@@ -276,11 +262,3 @@ def _print_against(comparison: Comparison, index: int, name: str) -> None:
         return
     head = ("", "difference", "95 % interval", "n", "p", "p adjusted", "p exact", "effect g", "")
     columns([head, *table], right=range(1, 8))
-
-
-def _interval(difference: Difference) -> str:
-    return "" if math.isnan(difference.low) else f"{difference.low:+.1f} … {difference.high:+.1f}"
-
-
-def _p(value: float) -> str:
-    return "" if math.isnan(value) else "<0.0001" if value < 0.0001 else f"{value:.4f}"

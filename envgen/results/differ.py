@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,9 @@ SECTIONS: Mapping[str, str] = {
 }
 
 
+_DIGEST = re.compile(r"\b((?:sha256:)?[0-9a-f]{12})[0-9a-f]{52}\b")
+
+
 @dataclass(frozen=True)
 class Differing:
     """One thing that is not the same in all runs. ``values`` has a text for each run, None where it isn't there."""
@@ -49,10 +53,15 @@ class Differing:
         for name, value in zip(names, self.values, strict=True):
             groups.setdefault(value, []).append(name)
         absent = "not set" if self.section in ("env", "flags") else "not recorded"
-        parts = [
-            f"{absent if value is None else value or '(empty)'} in {', '.join(who)}" for value, who in groups.items()
-        ]
+        short = _shortened([value for value in groups if value is not None])
+        parts = [f"{absent if value is None else short[value]} in {', '.join(who)}" for value, who in groups.items()]
         return f"{head}: {'; '.join(parts)}"
+
+
+def _shortened(values: Sequence[str]) -> dict[str, str]:
+    """Digests by their first twelve digits, unless that makes two values alike; the JSON has all of them."""
+    short = {value: _DIGEST.sub(r"\1…", value) or "(empty)" for value in values}
+    return short if len(set(short.values())) == len(short) else {value: value or "(empty)" for value in values}
 
 
 def differences(records: Sequence[Record]) -> list[Differing]:
