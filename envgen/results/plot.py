@@ -83,8 +83,9 @@ def short(value: float) -> str:
 
 def steps(low: float, high: float, wanted: int = 5) -> list[float]:
     """Round numbers (1, 2 or 5 times a power of ten apart) from at most ``low`` to at least ``high``."""
-    span = (high - low) or abs(high) or 1.0
-    raw = span / wanted
+    # Values that are all but equal get a range that labels can tell apart.
+    span = max(high - low, 1e-6 * max(abs(low), abs(high))) or 1.0
+    raw = max(span / wanted, 1e-9)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next((m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999), 10 * power)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from envgen.__main__ import main
@@ -156,7 +156,11 @@ def test_the_history_stands_beside_a_run(tmp_path: Path) -> None:
         assert said in text, said
 
 
+@settings(max_examples=500)
 @given(st.floats(-1e9, 1e9), st.floats(-1e9, 1e9))
+@example(0.0, 5e-324)
+@example(60.0, 60.0)
+@example(0.0, 0.0)
 def test_steps_enclose_and_are_few(a: float, b: float) -> None:
     low, high = sorted((a, b))
     found = plot.steps(low, high)
