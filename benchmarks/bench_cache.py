@@ -33,7 +33,7 @@ profiles:
     mode: development
     dockerfile: Dockerfile.demo
     caches:
-      flashinfer: {{path: {ROOT}}}
+      flashinfer: {{path: {ROOT}, namespace: false}}
     services:
       dev:
         command: [sleep, infinity]

@@ -9,6 +9,7 @@ import click
 from envgen.cli import LazyGroup
 
 _READ = "envgen.cli.cache_read"
+_SPACE = "envgen.cli.cache_space"
 
 
 class CacheGroup(LazyGroup):
@@ -20,6 +21,9 @@ class CacheGroup(LazyGroup):
         "clear": ("envgen.cli.cache_clear", "clear", "Remove compiled modules, by name or by cause."),
         "warm": ("envgen.cli.cache_warm", "warm", "Compile modules inside a running service."),
         "baseline": (_READ, "baseline", "Record the bytes that modules were compiled from."),
+        "gc": (_SPACE, "gc", "Remove namespaces that were not used for long."),
+        "save": (_SPACE, "save", "Write all modules into an archive that keeps their times."),
+        "load": (_SPACE, "load", "Take modules from a saved archive."),
         "audit": ("envgen.cli.cache_audit", "audit", "Show which GPU code each library really holds."),
     }
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from envgen.cli import cache_kinds
+from envgen.cli.cache_kinds import clear_option, only_kinds
 from envgen.cli.cache_session import HELP, arch_option, open_cache, version_option
 from envgen.cli.common import Session, json_option, project_options
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     default=None,
     help="What is compiled from files of the mounted checkout that differ from REV (HEAD when left out).",
 )
+@clear_option
 @click.option("--all", "everything", is_flag=True, help="Every module (that --version and --arch leave).")
 @click.option("-n", "--dry-run", is_flag=True, help="Show the plan; change nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Don't ask before --all.")
@@ -47,6 +50,7 @@ def clear(
     foreign: bool,
     older_than: str | None,
     changed: str | None,
+    kinds: tuple[str, ...],
     everything: bool,
     dry_run: bool,
     yes: bool,
@@ -64,10 +68,14 @@ def clear(
       envgen cache clear --stale
       envgen cache clear --changed=main
       envgen cache clear --all --yes
+      envgen cache clear --kind triton --dry-run
     """
     from envgen.jitcache.query import make_query
 
     by_cause = stale or guessed or foreign or older_than is not None or changed is not None
+    if kinds:
+        only_kinds(patterns, version, arch, by_cause or everything)
+        return cache_kinds.clear(open_cache(session), kinds, dry_run, as_json)
     _check(patterns, everything, by_cause)
     query = make_query(patterns, version, arch)
     causes: dict[str, Any] | None = None

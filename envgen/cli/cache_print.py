@@ -45,21 +45,19 @@ def print_inventory(inventory: Inventory) -> None:
     else:
         rows: list[tuple[str, ...]] = [("VERSION", "ARCH", "MODULE", "SIZE", "OBJECTS", "AGE", "STATE")]
         rows += [_row(module) for module in inventory.modules]
-        _print_table(rows, right=(3, 4, 5))
+        print_table(rows, right=(3, 4, 5))
         total = sum(module.bytes for module in inventory.modules)
         count = len(inventory.modules)
-        click.echo(f"{count} module{'s' * (count != 1)}, {_size(total)}")
+        click.echo(f"{count} module{'s' * (count != 1)}, {size(total)}")
         if any(module.guess for module in inventory.modules):
             click.echo("? = a guess by times of change; `envgen cache baseline` makes later answers certain")
     for batch in inventory.building:
         where = "/".join(part for part in (batch.version, batch.arch) if part)
         click.echo(f"a batch build runs in {where}, {describe_holders(batch.holders)}")
     for other in inventory.others:
-        click.echo(f"beside them: {other.name}, {_size(other.bytes)} in {other.files} files")
+        click.echo(f"beside them: {other.name}, {size(other.bytes)} in {other.files} files")
     if inventory.leftovers.count:
-        click.echo(
-            f"left behind by an interrupted clear: {_size(inventory.leftovers.bytes)}; the next clear deletes it"
-        )
+        click.echo(f"left behind by an interrupted clear: {size(inventory.leftovers.bytes)}; the next clear deletes it")
 
 
 def _row(module: Module) -> tuple[str, ...]:
@@ -78,8 +76,8 @@ def _row(module: Module) -> tuple[str, ...]:
         words = [word for word in dict.fromkeys(CAUSES.get(cause, "") for cause in module.causes) if word]
         state += f": {', '.join(words)}" if words and module.state in ("stale", "fresh") else ""
     state = state if module.locked is not None else f"{state} lock unreadable".strip()
-    return (_visible(module.version), _visible(module.arch) or "-", _visible(module.name), _size(module.bytes),
-            str(module.objects), _age(module.modified), state)  # fmt: skip
+    return (_visible(module.version), _visible(module.arch) or "-", _visible(module.name), size(module.bytes),
+            str(module.objects), age(module.modified), state)  # fmt: skip
 
 
 def print_cleared(cleared: Cleared) -> None:
@@ -89,25 +87,25 @@ def print_cleared(cleared: Cleared) -> None:
         where = "/".join(part for part in (target.version, target.arch) if part)
         if target.gone or cleared.dry_run:
             why = f": {_visible(target.why)}" if target.why else ""
-            size = f"{_size(target.bytes)} in {target.files} files"
-            click.echo(f"{verb} {_visible(target.name)} ({where}), {size}{why}")
+            taken = f"{size(target.bytes)} in {target.files} files"
+            click.echo(f"{verb} {_visible(target.name)} ({where}), {taken}{why}")
         if target.damaged:
             progress(f"{_visible(target.name)} ({where}): its build.ninja is damaged; generated sources may remain")
         for path in target.outside:
             progress(f"left alone, outside of {where}/generated: {_visible(path)}")
     for item in cleared.generated:
         if item.gone or cleared.dry_run:
-            click.echo(f"{verb} {_visible(item.path)}, {_size(item.bytes)} in {item.files} files")
+            click.echo(f"{verb} {_visible(item.path)}, {size(item.bytes)} in {item.files} files")
     for kept in cleared.kept:
         click.echo(f"kept {_visible(kept.path)}: also compiled by {_names(kept.kept_for)}")
     for gone in cleared.vanished:
         progress(f"{_visible(gone.name)} was gone already")
     if cleared.leftovers.count:
-        click.echo(f"{verb} what an interrupted clear had left behind, {_size(cleared.leftovers.bytes)}")
+        click.echo(f"{verb} what an interrupted clear had left behind, {size(cleared.leftovers.bytes)}")
     if not cleared.modules and not cleared.vanished:
         click.echo("nothing to clear")
     freed = cleared.freed + (cleared.leftovers.bytes if cleared.dry_run else 0)
-    click.echo(f"{'would free' if cleared.dry_run else 'freed'} {_size(freed)}")
+    click.echo(f"{'would free' if cleared.dry_run else 'freed'} {size(freed)}")
     if cleared.guesses:
         progress(f"left alone, stale only by a guess: {_names(cleared.guesses)}; add --guessed to clear them too")
     for error in cleared.errors:
@@ -130,20 +128,20 @@ def _state(state: str, *, guess: bool) -> str:
     return f"{state}?" if guess else "-" if state == "unknown" else state
 
 
-def _print_table(rows: Sequence[tuple[str, ...]], right: Iterable[int]) -> None:
+def print_table(rows: Sequence[tuple[str, ...]], right: Iterable[int]) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         cells = [row[i].rjust(width) if i in right else row[i].ljust(width) for i, width in enumerate(widths)]
         click.echo("  ".join(cells).rstrip())
 
 
-def _size(count: int) -> str:
+def size(count: int) -> str:
     from envgen.profile.values import ByteSize
 
     return str(ByteSize(count))
 
 
-def _age(modified: float) -> str:
+def age(modified: float) -> str:
     """How long ago, in one unit: 5m, 3h, 12d."""
     if not modified:
         return "-"

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
+from envgen.cli import cache_kinds
+from envgen.cli.cache_kinds import list_option, only_kinds
 from envgen.cli.cache_session import HELP, arch_option, open_cache, version_option
 from envgen.cli.common import Session, json_option, project_options
+
+if TYPE_CHECKING:
+    from envgen.jitcache.service import JitCache
 
 
 @click.command("list", context_settings=HELP)
 @click.argument("patterns", nargs=-1, metavar="[NAME|GLOB]...")
 @version_option
 @arch_option
+@list_option
 @json_option
 @project_options
-def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None, as_json: bool) -> int:
+def list_(
+    session: Session,
+    patterns: tuple[str, ...],
+    version: str | None,
+    arch: str | None,
+    kinds: tuple[str, ...],
+    as_json: bool,
+) -> int:
     """Show every compiled module: size, objects, age, and whether it is being built.
 
     \b
@@ -22,11 +37,18 @@ def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch
       envgen cache list
       envgen cache list 'fused_moe_*' --arch 12.1a
       envgen cache list --version 0.5.3 --json
+      envgen cache list --kind all
     """
+    if kinds:
+        only_kinds(patterns, version, arch)
+        return cache_kinds.show(open_cache(session), kinds, as_json)
     from envgen.jitcache.query import make_query
 
     query = make_query(patterns, version, arch)
-    inventory = open_cache(session).inventory(query)
+    cache = open_cache(session)
+    inventory = cache.inventory(query)
+    if not inventory.modules:
+        _tell_of_older(cache)
     from envgen.cli.cache_print import print_as_json, print_inventory
 
     if as_json:
@@ -93,3 +115,16 @@ def baseline(
     else:
         print_recorded(recorded)
     return 0 if all(module.recorded for module in recorded.modules) else 1
+
+
+def _tell_of_older(cache: JitCache) -> None:
+    """An empty namespace, and a cache of the time before there were any: say how to take it over."""
+    from envgen.cli.common import progress
+    from envgen.jitcache.space import older
+
+    found = older(cache)
+    if found:
+        progress(
+            f"an older cache without a namespace is there: `envgen cache save old.tar --from {found}`, then "
+            "`envgen cache load old.tar --force`, takes it over"
+        )

@@ -39,20 +39,21 @@ def service_env(profile: Profile, service: str) -> dict[str, str]:
 def mounts(profile: Profile, root: Path, engine: Engine) -> list[Mount]:
     """What Compose would mount, as far as it exists: a throw-away container must not create folders and volumes."""
     from envgen.engine.base import Mount
+    from envgen.render.namespace import mounts_of
 
     machine = promised.compose_environment(profile, root, 1)
+    image = engine.image(profile.image_name)
     found = []
     for name, source in profile.mounted_sources.items():
         folder = machine.get(promised.checkout_variable(name), "")
         if Path(folder).is_dir():
             found.append(Mount(folder, str(source.mount)))
     volumes = [(promised.overlay_volume(profile), promised.OVERLAY)] if profile.mounted_sources else []
-    for name, cache in profile.caches.items():
-        folder = machine.get(promised.cache_variable(name), "")
-        if not cache.host:
-            volumes.append((promised.cache_volume(profile, name), str(cache.path)))
-        elif Path(folder).is_dir():
-            found.append(Mount(folder, str(cache.path)))
+    for place, target, kind in mounts_of(profile, root, image.labels if image else None):
+        if kind == "volume":
+            volumes.append((place, target))
+        else:
+            found.append(Mount(place, target))
     return [*found, *(Mount(name, target, "volume") for name, target in volumes if engine.volume(name) is not None)]
 
 

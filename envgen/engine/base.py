@@ -164,3 +164,12 @@ class Engine(Protocol):
 
     def volume(self, name: str) -> str | None:
         """Where a named volume lies on the engine's machine; None if there is no such volume."""
+
+    def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
+        """Make an empty volume; nothing happens where there is one of that name."""
+
+    def volumes(self, text: str) -> tuple[str, ...]:
+        """The names of all volumes that have ``text`` in their name, sorted."""
+
+    def remove_volume(self, name: str) -> None:
+        """Delete a volume and what is in it. EngineError while any container, running or not, has it mounted."""

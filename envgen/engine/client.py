@@ -85,6 +85,21 @@ class DockerEngine:
         answer = self._api.request("GET", f"/volumes/{quote(name)}")
         return None if answer.status == 404 else str(answer.check(f"volume {name}")["Mountpoint"])
 
+    def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
+        self._api.request("POST", "/volumes/create", body={"Name": name, "Labels": dict(labels)}).check(
+            f"volume {name}"
+        )
+
+    def volumes(self, text: str) -> tuple[str, ...]:
+        filters = json.dumps({"name": [text]})
+        found = self._api.request("GET", "/volumes", {"filters": filters}).check("volumes")
+        return tuple(sorted(str(volume["Name"]) for volume in found["Volumes"] or ()))
+
+    def remove_volume(self, name: str) -> None:
+        answer = self._api.request("DELETE", f"/volumes/{quote(name)}")
+        if answer.status != 404:
+            answer.check(f"volume {name}")
+
     def exec(
         self,
         container_id: str,

@@ -24,6 +24,23 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "baseline": (*_COMMON, *_JUDGE, "listing", "main", "why"),
     "clear by cause": (*_COMMON, *_JUDGE, "listing", "plan", "causes", "clear", "main"),
     "audit": (*_COMMON, "package", "fatbin", "audit", "main"),
+    "save": (*_COMMON, "hold", "archive", "main", "save"),
+    "load": (
+        *_COMMON,
+        "hold",
+        "archive",
+        "bytesof",
+        "deps",
+        "ninja",
+        "recipe",
+        "baseline",
+        "plan",
+        "placing",
+        "main",
+        "load",
+    ),
+    "spaces": ("fault", "names", "tree", "spaces", "main"),
+    "kinds": ("fault", "names", "tree", "procs", "kinds", "main"),
     "look": ("fault", "procs", "look", "main"),
 }
 # One read of the whole of stdin; `python3 -` would read it line by line through its tokenizer.

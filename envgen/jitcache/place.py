@@ -84,13 +84,16 @@ def _cache_mount(
         mount = mount_of(container.mounts, root)
         if mount is not None:
             return Mount(mount.source, mount.target, mount.kind)
+    from envgen.render.namespace import folder_of, namespace_here, volume_of
+
+    image = engine.image(profile.image_name)
+    key = namespace_here(profile, project_root, image.labels if image else None)
     cache = profile.caches[CACHE]
     if cache.host is not None:
-        folder = Path(os.path.normpath(project_root / Path(cache.host.path).expanduser()))
+        path = Path(cache.host.path + folder_of(CACHE, key)).expanduser()
+        folder = Path(os.path.normpath(project_root / path))
         return Mount(str(folder), cache.path.path, "bind") if folder.exists() else None
-    from envgen.render.environment import cache_volume
-
-    name = cache_volume(profile, CACHE)
+    name = volume_of(profile, CACHE, key)
     return Mount(name, cache.path.path, "volume") if engine.volume(name) is not None else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,7 +25,7 @@ LockId = tuple[int, int]  # device and inode of a lock file: the same in every c
 
 
 @contextmanager
-def _expected() -> Iterator[None]:
+def expected() -> Iterator[None]:
     """Around everything that reads the agent's answer: another shape is an error of the engine's side, no defect."""
     from envgen.jitcache.model import ShapeError
 
@@ -47,7 +47,7 @@ class JitCache:
     def inventory(self, query: Query) -> Inventory:
         """Every module that the query chooses. NotFoundError for a name or glob that matches nothing."""
         place = find_place(self.engine, self.profile, self.root)
-        data = self._ask(place, self._judged(query.request("list", place.root), place), query) if place else None
+        data = self.ask(place, self._judged(query.request("list", place.root), place), query) if place else None
         from dataclasses import replace
 
         from envgen.jitcache.model import Inventory, Leftovers, bind
@@ -56,7 +56,7 @@ class JitCache:
             if query.patterns:
                 raise not_found({"missing": query.patterns}, query)
             return Inventory(root_in({}, self.profile), False, (), (), (), Leftovers(0, 0), ())
-        with _expected():
+        with expected():
             found = bind(Inventory, data)
             if found.building or any(module.locked for module in found.modules):
                 found = self._name_holders(place, found)
@@ -69,7 +69,7 @@ class JitCache:
         place, data = self._must(query, "why")
         from envgen.jitcache.model import Evidence, bind
 
-        with _expected():
+        with expected():
             return replace(bind(Evidence, data), place=place.shown)
 
     def baseline(self, query: Query, *, force: bool = False, since: int = 0) -> Recorded:
@@ -79,8 +79,21 @@ class JitCache:
         place, data = self._must(query, "baseline", force=force, since=since)
         from envgen.jitcache.model import Recorded, bind
 
-        with _expected():
+        with expected():
             return replace(bind(Recorded, data), place=place.shown)
+
+    def record_missing(self, say: Callable[[str], None]) -> None:
+        """Record baselines where a service runs (elsewhere the sources can't be seen) and modules have none."""
+        from envgen.jitcache.query import Query
+
+        place = find_place(self.engine, self.profile, self.root)
+        if place is None or place.container is None:
+            return
+        names = tuple(sorted({m.name for m in self.inventory(Query()).modules if m.guess and m.state == "fresh"}))
+        if names:
+            recorded = [record.name for record in self.baseline(Query(names)).modules if record.recorded]
+            if recorded:
+                say(f"recorded baselines of {', '.join(sorted(set(recorded)))}")
 
     def audit(self) -> Audit:
         """The GPU code in every library of the cache and of the packages beside it."""
@@ -93,7 +106,7 @@ class JitCache:
         from envgen.jitcache.audit import Audit
         from envgen.jitcache.model import bind
 
-        with _expected():
+        with expected():
             return replace(bind(Audit, data), place=place.shown)
 
     def running(self) -> Container:
@@ -110,7 +123,7 @@ class JitCache:
         place = find_place(self.engine, self.profile, self.root)
         if place is None:
             raise not_found({"missing": query.patterns}, query)
-        return place, self._ask(place, {**self._judged(query.request(operation, place.root), place), **more}, query)
+        return place, self.ask(place, {**self._judged(query.request(operation, place.root), place), **more}, query)
 
     def _judged(self, request: dict[str, Any], place: Place) -> dict[str, Any]:
         """What the agent needs to tell stale and foreign. A service's own environment counts, where one runs."""
@@ -140,18 +153,18 @@ class JitCache:
         request = {**query.request("clear", place.root), "all": everything, "dry_run": dry_run}
         if causes is not None:
             request = {**self._judged(request, place), "causes": dict(causes)}
-        data = self._ask(place, request, query)
+        data = self.ask(place, request, query)
         from dataclasses import replace
 
         from envgen.jitcache.model import Cleared, bind
 
-        with _expected():
+        with expected():
             cleared = bind(Cleared, data)
             users, unseen = self._users(place, cleared)
         restart = tuple(sorted({user.where for user in users if user.where}))
         return replace(cleared, place=place.shown, users=users, unseen=unseen, restart=restart)
 
-    def _ask(self, place: Place, request: Mapping[str, Any], query: Query) -> Any:
+    def ask(self, place: Place, request: Mapping[str, Any], query: Query) -> Any:
         """The result of one operation of the agent, not yet bound; its refusals as errors."""
 
         def meanwhile() -> None:
@@ -164,7 +177,7 @@ class JitCache:
         document = send(self.engine, self.profile.base.python, place, request, meanwhile)
         if document.get("ok") is True:
             return document.get("result")
-        with _expected():
+        with expected():
             message, data = str(document["message"]), document["data"]
             if document["kind"] == "not_found":
                 raise not_found(data, query)

@@ -141,6 +141,7 @@ class Tiktoken:
 class Cache:
     path: ContainerPath = key("Where the container sees it.")
     host: HostPath | None = key("A folder on this machine; unset: a named volume.", None)
+    namespace: bool = key("Of the cache `flashinfer`: a place of its own for each source, CUDA, torch and arch.", True)
 
 
 @dataclass(frozen=True)

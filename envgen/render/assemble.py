@@ -6,45 +6,34 @@ import contextlib
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from envgen.errors import EnvgenError, Problem, ProjectError
+from envgen.errors import Problem, ProjectError
 from envgen.profile.model import Profile
 from envgen.render.compose import compose_files
 from envgen.render.dockerfile import LABELS_HERE, dockerfile, with_labels
+from envgen.render.namespace import namespace, series_of
 from envgen.render.outputs import IGNORE_FILE, dockerignore
 from envgen.render.parts import Plan
 from envgen.render.plan import plan
 
-if TYPE_CHECKING:
-    from envgen.patches.series import Series
-
 
 def assemble(profile: Profile, lock: Any, root: Path | None) -> dict[str, Any]:
     """``files`` (path -> text), ``digest`` and ``context_files`` of a profile, as JSON can carry them."""
+    series = series_of(profile, root)
     try:
-        made = plan(profile, lock, _series(profile, root))
+        made = plan(profile, lock, series)
         text = dockerfile(made)
         digest = _digest(text, made, root)
-        files = {profile.dockerfile: with_labels(text, made, digest), **compose_files(profile)}
+        files = {
+            profile.dockerfile: with_labels(text, made, digest),
+            **compose_files(profile, namespace(profile, lock, series)),
+        }
     except ValueError as error:  # a value that one of the languages cannot carry
         raise ProjectError([Problem(f"profile {profile.name}: {error}")]) from error
     files[IGNORE_FILE] = dockerignore(made.context_files)
     _refuse_machine_paths(profile, files)
     return {"files": files, "digest": digest, "context_files": list(made.context_files)}
-
-
-def _series(profile: Profile, root: Path | None) -> dict[str, Series]:
-    named = {name: s for name, s in profile.sources.items() if s.patches and s.origin.kind != "checkout"}
-    if not named:
-        return {}
-    if root is None:
-        raise EnvgenError(f"profile {profile.name} has patches; rendering it needs the project's folder")
-    from envgen.patches.series import load_series, version_of
-
-    found = {name: load_series(root, source.patches or "") for name, source in named.items()}
-    # Patches for other versions are left out, and `envgen patch list` says so.
-    return {name: series.for_version(version_of(named[name].origin)) for name, series in found.items()}
 
 
 def _digest(text: str, made: Plan, root: Path | None) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from envgen.profile.model import GpuMode, Health, Profile, Service
 from envgen.render import environment as names
+from envgen.render.namespace import folder_of, volume_of
 from envgen.render.quote import Quoted, compose_text, compose_variable, yaml_key
 from envgen.render.templating import render
 
@@ -53,9 +54,12 @@ class HealthView:
     health: Health
 
 
-def compose_files(profile: Profile) -> dict[str, str]:
-    """Path relative to the project -> text: the file, and the GPU overlays where the profile leaves that open."""
-    context = _context(profile)
+def compose_files(profile: Profile, key: str = "") -> dict[str, str]:
+    """Path relative to the project -> text: the file, and the GPU overlays where the profile leaves that open.
+
+    ``key``: the namespace of FlashInfer's cache.
+    """
+    context = _context(profile, key)
     files = {profile.compose_file: render("compose.yaml.j2", context)}
     if profile.gpu is GpuMode.AUTO:
         for mode in (GpuMode.ALL, GpuMode.CDI):
@@ -68,7 +72,7 @@ def overlay_file(profile: Profile, mode: GpuMode) -> str:
     return f"compose/{profile.name}.gpu-{mode.value}.yaml"
 
 
-def _context(profile: Profile) -> dict[str, object]:
+def _context(profile: Profile, key: str) -> dict[str, object]:
     groups = {name: _lines(profile.env[name]) for name in groups_in_use(profile)}
     derived = [
         Line(Quoted("MAX_JOBS"), _jobs(profile)),
@@ -86,8 +90,8 @@ def _context(profile: Profile) -> dict[str, object]:
         "shm": [str(profile.shm_size.bytes)] if profile.shm_size and profile.ipc != "host" else [],
         "platform": [profile.base.platform.value] if profile.base.platform else [],
         "wheelhouse": _wheelhouse(profile),
-        "volumes": _volumes(profile),
-        "named_volumes": _named_volumes(profile),
+        "volumes": _volumes(profile, key),
+        "named_volumes": _named_volumes(profile, key),
         "services": [_service(profile, name, number) for number, name in enumerate(profile.services)],
         "gpus": [profile.gpu.value] if profile.gpu in (GpuMode.ALL, GpuMode.CDI) else [],
         "overlays": [overlay_file(profile, GpuMode.ALL)] if profile.gpu is GpuMode.AUTO else [],
@@ -123,7 +127,7 @@ def _wheelhouse(profile: Profile) -> list[Quoted]:
     return [compose_variable(names.WHEELHOUSE_VARIABLE, names.compose_path(path), reason="your folder of wheels")]
 
 
-def _volumes(profile: Profile) -> list[Volume]:
+def _volumes(profile: Profile, key: str) -> list[Volume]:
     bind, volume = Quoted("bind"), Quoted("volume")
     found = []
     for name, source in profile.mounted_sources.items():
@@ -139,17 +143,18 @@ def _volumes(profile: Profile) -> list[Volume]:
             found.append(Volume(volume, Quoted(f"cache-{name}"), target))
         else:
             default = names.compose_path(cache.host)
-            text = compose_variable(names.cache_variable(name), default, reason=f"a folder for the cache {name}")
+            reason, below = f"a folder for the cache {name}", folder_of(name, key)
+            text = compose_variable(names.cache_variable(name), default, reason=reason, after=below)
             found.append(Volume(bind, text, target, create_host_path=("true",)))
     found.append(Volume(bind, _ca(profile), compose_text(names.CA_FILE), read_only=True, create_host_path=("false",)))
     return found
 
 
-def _named_volumes(profile: Profile) -> list[Line]:
+def _named_volumes(profile: Profile, key: str) -> list[Line]:
     lines = [Line(Quoted("overlay"), compose_text(names.overlay_volume(profile)))] if profile.mounted_sources else []
     for name, cache in profile.caches.items():
         if cache.host is None:
-            lines.append(Line(Quoted(f"cache-{name}"), compose_text(names.cache_volume(profile, name))))
+            lines.append(Line(Quoted(f"cache-{name}"), compose_text(volume_of(profile, name, key))))
     return lines
 
 

@@ -141,14 +141,14 @@ def compose_text(text: str) -> Quoted:
     return yaml_text(_text(text, "a Compose file").replace("$", "$$"))
 
 
-def compose_variable(name: str, default: str | None, *, reason: str = "") -> Quoted:
-    """``${NAME:-default}``, or ``${NAME:?reason}`` where there is no default.
+def compose_variable(name: str, default: str | None, *, reason: str = "", after: str = "") -> Quoted:
+    """``${NAME:-default}``, or ``${NAME:?reason}`` where there is no default; ``after`` follows it as it is.
 
     A default goes into Compose's own little language, which has no escapes: its special characters are refused.
     """
     if default is None:
-        return yaml_text(f"${{{identifier(name)}:?{_default(reason)}}}")
-    return yaml_text(f"${{{identifier(name)}:-{_default(default)}}}")
+        return yaml_text(f"${{{identifier(name)}:?{_default(reason)}}}{_default(after)}")
+    return yaml_text(f"${{{identifier(name)}:-{_default(default)}}}{_default(after)}")
 
 
 def _default(text: str) -> str:

@@ -37,7 +37,7 @@ profiles:
     base: {{image: "{base}"}}
     cuda: {{arch_list: "12.1a"}}
     gpu: none
-    caches: {{flashinfer: {{{cache}}}}}
+    caches: {{flashinfer: {{namespace: false, {cache}}}}}
     services:
       dev: {{command: [sleep, infinity]}}
       serve: {{command: [sleep, infinity]}}

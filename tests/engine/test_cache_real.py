@@ -49,7 +49,7 @@ profiles:
     cuda: {{arch_list: "12.1a"}}
     gpu: none
     build: {{max_jobs: 2}}
-    caches: {{flashinfer: {{path: {cache}}}}}
+    caches: {{flashinfer: {{path: {cache}, namespace: false}}}}
     sources:
       flashinfer:
         origin: {{checkout: checkout}}

@@ -27,7 +27,7 @@ def read(cache: Cache, shelf: Shelf, name: str) -> dict[str, object] | None:
     if fd is None:
         return None
     try:
-        data = read_file(_file(name), fd)
+        data = read_file(file_name(name), fd)
     except OSError:
         return None
     finally:
@@ -81,14 +81,14 @@ def write(cache: Cache, shelf: Shelf, name: str, text: str) -> None:
         with os.fdopen(out, "w", encoding="ascii") as file:
             file.write(text)
             own_as(file.fileno(), fd)
-        os.rename(temporary, _file(name), src_dir_fd=fd, dst_dir_fd=fd)
+        os.rename(temporary, file_name(name), src_dir_fd=fd, dst_dir_fd=fd)
     except OSError as error:
         raise Fault("refused", "/".join(OURS) + " can't be written: " + reason(error)) from None
     finally:
         os.close(fd)
 
 
-def _file(name: str) -> str:
+def file_name(name: str) -> str:
     """A file name of at most 255 bytes, whatever the module's."""
     if len(os.fsencode(name)) <= 200:
         return name + ".json"

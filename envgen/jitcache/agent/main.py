@@ -21,6 +21,14 @@ def answer(request: dict[str, object]) -> dict[str, object]:
             from envgen.jitcache.agent.why import run
         elif operation == "audit":
             from envgen.jitcache.agent.audit import run
+        elif operation == "save":
+            from envgen.jitcache.agent.save import run
+        elif operation == "load":
+            from envgen.jitcache.agent.load import run
+        elif operation == "spaces":
+            from envgen.jitcache.agent.spaces import run
+        elif operation == "kinds":
+            from envgen.jitcache.agent.kinds import run
         elif operation == "baseline":
             from envgen.jitcache.agent.why import record as run
         else:

@@ -4,108 +4,21 @@ from __future__ import annotations
 
 import fcntl
 import json
-import marshal
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jitcache_engine import PROJECT, ROOT, VOLUME, LocalEngine, cache, container
 from jitcache_layouts import Shelf, put, release
 
 from envgen.__main__ import main
-from envgen.engine.base import Container, EngineInfo, ExecResult, Image, Mount
+from envgen.engine.base import ExecResult, Mount
 from envgen.errors import EngineError, NotFoundError, RefusedError
-from envgen.jitcache.agent.main import answer
 from envgen.jitcache.model import Cleared, ShapeError, bind
 from envgen.jitcache.place import BASE
 from envgen.jitcache.query import arch_folders, make_query
-from envgen.jitcache.service import JitCache
 from envgen.jitcache.talk import visible
-from envgen.profile.load import load_project, select
-
-ROOT = "/root/.cache/flashinfer"
-PROJECT = """\
-version: 1
-name: demo
-default_profile: dev
-profiles:
-  dev:
-    mode: development
-    base: {{image: base:1}}
-    cuda: {{arch_list: "12.1a"}}
-    gpu: none
-    caches: {{{caches}}}
-    services:
-      dev: {{command: [sleep, infinity]}}
-"""
-
-
-def container(name: str, *, service: str = "", state: str = "running", project: str = "demo-dev",
-              mounts: Sequence[Mount] = (), env: Mapping[str, str] | None = None) -> Container:  # fmt: skip
-    labels = {"com.docker.compose.project": project} if service else {}
-    return Container(name, name, service, state, "", 0, "", labels, env or {}, tuple(mounts), (), "")
-
-
-class LocalEngine:
-    """Runs the agent in this process, with the container's root put for a folder of ours."""
-
-    def __init__(
-        self, folder: Path, containers: Sequence[Container] = (), images: Sequence[str] = ("demo:dev",)
-    ) -> None:
-        self.folder = folder
-        self._containers = containers
-        self._images = images
-        self.volumes = {"demo-dev-cache-flashinfer"}
-        self.asked: list[tuple[str, str]] = []
-        self.requests: list[dict[str, Any]] = []
-        self.answers: dict[str, Any] = {}
-
-    def info(self) -> EngineInfo:
-        return EngineInfo("28", "1.51", "x86_64", (), (), "", 0, 0, "unix:///run/docker.sock")
-
-    def image(self, name: str) -> Image | None:
-        return Image(name, {}, "", 0, "", (), {}) if name in self._images else None
-
-    def containers(
-        self, project: str | None = None, service: str | None = None, all: bool = False
-    ) -> tuple[Container, ...]:
-        found = [c for c in self._containers if all or c.state == "running"]
-        return tuple(c for c in found if project is None or c.labels.get("com.docker.compose.project") == project)
-
-    def volume(self, name: str) -> str | None:
-        return "/var/lib/docker/volumes" if name in self.volumes else None
-
-    def exec(
-        self, container_id: str, argv: Sequence[str], *, stdin: bytes = b"", user: str = "", **_: Any
-    ) -> ExecResult:
-        self.asked.append((container_id, user))
-        return self._run(container_id, stdin)
-
-    def run_once(self, image: str, argv: Sequence[str], *, stdin: bytes = b"", mounts: Sequence[Mount] = (),
-                 user: str = "", **_: Any) -> ExecResult:  # fmt: skip
-        self.asked.append((image, user))
-        self.mounts = tuple(mounts)
-        return self._run(image, stdin)
-
-    def _run(self, where: str, stdin: bytes) -> ExecResult:
-        if where in self.answers:
-            data = self.answers[where]
-            return data if isinstance(data, ExecResult) else ExecResult(0, json.dumps(data).encode(), b"")
-        request = marshal.loads(stdin)[3]
-        self.requests.append(dict(request))
-        if request.get("root"):
-            request["root"] = request["root"].replace(ROOT, str(self.folder))
-        return ExecResult(0, json.dumps(answer(request)).encode(), b"")
-
-
-VOLUME = Mount("demo-dev-cache-flashinfer", ROOT, "volume")
-
-
-def cache(tmp_path: Path, engine: LocalEngine, caches: str = f"flashinfer: {{path: {ROOT}}}") -> JitCache:
-    file = put(tmp_path / "project/envgen.yaml", PROJECT.format(caches=caches))
-    project = load_project(file=file).project
-    return JitCache(engine, select(project, None), project.root)  # type: ignore[arg-type]
 
 
 def test_a_running_service_is_preferred_and_asked_as_root(tmp_path: Path) -> None:
@@ -132,7 +45,7 @@ def test_without_one_the_image_on_the_same_mount(tmp_path: Path) -> None:
 def test_a_host_folder_is_mounted_as_it_is(tmp_path: Path) -> None:
     release(tmp_path / "cache", "0.5.3")
     engine = LocalEngine(tmp_path / "cache")
-    jit = cache(tmp_path, engine, f"flashinfer: {{path: {ROOT}, host: ../cache}}")
+    jit = cache(tmp_path, engine, f"flashinfer: {{path: {ROOT}, namespace: false, host: ../cache}}")
     assert jit.inventory(make_query()).modules
     assert engine.mounts == (Mount(str(tmp_path / "cache"), ROOT, "bind"),)
 
@@ -155,7 +68,7 @@ def test_neither_container_nor_image(tmp_path: Path) -> None:
 
 def test_no_volume_yet_is_an_empty_cache(tmp_path: Path) -> None:
     engine = LocalEngine(tmp_path)
-    engine.volumes.clear()
+    engine.volumes_.clear()
     assert not cache(tmp_path, engine).inventory(make_query()).exists
     with pytest.raises(NotFoundError):
         cache(tmp_path, engine).clear(make_query(("page",)))
@@ -280,7 +193,7 @@ def test_names_do_not_steer_the_terminal() -> None:
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalEngine:
     release(tmp_path / "cache", "0.5.3")
-    put(tmp_path / "project/envgen.yaml", PROJECT.format(caches=f"flashinfer: {{path: {ROOT}}}"))
+    put(tmp_path / "project/envgen.yaml", PROJECT.format(caches=f"flashinfer: {{path: {ROOT}, namespace: false}}"))
     monkeypatch.chdir(tmp_path / "project")
     engine = LocalEngine(tmp_path / "cache")
     monkeypatch.setattr("envgen.engine.docker.connect", lambda *_: engine)

@@ -47,7 +47,7 @@ def test_equality_order_hash_repr() -> None:
 
 def test_the_standard_librarys_helpers() -> None:
     assert dataclasses.is_dataclass(Profile)
-    assert [field.name for field in dataclasses.fields(Cache)] == ["path", "host"]
+    assert [field.name for field in dataclasses.fields(Cache)] == ["path", "host", "namespace"]
     assert dataclasses.replace(Install(), dependencies=True) == Install(dependencies=True)
     assert dataclasses.asdict(CudaArch(12, 1)) == {"major": 12, "minor": 1, "suffix": ""}
     assert copy.deepcopy(CudaArch(12, 1)) == pickle.loads(pickle.dumps(CudaArch(12, 1))) == CudaArch(12, 1)

@@ -1,0 +1,75 @@
+"""The other caches of the profile's containers, as the agent found them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from envgen.engine.base import Mount
+from envgen.jitcache.agent.kinds import KINDS
+from envgen.jitcache.model import bind
+from envgen.jitcache.place import Place
+from envgen.jitcache.query import Query
+from envgen.jitcache.service import JitCache, expected
+
+NAMES = tuple(KINDS)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One cache. ``moved_by``: the variable that puts it there now; empty: its default place. ``variables``: those
+    that can. ``entries``: what was (or would be) removed; ``others``: what stayed because it looks foreign."""
+
+    kind: str
+    path: str
+    variables: tuple[str, ...]
+    moved_by: str
+    exists: bool
+    bytes: int
+    files: int
+    modified: float
+    problem: str
+    entries: tuple[str, ...]
+    others: tuple[str, ...]
+    errors: tuple[str, ...]
+
+
+def kinds(cache: JitCache, wanted: Sequence[str], *, clear: bool = False, dry_run: bool = False) -> list[Kind]:
+    """Look at (or clear) the wanted kinds, in a running service or in a throw-away container with the same mounts.
+
+    RefusedError, with nothing changed, while a process uses a file of theirs.
+    """
+    from envgen.render.environment import service_env
+
+    place = _somewhere(cache)
+    request = {"operation": "kinds", "kinds": list(wanted), "clear": clear, "dry_run": dry_run}
+    if place.container is None:
+        request["environ"] = service_env(cache.profile)
+    answer = cache.ask(place, request, Query())
+    with expected():
+        return [bind(Kind, entry) for entry in answer["kinds"]]
+
+
+def _somewhere(cache: JitCache) -> Place:
+    """A running service, even without FlashInfer's cache; else the image with every cache of the profile mounted."""
+    profile, engine = cache.profile, cache.engine
+    running = [c for c in engine.containers(project=profile.compose_name) if c.state == "running"]
+    if running:
+        chosen = min(running, key=lambda c: (c.service, c.name))
+        # As root: what is measured and removed may belong to anybody.
+        return Place("/", f"service {chosen.service or chosen.name}", chosen)
+    from envgen.jitcache.space import image_of
+    from envgen.render.namespace import mounts_of
+
+    image = image_of(cache)
+    mounts = []
+    for source, target, kind in mounts_of(profile, cache.root, _labels(cache)):
+        if kind == "volume" and engine.volume(source) is None:
+            continue
+        mounts.append(Mount(source, target, kind))
+    return Place("/", f"a throw-away container of {image}", image=image, mounts=tuple(mounts))
+
+
+def _labels(cache: JitCache) -> dict[str, str] | None:
+    image = cache.engine.image(cache.profile.image_name)
+    return dict(image.labels) if image else None

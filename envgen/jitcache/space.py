@@ -1,0 +1,269 @@
+"""Namespaces on the host's side: saving one, loading one, and removing those that nobody used for long."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from envgen.engine.base import COMPOSE_PROJECT, Mount
+from envgen.errors import EngineError, EnvgenError, NotFoundError, RefusedError, UsageError
+from envgen.jitcache.model import bind
+from envgen.jitcache.place import CACHE, Place, find_place, mount_of, root_in
+from envgen.jitcache.query import Query
+from envgen.jitcache.service import JitCache, expected
+from envgen.render import namespace as names
+
+ARCHIVE = "/envgen-archive"  # where the folder or file of an archive is mounted
+_KEY = re.compile(r"-([0-9a-f]{12})")
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A cache that was saved or loaded. ``kept``: modules that were there already; ``key``: of its namespace."""
+
+    root: str
+    modules: int
+    files: int
+    bytes: int
+    kept: tuple[str, ...]
+    problems: tuple[str, ...]
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the agent says of one namespace. ``used``: seconds since 1970."""
+
+    bytes: int
+    files: int
+    used: float
+    libraries: int
+    problem: str
+
+
+@dataclass(frozen=True)
+class Space:
+    """One namespace. ``source``: its volume or folder; ``current``: this profile's now; ``users``: containers."""
+
+    key: str
+    source: str
+    kind: str
+    current: bool
+    users: tuple[str, ...]
+    bytes: int = 0
+    files: int = 0
+    used: float = 0.0
+    libraries: int = 0
+    problem: str = ""
+    fate: str = "kept"  # kept, removed, or what went wrong
+
+
+def image_of(cache: JitCache) -> str:
+    profile = cache.profile
+    for name in (profile.image_name, str(profile.base.image)):
+        if cache.engine.image(name) is not None:
+            return name
+    raise EngineError(
+        f"neither the image of profile {profile.name} nor its base is here",
+        hint=f"run `envgen build --profile {profile.name}`",
+    )
+
+
+def key_in(source: str) -> str:
+    """The key in a volume's or folder's name; empty for a cache without a namespace."""
+    found = _KEY.fullmatch(source[-13:])
+    return found[1] if found else ""
+
+
+def _made_of(cache: JitCache) -> dict[str, str]:
+    from envgen.render.locked import lock_of_image
+
+    image = cache.engine.image(cache.profile.image_name)
+    lock = lock_of_image(cache.profile, cache.root, image.labels if image else None)
+    return names.made_of(cache.profile, lock, names.series_of(cache.profile, cache.root))
+
+
+def current_mount(cache: JitCache) -> Mount:
+    """Where the profile's cache is, or will be at the next `envgen up`. NotFoundError when it keeps none."""
+    profile = cache.profile
+    if CACHE not in profile.caches:
+        raise NotFoundError(f"profile {profile.name} keeps no FlashInfer cache", hint="add `caches: {flashinfer: ...}`")
+    made = profile.caches[CACHE]
+    key = names.key_of(_made_of(cache)) if made.namespace else ""
+    if made.host is None:
+        return Mount(names.volume_of(profile, CACHE, key), made.path.path, "volume")
+    return Mount(str(host_folder(cache)) + names.folder_of(CACHE, key), made.path.path, "bind")
+
+
+def host_folder(cache: JitCache) -> Path:
+    """The folder on this machine in which the profile's namespaces lie."""
+    host = cache.profile.caches[CACHE].host
+    assert host is not None
+    return Path(os.path.normpath(cache.root / Path(host.path).expanduser()))
+
+
+def older(cache: JitCache) -> str:
+    """The volume of a cache from before there were namespaces, where this profile has them; else empty."""
+    made = cache.profile.caches.get(CACHE)
+    if made is None or not made.namespace or made.host is not None:
+        return ""
+    name = names.volume_of(cache.profile, CACHE, "")
+    return name if cache.engine.volume(name) is not None else ""
+
+
+def _place(cache: JitCache, mount: Mount, archive: Mount) -> Place:
+    """A throw-away container with the cache and the archive. It sees no process; holders are asked elsewhere."""
+    image = image_of(cache)
+    root = root_in({}, cache.profile) or mount.target
+    shown = f"a throw-away container of {image}"
+    return Place(root, shown, image=image, mounts=(mount, archive), sources=frozenset([mount.source]))
+
+
+def save(cache: JitCache, target: Path, *, source: str = "", force: bool = False) -> Moved:
+    """Write the cache into ``target``. ``source``: another volume or folder than the profile's (an old cache)."""
+    if target.exists() and not force:
+        raise RefusedError(f"{target} is there already", hint="name another file, or add --force")
+    folder = target.absolute().parent
+    if not folder.is_dir():
+        raise UsageError(f"the folder {folder} is not there")
+    mount = _source_mount(cache, source)
+    key = key_in(mount.source)
+    with tempfile.TemporaryDirectory(prefix=".envgen-save-", dir=folder) as work:
+        place = _place(cache, mount, Mount(work, ARCHIVE, "bind"))
+        made = _made_of(cache) if cache.profile.caches.get(CACHE) else {}
+        request = {
+            "operation": "save", "root": place.root, "target": f"{ARCHIVE}/cache", "key": key,
+            "made_of": made if key and key == names.key_of(made) else {},
+            "owner": [os.getuid(), os.getgid()], "compress": target.suffix in (".gz", ".tgz"),
+        }  # fmt: skip
+        answer = cache.ask(place, request, Query())
+        written = Path(work, "cache")
+        if not written.is_file():
+            raise EngineError(
+                "the archive was written on the engine's machine, which is another one",
+                hint="run this command on the machine where Docker runs",
+            )
+        written.replace(target)
+    with expected():
+        return replace(bind(Moved, answer), key=key)
+
+
+def _source_mount(cache: JitCache, source: str) -> Mount:
+    if source:
+        kind = "bind" if "/" in source else "volume"
+        if (not Path(source).expanduser().is_dir()) if kind == "bind" else (cache.engine.volume(source) is None):
+            raise NotFoundError(f"there is no {'folder' if kind == 'bind' else 'volume'} {source}")
+        path = cache.profile.caches[CACHE].path.path if CACHE in cache.profile.caches else "/root/.cache/flashinfer"
+        return Mount(str(Path(source).expanduser().absolute()) if kind == "bind" else source, path, kind)
+    place = find_place(cache.engine, cache.profile, cache.root)
+    mount = mount_of(place.container.mounts, place.root) if place and place.container else None
+    if place and place.container is None:
+        mount = place.mounts[0]
+    if mount is None:
+        raise NotFoundError("there is no cache to save yet", hint="`envgen cache list` shows what is there")
+    return Mount(mount.source, mount.target, mount.kind)
+
+
+def load(cache: JitCache, source: Path, *, force: bool = False) -> Moved:
+    """Put the modules of an archive into the profile's namespace. ``force``: those of another environment too."""
+    if not source.is_file():
+        raise UsageError(f"there is no archive {source}")
+    mount = current_mount(cache)
+    if mount.kind == "bind":
+        Path(mount.source).mkdir(parents=True, exist_ok=True)
+    elif cache.engine.volume(mount.source) is None:
+        # With the labels that Compose would give it: else it warns of a stranger at each start.
+        labels = {COMPOSE_PROJECT: cache.profile.compose_name, "com.docker.compose.volume": f"cache-{CACHE}"}
+        cache.engine.create_volume(mount.source, labels)
+    place = _place(cache, mount, Mount(str(source.absolute()), ARCHIVE, "bind", read_only=True))
+    made = _made_of(cache)
+    request = {"operation": "load", "root": place.root, "source": ARCHIVE, "key": key_in(mount.source),
+               "made_of": made, "force": force}  # fmt: skip
+    with expected():
+        return replace(bind(Moved, cache.ask(place, request, Query())), key=key_in(mount.source))
+
+
+# Removing
+
+
+def spaces(cache: JitCache) -> list[Space]:
+    """Every namespace of this profile, the current one first, then the last used first."""
+    current = current_mount(cache)
+    if not key_in(current.source):
+        raise NotFoundError(
+            f"the cache of profile {cache.profile.name} has no namespaces: `namespace: false`",
+            hint="`envgen cache clear --older-than 30d` clears old modules",
+        )
+    head = current.source[: -len(key_in(current.source))]
+    if current.kind == "volume":
+        found = [name for name in cache.engine.volumes(head) if name.startswith(head) and key_in(name)]
+        found = [name for name in found if name[: -len(key_in(name))] == head]
+    else:
+        folder = Path(head).parent
+        found = [str(path) for path in folder.glob("envgen-*")] if folder.is_dir() else []
+        found = [path for path in found if path[: -len(key_in(path))] == head and key_in(path)]
+        found = [path for path in found if not Path(path).is_symlink()]
+    made = [
+        Space(key_in(source), source, current.kind, source == current.source, _users(cache, source)) for source in found
+    ]
+    return sorted(_measured(cache, made), key=lambda space: (not space.current, -space.used))
+
+
+def _users(cache: JitCache, source: str) -> tuple[str, ...]:
+    """Containers, running or not, that have it mounted, or something inside of it."""
+    return tuple(
+        container.name
+        for container in cache.engine.containers(all=True)
+        if any(m.source == source or m.source.startswith(source + "/") for m in container.mounts)
+    )
+
+
+def _measured(cache: JitCache, found: Sequence[Space]) -> list[Space]:
+    if not found:
+        return []
+    mounts = tuple(Mount(s.source, f"/envgen-spaces/{n}", s.kind, read_only=True) for n, s in enumerate(found))
+    place = Place("/", "a throw-away container", image=image_of(cache), mounts=mounts)
+    request = {"operation": "spaces", "roots": [mount.target for mount in mounts]}
+    answer = cache.ask(place, request, Query())
+    with expected():
+        return [
+            replace(space, **vars(bind(Measured, entry))) for space, entry in zip(found, answer["spaces"], strict=True)
+        ]
+
+
+def gc(cache: JitCache, keep: int, *, dry_run: bool) -> list[Space]:
+    """Remove all namespaces but the ``keep`` that were used last. Never the current one, never one in use.
+
+    The oldest goes first, so that an interrupted run has removed what was wanted least.
+    """
+    found = spaces(cache)
+    doomed = [space for space in found[keep:] if not space.current and not space.users]
+    fates: dict[str, str] = {}
+    for space in reversed(doomed):
+        fates[space.source] = "would go" if dry_run else _remove(cache, space)
+    return [replace(space, fate=fates.get(space.source, "kept")) for space in found]
+
+
+def _remove(cache: JitCache, space: Space) -> str:
+    if _users(cache, space.source):
+        return "kept: it is in use since a moment ago"
+    try:
+        if space.kind == "volume":
+            cache.engine.remove_volume(space.source)
+            return "removed"
+        mount = Mount(str(Path(space.source).parent), "/envgen-parent", "bind")
+        place = Place("/", "a throw-away container", image=image_of(cache), mounts=(mount,))
+        request: Mapping[str, Any] = {
+            "operation": "spaces",
+            "parent": mount.target,
+            "remove": [Path(space.source).name],
+        }
+        errors = cache.ask(place, request, Query())["errors"]
+    except EnvgenError as error:
+        return f"not removed: {error}"
+    return f"not removed: {errors[0]}" if errors else "removed"

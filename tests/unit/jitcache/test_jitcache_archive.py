@@ -1,0 +1,316 @@
+"""cache save and load: the same bytes and times again, nothing half placed, and nothing that an archive may try."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jitcache_asking import hold
+from jitcache_layouts import RELEASES, SHARED_LOG, Shelf, put, release, snapshot
+
+from envgen.jitcache.agent import placing
+from envgen.jitcache.agent.archive import END, HEAD, Sum, nanoseconds, parts_of, time_text
+from envgen.jitcache.agent.fault import Fault
+from envgen.jitcache.agent.main import answer
+
+ODD = 1_700_000_000_123_456_789
+
+
+def save(root: Path, target: Path, **more: Any) -> dict[str, Any]:
+    return answer({"operation": "save", "root": str(root), "target": str(target), "key": "k", **more})
+
+
+def load(root: Path, source: Path, **more: Any) -> dict[str, Any]:
+    return answer({"operation": "load", "root": str(root), "source": str(source), "key": "k", **more})
+
+
+def refused(root: Path, source: Path, words: str, **more: Any) -> None:
+    """Nothing at all may be left of it, not even a folder."""
+    before = snapshot(root)
+    document = load(root, source, **more)
+    assert not document["ok"], document
+    assert words in document["message"]
+    assert snapshot(root) == before
+
+
+def times(root: Path) -> dict[str, int]:
+    return {path: (root / path).stat().st_mtime_ns for path, (kind, _) in snapshot(root).items() if kind == "file"}
+
+
+def archive(path: Path, *members: tuple[str, Any], head: str = '{"format": 1, "key": "k", "root": "/r"}') -> Path:
+    """An archive of one's own making. A member is a name and bytes, or a TarInfo's fields."""
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+        total = Sum()
+        for name, content in members:
+            total.member(name, 0, 0 if isinstance(content, dict) else len(content))
+            total.data(b"" if isinstance(content, dict) else content)
+        for name, content in ((HEAD, head.encode()), *members, (END, total.text().encode())):
+            info = tarfile.TarInfo(name)
+            if isinstance(content, dict):
+                for key, value in content.items():
+                    setattr(info, key, value)
+                tar.addfile(info)
+            else:
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize("version", RELEASES)
+def test_everything_comes_back_to_the_nanosecond(tmp_path: Path, version: str, compress: bool) -> None:
+    here, there, file = tmp_path / "here", tmp_path / "there", tmp_path / "file"
+    shelf = release(here, version)
+    put(here / f".envgen/baseline/{version}/121a/page.json", "{}")
+    for number, path in enumerate(sorted(shelf.base.rglob("*"))):
+        if path.is_file():
+            os.utime(path, ns=(ODD, ODD + number))
+    document = save(here, file, compress=compress)
+    assert document["ok"], document
+    there.mkdir()
+    assert load(there, file)["result"]["modules"] == document["result"]["modules"]
+    expected, got = snapshot(here), snapshot(there)
+    for path in [p for p in expected if "cubins" in p or "autotune" in p or p.endswith((".lock", "_jit.log"))]:
+        del expected[path]
+    assert {p: v for p, v in got.items() if v[0] == "file" and not p.endswith(".lock")} == {
+        p: v for p, v in expected.items() if v[0] == "file"
+    }
+    saved = times(here)
+    assert all(saved[path] == when for path, when in times(there).items() if not path.endswith((".lock", "page.json")))
+
+
+def test_what_is_there_stays(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    release(here, "0.7.2.post1")
+    save(here, tmp_path / "file")
+    mine = put(there / "0.7.2.post1/121a/cached_ops/page/page.so", "mine")
+    result = load(there, tmp_path / "file")["result"]
+    assert result["kept"] == ["0.7.2.post1/121a/cached_ops/page"]
+    assert mine.read_text() == "mine"
+    assert (there / "0.7.2.post1/121a/cached_ops/rope/rope.so").is_file()
+
+
+@pytest.mark.parametrize("version", SHARED_LOG)
+def test_modules_with_one_record_come_only_where_there_is_none(tmp_path: Path, version: str) -> None:
+    """Without their lines in .ninja_log ninja would compile them again; two logs can't be joined."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    release(here, version)
+    save(here, tmp_path / "file")
+    Shelf(there, version).module("other")
+    before = snapshot(there)
+    result = load(there, tmp_path / "file")["result"]
+    assert (result["modules"], len(result["kept"])) == (0, 7)
+    assert {p: v for p, v in snapshot(there).items() if not p.endswith(".lock")} == {
+        p: v for p, v in before.items() if not p.endswith(".lock")
+    }
+
+
+def test_another_environment_is_told_in_words(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    release(here, "0.5.3")
+    there.mkdir()
+    save(here, tmp_path / "file", made_of={"base": "a", "archs": "12.1a"})
+    made_of = {"base": "b", "archs": "12.1a"}
+    refused(there, tmp_path / "file", "base was 'a', here 'b'; --force", key="other", made_of=made_of)
+    assert load(there, tmp_path / "file", key="other", force=True)["ok"]
+
+
+NAMES = [
+    "../x", "/etc/passwd", "0.5.3/../../x", "0.5.3/121a/cached_ops/../x", "x", ".bashrc", "cubins/a",
+    "./0.5.3/cached_ops/a/b",
+    "0.5.3/121a/cached_ops/tmp/page.lock", "0.5.3/121a/cached_ops/.envgen-trash-1/x", "0.5.3/121a/cached_ops/file",
+    "0.5.3//cached_ops/page/x", ".envgen/other", "0.5.3/121a/deeper/cached_ops/page/x", "0.5.3/cached_ops",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_that_lead_elsewhere(tmp_path: Path, name: str) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    good = ("0.5.3/121a/cached_ops/page/page.so", b"x")
+    refused(root, archive(tmp_path / "file", good, (name, b"x")), "the archive is not taken")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "root"]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"},
+        {"type": tarfile.LNKTYPE, "linkname": "0.5.3/121a/cached_ops/page/page.so"},
+        {"type": tarfile.CHRTYPE, "devmajor": 1, "devminor": 3},
+        {"type": tarfile.BLKTYPE, "devmajor": 8},
+        {"type": tarfile.FIFOTYPE},
+        {"type": b"Z"},
+    ],
+)
+def test_links_and_devices(tmp_path: Path, kind: dict[str, Any]) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    members = (("0.5.3/121a/cached_ops/page/page.so", b"x"), ("0.5.3/121a/cached_ops/page/odd", kind))
+    refused(root, archive(tmp_path / "file", *members), "plain file")
+
+
+def test_a_link_and_then_a_file_through_it(tmp_path: Path) -> None:
+    root, victim = tmp_path / "root", tmp_path / "victim"
+    root.mkdir(), victim.mkdir()
+    link = {"type": tarfile.SYMTYPE, "linkname": str(victim)}
+    members = (("0.5.3/121a/cached_ops/page", link), ("0.5.3/121a/cached_ops/page/page.so", b"x"))
+    refused(root, archive(tmp_path / "file", *members), "plain file")
+    assert not list(victim.iterdir())
+
+
+def test_links_that_lie_in_the_cache_are_not_followed(tmp_path: Path) -> None:
+    root, victim = tmp_path / "root", tmp_path / "victim"
+    victim.mkdir()
+    put(root / "x")
+    (root / "0.5.3").symlink_to(victim)
+    document = load(root, archive(tmp_path / "file", ("0.5.3/121a/cached_ops/page/page.so", b"x")))
+    assert not document["ok"]
+    assert not list(victim.iterdir())
+
+
+@pytest.mark.parametrize("mode", [0o4755, 0o2755, 0o1777, 0o666])
+def test_modes_give_nobody_more(tmp_path: Path, mode: int) -> None:
+    name = "0.5.3/121a/cached_ops/page/page.so"
+    file = archive(tmp_path / "file", (name, {"mode": mode}))
+    assert load(tmp_path / "root", file)["ok"]
+    assert (tmp_path / "root" / name).stat().st_mode & 0o7777 == 0o644 | (mode & 0o111)
+
+
+def test_twice_the_same_and_a_file_as_a_folder(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    name = "0.5.3/121a/cached_ops/page/a"
+    refused(root, archive(tmp_path / "one", (name, b"x"), (name, b"y")), "twice")
+    refused(root, archive(tmp_path / "two", (name, b"x"), (name + "/b", b"y")), "a file in one place")
+
+
+def test_more_than_the_disk_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    file = archive(tmp_path / "file", ("0.5.3/121a/cached_ops/page/a", b"x" * 5000))
+    space = os.statvfs(root)
+    few = os.statvfs_result((space.f_bsize, 1000, 10, 4, 4, *tuple(space)[5:]))
+    monkeypatch.setattr(os, "fstatvfs", lambda fd: few)
+    refused(root, file, "more than the disk has room for")
+
+
+@pytest.mark.parametrize("head", ["{", "[]", '{"format": 2, "key": "k"}', '{"format": 1, "key": "other"}'])
+def test_heads_that_are_none(tmp_path: Path, head: str) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    refused(root, archive(tmp_path / "file", head=head), "")
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(compress=st.booleans(), cut=st.booleans(), place=st.integers(0, 10**6), bits=st.integers(1, 255))
+def test_cut_off_or_damaged_anywhere(
+    tmp_path_factory: pytest.TempPathFactory, compress: bool, cut: bool, place: int, bits: int
+) -> None:
+    """Whatever happens to the bytes: taken whole and as it was (the damage was in padding), or not at all."""
+    base = tmp_path_factory.mktemp("damaged")
+    root = base / "root"
+    root.mkdir()
+    shelf = Shelf(base / "from", "0.7.2.post1")
+    shelf.module("page")
+    save(base / "from", base / "file", compress=compress)
+    raw = bytearray((base / "file").read_bytes())
+    if cut:
+        raw = raw[: place % len(raw)]
+    else:
+        raw[place % len(raw)] ^= bits
+    (base / "file").write_bytes(bytes(raw))
+    document = load(root, base / "file")
+    found = {path.name: path.read_bytes() for path in root.rglob("*.so")}
+    assert found == ({"page.so": (shelf.ops / "page/page.so").read_bytes()} if document["ok"] else {})
+    assert not list(root.glob(".envgen-load-*"))
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1e9", "1.5.5", "1,5", "999999999999", "1.1234567890", "nan", "٣"])
+def test_times_that_no_file_has(text: str) -> None:
+    with pytest.raises(ValueError):
+        nanoseconds(text)
+
+
+@given(st.integers(0, 10**11 * 10**9 - 1))
+def test_times_come_back(when: int) -> None:
+    assert nanoseconds(time_text(when)) == when
+
+
+@given(st.text("./ab\0-_", max_size=40), st.booleans())
+def test_no_name_leads_out(name: str, folder: bool) -> None:
+    try:
+        parts = parts_of(name, folder=folder)
+    except Fault as fault:
+        assert fault.kind == "refused"
+    else:
+        assert os.path.normpath("/root/" + "/".join(parts)) == "/root/" + name
+
+
+def test_a_held_lock_refuses_both(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    shelf = release(here, "0.7.2.post1")
+    assert save(here, tmp_path / "file")["ok"]
+    fd = hold(shelf.ops / "tmp/page.lock")
+    try:
+        document = save(here, tmp_path / "again")
+        assert document["data"]["held"][0]["holders"][0]["pid"] == os.getpid()
+        assert not (tmp_path / "again").exists()
+    finally:
+        os.close(fd)
+    other = Shelf(there, "0.7.2.post1")
+    put(other.ops / "tmp/rope.lock")
+    fd = hold(other.ops / "tmp/rope.lock")
+    try:
+        assert load(there, tmp_path / "file")["data"]["held"]
+        assert not list(there.rglob("*.so"))
+    finally:
+        os.close(fd)
+
+
+def test_a_load_that_was_killed_is_done_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    release(here, "0.7.2.post1")
+    save(here, tmp_path / "file")
+    rename, count = os.rename, iter(range(100))
+
+    class Killed(BaseException):
+        pass
+
+    def die(*words: Any, **more: Any) -> None:
+        if next(count) == 2:
+            raise Killed
+        rename(*words, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(placing.os, "rename", die)
+        assert not load(there, tmp_path / "file")["ok"]
+    put(there / ".envgen-load-0123/0.5.3/x")  # of one that could not even clean up
+    assert load(there, tmp_path / "file")["ok"]
+    assert {path.name for path in there.rglob("*.so")} == {path.name for path in here.rglob("*.so")}
+    assert not list(there.glob(".envgen-load-*"))
+
+
+def test_save_leaves_links_out_and_says_so(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "here", "0.7.2.post1")
+    (shelf.module("page") / "link").symlink_to("/etc/passwd")
+    os.mkfifo(shelf.ops / "page/fifo")
+    result = save(tmp_path / "here", tmp_path / "file")["result"]
+    assert sorted(problem.split(": ")[0].rpartition("/")[2] for problem in result["problems"]) == ["fifo", "link"]
+    assert load(tmp_path / "there", tmp_path / "file")["ok"]
+    assert not (tmp_path / "there/0.7.2.post1/121a/cached_ops/page/link").is_symlink()
+
+
+def test_nothing_to_save(tmp_path: Path) -> None:
+    assert save(tmp_path / "none", tmp_path / "file")["kind"] == "not_found"
+    Shelf(tmp_path / "empty")
+    assert save(tmp_path / "empty", tmp_path / "file")["kind"] == "not_found"
+    release(tmp_path / "full", "0.5.3")
+    put(tmp_path / "file")
+    assert save(tmp_path / "full", tmp_path / "file")["kind"] == "failed"  # never over a file that is there
