@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from cpu_server import cpu_server as cpu_server
+from jit_lab import cache_command as cache_command
+from jit_lab import jit_image as jit_image
+from jit_lab import jit_lab as jit_lab
 from projects import BASE, Project, docker
 
 from envgen.engine.base import Engine

@@ -1,7 +1,7 @@
 """What a saved cache looks like: a tar archive whose first member says what it is and whose last says that it is whole.
 
-Times are kept to the nanosecond, in the extended headers of the POSIX format: ninja compares them so, and a library
-whose time lost its fraction is linked again. Members are named as they lie below the cache's root.
+Times are kept to the nanosecond, in the extended headers of the POSIX format: ninja compiles again what is younger than
+its record says, and a baseline knows its library by this time. Members are named as they lie below the cache's root.
 """
 
 from __future__ import annotations

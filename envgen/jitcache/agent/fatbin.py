@@ -8,6 +8,7 @@ library does not matter.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import struct
@@ -41,6 +42,12 @@ def archs_of(path: str) -> list[str] | None:
         return sorted(found)
     except struct.error:
         raise Damaged("ends in the middle of a header") from None
+    except OverflowError:
+        raise Damaged("names an offset that no file has") from None
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # the same, just below the limit
+            raise Damaged("names an offset that no file has") from None
+        raise
     finally:
         os.close(fd)
 

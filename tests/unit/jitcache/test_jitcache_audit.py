@@ -78,6 +78,14 @@ def test_garbage_never_hangs_or_raises_anything_else(tmp_path: Path, data: bytes
         archs_of(str(put(tmp_path / "a.so", bytes(broken))))
 
 
+@pytest.mark.parametrize("offset", [1 << 63, (1 << 63) - 1, (1 << 64) - 1])
+def test_offsets_that_no_file_has(tmp_path: Path, offset: int) -> None:
+    broken = bytearray(elf(fat("sm_121a")))
+    struct.pack_into("<Q", broken, len(broken) - 64 + 24, offset)  # where the names of the sections lie
+    with pytest.raises(Damaged):
+        archs_of(str(put(tmp_path / "a.so", bytes(broken))))
+
+
 @pytest.mark.parametrize(
     ("code", "gpu", "can"),
     [
