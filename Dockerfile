@@ -294,6 +294,7 @@ import concurrent.futures
 import importlib.metadata
 import os
 import re
+import site
 import subprocess
 import sys
 import tempfile
@@ -392,6 +393,7 @@ def main(argv):
         code = subprocess.call(command, env={**os.environ, "UV_OVERRIDE": file.name})
     if code:
         return code
+    site.addsitepackages(set(sys.path))  # the first package of all makes the folder, which Python found missing
     now = distributions()
     changed = [d for path, (stamp, d) in now.items() if path not in before or before[path][0] != stamp]
     if os.environ.get("SOURCE_DATE_EPOCH"):
@@ -813,7 +815,7 @@ LABEL dev.envgen.project="mxfp4" \
       org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
       dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch" \
       org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-      dev.envgen.render="142e3533f56b6143766bd5309bf305a95e57e5d03e27a7c1d573e31d13714165"
+      dev.envgen.render="050c5b8b31edd6994dc9190631bcc0e63a09483953052cb1ceba716a2112b0db"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

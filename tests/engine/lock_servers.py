@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import http.server
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -24,10 +26,10 @@ def free() -> int:
         return int(sock.getsockname()[1])
 
 
-def _wait(port: int) -> None:
+def _wait(port: int, host: str = "127.0.0.1") -> None:
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        with contextlib.suppress(OSError), socket.create_connection((host, port), 1):
             return
         time.sleep(0.05)
     pytest.fail(f"nothing listens on port {port}")
@@ -60,7 +62,7 @@ def registry(folder: Path, htpasswd: str = "") -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def git_daemon(folder: Path) -> Iterator[str]:
+def git_daemon(folder: Path, host: str = "127.0.0.1") -> Iterator[str]:
     """`git daemon` for all repositories below ``folder``; gives the address in front of their paths."""
     port = free()
     child = subprocess.Popen(
@@ -69,7 +71,7 @@ def git_daemon(folder: Path) -> Iterator[str]:
             "daemon",
             "--reuseaddr",
             "--export-all",
-            "--listen=127.0.0.1",
+            f"--listen={host}",
             f"--port={port}",
             f"--base-path={folder}",
             "--enable=upload-pack",
@@ -80,11 +82,62 @@ def git_daemon(folder: Path) -> Iterator[str]:
         start_new_session=True,
     )
     try:
-        _wait(port)
-        yield f"git://127.0.0.1:{port}"
+        _wait(port, host)
+        yield f"git://{host}:{port}"
     finally:
         child.terminate()
         child.wait(10)
+
+
+class _GitHandler(http.server.BaseHTTPRequestHandler):
+    """Passes each request to `git http-backend`, as a web server would by CGI."""
+
+    folder: Path
+
+    def _answer(self) -> None:
+        path, _, query = self.path.partition("?")
+        length = self.headers.get("Content-Length", "0")
+        body = self.rfile.read(int(length))
+        if self.headers.get("Content-Encoding") == "gzip":
+            body = gzip.decompress(body)
+        settings = {
+            "GIT_PROJECT_ROOT": str(self.folder),
+            "GIT_HTTP_EXPORT_ALL": "1",
+            "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
+            "PATH_INFO": path,
+            "QUERY_STRING": query,
+            "REQUEST_METHOD": self.command,
+            "CONTENT_TYPE": self.headers.get("Content-Type", ""),
+            "CONTENT_LENGTH": str(len(body)),
+        }
+        done = subprocess.run(
+            ["git", "http-backend"], input=body, env={**os.environ, **settings}, capture_output=True, check=False
+        )
+        head, _, content = done.stdout.partition(b"\r\n\r\n")
+        fields = dict(line.split(": ", 1) for line in head.decode().splitlines() if ": " in line)
+        self.send_response(int(fields.pop("Status", "200").split(" ")[0]))
+        for name, value in {**fields, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_GET = do_POST = _answer
+
+    def log_message(self, *_words: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def git_http(folder: Path) -> Iterator[str]:
+    """The same repositories over HTTP, by git's own backend."""
+    handler = type("Handler", (_GitHandler,), {"folder": folder})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 Answer = tuple[int, dict[str, str], bytes]

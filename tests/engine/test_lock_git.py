@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lock_servers import failing, git_daemon
+from lock_servers import failing, git_daemon, git_http
 
 from envgen.errors import LockError
 from envgen.lock.gitrefs import Git
@@ -71,6 +71,22 @@ def repositories(tmp_path: Path) -> Iterator[Repositories]:
         found = Repositories(tmp_path, address)
         found.make("vllm")
         yield found
+
+
+def test_over_http_too(tmp_path: Path) -> None:
+    with git_http(tmp_path) as address:
+        repositories = Repositories(tmp_path, address)
+        for name in ("vllm", "3rd/cutlass"):
+            repositories.make(name)
+        cutlass = repositories.commit("3rd/cutlass", "cutlass")
+        repositories.point("3rd/cutlass", "refs/heads/main", cutlass)
+        commit = repositories.commit("vllm", "top", {"3rdparty/cutlass": ("../3rd/cutlass.git", cutlass)})
+        repositories.point("vllm", "refs/pull/31740/head", commit)
+        found = GIT.resolve(repositories.url("vllm"), "refs/pull/31740/head", True)
+        assert (found.commit, found.kind) == (commit, "pull")
+        assert found.submodules == (Submodule("3rdparty/cutlass", repositories.url("3rd/cutlass"), cutlass),)
+        with pytest.raises(LockError, match=r"main of http://127\.0\.0\.1:\d+/none\.git"):
+            GIT.resolve(repositories.url("none"), "main", True)
 
 
 def test_branch_annotated_tag_pull_request_and_commit(repositories: Repositories) -> None:
