@@ -161,6 +161,7 @@ def restart(session: Session, service: str, timeout: int | None, as_json: bool) 
     Example:
       envgen restart serve
     """
+    from envgen.cli.crash import keeper
     from envgen.cli.up import _report
     from envgen.serve.launch import Launcher
 
@@ -172,7 +173,9 @@ def restart(session: Session, service: str, timeout: int | None, as_json: bool) 
         profile, engine, compose, _ = _open(session)
     progress(f"  restarting {container.name}")
     compose.run("restart", service)
-    started = Launcher(engine, compose, profile, service, progress, service_failure).await_ready(container, timeout)
+    keep = keeper(engine, profile, session.loaded().project.root, service, compose.files)
+    launcher = Launcher(engine, compose, profile, service, progress, service_failure, keep)
+    started = launcher.await_ready(container, timeout)
     _report(service, started, waited=True, as_json=as_json)
     return 0
 

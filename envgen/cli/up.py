@@ -40,9 +40,10 @@ def command(
     """Start SERVICE and wait until it really answers.
 
     First all is checked: the image is built and not older than the profile, mounted checkouts are there, ports are
-    free, a GPU can be had where one is wanted. If anything is wrong, nothing is started (exit code 6). A service that
-    fails to start is removed again, and its last lines are shown (exit code 5). Ctrl-C stops the waiting, not the
-    service.
+    free, memory and a GPU can be had where they are wanted. If anything is wrong, nothing is started (exit code 6).
+    Ready means: the model is listed, a prompt is completed, and the log shows what `ready` expects. A service that
+    fails is removed again, after all that it left behind was put into a crash bundle (exit code 5). Ctrl-C stops the
+    waiting, not the service.
 
     \b
     Example:
@@ -51,6 +52,7 @@ def command(
       envgen up dev --profile dev
       envgen up serve --set services.serve.args.max-model-len=8192
     """
+    from envgen.cli.crash import keeper
     from envgen.engine.docker import connect
     from envgen.render.locked import lock_of_image
     from envgen.render.workspace import prepare
@@ -71,7 +73,10 @@ def command(
         return 0
     named = f"{profile.name}, variant {variant}" if variant else profile.name
     progress(f"up {service}: profile {named}, image {profile.image_name}, gpu {found.gpu.value}")
-    launcher = Launcher(engine, compose, profile, service, progress, service_failure)
+    for note in found.notes:
+        progress(f"  note: {note}")
+    keep = keeper(engine, profile, root, service, compose.files)
+    launcher = Launcher(engine, compose, profile, service, progress, service_failure, keep)
     try:
         started = launcher.start(wait=not no_wait, install=not no_install, timeout=timeout)
     except KeyboardInterrupt:
@@ -110,14 +115,20 @@ def _report(service: str, started: Started, *, waited: bool, as_json: bool) -> N
         print_json(
             {
                 "already_running": started.already,
-                "completion": started.answer,
+                "completion": started.awaited.answer.text,
                 "container": container.name,
                 "health": container.health,
+                "first_token_seconds": round(started.awaited.answer.first_token, 3),
                 "id": container.id,
+                "image": container.image_id,
+                "log_shows": started.awaited.shown,
+                "phases": started.awaited.phases,
+                "restarts": started.awaited.restarts,
                 "seconds": round(started.seconds, 1),
                 "service": service,
                 "state": container.state,
                 "url": started.url,
+                "variant": container.labels.get("dev.envgen.variant", ""),
                 "waited": waited,
             }
         )
@@ -130,7 +141,12 @@ def _report(service: str, started: Started, *, waited: bool, as_json: bool) -> N
         f"{service} {how} after {started.seconds:.1f} s as {container.name}"
         + (f", {started.url}" if started.url else "")
     )
-    if started.answer:
-        from envgen.serve.readiness import PROMPT
-
-        click.echo(f"  {PROMPT!r} is completed with {started.answer!r}")
+    awaited = started.awaited
+    if awaited.answer.text:
+        click.echo(f"  {awaited.prompt!r} is completed with {awaited.answer.text!r}")
+    if awaited.phases:
+        click.echo("  " + ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in awaited.phases.items()))
+    for name, line in awaited.shown.items():
+        click.echo(f"  {name}: {line.strip()[:160]}")
+    if awaited.restarts:
+        click.echo(f"  Docker restarted it {awaited.restarts} times on the way: envgen logs {service}")

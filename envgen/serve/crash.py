@@ -36,6 +36,8 @@ ABOUT = """\
 What a service left behind when it failed. Tokens, keys, home folders, host and user names are taken out.
 
 findings.json      the reason, its likely cause, how long each phase took, what the log had to show
+explanations.json  what the rules about failures know of the log's lines, the likeliest first
+doctor.json        what `envgen doctor` found right after it
 server.log         all that the service wrote, never filtered, each line with the engine's time (UTC)
 container.json     the engine's view: state, exit code, restarts, health checks, mounts, limits
 compose.txt        every container of the same Compose project

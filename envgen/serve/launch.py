@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,32 +15,32 @@ from envgen.engine.base import Container, Engine
 from envgen.engine.compose import Compose
 from envgen.engine.endpoint import find_endpoint
 from envgen.errors import ProcessError, ServiceError
-from envgen.profile.model import GpuMode, Profile, Ready, Service
+from envgen.profile.model import GpuMode, Profile, Service
 from envgen.render.compose import overlay_file
 from envgen.render.plan import compose_environment
 from envgen.serve import preflight
-from envgen.serve.readiness import Answer, ask, printable
+from envgen.serve.readiness import Answer, printable
+from envgen.serve.wait import Awaited, Failure, NotReady, Waiter
 
 Say = Callable[[str], None]
 # A service's output and exit code -> cause and cure. The rules live in a room of the same tier: the caller brings them.
 Diagnose = Callable[[Sequence[str], int | None], "tuple[str, str] | None"]
-POLL = 0.25  # seconds between two looks at the container
-ASK_AGAIN = 1.0  # seconds between two questions to a server that is not ready
-REPEAT = 10.0  # seconds after which an unchanged state is said again
-LAST_LINES = 30
-REFUSALS = 5  # prompts answered with an error, after which waiting won't help
-RESTARTS = 3  # after so many it is a loop, whatever the policy still allows
+LAST_LINES = 30  # of the log, in an error message
+CAUSE_LINES = 5000  # of the log, for the cause: what ends a server is often told long before its last words
+API_KEY = "VLLM_API_KEY"
+# Keeps what a failed service left behind (its cause: "" where nobody knows it); returns where, or "".
+Keep = Callable[[Failure, str], str]
 
 
 @dataclass(frozen=True)
 class Started:
-    """A service that is ready. ``answer`` is what it completed, where the profile asks for that."""
+    """A service that runs. ``awaited`` tells how it became ready; without waiting, nothing of it is known."""
 
     container: Container
     seconds: float
     url: str
-    answer: str
     already: bool
+    awaited: Awaited = field(default_factory=lambda: Awaited(Answer(True), {}, {}))
 
 
 def compose_for(profile: Profile, root: Path, folder: Path, engine: Engine, gpu: GpuMode = GpuMode.NONE) -> Compose:
@@ -54,10 +55,20 @@ def compose_for(profile: Profile, root: Path, folder: Path, engine: Engine, gpu:
 
 
 class Launcher:
-    """Starts ``name`` of ``profile``. ``say`` gets a line of progress at a time; ``diagnose`` reads a failure's log."""
+    """Starts ``name`` of ``profile``. ``say`` gets a line of progress at a time; ``diagnose`` reads a failure's log.
+
+    ``keep`` is called for every failure, before anything is removed.
+    """
 
     def __init__(
-        self, engine: Engine, compose: Compose, profile: Profile, name: str, say: Say, diagnose: Diagnose
+        self,
+        engine: Engine,
+        compose: Compose,
+        profile: Profile,
+        name: str,
+        say: Say,
+        diagnose: Diagnose,
+        keep: Keep = lambda _failure, _cause: "",
     ) -> None:
         self.engine = engine
         self.compose = compose
@@ -65,9 +76,9 @@ class Launcher:
         self.name = name
         self.say = say
         self.diagnose = diagnose
+        self.keep = keep
         self.service: Service = profile.services[name]
         self.created = False  # from then on it can be left alone
-        self._restarts = 0  # how often the container was restarted before we looked
 
     def start(self, *, wait: bool, install: bool, timeout: float | None) -> Started:
         """Create or update the container, install mounted sources, wait. ServiceError with the reason if it fails."""
@@ -84,11 +95,12 @@ class Launcher:
             already = container.id in running
             if install and self.service.interactive:
                 self._install("exec", "-T")
-            answer = Answer(True)
-            if wait:
-                answer = self._wait(container.id, began + (timeout if timeout is not None else self._patience()))
-            container = self.engine.container(container.id) or container
-            return Started(container, time.monotonic() - began, self.url, answer.text, already)
+            awaited = self._wait(container.id, timeout, began) if wait else None
+            return self._started(container, began, already, awaited)
+        except NotReady as error:
+            failed = self._failed(error.failure)
+            self._clean_up(before)
+            raise failed from None
         except (ServiceError, ProcessError) as error:
             self._clean_up(before)
             if isinstance(error, ProcessError):
@@ -102,10 +114,18 @@ class Launcher:
     def await_ready(self, container: Container, timeout: float | None) -> Started:
         """Wait for a container that runs already. ServiceError when it fails; nothing is removed then."""
         began = time.monotonic()
-        answer = self._wait(container.id, began + (timeout if timeout is not None else self._patience()))
-        return Started(
-            self.engine.container(container.id) or container, time.monotonic() - began, self.url, answer.text, False
-        )
+        try:
+            awaited = self._wait(container.id, timeout, began)
+        except NotReady as error:
+            raise self._failed(error.failure) from None
+        return self._started(container, began, False, awaited)
+
+    def _started(self, container: Container, began: float, already: bool, awaited: Awaited | None) -> Started:
+        container = self.engine.container(container.id) or container
+        seconds = time.monotonic() - began
+        if awaited is None:
+            return Started(container, seconds, self.url, already)
+        return Started(container, seconds, self.url, already, awaited)
 
     @property
     def url(self) -> str:
@@ -123,15 +143,12 @@ class Launcher:
         done = self.compose.stream(
             "up", "--detach", "--no-build", "--pull", "never", self.name, on_line=lambda line: self._note(line, lines)
         )
-        if done.code:
-            reason = "\n".join(lines[-LAST_LINES:])
-            cause = self.diagnose(lines, None)
-            raise ServiceError(
-                f"{self.name} was not started: docker compose ended with {done.code}:\n{reason}"
-                + (f"\n  cause: {cause[0]}" if cause else ""),
-                hint=cause[1] if cause else "",
-            )
         found = self.engine.containers(self.profile.compose_name, self.name, all=True)
+        if done.code:
+            # Made and not started (a port, a runtime, a program that is not there): Compose's words are the log.
+            raise NotReady(
+                Failure(f"docker compose ended with {done.code}", found[0] if found else None, lines=tuple(lines))
+            )
         if not found:
             raise ServiceError(f"{self.name} was started, and its container is gone already")
         return found[0]
@@ -158,61 +175,31 @@ class Launcher:
         health = self.service.health
         return 60.0 if health is None else 60.0 + health.start_period.seconds + health.interval.seconds * health.retries
 
-    def _wait(self, container_id: str, deadline: float) -> Answer:
-        watch = _Watch(self.say, self.name)
-        stable_since: float | None = None
-        refusals = 0
-        container = self.engine.container(container_id)
-        self._restarts = container.restarts if container and container.running else 0
-        while True:
-            container = self.engine.container(container_id)
-            self._still_there(container)
-            assert container is not None
-            watch.note(container, self.engine)
-            if container.running and container.health in ("", "none", "healthy"):
-                # Without a health check, a program that fails at its start must have the time to do so.
-                stable_since = stable_since or time.monotonic()
-                settled = container.health == "healthy" or time.monotonic() - stable_since >= 1.0
-                answer = self._answers(self.service.ready) if settled else Answer(False, "has just started")
-                if answer.ready:
-                    return answer
-                refusals += answer.refused
-                if answer.fatal or refusals >= REFUSALS:
-                    raise self._failure(container, answer.why)
-                watch.why = answer.why
-            else:
-                stable_since = None
-            if time.monotonic() > deadline:
-                why = watch.why or f"it is {container.state}, health {container.health or 'unknown'}"
-                raise self._failure(container, f"not ready in time: {why}")
-            time.sleep(ASK_AGAIN if watch.why and stable_since else POLL)
+    def _wait(self, container_id: str, timeout: float | None, began: float) -> Awaited:
+        key = os.environ.get(API_KEY, "") if API_KEY in self.profile.secrets else ""
+        waiter = Waiter(self.engine, self.name, self.service, self.url, self.say, key)
+        return waiter.wait(container_id, began + (timeout if timeout is not None else self._patience()))
 
-    def _answers(self, ready: Ready | None) -> Answer:
-        if ready is None or ready.model is None or not self.url:
-            return Answer(True)
-        return ask(self.url, ready.model)
+    def _failed(self, failure: Failure) -> ServiceError:
+        """The error to raise: reason and cause in one sentence, the last lines, the bundle, what to do.
 
-    def _still_there(self, container: Container | None) -> None:
-        if container is None:
-            raise ServiceError(f"{self.name}: its container was removed while it started")
-        if container.state in ("exited", "dead"):
-            reason = "killed for want of memory" if container.oom_killed else f"ended with {container.exit_code}"
-            raise self._failure(container, f"its program {reason} {container.error}".rstrip())
-        restarts = container.restarts - self._restarts
-        if restarts >= RESTARTS:
-            raise self._failure(container, f"it ended {restarts} times, last with {container.exit_code}")
-        # Docker also calls one unhealthy that has just ended and is being restarted.
-        if container.health == "unhealthy" and container.state == "running":
-            raise self._failure(container, "Docker calls it unhealthy")
-
-    def _failure(self, container: Container, why: str) -> ServiceError:
-        """The reason, the container's last lines, and the classified cause where there is one."""
-        lines = [printable(line) for line in self.engine.logs(container.id, tail=LAST_LINES).splitlines()]
-        cause = self.diagnose(lines, container.exit_code or None)
-        told = "\n".join(f"    {line}" for line in lines) or "    (it wrote nothing)"
+        Everything is kept before anything is removed: this is called first.
+        """
+        container = failure.container
+        log = self.engine.logs(container.id, tail=CAUSE_LINES) if container else ""
+        lines = [printable(line) for line in (*failure.lines, *log.splitlines())]
+        code = container.exit_code if container and not container.running else None
+        cause = None if failure.says_all else self.diagnose(lines, code or None)
+        self.say(f"  {self.name}: {failure.reason}; keeping what it left behind")
+        kept = self.keep(failure, cause[0] if cause else "")
+        told = "\n".join(f"    {line}" for line in lines[-LAST_LINES:]) or "    (it wrote nothing)"
+        closer = f"envgen up {self.name} --no-wait keeps it running for a closer look"
         return ServiceError(
-            f"{self.name} is not ready: {why}. Its last lines:\n{told}" + (f"\n  cause: {cause[0]}" if cause else ""),
-            hint=cause[1] if cause else f"envgen up {self.name} --no-wait keeps it running for a closer look",
+            f"{self.name} is not ready: {failure.reason}"
+            + (f"; cause: {cause[0]}" if cause else "")
+            + f"\n  its last lines:\n{told}"
+            + (f"\n  crash bundle: {kept}" if kept else ""),
+            hint=cause[1] if cause else closer,
         )
 
     def _clean_up(self, before: set[str]) -> None:
@@ -225,31 +212,3 @@ class Launcher:
             else:
                 self.compose.run("--profile", "*", "down", "--remove-orphans")
             self.say(f"  {self.name}: removed what was half-started")
-
-
-class _Watch:
-    """Says what changes while waiting, and every now and then that nothing has."""
-
-    def __init__(self, say: Say, name: str) -> None:
-        self._say = say
-        self._name = name
-        self._began = time.monotonic()
-        self._last = ""
-        self._said = 0.0
-        self.why = ""
-
-    def note(self, container: Container, engine: Engine) -> None:
-        now = time.monotonic()
-        state = " ".join(self._words(container))
-        if state == self._last and now - self._said < REPEAT:
-            return
-        self._last, self._said = state, now
-        last_line = printable(engine.logs(container.id, tail=1).strip())[:100]
-        self._say(f"  {self._name}: {state}, {now - self._began:.0f} s" + (f" | {last_line}" if last_line else ""))
-
-    def _words(self, container: Container) -> Iterator[str]:
-        yield container.state
-        if container.health not in ("", "none"):
-            yield f"({container.health})"
-        if container.restarts:
-            yield f"restarted {container.restarts} times"

@@ -12,6 +12,7 @@ from envgen.engine import ports
 from envgen.engine.base import Container, Engine
 from envgen.errors import EnvgenError, ExitCode, Problem
 from envgen.profile.model import GpuMode, Mode, Profile, Service
+from envgen.serve import memory
 
 RENDER_LABEL = "dev.envgen.render"
 
@@ -28,10 +29,11 @@ class PreflightError(EnvgenError):
 
 @dataclass(frozen=True)
 class Preflight:
-    """What was found on the way: which GPU mode to use, and the container that already runs."""
+    """What was found on the way: which GPU mode to use, the container that already runs, and what should be said."""
 
     gpu: GpuMode
     running: Container | None
+    notes: tuple[str, ...] = ()
 
 
 def check(engine: Engine, profile: Profile, root: Path, name: str, digest: str) -> Preflight:
@@ -40,16 +42,20 @@ def check(engine: Engine, profile: Profile, root: Path, name: str, digest: str) 
     Raises PreflightError with every problem. Starts, pulls and writes nothing.
     """
     service = profile.services[name]
+    notes: list[str] = []
     mine = engine.containers(profile.compose_name, name)
     problems = [*_image(engine, profile, digest)]
     if engine.info().endpoint.startswith("unix://"):  # paths and ports of a remote engine's machine can't be seen here
         problems += [*_mounts(profile, root), *files(profile, root), *_ports(engine, profile, service, mine)]
+        if service.needs_memory is not None and not mine:  # what runs already holds some of it
+            short, notes = memory.check(service.needs_memory.bytes, unified=profile.gpu is not GpuMode.NONE)
+            problems += short
     gpu, reason = gpu_mode(engine, profile.gpu)
     if reason:
         problems.append(reason)
     if problems:
         raise PreflightError(name, tuple(problems))
-    return Preflight(gpu, mine[0] if mine else None)
+    return Preflight(gpu, mine[0] if mine else None, tuple(notes))
 
 
 def _build_command(profile: Profile) -> str:

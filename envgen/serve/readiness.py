@@ -3,66 +3,147 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import requests
 
+from envgen.serve.events import BrokenOff, Completion, NoCompletion, read_events
+
 PROMPT = "The capital of France is"
 MAX_TOKENS = 12
+# vLLM writes this for minus infinity, JSON having none; a NaN becomes null in a stream.
+LOWEST = -9999.0
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked: a model, a prompt, and what the answer must contain (None: any text will do)."""
+
+    model: str
+    prompt: str = PROMPT
+    expect_text: str | None = None
+    api_key: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the service said. ``ready`` is False while ``why`` says what is missing yet."""
+    """What the service said. ``ready`` is False while ``why`` says what is missing yet. Times are in seconds."""
 
     ready: bool
     why: str = ""
     text: str = ""
     fatal: bool = False  # waiting longer can't help: the service runs and is wrong
-    refused: bool = False  # it was asked to complete a prompt, and answered with an error of its own
+    refused: bool = False  # it answered, and not with what was asked for; a few times of that are enough
+    first_token: float = 0.0
+    seconds: float = 0.0
 
 
-def ask(base_url: str, model: str, *, timeout: float = 120) -> Answer:
-    """Ask ``base_url`` (http://host:port) once: does /v1/models list ``model``, and does it complete a prompt?
+def ask(
+    base_url: str, question: Question, *, timeout: float = 120, on_step: Callable[[str], None] = lambda _: None
+) -> Answer:
+    """Ask ``base_url`` (http://host:port) once: does /v1/models list the model, and does it complete the prompt?
 
-    ``timeout`` is in seconds for the completion: the first prompt may compile kernels. Never raises for what the
-    service does; a refused connection or an error status is an Answer that is not ready.
+    ``timeout``: seconds between two signs of life of the completion; the first prompt may compile kernels.
+    ``on_step`` hears what is being waited for. Never raises for what the service does.
     """
     with requests.Session() as session:
         session.trust_env = False  # a proxy has no business between us and our own machine
-        try:
-            listed = session.get(f"{base_url}/v1/models", timeout=10)
-        except requests.RequestException as error:
-            return Answer(False, f"{base_url} does not answer yet ({_reason(error)})")
-        if listed.status_code != 200:
-            return Answer(False, f"/v1/models answers {listed.status_code}")
-        names = _model_names(listed)
-        if model not in names:
-            return Answer(False, f"/v1/models lists {', '.join(names) or 'nothing'}, not {model}", fatal=bool(names))
-        body = {"model": model, "prompt": PROMPT, "max_tokens": MAX_TOKENS, "temperature": 0, "logprobs": 1}
-        try:
-            done = session.post(f"{base_url}/v1/completions", json=body, timeout=timeout)
-        except requests.RequestException as error:
-            return Answer(False, f"the first prompt was not answered ({_reason(error)})")
-        return judge(done.status_code, _json(done))
+        if question.api_key:
+            session.headers["Authorization"] = f"Bearer {question.api_key}"
+        on_step("/v1/models")
+        found = _listed(session, base_url, question.model)
+        if found is not None:
+            return found
+        on_step("its first token")
+        return _completed(session, base_url, question, timeout, on_step)
 
 
-def judge(status: int, document: Any) -> Answer:
+def _listed(session: requests.Session, base_url: str, model: str) -> Answer | None:
+    """None when /v1/models lists ``model``."""
+    try:
+        listed = session.get(f"{base_url}/v1/models", timeout=10)
+    except requests.RequestException as error:
+        return Answer(False, f"{base_url} does not answer yet ({_reason(error)})")
+    if listed.status_code in (401, 403):
+        return Answer(False, f"/v1/models answers {listed.status_code}: {_KEY}", fatal=True)
+    if listed.status_code != 200:
+        return Answer(False, f"/v1/models answers {listed.status_code}")
+    names = _model_names(_json(listed))
+    if names is None:
+        return Answer(False, "/v1/models answers 200 with something that is no list of models", refused=True)
+    if model not in names:
+        return Answer(False, f"/v1/models lists {', '.join(names) or 'nothing'}, not {model}", fatal=bool(names))
+    return None
+
+
+_KEY = "it wants an API key; write `secrets: [VLLM_API_KEY]` and export it in your shell"
+
+
+def _completed(
+    session: requests.Session, base_url: str, question: Question, timeout: float, on_step: Callable[[str], None]
+) -> Answer:
+    body = {"model": question.model, "prompt": question.prompt, "max_tokens": MAX_TOKENS, "temperature": 0,
+            "logprobs": 1, "stream": True}  # fmt: skip
+    began = time.monotonic()
+    first = 0.0
+
+    def counted(chunks: Iterator[bytes]) -> Iterator[bytes]:
+        nonlocal first
+        for chunk in chunks:
+            first = first or time.monotonic() - began
+            on_step("the rest of its answer")
+            yield chunk
+
+    try:
+        with session.post(f"{base_url}/v1/completions", json=body, timeout=(10, timeout), stream=True) as response:
+            if response.status_code != 200:
+                return judge(response.status_code, _json(response))
+            if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
+                answer = judge(200, _json(response), question.expect_text)
+            else:
+                completion = read_events(counted(response.iter_content(chunk_size=None)))
+                answer = judge_completion(completion, question.expect_text)
+    except requests.RequestException as error:
+        if first:
+            return Answer(False, f"the first answer broke off in the middle ({_reason(error)})", refused=True)
+        return Answer(False, f"the first prompt was not answered ({_reason(error)})")
+    except BrokenOff as error:
+        return Answer(False, f"the first answer broke off in the middle: {error}", refused=True)
+    except NoCompletion as error:
+        return Answer(False, f"the first prompt was answered with something that is no completion: {error}", fatal=True)
+    return replace(answer, first_token=first, seconds=time.monotonic() - began)
+
+
+def judge(status: int, document: Any, expect_text: str | None = None) -> Answer:
     """Judge the answer to a completion request: status 200, a non-empty text, finite log probabilities."""
+    if status in (429, 503):  # not now; it may be later
+        return Answer(False, f"the first prompt was answered with {status}: {printable(str(document)[:200])}")
     if status != 200:
-        why = f"the first prompt was answered with {status}: {str(document)[:200]}"
+        why = f"the first prompt was answered with {status}: {printable(str(document)[:200])}"
         return Answer(False, why, fatal=400 <= status < 500, refused=True)
     try:
-        choice = document["choices"][0]
-        text = choice["text"]
-    except (KeyError, IndexError, TypeError):
-        return Answer(False, "the first prompt was answered with something that is no completion", fatal=True)
-    if not isinstance(text, str) or not text:
+        return judge_completion(Completion.of(document), expect_text)
+    except NoCompletion as error:
+        return Answer(False, f"the first prompt was answered with something that is no completion: {error}", fatal=True)
+
+
+def judge_completion(completion: Completion, expect_text: str | None = None) -> Answer:
+    """Judge a completion: a non-empty text, finite log probabilities, the expected words."""
+    text = completion.text
+    if not text:
         return Answer(False, "the first prompt was answered with an empty text", fatal=True)
-    chances = (choice.get("logprobs") or {}).get("token_logprobs") or ()
-    if any(isinstance(value, float) and not math.isfinite(value) for value in chances):
-        return Answer(False, "the first completion has a NaN or infinite log probability", fatal=True)
+    for value in completion.logprobs:
+        # The prompt is not echoed, so every token has a probability: none is what JSON makes of NaN.
+        if value is None or not math.isfinite(value) or value <= LOWEST:
+            shown = "none" if value is None else f"{value:g}"
+            why = f"the first completion has a NaN or infinite log probability ({shown})"
+            return Answer(False, why, fatal=True)
+    if expect_text is not None and expect_text not in text:
+        why = f"the first prompt was completed with {printable(text)!r}, which does not contain {expect_text!r}"
+        return Answer(False, why, text=printable(text), fatal=True)
     return Answer(True, text=printable(text))
 
 
@@ -71,10 +152,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def _model_names(response: requests.Response) -> list[str]:
-    document = _json(response)
+def _model_names(document: Any) -> list[str] | None:
     data = document.get("data") if isinstance(document, dict) else None
-    return [str(one["id"]) for one in data or () if isinstance(one, dict) and "id" in one]
+    if not isinstance(data, list):
+        return None
+    return [str(one["id"]) for one in data if isinstance(one, dict) and "id" in one]
 
 
 def _json(response: requests.Response) -> Any:
@@ -87,6 +169,6 @@ def _json(response: requests.Response) -> Any:
 def _reason(error: requests.RequestException) -> str:
     if isinstance(error, requests.Timeout):
         return "time-out"
-    if isinstance(error, requests.ConnectionError):
+    if isinstance(error, (requests.ConnectionError, requests.exceptions.ChunkedEncodingError)):
         return "connection refused or closed"
     return type(error).__name__

@@ -16,7 +16,7 @@ def completion(text: Any = "Paris", logprobs: Any = None) -> dict[str, Any]:
 
 
 def test_a_completion() -> None:
-    answer = judge(200, completion(" Paris\n\x1b[31m", {"token_logprobs": [-0.5, None, -1.0]}))
+    answer = judge(200, completion(" Paris\n\x1b[31m", {"token_logprobs": [-0.5, 0, -1.0]}))
     assert answer.ready and answer.text == " Paris\\n\\x1b[31m"
 
 
@@ -33,6 +33,8 @@ def test_a_completion() -> None:
         (200, "<html>", "no completion", True),
         (200, completion("!!!", {"token_logprobs": [float("nan")]}), "NaN", True),
         (200, completion("!!!", {"token_logprobs": [float("-inf")]}), "infinite", True),
+        (200, completion("!!!", {"token_logprobs": [None]}), "infinite log probability (none)", True),
+        (429, "", "answered with 429", False),
     ],
 )
 def test_what_is_no_answer(status: int, document: Any, why: str, fatal: bool) -> None:

@@ -1,0 +1,82 @@
+"""A container's log, read as it grows; and what a profile wants to see in it, or not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime, timezone
+
+from envgen.engine.base import Engine
+
+
+def instant(text: str) -> str:
+    """An instant of the engine (``2026-01-02T03:04:05.6Z``) in seconds, as its API takes them; "" for what is none."""
+    found = re.match(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)$", text)
+    if not found:
+        return ""
+    zone = found[3].replace("Z", "+00:00")
+    try:
+        whole = datetime.fromisoformat(found[1] + zone).astimezone(timezone.utc)
+    except ValueError:
+        return ""
+    # Never through a float: it has too few digits for nanoseconds.
+    return f"{int(whole.timestamp())}.{(found[2] or '').ljust(9, '0')}"
+
+
+class LogReader:
+    """The lines of a container's log from ``since`` on (an instant of the engine), each once."""
+
+    def __init__(self, engine: Engine, container_id: str, since: str = "") -> None:
+        self._engine = engine
+        self._container_id = container_id
+        self._since = instant(since)
+        self._last = ""  # the stamp of the last line that was handed out
+        self._same = 0  # how many lines with that very stamp
+
+    def new_lines(self) -> list[str]:
+        """What was written since the last call."""
+        text = self._engine.logs(self._container_id, tail=None, since=self._since, timestamps=True)
+        skip = self._same
+        lines = []
+        for line in text.split("\n"):
+            stamp, _, rest = line.partition(" ")
+            if not stamp or not stamp[0].isdigit():
+                continue
+            if stamp == self._last and skip:
+                skip -= 1  # the engine gives what was written at the very instant once more
+                continue
+            lines.append(rest.removesuffix("\r"))
+            self._same = self._same + 1 if stamp == self._last else 1
+            self._last = stamp
+        self._since = instant(self._last) or self._since
+        return lines
+
+
+class Evidence:
+    """Which of the wanted patterns the log has shown, and the first unwanted one."""
+
+    def __init__(self, expect: Mapping[str, str], forbid: Mapping[str, str]) -> None:
+        self.expect = expect
+        self._wanted = {name: re.compile(pattern) for name, pattern in expect.items()}
+        self._unwanted = {name: re.compile(pattern) for name, pattern in forbid.items()}
+        self.seen: dict[str, str] = {}
+        self.forbidden: tuple[str, str] | None = None
+
+    def feed(self, line: str) -> None:
+        """Take in one line of the log."""
+        for name, pattern in self._wanted.items():
+            if name not in self.seen and pattern.search(line):
+                self.seen[name] = line
+        if self.forbidden is None:
+            name_ = next((name for name, pattern in self._unwanted.items() if pattern.search(line)), None)
+            self.forbidden = (name_, line) if name_ is not None else None
+
+    def restart(self) -> None:
+        """The program was started again: what an earlier run has shown counts no more."""
+        self.seen.clear()
+        self.forbidden = None
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The names of wanted patterns that no line has matched yet."""
+        return tuple(name for name in self._wanted if name not in self.seen)

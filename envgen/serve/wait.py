@@ -1,0 +1,226 @@
+"""Waiting for a container to answer: its state, its log, its phases and limits, and the question itself.
+
+The question is asked in a thread, so that a server that hangs in its answer is watched like one that loads.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from envgen.engine.base import Container, Engine
+from envgen.profile.model import Ready, Service
+from envgen.serve.log import Evidence, LogReader
+from envgen.serve.phases import Progress
+from envgen.serve.readiness import Answer, Question, ask, printable
+
+POLL = 0.25  # seconds between two looks at the container
+ASK_AGAIN = 1.0  # seconds between two questions to a server that is not ready
+REPEAT = 10.0  # seconds after which an unchanged state is said again
+REFUSALS = 5  # answers that are none, after which waiting won't help
+RESTARTS = 3  # after so many it is a loop, whatever the policy still allows
+LINGER = 3.0  # seconds that the log gets to show what it must, when the answer is there already
+
+
+@dataclass(frozen=True)
+class Awaited:
+    """A container that is ready: its answer, the seconds of each phase, what the log has shown."""
+
+    answer: Answer
+    phases: dict[str, float]
+    shown: dict[str, str]
+    restarts: int = 0
+    prompt: str = ""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a service is not ready. ``container`` is None where none was made or it is gone."""
+
+    reason: str
+    container: Container | None = None
+    phases: dict[str, float] = field(default_factory=dict)
+    shown: dict[str, str] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    restarts: int = 0
+    lines: tuple[str, ...] = ()  # of a program that is not the container's, such as Compose
+    says_all: bool = False  # the service runs and answers wrongly: its log has no deeper cause to tell
+
+
+class NotReady(Exception):
+    """The service failed; carries all that was seen."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.reason)
+        self.failure = failure
+
+
+class Waiter:
+    """Waits for one container of ``service``. ``say`` gets one line of progress at a time."""
+
+    def __init__(
+        self, engine: Engine, name: str, service: Service, url: str, say: Callable[[str], None], api_key: str = ""
+    ) -> None:
+        self._engine = engine
+        self._name = name
+        self._url = url
+        self._say = say
+        self._ready = service.ready or Ready()
+        self._policy = service.restart
+        model = self._ready.model if url else None
+        self._question = Question(model, self._ready.prompt, self._ready.expect_text, api_key) if model else None
+        self.progress = Progress(self._ready.phases)
+        self._evidence = Evidence(self._ready.expect, self._ready.forbid)
+        self._first_restarts = self._restarts = 0
+        self._why = ""
+        self._said = ("", 0.0)
+        self._began = time.monotonic()
+
+    def wait(self, container_id: str, deadline: float) -> Awaited:
+        """Until it is ready; ``deadline`` as of time.monotonic(). Raises NotReady with the reason."""
+        container = self._look(container_id)
+        # One that exits at once may have been restarted before this first look.
+        self._first_restarts = self._restarts = container.restarts if container.running else 0
+        reader = LogReader(self._engine, container_id, container.started_at)
+        asking: _Asking | None = None
+        stable_since: float | None = None
+        ask_at = 0.0
+        refusals = 0
+        while True:
+            container = self._look(container_id)
+            self._note_restarts(container)
+            self._read(reader, container)
+            self._tell(container)
+            now = time.monotonic()
+            if container.state != "running" or container.health not in ("", "none", "healthy"):
+                stable_since = asking = None
+            else:
+                # Without a health check, a program that fails at its start must have the time to do so.
+                stable_since = stable_since or now
+                settled = container.health == "healthy" or now - stable_since >= 1.0
+                if asking is None and settled and now >= ask_at:
+                    asking = _Asking(self._url, self._question)
+                if asking is not None and (answer := asking.answer) is not None:
+                    asking, ask_at = None, now + ASK_AGAIN
+                    if answer.ready:
+                        return self._with_evidence(answer, reader, container)
+                    refusals += answer.refused
+                    if answer.fatal or refusals >= REFUSALS:
+                        raise self._failure(container, answer.why, says_all=answer.fatal)
+                    self._why = answer.why
+                elif asking is not None and asking.step != _MODELS:
+                    self.progress.answering()
+                    self._why = f"it was asked {asking.seconds:.0f} s ago and has not sent {asking.step}"
+            self._in_time(container, deadline)
+            time.sleep(POLL)
+
+    def _look(self, container_id: str) -> Container:
+        """The container, which must be there, alive and not restarting for ever."""
+        container = self._engine.container(container_id)
+        if container is None:
+            raise self._failure(None, "its container was removed while it started")
+        if container.state in ("exited", "dead"):
+            how = "was killed for want of memory" if container.oom_killed else f"ended with {container.exit_code}"
+            times = f", restarted {container.restarts} times by Docker" if container.restarts else ""
+            raise self._failure(container, f"its program {how} while {self.progress.words()}{times} {container.error}")
+        restarts = container.restarts - self._first_restarts
+        if restarts >= RESTARTS:
+            why = f"it ended {restarts} times, last with {container.exit_code}; Docker restarts it ({self._policy})"
+            raise self._failure(container, why)
+        # Docker also calls one unhealthy that has just ended and is being restarted.
+        if container.health == "unhealthy" and container.state == "running":
+            raise self._failure(container, f"Docker calls it unhealthy while {self.progress.words()}")
+        return container
+
+    def _note_restarts(self, container: Container) -> None:
+        if container.restarts > self._restarts:
+            self._restarts = container.restarts
+            self._say(f"  {self._name}: its program ended and was restarted: {container.restarts} ({self._policy})")
+            self.progress.restart()
+            self._evidence.restart()
+            self._why = ""
+
+    def _read(self, reader: LogReader, container: Container) -> None:
+        for line in reader.new_lines():
+            self.progress.feed(line)
+            self._evidence.feed(line)
+        if self._evidence.forbidden is not None:
+            name, line = self._evidence.forbidden
+            raise self._failure(
+                container, f"its log shows what ready.forbid.{name} names: {printable(line)[:200]!r}", says_all=True
+            )
+
+    def _with_evidence(self, answer: Answer, reader: LogReader, container: Container) -> Awaited:
+        """The answer is there; so must be what the log has to show."""
+        self.progress.answering()
+        until = time.monotonic() + LINGER
+        while True:
+            self._read(reader, container)
+            if not self._evidence.missing:
+                shown = {name: printable(line) for name, line in self._evidence.seen.items()}
+                return Awaited(answer, self.progress.took(), shown, self._restarts, self._ready.prompt)
+            if time.monotonic() > until:
+                break
+            time.sleep(POLL)
+        wanted = "; ".join(f"ready.expect.{name}: {self._evidence.expect[name]}" for name in self._evidence.missing)
+        raise self._failure(container, f"it answers, but its log never showed {wanted}", says_all=True)
+
+    def _in_time(self, container: Container, deadline: float) -> None:
+        if late := self.progress.overdue():
+            raise self._failure(container, f"{late}" + (f": {self._why}" if self._why else ""))
+        if time.monotonic() > deadline:
+            state = self._why or f"it is {container.state}, health {container.health or 'unknown'}"
+            raise self._failure(container, f"not ready in time, still {self.progress.words()}: {state}")
+
+    def _failure(self, container: Container | None, reason: str, *, says_all: bool = False) -> NotReady:
+        return NotReady(
+            Failure(
+                reason.strip(),
+                container,
+                self.progress.took(),
+                dict(self._evidence.seen),
+                self._evidence.missing,
+                container.restarts if container else self._restarts,
+                says_all=says_all,
+            )
+        )
+
+    def _tell(self, container: Container) -> None:
+        """Say what changes while waiting, and every now and then that nothing has."""
+        health = f" ({container.health})" if container.health not in ("", "none") else ""
+        state = f"{container.state}{health}, {self.progress.words()}"
+        now = time.monotonic()
+        if state == self._said[0] and now - self._said[1] < REPEAT:
+            return
+        self._said = (state, now)
+        last_line = printable(self._engine.logs(container.id, tail=1).strip())[:100]
+        self._say(f"  {self._name}: {state}, {now - self._began:.0f} s" + (f" | {last_line}" if last_line else ""))
+
+
+_MODELS = "/v1/models"
+
+
+class _Asking:
+    """One question on its way. ``answer`` is None until it is there."""
+
+    def __init__(self, url: str, question: Question | None) -> None:
+        self.answer: Answer | None = None
+        self.step = _MODELS
+        self._began = time.monotonic()
+        if question is None:  # nothing is known to ask
+            self.answer = Answer(True)
+            return
+        # It ends with its own time-outs; a program that is leaving does not wait for it.
+        threading.Thread(target=self._run, args=(url, question), daemon=True).start()
+
+    def _run(self, url: str, question: Question) -> None:
+        self.answer = ask(url, question, timeout=3600, on_step=self._on_step)
+
+    def _on_step(self, step: str) -> None:
+        self.step = step
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began

@@ -1,0 +1,85 @@
+"""Streams of a completion: cut anywhere, half an event, garbage, what JSON makes of NaN."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envgen.serve.events import BrokenOff, Completion, NoCompletion, payloads, read_events
+from envgen.serve.readiness import judge_completion
+
+
+def event(text: str, *logprobs: Any) -> bytes:
+    document = {"choices": [{"text": text, "logprobs": {"token_logprobs": list(logprobs)}}]}
+    return f"data: {json.dumps(document)}\n\n".encode()
+
+
+WHOLE = event(" Par", -0.5) + event("is", -0.25) + b'data: {"choices": [], "usage": {}}\n\n' + b"data: [DONE]\n\n"
+
+
+@given(st.lists(st.integers(0, len(WHOLE))))
+def test_wherever_the_chunks_are_cut(cuts: list[int]) -> None:
+    ends = [0, *sorted(cuts), len(WHOLE)]
+    completion = read_events(WHOLE[a:b] for a, b in itertools.pairwise(ends))
+    assert (completion.text, completion.logprobs) == (" Paris", (-0.5, -0.25))
+
+
+@given(st.integers(0, len(WHOLE) - len(b"data: [DONE]\n\n")))
+def test_a_stream_that_ends_early_is_no_answer(end: int) -> None:
+    with pytest.raises(BrokenOff, match="closed without"):
+        read_events([WHOLE[:end]])
+
+
+def test_lines_may_end_as_they_like_and_comments_are_nothing() -> None:
+    stream = b": hello\r\nid: 1\r\n" + event("x", -1).replace(b"\n", b"\r\n") + b"data:[DONE]\n"
+    assert read_events([stream]).text == "x"
+
+
+@pytest.mark.parametrize(
+    ("stream", "words"),
+    [
+        (b"data: <html>\n\n", "<html>"),
+        (b'data: {"text": "no choices"}\n\n', "no choices"),
+        (b'data: {"choices": [{"text": 5}]}\n\n', "5"),
+        (b'data: {"choices": [7]}\n\n', "7"),
+        (b"data: [1]\n\n", "1"),
+        (b"data: null\n\n", "null"),
+        (b"x" * (2 << 20), "more than 1 MiB"),
+        (b"data: \x1b[31m\n\n", "x1b"),
+    ],
+)
+def test_what_is_no_part_of_a_completion(stream: bytes, words: str) -> None:
+    with pytest.raises(NoCompletion) as caught:
+        read_events([stream])
+    assert words in str(caught.value) and str(caught.value).isprintable()
+
+
+def test_an_error_in_the_middle_of_a_stream() -> None:
+    with pytest.raises(BrokenOff, match=r"after 1 events the server sent .*engine died"):
+        read_events([event("a", -1), b'data: {"error": {"message": "engine died"}}\n\n'])
+
+
+@given(st.lists(st.binary()))
+def test_nothing_else_is_ever_raised(chunks: list[bytes]) -> None:
+    list(payloads(chunks))
+    with pytest.raises((BrokenOff, NoCompletion)):
+        read_events([*chunks, b"\n\n"] if b"[DONE]" not in b"".join(chunks) else [])
+
+
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "null", "-9999.0", '"x"'])
+def test_every_spelling_of_a_logprob_that_is_none(value: str) -> None:
+    stream = b'data: {"choices": [{"text": "!", "logprobs": {"token_logprobs": [%s]}}]}\n\n' % value.encode()
+    answer = judge_completion(read_events([stream, b"data: [DONE]\n\n"]))
+    assert not answer.ready and answer.fatal and "NaN or infinite" in answer.why
+
+
+def test_the_expected_words() -> None:
+    assert judge_completion(Completion(" Paris.", (-0.1,)), "Paris").ready
+    answer = judge_completion(Completion(" a is the", (-0.1,)), "Paris")
+    assert answer.fatal and answer.why.endswith("' a is the', which does not contain 'Paris'")
+    assert judge_completion(Completion(" no logprobs at all")).ready

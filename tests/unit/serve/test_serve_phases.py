@@ -1,0 +1,143 @@
+"""Phases of a start, read from the lines of real logs; instants of the engine; what a log must and must not show."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envgen.engine.base import Engine
+from envgen.profile.model import Phases
+from envgen.profile.values import Duration
+from envgen.serve.log import Evidence, LogReader, instant
+from envgen.serve.phases import Phase, Progress
+
+# Lines of vLLM 0.30.0 on a CPU, and (behind them) of 0.14.0 as its source spells them.
+LOG = [
+    ("(APIServer pid=6) INFO 11-21 06:47:36 [model.py:692] Resolved architecture: LlamaForCausalLM", Phase.START, ""),
+    ("(Worker pid=92) INFO 11-21 06:47:56 [cpu_model_runner.py:130] Starting to load model /models/tiny...",
+     Phase.WEIGHTS, ""),
+    ("(Worker pid=92) Loading safetensors checkpoint shards:   0% Completed | 0/1 [00:00<?, ?it/s]",
+     Phase.WEIGHTS, "0 %"),
+    ("(Worker pid=92) Loading safetensors checkpoint shards: 100% Completed | 1/1 [00:00<00:00, 235.95it/s]",
+     Phase.WEIGHTS, "100 %"),
+    ("(Worker pid=92) INFO 11-21 06:47:56 [default_loader.py:430] Loading weights took 0.01 seconds",
+     Phase.COMPILE, "weights took 0.01 s"),
+    ("Capturing CUDA graphs (decode, FULL):  10%|#  | 2/20\rCapturing CUDA graphs (decode, FULL): 100%|##| 20/20",
+     Phase.COMPILE, "CUDA graphs 100 %"),
+    ("[3/12] /usr/local/cuda/bin/nvcc --generate-dependencies-with-compile page.cu", Phase.COMPILE,
+     "JIT: 3 of 12 files"),
+    ("(EngineCore pid=69) INFO 11-21 06:47:57 [core.py:379] init engine (profile, create kv cache, warmup model) "
+     "took 0.11 s", Phase.COMPILE, "the engine is ready after 0.11 s"),
+]  # fmt: skip
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_phases_of_a_real_log() -> None:
+    clock = Clock()
+    progress = Progress(Phases(), clock)
+    for line, phase, detail in LOG:
+        clock.now += 2
+        progress.feed(line)
+        assert (progress.phase, progress.detail) == (phase, detail), line
+    progress.answering()
+    clock.now += 1
+    assert progress.words() == "waiting for its first answer"
+    progress.feed("flashinfer.jit: building page")  # the first prompt may compile
+    assert progress.words() == "waiting for its first answer, JIT: building page"
+    assert progress.took() == {"start": 4, "weights": 6, "compile": 6, "answer": 1}
+
+
+def test_each_phase_has_its_own_limit() -> None:
+    clock = Clock()
+    progress = Progress(Phases(weights=Duration(10), answer=Duration(3)), clock)
+    clock.now = 100
+    assert progress.overdue() == ""  # the start has no limit here
+    progress.feed(LOG[1][0])
+    clock.now = 109
+    progress.feed(LOG[2][0])
+    assert progress.overdue() == ""
+    clock.now = 111
+    assert progress.overdue() == "loading weights, 0 % for more than 10 s (ready.phases.weights)"
+    progress.restart()
+    assert progress.overdue() == "" and progress.took() == {"start": 0}
+    progress.answering()
+    clock.now = 115
+    assert "ready.phases.answer" in progress.overdue()
+
+
+@given(st.lists(st.text()))
+def test_no_line_makes_it_fail(lines: list[str]) -> None:
+    progress = Progress(Phases())
+    for line in lines:
+        progress.feed(line)
+    assert progress.words()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2026-11-21T06:46:57.820360749Z", "1795243617.820360749"),
+        ("2026-11-21T06:46:57Z", "1795243617.000000000"),
+        ("2026-11-21T07:46:57.5+01:00", "1795243617.500000000"),
+        ("", ""),
+        ("2026-99-21T06:46:57Z", ""),
+        ("yesterday", ""),
+    ],
+)
+def test_instants(text: str, seconds: str) -> None:
+    assert instant(text) == seconds
+
+
+class Log:
+    """An engine of which only the log is asked: it gives all lines from an instant on, that instant included."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+
+    def logs(self, _: str, *, tail: int | None, since: str, timestamps: bool) -> str:
+        assert tail is None and timestamps
+        return "".join(f"{stamp} {text}\n" for stamp, text in self.lines if instant(stamp) >= since)
+
+
+STAMP = "2026-11-21T06:46:57.{:09}Z"
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 3), st.text("ab ", max_size=4)), max_size=5), max_size=6))
+def test_every_line_comes_once(rounds: list[list[tuple[int, str]]]) -> None:
+    log = Log()
+    reader = LogReader(cast(Engine, log), "x")
+    now, read = 1, []
+    for lines in rounds:
+        for step, text in lines:  # a step of 0: written at the very same instant
+            now += step
+            log.lines.append((STAMP.format(now), text))
+        read += reader.new_lines()
+    assert read == [text for _, text in log.lines]
+
+
+def test_what_was_written_before_is_not_read() -> None:
+    log = Log()
+    log.lines = [(STAMP.format(1), "an earlier run"), (STAMP.format(5), "this run")]
+    assert LogReader(cast(Engine, log), "x", STAMP.format(3)).new_lines() == ["this run"]
+
+
+def test_evidence() -> None:
+    evidence = Evidence({"attention": "Using (FLASHINFER|X) backend", "moe": "Marlin"}, {"eager": "enforce.eager"})
+    assert evidence.missing == ("attention", "moe")
+    evidence.feed("INFO Using FLASHINFER backend")
+    evidence.feed("INFO Using X backend")
+    assert evidence.missing == ("moe",) and evidence.seen == {"attention": "INFO Using FLASHINFER backend"}
+    assert evidence.forbidden is None
+    evidence.feed("enforce-eager")
+    assert evidence.forbidden == ("eager", "enforce-eager")
+    evidence.restart()
+    assert evidence.missing == ("attention", "moe") and evidence.forbidden is None
