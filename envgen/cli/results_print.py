@@ -12,10 +12,10 @@ from envgen.results.differ import SECTIONS, flat_values
 from envgen.results.figures import Series
 from envgen.results.lines import utc
 from envgen.results.matrix import Comparison, Row, compare, title, verdict
-from envgen.results.model import METRICS, Record, plain
+from envgen.results.model import Record, plain
 from envgen.results.shelf import Entry
 from envgen.results.stats import Difference
-from envgen.results.text import effect, figure, interval, probability, safe
+from envgen.results.text import criteria, effect, figure, headline, interval, probability, safe
 
 
 def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
@@ -65,20 +65,6 @@ def print_list(entries: Sequence[Entry]) -> None:
             )
         )
     columns(rows)
-
-
-def headline(summary: Mapping[str, Any], limit: int = 3) -> str:
-    """The first few figures of a summary."""
-    found = []
-    for name, value in summary.items():
-        if isinstance(value, (str, int, float)) and not isinstance(value, bool):
-            metric = METRICS.get(name.rpartition(" ")[2])
-            where = name.rpartition(" ")[0]
-            text = (
-                f"{where + ' ' if where else ''}{metric.label} {value} {metric.unit}" if metric else f"{name} {value}"
-            )
-            found.append(safe(text))
-    return ", ".join(found[:limit])
 
 
 def _finite(value: float) -> float | None:
@@ -185,7 +171,9 @@ def print_record(record: Record) -> None:
     click.echo(f"  samples  {len(record.samples)}{f', {failed} of them failed' if failed else ''}")
     click.echo(f"  file     {record.path}")
     _print_figures(compare([record]))
-    for head, values in (("summary", record.summary), ("parameters", record.parameters)):
+    _print_criteria(record)
+    rest = {name: value for name, value in record.summary.items() if name not in ("criteria", "cells")}
+    for head, values in (("summary", rest), ("parameters", record.parameters)):
         if values:
             click.echo(f"\n{head}")
             columns([(f"  {safe(name)}", safe(_short(value))) for name, value in values.items()])
@@ -194,6 +182,13 @@ def print_record(record: Record) -> None:
         (f"  {SECTIONS.get(section, section)} {name}".rstrip(), text) for (section, name), text in flat_values(record)
     ]
     columns([(safe(name), safe(text)) for name, text in rows] or [("  (nothing was recorded)", "")])
+
+
+def _print_criteria(record: Record) -> None:
+    told = criteria(record.summary)
+    if told:
+        click.echo("\ncriteria")
+        columns([tuple(safe(one[key]) for key in ("verdict", "part", "name", "seen", "wanted")) for one in told])
 
 
 def _short(value: Any) -> str:

@@ -136,14 +136,20 @@ def _pooled(means: list[Series]) -> Series:
 
 
 def requests(samples: Iterable[Sample], name: str) -> dict[Cell, tuple[float, ...]]:
-    """Every single value of one figure by cell, requests before repetitions: what a distribution is drawn from."""
+    """Every single value of one figure by cell, requests before repetitions: what a distribution is drawn from.
+
+    Where a request holds each gap between its tokens (``gaps_ms``), these are the values of ``itl_ms``: a mean hides
+    the one long gap.
+    """
     metric = METRICS[name]
     found: dict[Cell, dict[str, list[float]]] = {}
     for data in measured(samples):
-        value = number(data.get(name))
         unit = data.get("unit", "repeat")
-        if value is not None and unit in ("repeat", "request"):
-            found.setdefault(cell_of(data, metric), {}).setdefault(unit, []).append(value)
+        gaps = data.get("gaps_ms") if name == "itl_ms" else None
+        values = [number(value) for value in (gaps if isinstance(gaps, tuple) else (data.get(name),))]
+        kept = [value for value in values if value is not None]
+        if kept and unit in ("repeat", "request"):
+            found.setdefault(cell_of(data, metric), {}).setdefault(unit, []).extend(kept)
     return {cell: tuple(units.get("request") or units["repeat"]) for cell, units in sorted(found.items())}
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envgen.errors import ResultsError
+from envgen.results.clean import without_secrets
 from envgen.results.lines import encode, utc
 from envgen.results.model import FORMAT
 from envgen.results.store import SUFFIX
@@ -39,7 +40,7 @@ def write(folder: Path, run: Foreign, source: Mapping[str, Any]) -> tuple[Path, 
     The id is a digest of the content: importing the same figures again changes nothing. ``source`` says where they come
     from and goes into ``environment.imported``. Raises ResultsError when the folder can't be written.
     """
-    environment = {"imported": {**source, "label": run.label}, **run.environment}
+    environment = without_secrets({"imported": {**source, "label": run.label}, **run.environment})
     start = {"kind": KIND, "started": utc(run.started), "environment": environment, "parameters": run.parameters}
     samples = [encode({"type": "sample", "at": 0, "data": data}) for data in run.samples]
     # Of what was measured alone: a comment added to the file makes no second run.

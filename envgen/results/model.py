@@ -7,14 +7,15 @@ The words that writers and readers share:
   (package -> version), ``gpu`` (``name``, ``driver``, ...), ``env`` (the service's variables), ``flags`` (the server's
   arguments, a list) and ``host``. All are optional, and others may stand beside them.
 * A run's ``parameters`` say how it was measured: what was asked for on the command line.
-* A run's ``summary`` is flat, the most telling figure first: ``list`` shows the first ones as headline.
-  ``figures.headline`` makes one from the samples.
+* A run's ``summary``: texts and numbers, the most telling first (``figures.headline`` makes them from samples);
+  ``criteria``, a list of ``name``, ``wanted``, ``seen`` and ``verdict``; ``cells``, a list of lengths and figures.
 * A sample that measured throughput or latency names its cell by ``prompt_tokens`` and ``output_tokens``, and where they
   are not 0 and 1 by ``context_tokens`` (tokens that were in the context before) and ``concurrency``; and its figures by
   the names in ``METRICS``. ``unit`` is ``repeat`` (one repetition of the cell: what statistics count) or ``request``
   (one request of it: what latency distributions are drawn from), or ``aggregate``: a mean that somebody else made,
   with ``spread`` (figure -> standard deviation) and ``runs`` where they are known. ``warmup: true`` and ``error: TEXT``
-  take a sample out of the figures. Whatever else a sample holds is kept and shown.
+  take a sample out of the figures. ``gaps_ms`` lists every gap between the tokens of a request. Whatever else a sample
+  holds is kept.
 """
 
 from __future__ import annotations

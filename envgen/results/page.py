@@ -12,6 +12,7 @@ from typing import Any
 
 from envgen.errors import EnvgenError, RefusedError, ResultsError
 from envgen.paths import templates_dir
+from envgen.redact import redact
 from envgen.results import text
 from envgen.results.charts import latencies, past, quantiles, throughput
 from envgen.results.differ import SECTIONS, flat_values
@@ -100,9 +101,10 @@ def _context(comparison: Comparison, history: Sequence[Record]) -> dict[str, Any
     return {
         "heading": heading,
         "runs": [_run(index, name, record) for index, (name, record) in enumerate(zip(names, records, strict=True))],
+        "criteria": text.criteria(records[0].summary) if one else [],
         "metrics": _metrics(comparison),
         "against": [] if one else [_against(comparison, index) for index in range(1, len(records))],
-        "differing": None if one else [item.words(names) for item in comparison.differing],
+        "differing": None if one else [redact(item.words(names)) for item in comparison.differing],
         "throughput": throughput(comparison),
         "latencies": latencies(comparison),
         "quantiles": quantiles(comparison),
@@ -166,4 +168,5 @@ def _environment(record: Record) -> list[tuple[str, str]]:
     ]
     rows += [(f"asked for {name}", str(plain(value))) for name, value in record.parameters.items()]
     ended = utc(record.ended) if record.ended else "no end was recorded"
+    rows = [(redact(name), redact(value)) for name, value in rows]  # a page is made to be handed on
     return [("file", record.path.name), ("started", utc(record.started)), ("ended", ended), *rows]

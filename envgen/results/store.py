@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any
 
 from envgen.errors import ResultsError, UsageError
+from envgen.results.clean import without_secrets
 from envgen.results.lines import Line, encode, fault, utc
 from envgen.results.model import FORMAT, INTERRUPTED, RUNNING, Record, Sample, frozen
 
@@ -115,7 +116,8 @@ class Run:
 def start(folder: Path, kind: str, environment: Mapping[str, object], parameters: Mapping[str, object]) -> Run:
     """Begin a record in ``folder`` (made when missing) and return the run to write to.
 
-    ``kind`` is the verb: smoke, stress, bench, accept (a small letter, then small letters, digits, ``_``).
+    ``kind`` is the verb: smoke, stress, bench, accept (a small letter, then small letters, digits, ``_``). What looks
+    like a secret in ``environment`` and ``parameters`` is not written.
     Raises ResultsError when the folder can't be made or written.
     """
     if not KIND.fullmatch(kind):
@@ -131,7 +133,8 @@ def start(folder: Path, kind: str, environment: Mapping[str, object], parameters
     with suppress(OSError):  # a file system without locks: readers call the run interrupted until it has ended
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     try:
-        run._append(encode({**line, "environment": environment, "parameters": parameters}))
+        told = {"environment": without_secrets(environment), "parameters": without_secrets(parameters)}
+        run._append(encode({**line, **told}))
     except ResultsError as error:
         os.close(descriptor)
         path.unlink(missing_ok=True)  # not one whole line: nothing is lost

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from envgen.results.figures import Series
+from envgen.results.figures import Series, cell_of, number
+from envgen.results.model import METRICS
 from envgen.results.stats import Difference
 
 
@@ -37,3 +39,36 @@ def probability(value: float) -> str:
 def effect(value: float) -> str:
     """Hedges' g for a table."""
     return "" if math.isnan(value) else f"{value:+.2f}"
+
+
+def criteria(summary: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The criteria of a run (smoke, stress, accept): part, name, wanted, seen, verdict, note; empty without any."""
+    found = summary.get("criteria")
+    keys = ("part", "name", "wanted", "seen", "verdict", "note")
+    rows = found if isinstance(found, tuple) else ()
+    return [{key: str(one.get(key) or "") for key in keys} for one in rows if isinstance(one, Mapping)]
+
+
+def headline(summary: Mapping[str, Any], limit: int = 3) -> str:
+    """What a list says of a run: its criteria, else its first figures."""
+    told = criteria(summary)
+    if told:
+        bad = [one["name"] for one in told if one["verdict"] == "failed"]
+        head = f"{sum(one['verdict'] == 'passed' for one in told)} of {len(told)} passed"
+        return safe(head + (f"; failed: {', '.join(bad)}" if bad else ""))
+    return ", ".join(safe(one) for one, _n in zip(_figures(summary), range(limit), strict=False))
+
+
+def _figures(summary: Mapping[str, Any]) -> Iterator[str]:
+    cells = summary.get("cells")
+    for cell in cells if isinstance(cells, tuple) else ():
+        for name, metric in METRICS.items() if isinstance(cell, Mapping) else ():
+            value = cell.get(name)
+            mean = number(value.get("mean") if isinstance(value, Mapping) else value)
+            if mean is not None and name in ("prefill_tps", "decode_tps"):
+                yield f"{cell_of(cell, metric).name(metric)} {metric.label} {mean:.2f} {metric.unit}"
+    for name, value in summary.items():
+        if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+            where, _, last = name.rpartition(" ")
+            known = METRICS.get(last)
+            yield f"{where} {known.label} {value} {known.unit}".strip() if known else f"{name} {value}"
