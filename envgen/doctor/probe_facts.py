@@ -32,7 +32,7 @@ SAFE_PREFIXES = (
     "ENVGEN_",
 )
 SAFE_NAMES = set(  # one word a name
-    """PATH CUDA_HOME CUDA_VERSION CUDA_VISIBLE_DEVICES CUDA_CACHE_PATH NVIDIA_VISIBLE_DEVICES
+    """NVIDIA_PYTORCH_VERSION PATH CUDA_HOME CUDA_VERSION CUDA_VISIBLE_DEVICES CUDA_CACHE_PATH NVIDIA_VISIBLE_DEVICES
     NVIDIA_DRIVER_CAPABILITIES MAX_JOBS HOME LANG LD_LIBRARY_PATH LIBRARY_PATH VIRTUAL_ENV HF_HOME HF_HUB_OFFLINE
     HF_HUB_CACHE XDG_CACHE_HOME TRANSFORMERS_OFFLINE TMPDIR SSL_CERT_FILE REQUESTS_CA_BUNDLE""".split()  # noqa: SIM905
 )
@@ -42,7 +42,7 @@ TEXT_LIMIT = 2000
 
 def is_safe(name: str) -> bool:
     """Whether the value of the variable ``name`` may leave the container."""
-    upper = name.upper()
+    upper = name.upper().replace("TIKTOKEN", "")
     if any(word in upper for word in SECRET_WORDS):
         return False
     return name in SAFE_NAMES or name.startswith(SAFE_PREFIXES)

