@@ -134,7 +134,9 @@ def toolkit_facts() -> Doc:
             return {"version": str(json.loads(text(path))["cuda"]["version"]), "path": path}
         except (ValueError, KeyError, TypeError):
             return {"path": path}
-    return {}
+    real = os.path.realpath(home)  # some images leave the file out; the folder is called cuda-13.0
+    version = os.path.basename(real).partition("cuda-")[2]
+    return {"version": version, "path": real} if version[:1].isdigit() else {}
 
 
 def triton_ptxas(document: Doc) -> list[tuple[str, str]]:

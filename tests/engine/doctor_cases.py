@@ -13,7 +13,6 @@ RECORDED = {
     ("host.disk", "full"): "a full disk",
     ("host.disk", "tight"): "a disk that is nearly full",
     ("gpu.arch", "other"): "a GPU; the document was recorded on one",
-    ("gpu.arch", "no-suffix"): "a GPU whose FP4 instructions need a suffix",
     ("memory.unified", "swapping"): "a machine that swaps",
     ("memory.unified", "taken"): "a machine whose memory is taken",
 }

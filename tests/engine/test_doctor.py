@@ -228,49 +228,6 @@ def test_nothing_heavy_is_imported(lab: Lab, tmp_path: Path) -> None:
     assert not {"docker", "jinja2", "requests", "importlib.metadata"} & set(done.stderr.split())
 
 
-# --- faults: one finding, within a time limit ------------------------------------------------------------------------
-
-FAULTS = {
-    "prints": ("warning", "something prints whenever Python starts"),
-    "floods": ("error", "the probe could not be run"),
-    "hangs": ("error", "an import hook hangs"),
-    "exits": ("error", "an import hook kills Python"),
-    "crashes": ("error", "an import hook kills Python"),
-    "killed": ("error", "the probe was killed"),
-    "sleeps": ("error", "the probe could not be run"),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_faults(
-    lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
-    monkeypatch.setattr(collect, "TIMEOUT", 7)
-    lab.start("hook", f"/faults/{fault}:{PP}")
-    code, report = doctor(capsys, "-f", str(project(tmp_path)))
-    severity, title = FAULTS[fault]
-    found = one(report, "python.start", severity)
-    assert found["title"] == title
-    assert code == (1 if severity == "error" else 0)
-
-
-def test_a_hook_that_raises(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lab.start("hook", f"/faults/raises:{PP}")
-    code = envgen(["doctor", "-f", str(project(tmp_path))])
-    text = capsys.readouterr().out
-    assert code == 1
-    assert "flashinfer: looking for it fails" in text
-    assert "\x1b[31m" not in text
-
-
-def test_without_python(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    name = lab.start("hook", PP)
-    docker("exec", name, "sh", "-c", "rm /venv/hook/bin/python3 /usr/bin/python3")
-    code, report = doctor(capsys, "-f", str(project(tmp_path)))
-    assert code == 1
-    assert one(report, "python.start")["title"] == "the container has no python3"
-
-
 # --- the recordings that unit tests judge ----------------------------------------------------------------------------
 
 DATA = ROOT / "tests" / "unit" / "doctor" / "data"

@@ -6,7 +6,7 @@ import re
 
 from envgen.doctor import remedies
 from envgen.doctor.checks.packages import normal
-from envgen.doctor.evidence import Promised
+from envgen.doctor.evidence import Promised, Tool
 from envgen.doctor.model import Context, Finding, Remedy, Says, Severity, Where, check, error, ok, warning
 
 # What kernels for Blackwell need: FP4 conversions in ptxas, and cuDNN's attention for it.
@@ -153,28 +153,43 @@ def cuda_versions(context: Context) -> list[Finding]:
 def compilers(context: Context) -> list[Finding]:
     """nvcc, ptxas and Triton's ptxas say that they compile for each architecture of the profile."""
     assert context.probe is not None
-    found: list[Finding] = []
-    archs = context.profile.cuda.arch_list.archs
-    for tool in context.probe.cuda.tools:
-        triton = "triton" in tool.name.lower()
-        own = f"{context.profile.cuda.home}/bin/ptxas"
-        cure = remedies.line(
-            f"env: {{triton: {{TRITON_PTXAS_PATH: {own}}}}}" if triton and tool.path != own
-            else "base: {image: nvcr.io/nvidia/pytorch:25.12-py3}"
-        )  # fmt: skip
+    tools, found = context.probe.cuda.tools, list[Finding]()
+    split = any(is_for_blackwell(tool) for tool in tools)
+    for tool in tools:
+        wanted = wanted_of(tool, context, split)
         if tool.error:
-            seen = f"{tool.path} {tool.error}"
-            found.append(error(f"{tool.name} can't be used", seen, "a compiler", cure, case="broken", tool=tool.path))
-            continue
-        # nvcc lists no suffixes, it passes them on to ptxas.
-        wanted = {arch.sm if tool.name != "nvcc" else arch.sm.rstrip("af") for arch in archs}
-        if lacks := sorted(wanted - set(tool.archs)):
+            seen, title = f"{tool.path} {tool.error}", f"{tool.name} can't be used"
+            cure = _other_compiler(tool, context)
+            found.append(error(title, seen, "a compiler", cure, case="broken", tool=tool.path))
+        elif lacks := sorted(wanted - set(tool.archs)):
             newest = ", ".join(sorted(tool.archs, key=lambda one: (len(one.rstrip("af")), one))[-3:])
-            title = f"{tool.name} doesn't know {', '.join(lacks)}"
+            title, cure = f"{tool.name} doesn't know {', '.join(lacks)}", _other_compiler(tool, context)
             seen = f"{tool.path}; its newest: {newest}"
             found.append(error(title, seen, ", ".join(sorted(wanted)), cure, case="arch", tool=tool.path))
     names = ", ".join(tool.name for tool in context.probe.cuda.tools)
     return found or ([ok(f"{names}: compile for {context.profile.cuda.arch_list}")] if names else [])
+
+
+def is_for_blackwell(tool: Tool) -> bool:
+    return "blackwell" in tool.name.lower()
+
+
+def wanted_of(tool: Tool, context: Context, split: bool) -> set[str]:
+    """What a compiler must know. ``split``: Triton brings two, an old one and one for Blackwell and later."""
+    archs = context.profile.cuda.arch_list.archs
+    if tool.name == "nvcc":  # it lists no suffixes, it passes them on to ptxas
+        return {arch.sm.rstrip("af") for arch in archs}
+    if split and "triton" in tool.name.lower():
+        archs = tuple(arch for arch in archs if (arch.major >= BLACKWELL) == is_for_blackwell(tool))
+    return {arch.sm for arch in archs}
+
+
+def _other_compiler(tool: Tool, context: Context) -> Remedy:
+    own = f"{context.profile.cuda.home}/bin/ptxas"
+    if "triton" in tool.name.lower() and tool.path != own:
+        variable = "TRITON_PTXAS_BLACKWELL_PATH" if is_for_blackwell(tool) else "TRITON_PTXAS_PATH"
+        return remedies.line(f"env: {{triton: {{{variable}: {own}}}}}")
+    return remedies.line("base: {image: nvcr.io/nvidia/pytorch:25.12-py3}")
 
 
 @check(
@@ -182,8 +197,6 @@ def compilers(context: Context) -> list[Finding]:
     Says("other", Severity.ERROR, "no architecture of the profile runs on the GPU that is there",
          "`no kernel image is available for execution on the device`",
          "the GPU's own architecture in `cuda.arch_list`"),
-    Says("no-suffix", Severity.WARNING, "the GPU's architecture is named without the suffix a or f",
-         "FP4 instructions exist only with a suffix: `cvt.e2m1x2 not supported on .target`", "the suffix"),
     needs=("probe",),
 )  # fmt: skip
 def gpu_arch(context: Context) -> list[Finding]:
@@ -201,9 +214,5 @@ def gpu_arch(context: Context) -> list[Finding]:
             title = f"the kernels are not for this GPU: {gpu.name}"
             seen = f"compute capability {gpu.capability}; cuda.arch_list: {context.profile.cuda.arch_list}"
             found.append(error(title, seen, f"{major}.{minor}{suffix}", cure, case="other"))
-        elif context.profile.cuda.fp4 and same and all(arch.needs_suffix_for_fp4 for arch in same):
-            title, wanted = "the arch list names this GPU without a suffix", f"{major}.{minor}{suffix}"
-            seen = f"{gpu.name}, cuda.arch_list: {context.profile.cuda.arch_list}"
-            found.append(warning(title, seen, wanted, cure, case="no-suffix"))
     names = ", ".join(sorted({f"{one.name} ({one.capability})" for one in context.probe.gpus}))
     return found or ([ok(f"{context.profile.cuda.arch_list} runs on {names}")] if names else [])

@@ -1,0 +1,71 @@
+"""How a serving container is: its memory, its zombies, its restarts. Looked at before a load and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from envgen.engine.base import Engine
+from envgen.errors import EngineError, ServiceError
+from envgen.serve.processes import processes
+
+_GPU = ["nvidia-smi", "--query-compute-apps=used_gpu_memory", "--format=csv,noheader,nounits"]
+
+
+@dataclass(frozen=True)
+class Vitals:
+    """``memory``: resident bytes of all its processes. ``gpu_memory``: bytes, None where nvidia-smi doesn't tell."""
+
+    memory: int
+    gpu_memory: int | None
+    processes: int
+    zombies: tuple[str, ...]
+    restarts: int
+    started_at: str
+
+    def growth(self, before: Vitals) -> int:
+        """Bytes more than ``before``, on the machine and on the GPU together."""
+        gpu = 0 if self.gpu_memory is None or before.gpu_memory is None else self.gpu_memory - before.gpu_memory
+        return self.memory - before.memory + gpu
+
+    def restarted(self, before: Vitals) -> bool:
+        """Has its program ended since ``before``, and was it started again?"""
+        return (self.restarts, self.started_at) != (before.restarts, before.started_at)
+
+
+Look = Callable[[], Vitals]
+
+
+def look(engine: Engine, container_id: str) -> Vitals:
+    """Look once. ServiceError when the container doesn't run any more."""
+    container = engine.container(container_id)
+    if container is None:
+        raise ServiceError("the container is gone")
+    if container.state != "running":
+        reason = "killed for want of memory" if container.oom_killed else f"exit code {container.exit_code}"
+        raise ServiceError(f"{container.name} does not run any more: {container.state}, {reason}")
+    found = processes(engine, container_id)
+    return Vitals(
+        sum(one.memory for one in found),
+        _gpu_memory(engine, container_id),
+        len(found),
+        tuple(f"{one.name} ({one.pid})" for one in found if one.zombie),
+        container.restarts,
+        container.started_at,
+    )
+
+
+def _gpu_memory(engine: Engine, container_id: str) -> int | None:
+    try:
+        done = engine.exec(container_id, _GPU, timeout=20)
+    except EngineError:
+        return None
+    return parse_gpu_memory(done.stdout.decode(errors="replace")) if done.code == 0 else None
+
+
+def parse_gpu_memory(text: str) -> int | None:
+    """Bytes in what nvidia-smi printed, one number of MiB a line; None where it can't tell ([N/A])."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines or not all(line.isdigit() for line in lines):
+        return None
+    return sum(int(line) for line in lines) << 20

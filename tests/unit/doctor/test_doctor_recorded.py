@@ -1,0 +1,117 @@
+"""The findings that only special hardware shows, from recorded documents; and that no finding is without a test.
+
+tests/engine/doctor_cases.py says which scenario fires each of the others on a real container.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from doctor_facts import ENGINE, Make, recording
+
+from envgen.doctor.checks import CHECKS
+from envgen.doctor.model import Context, Finding, Host, Severity
+
+sys.path.append(str(Path(__file__).parents[2] / "engine"))
+from doctor_cases import FIRES, MUTE, RECORDED, RECORDED_SILENT, SILENT  # type: ignore[import-not-found,unused-ignore]
+
+GIB = 1 << 30
+BY_ID = {check.id: check for check in CHECKS}
+
+
+def with_system(**facts: int) -> dict[str, Any]:
+    """A GB10's memory in GiB, as its kernel tells it: 120 for programs and GPU together."""
+    document = recording("hook")
+    document["gpus"] = [{"name": "NVIDIA GB10", "capability": "12.1", "driver": "580.95.05", "memory": 0}]
+    base = {
+        "MemTotal": 120 * GIB,
+        "MemFree": 110 * GIB,
+        "MemAvailable": 115 * GIB,
+        "SwapTotal": 16 * GIB,
+        "SwapFree": 16 * GIB,
+    }
+    document["system"].update(base | facts)
+    return document
+
+
+SHARE = ("services.dev.args={gpu-memory-utilization: 0.7}",)
+H100 = "gpu-h100"
+CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
+    ("host.docker", "old"): lambda make: make(engine=replace(ENGINE, version="20.10.24+dfsg1")),
+    ("host.plugins", "missing"): lambda make: make(host=Host(buildx=False, compose=True)),
+    ("host.disk", "full"): lambda make: make(host=Host(disk_path="/d", disk_free=GIB)),
+    ("host.disk", "tight"): lambda make: make(host=Host(disk_path="/d", disk_free=9 * GIB)),
+    ("gpu.arch", "other"): lambda make: make(H100, sets=("cuda.arch_list=12.1a",)),
+    ("memory.unified", "swapping"): lambda make: make(with_system(SwapFree=10)),
+    ("memory.unified", "taken"): lambda make: make(with_system(MemAvailable=60, MemFree=50), sets=SHARE),
+}
+SILENT_CASES: dict[str, Callable[[Make], Context]] = {
+    "host.disk": lambda make: make(host=Host(disk_path="/d", disk_free=99 * GIB)),
+    "gpu.arch": lambda make: make(H100, sets=("cuda.arch_list=9.0a",)),
+}
+
+
+def judged(check: str, context: Context) -> list[Finding]:
+    return BY_ID[check].run(context)
+
+
+@pytest.mark.parametrize(("check", "case"), CASES)
+def test_it_fires(make: Make, check: str, case: str) -> None:
+    found = judged(check, CASES[check, case](make))
+    assert case in [finding.case for finding in found]
+    (says,) = [says for says in BY_ID[check].says if says.case == case]
+    assert all(finding.severity is says.severity for finding in found if finding.case == case)
+    assert all(finding.remedy and finding.seen and finding.expected for finding in found)
+
+
+@pytest.mark.parametrize("check", SILENT_CASES)
+def test_it_is_silent(make: Make, check: str) -> None:
+    assert [finding.severity for finding in judged(check, SILENT_CASES[check](make))] == [Severity.OK]
+
+
+def test_every_finding_has_a_test_that_fires_it() -> None:
+    declared = {(check.id, says.case) for check in CHECKS for says in check.says}
+    on_containers = {(check, case) for check, cases in FIRES.items() for case in cases}
+    assert on_containers | set(RECORDED) == declared
+    assert set(CASES) == set(RECORDED)
+    assert not on_containers & set(RECORDED)
+
+
+def test_every_check_has_a_test_that_shows_it_silent() -> None:
+    assert {*SILENT, *MUTE, *RECORDED_SILENT} == {check.id for check in CHECKS}
+    assert set(SILENT_CASES) == set(RECORDED_SILENT)
+
+
+def test_every_named_scenario_exists() -> None:
+    text = (Path(__file__).parents[2] / "engine" / "doctor_scenes.py").read_text()
+    named = {*SILENT.values(), *MUTE.values(), *(scene for cases in FIRES.values() for scene in cases.values())}
+    assert not [name for name in named if f"def {name}(stage: Stage)" not in text]
+
+
+def test_the_real_gpu_machine(make: Make) -> None:
+    """One H100 and a Triton with two ptxas: the old one needn't know Blackwell, the other one does."""
+    context = make(H100, profile="prod", sets=("cuda.arch_list=12.1a 9.0a",))
+    (compilers,) = judged("cuda.compilers", context)
+    assert compilers.severity is Severity.OK
+    assert compilers.title.startswith("Triton's ptxas, Triton's ptxas-blackwell, nvcc, ptxas: ")
+    (versions,) = judged("cuda.versions", context)
+    assert versions.title == "cuDNN 9.14.0, torch 2.11.0+cu130"
+    (gpu,) = judged("gpu.devices", make(H100, sets=("gpu=all",)))
+    assert gpu.title == "the container sees /dev/nvidia0"
+    (arch,) = judged("gpu.arch", make(H100, sets=("cuda.arch_list=9.0a",)))
+    assert arch.title == "9.0a runs on NVIDIA H100 80GB HBM3 (9.0)"
+    assert judged("memory.unified", make(H100, sets=("cuda.arch_list=12.1a",))) == []  # it has memory of its own
+
+
+def test_a_triton_without_its_second_compiler(make: Make) -> None:
+    document = recording(H100)
+    document["cuda"]["tools"] = document["cuda"]["tools"][:1]
+    (found,) = judged("cuda.compilers", make(document, sets=("cuda.arch_list=12.1a",)))
+    assert found.title == "Triton's ptxas doesn't know sm_121a"
+    assert found.remedy is not None
+    assert found.remedy.text == "env: {triton: {TRITON_PTXAS_PATH: /usr/local/cuda/bin/ptxas}}"
