@@ -143,8 +143,7 @@ def measured(load: Load) -> dict[str, float | None]:
     gaps = [gap for one in results for gap in one.gaps]
     return {
         "prefill_tps": _ratio(prompts, last_first - began),
-        # Tokens after each first one: the first belongs to the prefill.
-        "decode_tps": _ratio(outputs - len(results), last - first),
+        "decode_tps": _ratio(sum(one.tokens_after_first for one in results), last - first),
         "total_tps": _ratio(outputs, load.seconds),
         "requests_per_s": _ratio(len(results), load.seconds),
         "ttft_ms": fmean(one.ttft or 0.0 for one in results) * 1000,

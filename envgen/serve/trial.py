@@ -1,4 +1,4 @@
-"""What smoke, stress, bench and accept share: a server, requests to it, a record of each one, and criteria with verdicts."""
+"""What smoke, stress, bench and accept share: a server, requests to it, a record of each, criteria with verdicts."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Trial:
         if load.gone:
             last = load.results[-1]
             good = sum(result.good for result in load.results)
-            raise Gone(f"the server went away after {good} good replies: {last.sentence}")
+            raise Gone(f"the server stopped answering after {good} good replies: {last.sentence}")
         return load
 
 

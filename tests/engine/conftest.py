@@ -20,6 +20,11 @@ from envgen.engine.docker import connect
 from envgen.errors import EngineError
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that end what others share run after all others."""
+    items.sort(key=lambda item: item.get_closest_marker("last") is not None)
+
+
 @pytest.fixture(scope="session")
 def engine() -> Engine:
     """The engine that the environment names."""

@@ -7,6 +7,7 @@ measured (docs/benchmarks.md), and its own work showed in the latency of 64 stre
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -240,7 +241,7 @@ class Pool:
         except (TimeoutError, asyncio.TimeoutError):
             raise Broken("refused", f"no connection to {where.host}:{where.port} in time") from None
         except OSError as error:
-            reason = error.strerror or str(error)
+            reason = os.strerror(error.errno) if error.errno else error.strerror or str(error)
             raise Broken("refused", f"no connection to {where.host}:{where.port}: {reason}") from None
         return connection
 

@@ -17,7 +17,7 @@ from typing import Any
 from envgen.serve.load.connection import Address, Broken, Pool
 from envgen.serve.load.reply import Reply, error_text, read_stream, shown
 
-# So many requests in a row without a connection, and the server is gone: the others would only say the same.
+# So many requests in a row without any answer, and the server is gone: the others would only say the same.
 GONE = 5
 SETTLE = 0.5  # seconds that open load waits before its first request, so that start-up doesn't count
 
@@ -77,12 +77,18 @@ class Result:
         return told if told is not None else len(self.reply.pieces_at)
 
     @property
-    def decode_tps(self) -> float | None:
-        """Tokens per second after the first one."""
+    def tokens_after_first(self) -> float:
+        """Tokens that came later than the first piece of text. When a server sends several pieces at once, all of those
+        belong to the first one: no time passed between them that could be measured."""
         at = self.reply.pieces_at
-        if len(at) < 2 or at[-1] <= at[0] or self.output_tokens < 2:
-            return None
-        return (self.output_tokens - 1) / (at[-1] - at[0])
+        later = sum(1 for one in at if one > at[0])
+        return self.output_tokens * later / len(at) if at else 0.0
+
+    @property
+    def decode_tps(self) -> float | None:
+        """Tokens per second after the first piece; None when all came at once."""
+        at = self.reply.pieces_at
+        return self.tokens_after_first / (at[-1] - at[0]) if at and at[-1] > at[0] else None
 
     @property
     def prefill_tps(self) -> float | None:
@@ -115,11 +121,11 @@ class Driver:
         self._on_result = on_result
         self._results: list[Result] = []
         self._zero = 0.0
-        self._lost = 0  # requests in a row that got no connection
+        self._lost = 0  # requests in a row that got no answer
 
     @property
     def gone(self) -> bool:
-        """True when the server can't be reached any more."""
+        """True when the server doesn't answer any more."""
         return self._lost >= GONE
 
     async def closed(self, requests: Sequence[Request], concurrency: int) -> Load:
@@ -170,7 +176,7 @@ class Driver:
         except Broken as error:
             result.kind, result.sentence = error.kind, str(error)
             result.ended = perf_counter() - self._zero
-            self._lost = self._lost + 1 if error.kind in ("refused", "closed") else 0
+            self._lost = self._lost + 1 if error.kind in ("refused", "closed", "timeout") else 0
         else:
             self._lost = 0
             result.ended = received.ended - self._zero

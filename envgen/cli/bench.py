@@ -1,0 +1,122 @@
+"""`envgen bench`: throughput and latency over prompt and output lengths."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from envgen.cli.trial import Asked, Server, finish, run, trial_options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from envgen.serve.trial import Trial
+
+
+def numbers(_ctx: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:
+    """`512,2048` as numbers, each once, in the order given."""
+    try:
+        found = tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        found = ()
+    if not found or min(found) < 1:
+        raise click.BadParameter(f"{text!r} is no list of numbers such as 512,2048", param=parameter)
+    return found
+
+
+@click.command()
+@trial_options
+@click.option("--prompt-tokens", "--pp", default="512,2048", show_default=True, callback=numbers, metavar="N,...")
+@click.option("--output-tokens", "--tg", default="32,128", show_default=True, callback=numbers, metavar="N,...")
+@click.option("--concurrency", "-c", default="1", show_default=True, callback=numbers, metavar="N,...",
+              help="How many requests at a time (closed load).")  # fmt: skip
+@click.option("--repeats", "-r", type=click.IntRange(1), default=5, show_default=True)
+@click.option("--warmup", type=click.IntRange(0), default=1, show_default=True, help="Repeats that don't count.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="PER_SECOND",
+              help="Open load instead: so many requests a second, however slow the server is.")  # fmt: skip
+@click.option("--requests", "-n", type=click.IntRange(1),
+              help="Requests in one repeat (default: as many as are under way at a time).")  # fmt: skip
+@click.option("--tool", type=click.Choice(["envgen", "llama-benchy"]), default="envgen", show_default=True,
+              help="Who measures. llama-benchy runs in the service's container and must be in its image.")  # fmt: skip
+@click.option("--tokenizer", metavar="PATH", help="For llama-benchy: the model's folder in the container.")
+def command(
+    asked: Asked,
+    prompt_tokens: tuple[int, ...],
+    output_tokens: tuple[int, ...],
+    concurrency: tuple[int, ...],
+    repeats: int,
+    warmup: int,
+    rate: float | None,
+    requests: int | None,
+    tool: str,
+    tokenizer: str | None,
+) -> int:
+    """Measure SERVICE, or the server at --url: prefill and decode throughput, time to first token, time between tokens.
+
+    Every prompt length is combined with every output length and every concurrency. The server's own usage data counts
+    the tokens. Shown are mean ± standard deviation over the repeats and the coefficient of variation.
+
+    \b
+    Example:
+      envgen bench --pp 512,2048,8192 --tg 32,128
+      envgen bench --concurrency 1,8 --repeats 10
+      envgen bench --tool llama-benchy --pp 2048 --tg 32
+    """
+    from envgen.serve.bench import BenchPlan, bench
+
+    if rate is not None and concurrency != (1,):
+        raise click.UsageError("--rate is open load, --concurrency closed load: choose one")
+    if rate is not None and requests is None:
+        raise click.UsageError("--rate needs --requests: how many there are in one repeat")
+    plan = BenchPlan(prompt_tokens, output_tokens, concurrency, repeats, warmup, rate, requests)
+    if tool == "llama-benchy":
+        return _benchy(asked, plan, tokenizer)
+    cells: list[Any] = []
+
+    def work(_server: Server, trial: Trial) -> tuple[str, dict[str, Any]]:
+        cells.extend(bench(trial, plan))
+        failed = any(cell.failed for cell in cells)
+        return "failed" if failed else "passed", {"tool": "envgen", "cells": [cell.plain() for cell in cells]}
+
+    outcome, summary, path = run(asked, "bench", {"tool": "envgen", **asdict(plan)}, work)
+    if not asked.as_json:
+        show_cells(cells)
+    return finish(asked, outcome, summary, path)
+
+
+def show_cells(cells: Sequence[Any]) -> None:
+    """Print the measurements as the table of the lab notes."""
+    rows = [("test", "t/s", "CV", "first token (ms)", "between tokens (ms)", "request (ms)")]
+    for cell in cells:
+        times = f" x{cell.concurrency}" if cell.concurrency > 1 else ""
+        if cell.fault:
+            rows.append(
+                (f"pp{cell.prompt_tokens} tg{cell.output_tokens}{times}", f"{cell.failed} failed", "", "", "", "")
+            )
+        found = {name: str(one) for name, one in cell.figures.items()}
+        spread = {name: f"{one.cv:.1%}" for name, one in cell.figures.items()}
+        for name, key in ((f"pp{cell.prompt_tokens}", "prefill_tps"), (f"tg{cell.output_tokens}", "decode_tps")):
+            if key not in found:
+                continue
+            prefill = key == "prefill_tps"
+            other = f" (tg{cell.output_tokens})" if prefill else f" (pp{cell.prompt_tokens})"
+            rows.append((
+                name + other + times, found[key], spread[key], found.get("ttft_ms", "") if prefill else "",
+                "" if prefill else found.get("itl_ms", ""), "" if prefill else found.get("latency_ms", ""),
+            ))  # fmt: skip
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells_ = [
+            row[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+        ]
+        click.echo("  " + "  ".join(cells_).rstrip())
+    for cell in cells:
+        if cell.fault:
+            click.echo(f"  pp{cell.prompt_tokens} tg{cell.output_tokens}: {cell.fault}")
+
+
+def _benchy(asked: Asked, plan: Any, tokenizer: str | None) -> int:
+    raise click.UsageError("not yet")

