@@ -196,14 +196,24 @@ def _key(asked: Asked) -> str:
 
 
 def _gone(error: EnvgenError, server: Server, path: Path) -> EnvgenError:
-    """Why it went away, as far as its container tells."""
+    """Why it stopped answering, as far as its container tells."""
     from envgen.errors import ServiceError
+    from envgen.explain import cause_of
     from envgen.serve.end import last_words
 
-    told = ""
-    if server.engine is not None and server.container is not None:
-        told = last_words(server.engine, server.container.id)
-    return ServiceError(f"{error}{told}\n  the samples so far are kept in {path}", hint="`envgen up` starts it again")
+    kept = f"the samples so far are kept in {path}"
+    if server.engine is None or server.container is None:
+        return ServiceError(f"{error}; {kept}")
+    words = last_words(server.engine, server.container.id)
+    code = words.container.exit_code if words.container else 0
+    cause = cause_of(words.lines, exit_code=code or None, service=True)
+    told = "".join(f"\n    {line}" for line in words.lines)
+    return ServiceError(
+        f"{error}\n  {words.told}; its last lines:{told}"
+        + (f"\n  cause: {cause.summary}" if cause else "")
+        + f"\n  {kept}",
+        hint=cause.cure if cause else f"envgen up {server.service or 'SERVICE'} starts it again",
+    )
 
 
 def show_criteria(criteria: Sequence[tuple[str, Criterion]]) -> None:

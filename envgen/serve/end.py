@@ -1,11 +1,11 @@
-"""What a container says of its own end, for the message after a server went away."""
+"""What a container says of its own end, for the message after a server stopped answering."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 from envgen.engine.base import Container, Engine
-from envgen.engine.classify import classify
 from envgen.errors import EngineError
 from envgen.serve.readiness import printable
 
@@ -13,18 +13,25 @@ _LINES = 20
 _PATIENCE = 5.0  # seconds; the port closes before the program has ended
 
 
-def last_words(engine: Engine, container_id: str) -> str:
-    """Its state, its last lines and their cause, as lines to append to a message; empty when nothing can be learnt."""
+@dataclass(frozen=True)
+class LastWords:
+    """``container`` is None when it is gone, or when the engine could not be asked (``told`` says so)."""
+
+    container: Container | None
+    told: str
+    lines: tuple[str, ...] = ()
+
+
+def last_words(engine: Engine, container_id: str) -> LastWords:
+    """Its state in a few words, and its last lines. It gets some seconds to end, for its port closes before that."""
     try:
         container = _settled(engine, container_id)
         if container is None:
-            return "\n  its container is gone"
-        lines = [printable(line) for line in engine.logs(container_id, tail=_LINES).splitlines()]
+            return LastWords(None, "its container is gone")
+        lines = tuple(printable(line) for line in engine.logs(container_id, tail=_LINES).splitlines())
     except EngineError as error:
-        return f"\n  {error}"
-    told = f"\n  {container.name}: {_state(container)}; its last lines:" + "".join(f"\n    {line}" for line in lines)
-    cause = classify(lines, exit_code=container.exit_code or None, service=True)
-    return told + (f"\n  cause: {cause.summary}" if cause else "")
+        return LastWords(None, str(error))
+    return LastWords(container, f"{container.name}: {_state(container)}", lines)
 
 
 def _settled(engine: Engine, container_id: str) -> Container | None:

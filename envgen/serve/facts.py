@@ -17,11 +17,9 @@ from envgen.engine.base import Container, Engine
 from envgen.engine.git import git
 from envgen.errors import EnvgenError
 from envgen.profile.model import Profile
+from envgen.redact import secret_like
 
 HIDDEN = "(secret)"
-# Whole words: --max-num-batched-tokens and TOKENIZERS_PARALLELISM are none.
-_SECRET_NAME = re.compile(r"(.*_)?(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|KEY|APIKEY)(_.*)?", re.IGNORECASE)
-_SECRET_FLAG = re.compile(r"--?(.*[-_])?(api-?key|token|password|secret)([-_].*)?", re.IGNORECASE)
 
 # One look inside the container, by its own Python (3.8 or later, standard library); prints one JSON document.
 INSIDE = r"""
@@ -155,7 +153,7 @@ def checkouts(profile: Profile, root: Path) -> dict[str, str]:
 def variables(env: Mapping[str, str], profile: Profile | None) -> dict[str, str]:
     """Variables for a record: the values of secrets are hidden."""
     secret = set(profile.secrets) if profile else set()
-    hide = {name for name in env if name in secret or _SECRET_NAME.fullmatch(name)}
+    hide = {name for name in env if name in secret or secret_like(name)}
     return {name: HIDDEN if name in hide else without_password(value) for name, value in sorted(env.items())}
 
 
@@ -165,7 +163,7 @@ def flags(argv: tuple[str, ...]) -> list[str]:
     hide = False
     for word in argv:
         name, equals, _ = word.partition("=")
-        secret = bool(_SECRET_FLAG.fullmatch(name))
+        secret = name.startswith("-") and secret_like(name.lstrip("-").replace("-", "_"))
         shown.append(
             HIDDEN if hide and not word.startswith("--") else f"{name}={HIDDEN}" if secret and equals else word
         )

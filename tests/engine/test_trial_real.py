@@ -66,7 +66,8 @@ def test_the_acceptance_list_green_and_red(cpu_server: CpuServer) -> None:
     green = cpu_server.project.envgen(*words, "--reference", "turtle=0.5")
     assert "FAIL" not in green.out and "?   " not in green.out
     for line in (
-        "ok    stress: requests: 0 of 200 failed", "ok    stress: zombie processes: 0", "ok    backends: log shows eager",
+        "ok    stress: requests: 0 of 200 failed", "ok    stress: zombie processes: 0",
+        "ok    backends: log shows eager",
         "ok    decode: decode throughput against turtle", "ok    end: zombie processes at the end: 0",
     ):  # fmt: skip
         assert line in green.out
