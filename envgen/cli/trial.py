@@ -147,11 +147,10 @@ def run(
     from envgen import errors
     from envgen.engine.process import terminable
     from envgen.results import store
-    from envgen.serve import facts
+    from envgen.serve import facts, vitals
     from envgen.serve.prompts import prompts_for
     from envgen.serve.target import find
     from envgen.serve.trial import Gone, Trial
-    from envgen.serve.vitals import look
 
     server = server_of(asked)
     target = find(server.url, model=server.model, key=_key(asked), wait=asked.wait, silence=asked.timeout, say=progress)
@@ -163,12 +162,14 @@ def run(
     )  # fmt: skip
     seed = asked.seed if asked.seed is not None else time.time_ns() % 1_000_000_007
     told = {**parameters, "seed": seed, "api": target.api, "max_len": target.max_len, "notes": list(target.notes)}
-    watched = None
+    watched = alive = None
     if server.engine is not None and server.container is not None:
-        watched = functools.partial(look, server.engine, server.container.id)
+        watched = functools.partial(vitals.look, server.engine, server.container.id)
+        alive = functools.partial(vitals.alive, server.engine, server.container.id)
     folder = asked.results or (server.root or Path.cwd()) / "results"
     with terminable(), store.start(folder, kind, environment, told) as record:
-        trial = Trial(target, prompts_for(target, seed, asked.timeout), record.sample, progress, watched, asked.timeout)
+        prompts = prompts_for(target, seed, asked.timeout)
+        trial = Trial(target, prompts, record.sample, progress, watched, alive, asked.timeout)
         try:
             outcome, summary = work(server, trial)
         except KeyboardInterrupt:

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from envgen.errors import ServiceError
-from envgen.serve.load.generate import Load, Request, Result, run_closed, run_open
+from envgen.serve.load.generate import Alive, Load, Request, Result, run_closed, run_open
 from envgen.serve.prompts import Prompts
 from envgen.serve.target import Say, Target
 from envgen.serve.vitals import Look, Vitals
@@ -50,6 +50,7 @@ class Trial:
     record: Callable[[Mapping[str, Any]], None]
     say: Say
     look: Look | None = None
+    alive: Alive | None = None
     silence: float = 300.0
     part: str = ""  # of `accept`: which of the three is under way
     sent: int = field(default=0)
@@ -57,12 +58,16 @@ class Trial:
     def closed(self, test: str, requests: Sequence[Request], concurrency: int, **cell: Any) -> Load:
         """Closed load, recorded. Gone when the server went away."""
         hear = self._listener(test, len(requests), {"concurrency": concurrency, **cell})
-        return self._checked(run_closed(self.target.where, requests, concurrency, silence=self.silence, on_result=hear))
+        return self._checked(
+            run_closed(self.target.where, requests, concurrency, silence=self.silence, on_result=hear, alive=self.alive)
+        )
 
     def open(self, test: str, requests: Sequence[Request], rate: float, **cell: Any) -> Load:
         """Open load, recorded. Gone when the server went away."""
         hear = self._listener(test, len(requests), {"rate": rate, **cell})
-        return self._checked(run_open(self.target.where, requests, rate, silence=self.silence, on_result=hear))
+        return self._checked(
+            run_open(self.target.where, requests, rate, silence=self.silence, on_result=hear, alive=self.alive)
+        )
 
     def make(self, prompt_tokens: int, output_tokens: int, count: int = 1, *, logprobs: bool = False) -> list[Request]:
         """``count`` requests of that size, no two alike."""
@@ -100,9 +105,9 @@ class Trial:
 
     def _checked(self, load: Load) -> Load:
         if load.gone:
-            last = load.results[-1]
             good = sum(result.good for result in load.results)
-            raise Gone(f"the server stopped answering after {good} good replies: {last.sentence}")
+            bad = [result.sentence for result in load.results if not result.good]
+            raise Gone(f"the server stopped answering after {good} good replies: {(bad or ['its program ended'])[-1]}")
         return load
 
 

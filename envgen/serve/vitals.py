@@ -55,6 +55,15 @@ def look(engine: Engine, container_id: str) -> Vitals:
     )
 
 
+def alive(engine: Engine, container_id: str) -> bool:
+    """Does the container's program still run? (A frozen one does.) True as well when the engine can't be asked."""
+    try:
+        container = engine.container(container_id)
+    except EngineError:
+        return True
+    return container is not None and container.running
+
+
 def _gpu_memory(engine: Engine, container_id: str) -> int | None:
     try:
         done = engine.exec(container_id, _GPU, timeout=20)

@@ -28,7 +28,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_GET(self) -> None:
-        if self.server.fault == "loading" and time.monotonic() < self.server.began + 1.5:
+        self.server.looks += 1
+        if self.server.fault == "loading" and self.server.looks <= 2:
             self.document(503, b'{"error": "loading"}')
         elif self.server.fault == "no server":
             self.document(200, b"<html>It works!</html>", "text/html")
@@ -97,7 +98,7 @@ class FaultServer(http.server.ThreadingHTTPServer):
         self.fault = fault
         self.good = good
         self.requests = 0
-        self.began = time.monotonic()
+        self.looks = 0
         self.closing = threading.Event()
         self._lock = threading.Lock()
         self._open: list[socket.socket] = []

@@ -62,7 +62,7 @@ def test_bench(cpu_server: CpuServer) -> None:
 
 
 def test_the_acceptance_list_green_and_red(cpu_server: CpuServer) -> None:
-    words = ("accept", *CPU, "--pp", "64", "--tg", "128", "-r", "2", "--set", EXPECT, "--set", FORBID)
+    words = ("accept", *CPU, "--pp", "64", "--tg", "384", "-r", "2", "--set", EXPECT, "--set", FORBID)
     green = cpu_server.project.envgen(*words, "--reference", "turtle=0.5")
     assert "FAIL" not in green.out and "?   " not in green.out
     for line in (
@@ -74,7 +74,7 @@ def test_the_acceptance_list_green_and_red(cpu_server: CpuServer) -> None:
 
 
 def test_accept_is_red_where_it_should_be(cpu_server: CpuServer) -> None:
-    words = ("accept", *CPU, "--pp", "64", "--tg", "128", "-r", "1", "-n", "8")
+    words = ("accept", *CPU, "--pp", "64", "--tg", "384", "-r", "1", "-n", "8")
     wrong = 'services.serve.ready.expect={"attention": "Using FLASHINFER backend"}'
     red = cpu_server.project.envgen(
         *words, "--set", wrong, "--reference", "rocket=1e6", code=1

@@ -19,6 +19,7 @@ from envgen.serve.load.reply import Reply, error_text, read_stream, shown
 
 # So many requests in a row without any answer, and the server is gone: the others would only say the same.
 GONE = 5
+LOOK_EVERY = 1.0  # seconds between two questions whether the server is alive
 SETTLE = 0.5  # seconds that open load waits before its first request, so that start-up doesn't count
 
 
@@ -111,14 +112,22 @@ class Load:
 
 
 OnResult = Callable[[Result], None]
+Alive = Callable[[], bool]  # is the server's program still there? Called in a thread; may block
 
 
 class Driver:
-    """Sends requests and times them. ``on_result`` hears of each one as it ends; when it raises, the load ends."""
+    """Sends requests and times them. ``on_result`` hears of each one as it ends; when it raises, the load ends.
 
-    def __init__(self, where: Address, *, silence: float, on_result: OnResult | None = None) -> None:
+    ``alive`` ends the load when it says no: the connections of a container that was killed may stay silent for ever.
+    """
+
+    def __init__(
+        self, where: Address, *, silence: float, on_result: OnResult | None = None, alive: Alive | None = None
+    ) -> None:
         self._pool = Pool(where, silence)
         self._on_result = on_result
+        self._alive = alive
+        self._dead = False
         self._results: list[Result] = []
         self._zero = 0.0
         self._lost = 0  # requests in a row that got no answer
@@ -126,7 +135,7 @@ class Driver:
     @property
     def gone(self) -> bool:
         """True when the server doesn't answer any more."""
-        return self._lost >= GONE
+        return self._dead or self._lost >= GONE
 
     async def closed(self, requests: Sequence[Request], concurrency: int) -> Load:
         """``concurrency`` requests at a time, until all are done."""
@@ -157,16 +166,28 @@ class Driver:
 
     async def _all(self, jobs: list[Coroutine[Any, Any, None]]) -> Load:
         tasks = [asyncio.ensure_future(job) for job in jobs]
+        watcher = asyncio.ensure_future(self._watch(tasks))
         try:
             await asyncio.gather(*tasks)
+        except asyncio.CancelledError:
+            if not self._dead:
+                raise
         finally:
-            for task in tasks:
+            for task in (*tasks, watcher):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, watcher, return_exceptions=True)
             self._pool.close()
         results = sorted(self._results, key=lambda result: result.number)
         seconds = max((one.ended for one in results), default=0.0) - min((one.due for one in results), default=0.0)
         return Load(results, seconds, self.gone)
+
+    async def _watch(self, tasks: Sequence[asyncio.Future[None]]) -> None:
+        while self._alive is not None:
+            await asyncio.sleep(LOOK_EVERY)
+            if not await asyncio.get_running_loop().run_in_executor(None, self._alive):
+                self._dead = True
+                for task in tasks:
+                    task.cancel()
 
     async def _one(self, number: int, request: Request, due: float | None) -> None:
         began = perf_counter()
@@ -208,27 +229,35 @@ def _error(text: bytes) -> str:
 
 
 def run_closed(
-    where: Address, requests: Sequence[Request], concurrency: int, *, silence: float, on_result: OnResult | None = None
+    where: Address,
+    requests: Sequence[Request],
+    concurrency: int,
+    *,
+    silence: float,
+    on_result: OnResult | None = None,
+    alive: Alive | None = None,
 ) -> Load:
     """Closed load, from a program that is not asynchronous itself. KeyboardInterrupt passes through."""
-    return asyncio.run(_closed(where, requests, concurrency, silence, on_result))
+
+    async def load() -> Load:
+        return await Driver(where, silence=silence, on_result=on_result, alive=alive).closed(requests, concurrency)
+
+    return asyncio.run(load())
 
 
 def run_open(
-    where: Address, requests: Sequence[Request], rate: float, *, silence: float, on_result: OnResult | None = None
+    where: Address,
+    requests: Sequence[Request],
+    rate: float,
+    *,
+    silence: float,
+    on_result: OnResult | None = None,
+    alive: Alive | None = None,
 ) -> Load:
     """Open load: ``rate`` requests per second, evenly spaced."""
-    return asyncio.run(_open(where, requests, rate, silence, on_result))
-
-
-async def _closed(
-    where: Address, requests: Sequence[Request], concurrency: int, silence: float, on_result: OnResult | None
-) -> Load:
-    return await Driver(where, silence=silence, on_result=on_result).closed(requests, concurrency)
-
-
-async def _open(
-    where: Address, requests: Sequence[Request], rate: float, silence: float, on_result: OnResult | None
-) -> Load:
     times = [number / rate for number in range(len(requests))]
-    return await Driver(where, silence=silence, on_result=on_result).open(requests, times)
+
+    async def load() -> Load:
+        return await Driver(where, silence=silence, on_result=on_result, alive=alive).open(requests, times)
+
+    return asyncio.run(load())
