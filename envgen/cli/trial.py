@@ -165,7 +165,7 @@ def run(
     watched = alive = None
     if server.engine is not None and server.container is not None:
         watched = functools.partial(vitals.look, server.engine, server.container.id)
-        alive = functools.partial(vitals.alive, server.engine, server.container.id)
+        alive = functools.partial(vitals.alive, server.engine, server.container)
     folder = asked.results or (server.root or Path.cwd()) / "results"
     with terminable(), store.start(folder, kind, environment, told) as record:
         prompts = prompts_for(target, seed, asked.timeout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from envgen.engine.base import Engine
+from envgen.engine.base import Container, Engine
 from envgen.errors import EngineError, ServiceError
 from envgen.serve.processes import processes
 
@@ -55,13 +55,13 @@ def look(engine: Engine, container_id: str) -> Vitals:
     )
 
 
-def alive(engine: Engine, container_id: str) -> bool:
-    """Does the container's program still run? (A frozen one does.) True as well when the engine can't be asked."""
+def alive(engine: Engine, before: Container) -> bool:
+    """Does the container's program still run, the same one as ``before``? True when the engine can't be asked."""
     try:
-        container = engine.container(container_id)
+        now = engine.container(before.id)
     except EngineError:
         return True
-    return container is not None and container.running
+    return now is not None and now.running and now.started_at == before.started_at
 
 
 def _gpu_memory(engine: Engine, container_id: str) -> int | None:
