@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from envgen.cli.common import progress
 from envgen.cli.trial import Asked, Server, finish, run, trial_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from envgen.serve.bench import BenchPlan
     from envgen.serve.trial import Trial
 
 
@@ -118,5 +120,43 @@ def show_cells(cells: Sequence[Any]) -> None:
             click.echo(f"  pp{cell.prompt_tokens} tg{cell.output_tokens}: {cell.fault}")
 
 
-def _benchy(asked: Asked, plan: Any, tokenizer: str | None) -> int:
-    raise click.UsageError("not yet")
+def _benchy(asked: Asked, plan: BenchPlan, tokenizer: str | None) -> int:
+    from envgen.errors import UsageError
+    from envgen.serve.benchy import benchy
+
+    if plan.rate is not None:
+        raise UsageError("llama-benchy has no open load: leave out --rate")
+    cells: list[Any] = []
+
+    def work(server: Server, trial: Trial) -> tuple[str, dict[str, Any]]:
+        if server.engine is None or server.container is None:
+            raise UsageError("llama-benchy runs in the service's container", hint="name it: --container NAME")
+        folder = tokenizer or trial.target.root
+        if not folder:
+            raise UsageError("the server doesn't say where its model is", hint="name its folder: --tokenizer PATH")
+        progress("  llama-benchy runs in the container; it may take minutes and says nothing until its end")
+        found, told = benchy(
+            server.engine, server.container.id, port=inner_port(server), model=trial.target.model, tokenizer=folder,
+            plan=plan, seed=trial.seed, record=trial.record,
+        )  # fmt: skip
+        cells.extend(found)
+        return "passed", {"tool": "llama-benchy", **told, "cells": [cell.plain() for cell in found]}
+
+    outcome, summary, path = run(asked, "bench", {**asdict(plan), "tool": "llama-benchy"}, work)
+    if not asked.as_json:
+        show_cells(cells)
+    return finish(asked, outcome, summary, path)
+
+
+def inner_port(server: Server) -> int:
+    """The port that the server has inside its container."""
+    from urllib.parse import urlsplit
+
+    from envgen.errors import UsageError
+
+    outer = urlsplit(server.url).port
+    ports = server.container.ports if server.container else ()
+    found = next((port.container for port in ports if port.host == outer), None)
+    if found is None:
+        raise UsageError(f"the container does not publish port {outer}")
+    return found

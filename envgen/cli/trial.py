@@ -169,7 +169,7 @@ def run(
     folder = asked.results or (server.root or Path.cwd()) / "results"
     with terminable(), store.start(folder, kind, environment, told) as record:
         prompts = prompts_for(target, seed, asked.timeout)
-        trial = Trial(target, prompts, record.sample, progress, watched, alive, asked.timeout)
+        trial = Trial(target, prompts, record.sample, progress, watched, alive, asked.timeout, seed)
         try:
             outcome, summary = work(server, trial)
         except KeyboardInterrupt:

@@ -33,6 +33,7 @@ class Target:
     api: str = COMPLETIONS
     exact: bool = True  # it takes ignore_eos, so a completion is as long as was asked
     notes: tuple[str, ...] = ()
+    root: str = ""  # where the server has the model from: a folder or a name
 
     def request(self, prompt: str, output_tokens: int, *, prompt_tokens: int = 0, logprobs: bool = False) -> Request:
         """A streamed completion of ``prompt`` at temperature 0."""
@@ -63,7 +64,8 @@ def find(url: str, *, model: str | None, key: str = "", wait: float, silence: fl
     listed = _models(url.rstrip("/"), key, wait, min(silence, 30), say)
     name = _choose(listed, model, url)
     limit = next((_limit(one) for one in listed if one.get("id") == name), None)
-    return _try(Target(url.rstrip("/"), name, where, limit), silence)
+    root = next((str(one.get("root") or "") for one in listed if one.get("id") == name), "")
+    return _try(Target(url.rstrip("/"), name, where, limit, root=root), silence)
 
 
 def _models(url: str, key: str, wait: float, timeout: float, say: Say) -> list[dict[str, Any]]:

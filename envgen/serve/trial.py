@@ -52,6 +52,7 @@ class Trial:
     look: Look | None = None
     alive: Alive | None = None
     silence: float = 300.0
+    seed: int = 0
     part: str = ""  # of `accept`: which of the three is under way
     sent: int = field(default=0)
 

@@ -34,7 +34,7 @@ DOORS: dict[str, tuple[str, ...]] = {
 # Text that runs in somebody else's Python: the standard library and nothing else.
 INSIDE = tuple(
     path.relative_to(PACKAGE).as_posix()
-    for pattern in ("doctor/probe*.py", "jitcache/agent*/*.py", "jitcache/agent*.py")
+    for pattern in ("doctor/probe*.py", "jitcache/agent*/*.py", "jitcache/agent*.py", "serve/benchy_inside.py")
     for path in sorted(PACKAGE.glob(pattern))
 )
 
