@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,24 @@ def test_bench(cpu_server: CpuServer) -> None:
         assert cell["total_tps"]["mean"] <= 32 * concurrency * 1000 / cell["latency_ms"]["mean"] * 1.5
     units = [line["data"]["unit"] for line in record(done["record"]) if line["type"] == "sample"]
     assert units.count("repeat") == 8 and units.count("request") == 3 * (1 + 4) * 2
+
+
+def test_llama_benchy(cpu_server: CpuServer, tmp_path: Path) -> None:
+    """The real tool, put into the running container (an image would name it in pip.tools)."""
+    words = ("bench", *CPU, "--tool", "llama-benchy", "--pp", "64", "--tg", "32", "-r", "2")
+    missing = cpu_server.project.envgen(*words, code=2)
+    assert "llama-benchy is not in the image" in missing.err and "pip.tools" in missing.err
+    wheels = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(tmp_path)]
+    subprocess.run([*wheels, "llama-benchy==0.4.0", "tabulate"], check=True, timeout=120)
+    docker("cp", f"{tmp_path}/.", f"{cpu_server.container}:/tmp/wheels")
+    docker("exec", cpu_server.container, "sh", "-c", "for w in /tmp/wheels/*.whl; do "
+           "python3 -m zipfile -e $w $(python3 -c 'import site; print(site.getsitepackages()[0])'); done")  # fmt: skip
+    done = cpu_server.project.envgen(*words, "--json").json
+    (cell,) = done["cells"]
+    assert done["tool"] == "llama-benchy" and done["version"] == "0.4.0"
+    assert cell["prefill_tps"]["n"] == cell["decode_tps"]["n"] == 2 and cell["decode_tps"]["mean"] > 0
+    units = [line["data"] for line in record(done["record"]) if line["type"] == "sample"]
+    assert len(units) == 2 and {one["unit"] for one in units} == {"repeat"}
 
 
 def test_the_acceptance_list_green_and_red(cpu_server: CpuServer) -> None:
