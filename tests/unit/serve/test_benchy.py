@@ -60,8 +60,10 @@ def test_another_form_is_one_sentence(document: object) -> None:
 
 
 def test_the_command() -> None:
-    asked = {"base_url": "http://127.0.0.1:8000/v1", "model": "m", "tokenizer": "/models/m", "pp": [64, 128], "tg": [16],
-             "concurrency": [1], "runs": 3, "latency_mode": "generation"}  # fmt: skip
+    asked = {
+        "base_url": "http://127.0.0.1:8000/v1", "model": "m", "tokenizer": "/models/m", "pp": [64, 128], "tg": [16],
+        "concurrency": [1], "runs": 3, "latency_mode": "generation",
+    }  # fmt: skip
     words = benchy_inside.arguments(asked, "http://book", "/tmp/x.json")
     assert words[1:3] == ["-m", "llama_benchy"]
     assert words[words.index("--pp") + 1 : words.index("--tg")] == ["64", "128"]
