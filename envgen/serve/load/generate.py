@@ -15,10 +15,11 @@ from time import perf_counter
 from typing import Any
 
 from envgen.serve.load.connection import Address, Broken, Pool
-from envgen.serve.load.reply import Reply, error_text, read_stream, shown
+from envgen.serve.load.reply import Part, Reply, error_text, read_stream, shown
 
 # So many requests in a row without any answer, and the server is gone: the others would only say the same.
 GONE = 5
+UNREAD = 1024  # replies that may wait to be read, before the next requests do
 LOOK_EVERY = 1.0  # seconds between two questions whether the server is alive
 SETTLE = 0.5  # seconds that open load waits before its first request, so that start-up doesn't count
 
@@ -128,6 +129,8 @@ class Driver:
         self._on_result = on_result
         self._alive = alive
         self._dead = False
+        self._failed = False  # on_result raised
+        self._unread: asyncio.Queue[tuple[Result, list[Part]] | None] = asyncio.Queue()
         self._results: list[Result] = []
         self._zero = 0.0
         self._lost = 0  # requests in a row that got no answer
@@ -165,33 +168,64 @@ class Driver:
         return await self._all([later(number, request, due) for number, (request, due) in enumerate(pairs)])
 
     async def _all(self, jobs: list[Coroutine[Any, Any, None]]) -> Load:
-        tasks = [asyncio.ensure_future(job) for job in jobs]
-        watcher = asyncio.ensure_future(self._watch(tasks))
+        senders = asyncio.gather(*jobs)
+        reader = asyncio.ensure_future(self._read())
+        watcher = asyncio.ensure_future(self._watch(senders))
         try:
-            await asyncio.gather(*tasks)
+            await asyncio.wait((senders, reader), return_when=asyncio.FIRST_COMPLETED)
+            if not reader.done():  # else it failed: a record that can't be written ends the load
+                self._unread.put_nowait(None)
+            await reader
+            await senders
         except asyncio.CancelledError:
             if not self._dead:
                 raise
         finally:
-            for task in (*tasks, watcher):
+            for task in (senders, reader, watcher):
                 task.cancel()
-            await asyncio.gather(*tasks, watcher, return_exceptions=True)
+            await asyncio.gather(senders, reader, watcher, return_exceptions=True)
             self._pool.close()
+            self._read_rest()
         results = sorted(self._results, key=lambda result: result.number)
         seconds = max((one.ended for one in results), default=0.0) - min((one.due for one in results), default=0.0)
         return Load(results, seconds, self.gone)
 
-    async def _watch(self, tasks: Sequence[asyncio.Future[None]]) -> None:
+    async def _read(self) -> None:
+        """Reads replies, one between two looks at the sockets: what arrived meanwhile is stamped first."""
+        while (item := await self._unread.get()) is not None:
+            self._take(*item)
+            await asyncio.sleep(0)
+
+    def _read_rest(self) -> None:
+        """After an interruption: what had come by then is kept."""
+        while not self._unread.empty():
+            item = self._unread.get_nowait()
+            if item is not None and not self._failed:
+                self._take(*item)
+
+    def _take(self, result: Result, parts: list[Part]) -> None:
+        if not result.kind:
+            _judge(result, parts, self._zero)
+        self._results.append(result)
+        if self._on_result is not None:
+            try:
+                self._on_result(result)
+            except BaseException:
+                self._failed = True
+                raise
+
+    async def _watch(self, senders: asyncio.Future[Any]) -> None:
         while self._alive is not None:
             await asyncio.sleep(LOOK_EVERY)
             if not await asyncio.get_running_loop().run_in_executor(None, self._alive):
                 self._dead = True
-                for task in tasks:
-                    task.cancel()
+                senders.cancel()
+                return
 
     async def _one(self, number: int, request: Request, due: float | None) -> None:
         began = perf_counter()
         result = Result(number, request, began - self._zero if due is None else due, began - self._zero, 0.0)
+        parts: list[Part] = []
         try:
             received = await self._pool.send(request.raw)
         except Broken as error:
@@ -202,13 +236,13 @@ class Driver:
             self._lost = 0
             result.ended = received.ended - self._zero
             result.status = received.status
-            _judge(result, received.parts, self._zero)
-        self._results.append(result)
-        if self._on_result is not None:
-            self._on_result(result)
+            parts = received.parts
+        self._unread.put_nowait((result, parts))
+        while self._unread.qsize() > UNREAD:
+            await asyncio.sleep(0.001)
 
 
-def _judge(result: Result, parts: list[tuple[float, bytes]], zero: float) -> None:
+def _judge(result: Result, parts: list[Part], zero: float) -> None:
     if result.status != 200:
         text = b"".join(part for _, part in parts)[:4000]
         result.kind, result.sentence = "status", f"answered with {result.status}: {_error(text)}"
