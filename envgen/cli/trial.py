@@ -209,12 +209,27 @@ def _gone(error: EnvgenError, server: Server, path: Path) -> EnvgenError:
     code = words.container.exit_code if words.container else 0
     cause = cause_of(words.lines, exit_code=code or None, service=True)
     told = "".join(f"\n    {line}" for line in words.lines)
+    bundle = _bundle(server, str(error), cause.summary if cause else "")
     return ServiceError(
         f"{error}\n  {words.told}; its last lines:{told}"
         + (f"\n  cause: {cause.summary}" if cause else "")
+        + (f"\n  what it left behind: {bundle}" if bundle else "")
         + f"\n  {kept}",
         hint=cause.cure if cause else f"envgen up {server.service or 'SERVICE'} starts it again",
     )
+
+
+def _bundle(server: Server, reason: str, cause: str) -> str:
+    """The crash bundle's path; empty where the server is no service of a profile, or it could not be written."""
+    from envgen.cli import crash
+
+    if server.profile is None or server.root is None or server.engine is None or server.container is None:
+        return ""
+    file = server.root / server.profile.compose_file
+    return crash.write(
+        server.engine, server.profile, server.root, server.service, server.container.id,
+        {"reason": reason, "cause": cause}, [file] if file.is_file() else [],
+    )  # fmt: skip
 
 
 def show_criteria(criteria: Sequence[tuple[str, Criterion]]) -> None:

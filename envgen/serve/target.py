@@ -62,10 +62,17 @@ def find(url: str, *, model: str | None, key: str = "", wait: float, silence: fl
     """
     where = address(url, key)
     listed = _models(url.rstrip("/"), key, wait, min(silence, 30), say)
-    name = _choose(listed, model, url)
-    limit = next((_limit(one) for one in listed if one.get("id") == name), None)
-    root = next((str(one.get("root") or "") for one in listed if one.get("id") == name), "")
-    return _try(Target(url.rstrip("/"), name, where, limit, root=root), silence)
+    found = {str(one["id"]): one for one in listed}
+    name = _choose(tuple(found), model, url)
+    one = found.get(name, {})
+    target = Target(url.rstrip("/"), name, where, _limit(one), root=str(one.get("root") or ""))
+    try:
+        return _try(target, silence)
+    except ServiceError:
+        if name in found:
+            raise
+        # Some servers take models that they don't list, so it was tried all the same.
+        raise _no_such_model(name, tuple(found), url) from None
 
 
 def _models(url: str, key: str, wait: float, timeout: float, say: Say) -> list[dict[str, Any]]:
@@ -101,10 +108,10 @@ def _ask(url: str, key: str, timeout: float) -> tuple[str, list[dict[str, Any]] 
         raise UsageError(f"{url} wants an API key", hint="put it into a variable and name that: --api-key-env NAME")
     try:
         data = reply.json()["data"]
-        models = [one for one in data if isinstance(one, dict) and isinstance(one.get("id"), str)]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        models = []
-    if reply.status_code != 200 or not models:
+        models: list[dict[str, Any]] | None = [one for one in data if isinstance(one.get("id"), str)]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        models = None
+    if reply.status_code != 200 or models is None:
         start = shown(reply.text[:200], 80)
         raise ServiceError(
             f"{url} is no OpenAI-compatible server: /v1/models answers {reply.status_code}: {start or '(nothing)'}",
@@ -113,19 +120,21 @@ def _ask(url: str, key: str, timeout: float) -> tuple[str, list[dict[str, Any]] 
     return "", models
 
 
-def _choose(listed: list[dict[str, Any]], model: str | None, url: str) -> str:
-    names = [str(one["id"]) for one in listed]
-    if model is None:
-        if len(names) > 1:
-            raise UsageError(f"{url} has {len(names)} models: {', '.join(names[:8])}", hint="choose one: --model NAME")
-        return names[0]
-    if model not in names:
-        near = difflib.get_close_matches(model, names, 1)
-        raise UsageError(
-            f"{url} has no model {model!r}; it has: {', '.join(names[:8])}",
-            hint=f"did you mean `{near[0]}`?" if near else "choose one: --model NAME",
-        )
-    return model
+def _choose(names: tuple[str, ...], model: str | None, url: str) -> str:
+    if model is not None:
+        return model
+    if len(names) != 1:
+        told = f"has {len(names)} models: {', '.join(names[:8])}" if names else "lists no model"
+        raise UsageError(f"{url} {told}", hint="name one: --model NAME")
+    return names[0]
+
+
+def _no_such_model(model: str, names: tuple[str, ...], url: str) -> UsageError:
+    near = difflib.get_close_matches(model, names, 1)
+    return UsageError(
+        f"{url} has no model {model!r}; it has: {', '.join(names[:8]) or 'none that it lists'}",
+        hint=f"did you mean `{near[0]}`?" if near else "choose one: --model NAME",
+    )
 
 
 def _limit(model: dict[str, Any]) -> int | None:
