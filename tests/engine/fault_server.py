@@ -41,6 +41,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.headers.get("Authorization") not in (None, "Bearer s3cret"):
             self.document(401, b"{}")
             return
+        if body["model"] != "tiny":
+            self.document(404, b'{"error": {"message": "The model does not exist."}}')
+            return
         number = self.server.count()
         # The first requests find out how the server is; the fault comes in the middle of the run.
         fault = self.server.fault if number > self.server.good else ""
