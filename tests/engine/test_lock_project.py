@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import ast
+import difflib
+import hashlib
+import json
 import signal
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 from projects import BASE, Project, docker
+from spdx_tools.spdx.parser.jsonlikedict.json_like_dict_parser import JsonLikeDictParser
+from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
+
+from envgen.lock.index import PackageIndex
+from envgen.patches.trees import SdistTree
 
 NAME = "envgentestlock"
 MY_BASE = f"{NAME}base:1"
@@ -20,13 +29,14 @@ profiles:
     gpu: none
     build: {{ccache: false}}
     apt: {{runtime: [tree]}}
-    pip: {{tools: [sniffio]}}
+    pip: {{tools: [sniffio, "filelock<4"]}}
     sources:
       six:
         origin: {{pypi: six==1.16.0}}
         package: six
         distribution: six
         mount: /workspace/six
+        patches: six
         install: {{requires: ["setuptools<81", wheel], dependencies: true}}
 """
 
@@ -38,7 +48,14 @@ def make_base(salt: str) -> None:
 @pytest.fixture(scope="module")
 def project(make_project: Callable[..., Project]) -> Iterator[Project]:
     make_base("one")
-    yield make_project(NAME, TEXT)
+    made = make_project(NAME, TEXT)
+    old = SdistTree(PackageIndex().fetch("six", "1.16.0"), "six", "1.16.0").read(["six.py"])["six.py"].data.decode()
+    lines = old.splitlines(keepends=True)
+    (made.root / "patches/six").mkdir(parents=True)
+    diff = difflib.unified_diff(lines, [*lines, "MARK = 1\n"], "a/six.py", "b/six.py")
+    (made.root / "patches/six/0001-mark.patch").write_text("Description: mark\n\n" + "".join(diff))
+    (made.root / "patches/six/series").write_text("0001-mark.patch\n")
+    yield made
     docker("image", "rm", "-f", MY_BASE, check=False)
 
 
@@ -79,6 +96,7 @@ def test_lock_then_nothing_changes(project: Project) -> None:
 
 def test_two_builds_are_the_same_to_the_byte(project: Project) -> None:
     told = project.envgen("verify", "--json", code=None)
+    assert told.code in (0, 1), told.err  # an index that is out of reach, say
     assert told.json["differences"] == []
     assert told.json["identical"]
     built = project.envgen("build", "--json").json
@@ -94,6 +112,60 @@ def test_the_image_tells_its_inputs(project: Project) -> None:
     (project.root / "old.lock").write_text(lock.read_text().replace("six==1.16.0", "six==1.15.0"))
     done = project.envgen("diff", "old.lock", f"{NAME}:prod", code=1)
     assert "linux/amd64 pip sdist.six six: 1.15.0 → 1.16.0" in done.out
+
+
+def inside(*words: str) -> str:
+    return docker("run", "--rm", "--network", "none", f"{NAME}:prod", *words)
+
+
+def test_a_replaced_package_of_the_base_is_hidden_by_a_link(project: Project) -> None:
+    """A removal would leave a mark with the time of day: see test_two_builds_are_the_same_to_the_byte."""
+    del project
+    see = "import importlib.metadata as m; print([d.version for d in m.distributions() if d.name == 'filelock'])"
+    versions = ast.literal_eval(inside("python3", "-c", see))
+    assert len(versions) == 2  # the folder and the link to it
+    assert set(versions) == {versions[0]}
+    assert versions[0].startswith("3.")
+    assert inside("python3", "-c", "import importlib.metadata as m; print(m.version('filelock'))") == versions[0]
+    assert inside("python3", "-m", "pip", "list", "--format=freeze").count("filelock==") == 1
+    gone = (
+        "pip uninstall -qy --root-user-action=ignore filelock; python3 -c '%s'; ls /usr/local/lib/python3*/*-packages"
+    )
+    left = inside("sh", "-c", gone % see.replace("'", '"'))
+    assert left.splitlines()[0] == "[]"
+    assert "filelock" not in left.partition("\n")[2]
+
+
+def test_the_sbom_names_what_is_really_inside(project: Project) -> None:
+    where = project.root / "out.spdx.json"
+    assert "is up to date" in project.envgen("build", "--sbom", str(where)).out
+    first = where.read_bytes()
+    assert project.envgen("inspect", f"{NAME}:prod", "--sbom", "-").out.encode() == first
+    read = JsonLikeDictParser().parse(json.loads(first))
+    assert validate_full_spdx_document(read) == []
+    packages = {(p.spdx_id.split("-")[1], p.name): p for p in read.packages}
+    version = inside("python3", "-c", "import importlib.metadata as m; print(m.version('torch'))")
+    assert packages["python", "torch"].version == version
+    assert packages["base", MY_BASE].version == docker("image", "inspect", MY_BASE, "-f", "{{.Id}}")
+    patch = hashlib.sha256((project.root / "patches/six/0001-mark.patch").read_bytes()).hexdigest()
+    assert packages["file", "patches/six/0001-mark.patch"].checksums[0].value == patch
+    assert packages["deb", "tree"].version == inside("dpkg-query", "-W", "-f", "${Version}", "tree")
+    links = {(r.spdx_element_id, r.relationship_type.name, r.related_spdx_element_id) for r in read.relationships}
+    sdist = packages["sdist", "six"].spdx_id
+    assert (packages["python", "six"].spdx_id, "GENERATED_FROM", sdist) in links
+    assert (packages["file", "patches/six/0001-mark.patch"].spdx_id, "PATCH_FOR", sdist) in links
+    assert not read.annotations  # nothing differs from the lock
+    assert inside("python3", "-c", "import six; print(six.MARK)") == "1"
+
+
+def test_an_sbom_that_could_not_be_written_is_refused_before_anything_is_done(project: Project) -> None:
+    done = project.envgen("build", "--no-cache", "--sbom", "nowhere/x.json", code=2)
+    assert "--sbom nowhere/x.json: this is no place for a file" in done.err
+    assert "both print to stdout" in project.envgen("build", "--json", "--sbom", "-", code=2).err
+    assert "was not built by envgen" in project.envgen("inspect", BASE, "--sbom", "x.json", code=1).err
+    assert not (project.root / "x.json").exists()
+    project.envgen("build", "--sbom")
+    assert (project.root / ".envgen/sbom/prod.spdx.json").is_file()
 
 
 def test_a_hash_that_does_not_match_ends_the_build(project: Project) -> None:
