@@ -6,10 +6,8 @@ plugin once more to ask what it offers.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,6 +70,8 @@ def find_endpoint(environ: Mapping[str, str] | None = None) -> Endpoint:
         name, said_by = str(_read_json(folder / "config.json").get("currentContext") or ""), "the current context"
     if name in ("", "default"):
         return Endpoint(DEFAULT_SOCKET)
+    import hashlib  # with shutil below: 5 ms that a command on the usual socket does not need
+
     meta = folder / "contexts" / "meta" / hashlib.sha256(name.encode()).hexdigest() / "meta.json"
     endpoints = _read_json(meta).get("Endpoints")
     docker = endpoints.get("docker") if isinstance(endpoints, dict) else None
@@ -104,7 +104,7 @@ def plugin_argv(name: str, endpoint: Endpoint, environ: Mapping[str, str] | None
     path = environ.get("PATH")
     if program and endpoint.socket_path:
         return [str(program)]
-    if program and shutil.which("docker", path=path):
+    if program and _which("docker", path):
         return ["docker", name]
     if program:
         return [str(program)]
@@ -112,7 +112,7 @@ def plugin_argv(name: str, endpoint: Endpoint, environ: Mapping[str, str] | None
 
 
 def _missing_plugin(name: str, path: str | None) -> EngineError:
-    if name == "compose" and shutil.which("docker-compose", path=path):
+    if name == "compose" and _which("docker-compose", path):
         return EngineError(
             "only the old `docker-compose` (v1) is here, and envgen needs Docker Compose v2",
             hint="install the package docker-compose-plugin (Debian: docker-compose)",
@@ -122,6 +122,12 @@ def _missing_plugin(name: str, path: str | None) -> EngineError:
         hint=f"install the package docker-{name}-plugin (Debian: docker-{name}), or put docker-{name} "
         "into ~/.docker/cli-plugins",
     )
+
+
+def _which(program: str, path: str | None) -> str | None:
+    import shutil
+
+    return shutil.which(program, path=path)
 
 
 def _spelled_out(host: str) -> str:

@@ -9,7 +9,6 @@ from envgen.profile.model import Profile
 from envgen.profile.shape import fields_of
 from envgen.profile.tree import ENVIRONMENT, SET, Node, Source, near, scalar
 from envgen.profile.values import plain_text
-from envgen.profile.yamlfile import parse_value
 
 PREFIX = "ENVGEN_"
 # Variables of the program itself; none of them is a key of a profile.
@@ -95,6 +94,8 @@ def _value(text: str, source: Source) -> tuple[Node | None, list[Problem]]:
     text = text.strip(" ")
     if text[:1] in ("[", "{", '"', "'"):
         source.text = text
+        from envgen.profile.yamlparse import parse_value
+
         return parse_value(source)
     return scalar(text, source), []
 

@@ -1,35 +1,37 @@
 """A YAML file -> a positioned tree, or every reason why not.
 
-Nodes are composed, never constructed: no tag can make an object, and each scalar keeps its source text. The composer of
-libyaml recurses in C without a limit and follows aliases for ever, so depth is measured before and size while walking.
+Nodes are composed, never constructed: no tag can make an object, and each scalar keeps its source text. A file without
+faults is remembered as its tree: PyYAML alone takes a tenth of a small command's time.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from envgen.errors import Place, Problem, ProjectError
-from envgen.profile.tree import LIST, LOCAL, MAP, PROJECT, Node, Source, scalar
+from envgen.profile.tree import LOCAL, PROJECT, Node, Source
+from envgen.profile.trees import Trees
 
 MAX_BYTES = 1 << 20
-MAX_NODES = 50_000
-MAX_DEPTH = 60
-
-_Loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-_CORE = "tag:yaml.org,2002:"
-_PLAIN_TAGS = frozenset((_CORE + "str", _CORE + "map", _CORE + "seq"))
 
 
-def read(path: Path, label: str, *, layer: str = PROJECT) -> Node:
-    """Read ``path``, called ``label`` in messages, as one mapping. Raises ProjectError."""
+def read(path: Path, label: str, *, layer: str = PROJECT, trees: Trees | None = None) -> Node:
+    """Read ``path``, called ``label`` in messages, as one mapping. Raises ProjectError.
+
+    ``trees``: where to look for what was read before, and to remember it.
+    """
     text = decode(_bytes(path, label), label)
     source = Source(label, layer, text)
+    known = trees.load(path, source) if trees else None
+    if known is not None:
+        return known
+    from envgen.profile.yamlparse import parse
+
     node, problems = parse(source)
     if problems or node is None:
         raise ProjectError(problems)
+    if trees:
+        trees.save(path, node)
     return node
 
 
@@ -68,180 +70,6 @@ def decode(data: bytes, label: str) -> str:
         raise ProjectError([Problem(message, place, hint or "save the file as UTF-8")]) from None
 
 
-def parse(source: Source) -> tuple[Node | None, list[Problem]]:
-    """The tree of a file's text, whose top must be a mapping."""
-    problems = _characters(source)
-    if problems:
-        return None, problems
-    try:
-        _refuse_depth(source.text)
-        top = yaml.compose(source.text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        return None, [_syntax(error, source)]
-    except (_TooDeep, RecursionError):
-        return None, [Problem(f"nests deeper than {MAX_DEPTH} levels", source.place(1, 1))]
-    if top is None:
-        return None, [Problem("is empty", Place(source.label), "`envgen init DIR` writes a commented starter project")]
-    walker = _Walker(source)
-    node = walker.walk(top, "")
-    if node is not None and node.kind != MAP and not walker.problems:
-        walker.problems.append(Problem(f"expected a mapping at the top, found {node.seen()}", node.place()))
-    return node, walker.problems
-
-
-def parse_value(source: Source) -> tuple[Node | None, list[Problem]]:
-    """The tree of one override's value in YAML's flow style (``[a, b]``, ``{a: b}``, quoted text)."""
-    try:
-        _refuse_depth(source.text)
-        top = yaml.compose(source.text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        problem = getattr(error, "problem", None) or "is not text that YAML can carry"
-        return None, [Problem(f"is not a YAML value: {problem}", Place(source.label), "quote it, or write plain text")]
-    except (_TooDeep, RecursionError):
-        return None, [Problem(f"nests deeper than {MAX_DEPTH} levels", Place(source.label))]
-    if top is None:
-        return scalar("", source), []
-    walker = _Walker(source)
-    return walker.walk(top, ""), walker.problems
-
-
-def _characters(source: Source) -> list[Problem]:
-    """Characters that no project file needs: control characters, and tabs as indentation."""
-    text = source.text
-    # isprintable() is false for line breaks too; joining without them makes the common case one pass in C.
-    if text.replace("\n", "").replace("\r", "").isprintable():
-        return []
-    problems = []
-    for number, raw in enumerate(text.split("\n"), 1):
-        line = raw.removesuffix("\r")
-        indent = line[: len(line) - len(line.lstrip(" \t"))]
-        if "\t" in indent and line.strip():
-            place = source.place(number, indent.index("\t") + 1)
-            problems.append(Problem("a tab in the indentation", place, "YAML indents with spaces"))
-        for column, char in enumerate(line, 1):
-            if (char < " " and char != "\t") or "\x7f" <= char <= "\x9f":
-                place = source.place(number, column)
-                problems.append(Problem(f"the control character {char!r}", place, "remove it"))
-                break
-        if len(problems) >= 20:
-            break
-    return problems
-
-
-class _TooDeep(Exception):
-    pass
-
-
-def _refuse_depth(text: str) -> None:
-    """Raise when nesting is deeper than MAX_DEPTH; the composer would overflow the C stack at some thousand levels."""
-    longest = max(map(len, text.split("\n")))
-    # Each block level needs a further column, each flow level a bracket: below this bound nothing need be parsed twice.
-    if longest + text.count("[") + text.count("{") < 1000:
-        return
-    depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > MAX_DEPTH:
-                raise _TooDeep
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-
-
-def _syntax(error: yaml.YAMLError, source: Source) -> Problem:
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    message = getattr(error, "problem", None) or getattr(error, "reason", None) or "is not YAML"
-    context = getattr(error, "context", None)
-    place = source.place(mark.line + 1, mark.column + 1) if mark else Place(source.label)
-    if "but found another document" in message:
-        return Problem("a second document begins here", place, "a project file is one document; remove the `---`")
-    text = f"{message} ({context})" if context else message
-    return Problem(f"is not YAML: {text}", place, _syntax_hint(message, place))
-
-
-def _syntax_hint(message: str, place: Place) -> str:
-    if "mapping values are not allowed" in message:
-        return "a value that contains `: ` must be quoted; or the indentation is off"
-    if "undefined alias" in message:
-        return "a value that begins with * must be quoted"
-    if "cannot start any token" in message:
-        return "a value that begins with @, `, % or a tab must be quoted"
-    if "expected <block end>" in message or "expected key" in message or "could not find expected ':'" in message:
-        return "check the indentation, and that each key is followed by `: `"
-    return ""
-
-
-class _Walker:
-    """Turns PyYAML's nodes into ours and collects what is wrong on the way."""
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.problems: list[Problem] = []
-        self.count = 0
-        self.open: set[int] = set()
-
-    def walk(self, node: yaml.Node, path: str) -> Node | None:
-        """The tree below ``node``; None where an alias makes it endless or huge."""
-        mark = node.start_mark
-        line, column = mark.line + 1, mark.column + 1
-        self.count += 1
-        if node.tag not in _PLAIN_TAGS:
-            shown = node.tag.replace(_CORE, "!!", 1)
-            place = self.source.place(line, column, path)
-            self.problems.append(Problem(f"the tag {shown} is not supported", place, "remove the tag"))
-        if isinstance(node, yaml.ScalarNode):
-            return scalar(node.value, self.source, line, column, quoted=bool(node.style))
-        if self.count > MAX_NODES:
-            self._endless(line, column, path, f"expands to more than {MAX_NODES} values")
-            return None
-        if id(node) in self.open:
-            self._endless(line, column, path, "contains itself through an alias")
-            return None
-        self.open.add(id(node))
-        made = Node(LIST if isinstance(node, yaml.SequenceNode) else MAP, self.source, line, column)
-        if isinstance(node, yaml.SequenceNode):
-            for index, item in enumerate(node.value):
-                child = self.walk(item, f"{path}[{index}]")
-                if child is None:
-                    return None
-                made.items[str(index)] = child
-        elif not self._entries(node.value, made, path):
-            return None
-        self.open.discard(id(node))
-        return made
-
-    def _endless(self, line: int, column: int, path: str, message: str) -> None:
-        place = self.source.place(line, column, path)
-        self.problems.append(Problem(message, place, "write the values out instead of using aliases"))
-
-    def _entries(self, pairs: list[tuple[yaml.Node, yaml.Node]], made: Node, path: str) -> bool:
-        for key_node, value_node in pairs:
-            mark = key_node.start_mark
-            line, column = mark.line + 1, mark.column + 1
-            if not isinstance(key_node, yaml.ScalarNode):
-                place = self.source.place(line, column, path)
-                self.problems.append(Problem("a key must be plain text", place))
-                continue
-            name = key_node.value
-            inner = f"{path}.{name}" if path else name
-            if name == "<<" and not key_node.style:
-                hint = "put shared values into `defaults`, or let one profile extend another"
-                place = self.source.place(line, column, path)
-                self.problems.append(Problem("merge keys (<<) are not supported", place, hint))
-                continue
-            if name in made.items:
-                first = made.items[name].key_line
-                place = self.source.place(line, column, inner)
-                self.problems.append(Problem(f"the key is already there, on line {first}", place, "keep one of them"))
-                continue
-            child = self.walk(value_node, inner)
-            if child is None:
-                return False
-            child.key_line, child.key_column = line, column
-            made.items[name] = child
-        return True
-
-
-def read_local(path: Path, label: str) -> Node:
+def read_local(path: Path, label: str, trees: Trees | None = None) -> Node:
     """Read the local file beside a project."""
-    return read(path, label, layer=LOCAL)
+    return read(path, label, layer=LOCAL, trees=trees)

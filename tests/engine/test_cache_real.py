@@ -53,7 +53,7 @@ def test_the_stale_header_from_first_to_last(lab: Lab, envgen: Envgen) -> None:
     assert "page: 3/3 page.so" in said
     assert lab.stamps("rope") == rope
     assert envgen.states() == {"0.5.3 page": "fresh", "0.5.3 rope": "fresh", **foreign}
-    assert "matches" in lab.sh(f"grep envgen_was_here {CACHE}/0.5.3/121a/cached_ops/page/page.so")
+    assert int(lab.sh(f"grep -c envgen_was_here {CACHE}/0.5.3/121a/cached_ops/page/page.so")) > 0
 
 
 def test_from_the_wheel_to_a_checkout_of_the_same_version(lab: Lab, envgen: Envgen) -> None:
