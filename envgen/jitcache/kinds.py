@@ -56,8 +56,8 @@ def _somewhere(cache: JitCache) -> Place:
     running = [c for c in engine.containers(project=profile.compose_name) if c.state == "running"]
     if running:
         chosen = min(running, key=lambda c: (c.service, c.name))
-        # As root: what is measured and removed may belong to anybody.
-        return Place("/", f"service {chosen.service or chosen.name}", chosen)
+        # No root: as the service's own user, whose home the default places lie in.
+        return Place("", f"service {chosen.service or chosen.name}", chosen)
     from envgen.jitcache.space import image_of
     from envgen.render.namespace import mounts_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jitcache_engine import LocalEngine, cache
+from jitcache_engine import LocalEngine, cache, container
 from jitcache_layouts import put, snapshot
 
 from envgen.cli import cache_kinds
@@ -132,6 +132,13 @@ def test_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("kind", sorted(set(kinds.KINDS) - set(kinds.CLEARABLE)))
 def test_the_rest_is_only_listed(kind: str) -> None:
     assert answer({"operation": "kinds", "kinds": [kind], "clear": True})["kind"] == "refused"
+
+
+def test_a_service_is_asked_as_its_own_user(tmp_path: Path) -> None:
+    """Default places lie in the home of whoever the service is, not in root's."""
+    engine = LocalEngine(tmp_path, [container("c1", service="dev")])
+    host.kinds(cache(tmp_path, engine), ["triton"])
+    assert engine.asked == [("c1", "")]
 
 
 def test_on_the_host(tmp_path: Path) -> None:
