@@ -28,11 +28,13 @@ def command(session: Session, service: str | None, throw_away: bool, strict: boo
       envgen doctor serve --strict
       envgen doctor -p prod --run --json
     """
+    from envgen.cli.variant import of_running
     from envgen.doctor.gather import Wish, gather
     from envgen.engine.docker import connect
 
+    _known_service(session.profile().services, service)
+    session = of_running(session, service)
     project, profile = session.loaded().project, session.profile()
-    _known_service(profile.services, service)
     wish = Wish(profile, project.root, service, throw_away, project.file.name)
     context, extra = gather(wish, connect)
 

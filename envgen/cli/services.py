@@ -163,13 +163,14 @@ def restart(session: Session, service: str, timeout: int | None, as_json: bool) 
     """
     from envgen.cli.crash import keeper
     from envgen.cli.up import _report
+    from envgen.cli.variant import of_running
     from envgen.serve.launch import Launcher
 
     profile, engine, compose, _ = _open(session)
     container = _running(engine, profile, service)
-    if variant := container.labels.get("dev.envgen.variant", ""):
-        # What it must show to be ready depends on the variant that it was started with.
-        session = Session(session.file, session.profile_name, session.sets, variant)
+    varied = of_running(session, service)
+    if varied is not session:  # what it must show to be ready depends on the variant that it was started with
+        session = varied
         profile, engine, compose, _ = _open(session)
     progress(f"  restarting {container.name}")
     compose.run("restart", service)

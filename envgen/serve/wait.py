@@ -19,7 +19,7 @@ from envgen.serve.readiness import Answer, Question, ask, printable
 POLL = 0.25  # seconds between two looks at the container
 ASK_AGAIN = 1.0  # seconds between two questions to a server that is not ready
 REPEAT = 10.0  # seconds after which an unchanged state is said again
-REFUSALS = 5  # answers that are none, after which waiting won't help
+REFUSALS = 3  # answers that are none, after which waiting won't help
 RESTARTS = 3  # after so many it is a loop, whatever the policy still allows
 LINGER = 3.0  # seconds that the log gets to show what it must, when the answer is there already
 

@@ -1,0 +1,285 @@
+"""`envgen up` against faults: a real vLLM on CPU, with a fault injector in front of it or with its processes killed.
+
+Each failure ends in one sentence and a crash bundle; what was not started by the failing command stays.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import subprocess
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from cpu_server import CpuServer
+from projects import Finished, docker, interrupt
+
+from envgen.engine.base import Engine
+from envgen.errors import EngineError
+from envgen.serve.processes import Process, processes
+
+pytestmark = pytest.mark.engine
+
+# A FAULT INJECTOR: a proxy in the containers' network that hands all to the real server and spoils what MODE says.
+INJECTOR = r"""
+import http.server, os, pathlib, re, subprocess, sys, time, urllib.request
+MODE, BEGAN = os.environ["MODE"], time.time()
+print("FAULT INJECTOR, mode", MODE, os.environ.get("FAULT_SECRET", ""), flush=True)
+ONCE = pathlib.Path("/tmp/been-here")
+if MODE == "restarts" and not ONCE.exists():
+    ONCE.touch(); print("CUDA out of memory. Not really", flush=True); sys.exit(3)
+if MODE == "zombies":
+    subprocess.Popen(["true"])  # never asked how it ended: a zombie for as long as this program lives
+    subprocess.run(["sh", "-c", "sleep 0.2 & exit 0"])  # an orphan: init takes it, and asks
+direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def forward(self, body=None):
+        headers = {"Content-Type": "application/json"}
+        return direct.open(urllib.request.Request("http://serve:8000" + self.path, body, headers), timeout=60)
+    def reply(self, status, kind, body):
+        self.send_response(status); self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body))); self.end_headers(); self.wfile.write(body)
+    def do_GET(self):
+        if MODE == "503" and time.time() - BEGAN < 4: return self.reply(503, "text/plain", b"loading")
+        if MODE == "html": return self.reply(200, "text/html", b"<html>It works!</html>")
+        with self.forward() as real: self.reply(real.status, real.headers["Content-Type"], real.read())
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if MODE == "garbage": return self.reply(200, "application/json", b'{"message": "It works!"}')
+        if MODE == "hang": time.sleep(1000)
+        if MODE == "slow": time.sleep(4)
+        with self.forward(body) as real: data = real.read()
+        if MODE == "nan": data = re.sub(rb'"token_logprobs":\[[^]]*\]', b'"token_logprobs":[NaN]', data)
+        if MODE == "half":
+            self.send_response(200); self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Transfer-Encoding", "chunked"); self.end_headers()
+            half = data[:data.index(b"\n\n") + 40]  # one event and a piece of the next
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(half), half)); self.close_connection = True; return
+        self.reply(200, real.headers["Content-Type"], data)
+http.server.ThreadingHTTPServer(("", 9000), Handler).serve_forever()
+"""
+ONE_LINE = f"exec(__import__('base64').b64decode('{base64.b64encode(INJECTOR.encode()).decode()}'))"
+
+LOCAL = """
+profiles:
+  cpu:
+    services:
+      fault:
+        command: [python3, -c, CODE]
+        env: {MODE: none}
+        ports: ["127.0.0.1:PORT:9000"]
+        ready: {model: tiny, port: 9000, timeout: 60s}
+      second:
+        command: [python3, -m, vllm.entrypoints.openai.api_server]
+        args: {model: /models/tiny, served-model-name: tiny, port: 8000, dtype: bfloat16, max-model-len: 128,
+               enforce-eager: true, kv-cache-memory-bytes: 67108864}
+        ports: ["127.0.0.1:OTHER:8000"]
+        ready: {model: tiny, port: 8000, timeout: 120s}
+"""
+
+
+@dataclass(frozen=True)
+class Faults:
+    """The shared server's project, with the injector beside it."""
+
+    server: CpuServer
+
+    def up(self, service: str, *words: str, code: int = 0, env: dict[str, str] | None = None) -> Finished:
+        return self.server.project.envgen("up", service, "-p", "cpu", *words, code=code, env=env)
+
+    def fails(self, service: str, *words: str, env: dict[str, str] | None = None) -> tuple[str, dict[str, str]]:
+        """The sentence that an `up` ends with, and what lies in the bundle that it names."""
+        done = self.up(service, *words, code=5, env=env)
+        sentence = next(line for line in done.err.splitlines() if line.startswith("envgen: "))
+        (named,) = [line.split(": ", 1)[1] for line in done.err.splitlines() if "  crash bundle: " in line]
+        members = self.bundle(self.server.project.root / named)
+        assert json.loads(members["findings.json"])["reason"] in sentence
+        return sentence, members
+
+    def bundle(self, path: Path) -> dict[str, str]:
+        with tarfile.open(path) as tar:
+            return {name: tar.extractfile(name).read().decode() for name in tar.getnames()}  # type: ignore[union-attr]
+
+    def container(self, service: str) -> str:
+        return docker("ps", "-aq", "--no-trunc", "--filter", f"name=^{self.server.project.name}-cpu-{service}-1$")
+
+
+def mode(name: str) -> tuple[str, str]:
+    return "--set", f"services.fault.env.MODE={name}"
+
+
+@pytest.fixture(scope="module")
+def faults(cpu_server: CpuServer) -> Iterator[Faults]:
+    with socket.socket() as one, socket.socket() as two:
+        one.bind(("127.0.0.1", 0))
+        two.bind(("127.0.0.1", 0))
+        port, other = one.getsockname()[1], two.getsockname()[1]
+    local = cpu_server.project.root / "envgen.local.yaml"
+    local.write_text(
+        LOCAL.replace("CODE", json.dumps(ONE_LINE)).replace("PORT", str(port)).replace("OTHER", str(other))
+    )
+    found = Faults(cpu_server)
+    cpu_server.restore()
+    yield found
+    for service in ("fault", "second"):
+        if container := found.container(service):
+            docker("rm", "-f", container)
+    local.unlink()
+    cpu_server.restore()
+
+
+# --- the injector in front of the real server -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (mode("garbage"), "answered with something that is no completion: {\"message\": \"It works!\"}"),
+        (mode("html"), "/v1/models answers 200 with something that is no list of models"),
+        (mode("half"), "the first answer broke off in the middle"),
+        (mode("nan"), "the first completion has a NaN or infinite log probability (nan)"),
+        ((*mode("hang"), "--set", "services.fault.ready.phases.answer=3s"),
+         "for more than 3 s (ready.phases.answer): it was asked"),
+        ((*mode("slow"), "--set", "services.fault.ready.phases.answer=2s"), "has not sent its first token"),
+        ((*mode("none"), "--set", "services.fault.ready.model=tny"), "/v1/models lists tiny, not tny"),
+        ((*mode("none"), "--set", "services.fault.ready.expect_text=Paris"), "which does not contain 'Paris'"),
+    ],
+    ids=["garbage", "no models", "half an event", "NaN", "hangs", "too slow", "wrong name", "wrong text"],
+)  # fmt: skip
+def test_a_server_that_answers_wrongly(faults: Faults, words: tuple[str, ...], sentence: str) -> None:
+    before = faults.server.container
+    said, members = faults.fails("fault", *words)
+    assert sentence in said
+    assert "FAULT INJECTOR, mode" in members["server.log"] and "fault-1: running" in members["compose.txt"]
+    assert "0 of them zombies" in members["processes.txt"] and "MemAvailable" in members["memory.txt"]
+    assert "services:" in members["rendered/cpu.yaml"] and json.loads(members["doctor.json"])
+    assert faults.container("fault") == "" and faults.server.container == before  # only what it had started is gone
+
+
+def test_503_first_and_a_slow_first_token_are_no_failures(faults: Faults) -> None:
+    done = faults.up("fault", *mode("503"))
+    assert "fault is ready" in done.out and "is completed with" in done.out
+    slow = faults.up("fault", *mode("slow"), "--json").json
+    assert slow["first_token_seconds"] >= 4 and slow["phases"]["answer"] >= 3
+
+
+def test_a_restart_is_seen_counted_and_forgiven(faults: Faults) -> None:
+    done = faults.up("fault", *mode("restarts"), "--set", "services.fault.restart=on-failure:2", "--json")
+    assert done.json["restarts"] == 1 and "its program ended and was restarted: 1 (on-failure:2)" in done.err
+
+
+def test_no_secret_reaches_the_bundle(faults: Faults) -> None:
+    secret = "correct-horse-battery-staple-4711"
+    words = (*mode("garbage"), "--set", "secrets=[FAULT_SECRET]")
+    _, members = faults.fails("fault", *words, env={"FAULT_SECRET": secret})
+    assert "FAULT INJECTOR, mode garbage [redacted" in members["server.log"]
+    assert not [name for name, text in members.items() if secret in text]
+
+
+def test_ctrl_c_while_it_waits_leaves_the_service_and_no_bundle(faults: Faults) -> None:
+    folder = faults.server.project.root / ".envgen" / "crash"
+    before = sorted(folder.glob("*"))
+    child = faults.server.project.start("up", "fault", "-p", "cpu", *mode("hang"))
+    until(lambda: bool(faults.container("fault")) and "GET /v1/models" in logs(faults.container("fault")))
+    done = interrupt(child)
+    assert done.code == 130 and "fault goes on starting" in done.err
+    assert docker("inspect", "-f", "{{.State.Status}}", faults.container("fault")) == "running"
+    assert sorted(folder.glob("*")) == before
+
+
+def test_zombies_are_seen_and_orphans_are_none(faults: Faults, engine: Engine) -> None:
+    faults.up("fault", *mode("zombies"))
+    until(lambda: not any(one.name == "sleep" for one in processes(engine, faults.container("fault"))))
+    found = processes(engine, faults.container("fault"))
+    assert [one.name for one in found if one.zombie] == ["true"]  # its parent lives; init may not ask in its place
+    pids = host_pids(faults.container("fault"))
+    docker("rm", "-f", faults.container("fault"))
+    assert len(pids) >= 2 and gone(pids)
+
+
+# --- the real server itself -------------------------------------------------------------------------------------------
+
+
+def test_what_the_log_of_the_real_server_must_show(faults: Faults) -> None:
+    before = faults.server.container
+    ready = "services.serve.ready"
+    eager = f"{ready}.expect.eager='Enforce eager set, disabling torch.compile'"
+    done = faults.up("serve", "--set", eager, "--set", f"{ready}.forbid.gpu='CUDA graphs are captured'")
+    assert "eager: (APIServer pid=" in done.out
+    wanted, members = faults.fails("serve", "--set", f"{ready}.expect.attention='Using FLASHINFER backend'")
+    assert "its log never showed ready.expect.attention: Using FLASHINFER backend" in wanted
+    assert json.loads(members["findings.json"])["missing"] == ["attention"]
+    unwanted, _ = faults.fails("serve", "--set", f"{ready}.forbid.eager='Enforce eager'")
+    assert "its log shows what ready.forbid.eager names: '(APIServer pid=" in unwanted
+    assert faults.server.container == before and faults.server.answers()
+
+
+def test_the_real_server_hangs(faults: Faults, engine: Engine) -> None:
+    container = faults.server.container
+    core = next(one.pid for one in processes(engine, container) if "EngineCor" in one.name)
+    docker("exec", container, "sh", "-c", f"kill -STOP {core}")
+    try:
+        said, members = faults.fails("serve", "--set", "services.serve.ready.phases.answer=4s")
+    finally:
+        docker("exec", container, "sh", "-c", f"kill -CONT {core}")
+    assert "waiting for its first answer" in said and "has not sent its first token" in said
+    (row,) = [line for line in members["processes.txt"].splitlines() if line.split()[0] == str(core)]
+    assert row.split()[2] == "T"  # stopped, as the bundle shows
+    assert faults.server.container == container
+
+
+def test_the_real_server_dies_while_it_loads(faults: Faults, engine: Engine) -> None:
+    child = faults.server.project.start("up", "second", "-p", "cpu")
+    try:
+        until(lambda: bool(faults.container("second")))
+        second = faults.container("second")
+        until(lambda: any("EngineCor" in one.name for one in listed(engine, second)), 90)
+        pids = host_pids(second)
+        core = next(one.pid for one in processes(engine, second) if "EngineCor" in one.name)
+        docker("exec", second, "sh", "-c", f"kill -KILL {core}")
+        out, err = child.communicate(timeout=60)
+    finally:
+        child.kill()
+    assert child.returncode == 5, f"{out}\n{err}"
+    sentence = next(line for line in err.splitlines() if line.startswith("envgen: "))
+    assert "second is not ready: its program ended with 1 while starting" in sentence and "; cause: " in sentence
+    named = next(line.split(": ", 1)[1] for line in err.splitlines() if "  crash bundle: " in line)
+    members = faults.bundle(faults.server.project.root / named)
+    assert "Initializing a V1 LLM engine" in members["server.log"] or "Engine" in members["server.log"]
+    assert "no process of it is left" in members["processes.txt"]
+    assert faults.container("second") == "" and gone(pids)
+
+
+def listed(engine: Engine, container: str) -> tuple[Process, ...]:
+    try:
+        return processes(engine, container)
+    except EngineError:  # it is still being made
+        return ()
+
+
+def logs(container: str) -> str:
+    done = subprocess.run(["docker", "logs", container], capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def host_pids(container: str) -> list[int]:
+    """The container's processes as this machine numbers them."""
+    return [int(line) for line in docker("top", container, "-o", "pid").splitlines()[1:]]
+
+
+def gone(pids: list[int], seconds: float = 10) -> bool:
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), seconds)
+    return True
+
+
+def until(true: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.2)
