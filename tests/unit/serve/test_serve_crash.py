@@ -1,0 +1,106 @@
+"""The members of a crash bundle: what can't be had says why, and no secret's value is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from envgen.engine import process
+from envgen.engine.base import Container, Engine, EngineInfo, ExecResult, Mount
+from envgen.errors import EngineError
+from envgen.serve import crash
+
+INFO = EngineInfo("28.0", "1.51", "arm64", (), (), "/d", 1, 1, "tcp://elsewhere:2376")
+ENDED = Container(
+    "c1", "demo-prod-serve-1", "serve", "exited", "", 137, "sha256:1", {"com.docker.compose.project": "demo-prod"}, {},
+    (Mount("jit", "/root/.cache/flashinfer", "volume"), Mount("/data", "/models")), (), "2026-01-01T00:00:00Z", restarts=2, oom_killed=True,
+)  # fmt: skip
+
+
+class Told:
+    """An engine on another machine, with one container."""
+
+    def __init__(self, container: Container | None, broken: bool = False) -> None:
+        self.found = container
+        self.broken = broken
+        self.mounts: tuple[Mount, ...] = ()
+
+    def info(self) -> EngineInfo:
+        return INFO
+
+    def container(self, _: str) -> Container | None:
+        return self.found
+
+    def containers(self, project: str, all: bool) -> tuple[Container, ...]:
+        assert project == "demo-prod" and all
+        return (self.found,) if self.found else ()
+
+    def inspect(self, _: str) -> dict[str, Any]:
+        return {"Config": {"Env": ["HF_TOKEN=value-of-it", "A=1", "EMPTY="]}, "State": {"OOMKilled": True}}
+
+    def logs(self, _: str, *, tail: int, timestamps: bool) -> str:
+        if self.broken:
+            raise EngineError("the engine is gone")
+        return "stamp the last words"
+
+    def exec(self, _: str, argv: list[str], *, timeout: float) -> ExecResult:
+        raise EngineError(f"`{argv[0]}` did not end within {timeout:g} s")
+
+    def run_once(self, image: str, argv: list[str], *, mounts: list[Mount], env: dict[str, str], timeout: float) -> Any:
+        self.mounts = tuple(mounts)
+        return ExecResult(0, b"==> flashinfer_jit.log <==\nbuilt\n", b"")
+
+
+def collect(engine: Told, **more: Any) -> dict[str, str]:
+    found = crash.collect(cast(Engine, engine), "c1", "serve", secrets=["HF_TOKEN", "EMPTY"], **more)
+    return {name: content.decode() for name, content in found.items()}
+
+
+def test_a_container_that_has_ended(tmp_path: Path) -> None:
+    (tmp_path / "prod.yaml").write_text("services: {}\n")
+    engine = Told(ENDED)
+    members = collect(engine, findings={"reason": "it died"}, compose_files=[tmp_path / "prod.yaml"])
+    assert json.loads(members["findings.json"]) == {"reason": "it died", "service": "serve"}
+    assert members["server.log"] == "stamp the last words\n"
+    assert json.loads(members["container.json"])["Config"]["Env"] == ["HF_TOKEN=(secret)", "A=1", "EMPTY="]
+    assert "exited, exit code 137, restarted 2 times" in members["compose.txt"]
+    assert "killed for want of memory" in members["compose.txt"]
+    assert "no process of it is left" in members["processes.txt"]
+    assert members["flashinfer.log"].endswith("built\n")
+    assert engine.mounts == (Mount("jit", "/root/.cache/flashinfer", "volume", True),)  # read-only, and no other
+    assert members["rendered/prod.yaml"] == "services: {}\n"
+    for name in ("kernel.log", "gpu.txt", "memory.txt"):
+        assert "another machine" in members[name]
+    assert all(f"{name} " in members["README.txt"] for name in ("findings.json", "server.log", "processes.txt"))
+
+
+def test_what_hangs_or_breaks_is_told_in_its_place() -> None:
+    members = collect(Told(dataclasses.replace(ENDED, state="running"), broken=True), compose_files=[Path("/no/such")])
+    assert members["server.log"] == "not available: the engine is gone\n"
+    assert "did not end within" in members["processes.txt"] and "did not end within" in members["flashinfer.log"]
+    assert members["rendered/such"].startswith("not available: ")
+
+
+def test_no_container_at_all() -> None:
+    members = collect(Told(None))
+    assert members["server.log"] == "not available: no container of serve was there\n"
+    assert json.loads(members["findings.json"]) == {"service": "serve"}
+
+
+def test_kernel_messages_that_may_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Told(ENDED)
+    monkeypatch.setattr(engine, "info", lambda: dataclasses.replace(INFO, endpoint="unix:///x"))
+
+    def run(argv: list[str], **_: Any) -> process.Completed:
+        if argv == ["dmesg"]:
+            return process.Completed(("dmesg",), 1, b"", b"dmesg: read kernel buffer failed: Operation not permitted\n")
+        raise EngineError(f"the program {argv[0]!r} is not there")
+
+    monkeypatch.setattr(process, "run", run)
+    members = collect(engine)
+    assert "Operation not permitted" in members["kernel.log"] and "sudo dmesg" in members["kernel.log"]
+    assert members["gpu.txt"] == "not available: the program 'nvidia-smi' is not there\n"
