@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 
 from envgen.engine.base import Engine
@@ -24,18 +25,33 @@ def instant(text: str) -> str:
 
 
 class LogReader:
-    """The lines of a container's log from ``since`` on (an instant of the engine), each once."""
+    """The lines of a container's log from ``since`` on (an instant of the engine), each once.
 
-    def __init__(self, engine: Engine, container_id: str, since: str = "") -> None:
+    Of one that has run for longer than ``window`` seconds: those of its first ``window`` seconds, then new ones. What
+    a server says about itself stands at the beginning, and days of requests would fill the memory.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        container_id: str,
+        since: str = "",
+        window: float | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         self._engine = engine
         self._container_id = container_id
         self._since = instant(since)
+        self._now = now
+        old = self._since and window is not None and now() - float(self._since) > window
+        self._until = f"{float(self._since) + (window or 0):.9f}" if old else ""
         self._last = ""  # the stamp of the last line that was handed out
         self._same = 0  # how many lines with that very stamp
 
     def new_lines(self) -> list[str]:
         """What was written since the last call."""
-        text = self._engine.logs(self._container_id, tail=None, since=self._since, timestamps=True)
+        until, self._until = self._until, ""
+        text = self._engine.logs(self._container_id, tail=None, since=self._since, until=until, timestamps=True)
         skip = self._same
         lines = []
         for line in text.split("\n"):
@@ -48,7 +64,7 @@ class LogReader:
             lines.append(rest.removesuffix("\r"))
             self._same = self._same + 1 if stamp == self._last else 1
             self._last = stamp
-        self._since = instant(self._last) or self._since
+        self._since = f"{self._now():.9f}" if until else instant(self._last) or self._since
         return lines
 
 

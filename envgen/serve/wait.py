@@ -83,7 +83,7 @@ class Waiter:
         container = self._look(container_id)
         # One that exits at once may have been restarted before this first look.
         self._first_restarts = self._restarts = container.restarts if container.running else 0
-        reader = LogReader(self._engine, container_id, container.started_at)
+        reader = LogReader(self._engine, container_id, container.started_at, self._ready.timeout.seconds)
         asking: _Asking | None = None
         stable_since: float | None = None
         ask_at = 0.0

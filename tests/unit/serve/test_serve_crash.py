@@ -17,7 +17,8 @@ from envgen.serve import crash
 INFO = EngineInfo("28.0", "1.51", "arm64", (), (), "/d", 1, 1, "tcp://elsewhere:2376")
 ENDED = Container(
     "c1", "demo-prod-serve-1", "serve", "exited", "", 137, "sha256:1", {"com.docker.compose.project": "demo-prod"}, {},
-    (Mount("jit", "/root/.cache/flashinfer", "volume"), Mount("/data", "/models")), (), "2026-01-01T00:00:00Z", restarts=2, oom_killed=True,
+    (Mount("jit", "/root/.cache/flashinfer", "volume"), Mount("/data", "/models")), (),
+    "2026-01-01T00:00:00Z", restarts=2, oom_killed=True,
 )  # fmt: skip
 
 

@@ -103,9 +103,10 @@ class Log:
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
 
-    def logs(self, _: str, *, tail: int | None, since: str, timestamps: bool) -> str:
+    def logs(self, _: str, *, tail: int | None, since: str, until: str, timestamps: bool) -> str:
         assert tail is None and timestamps
-        return "".join(f"{stamp} {text}\n" for stamp, text in self.lines if instant(stamp) >= since)
+        last = until or "9"
+        return "".join(f"{stamp} {text}\n" for stamp, text in self.lines if since <= instant(stamp) <= last)
 
 
 STAMP = "2026-11-21T06:46:57.{:09}Z"
@@ -128,6 +129,17 @@ def test_what_was_written_before_is_not_read() -> None:
     log = Log()
     log.lines = [(STAMP.format(1), "an earlier run"), (STAMP.format(5), "this run")]
     assert LogReader(cast(Engine, log), "x", STAMP.format(3)).new_lines() == ["this run"]
+
+
+def test_of_one_that_runs_for_days_the_beginning_and_what_is_new() -> None:
+    log = Log()
+    days = ["2026-11-21T06:00:00.5Z", "2026-11-21T06:59:59Z", "2026-11-22T06:00:00Z", "2026-11-24T06:00:01Z"]
+    log.lines = [(stamp, stamp) for stamp in days[:3]]
+    now = float(instant("2026-11-24T06:00:00Z"))
+    reader = LogReader(cast(Engine, log), "x", "2026-11-21T06:00:00Z", 3600, lambda: now)
+    assert reader.new_lines() == days[:2]
+    log.lines.append((days[3], days[3]))
+    assert reader.new_lines() == days[3:] and reader.new_lines() == []
 
 
 def test_evidence() -> None:
