@@ -207,8 +207,9 @@ class Launcher:
         with contextlib.suppress(ProcessError):
             if before:
                 now = self.engine.containers(self.profile.compose_name, self.name, all=True)
-                if any(one.id not in before for one in now):
-                    self.compose.run("rm", "--stop", "--force", self.name)
+                if all(one.id in before for one in now):
+                    return  # it ran before this start, and goes on running
+                self.compose.run("rm", "--stop", "--force", self.name)
             else:
                 self.compose.run("--profile", "*", "down", "--remove-orphans")
             self.say(f"  {self.name}: removed what was half-started")
