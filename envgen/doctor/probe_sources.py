@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 ONLY_AST = 0x400  # what ast.parse passes to compile(); importing ast would cost 5 ms
 FILE_LIMIT = 4 << 20
-# Where vLLM's releases say their flags, relative to the package.
-PARSERS = ("engine/arg_utils.py", "entrypoints/openai/cli_args.py", "entrypoints/cli/serve.py", "entrypoints/utils.py")
+# Where vLLM's releases say their flags: the engine's in one file, the server's in files that move below this folder.
+ENGINE_ARGS, SERVER_ARGS = "engine/arg_utils.py", "entrypoints"
 # Folders that hold no code that reads settings: half of vLLM's bytes.
 SKIPPED = ("__pycache__", "data", "tests", ".git", "models", "third_party", "benchmarks", "configs")
 HINTS = ("deprecated", "renamed", "removed", "no longer", "instead")
@@ -227,12 +227,16 @@ def serve_flags(request: Doc, document: Doc) -> Doc:
     folder = active_folder(document, "vllm") if asked else None
     if folder is None:
         return {}
-    flags, read = {"--help"}, []
-    for name in PARSERS:
-        data = read_bytes(os.path.join(folder, name))
-        if data:
-            flags |= flags_in(name, data)
-            read.append(name)
+    flags, read, frontend = {"--help"}, [], False
+    engine = os.path.join(folder, ENGINE_ARGS)
+    for path in [engine, *sorted(python_files(os.path.join(folder, SERVER_ARGS)))]:
+        data = read_bytes(path)
+        if b"add_argument(" in data or b"FrontendArgs" in data:
+            flags |= flags_in(path, data)
+            read.append(os.path.relpath(path, folder))
+            frontend = frontend or b"class FrontendArgs" in data
+    if not frontend or ENGINE_ARGS not in read:  # laid out in a way that is not known here: don't judge
+        return {"folder": folder, "asked": len(asked)}
     unknown = [flag for flag in asked if not knows(flag, flags)]
     found = [{"flag": flag, "similar": near(flag, flags)} for flag in unknown]
     return {"folder": folder, "read": read, "count": len(flags), "asked": len(asked), "unknown": found}

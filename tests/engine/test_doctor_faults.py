@@ -128,13 +128,22 @@ def test_a_read_only_container(lab: Lab, tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_without_most_of_proc(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No /proc/self/maps, no meminfo, no mountinfo: an empty file system lies over /proc."""
+    """Processes alone: no /proc/meminfo, no /proc/mounts."""
     name = start(lab, "--privileged")
-    docker("exec", name, "sh", "-c", "mount -t tmpfs none /proc")
+    docker("exec", name, "mount", "-t", "proc", "-o", "subset=pid", "proc", "/proc")
     code, report = doctor(capsys, "-f", str(project(tmp_path)))
     assert code == 0, report
     assert [f["severity"] for f in report["findings"] if f["check"] == "import.truth"] == ["ok"]
-    assert not [f for f in report["findings"] if "failed" in f["title"]]
+    assert [f["severity"] for f in report["findings"] if f["check"] == "python.start"] == ["ok"]
+
+
+def test_without_proc(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No /proc/self/maps nor anything else: Docker itself can't start a program there, and the finding says so."""
+    name = start(lab, "--privileged")
+    docker("exec", name, "mount", "-t", "tmpfs", "none", "/proc")
+    code, report = doctor(capsys, "-f", str(project(tmp_path)))
+    assert code == 1
+    assert "/proc/self" in one(report, "python.start")["seen"]
 
 
 def test_texts_that_are_not_utf_8(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
