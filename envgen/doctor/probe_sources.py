@@ -163,14 +163,16 @@ def package_variables(package: Doc, folder: str) -> list[Doc]:
         return []
     central = os.path.join(folder, "envs.py")
     listed = read_bytes(central)
-    look(central, listed, facts, "envs.py")
+    for found in re.findall(rb"^\s+['\"]([A-Z0-9_]+)['\"]\s*:", listed, re.MULTILINE):  # the keys of its table
+        if found.decode() in facts:
+            facts[found.decode()]["known"] = True
     unknown = [name.encode() for name in facts if not facts[name]["known"]]
     pattern = re.compile(prefix.encode() + rb"[A-Z0-9_]+[A-Z0-9]")
     mine = re.compile(("(?:" + "|".join(facts) + r")\b").encode())
     known = {found.decode() for found in pattern.findall(listed)}
     for path in python_files(folder):
         data = read_bytes(path)
-        if path == central or prefix.encode() not in data:
+        if prefix.encode() not in data:
             continue
         if unknown and not listed:
             known.update(found.decode() for found in pattern.findall(data))
