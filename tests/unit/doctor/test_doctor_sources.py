@@ -1,0 +1,127 @@
+"""What releases say about their own variables and flags, and what patches must have left: read from source texts."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+import pytest
+from doctor_facts import Make
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envgen.doctor import collect
+from envgen.doctor.claims import added, claims
+from envgen.doctor.probe_sources import claimed_patches, flags_in, knows, package_variables
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package that reads, sets and disowns variables; which of them are set is the test's business."""
+    for name in ("VLLM_A", "VLLM_SET", "VLLM_OLD", "VLLM_LOGING", "VLLM_ELSEWHERE", "VLLM_COMMENT"):
+        monkeypatch.setenv(name, "1")
+    folder = tmp_path / "vllm"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "envs.py").write_text(
+        "# VLLM_COMMENT is only talked about\n"
+        "variables = {\n    'VLLM_A': 1,\n    'VLLM_SET': 1,\n    'VLLM_OLD': 1,\n    'VLLM_LOGGING': 1,\n}\n"
+    )
+    (folder / "deep" / "a.py").write_text(
+        "import os\nos.environ['VLLM_SET'] = '0'\nos.environ.setdefault('VLLM_A', '0')\nos.getenv('VLLM_ELSEWHERE')\n"
+        "log('VLLM_OLD is deprecated, '\n    'use --new')\n"
+    )
+    (folder / "deep" / "broken.py").write_text("VLLM_LOGING = = deprecated\n")
+    return folder
+
+
+def test_variables(release: Path) -> None:
+    facts = {fact["name"]: fact for fact in package_variables({"package": "vllm"}, str(release))}
+    assert {name for name, fact in facts.items() if fact["known"]} == {
+        "VLLM_A",
+        "VLLM_SET",
+        "VLLM_OLD",
+        "VLLM_ELSEWHERE",
+    }
+    assert facts["VLLM_SET"]["assigned"] == ["deep/a.py:2"]
+    assert facts["VLLM_A"]["assigned"] == []  # setdefault leaves what the user has set
+    assert facts["VLLM_OLD"]["note"] == "VLLM_OLD is deprecated, use --new"
+    assert facts["VLLM_LOGING"]["similar"] == ["VLLM_LOGGING"]
+    assert package_variables({"package": "flashinfer_none"}, str(release)) == []
+
+
+FLAGS = {"--max-model-len", "--enable-prefix-caching", "--compilation-config", "--model", "--moe-backend"}
+
+
+@pytest.mark.parametrize(
+    ("flag", "known"),
+    [
+        ("--max-model-len", True), ("--max_model_len", True), ("--no-enable-prefix-caching", True), ("-O3", True),
+        ("--compilation-config.level", True), ("--max-model", True), ("--m", False), ("--mxfp4-layers", False),
+        ("--model=tiny", True), ("--no-mxfp4", False),
+    ],
+)  # fmt: skip
+def test_flags_as_the_parser_takes_them(flag: str, known: bool) -> None:
+    assert knows(flag, FLAGS) is known
+
+
+def test_flags_of_a_file() -> None:
+    text = "class FrontendArgs:\n    host: str\n    ssl_keyfile: str = ''\n"
+    text += "parser.add_argument('--grpc', help='see --other')\n"
+    assert flags_in("x.py", text.encode()) == {"--host", "--ssl-keyfile", "--grpc"}
+
+
+def test_which_flags_are_asked(make: Make) -> None:
+    args = "services.serve.args={max-model-len: -1, async-scheduling: true, hf-overrides: {a: -2}}"
+    profile = make(profile="prod", sets=(args,)).profile
+    assert collect.flags(profile, "serve") == ["--max-model-len", "--async-scheduling", "--hf-overrides"]
+    module = "services.serve.command=[python3, -P, -m, vllm.entrypoints.openai.api_server]"
+    assert collect.flags(make(profile="prod", sets=(module, args)).profile, "serve")[0] == "--max-model-len"
+    assert collect.flags(make().profile, "dev") == []
+
+
+CHARACTERS = st.characters(codec="utf-8", exclude_characters="\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")
+LINES = st.lists(st.text(CHARACTERS, max_size=6), max_size=12)
+
+
+@given(LINES, LINES)
+def test_blocks_of_any_diff_stand_in_its_new_side(before: list[str], after: list[str]) -> None:
+    diff = difflib.unified_diff(before, after, "a/vllm/x.py", "b/vllm/x.py", lineterm="")
+    text = "\n".join(after)
+    for file, blocks in added("\n".join(diff)).items():
+        assert file == "vllm/x.py"
+        assert all(block in text for block in blocks)
+
+
+def test_the_patches_of_this_project() -> None:
+    for path in sorted(ROOT.glob("patches/*/*.patch")):
+        lines = [line[1:] for line in path.read_text().splitlines() if line.startswith("+") and line[:4] != "+++ "]
+        assert [
+            line for blocks in added(path.read_text()).values() for block in blocks for line in block.split("\n")
+        ] == lines
+
+
+def test_claims(make: Make, tmp_path: Path) -> None:
+    folder = tmp_path / "patches" / "fi"
+    folder.mkdir(parents=True)
+    (folder / "a.patch").write_text("--- a/flashinfer/x.py\n+++ b/flashinfer/x.py\n@@ -1 +1,2 @@\n a\n+b = 1\n")
+    (folder / "b.patch").write_text("--- a/csrc/x.cu\n+++ b/csrc/x.cu\n@@ -1 +1,2 @@\n a\n+b\n")
+    (folder / "series").write_text("a.patch\nb.patch\n")
+    profile = make(profile="prod", sets=("sources.flashinfer.patches=fi",)).profile
+    asked = claims(profile, tmp_path, "fi/a.patch fi/b.patch fi/gone.patch other/c.patch fi/../../etc.patch")
+    assert [(claim["patch"], claim["file"], claim["blocks"]) for claim in asked] == [
+        ("fi/a", "flashinfer/x.py", ["b = 1"])
+    ]
+    package = tmp_path / "site" / "flashinfer"
+    package.mkdir(parents=True)
+    cells = [{"package": "flashinfer", "kind": "regular", "origin": f"{package}/__init__.py"}]
+
+    def state() -> str:
+        return str(claimed_patches({"claims": asked}, {"imports": cells})[0]["state"])
+
+    assert state() == "no-file"
+    (package / "x.py").write_text("a\n")
+    assert state() == "missing"
+    (package / "x.py").write_text("a\r\nb = 1\r\n")
+    assert state() == "there"
