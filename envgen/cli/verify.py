@@ -133,4 +133,4 @@ def _report(ids: Sequence[str], seconds: Sequence[float], found: Sequence[Differ
     if len(found) > SHOWN:
         progress(f"{len(found) - SHOWN} more; --json lists all")
     if any(d.path.rpartition("/")[2].startswith(".wh.") for d in found):
-        progress("hint: a step removed files of the base image; the time of that cannot be set (docs/reproducible.md)")
+        progress("hint: a step removed files of a lower layer; the time of that cannot be set (docs/reproducible.md)")

@@ -93,8 +93,10 @@ class _GitHandler(http.server.BaseHTTPRequestHandler):
     """Passes each request to `git http-backend`, as a web server would by CGI."""
 
     folder: Path
+    delay: float
 
     def _answer(self) -> None:
+        time.sleep(self.delay)
         path, _, query = self.path.partition("?")
         length = self.headers.get("Content-Length", "0")
         body = self.rfile.read(int(length))
@@ -128,9 +130,9 @@ class _GitHandler(http.server.BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def git_http(folder: Path) -> Iterator[str]:
-    """The same repositories over HTTP, by git's own backend."""
-    handler = type("Handler", (_GitHandler,), {"folder": folder})
+def git_http(folder: Path, delay: float = 0) -> Iterator[str]:
+    """The same repositories over HTTP, by git's own backend; each answer comes ``delay`` seconds late."""
+    handler = type("Handler", (_GitHandler,), {"folder": folder, "delay": delay})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:

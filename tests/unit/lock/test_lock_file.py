@@ -131,3 +131,26 @@ def test_passwords_in_addresses_are_not_among_the_facts() -> None:
     url = "https://user:hunter2@h/r.git"
     lock = Lock(git={f"{url} v1": GitLock(url, "v1", "c" * 40)})
     assert "hunter2" not in str(facts(lock))
+
+
+@pytest.mark.parametrize("moment", ["write", "fsync", "replace"])
+def test_an_interrupted_write_leaves_the_old_lock_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    path = tmp_path / "envgen.lock"
+    file.save(path, WHOLE)
+    before = path.read_bytes()
+
+    def interrupted(*_words: object) -> None:
+        raise KeyboardInterrupt
+
+    if moment == "write":
+        monkeypatch.setattr(file.os, "fdopen", interrupted)
+    elif moment == "fsync":
+        monkeypatch.setattr(file.os, "fsync", interrupted)
+    else:
+        monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        file.save(path, Lock())
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["envgen.lock"]
