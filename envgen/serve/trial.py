@@ -97,7 +97,7 @@ class Trial:
             self.sent += 1
             failed += not result.good
             head = {"unit": "request", "test": test, **({"part": self.part} if self.part else {})}
-            self.record({**head, **cell, **sample(result)})
+            self.record({**head, **sample(result), **cell})
             step = max(1, count // 10)
             if count >= 20 and (done % step == 0 or done == count):
                 self.say(f"  {test}: {done} of {count} requests" + (f", {failed} failed" if failed else ""))
@@ -120,7 +120,9 @@ def sample(result: Result) -> dict[str, Any]:
     if not result.good:
         return {**told, "error": result.sentence, "error_kind": result.kind}
     gaps = result.gaps
-    told["prompt_tokens_seen"] = result.reply.prompt_tokens
+    # What was asked for names the cell; where the caller doesn't say, what was seen does.
+    told["prompt_tokens"] = told["prompt_tokens_seen"] = result.reply.prompt_tokens
+    told["output_tokens"] = result.request.output_tokens or result.output_tokens
     told["output_tokens_seen"] = result.output_tokens
     told["ttft_ms"] = _ms(result.ttft)
     told["itl_ms"] = _ms(fmean(gaps)) if gaps else None
