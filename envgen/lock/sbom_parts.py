@@ -122,13 +122,18 @@ def distribution(ids: Ids, package: Distribution, hashes: Sequence[str], notes: 
         ids.of("python", package.name, package.version),
         package.name,
         package.version,
-        PackageURL("pypi", None, package.name, package.version),
+        PackageURL("pypi", None, _nameable(package.name), package.version),
         checksums=sha256(*hashes),
         license_declared=_license(package.license),
         license_comment=f"the package says: {package.license_said}" if package.license_said else "",
         homepage=_page(package.homepage),
         comment="; ".join([*said, *_one_of(hashes)]),
     )
+
+
+def _nameable(name: str) -> str:
+    """A name that a package URL can hold: metadata may say anything, blanks alone as well."""
+    return name if name.strip().strip("/").strip() else "unnamed"
 
 
 def pinned(ids: Ids, name: str, version: str, hashes: Sequence[str], note: str, *, source: bool = False) -> Package:

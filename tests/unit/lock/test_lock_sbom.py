@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from spdx_tools.spdx.parser.jsonlikedict.json_like_dict_parser import JsonLikeDictParser
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
@@ -174,6 +174,8 @@ def test_the_same_image_gives_the_same_bytes() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.builds(distribution, st.text(min_size=1), st.text(), st.text(), st.text(), st.text()), max_size=4))
+@example([distribution("\r", "", "", "", "")])
+@example([distribution(" / ", "", "", "", "")])
 def test_it_is_valid_whatever_packages_say_of_themselves(packages: list[Distribution]) -> None:
     content = sbom.write(FOUND, IMAGE, replace(INVENTORY, distributions=tuple(packages))).content
     read = JsonLikeDictParser().parse(json.loads(content))
