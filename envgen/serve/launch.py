@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -125,6 +125,8 @@ class Launcher:
         seconds = time.monotonic() - began
         if awaited is None:
             return Started(container, seconds, self.url, already)
+        if already:  # its phases were over before we looked; what we saw of them is the time it took to read its log
+            awaited = replace(awaited, phases={})
         return Started(container, seconds, self.url, already, awaited)
 
     @property
