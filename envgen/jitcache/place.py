@@ -80,14 +80,15 @@ def _cache_mount(
     engine: Engine, profile: Profile, project_root: Path, containers: Sequence[Container], root: str
 ) -> Mount | None:
     """The cache's mount: as a stopped container has it, else as the profile says. None when it doesn't exist."""
-    for container in containers:
-        mount = mount_of(container.mounts, root)
-        if mount is not None:
-            return Mount(mount.source, mount.target, mount.kind)
     from envgen.render.namespace import folder_of, namespace_here, volume_of
 
     image = engine.image(profile.image_name)
     key = namespace_here(profile, project_root, image.labels if image else None)
+    for container in containers:
+        mount = mount_of(container.mounts, root)
+        # A stopped container of before a change may still hold on to another namespace.
+        if mount is not None and mount.source.endswith(key):
+            return Mount(mount.source, mount.target, mount.kind)
     cache = profile.caches[CACHE]
     if cache.host is not None:
         path = Path(cache.host.path + folder_of(CACHE, key)).expanduser()

@@ -58,6 +58,21 @@ def test_the_current_volume_is_the_rendered_one(tmp_path: Path) -> None:
     assert f"${{ENVGEN_CACHES__FLASHINFER__HOST:-../../host}}/{below}".encode() in files["compose/dev.yaml"]
 
 
+def test_a_stopped_container_of_another_namespace_is_not_followed(tmp_path: Path) -> None:
+    engine = LocalEngine(tmp_path / "cache")
+    jit = cache(tmp_path, engine, VOLUMES)
+    current = space.current_mount(jit)
+    old = Mount("demo-dev-cache-flashinfer-0123456789ab", ROOT, "volume")
+    engine.volumes_ = {current.source, old.source}
+    release(tmp_path / "cache", "0.5.3")
+    engine._containers = [container("c1", service="dev", state="exited", mounts=[old])]
+    jit.inventory(make_query())
+    assert engine.mounts == (current,)
+    engine._containers = [container("c1", service="dev", state="exited", mounts=[current])]
+    jit.inventory(make_query())
+    assert engine.mounts == (current,)
+
+
 def test_gc_takes_the_oldest_never_the_current_nor_one_in_use(tmp_path: Path) -> None:
     engine = LocalEngine(tmp_path)
     names = namespaces(tmp_path, engine, 1, 30, 2, 60, 90)
