@@ -39,7 +39,7 @@ class Ids:
 def _package(spdx_id: str, name: str, version: str, purl: PackageURL | None, **more: Any) -> Package:
     """A package; what nobody told is NOASSERTION, which is what SPDX wants to see then."""
     refs = []
-    if purl is not None:
+    if purl is not None and purl.name:  # a name of blanks alone makes a purl that cannot be written
         refs.append(ExternalPackageRef(ExternalPackageRefCategory.PACKAGE_MANAGER, "purl", purl.to_string()))
     base: dict[str, Any] = {
         "download_location": SpdxNoAssertion(),

@@ -173,6 +173,7 @@ def test_the_same_image_gives_the_same_bytes() -> None:
 
 
 @settings(max_examples=40, deadline=None)
+@example([distribution(" ", "", "", "", ""), distribution("\x0b", "1", "", "", "")])  # no package URL can say that
 @given(st.lists(st.builds(distribution, st.text(min_size=1), st.text(), st.text(), st.text(), st.text()), max_size=4))
 @example([distribution("\r", "", "", "", "")])
 @example([distribution(" / ", "", "", "", "")])
