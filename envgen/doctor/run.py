@@ -48,6 +48,13 @@ def run_one(check: Check, context: Context) -> list[Finding]:
     return [replace(finding, check=check.id) for finding in found]
 
 
+def with_more(report: Report, where: Where, findings: Iterable[Finding]) -> Report:
+    """The same report with ``findings`` added at ``where``."""
+    places = {group.where: group.findings for group in report.groups}
+    places[where] = (*places.get(where, ()), *findings)
+    return replace(report, groups=tuple(Group(place, places[place]) for place in sorted(places) if places[place]))
+
+
 def examine(context: Context, extra: Iterable[Finding] = (), checks: Iterable[Check] = CHECKS) -> Report:
     """Judge everything that was collected. ``extra``: findings made while collecting, about the host."""
     places: dict[Where, list[Finding]] = {where: [] for where in Where}

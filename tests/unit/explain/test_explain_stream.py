@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import time
 import tracemalloc
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envgen import cli
 from envgen.cli.explain import command
 from envgen.errors import UsageError
 from envgen.explain import classify
@@ -129,6 +132,21 @@ def test_thirty_rules_and_more_are_proven_by_public_threads() -> None:
     for rule in rules():
         if rule.quoted:
             assert rule.link.startswith("https://github.com/"), rule.rule
+
+
+def test_cures_name_commands_that_there_are() -> None:
+    context = click.Context(cli.main, resilient_parsing=True)
+    for rule in rules():
+        for words in re.findall(r"`envgen ([^`]*)`", rule.cure):
+            verb, *rest = words.split()
+            found = cli.main.get_command(context, verb)
+            assert found is not None, f"{rule.rule}: envgen {verb}"
+            if isinstance(found, click.Group):
+                found, rest = found.get_command(context, rest[0]), rest[1:]
+                assert found is not None, f"{rule.rule}: envgen {words}"
+            if verb != "exec":
+                options = {name for one in found.params for name in (*one.opts, *one.secondary_opts)}
+                assert {word for word in rest if word.startswith("-")} <= options, f"{rule.rule}: envgen {words}"
 
 
 def test_reading_is_fast_enough_for_big_logs() -> None:

@@ -1,0 +1,230 @@
+"""`doctor --deep`: what the packages themselves say, asked in the container, and what that means for the profile.
+
+The questions are in ``probe_deep.py``, each answered in a process of its own with a time limit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envgen.doctor import collect
+from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warning
+from envgen.doctor.remedies import command, envgen, line
+from envgen.errors import EnvgenError
+
+if TYPE_CHECKING:
+    from envgen.doctor.gather import Wish
+    from envgen.engine.base import Engine, ExecResult
+
+Answers = Mapping[str, Mapping[str, Any]]
+# Seconds: an import of vLLM takes 2 to 20, a kernel's compilation 6 to 60.
+QUESTIONS: dict[str, int] = {
+    "vllm": 120, "flashinfer": 120, "fused_moe": 120, "gpu": 60, "mxfp4": 120, "sinks": 120, "kernel": 300,
+}  # fmt: skip
+TITLES = {
+    "vllm": "import vllm", "flashinfer": "import flashinfer", "fused_moe": "FlashInfer's fused MoE",
+    "gpu": "the GPU", "mxfp4": "the MXFP4 backend", "sinks": "attention sinks", "kernel": "a kernel",
+}  # fmt: skip
+SINKS = ("FLASHINFER", "TRITON_ATTN", "FLASH_ATTN")
+
+
+def text() -> bytes:
+    """What goes to the stdin of the container's Python."""
+    source = (Path(__file__).parent / "probe_deep.py").read_text(encoding="utf-8")
+    return f"TEXT = {source!r}\nexec(compile(TEXT, 'probe_deep', 'exec'))\n".encode()
+
+
+def questions(packages: set[str]) -> dict[str, int]:
+    """The questions that make sense for a profile with these packages, with their limits in seconds."""
+    wanted = {"gpu"}
+    wanted |= {"vllm", "fused_moe", "mxfp4", "sinks"} if "vllm" in packages else set()
+    wanted |= {"flashinfer", "kernel"} if "flashinfer" in packages else set()
+    return {name: limit for name, limit in QUESTIONS.items() if name in wanted}
+
+
+def examine(context: Context, wish: Wish, engine: Engine) -> list[Finding]:
+    """Ask in the running container, with `--run` in a throw-away one; one finding an answer."""
+    asked = questions({source.package for source in context.profile.sources.values()})
+    argv = [collect.program(context.profile), "-", json.dumps({"questions": asked})]
+    limit = sum(asked.values()) + 30
+    container = context.container
+    try:
+        if container is not None and container.state == "running":
+            folder = str(context.profile.working_dir)
+            answer = engine.exec(container.id, argv, stdin=text(), workdir=folder, timeout=limit)
+        elif wish.throw_away and context.image is not None:
+            from envgen.doctor.expectation import compose_env, mounts
+
+            mounted, env = mounts(wish.profile, wish.root, engine), compose_env(wish.profile, context.service)
+            answer = engine.run_once(
+                wish.profile.image_name, argv, stdin=text(), mounts=mounted, env=env, network="none", timeout=limit
+            )
+        else:
+            start = envgen(context, "up", context.service)
+            wait = "nothing runs that could be asked"
+            return [_named("deep", warning(wait, "no container", "a running service", start, case="nothing-runs"))]
+    except EnvgenError as problem:
+        seen = str(problem).splitlines()[0][:300]
+        again = envgen(context, "doctor", "--deep")
+        title = "the deep questions could not be asked"
+        return [_named("deep", warning(title, seen, "answers", again, case="not-asked"))]
+    return judge(read(answer), context)
+
+
+def read(answer: ExecResult) -> Answers | str:
+    """The document, or a sentence about why there is none."""
+    for part in reversed(answer.stdout.decode("utf-8", "replace").splitlines()):
+        try:
+            document = json.loads(part)
+        except ValueError:
+            continue
+        if isinstance(document, dict) and document.get("deep") == 1 and isinstance(document.get("answers"), dict):
+            found: dict[str, Mapping[str, Any]] = {
+                str(name): one for name, one in document["answers"].items() if isinstance(one, dict)
+            }
+            return found
+    said = (answer.stderr or answer.stdout)[-500:].decode("utf-8", "replace").strip().splitlines()
+    return f"exit code {answer.code}; {said[-1] if said else 'nothing was printed'}"
+
+
+def judge(answers: Answers | str, context: Context) -> list[Finding]:
+    """One finding for each question that was asked."""
+    if isinstance(answers, str):
+        again = envgen(context, "doctor", "--deep")
+        title = "the deep questions brought no answers"
+        return [_named("deep", warning(title, answers, "answers", again, case="no-answers"))]
+    found = []
+    gpu = answers.get("gpu", {}).get("answer", {})
+    has_gpu = isinstance(gpu, dict) and bool(gpu.get("available"))
+    for name, said in answers.items():
+        if name not in TITLES:
+            continue
+        try:
+            one = _trouble(name, said, context) or JUDGES[name](said["answer"], said, context, has_gpu)
+        except (AttributeError, KeyError, TypeError, ValueError) as problem:
+            seen = f"{type(problem).__name__} in {json.dumps(said, default=str)[:200]}"
+            one = warning(f"{TITLES[name]}: an answer of another form", seen, "an answer", _log(context), case="form")
+        found.append(_named(f"deep.{name}", one))
+    return found
+
+
+def _named(check: str, finding: Finding) -> Finding:
+    return replace(finding, check=check)
+
+
+def _log(context: Context) -> Remedy:
+    return envgen(context, "doctor", "--deep", "--json")
+
+
+def _trouble(name: str, said: Mapping[str, Any], context: Context) -> Finding | None:
+    """What happened to a child that gave no answer: itself a finding."""
+    if "answer" in said:
+        return None
+    title = TITLES[name]
+    last = (said.get("printed") or ["nothing was printed"])[-1]
+    if "error" in said:
+        seen = f"{said['error']}: {said.get('message', '')}"
+        if said["error"] == "SystemExit":
+            seen = f"it called sys.exit({said.get('message', '')})"
+        return error(f"{title} fails", seen[:400], "an answer", _log(context), case="raises")
+    if "late" in said:
+        return error(
+            f"{title} hangs", f"no answer in {said['late']} s; {last}", "an answer", _log(context), case="hangs"
+        )
+    if "signal" in said:
+        names = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL (out of memory?)", 11: "SIGSEGV"}
+        what = names.get(said["signal"], f"signal {said['signal']}")
+        return error(f"{title} crashes", f"{what}; {last}"[:400], "an answer", _log(context), case="crashes")
+    return error(f"{title} ends the process", f"exit code {said.get('code')}; {last}"[:400], "an answer", _log(context),
+                 case="exits")  # fmt: skip
+
+
+Judge = Callable[[Any, Mapping[str, Any], Context, bool], Finding]
+
+
+def _import(package: str) -> Judge:
+    def judge_import(answer: Any, said: Mapping[str, Any], context: Context, _gpu: bool) -> Finding:
+        if answer["file"] is None:
+            cure = envgen(context, "doctor")
+            return error(f"import {package} gives an empty namespace", f"its path is {answer['path']}",
+                         "a real package", cure, case="namespace")  # fmt: skip
+        return ok(f"import {package}: {answer['version']} from {answer['file']}, {said['seconds']} s", **answer)
+
+    return judge_import
+
+
+def _fused_moe(answer: Any, _said: Mapping[str, Any], context: Context, gpu: bool) -> Finding:
+    name = "has_flashinfer_cutlass_fused_moe"
+    if name not in answer:
+        return info(f"this vLLM has no {name}", ", ".join(answer) or "no such question", **answer)
+    if answer[name]:
+        return ok("vLLM finds FlashInfer's CUTLASS fused MoE", **answer)
+    title = "vLLM does not find FlashInfer's CUTLASS fused MoE"
+    if not gpu or not any(source.package == "flashinfer" for source in context.profile.sources.values()):
+        return info(title, "no GPU here, or no flashinfer in the profile", **answer)
+    seen = ", ".join(f"{key}() is {value}" for key, value in answer.items())
+    return error(title, seen, f"{name}() is True", envgen(context, "doctor"), case="no-fused-moe", **answer)
+
+
+def _gpu(answer: Any, _said: Mapping[str, Any], context: Context, _has: bool) -> Finding:
+    if not answer["available"]:
+        title = "no GPU in this container: capability, kernels and FP4 can't be checked here"
+        seen = f"torch {answer['torch']}, built for CUDA {answer['cuda'] or '(none)'}"
+        if context.profile.gpu.value in ("all", "cdi"):
+            return error(title, seen, f"a GPU (gpu: {context.profile.gpu.value})", command("nvidia-smi"), case="no-gpu")
+        return info(title, seen, **answer)
+    major, minor = answer["capability"]
+    arch = f"{major}.{minor}"
+    listed = context.profile.cuda.arch_list.archs
+    title = f"{answer['count']} x {answer['name']}, compute capability {arch}"
+    if listed and not any(f"{one.major}.{one.minor}" == arch for one in listed):
+        named = " ".join(str(one) for one in listed)
+        return warning(title, f"cuda.arch_list is {named}", f"an entry for {arch}",
+                       line(f"cuda.arch_list: {arch}{'a' * (major >= 9)}"), case="other-arch", **answer)  # fmt: skip
+    return ok(title, **answer)
+
+
+def _mxfp4(answer: Any, _said: Mapping[str, Any], context: Context, gpu: bool) -> Finding:
+    backend = str(answer["backend"])
+    if backend == "UNKNOWN":
+        return info("which MXFP4 backend vLLM would choose can't be asked without a model", answer["why"], **answer)
+    if backend == "NONE":
+        return info(
+            "vLLM would choose no MXFP4 backend", str(answer.get("why", "no GPU that it knows"))[:300], **answer
+        )
+    if "MARLIN" in backend and gpu:
+        cure = command("envgen patch list")
+        return warning("MXFP4 would run through Marlin, in 16 bits", backend, "a backend that uses the GPU's FP4 units",
+                       cure, case="marlin", **answer)  # fmt: skip
+    return ok(f"vLLM would choose the MXFP4 backend {backend}", **answer)
+
+
+def _sinks(answer: Any, _said: Mapping[str, Any], context: Context, gpu: bool) -> Finding:
+    able = [name for name in SINKS if answer.get(name) is True]
+    if able:
+        return ok(f"attention sinks: {', '.join(able)}", **answer)
+    seen = "; ".join(f"{name}: {value}" for name, value in answer.items())[:400] or "no backend answered"
+    if not gpu:
+        return info("no attention backend takes sinks (gpt-oss needs them)", seen, **answer)
+    return warning("no attention backend takes sinks (gpt-oss needs them)", seen, f"one of {', '.join(SINKS)}",
+                   envgen(context, "doctor"), case="no-sinks", **answer)  # fmt: skip
+
+
+def _kernel(answer: Any, _said: Mapping[str, Any], context: Context, _gpu: bool) -> Finding:
+    if "skipped" in answer:
+        return info("no kernel was compiled and run", str(answer["skipped"]), **answer)
+    title = f"{answer['kernel']} compiled and ran in {answer['seconds']} s"
+    if answer["right"]:
+        return ok(f"{title}, its result is torch's", **answer)
+    return error(f"{title}, with a wrong result", f"off by {answer['worst']}", "torch's result",
+                 envgen(context, "cache", "list"), case="wrong-result", **answer)  # fmt: skip
+
+
+JUDGES: dict[str, Judge] = {
+    "vllm": _import("vllm"), "flashinfer": _import("flashinfer"), "fused_moe": _fused_moe, "gpu": _gpu,
+    "mxfp4": _mxfp4, "sinks": _sinks, "kernel": _kernel,
+}  # fmt: skip

@@ -1,0 +1,130 @@
+"""What `doctor --fix` can mend by itself: the plan first, each step with what it will do; acting is the caller's word.
+
+Here: cache folders and lost editable installs. Stale kernels are the JIT cache's own business and paths the local
+file's; the command line puts the four together. Whatever is not here stays one command of the finding.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envgen.doctor import remedies
+from envgen.doctor.model import Context, Finding, Severity
+from envgen.errors import EnvgenError, RefusedError
+from envgen.render import environment as promised
+
+if TYPE_CHECKING:
+    from envgen.engine.base import Container, Engine
+
+INSTALL_LIMIT = 1800.0  # seconds; a mounted vLLM may compile
+
+
+@dataclass(frozen=True)
+class Mend:
+    """One thing to do. ``how`` is what it does, in the words of a shell; ``act`` does it or raises EnvgenError."""
+
+    title: str
+    how: str
+    act: Callable[[], None]
+
+
+def plan(context: Context, findings: Iterable[Finding], engine: Engine, root: Path) -> list[Mend]:
+    """The safe steps against these findings, in the order in which they must be done."""
+    wanted = [one for one in findings if one.severity >= Severity.WARNING]
+    return [
+        *_missing_folders(context, engine, root),
+        *_owners(context, wanted, engine),
+        *_installs(context, wanted, engine),
+    ]
+
+
+def _missing_folders(context: Context, engine: Engine, root: Path) -> list[Mend]:
+    """Host folders of caches that are not there: Docker would make them, owned by root."""
+    machine = promised.compose_environment(context.profile, root, 1)
+    found = []
+    for name, cache in context.profile.caches.items():
+        folder = machine.get(promised.cache_variable(name), "") if cache.host else ""
+        if folder and not Path(folder).exists() and context.image is not None:
+            owner = f"{os.getuid()}:{os.getgid()}"
+            title = f"make the folder of the {name} cache, owned by you"
+            how = f"mkdir -p {folder} && chown {owner} {folder}   (in a container)"
+            found.append(Mend(title, how, _maker(engine, context.image.id, Path(folder), owner)))
+    return found
+
+
+def _maker(engine: Engine, image: str, folder: Path, owner: str) -> Callable[[], None]:
+    from envgen.engine.base import Mount
+
+    def make() -> None:
+        above = next(parent for parent in folder.parents if parent.exists())
+        if not above.is_dir():
+            raise RefusedError(f"{above} is no folder", hint="name another host folder for this cache")
+        inner = folder.relative_to(above)
+        # Every new level gets the owner, not only the last: nobody else could remove the rest.
+        levels = 'while [ "$1" != . ]; do chown "$2" -- "$1"; set -- "$(dirname "$1")" "$2"; done'
+        script = f'cd /above && mkdir -p -- "$1" && {levels}'
+        mount = Mount(str(above), "/above")
+        answer = engine.run_once(image, ["sh", "-c", script, "sh", str(inner), owner], mounts=[mount], timeout=60)
+        _must(answer.code, answer.stderr, f"{folder} could not be made")
+
+    return make
+
+
+def _owners(context: Context, findings: list[Finding], engine: Engine) -> list[Mend]:
+    """Caches that the container's user may not write: handed to it, through the container, links not followed."""
+    container, probe = context.container, context.probe
+    if container is None or not container.running or probe is None:
+        return []
+    found = []
+    owner = f"{probe.system.uid}:{probe.system.gid}"
+    for one in findings:
+        name = str(one.evidence.get("cache", ""))
+        if one.check != "mounts.caches" or one.case != "not-writable" or name not in context.profile.caches:
+            continue
+        path = str(context.profile.caches[name].path)
+        mount = next((mount for mount in container.mounts if mount.target == path), None)
+        if mount is None or mount.read_only:
+            continue  # a read-only mount is the project's own word
+        argv = ["chown", "-R", "-h", owner, "--", path]
+        how = f"docker exec --user 0 {container.name} {' '.join(argv)}"
+        act = _runner(engine, container, argv, "0", 300)
+        found.append(Mend(f"hand the {name} cache to the container's user", how, act))
+    return found
+
+
+def _installs(context: Context, findings: list[Finding], engine: Engine) -> list[Mend]:
+    """Sources whose finding says that installing them again is the cure."""
+    container = context.container
+    if container is None or not container.running:
+        return []
+    found = []
+    for name, source in context.profile.mounted_sources.items():
+        cure = remedies.install(context, name, source)
+        mine = [one for one in findings if one.remedy == cure]
+        if mine:
+            # What only looks installed must be installed by force.
+            force = ["--force"] if any(one.check.startswith("flashinfer") for one in mine) else []
+            argv = ["envgen-install", *force, name]
+            act = _runner(engine, container, argv, "", INSTALL_LIMIT)
+            found.append(
+                Mend(f"install {name} from its mount again", f"docker exec {container.name} {' '.join(argv)}", act)
+            )
+    return found
+
+
+def _runner(engine: Engine, container: Container, argv: list[str], user: str, limit: float) -> Callable[[], None]:
+    def run() -> None:
+        answer = engine.exec(container.id, argv, user=user, timeout=limit)
+        _must(answer.code, answer.stderr or answer.stdout, f"`{' '.join(argv)}` failed")
+
+    return run
+
+
+def _must(code: int, said: bytes, what: str) -> None:
+    if code:
+        lines = said.decode("utf-8", "replace").strip().splitlines()[-3:]
+        raise EnvgenError(f"{what} (exit code {code}): {' / '.join(lines)[:500] or 'nothing was printed'}")

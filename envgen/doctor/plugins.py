@@ -1,0 +1,186 @@
+"""A project's own checks: Python entry points (group ``envgen.checks``), and scripts in ``checks/`` that run inside.
+
+A plug-in that is broken in any way is one finding; the others and envgen's own checks go on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envgen.doctor.model import Context, Finding, FunctionCheck, Remedy, Severity, Where, warning
+from envgen.doctor.remedies import command, envgen
+from envgen.errors import EnvgenError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    from envgen.engine.base import Engine, ExecResult
+
+GROUP = "envgen.checks"
+FOLDER = "checks"
+LIMIT = 30.0  # seconds that one script may take
+LARGEST = 1 << 20  # bytes of one script, and of its answer
+MOST = 200  # findings of one plug-in
+TEXT = 2000  # characters of one of its texts
+RUN_WITH = {".py": ("python3", "-"), ".sh": ("sh", "-s")}
+WORDS = {severity.word: severity for severity in Severity}
+
+
+def entry_points() -> list[EntryPoint]:
+    """What installed packages offer, by name."""
+    from importlib import metadata
+
+    return sorted(metadata.entry_points(group=GROUP), key=lambda point: point.name)
+
+
+def from_entry_points(context: Context, points: Iterable[EntryPoint]) -> dict[Where, list[Finding]]:
+    """The findings of each, where its check says that it looks."""
+    found: dict[Where, list[Finding]] = {where: [] for where in Where}
+    for point in points:
+        name = f"plugin.{point.name}"
+        try:
+            checks = _checks_of(point.load(), name)
+        except (Exception, SystemExit) as problem:
+            found[Where.HOST].append(
+                _broken(name, f"it can't be loaded: {_said(problem)}", command(f"pip show -f {_package(point)}"))
+            )
+            continue
+        for check in checks:
+            found[check.where] += _run(check, context, name, point)
+    return found
+
+
+def _checks_of(loaded: Any, name: str) -> list[FunctionCheck]:
+    """An entry point is a check, a list of checks, or a function that takes the context and returns findings."""
+    many = loaded if isinstance(loaded, (list, tuple)) else [loaded]
+    checks = []
+    for one in many:
+        run = getattr(one, "run", None)
+        if callable(run) and isinstance(getattr(one, "where", None), Where):
+            checks.append(FunctionCheck(f"{name}.{getattr(one, 'id', '')}".rstrip("."), "", one.where, run))
+        elif callable(one):
+            checks.append(FunctionCheck(name, "", Where.HOST, one))
+        else:
+            raise TypeError(f"{type(one).__name__} is no check")
+    return checks
+
+
+def _run(check: FunctionCheck, context: Context, name: str, point: EntryPoint) -> list[Finding]:
+    try:
+        found = list(check.run(context))
+        for one in found:
+            if not isinstance(one, Finding):
+                raise TypeError(f"{type(one).__name__} is no finding")
+    except (Exception, SystemExit) as problem:
+        return [_broken(name, _said(problem), command(f"pip show -f {_package(point)}"))]
+    return [replace(one, check=check.id) for one in found[:MOST]]
+
+
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist else point.name
+
+
+def _said(problem: BaseException) -> str:
+    return f"{type(problem).__name__}: {problem}"[:300]
+
+
+def _broken(name: str, seen: str, cure: Remedy) -> Finding:
+    finding = warning(f"the plug-in {name} is broken", seen, "findings", cure, case="broken")
+    return replace(finding, check=name)
+
+
+Ask = Callable[[list[str], bytes], "ExecResult"]
+
+
+def from_folder(context: Context, root: Path, engine: Engine) -> list[Finding]:
+    """Run each script of ``checks/`` in the running container; nothing without one."""
+    scripts = _scripts(root / FOLDER)
+    if not scripts or context.container is None or context.container.state != "running":
+        return []
+    identity = context.container.id
+
+    def ask(argv: list[str], stdin: bytes) -> ExecResult:
+        return engine.exec(identity, argv, stdin=stdin, timeout=LIMIT)
+
+    return [one for script in scripts for one in run_script(script, ask, context)]
+
+
+def _scripts(folder: Path) -> list[Path]:
+    """Files only; names that begin with `_` or `.` are helpers."""
+    if not folder.is_dir():
+        return []
+    return sorted(
+        path for path in folder.iterdir() if path.is_file() and path.name[0] not in "._" and path.suffix in RUN_WITH
+    )
+
+
+def run_script(script: Path, ask: Ask, context: Context) -> list[Finding]:
+    """One script's findings; one finding about the script when it gives none that can be read."""
+    name = f"{FOLDER}/{script.name}"
+    edit = command(f"${{EDITOR:-vi}} {name}")
+    try:
+        if script.stat().st_size > LARGEST:
+            raise ValueError(f"it has more than {LARGEST} bytes")
+        answer = ask(list(RUN_WITH[script.suffix]), script.read_bytes())
+        found = read_findings(answer.stdout, context)
+    except (EnvgenError, OSError, ValueError) as problem:
+        return [_broken(name, str(problem).splitlines()[0][:300], edit)]
+    if answer.code:
+        last = answer.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["nothing on stderr"]
+        found.append(_broken(name, f"exit code {answer.code}; {last[0][:300]}", edit))
+    return [replace(one, check=name) for one in found]
+
+
+def read_findings(data: bytes, context: Context) -> list[Finding]:
+    """The document that a script prints: {"findings": [...]} as in `doctor --json`. ValueError says what is wrong."""
+    if len(data) > LARGEST:
+        raise ValueError(f"it printed more than {LARGEST} bytes")
+    try:
+        document = json.loads(data.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        shown = data[:100].decode("utf-8", "replace").strip() or "nothing"
+        raise ValueError(f"it printed no JSON document: {shown!r}") from None
+    nodes = document.get("findings") if isinstance(document, dict) else None
+    if not isinstance(nodes, list):
+        raise ValueError('its document lacks "findings", a list')
+    if len(nodes) > MOST:
+        raise ValueError(f"it has more than {MOST} findings")
+    return [_finding(node, number, context) for number, node in enumerate(nodes, 1)]
+
+
+def _finding(node: Any, number: int, context: Context) -> Finding:
+    def text(key: str) -> str:
+        value = node.get(key, "")
+        if not isinstance(value, str):
+            raise ValueError(f"finding {number}: {key} is no text")
+        return value[:TEXT]
+
+    if not isinstance(node, Mapping):
+        raise ValueError(f"finding {number} is no object")
+    severity = WORDS.get(text("severity"))
+    if severity is None:
+        raise ValueError(f"finding {number}: severity is one of {', '.join(WORDS)}")
+    if not text("title").strip():
+        raise ValueError(f"finding {number} has no title")
+    remedy = _remedy(node.get("remedy"), number)
+    if severity > Severity.INFO and remedy is None:
+        remedy = envgen(context, "exec", context.service)
+    evidence = node.get("evidence", {})
+    if not isinstance(evidence, Mapping):
+        raise ValueError(f"finding {number}: evidence is no object")
+    return Finding(severity, text("title"), text("seen"), text("expected"), remedy, dict(evidence))
+
+
+def _remedy(node: Any, number: int) -> Remedy | None:
+    if node is None:
+        return None
+    kind, text = ("command", node) if isinstance(node, str) else ("", "")
+    if isinstance(node, Mapping):
+        kind, text = str(node.get("kind", "command")), node.get("text", "")
+    if not isinstance(text, str) or not text.strip() or "\n" in text or kind not in ("command", "profile"):
+        raise ValueError(f'finding {number}: remedy is {{"kind": "command" or "profile", "text": one line}}')
+    return Remedy(text[:TEXT], is_line=kind == "profile")

@@ -1,0 +1,308 @@
+"""doctor --deep, --fix, --bundle and plug-ins: real containers, the real FlashInfer 0.5.3 and 0.7.2, a real vLLM."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import uuid
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cpu_server import CpuServer
+from jit_lab import SITE, Lab
+from projects import BASE, Project, docker
+
+from envgen.engine.base import Engine
+
+pytestmark = pytest.mark.engine
+
+FAULTS = {
+    "hangs": "import time; time.sleep(600)",
+    "exits": "import sys; print('bye'); sys.exit(3)",
+    "dies": "import os; os._exit(7)",
+    "crashes": "import ctypes; ctypes.string_at(0)",
+    "prints": "print('x' * 10_000_000); __version__ = '1'",
+    "raises": "raise ImportError('libcuda.so.1: cannot open shared object file')",
+    "mumbles": "import sys; sys.stdout.buffer.write(b'\\xff\\xfe{\"deep\": 1}\\n'); __version__ = '2'",
+}
+PLUGINS = ("good", "bad", "none")
+PROJECT = """\
+version: 1
+name: {name}
+default_profile: dev
+profiles:
+  dev:
+    mode: development
+    image: "{name}:1"
+    base: {{image: "{base}"}}
+    cuda: {{arch_list: 12.1a}}
+    gpu: none
+    build: {{max_jobs: 2}}
+    working_dir: /
+    caches: {{models: {{path: /models, host: models}}}}
+    sources:
+      flashinfer: {{origin: {{checkout: nowhere/flashinfer}}, package: flashinfer,
+                   distribution: flashinfer-python, mount: /w/flashinfer}}
+    services: {{dev: {{command: [sleep, infinity]}}}}
+"""
+
+
+class Box:
+    """A project with a container of the base image, labelled as Compose does."""
+
+    def __init__(self, root: Path) -> None:
+        self.project = Project(root, f"envgentestmore{uuid.uuid4().hex[:8]}")
+        (root / "envgen.yaml").write_text(PROJECT.format(name=self.project.name, base=BASE))
+        self.image, self.container = f"{self.project.name}:1", ""
+        docker("tag", BASE, self.image)
+
+    def start(self, *options: str) -> None:
+        self.stop()
+        label = "com.docker.compose"
+        labels = ("--label", f"{label}.service=dev", "--label", f"{label}.project={self.project.name}-dev")
+        plain = ("--init", "--network", "none", "--entrypoint", "")
+        self.container = docker("run", "-d", *plain, *labels, *options, self.image, "sleep", "900")
+
+    def stop(self) -> None:
+        if self.container:
+            docker("rm", "-f", self.container)
+
+    def doctor(self, *words: str, env: dict[str, str] | None = None) -> Any:
+        return self.project.envgen("doctor", *words, "--json", code=None, env=env).json
+
+    def found(self, check: str, *words: str, env: dict[str, str] | None = None) -> list[dict[str, Any]]:
+        return [one for one in self.doctor(*words, env=env)["findings"] if one["check"].startswith(check)]
+
+
+@pytest.fixture
+def box(engine: Engine, tmp_path: Path) -> Iterator[Box]:
+    one = Box(tmp_path)
+    try:
+        yield one
+    finally:
+        one.stop()
+        docker("image", "rm", one.image)
+
+
+def planted() -> dict[str, tuple[str, str]]:
+    """The secrets of the unit tests."""
+    path = Path(__file__).parents[1] / "unit" / "redact" / "planted.py"
+    spec = importlib.util.spec_from_file_location("planted", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: dict[str, tuple[str, str]] = module.PLANTED
+    return found
+
+
+def test_a_package_that_misbehaves_is_a_finding(box: Box, tmp_path: Path) -> None:
+    seen = {}
+    for fault, code in FAULTS.items():
+        package = tmp_path / "faults" / fault / "flashinfer"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text(code + "\n")
+    box.start("-v", f"{tmp_path / 'faults'}:/faults:ro")
+    from envgen.doctor.deep import read, text
+    from envgen.engine.docker import connect
+
+    engine = connect()
+    for fault in FAULTS:
+        asked = ["env", f"PYTHONPATH=/faults/{fault}", "python3", "-", json.dumps({"questions": {"flashinfer": 2}})]
+        answers = read(engine.exec(box.container, asked, stdin=text(), timeout=30))
+        assert isinstance(answers, dict), answers
+        seen[fault] = answers["flashinfer"]
+    assert seen["hangs"]["late"] == 2
+    assert seen["exits"]["error"] == "SystemExit" and seen["raises"]["error"] == "ImportError"
+    assert seen["dies"]["code"] == 7 and seen["crashes"]["signal"] == 11
+    assert any("Segmentation fault" in line for line in seen["crashes"]["printed"])
+    assert seen["prints"]["answer"]["version"] == "1" and seen["mumbles"]["answer"]["version"] == "2"
+    left = docker("exec", box.container, "sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
+    assert "--ask" not in left  # the one that hung is gone
+
+
+def test_deep_asks_the_real_flashinfer(jit_lab: Lab, engine: Engine) -> None:
+    jit_lab.start("wheel")
+    done = Project(jit_lab.folder, jit_lab.name).envgen("doctor", "--deep", "--json", code=None)
+    found = {one["check"]: one for one in done.json["findings"]}
+    assert found["deep.flashinfer"]["title"].startswith(f"import flashinfer: 0.5.3 from {SITE}/__init__.py")
+    assert found["deep.gpu"]["severity"] == "info" and "can't be checked" in found["deep.gpu"]["title"]
+    assert found["deep.kernel"]["seen"] == "no GPU in this container"
+
+
+def test_deep_asks_the_real_vllm(cpu_server: CpuServer) -> None:
+    done = cpu_server.project.envgen("doctor", "serve", "-p", "cpu", "--deep", "--json", code=None)
+    found = {one["check"]: one for one in done.json["findings"]}
+    assert "0.30.0" in found["deep.vllm"]["title"]
+    assert found["deep.fused_moe"]["evidence"]["has_flashinfer_cutlass_fused_moe"] is False
+    assert "TRITON_ATTN" in found["deep.sinks"]["title"]
+    assert found["deep.mxfp4"]["evidence"]["backend"] == "NONE"
+    assert "current device cpu" in found["deep.mxfp4"]["seen"]
+
+
+def test_deep_without_a_container_says_what_to_start(box: Box) -> None:
+    (found,) = box.found("deep", "--deep")
+    assert found["evidence"]["case"] == "nothing-runs" and found["remedy"]["text"] == "envgen up -p dev dev"
+
+
+def members(path: Path) -> dict[str, bytes]:
+    with tarfile.open(path, "r:gz") as tar:
+        return {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+
+
+def test_a_bundle_has_all_and_no_secret(jit_lab: Lab, engine: Engine, tmp_path: Path) -> None:
+    secrets = planted()
+    everything = "\n".join(text for text, _ in secrets.values())
+    jit_lab.start("new", "-e", "HF_TOKEN=hf_InTheContainer0123456789", "-e", "PLAIN_SECRET_VALUE=only-words-here")
+    docker(
+        "exec", "-i", jit_lab.container, "sh", "-c", "cat >/proc/1/fd/1", stdin=everything + "\nsaid only-words-here\n"
+    )
+    project = Project(jit_lab.folder, jit_lab.name)
+    (jit_lab.folder / "envgen.local.yaml").write_text("profiles: {dev: {env: {mine: {API_KEY: zzTopSecret99}}}}\n")
+    logs = jit_lab.folder / ".envgen" / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    (logs / "build-dev-1.log").write_text(everything)
+    target = jit_lab.folder / "b.tar.gz"
+    done = project.envgen("doctor", "--bundle", str(target), code=None, env={"MY_TOKEN": "of-this-shell"})
+    assert "wrote" in done.err
+    found = members(target)
+    for name in ("README.txt", "findings.json", "versions.json", "engine.json", "image.json", "project/envgen.yaml",
+                 "project/envgen.local.yaml", "flashinfer-collect-env.json", "containers/dev.json", "logs/dev.log",
+                 "logs/build-dev-1.log"):  # fmt: skip
+        assert name in found, sorted(found)
+    assert b"0.7.2.post1" in found["flashinfer-collect-env.json"]
+    assert json.loads(found["findings.json"])["findings"] and b"said" in found["logs/dev.log"]
+    words = [secret for _, secret in secrets.values()]
+    for word in [*words, "hf_InTheContainer", "only-words-here", "zzTopSecret99", "of-this-shell"]:
+        holders = [name for name, content in found.items() if word.encode() in content]
+        assert not holders, f"{word} in {holders}"
+    assert not [name for name, content in found.items() if len(secret_lines(content)) > 0]
+
+
+def secret_lines(content: bytes) -> list[bytes]:
+    return [line for line in content.splitlines() if b"PRIVATE KEY-----" in line]
+
+
+def test_without_an_engine_a_bundle_is_still_written(box: Box, tmp_path: Path) -> None:
+    target = tmp_path / "b.tar.gz"
+    box.project.envgen("doctor", "--bundle", str(target), code=1, env={"DOCKER_HOST": "unix:///nowhere.sock"})
+    found = members(target)
+    assert b"no Docker Engine" in found["README.txt"] and b"no Docker Engine" in found["findings.txt"]
+
+
+def states(project: Project) -> dict[str, str]:
+    listed = project.envgen("cache", "list", "--version", "0.5.3", "--json").json["modules"]
+    return {module["name"]: module["state"] for module in listed}
+
+
+def test_fix_clears_what_is_stale_and_nothing_else(jit_lab: Lab, engine: Engine) -> None:
+    jit_lab.start("wheel")
+    project = Project(jit_lab.folder, jit_lab.name)
+    project.envgen("cache", "baseline", "--version", "0.5.3")
+    source = f"{SITE}/data/csrc/flashinfer_page_binding.cu"  # of page alone
+    jit_lab.sh(f"echo 'int envgen_was_here;' >>{source} && touch -d 2001-01-01 {source}")
+    shown = project.envgen("doctor", "--fix", "--dry-run", code=None)
+    assert "clear 1 stale JIT module: 0.5.3 page" in shown.err and "done" not in shown.err
+    states = {
+        m["name"]: m["state"] for m in project.envgen("cache", "list", "--version", "0.5.3", "--json").json["modules"]
+    }
+    assert states == {"page": "stale", "rope": "fresh"}
+    assert "done" in project.envgen("doctor", "--fix", "--yes", code=None).err
+    states = {
+        m["name"]: m["state"] for m in project.envgen("cache", "list", "--version", "0.5.3", "--json").json["modules"]
+    }
+    assert states == {"rope": "fresh"}
+    assert "stale" not in project.envgen("doctor", "--fix", "--dry-run", code=None).err
+
+
+def test_fix_makes_and_hands_over_cache_folders(box: Box, tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    shown = box.project.envgen("doctor", "--fix", "--dry-run", code=None)
+    assert f"mkdir -p {models}" in shown.err and not models.exists()
+    box.project.envgen("doctor", "--fix", "--yes", code=None)
+    assert models.is_dir() and models.stat().st_uid == os.getuid()
+    models.chmod(0o755)
+    box.start("--user", "4321:4321", "-v", f"{models}:/models")
+    (broken,) = box.found("mounts.caches")
+    assert broken["evidence"]["case"] == "not-writable"
+    done = box.project.envgen("doctor", "--fix", "--yes", code=None)
+    assert "chown -R -h 4321:4321 -- /models" in done.err
+    assert models.stat().st_uid == 4321
+    (green,) = box.found("mounts.caches")
+    assert green["severity"] == "ok"
+
+
+def test_fix_asks_and_without_anybody_to_ask_does_nothing(box: Box, tmp_path: Path) -> None:
+    done = box.project.envgen("doctor", "--fix", code=2)
+    assert "--yes" in done.err and not (tmp_path / "models").exists()
+
+
+def test_fix_finds_a_checkout_that_was_moved(box: Box, tmp_path: Path) -> None:
+    checkout = tmp_path / "flashinfer"
+    (checkout / "flashinfer").mkdir(parents=True)
+    (checkout / "flashinfer" / "__init__.py").touch()
+    (checkout / "pyproject.toml").touch()
+    local = tmp_path / "envgen.local.yaml"
+    local.write_text("# this machine\nprofiles:\n  dev:\n    build: {max_jobs: 1}  # small\n")
+    (tmp_path / "models").mkdir()
+    assert f"say that it is in {checkout}" in box.project.envgen("doctor", "--fix", "--yes", code=None).err
+    text = local.read_text()
+    assert "# this machine" in text and "# small" in text
+    assert yaml.safe_load(text)["profiles"]["dev"]["sources"]["flashinfer"]["origin"]["checkout"] == str(checkout)
+    config = box.project.envgen("config", "--json").out
+    assert str(checkout) in config
+    assert "nothing here that --fix mends" in box.project.envgen("doctor", "--fix", "--yes", code=None).err
+
+
+def install_plugin(site: Path, text: str) -> None:
+    """A real wheel, really installed by pip."""
+    wheel = site.parent / "envgen_mine-1.0-py3-none-any.whl"
+    info = "envgen_mine-1.0.dist-info"
+    files = {
+        "envgen_mine.py": text,
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: envgen-mine\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": "[envgen.checks]\n" + "".join(f"{n} = envgen_mine:{n}\n" for n in PLUGINS),
+    }
+    record = "".join(f"{name},,\n" for name in [*files, f"{info}/RECORD"])
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, content in {**files, f"{info}/RECORD": record}.items():
+            archive.writestr(name, content)
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", str(site), str(wheel)]
+    subprocess.run(pip, check=True)
+
+
+def test_an_installed_entry_point_is_asked(box: Box, tmp_path: Path) -> None:
+    install_plugin(tmp_path / "site", (
+        "from envgen.doctor.model import ok\n"
+        "def good(context):\n    return [ok('mine is well: ' + context.profile.name)]\n"
+        "def bad(context):\n    raise RuntimeError('boom')\n"))  # fmt: skip
+    path = f"{tmp_path / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    found = {one["check"]: one for one in box.found("plugin.", env={"PYTHONPATH": path})}
+    assert found["plugin.good"]["title"] == "mine is well: dev"
+    assert "RuntimeError: boom" in found["plugin.bad"]["seen"] and "can't be loaded" in found["plugin.none"]["seen"]
+
+
+def test_scripts_of_the_project_run_inside(box: Box, tmp_path: Path) -> None:
+    folder = tmp_path / "checks"
+    folder.mkdir()
+    (folder / "10-good.py").write_text(
+        "import json, os\n"
+        "one = {'severity': 'warning', 'title': 'seen inside', 'seen': os.path.realpath('/proc/1/exe'),\n"
+        "       'expected': 'e', 'remedy': {'kind': 'command', 'text': 'true'}, 'evidence': {'n': 1}}\n"
+        "print(json.dumps({'findings': [one]}))\n")  # fmt: skip
+    (folder / "20-shell.sh").write_text("""echo '{"findings": [{"severity": "ok", "title": "shell"}]}'\n""")
+    (folder / "30-bad.py").write_text("raise SystemExit('no')\n")
+    (folder / "40-loud.py").write_text("print('x' * 30_000_000)\n")
+    box.start()
+    found = {one["check"]: one for one in box.found("checks/")}
+    assert found["checks/10-good.py"]["severity"] == "warning" and found["checks/10-good.py"]["evidence"] == {"n": 1}
+    assert found["checks/20-shell.sh"]["title"] == "shell"
+    assert {found[f"checks/{name}"]["evidence"]["case"] for name in ("30-bad.py", "40-loud.py")} == {"broken"}

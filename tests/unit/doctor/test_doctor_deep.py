@@ -1,0 +1,117 @@
+"""What the packages answered, judged; and children that answer nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from envgen.doctor import deep
+from envgen.doctor.model import Context, Finding, Severity
+from envgen.engine.base import ExecResult
+
+Make = Callable[..., Context]
+DATA = Path(__file__).parent / "data"
+GPU = {"answer": {"torch": "2", "cuda": "13.0", "available": True, "count": 1, "name": "X", "capability": [12, 1]}}
+
+
+def judged(make: Make, **answers: Any) -> dict[str, Finding]:
+    return {one.check: one for one in deep.judge(answers, make())}
+
+
+@pytest.mark.parametrize("name", sorted(deep.QUESTIONS))
+@pytest.mark.parametrize(
+    ("said", "case", "seen"),
+    [({"error": "ImportError", "message": "libcuda.so.1"}, "raises", "libcuda.so.1"),
+     ({"error": "SystemExit", "message": "2"}, "raises", "sys.exit(2)"),
+     ({"late": 120, "printed": ["loading"]}, "hangs", "no answer in 120 s; loading"),
+     ({"signal": 11, "printed": ["Fatal Python error"]}, "crashes", "SIGSEGV"),
+     ({"signal": 9, "printed": []}, "crashes", "out of memory"),
+     ({"code": 3, "printed": ["bye"]}, "exits", "exit code 3; bye")],
+)  # fmt: skip
+def test_a_child_without_an_answer_is_a_finding(name: str, said: Any, case: str, seen: str, make: Make) -> None:
+    found = judged(make, **{name: said})[f"deep.{name}"]
+    assert (found.severity, found.case) == (Severity.ERROR, case) and seen in found.seen and found.remedy
+
+
+def test_imports_say_where_from(make: Make) -> None:
+    good = {"answer": {"version": "1", "file": "/a/vllm/__init__.py", "path": ["/a/vllm"]}, "seconds": 2}
+    bad = {"answer": {"version": "", "file": None, "path": ["/w/flashinfer"]}, "seconds": 1}
+    found = judged(make, vllm=good, flashinfer=bad)
+    assert "/a/vllm/__init__.py" in found["deep.vllm"].title and found["deep.vllm"].severity is Severity.OK
+    assert found["deep.flashinfer"].case == "namespace" and "/w/flashinfer" in found["deep.flashinfer"].seen
+
+
+def test_fused_moe(make: Make) -> None:
+    name = "has_flashinfer_cutlass_fused_moe"
+    assert judged(make, gpu=GPU, fused_moe={"answer": {name: True}})["deep.fused_moe"].severity is Severity.OK
+    assert judged(make, gpu=GPU, fused_moe={"answer": {name: False}})["deep.fused_moe"].case == "no-fused-moe"
+    assert judged(make, fused_moe={"answer": {name: False}})["deep.fused_moe"].severity is Severity.INFO
+    assert judged(make, fused_moe={"answer": {}})["deep.fused_moe"].severity is Severity.INFO
+
+
+def test_the_gpu_against_the_profile(make: Make) -> None:
+    assert judged(make, gpu=GPU)["deep.gpu"].severity is Severity.OK
+    other = {"answer": {**GPU["answer"], "capability": [9, 0]}}
+    found = judged(make, gpu=other)["deep.gpu"]
+    assert found.case == "other-arch" and found.remedy and found.remedy.text == "cuda.arch_list: 9.0a"
+    none = judged(make, gpu={"answer": {"torch": "2", "cuda": None, "available": False}})["deep.gpu"]
+    assert none.severity is Severity.INFO and "can't be checked" in none.title
+
+
+@pytest.mark.parametrize(
+    ("backend", "severity"),
+    [("MARLIN", Severity.WARNING), ("SM100_FI_MXFP4_MXFP8_CUTLASS", Severity.OK), ("NONE", Severity.INFO),
+     ("UNKNOWN", Severity.INFO)],
+)  # fmt: skip
+def test_the_mxfp4_backend(backend: str, severity: Severity, make: Make) -> None:
+    answer = {"answer": {"backend": backend, "how": "x", "why": "w"}}
+    assert judged(make, gpu=GPU, mxfp4=answer)["deep.mxfp4"].severity is severity
+
+
+def test_attention_sinks(make: Make) -> None:
+    able = {"answer": {"FLASHINFER": "ImportError: x", "TRITON_ATTN": True}}
+    assert "TRITON_ATTN" in judged(make, sinks=able)["deep.sinks"].title
+    unable = {"answer": {"FLASH_ATTN": False}}
+    assert judged(make, gpu=GPU, sinks=unable)["deep.sinks"].case == "no-sinks"
+    assert judged(make, sinks=unable)["deep.sinks"].severity is Severity.INFO
+
+
+def test_a_kernel(make: Make) -> None:
+    ran = {"kernel": "silu_and_mul", "seconds": 6.0, "worst": 0.0, "right": True}
+    assert judged(make, kernel={"answer": ran})["deep.kernel"].severity is Severity.OK
+    assert judged(make, kernel={"answer": {**ran, "right": False}})["deep.kernel"].case == "wrong-result"
+    assert judged(make, kernel={"answer": {"skipped": "no GPU"}})["deep.kernel"].severity is Severity.INFO
+
+
+def test_only_questions_that_the_profile_has_are_asked() -> None:
+    assert set(deep.questions(set())) == {"gpu"}
+    assert set(deep.questions({"vllm"})) == {"gpu", "vllm", "fused_moe", "mxfp4", "sinks"}
+    assert deep.questions({"vllm", "flashinfer"}) == deep.QUESTIONS
+
+
+@pytest.mark.parametrize("stdout", [b"", b"no", b"[]", b'{"deep": 2}', b'{"deep": 1, "answers": 3}', b"\xff"])
+def test_no_document_is_one_finding(stdout: bytes, make: Make) -> None:
+    answers = deep.read(ExecResult(1, stdout, b"sh: python3: not found"))
+    (found,) = deep.judge(answers, make())
+    assert found.case == "no-answers" and "not found" in found.seen
+
+
+def test_what_packages_print_on_stdout_does_no_harm() -> None:
+    document = json.dumps({"deep": 1, "answers": {"gpu": {"answer": {}}}}).encode()
+    assert deep.read(ExecResult(0, b"{}\nhello\n" + document + b"\n", b"")) == {"gpu": {"answer": {}}}
+
+
+FIELDS = st.sampled_from(["answer", "error", "late", "signal", "code", "printed"])
+VALUES = st.none() | st.integers() | st.text() | st.dictionaries(st.text(), st.integers()) | st.lists(st.text())
+
+
+@given(st.dictionaries(st.sampled_from(sorted(deep.QUESTIONS)), st.dictionaries(FIELDS, VALUES)))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_answers_are_judged(make: Make, answers: Any) -> None:
+    assert len(deep.judge(answers, make())) == len(answers)
