@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from envgen.serve.trial import Criterion, Trial
 
 F = TypeVar("F", bound=Callable[..., Any])
+KILLED = 137  # the exit code of a program that got SIGKILL
 LIKELY = ("serve", "server", "vllm")  # names of a service, in this order, where none is named
 
 
@@ -207,6 +208,8 @@ def _gone(error: EnvgenError, server: Server, path: Path) -> EnvgenError:
         return ServiceError(f"{error}; {kept}")
     words = last_words(server.engine, server.container.id)
     code = words.container.exit_code if words.container else 0
+    if code == KILLED and words.container and not words.container.oom_killed:
+        code = 0  # it tells that somebody killed it, not who: no cause is read out of it
     cause = cause_of(words.lines, exit_code=code or None, service=True)
     told = "".join(f"\n    {line}" for line in words.lines)
     bundle = _bundle(server, str(error), cause.summary if cause else "")

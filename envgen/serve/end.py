@@ -50,4 +50,6 @@ def _state(container: Container) -> str:
     if container.state in ("paused", "restarting"):
         return container.state
     reason = "killed for want of memory" if container.oom_killed else f"exit code {container.exit_code}"
+    if container.exit_code == 137 and not container.oom_killed:
+        reason += " (killed from outside, or by the kernel for want of memory)"
     return f"{container.state}, {reason}"

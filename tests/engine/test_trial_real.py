@@ -82,7 +82,7 @@ def test_llama_benchy(cpu_server: CpuServer, tmp_path: Path) -> None:
     assert len(units) == 2 and {one["unit"] for one in units} == {"repeat"}
 
 
-def test_the_acceptance_list_green_and_red(cpu_server: CpuServer) -> None:
+def test_the_acceptance_list(cpu_server: CpuServer) -> None:
     words = ("accept", *CPU, "--pp", "64", "--tg", "384", "-r", "2", "--set", EXPECT, "--set", FORBID)
     green = cpu_server.project.envgen(*words, "--reference", "turtle=0.5")
     assert "FAIL" not in green.out and "?   " not in green.out
@@ -132,6 +132,7 @@ def test_a_real_server_that_is_killed(cpu_server: CpuServer) -> None:
     out, err = child.communicate(timeout=60)
     assert child.returncode == 5, out + err
     assert "the server stopped answering after" in err and "exited, exit code 137" in err and "its last lines" in err
+    assert "cause: the machine ran out of memory" not in err  # nobody knows that
     (bundle,) = (cpu_server.project.root / ".envgen" / "crash").glob("*-serve.tar.gz")
     assert str(bundle.relative_to(cpu_server.project.root)) in err
     with tarfile.open(bundle) as archive:
