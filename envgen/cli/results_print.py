@@ -59,12 +59,17 @@ def print_list(entries: Sequence[Entry]) -> None:
                 f"{entry.started:%Y-%m-%d %H:%M}" if entry.started else "",
                 safe(entry.kind),
                 safe(entry.environment.get("profile") or ""),
-                safe(label or entry.environment.get("variant") or ""),
+                safe(label or entry.environment.get("variant") or _model(entry)),
                 safe(entry.outcome),
-                safe(entry.damaged) if entry.damaged else headline(entry.summary),
+                safe(entry.damaged) if entry.damaged else headline(entry.summary, 2),
             )
         )
     columns(rows)
+
+
+def _model(entry: Entry) -> str:
+    """What names a run of a server that belongs to no profile."""
+    return "" if entry.environment.get("profile") else str(entry.environment.get("model") or "")
 
 
 def _finite(value: float) -> float | None:
@@ -165,7 +170,8 @@ def print_record(record: Record) -> None:
     """A run for people."""
     click.echo(f"{record.kind} {safe(record.id)}: {safe(title(record))}")
     click.echo(f"  started  {utc(record.started)}")
-    lasted = f" after {(record.ended - record.started).total_seconds():.1f} s" if record.ended else ""
+    seconds = (record.ended - record.started).total_seconds() if record.ended else 0.0
+    lasted = f" after {seconds:.1f} s" if seconds else ""
     click.echo(f"  outcome  {safe(record.outcome)}{lasted}{'; its last line is cut off' if record.torn else ''}")
     failed = sum(1 for sample in record.samples if sample.data.get("error"))
     click.echo(f"  samples  {len(record.samples)}{f', {failed} of them failed' if failed else ''}")
@@ -237,7 +243,7 @@ def _print_against(comparison: Comparison, index: int, name: str) -> None:
         if difference is None:
             continue
         series, base = row.series[index], row.series[0]
-        counts = f"{base.n if base else 0}, {series.n if series else 0}"
+        counts = f"{(base and base.n) or '?'}, {(series and series.n) or '?'}"
         table.append(
             (
                 f"  {row.metric.label} {row.name}",

@@ -25,7 +25,7 @@ def throughput(comparison: Comparison) -> list[Plot]:
     for row in comparison.rows:
         if row.metric.name in ("prefill_tps", "decode_tps") and row.cell.prompt >= 0:
             facets.setdefault((row.metric.name, row.cell.output, row.cell.concurrency), []).append(row)
-    plots = []
+    plots: list[tuple[bool, int, int, int, Plot]] = []
     for (name, output, concurrency), rows in facets.items():
         metric = METRICS[name]
         words = [metric.label]
@@ -38,8 +38,11 @@ def throughput(comparison: Comparison) -> list[Plot]:
             points = [_point(row.cell, series, row) for row in rows if (series := row.series[index]) is not None]
             if points:
                 runs.append((index, run, points))
-        plots.append(plot.by_length(" ".join(words), "tokens in the context", f"{metric.label}, {metric.unit}", runs))
-    return plots[:_MOST]
+        drawn = plot.by_length(" ".join(words), "tokens in the context", f"{metric.label}, {metric.unit}", runs)
+        plots.append((metric.by_output, -len(runs), -sum(len(points) for _i, _n, points in runs), len(plots), drawn))
+    # Prefill first; then what most of the runs measured. A single point is in the table, and says nothing in a plot.
+    telling = [one for one in sorted(plots, key=lambda one: one[:4]) if one[2] < -1]
+    return [one[-1] for one in telling[:_MOST]]
 
 
 def _point(cell: Cell, series: Series, row: Row) -> Point:
@@ -99,12 +102,11 @@ def quantiles(comparison: Comparison) -> list[dict[str, Any]]:
 def past(comparison: Comparison, history: Sequence[Record]) -> dict[str, Any]:
     """Decode throughput run by run, of the output lengths that these runs measured; unknown lengths stand with each."""
     decode = METRICS["decode_tps"]
-    wanted = [row.cell.output for row in comparison.rows if row.metric is decode and row.cell.concurrency == 1]
-    lengths = sorted({length for length in wanted if length >= 0})[:3]
+    lengths = _told_lengths(comparison)
     letters = {record.path: name for name, record in zip(comparison.names, comparison.records, strict=True)}
     measured = [
         (record, cell, series)
-        for record in history
+        for record in _same_model(comparison, history)
         for cell, series in table(record.samples).get(decode.name, {}).items()
         if cell.concurrency == 1 and cell.output in (*lengths, -1)
     ]
@@ -125,6 +127,27 @@ def past(comparison: Comparison, history: Sequence[Record]) -> dict[str, Any]:
         for record, cell, series in measured
     ]
     return {"plots": plots, "rows": rows[-_MOST_ROWS:], "left_out": max(0, len(rows) - _MOST_ROWS)}
+
+
+def _told_lengths(comparison: Comparison) -> list[int]:
+    """The output lengths that most of these runs measured for one client: three at most, shortest first."""
+    runs: dict[int, set[int]] = {}
+    for row in comparison.rows:
+        if row.metric.name == "decode_tps" and row.cell.concurrency == 1 and row.cell.output >= 0:
+            here = {index for index, series in enumerate(row.series) if series is not None}
+            runs.setdefault(row.cell.output, set()).update(here)
+    return sorted(sorted(runs, key=lambda length: (-len(runs[length]), length))[:3])
+
+
+def _same_model(comparison: Comparison, history: Sequence[Record]) -> list[Record]:
+    """Runs of another model are no history of this one; where a run doesn't tell its model, it stays."""
+    models = {_model(record) for record in comparison.records}
+    return [record for record in history if "" in models or _model(record) in ("", *models)]
+
+
+def _model(record: Record) -> str:
+    """``openai/gpt-oss-120b`` is served as ``gpt-oss-120b``."""
+    return str(record.environment.get("model") or "").rstrip("/").rpartition("/")[2].lower()
 
 
 def _past_plot(heading: str, letters: Mapping[Path, str], chosen: list[tuple[Record, Cell, Series]]) -> Plot:

@@ -45,23 +45,27 @@ _DIGEST = re.compile(r"\b((?:sha256:)?[0-9a-f]{12})[0-9a-f]{52}\b")
 
 @dataclass(frozen=True)
 class Differing:
-    """One thing that is not the same in all runs. ``values`` has a text for each run, None where it isn't there."""
+    """One thing that is not the same in all runs. ``values`` has a text for each run, None where it isn't there.
+
+    ``recorded`` = did the run record anything of this section? A flag that is absent among others was not set.
+    """
 
     section: str
     name: str
     values: tuple[str | None, ...]
+    recorded: tuple[bool, ...]
 
     def words(self, names: Sequence[str]) -> str:
         """``variable X: not set in A, marlin in B``; runs that agree are named together."""
         head = SECTIONS.get(self.section, self.section)
         if self.name:
             head += f" {self.name}"
-        groups: dict[str | None, list[str]] = {}
-        for name, value in zip(names, self.values, strict=True):
-            groups.setdefault(value, []).append(name)
-        absent = "not set" if self.section in ("env", "flags") else "not recorded"
-        short = _shortened([value for value in groups if value is not None])
-        parts = [f"{absent if value is None else short[value]} in {', '.join(who)}" for value, who in groups.items()]
+        short = _shortened([value for value in self.values if value is not None])
+        groups: dict[str, list[str]] = {}
+        for name, value, recorded in zip(names, self.values, self.recorded, strict=True):
+            absent = "not set" if recorded and self.section in ("env", "flags") else "not recorded"
+            groups.setdefault(absent if value is None else short[value], []).append(name)
+        parts = [f"{text} in {', '.join(who)}" for text, who in groups.items()]
         return f"{head}: {'; '.join(parts)}"
 
 
@@ -74,12 +78,14 @@ def _shortened(values: Sequence[str]) -> dict[str, str]:
 def differences(records: Sequence[Record]) -> list[Differing]:
     """All that is not the same in the environments and parameters of ``records``."""
     sides = [_flat(record) for record in records]
-    keys = sorted({key for side in sides for key in side}, key=_order)
+    # An imported run's label is its name: the table of runs has it.
+    keys = sorted({key for side in sides for key in side} - {("imported", "label")}, key=_order)
     found = []
     for section, name in keys:
         values = tuple([side.get((section, name)) for side in sides])
         if len(set(values)) > 1:
-            found.append(Differing(section, name, values))
+            recorded = tuple([any(key[0] == section for key in side) for side in sides])
+            found.append(Differing(section, name, values, recorded))
     return found
 
 

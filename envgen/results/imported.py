@@ -40,7 +40,9 @@ def write(folder: Path, run: Foreign, source: Mapping[str, Any]) -> tuple[Path, 
     The id is a digest of the content: importing the same figures again changes nothing. ``source`` says where they come
     from and goes into ``environment.imported``. Raises ResultsError when the folder can't be written.
     """
-    environment = without_secrets({"imported": {**source, "label": run.label}, **run.environment})
+    rest = dict(run.environment)
+    origin = {"source": rest.pop("source")} if "source" in rest else {}
+    environment = without_secrets({"imported": {**origin, **source, "label": run.label}, **rest})
     start = {"kind": KIND, "started": utc(run.started), "environment": environment, "parameters": run.parameters}
     samples = [encode({"type": "sample", "at": 0, "data": data}) for data in run.samples]
     # Of what was measured alone: a comment added to the file makes no second run.

@@ -44,13 +44,13 @@ class Comparison:
 
 
 def title(record: Record) -> str:
-    """What a run is called in a table: profile and variant, or the label of imported figures."""
+    """What a run is called in a table: profile and variant, the label of imported figures, else the model."""
     environment = record.environment
     imported = environment.get("imported")
     if isinstance(imported, Mapping):
         return str(imported.get("label") or record.id)
     words = [str(environment[key]) for key in ("profile", "variant") if environment.get(key)]
-    return " ".join(words) or record.id
+    return " ".join(words) or str(environment.get("model") or record.id)
 
 
 def compare(records: Sequence[Record]) -> Comparison:

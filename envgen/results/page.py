@@ -150,7 +150,7 @@ def _against(comparison: Comparison, index: int) -> dict[str, Any]:
                     "name": f"{row.metric.label} {row.name}",
                     "percent": f"{difference.percent:+.1f} %",
                     "interval": text.interval(difference),
-                    "counts": f"{base.n}, {series.n}",
+                    "counts": f"{base.n or '?'}, {series.n or '?'}",
                     "p": text.probability(difference.p),
                     "adjusted": text.probability(difference.adjusted),
                     "exact": text.probability(difference.exact),

@@ -112,27 +112,28 @@ def _y_axis(values: Sequence[float]) -> tuple[Callable[[float], float], tuple[Ti
 
 
 def _lengths_axis(values: Sequence[float]) -> tuple[Callable[[float], float], tuple[Tick, ...]]:
-    """Token counts, doubled at equal distances, labelled where something was measured."""
+    """Token counts, doubled at equal distances, labelled where something was measured; 0 stands one doubling before."""
     distinct = sorted(set(values))
-    inner = _scale(_log(distinct[0]), _log(distinct[-1]), LEFT + 14, WIDTH - RIGHT - 14)
+    nought = math.log2(next((value for value in distinct if value >= 1), 2.0)) - 1
+    ends = [nought if value < 1 else math.log2(value) for value in (distinct[0], distinct[-1])]
+    inner = _scale(ends[0], ends[1], LEFT + 14, WIDTH - RIGHT - 14)
     if len(distinct) == 1:
         inner = _constant((LEFT + WIDTH - RIGHT) / 2)
+
+    def place(value: float) -> float:
+        return inner(nought if value < 1 else math.log2(value))
+
     ticks: list[Tick] = []
     free = -math.inf
     for value in distinct:
-        place = inner(_log(value))
-        if place >= free:
-            ticks.append(Tick(_number(place), short(value)))
-            free = place + 30
-    return lambda value: inner(_log(value)), tuple(ticks)
+        if place(value) >= free:
+            ticks.append(Tick(_number(place(value)), short(value)))
+            free = place(value) + 30
+    return place, tuple(ticks)
 
 
 def _constant(place: float) -> Callable[[float], float]:
     return lambda _value: place
-
-
-def _log(value: float) -> float:
-    return math.log2(max(value, 1.0))
 
 
 def by_length(title: str, x_label: str, y_label: str, runs: Sequence[tuple[int, str, Sequence[Point]]]) -> Plot:

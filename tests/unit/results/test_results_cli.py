@@ -75,8 +75,8 @@ def test_show_tells_all(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_compare_says_what_is_more_than_chance_and_what_differed(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench(here / "results", 60)
-    bench(here / "results", 62, "marlin", env={"KERNEL": "marlin"})
+    bench(here / "results", 60, env={"OTHER": "1"})
+    bench(here / "results", 62, "marlin", env={"OTHER": "1", "KERNEL": "marlin"})
     assert main(["results", "compare", "latest~1", "latest"]) == 0
     out = capsys.readouterr().out
     assert "+3.3 %" in out and "B is better than A" in out and "5, 5" in out

@@ -62,6 +62,20 @@ def test_each_kind_has_its_words_in_a_fixed_order() -> None:
     ]
 
 
+def test_what_a_run_did_not_record_is_not_called_unset() -> None:
+    assert words({"flags": ["--a"], "env": {"X": "1"}}, {"flags": ["--b"]}, {}) == [
+        "variable X: 1 in A; not recorded in B, C",
+        "server flag --a: yes in A; not set in B; not recorded in C",
+        "server flag --b: not set in A; yes in B; not recorded in C",
+    ]
+
+
+def test_digests_are_short_unless_that_makes_them_alike() -> None:
+    a, b, c = "sha256:" + "a" * 64, "sha256:" + "b" * 64, "sha256:" + "a" * 63 + "b"
+    assert words({"lock": a}, {"lock": b}) == [f"lock: sha256:{'a' * 12}… in A; sha256:{'b' * 12}… in B"]
+    assert words({"lock": a}, {"lock": c}) == [f"lock: {a} in A; {c} in B"]
+
+
 def test_three_runs_are_grouped_and_parameters_count() -> None:
     found = differences([record({}, {"repeats": 3}), record({}, {"repeats": 10}), record({}, {"repeats": 3})])
     assert [item.words("ABC") for item in found] == ["asked for repeats: 3 in A, C; 10 in B"]

@@ -159,6 +159,22 @@ def test_llama_benchys_csv(tmp_path: Path) -> None:
     assert cells(run, "ttfr_ms") == {"pp512": (20.5, 0.2, 0)}
 
 
+DATA = Path(__file__).parent / "data"
+
+
+def test_what_llama_benchy_really_wrote(tmp_path: Path) -> None:
+    (run,) = parse(DATA / "llama-benchy-0.4.0.json", None, "")
+    assert (run.environment["model"], run.started.date().isoformat()) == ("tiny", "2026-11-21")
+    decode = cells(run, "decode_tps")
+    assert {name: n for name, (_mean, _sd, n) in decode.items()} == {"pp64 tg16": 4, "pp128 tg16": 4}
+    (run,) = parse(DATA / "llama-benchy-0.4.0.md", DAY, "")  # it writes no date there
+    assert cells(run, "decode_tps")["pp64 tg16"] == (100.77, 28.94, 0)
+    assert cells(run, "prefill_tps") == {"pp64": (8930.91, 976.64, 0), "pp128": (12610.94, 5381.04, 0)}
+    # On this server the CSV held no prompt's row, so nothing tells what its two rows of tg16 followed.
+    (run,) = parse(DATA / "llama-benchy-0.4.0.csv", DAY, "")
+    assert list(cells(run, "decode_tps")) == ["pp? tg16"]
+
+
 HEAD = "history: 1\nsource: notes\nruns:\n"
 
 

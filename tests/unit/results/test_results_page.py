@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from envgen.__main__ import main
 from envgen.errors import RefusedError, ResultsError
-from envgen.results import plot
+from envgen.results import charts, plot
+from envgen.results.matrix import compare
 from envgen.results.model import Record, Sample, frozen
 from envgen.results.page import page, write_page
 from envgen.results.shelf import Shelf, scan
@@ -141,6 +142,25 @@ def test_write_page_keeps_what_is_not_its_own(tmp_path: Path) -> None:
         write_page(tmp_path / "none" / "x.html", [run], shelf)
     write_page(tmp_path / "x.html", [run], shelf)
     assert [path.name for path in tmp_path.iterdir()] == ["x.html"]
+
+
+def test_plots_show_first_what_most_runs_measured() -> None:
+    """A length that one run measured once is in the table alone."""
+    a = [*cells(30, 31), *cells(29, output_tokens=16), *cells(28, output_tokens=128), *cells(27, prompt_tokens=1024)]
+    b = [*cells(40, 41), *cells(39, prompt_tokens=2048), *cells(38, output_tokens=128)]
+    drawn = charts.throughput(compare([record(1, {}, *a), record(2, {}, *b)]))
+    assert [one.title for one in drawn] == ["decode of 32 tokens", "decode of 128 tokens"]
+    assert [len(line.marks) for line in drawn[0].lines] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("model", "stays"), [("openai/gpt-oss-120b", True), ("GPT-OSS-120B", True), (None, True), ("tiny", False)]
+)
+def test_another_model_is_no_history_of_this_one(model: str | None, stays: bool) -> None:
+    run = record(1, {"model": "gpt-oss-120b"}, *cells(60))
+    other = record(2, {"model": model} if model else {}, *cells(30))
+    rows = charts.past(compare([run]), [run, other])["rows"]
+    assert [row["id"] for row in rows] == (["id1", "id2"] if stays else ["id1"])
 
 
 def test_the_history_stands_beside_a_run(tmp_path: Path) -> None:
