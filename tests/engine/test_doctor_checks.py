@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from cpu_server import CpuServer
 from doctor_cases import FIRES, MUTE, SILENT
+from doctor_lab import PP, W
 from doctor_lab import checkout as checkout
 from doctor_lab import image as image
 from doctor_scenes import SCENES
-from doctor_stage import Report, Stage
+from doctor_stage import Report, Stage, site
 
 from envgen.doctor import collect
 from envgen.doctor.checks import CHECKS
@@ -82,6 +84,68 @@ def test_each_finding_is_one_that_the_check_declares(play: Play, scene: str) -> 
     for found in play(scene)["findings"]:
         if found["severity"] in ("warning", "error"):
             assert SAYS.get((found["check"], found["evidence"]["case"])) == found["severity"], found
+
+
+# --- what some of them say, word for word ----------------------------------------------------------------------------
+
+
+def finding(report: Report, check: str, case: str) -> dict[str, Any]:
+    (found,) = [f for f in report["findings"] if f["check"] == check and f["evidence"].get("case") == case]
+    return dict(found)
+
+
+def test_the_trap_is_named(play: Play) -> None:
+    found = finding(play("trap"), "import.truth", "trap")
+    assert "namespace-package trap" in found["title"]
+    assert f"__path__ = [{PP}]" in found["seen"]
+    assert found["evidence"]["ways"] == [["-c", W], ["-m", W]]
+    assert found["remedy"] == {"kind": "profile", "text": f"python_path: [{PP}]"}
+
+
+def test_wheel_over_checkout(play: Play) -> None:
+    found = finding(play("wheel"), "import.truth", "wheel")
+    assert f"{site('wheel')}/flashinfer/__init__.py" in found["seen"]
+    assert found["remedy"]["text"] == f"python_path: [{PP}]"
+
+
+def test_leftovers(play: Play) -> None:
+    remove = f"rm -r {site('left')}/flashinfer"
+    assert finding(play("leftovers_waiting"), "import.leftovers", "waiting")["remedy"]["text"].endswith(remove)
+    found = finding(play("leftovers"), "import.truth", "leftovers")
+    assert "-P, flashinfer in /workspace" in found["seen"]
+    assert found["remedy"]["text"].endswith(remove)
+
+
+def test_an_install_from_another_folder(play: Play) -> None:
+    assert "-> /elsewhere/flashinfer/csrc" in finding(play("moved"), "flashinfer.data", "dangling")["seen"]
+    assert "/elsewhere/flashinfer" in finding(play("moved"), "import.metadata", "other-folder")["seen"]
+
+
+def test_raw_checkout(play: Play) -> None:
+    found = finding(play("other_copy_of_raw"), "flashinfer.data", "raw-checkout")
+    assert "0.0.0+unknown" in found["seen"]
+    assert found["remedy"]["text"] == "envgen exec -p dev dev envgen-install flashinfer"
+
+
+def test_two_distributions(play: Play) -> None:
+    found = finding(play("two"), "import.metadata", "two-versions")
+    assert "0.5.2" in found["seen"]
+    assert "0.5.3" in found["seen"]
+    assert "0.5.2.dist-info" in found["remedy"]["text"]
+
+
+def test_script_of_another_interpreter(play: Play) -> None:
+    assert "/venv/wheel/bin/python" in finding(play("mixed"), "import.scripts", "other-python")["seen"]
+    found = finding(play("mixed"), "import.truth", "wheel")
+    assert {how for how, _ in found["evidence"]["ways"]} == {"flashinfer"}
+
+
+def test_variables_and_flags(play: Play) -> None:
+    """What vLLM 0.14.0's own sources say."""
+    report = play("vllm_wrong")
+    assert "VLLM_LOGGING_LEVEL" in finding(report, "env.known", "renamed")["expected"]
+    assert "--all2all-backend" in finding(report, "env.known", "bygone")["seen"]
+    assert finding(report, "serve.flags", "unknown")["title"].startswith("--mxfp4-layers is unknown to vllm")
 
 
 def test_no_flag_of_the_real_parser_is_called_unknown(engine: Engine, cpu_server: CpuServer) -> None:
