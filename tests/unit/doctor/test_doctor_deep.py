@@ -16,7 +16,7 @@ from envgen.doctor.model import Context, Finding, Severity
 from envgen.engine.base import ExecResult
 
 Make = Callable[..., Context]
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parent / "deep_data"
 GPU = {"answer": {"torch": "2", "cuda": "13.0", "available": True, "count": 1, "name": "X", "capability": [12, 1]}}
 
 
@@ -87,6 +87,16 @@ def test_a_kernel(make: Make) -> None:
     assert judged(make, kernel={"answer": ran})["deep.kernel"].severity is Severity.OK
     assert judged(make, kernel={"answer": {**ran, "right": False}})["deep.kernel"].case == "wrong-result"
     assert judged(make, kernel={"answer": {"skipped": "no GPU"}})["deep.kernel"].severity is Severity.INFO
+
+
+def test_what_a_real_gpu_answered(make: Make) -> None:
+    """Recorded on an H200, another GPU than the profile is for; its document says with which releases."""
+    answers = deep.read(ExecResult(0, (DATA / "h200.json").read_bytes(), b""))
+    found = {one.check: one for one in deep.judge(answers, make())}
+    assert "NVIDIA H200, compute capability 9.0" in found["deep.gpu"].title and found["deep.gpu"].case == "other-arch"
+    assert found["deep.flashinfer"].severity is Severity.OK
+    assert found["deep.kernel"].title == "silu_and_mul compiled and ran in 4.7 s, its result is torch's"
+    assert found["deep.vllm"].case == "raises" and "vllm" in found["deep.vllm"].seen
 
 
 def test_only_questions_that_the_profile_has_are_asked() -> None:
