@@ -9,6 +9,12 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import pytest
+from hypothesis import settings
+
+# A busy machine isn't a defect, and a search that differs from run to run isn't a gate: in CI each test tries the same
+# examples every time (`CI` unset: new ones).
+settings.register_profile("envgen", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("envgen")
 
 _PROCESS_STARTERS = (
     "fork", "forkpty", "posix_spawn", "posix_spawnp", "popen", "system",
