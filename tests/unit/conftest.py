@@ -12,8 +12,13 @@ import pytest
 from hypothesis import settings
 
 # A busy machine isn't a defect, and a search that differs from run to run isn't a gate: in CI each test tries the same
-# examples every time (`CI` unset: new ones).
-settings.register_profile("envgen", deadline=None, derandomize=bool(os.environ.get("CI")))
+# examples every time (`CI` unset: new ones). ENVGEN_EXAMPLES: how many, where a second run need not search again.
+settings.register_profile(
+    "envgen",
+    deadline=None,
+    derandomize=bool(os.environ.get("CI")),
+    max_examples=int(os.environ.get("ENVGEN_EXAMPLES", "100")),
+)
 settings.load_profile("envgen")
 
 _PROCESS_STARTERS = (
