@@ -57,7 +57,7 @@ LOGS = [
     ("dns", "error: failed to lookup address information: Name or service not known"),
     ("network", "error: RPC failed; curl 56 GnuTLS recv error (-9)\nfatal: early EOF"),
     ("network", "net/http: TLS handshake timeout"),
-    ("network", "ReadTimeoutError(\"HTTPSConnectionPool(host='pypi.org', port=443): Read timed out.\")"),
+    ("network", "ReadTimeoutError(\"HTTPSConnectionPool(host='index.example.org', port=443): Read timed out.\")"),
     ("network", "dial tcp 1.2.3.4:443: i/o timeout"),
     ("network", "curl: (7) Failed to connect to github.com port 443: Connection refused"),
     # sources and packages
