@@ -81,7 +81,7 @@ def ask_mxfp4() -> Doc:
             backend, _ = choose(moe_layer())
         return {"backend": backend.name, "how": choose.__name__}
     except (NotImplementedError, ValueError) as no:
-        return {"backend": "NONE", "how": choose.__name__, "why": str(no)[:1000]}
+        return {"backend": "NONE", "how": choose.__name__, "why": str(no)[:4000]}
     except (AssertionError, AttributeError, TypeError) as odd:  # it wants to know more of a model than we make up
         return {"backend": "UNKNOWN", "how": choose.__name__, "why": "%s: %s" % (type(odd).__name__, str(odd)[:500])}
 

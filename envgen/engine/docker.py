@@ -32,9 +32,6 @@ def connect(environ: Mapping[str, str] | None = None) -> Engine:
 
 def unreachable(endpoint: Endpoint, error: OSError, environ: Mapping[str, str] | None = None) -> EngineError:
     """The sentence for a socket that can't be reached."""
-    import shutil
-
-    path = (os.environ if environ is None else environ).get("PATH")
     where = f"{endpoint.host} (from {endpoint.said_by})"
     if isinstance(error, PermissionError):
         return EngineError(
@@ -44,6 +41,9 @@ def unreachable(endpoint: Endpoint, error: OSError, environ: Mapping[str, str] |
     if isinstance(error, ConnectionRefusedError):
         return EngineError(f"the Docker Engine at {where} is stopped", hint=_START)
     if isinstance(error, FileNotFoundError) or error.errno == errno.ENOTDIR:
+        import shutil
+
+        path = (os.environ if environ is None else environ).get("PATH")
         if endpoint.said_by == "the default" and not shutil.which("docker", path=path):
             return EngineError(
                 "Docker is not installed: there is no program `docker` and no socket /var/run/docker.sock",

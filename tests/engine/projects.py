@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,20 @@ def interrupt(child: subprocess.Popen[str], timeout: float = 30) -> Finished:
     finally:
         child.kill()
     return Finished(child.returncode, out, err)
+
+
+def same_image(first: str, second: str) -> None:
+    """Fail where two images are not the same, with every field of every file in which they differ."""
+    from envgen.lock.imagediff import compare, save
+
+    if first == second:
+        return
+    with tempfile.TemporaryDirectory(prefix="envgentest-same-") as folder:
+        paths = [Path(folder, f"{number}.tar") for number in (1, 2)]
+        for image, path in zip((first, second), paths, strict=True):
+            save(image, path)
+        found = "\n".join(str(one) for one in compare(*paths)[:100])
+    raise AssertionError(f"{first} is not {second}:\n{found}")
 
 
 def docker(*words: str, check: bool = True, timeout: float = 120, stdin: str = "") -> str:

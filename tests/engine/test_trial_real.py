@@ -95,7 +95,7 @@ def test_the_acceptance_list(cpu_server: CpuServer) -> None:
 
 
 def test_accept_is_red_where_it_should_be(cpu_server: CpuServer) -> None:
-    words = ("accept", *CPU, "--pp", "64", "--tg", "384", "-r", "1", "-n", "8")
+    words = ("accept", *CPU, "--pp", "64", "--tg", "384", "-r", "4", "-n", "8")
     wrong = 'services.serve.ready.expect={"attention": "Using FLASHINFER backend"}'
     red = cpu_server.project.envgen(
         *words, "--set", wrong, "--reference", "rocket=1e6", code=1

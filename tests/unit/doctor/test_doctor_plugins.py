@@ -57,6 +57,31 @@ def test_an_entry_point_is_a_check_or_a_list_of_them(make: Make) -> None:
     assert [f.check for f in found[Where.INSIDE]] == ["plugin.mine.a", "plugin.mine.a"]
 
 
+@pytest.mark.parametrize("kind", ["dist-info", "egg-info"])
+def test_a_package_that_offers_checks_is_found_without_importlib_metadata(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "plain-1.0.dist-info").mkdir()
+    (tmp_path / "other-1.0.dist-info").mkdir()
+    (tmp_path / "other-1.0.dist-info" / "entry_points.txt").write_text("[console_scripts]\nother = other:main\n")
+    (tmp_path / "file.egg-info").write_text("Name: file\n")
+    paths = [str(tmp_path / "absent"), str(tmp_path), str(tmp_path)]
+    assert not plugins._any_offered(paths)
+    mine = tmp_path / f"mine-1.0.{kind}"
+    mine.mkdir()
+    (mine / "entry_points.txt").write_text("[envgen.checks]\nmine = mine:check\n")
+    assert plugins._any_offered(paths)
+
+
+def test_what_is_no_plain_folder_is_left_to_importlib_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "all.zip").write_bytes(b"PK")
+    assert plugins._any_offered([str(tmp_path / "all.zip")])
+    (tmp_path / "eggs" / "old-1.0.egg").mkdir(parents=True)
+    assert plugins._any_offered([str(tmp_path / "eggs")])
+    assert not plugins._any_offered([])
+    finder = type("Finder", (), {"find_distributions": lambda *_: []})()
+    monkeypatch.setattr("sys.meta_path", [finder])
+    assert plugins._any_offered([])
+
+
 @pytest.mark.parametrize(
     ("loaded", "seen"),
     [(ImportError("no module"), "can't be loaded: ImportError"), (SystemExit(1), "can't be loaded: SystemExit"),
