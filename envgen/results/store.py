@@ -122,6 +122,7 @@ def start(folder: Path, kind: str, environment: Mapping[str, object], parameters
     """
     if not KIND.fullmatch(kind):
         raise ValueError(f"not a kind of run: {kind!r}")
+    time.sleep(0.001)  # names hold milliseconds: of two runs in one, which came first would be up to their random ids
     now = datetime.now(timezone.utc)
     try:
         folder.mkdir(parents=True, exist_ok=True)
