@@ -79,9 +79,15 @@ def _templates() -> Any:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        # Before the escaping, which is always on: characters that steer instead of being read.
-        finalize=lambda value: text.safe(value) if type(value) is str else value,
+        # Before the escaping, which is always on.
+        finalize=lambda value: _shown(value) if type(value) is str else value,
     )
+
+
+@cache
+def _shown(value: str) -> str:
+    """A page is made to be handed on: no secrets and home folders; no characters that steer instead of being read."""
+    return text.safe(redact(value))
 
 
 class _Style:
@@ -104,7 +110,7 @@ def _context(comparison: Comparison, history: Sequence[Record]) -> dict[str, Any
         "criteria": text.criteria(records[0].summary) if one else [],
         "metrics": _metrics(comparison),
         "against": [] if one else [_against(comparison, index) for index in range(1, len(records))],
-        "differing": None if one else [redact(item.words(names)) for item in comparison.differing],
+        "differing": None if one else [item.words(names) for item in comparison.differing],
         "throughput": throughput(comparison),
         "latencies": latencies(comparison),
         "quantiles": quantiles(comparison),
@@ -168,5 +174,4 @@ def _environment(record: Record) -> list[tuple[str, str]]:
     ]
     rows += [(f"asked for {name}", str(plain(value))) for name, value in record.parameters.items()]
     ended = utc(record.ended) if record.ended else "no end was recorded"
-    rows = [(redact(name), redact(value)) for name, value in rows]  # a page is made to be handed on
     return [("file", record.path.name), ("started", utc(record.started)), ("ended", ended), *rows]

@@ -67,6 +67,15 @@ def test_the_same_records_give_the_same_bytes() -> None:
     assert page(runs, runs) == page(runs, runs)
 
 
+def test_nothing_private_is_on_a_page_that_is_handed_on() -> None:
+    token, home = "hf_" + "aB3" * 8, "/home/jdoe/models"
+    told = {"model": f"{home}/gpt", "note": token, "profile": token, "variant": home}
+    runs = [record(1, told, *cells(30, 31, 32)), record(2, {**told, "variant": f"{home}/x"}, *cells(40, 41, 42))]
+    for found in (page(runs, runs), page(runs[:1], runs)):
+        assert token not in found and "jdoe" not in found
+        assert "[redacted: token]" in found and "/home/[user]/models" in found
+
+
 HOSTILE = st.text(
     st.sampled_from("<>&\"'/=!-{}%#; abscriptonxl\0\x1b\n\u202e\ud800`\\"), max_size=40
 ) | st.sampled_from(
