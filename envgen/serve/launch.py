@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from envgen.engine import jobs
 from envgen.engine.base import Container, Engine
@@ -21,6 +20,7 @@ from envgen.render.plan import compose_environment
 from envgen.serve import preflight
 from envgen.serve.readiness import Answer, printable
 from envgen.serve.wait import Awaited, Failure, NotReady, Waiter
+from envgen.serve.where import service_url
 
 Say = Callable[[str], None]
 # A service's output and exit code -> cause and cure. The rules live in a room of the same tier: the caller brings them.
@@ -132,13 +132,7 @@ class Launcher:
     @property
     def url(self) -> str:
         """Where the service answers on this machine; empty if it publishes nothing."""
-        ready = self.service.ready
-        inside = ready.port if ready and ready.port else None
-        for port in self.service.ports:
-            if inside in (None, port.container):
-                host = urlsplit(self.compose.endpoint.host).hostname or "127.0.0.1"
-                return f"http://{port.address if port.address not in ('', '0.0.0.0') else host}:{port.host}"
-        return ""
+        return service_url(self.service, self.compose.endpoint.host)
 
     def _create(self) -> Container:
         lines: list[str] = []
