@@ -89,20 +89,24 @@ def command(
     _warn_of_drift(session)
     jobs = jobs_of(job.profile, engine, max_jobs)
     request = request_of(job, jobs, no_cache=no_cache, pull=pull)
-    outcome = _build(job, engine, request, jobs, live=not as_json)
+    _say_built(job, jobs, _build(job, engine, request, jobs, live=not as_json), as_json, to_stderr=sbom == "-")
+    after(engine)
+    return ExitCode.OK
+
+
+def _say_built(job: Job, jobs: Jobs, outcome: Outcome, as_json: bool, to_stderr: bool) -> None:
+    """How the build ended. BuildError when it failed."""
+    result = outcome.result
     if as_json:
         print_json(_document(job, jobs, outcome))
-    if not outcome.result.ok:
+    if not result.ok:
         raise _failure(job, outcome, quiet=as_json)
     if not as_json:
-        result = outcome.result
         click.echo(
             f"built {job.image} ({_short(result.image_id)}) in {result.seconds:.1f} s: "
             f"{len(result.steps)} steps, {result.cached} from the cache",
-            err=sbom == "-",
+            err=to_stderr,
         )
-    after(engine)
-    return ExitCode.OK
 
 
 def _sbom_of(profile: Profile, root: Path, sbom: str | None, as_json: bool) -> Callable[[Engine], None]:
