@@ -5,6 +5,7 @@ Nothing here skips: where no engine answers, every test of this tier fails and s
 
 from __future__ import annotations
 
+import signal
 import socket
 from collections.abc import Callable, Iterator
 
@@ -18,6 +19,12 @@ from projects import BASE, Project, docker
 from envgen.engine.base import Engine
 from envgen.engine.docker import connect
 from envgen.errors import EngineError
+
+
+def pytest_sessionstart() -> None:
+    """Started in the background of a script, this process ignores Ctrl-C, and so would all that the tests start."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
