@@ -69,9 +69,10 @@ def find(url: str, *, model: str | None, key: str = "", wait: float, silence: fl
     try:
         return _try(target, silence)
     except ServiceError:
-        if name in found:
+        if name in found or not found:
             raise
-        # Some servers take models that they don't list, so it was tried all the same.
+        # Some servers take models that they don't list, so it was tried all the same. (One that lists none at all does
+        # not say by that which it has: what it answered counts.)
         raise _no_such_model(name, tuple(found), url) from None
 
 
