@@ -6,10 +6,12 @@ Asking must start early and reading comes late, so what only reading needs is im
 from __future__ import annotations
 
 import json
+import marshal
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from envgen.carried import SAME, code_of, keep, tag
 from envgen.errors import EnvgenError
 
 if TYPE_CHECKING:
@@ -27,8 +29,17 @@ PARTS = (
     "probe_scripts.py",
     "probe.py",
 )
-# What runs the parts in one namespace; the probe passes it on when it must start another interpreter.
+# What runs the parts' texts in one namespace; the probe passes it on when it must start another interpreter.
 LOADER = "for _name, _text in PARTS:\n    exec(compile(_text, _name, 'exec'), globals())\n"
+# One read of the whole of stdin; `python3 -` would read it line by line through its tokenizer.
+STARTER = "import marshal, sys; CARRIED = marshal.loads(sys.stdin.buffer.read()); exec(CARRIED[0]) # envgen-probe"
+_HEAD = f"""\
+PARTS, LOADER = CARRIED[1], CARRIED[2]
+for _part, _code in zip(PARTS, CARRIED[3]):
+    _as_it_is = _code and CARRIED[4] == {SAME}
+    exec(marshal.loads(_code) if _as_it_is else compile(_part[1], _part[0], "exec", dont_inherit=True), globals())
+"""
+_FORMAT = 2  # of marshal: plain values in it are read by every Python 3
 TIMEOUT = 30  # seconds; the probe itself gives up after 10
 DATA = ("csrc", "include", "cutlass", "spdlog")  # what FlashInfer's JIT compiles from
 ALSO = ("flashinfer_jit_cache", "flashinfer_cubin")
@@ -38,11 +49,20 @@ DISTRIBUTIONS = (
 )  # fmt: skip
 
 
-def probe_text() -> bytes:
-    """What goes to the stdin of the container's Python: the probe's files and their loader."""
-    folder = Path(__file__).parent
-    parts = [(name, (folder / name).read_text(encoding="utf-8")) for name in PARTS]
-    return f"PARTS = {parts!r}\nLOADER = {LOADER!r}\n{LOADER}".encode()
+def probe_program() -> bytes:
+    """What STARTER reads from stdin: the probe's files, as text and compiled, and their loader."""
+    paths = _paths()
+    parts = [(path.name, path.read_text(encoding="utf-8")) for path in paths]
+    return marshal.dumps((_HEAD, parts, LOADER, [code_of(path) for path in paths], tag()), _FORMAT)
+
+
+def compile_parts() -> None:
+    """Have the compiled code that ``probe_program`` sends along made, where it is missing."""
+    keep(_paths())
+
+
+def _paths() -> list[Path]:
+    return [Path(__file__).parent / name for name in PARTS]
 
 
 def folders(profile: Profile, service: str) -> list[str]:
@@ -123,8 +143,8 @@ def program(profile: Profile) -> str:
 
 
 def argv(profile: Profile, service: str, **given: Any) -> list[str]:
-    """What is executed in the container; the probe's text goes to its stdin. ``given``: as for ``request``."""
-    return [program(profile), "-", json.dumps(request(profile, service, **given))]
+    """What is executed in the container; ``probe_program`` goes to its stdin. ``given``: as for ``request``."""
+    return [program(profile), "-c", STARTER, json.dumps(request(profile, service, **given))]
 
 
 def read(answer: ExecResult | EnvgenError, python: str) -> tuple[Probe | None, Trouble | None]:

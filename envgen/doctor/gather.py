@@ -95,13 +95,14 @@ def gather(wish: Wish, connect: Connect) -> tuple[Context, list[Finding]]:
         label, name = container.labels.get(LABEL, ""), container.id
         patched = claims(wish.profile, wish.root, label) if label else []
         asked = collect.argv(wish.profile, service, claims=patched, load=wish.load)
-        later = Later(lambda: engine.exec(name, asked, stdin=collect.probe_text(), timeout=collect.TIMEOUT))
+        later = Later(lambda: engine.exec(name, asked, stdin=collect.probe_program(), timeout=collect.TIMEOUT))
     # From here on the probe is under way.
     from envgen.doctor import surroundings
 
     facts = surroundings.look(wish, service, containers, connect)
     import envgen.doctor.report  # noqa: F401  (what comes next needs it; importing it now costs no time)
 
+    collect.compile_parts()
     answer = later.result() if later else None
     throw_away = later is None and wish.throw_away and facts["image"] is not None
     if throw_away:
@@ -124,7 +125,7 @@ def _throw_away(wish: Wish, service: str, engine: Engine) -> ExecResult:
     patched = claims(wish.profile, wish.root, image.labels.get(LABEL, "") if image else "")
     targets = [mount.target for mount in mounted]
     asked = collect.argv(wish.profile, service, paths=targets, claims=patched, load=wish.load)
-    name, text = wish.profile.image_name, collect.probe_text()
+    name, text = wish.profile.image_name, collect.probe_program()
     return engine.run_once(name, asked, stdin=text, mounts=mounted, env=env, network="none", timeout=collect.TIMEOUT)
 
 

@@ -1,16 +1,16 @@
 """Packs the agent's files and a request into one document that any Python from 3.8 runs: ``python3 -I -S -c STARTER``.
 
-Beside its source each file travels as this machine's compiled code, which a container with the same Python takes as it
-is: compiling takes longer than a small clear. Any other Python compiles the source.
+Beside its source each file travels as this machine's compiled code (see carried.py).
 """
 
 from __future__ import annotations
 
 import marshal
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from envgen.carried import SAME, code_of, keep, tag
 
 _FOLDER = Path(__file__).parent / "agent"
 _PREFIX = "envgen.jitcache.agent"
@@ -51,7 +51,7 @@ _FORMAT = 2  # of marshal: plain values in it are read by every Python 3
 
 _HEAD = f"""\
 _, parts, tag, request = data
-same = tag == (sys.implementation.cache_tag, sys.modules["_frozen_importlib_external"].MAGIC_NUMBER)
+same = tag == {SAME}
 for name in ("envgen", "envgen.jitcache", {_PREFIX!r}):
     sys.modules[name] = type(sys)(name)
 for name, source, code in parts:
@@ -65,35 +65,14 @@ def program(request: Mapping[str, Any]) -> bytes:
     """What to send on stdin to have ``request`` answered."""
     operation = str(request["operation"])
     parts = tuple(_part(name) for name in PARTS["clear by cause" if "causes" in request else operation])
-    return marshal.dumps((_HEAD, parts, _tag(), dict(request)), _FORMAT)
+    return marshal.dumps((_HEAD, parts, tag(), dict(request)), _FORMAT)
 
 
 def compile_parts() -> None:
-    """Have Python write the compiled files that ``program`` sends along, where they are missing."""
-    import importlib
-
-    for name in PARTS["clear"] + PARTS["why"]:
-        if not _code(name):
-            importlib.import_module(f"{_PREFIX}.{name}")
-
-
-def _tag() -> tuple[str, bytes]:
-    """What must be the same there for compiled code to be of use."""
-    loader: Any = sys.modules["_frozen_importlib_external"]
-    return sys.implementation.cache_tag or "", loader.MAGIC_NUMBER
+    """Have the compiled code that ``program`` sends along made, where it is missing."""
+    keep(_FOLDER / f"{name}.py" for name in PARTS["clear"] + PARTS["why"])
 
 
 def _part(name: str) -> tuple[str, str, bytes]:
-    return f"{_PREFIX}.{name}", (_FOLDER / f"{name}.py").read_text(encoding="utf-8"), _code(name)
-
-
-def _code(name: str) -> bytes:
-    """The compiled code that Python keeps beside the source; empty when there is none or it is not the source's."""
-    tag, magic = _tag()
-    try:
-        data = (_FOLDER / "__pycache__" / f"{name}.{tag}.pyc").read_bytes()
-        status = (_FOLDER / f"{name}.py").stat()
-    except OSError:
-        return b""
-    stamp = b"".join((int(number) & 0xFFFFFFFF).to_bytes(4, "little") for number in (status.st_mtime, status.st_size))
-    return data[16:] if data[:16] == magic + bytes(4) + stamp else b""
+    path = _FOLDER / f"{name}.py"
+    return f"{_PREFIX}.{name}", path.read_text(encoding="utf-8"), code_of(path)

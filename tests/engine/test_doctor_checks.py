@@ -155,7 +155,9 @@ def test_no_flag_of_the_real_parser_is_called_unknown(engine: Engine, cpu_server
     flags = sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", told)))
     assert len(flags) > 300
     asked = {"packages": [VLLM], "folders": ["/"], "flags": [*flags, "--mxfp4-layers"]}
-    done = engine.exec(cpu_server.container, ["python3", "-", json.dumps(asked)], stdin=collect.probe_text())
+    done = engine.exec(
+        cpu_server.container, ["python3", "-c", collect.STARTER, json.dumps(asked)], stdin=collect.probe_program()
+    )
     probe = read_document(done.stdout)
     assert probe is not None
     assert [unknown.flag for unknown in probe.flags.unknown] == ["--mxfp4-layers"]

@@ -42,21 +42,3 @@ def test_it_stands_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str], ope
     assert answer["ok"], answer
     if operation != "look":
         assert [module["name"] for module in answer["result"]["modules"]] == ["gemm_sm120", "page"]
-
-
-def test_stale_compiled_code_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundle, "_FOLDER", tmp_path)
-    tag, magic = bundle._tag()
-    (tmp_path / "main.py").write_text("x = 1\n")
-    assert bundle._code("main") == b""
-    (tmp_path / "__pycache__").mkdir()
-    stamp = int((tmp_path / "main.py").stat().st_mtime).to_bytes(4, "little")
-    cached = tmp_path / "__pycache__" / f"main.{tag}.pyc"
-    for header, sent in (
-        (magic + bytes(4) + stamp + (6).to_bytes(4, "little"), b"code"),
-        (magic + bytes(4) + stamp + (7).to_bytes(4, "little"), b""),
-        (magic + bytes(8) + (6).to_bytes(4, "little"), b""),
-        (b"old!" + bytes(4) + stamp + (6).to_bytes(4, "little"), b""),
-    ):
-        cached.write_bytes(header + b"code")
-        assert bundle._code("main") == sent
