@@ -1,7 +1,8 @@
 """Prompts of a wanted number of tokens, for a server whose tokenizer is not here: its own usage data tells the length.
 
-All prompts of one length hold the same words in another order. So they have the same number of tokens, and no two of
-them share a beginning that the server's prefix cache could answer from.
+All prompts of one length hold the same words in another order, behind the same first one: a word that begins a text may
+be another number of tokens than one that follows a space. So they have the same number of tokens, and no two of them
+share a beginning that the server's prefix cache could answer from.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ class Prompts:
         if wanted not in self._fitted:
             self._fitted[wanted] = self._fit(wanted, limit)
         words, real = self._fitted[wanted]
-        self._random.shuffle(words)
-        return " ".join(words), real
+        others = words[1:]
+        self._random.shuffle(others)
+        return " ".join(words[:1] + others), real
 
     def _fit(self, wanted: int, limit: int | None) -> tuple[list[str], int]:
         """The beginning of one row of words: more words are more tokens, so the search narrows."""

@@ -66,7 +66,7 @@ def test_bench(cpu_server: CpuServer) -> None:
 
 def test_llama_benchy(cpu_server: CpuServer, tmp_path: Path) -> None:
     """The real tool, put into the running container (an image would name it in pip.tools)."""
-    words = ("bench", *CPU, "--tool", "llama-benchy", "--pp", "64", "--tg", "32", "-r", "2")
+    words = ("bench", *CPU, "--tool", "llama-benchy", "--pp", "64", "--tg", "384", "-r", "4")
     missing = cpu_server.project.envgen(*words, code=2)
     assert "llama-benchy is not in the image" in missing.err and "pip.tools" in missing.err
     wheels = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(tmp_path)]
@@ -77,9 +77,10 @@ def test_llama_benchy(cpu_server: CpuServer, tmp_path: Path) -> None:
     done = cpu_server.project.envgen(*words, "--json").json
     (cell,) = done["cells"]
     assert done["tool"] == "llama-benchy" and done["version"] == "0.4.0"
-    assert cell["prefill_tps"]["n"] == cell["decode_tps"]["n"] == 2 and cell["decode_tps"]["mean"] > 0
+    # Now and then this server sends all tokens in one piece; the tool has no figure for such a repeat.
+    assert 1 <= cell["decode_tps"]["n"] <= 4 and cell["decode_tps"]["mean"] > 0 and cell["prefill_tps"]["n"] >= 1
     units = [line["data"] for line in record(done["record"]) if line["type"] == "sample"]
-    assert len(units) == 2 and {one["unit"] for one in units} == {"repeat"}
+    assert len(units) == 4 and {one["unit"] for one in units} == {"repeat"}
 
 
 def test_the_acceptance_list(cpu_server: CpuServer) -> None:

@@ -46,6 +46,20 @@ def test_equal_lengths_are_the_same_words_in_another_order() -> None:
     assert len(asked) < 8  # only the first one is fitted
 
 
+def test_the_first_word_costs_what_it_cost_when_it_was_counted() -> None:
+    """A byte-level tokenizer has no token for a word without the space before it; at the limit, one more is one too
+    many."""
+
+    def ask(text: str) -> int:
+        first, *others = text.split()
+        return len(first) + len(others)
+
+    prompts = Prompts(ask, seed=1)
+    for _ in range(20):
+        text, real = prompts.of(500, 500)
+        assert ask(text) == real <= 500
+
+
 def test_a_server_that_does_not_count() -> None:
     text, real = Prompts(lambda _: None, 1).of(90)
     assert real == 0 and len(text.split()) == 60
