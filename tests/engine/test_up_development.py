@@ -82,3 +82,19 @@ def test_no_install(project: Project) -> None:
     done = project.envgen("up", "dev", "--no-install")
     assert "installed in" not in done.err
     assert project.envgen("exec", "dev", "--", "lib-cli", code=None).code != 0
+
+
+def test_doctor_fix_installs_what_was_lost(project: Project) -> None:
+    """Its metadata goes, as when somebody cleans up site-packages: version and console script go with it."""
+    project.envgen("up", "dev")
+    code = "import importlib.metadata as m; print([one.version for one in m.distributions(name='lib')])"
+    version = ("exec", "dev", "--", "python3", "-c", code)
+    assert project.envgen(*version).out == "['1.5']\n"
+    lose = "import importlib.metadata as m, shutil; shutil.rmtree(m.distribution('lib')._path)"
+    project.envgen("exec", "dev", "--", "python3", "-c", lose)
+    planned = project.envgen("doctor", "--fix", "--dry-run", code=None)
+    assert "install lib from its mount again" in planned.out + planned.err
+    assert project.envgen(*version).out == "[]\n"
+    project.envgen("doctor", "--fix", "--yes", code=None)
+    assert project.envgen(*version).out == "['1.5']\n"
+    assert project.envgen("exec", "dev", "--", "lib-cli").code == 0
