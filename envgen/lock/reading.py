@@ -26,6 +26,7 @@ from envgen.lock.model import (
 
 if TYPE_CHECKING:
     from envgen.profile.tree import Node
+    from envgen.profile.trees import Trees
 
 T = TypeVar("T")
 _SHA = re.compile(r"[0-9a-f]{64}")
@@ -35,18 +36,20 @@ _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 def load(root: Path) -> Lock | None:
     """The lock of the project in ``root``; None where there is none. Raises ProjectError with all problems."""
+    from envgen.profile.trees import Trees
+
     path = root / FILE_NAME
-    return read_lock(path) if path.exists() else None
+    return read_lock(path, Trees()) if path.exists() else None
 
 
-def read_lock(path: Path) -> Lock:
-    """The lock in a file. Raises ProjectError with all problems."""
+def read_lock(path: Path, trees: Trees | None = None) -> Lock:
+    """The lock in a file. Raises ProjectError with all problems. ``trees``: where it is remembered."""
     from envgen.profile.yamlfile import read
 
+    label = str(path)
     with contextlib.suppress(ValueError):
-        relative = os.path.relpath(path)
-        return _Reader().lock(read(path, relative if len(relative) < len(str(path)) else str(path)))
-    return _Reader().lock(read(path, str(path)))
+        label = min(os.path.relpath(path), label, key=len)
+    return _Reader().lock(read(path, label, trees=trees))
 
 
 class _Reader:

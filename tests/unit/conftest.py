@@ -53,8 +53,9 @@ def no_processes_and_no_sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 
 @pytest.fixture(autouse=True)
-def no_envgen_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Overrides in the developer's own shell must not change what a test sees."""
+def no_envgen_variables(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Overrides in the developer's own shell, and what envgen remembers, must not change what a test sees."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
     for name in list(os.environ):
         if name.startswith("ENVGEN_"):
             monkeypatch.delenv(name)
