@@ -42,8 +42,10 @@ def entry_points() -> list[EntryPoint]:
 
 
 def _any_offered(folders: Iterable[str]) -> bool:
-    """Whether an installed package may have entry points of our group: asking importlib.metadata costs a third of all
-    that doctor does on the host, and mostly there are none. Says yes to what isn't a plain folder of packages."""
+    """Whether an installed package may have entry points of our group; yes for what isn't a plain folder of packages.
+
+    Mostly none has, and importing importlib.metadata to learn that costs more than this look.
+    """
     if any(hasattr(one, "find_distributions") and one is not PathFinder for one in sys.meta_path):
         return True
     for folder in dict.fromkeys(Path(one) for one in folders):
