@@ -660,6 +660,7 @@ RUN --mount=type=secret,id=ca_certificates \
     --mount=type=bind,from=scripts,source=/build/apt-install,target=/run/envgen/apt-install \
     --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
     --mount=type=cache,target=/var/cache/apt,sharing=locked \
+    --mount=type=tmpfs,target=/var/lib/dpkg/updates \
     sh /run/envgen/with-network sh /run/envgen/apt-install ca-certificates ccache git ninja-build
 RUN --mount=type=secret,id=ca_certificates \
     --mount=type=bind,from=scripts,source=/build/with-network,target=/run/envgen/with-network \
@@ -799,6 +800,7 @@ RUN --mount=type=secret,id=ca_certificates \
     --mount=type=bind,from=scripts,source=/build/apt-install,target=/run/envgen/apt-install \
     --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
     --mount=type=cache,target=/var/cache/apt,sharing=locked \
+    --mount=type=tmpfs,target=/var/lib/dpkg/updates \
     sh /run/envgen/with-network sh /run/envgen/apt-install curl
 ENV CUDA_HOME="/usr/local/cuda" \
     FLASHINFER_CUDA_ARCH_LIST="12.1a" \
@@ -815,7 +817,7 @@ LABEL dev.envgen.project="mxfp4" \
       org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
       dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch" \
       org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-      dev.envgen.render="050c5b8b31edd6994dc9190631bcc0e63a09483953052cb1ceba716a2112b0db"
+      dev.envgen.render="bc7289869ae35683d97ce20d930f7edb532a35cce86b708ea8b841a5ffaf2ad6"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

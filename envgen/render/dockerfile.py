@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from typing import TYPE_CHECKING
 
 from envgen.paths import templates_dir
@@ -80,7 +81,8 @@ def scripts(plan: Plan) -> tuple[Script, ...]:
 def dockerfile(plan: Plan) -> str:
     """The text, with ``LABELS_HERE`` in place of the labels."""
     template = "Dockerfile.dev.j2" if plan.development else "Dockerfile.j2"
-    return render(template, {"plan": plan, "scripts": scripts(plan), "labels": LABELS_HERE})
+    next_step = count(1).__next__  # each step of a locked build has a time of its own: templates/scripts/normalise
+    return render(template, {"plan": plan, "scripts": scripts(plan), "labels": LABELS_HERE, "next_step": next_step})
 
 
 def with_labels(text: str, plan: Plan, digest: str) -> str:

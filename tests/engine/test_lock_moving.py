@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from layers import touched_only
 from lock_servers import git_daemon, registry
 from projects import BASE, Project, docker, same_image
 
@@ -105,7 +106,7 @@ def world(make_project: Callable[..., Project], tmp_path_factory: pytest.TempPat
     docker("image", "rm", "-f", base, check=False)
 
 
-def test_what_moves_afterwards_does_not_change_a_build(world: World) -> None:
+def test_what_moves_afterwards_does_not_change_a_build(world: World, tmp_path: Path) -> None:
     project, lock = world.project, world.project.root / "envgen.lock"
     first = world.move("one")
     project.envgen("lock")
@@ -119,6 +120,7 @@ def test_what_moves_afterwards_does_not_change_a_build(world: World) -> None:
     second = world.move("two")
     again = project.envgen("build", "--no-cache", "--json").json["image_id"]
     same_image(built, again)
+    assert touched_only(again, world.base, tmp_path) == []
     project.envgen("lock", "--check")
     project.envgen("lock")
     assert lock.read_text() == locked

@@ -9,8 +9,10 @@ import json
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+from layers import touched_only
 from projects import BASE, Project, docker, same_image
 from spdx_tools.spdx.parser.jsonlikedict.json_like_dict_parser import JsonLikeDictParser
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
@@ -103,6 +105,12 @@ def test_two_builds_are_the_same_to_the_byte(project: Project) -> None:
     same_image(built["image_id"], told.json["image_ids"][0])
 
 
+def test_layers_are_the_same_whichever_way_docker_makes_them(project: Project, tmp_path: Path) -> None:
+    """It depends on what else the engine has built: `touched_only` says how."""
+    del project
+    assert touched_only(f"{NAME}:prod", MY_BASE, tmp_path) == []
+
+
 def test_the_image_tells_its_inputs(project: Project) -> None:
     told = project.envgen("inspect", "--json").json
     assert told["inputs"]["linux/amd64 pip sdist.six six"] == "1.16.0"
@@ -116,6 +124,23 @@ def test_the_image_tells_its_inputs(project: Project) -> None:
 
 def inside(*words: str) -> str:
     return docker("run", "--rm", "--network", "none", f"{NAME}:prod", *words)
+
+
+def test_a_change_that_leaves_size_and_time_as_they_are_is_not_lost(project: Project) -> None:
+    """Docker compares layers by size and time where it has built the step below twice, as `verify` has just done."""
+    patch = project.root / "patches/six/0001-mark.patch"
+    before = patch.read_text()
+    try:
+        patch.write_text(before.replace("MARK = 1", "MARK = 2"))
+        project.envgen("lock")
+        built = project.envgen("build", "--json").json["image_id"]
+        assert inside("python3", "-c", "import six; print(six.MARK)") == "2"
+        same_image(built, project.envgen("build", "--no-cache", "--json").json["image_id"])
+    finally:
+        patch.write_text(before)
+        project.envgen("lock")
+        project.envgen("build")
+    assert inside("python3", "-c", "import six; print(six.MARK)") == "1"
 
 
 def test_a_replaced_package_of_the_base_is_hidden_by_a_link(project: Project) -> None:
