@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
+
+R = TypeVar("R")
 
 
 class _Missing:
@@ -93,6 +95,8 @@ def _init(self: Any, *args: Any, **kwargs: Any) -> None:
         values.update(kwargs)
     if len(values) != len(names):
         _complain(cls, names, values)
+    if cls._checked:
+        self.__post_init__()
 
 
 def _complain(cls: type, names: tuple[str, ...], values: Iterable[str]) -> None:
@@ -101,6 +105,11 @@ def _complain(cls: type, names: tuple[str, ...], values: Iterable[str]) -> None:
         raise TypeError(f"{cls.__name__}() got an unexpected argument {unknown[0]!r}")
     missing = [name for name in names if name not in values]
     raise TypeError(f"{cls.__name__}() misses {', '.join(missing)}")
+
+
+def replace(record: R, **changes: Any) -> R:
+    """A copy with other values, as ``dataclasses.replace`` makes one; that needs a twin of each class first."""
+    return type(record)(**{**record.__dict__, **changes})
 
 
 def _astuple(self: Any) -> tuple[Any, ...]:
@@ -166,6 +175,7 @@ def dataclass(*, frozen: bool, order: bool = False) -> Callable[[type], type]:
         setattr(cls, "__match_args__", cls._names)  # noqa: B010  (a plain assignment is special to mypy)
         cls._defaults = defaults
         cls._keys = keys
+        cls._checked = hasattr(cls, "__post_init__")
         cls.__dataclass_fields__ = _LazyFields()
         cls.__init__, cls.__eq__, cls.__hash__, cls.__repr__ = _init, _eq, _hash, _repr
         cls.__setattr__ = cls.__delattr__ = _frozen

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from envgen.doctor.evidence_parts import Cell as Cell
 from envgen.doctor.evidence_parts import Claim as Claim
@@ -34,11 +33,16 @@ from envgen.doctor.evidence_parts import Software as Software
 from envgen.doctor.evidence_parts import System as System
 from envgen.doctor.evidence_parts import Tool as Tool
 from envgen.doctor.evidence_parts import UnknownFlag as UnknownFlag
+from envgen.record import EMPTY
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from envgen.record import dataclass
 
 T = TypeVar("T")
 NO_PROMISES, NO_SYSTEM, NO_CUDA, NO_PROCESSES, NO_FLAGS = Promises(), System(), Cuda(), Processes(), Flags()
 MARK = b'{"envgen_probe": 1,'
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class BadDocument(ValueError):
@@ -56,7 +60,7 @@ class Probe:
     distributions: tuple[Distribution, ...] = ()
     portions: tuple[Portion, ...] = ()
     roots: tuple[Root, ...] = ()
-    variables: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    variables: Mapping[str, str] = EMPTY
     names: frozenset[str] = frozenset()
     folders: tuple[Folder, ...] = ()
     encodings: tuple[EncodingFile, ...] = ()
@@ -99,11 +103,11 @@ def record(kind: type[T], data: Any) -> T:
     if not isinstance(data, dict):
         raise BadDocument(f"{kind.__name__} is no mapping")
     values: dict[str, Any] = {}
-    for item in fields(kind):  # type: ignore[arg-type]
-        if item.name in data:
-            values[item.name] = _checked(kind, item.name, str(item.type), data[item.name])
-        elif item.default is MISSING and item.default_factory is MISSING:
-            raise BadDocument(f"{kind.__name__} has no {item.name}")
+    for name, wanted in kind.__annotations__.items():
+        if name in data:
+            values[name] = _checked(kind, name, wanted, data[name])
+        elif not hasattr(kind, name):  # a default is an attribute of the class
+            raise BadDocument(f"{kind.__name__} has no {name}")
     return kind(**values)
 
 

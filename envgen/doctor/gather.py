@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,9 +17,13 @@ from envgen.doctor.claims import LABEL, claims
 from envgen.errors import EngineError, EnvgenError
 
 if TYPE_CHECKING:
+    from dataclasses import dataclass
+
     from envgen.doctor.model import Context, Finding
     from envgen.engine.base import Container, Engine, ExecResult
     from envgen.profile.model import Profile
+else:
+    from envgen.record import dataclass
 
 Connect = Callable[[], "Engine"]
 
@@ -132,10 +135,10 @@ def _throw_away(wish: Wish, service: str, engine: Engine) -> ExecResult:
 def _without_engine(wish: Wish, problem: EngineError) -> tuple[Context, list[Finding]]:
     """The sentence of the engine's room as a finding, and what can be told of this machine alone."""
     import re
-    from dataclasses import replace
 
     from envgen.doctor import surroundings
     from envgen.doctor.model import Context, Remedy, error
+    from envgen.record import replace
 
     said = problem.problems[0]
     quoted = re.search(r"`([^`\n]+)`", said.hint)

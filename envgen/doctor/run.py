@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from envgen.doctor.checks import CHECKS
 from envgen.doctor.model import Check, Context, Finding, Severity, Where, warning
 from envgen.doctor.remedies import envgen
+from envgen.record import replace
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from envgen.record import dataclass
 
 
 @dataclass(frozen=True)

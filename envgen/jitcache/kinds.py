@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from envgen.engine.base import Mount
 from envgen.jitcache.agent.kinds import KINDS
@@ -11,6 +11,11 @@ from envgen.jitcache.model import bind
 from envgen.jitcache.place import Place
 from envgen.jitcache.query import Query
 from envgen.jitcache.service import JitCache, expected
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from envgen.record import dataclass
 
 NAMES = tuple(KINDS)
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-import types
-import typing
-from collections.abc import Mapping
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from envgen.record import dataclass
 
 T = TypeVar("T")
+Reader = Callable[[Any, str], Any]  # (data, where it stands) -> the value
+PLAIN: Mapping[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
 
 
 @dataclass(frozen=True)
@@ -253,38 +257,48 @@ def bind(kind: type[T], data: Any, where: str = "") -> T:
     if not isinstance(data, Mapping):
         raise ShapeError(f"{where or 'the document'} is not an object")
     values = {}
-    for field, hint, required in _fields(typing.cast(typing.Any, kind)):
-        if field in data:
-            values[field] = _value(hint, data[field], f"{where}.{field}".lstrip("."))
+    for name, read, required in _fields(cast(Any, kind)):
+        if name in data:
+            values[name] = read(data[name], f"{where}.{name}".lstrip("."))
         elif required:
-            raise ShapeError(f"{where}.{field} is missing".lstrip("."))
+            raise ShapeError(f"{where}.{name} is missing".lstrip("."))
     return kind(**values)
 
 
 @cache
-def _fields(kind: Any) -> tuple[tuple[str, Any, bool], ...]:
-    hints = typing.get_type_hints(kind)
-    return tuple((f.name, hints[f.name], f.default is dataclasses.MISSING) for f in dataclasses.fields(kind))
+def _fields(kind: type) -> tuple[tuple[str, Reader, bool], ...]:
+    """Name, reader, and whether it must be there. Annotations are strings; ``typing`` would compile each of them."""
+    names = vars(sys.modules[kind.__module__])
+    return tuple((name, _reader(text, names), not hasattr(kind, name)) for name, text in kind.__annotations__.items())
 
 
-def _value(hint: Any, data: Any, where: str) -> Any:
-    if typing.get_origin(hint) is tuple:
+def _reader(text: str, names: Mapping[str, Any]) -> Reader:
+    if text.startswith("tuple["):
+        return _list_of(_reader(text.removeprefix("tuple[").removesuffix(", ...]"), names))
+    if text.endswith(" | None"):
+        inner = _reader(text.removesuffix(" | None"), names)
+        return lambda data, where: None if data is None else inner(data, where)
+    if text in PLAIN:
+        return _plain(PLAIN[text])
+    kind: type = names[text]
+    return lambda data, where: bind(kind, data, where)
+
+
+def _list_of(item: Reader) -> Reader:
+    def read(data: Any, where: str) -> Any:
         if not isinstance(data, list):
             raise ShapeError(f"{where} is not a list")
-        item = typing.get_args(hint)[0]
-        return tuple(_value(item, entry, where) for entry in data)
-    if isinstance(hint, types.UnionType):
-        return None if data is None else _value(typing.get_args(hint)[0], data, where)
-    if dataclasses.is_dataclass(hint):
-        return bind(typing.cast(type, hint), data, where)
-    if hint is float and type(data) is int:
-        return float(data)
-    if type(data) is not hint:  # exact: a bool is no number here
-        raise ShapeError(f"{where} is not {hint.__name__}")
-    return data
+        return tuple([item(entry, where) for entry in data])
+
+    return read
 
 
-def prepare() -> None:
-    """Resolve the types of the two big documents, which takes milliseconds that a caller may have to spare earlier."""
-    for kind in (Inventory, Module, Building, Cleared, Target, Generated, Kept, Vanished, User, Leftovers):
-        _fields(kind)
+def _plain(kind: type) -> Reader:
+    def read(data: Any, where: str) -> Any:
+        if type(data) is kind:  # exact: a bool is no number here
+            return data
+        if kind is float and type(data) is int:
+            return float(data)
+        raise ShapeError(f"{where} is not {kind.__name__}")
+
+    return read

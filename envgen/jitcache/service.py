@@ -12,6 +12,7 @@ from envgen.errors import EngineError, RefusedError
 from envgen.jitcache.bundle import compile_parts
 from envgen.jitcache.place import Place, find_place, root_in
 from envgen.jitcache.talk import describe_holders, look, not_found, send, what_is_locked
+from envgen.record import replace
 
 if TYPE_CHECKING:  # the model is imported while the container works: see talk.send
     from envgen.engine.base import Container, Engine
@@ -48,8 +49,6 @@ class JitCache:
         """Every module that the query chooses. NotFoundError for a name or glob that matches nothing."""
         place = find_place(self.engine, self.profile, self.root)
         data = self.ask(place, self._judged(query.request("list", place.root), place), query) if place else None
-        from dataclasses import replace
-
         from envgen.jitcache.model import Inventory, Leftovers, bind
 
         if place is None:
@@ -64,8 +63,6 @@ class JitCache:
 
     def why(self, query: Query) -> Evidence:
         """The evidence for every module that the query chooses: every byte is read."""
-        from dataclasses import replace
-
         place, data = self._must(query, "why")
         from envgen.jitcache.model import Evidence, bind
 
@@ -74,8 +71,6 @@ class JitCache:
 
     def baseline(self, query: Query, *, force: bool = False, since: int = 0) -> Recorded:
         """Record what the chosen modules are made of; not where files changed since, unless ``force``."""
-        from dataclasses import replace
-
         place, data = self._must(query, "baseline", force=force, since=since)
         from envgen.jitcache.model import Recorded, bind
 
@@ -97,8 +92,6 @@ class JitCache:
 
     def audit(self) -> Audit:
         """The GPU code in every library of the cache and of the packages beside it."""
-        from dataclasses import replace
-
         from envgen.jitcache.query import Query
 
         names = [arch.sm for arch in self.profile.cuda.arch_list.archs]
@@ -154,8 +147,6 @@ class JitCache:
         if causes is not None:
             request = {**self._judged(request, place), "causes": dict(causes)}
         data = self.ask(place, request, query)
-        from dataclasses import replace
-
         from envgen.jitcache.model import Cleared, bind
 
         with expected():
@@ -168,9 +159,8 @@ class JitCache:
         """The result of one operation of the agent, not yet bound; its refusals as errors."""
 
         def meanwhile() -> None:
-            from envgen.jitcache import model
+            import envgen.jitcache.model  # noqa: F401  (has its time while the container works)
 
-            model.prepare()
             compile_parts()
             self._running = self.engine.containers()
 
@@ -209,8 +199,6 @@ class JitCache:
 
     def _users(self, place: Place, cleared: Cleared) -> tuple[tuple[User, ...], int]:
         """Who has loaded what is gone, in all containers on this cache; and how many could not be asked."""
-        from dataclasses import replace
-
         from envgen.jitcache.model import User, bind
 
         libraries = [[inode, target.name] for target in cleared.modules for inode in target.libraries]
@@ -229,8 +217,6 @@ class JitCache:
 
     def _holders(self, place: Place, locks: Sequence[LockId]) -> dict[LockId, list[Holder]]:
         """Who holds these locks, asked of the other containers on this cache, then of this machine."""
-        from dataclasses import replace
-
         from envgen.jitcache.model import Holder, bind
 
         found: dict[LockId, list[Holder]] = {lock: [] for lock in locks}
@@ -248,8 +234,6 @@ class JitCache:
         return found
 
     def _held(self, place: Place, held: Sequence[Mapping[str, Any]]) -> RefusedError:
-        from dataclasses import replace
-
         from envgen.jitcache.model import Holder, bind
 
         unknown = [(lock["device"], lock["inode"]) for lock in held if not lock["holders"]]
@@ -262,8 +246,6 @@ class JitCache:
         return RefusedError("nothing was changed: " + "; ".join(lines), hint="wait until it is done, or stop it")
 
     def _name_holders(self, place: Place, found: Inventory) -> Inventory:
-        from dataclasses import replace
-
         entries: list[Module | Building] = [*found.modules, *found.building]
         unknown = sorted({(e.lock[0], e.lock[1]) for e in entries if e.locked and not e.holders and len(e.lock) == 2})
         asked = self._holders(place, unknown) if unknown else {}
