@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import marshal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envgen.carried import SAME, code_of, keep, tag
 from envgen.errors import EnvgenError
+from envgen.record import EMPTY
 
 if TYPE_CHECKING:
     from envgen.doctor.evidence import Probe
@@ -103,11 +104,12 @@ def request(
     paths: Iterable[str] | None = None,
     claims: Sequence[dict[str, Any]] = (),
     load: bool = False,
+    remembered: Mapping[str, Any] = EMPTY,
 ) -> dict[str, Any]:
     """The probe's request. ``paths``: the mounts to look at; default: all that the profile names.
 
     ``claims``: what patches must have left in files (claims.py). ``load``: load the vocabularies for real, which takes
-    a second.
+    a second. ``remembered``: what an earlier probe asked to be told again (recall.py).
     """
     sources = profile.sources.values()
     if paths is None:
@@ -134,6 +136,7 @@ def request(
         "flags": flags(profile, service),
         "claims": list(claims),
         "load": list(profile.tiktoken.encodings) if load else [],
+        "remembered": dict(remembered),
     }
 
 

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 
 from envgen.doctor import collect
 from envgen.doctor.claims import LABEL, claims
+from envgen.doctor.recall import recall, remember
 from envgen.errors import EngineError, EnvgenError
+from envgen.record import EMPTY
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
@@ -93,11 +95,12 @@ def gather(wish: Wish, connect: Connect) -> tuple[Context, list[Finding]]:
         return _without_engine(wish, problem)
     container = choose_container(containers, wish.service)
     service = container.service if container else choose_service(wish.profile, wish.service)
-    python, later = collect.program(wish.profile), None
+    python, later, known = collect.program(wish.profile), None, EMPTY
     if container is not None and container.state == "running":
         label, name = container.labels.get(LABEL, ""), container.id
         patched = claims(wish.profile, wish.root, label) if label else []
-        asked = collect.argv(wish.profile, service, claims=patched, load=wish.load)
+        known = recall(wish.profile, service)
+        asked = collect.argv(wish.profile, service, claims=patched, load=wish.load, remembered=known)
         later = Later(lambda: engine.exec(name, asked, stdin=collect.probe_program(), timeout=collect.TIMEOUT))
     # From here on the probe is under way.
     from envgen.doctor import surroundings
@@ -111,6 +114,8 @@ def gather(wish: Wish, connect: Connect) -> tuple[Context, list[Finding]]:
     if throw_away:
         answer = attempt(lambda: _throw_away(wish, service, engine))
     probe, trouble = collect.read(answer, python) if answer is not None else (None, None)
+    if later and probe:
+        remember(wish.profile, service, probe.remember, known)
     from envgen.doctor.model import Context
 
     found = Context(wish.profile, service, project_file=wish.project_file, container=container, probe=probe,

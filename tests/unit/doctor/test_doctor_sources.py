@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import difflib
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from doctor_facts import Make
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.doctor import collect
+from envgen.doctor import collect, probe_sources
 from envgen.doctor.claims import added, claims
-from envgen.doctor.probe_sources import claimed_patches, flags_in, knows, package_variables
+from envgen.doctor.probe_sources import claimed_patches, flags_in, known_variables, knows
+from envgen.doctor.recall import LIMIT, recall, remember
 
 ROOT = Path(__file__).parents[3]
+VLLM = {"package": "vllm"}
+
+
+def imported(folder: Path, package: str = "vllm") -> dict[str, Any]:
+    """The probe's document so far: which folder is imported."""
+    return {"imports": [{"package": package, "kind": "regular", "origin": str(folder / "__init__.py")}]}
 
 
 @pytest.fixture
@@ -37,7 +46,7 @@ def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_variables(release: Path) -> None:
-    facts = {fact["name"]: fact for fact in package_variables({"package": "vllm"}, str(release))}
+    facts = {fact["name"]: fact for fact in known_variables({"packages": [VLLM]}, imported(release))}
     assert {name for name, fact in facts.items() if fact["known"]} == {
         "VLLM_A",
         "VLLM_SET",
@@ -48,7 +57,55 @@ def test_variables(release: Path) -> None:
     assert facts["VLLM_A"]["assigned"] == []  # setdefault leaves what the user has set
     assert facts["VLLM_OLD"]["note"] == "VLLM_OLD is deprecated, use --new"
     assert facts["VLLM_LOGING"]["similar"] == ["VLLM_LOGGING"]
-    assert package_variables({"package": "flashinfer_none"}, str(release)) == []
+    none = {"package": "flashinfer_none"}
+    assert known_variables({"packages": [none]}, imported(release, "flashinfer_none")) == []
+
+
+def test_answers_are_remembered_while_the_sources_stay_as_they_are(
+    release: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(remembered: dict[str, Any]) -> tuple[Any, dict[str, Any], bool]:
+        looked = []
+        real = probe_sources.package_variables
+        with monkeypatch.context() as patch:
+            patch.setattr(probe_sources, "MARKS", {})
+            patch.setattr(probe_sources, "package_variables", lambda *words: looked.append(1) or real(*words))
+            document = imported(release)
+            facts = known_variables({"packages": [VLLM], "remembered": remembered}, document)
+        return facts, document["remember"], bool(looked)
+
+    facts, memory, looked = asked({})
+    assert looked
+    assert asked(memory) == (facts, memory, False)
+
+    monkeypatch.setenv("VLLM_NEW", "1")  # another question
+    assert asked(memory)[2]
+    monkeypatch.delenv("VLLM_NEW")
+
+    file = release / "deep" / "a.py"
+    status = file.stat()
+    file.write_text(file.read_text().replace("'VLLM_SET'", "'VLLM_OLD'"))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert file.stat().st_size == status.st_size
+    changed, memory, looked = asked(memory)
+    assert looked
+    assert [fact["name"] for fact in changed if fact["assigned"]] == ["VLLM_OLD"]
+    (release / "new.py").write_text("")
+    assert asked(memory)[2]
+
+
+def test_what_is_kept_between_runs(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = make().profile
+    assert dict(recall(profile, "dev")) == {}
+    remember(profile, "dev", {"key": [{"name": "VLLM_A"}]}, {})
+    assert dict(recall(profile, "dev")) == {"key": [{"name": "VLLM_A"}]}
+    assert dict(recall(profile, "serve")) == {}
+    assert collect.request(profile, "dev", remembered=recall(profile, "dev"))["remembered"]["key"]
+    remember(profile, "dev", {"key": "x" * LIMIT}, {})  # more than an argument should carry
+    remember(profile, "dev", {}, {})  # nothing was asked: no reason to forget
+    assert dict(recall(profile, "dev")) == {"key": [{"name": "VLLM_A"}]}
+    monkeypatch.setattr("envgen.doctor.recall._maker", lambda: "another release of envgen")
+    assert dict(recall(profile, "dev")) == {}
 
 
 FLAGS = {"--max-model-len", "--enable-prefix-caching", "--compilation-config", "--model", "--moe-backend"}
