@@ -14,11 +14,12 @@ import os
 
 from envgen.jitcache.agent.choose import Choice, Survey, choose
 from envgen.jitcache.agent.fault import Fault
+from envgen.jitcache.agent.hold import held_fault, raise_limit
 from envgen.jitcache.agent.layout import TRASH, Cache, Shelf, open_cache, root_of
-from envgen.jitcache.agent.locks import Held, acquire, lock_folder, own_as, probe
+from envgen.jitcache.agent.locks import Held, acquire, acquire_inside, lock_folder, own_as, probe
 from envgen.jitcache.agent.names import check_request
 from envgen.jitcache.agent.plan import Generated, Target, check_mounts, generated_of, open_generated, target_of
-from envgen.jitcache.agent.procs import holders, loaded
+from envgen.jitcache.agent.procs import loaded
 from envgen.jitcache.agent.sweep import BATCH, leftovers, sweep
 from envgen.jitcache.agent.tree import FOLDER, GONE, reason, remove
 
@@ -79,12 +80,12 @@ class Job:
         self.why: dict[str, str] = {}  # the cause for which a module goes, where one was asked for
 
     def run(self) -> dict[str, object]:
-        self._raise_limit()
+        raise_limit(sum(len(entries) for _, entries in self.choice.chosen))
         self._guard_links()
         for shelf, entries in self.choice.chosen:
             self._lock(shelf, [entry.name for entry in entries])
         if self.held:
-            raise self._held_fault()
+            raise held_fault(self.held)
         # Only now, under the locks, is what stands in build.ninja final.
         targets = []
         vanished = []
@@ -100,7 +101,7 @@ class Job:
         for target in targets:
             self._lock_inside(target)
         if self.held:
-            raise self._held_fault()
+            raise held_fault(self.held)
         inodes = {inode: target.name for target in targets for _, inode, _ in target.measure.libraries}
         users, unseen = loaded(inodes)
         if self.dry:
@@ -108,19 +109,6 @@ class Job:
         else:
             self._act(targets, go)
         return self._answer(targets, vanished, go, kept, users, unseen)
-
-    def _raise_limit(self) -> None:
-        """One descriptor a module: `clear --all` of a large cache needs more than the usual 1024."""
-        try:
-            import resource
-
-            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-            wanted = 4096 + sum(len(entries) for _, entries in self.choice.chosen)
-            if soft != resource.RLIM_INFINITY and soft < wanted:
-                wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        except (ImportError, OSError, ValueError):
-            pass  # then opening a lock says so
 
     def _guard_links(self) -> None:
         chosen = [(shelf, entry) for shelf, entries in self.choice.chosen for entry in entries]
@@ -151,33 +139,13 @@ class Job:
             os.close(folder)
 
     def _lock_inside(self, target: Target) -> None:
-        """FlashInfer 0.7 keeps locks of some kernels inside the module's folder (cake_gdn, ...): take those as well."""
         for path in target.measure.locks:
-            parts = (target.name + "/" + path).split("/")
-            fd = os.dup(target.shelf.fd)
+            shown = target.shown + "/" + path
             try:
-                for part in parts[:-1]:
-                    inner = os.open(part, FOLDER, dir_fd=fd)
-                    os.close(fd)
-                    fd = inner
-                identity = probe(parts[-1], fd)
-                if identity is not None:
-                    raise Held(*identity)
-                if not self.dry:
-                    self.locks.append(acquire(parts[-1], fd, target.shown + "/" + path))
+                fd = acquire_inside(target.name + "/" + path, target.shelf.fd, shown, dry=self.dry)
+                self.locks += [] if fd is None else [fd]
             except Held as held:
-                self.held.append((target.shown + "/" + path, (held.device, held.inode)))
-            except OSError as error:
-                if error.errno not in GONE:
-                    raise Fault("refused", target.shown + "/" + path + ": " + reason(error)) from None
-            finally:
-                os.close(fd)
-
-    def _held_fault(self) -> Fault:
-        known = holders(sorted({identity for _, identity in self.held}))
-        held = [{"lock": shown, "device": identity[0], "inode": identity[1], "holders": known[identity]}
-                for shown, identity in self.held]  # fmt: skip
-        return Fault("refused", "is being built", held=held)
+                self.held.append((shown, (held.device, held.inode)))
 
     def _act(self, targets: list[Target], go: list[Generated]) -> None:
         """Rename everything away, shelf by shelf; let the builders in again; delete."""

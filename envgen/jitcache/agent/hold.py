@@ -6,9 +6,10 @@ import os
 
 from envgen.jitcache.agent.fault import Fault
 from envgen.jitcache.agent.layout import Shelf
-from envgen.jitcache.agent.locks import Held, acquire, lock_folder
+from envgen.jitcache.agent.locks import Held, acquire, acquire_inside, lock_folder
 from envgen.jitcache.agent.procs import holders
 from envgen.jitcache.agent.sweep import BATCH
+from envgen.jitcache.agent.tree import measure_path
 
 
 def raise_limit(wanted: int) -> None:
@@ -26,7 +27,7 @@ def raise_limit(wanted: int) -> None:
 
 
 def hold(shelves: list[tuple[Shelf, list[str]]]) -> list[int]:
-    """Take the batch lock of each shelf and the locks of these modules, without waiting.
+    """Take the batch lock of each shelf and the locks of these modules and inside of them, without waiting.
 
     The descriptors hold them until they are closed. Raises a ``refused`` Fault with the holders when one is held.
     """
@@ -47,12 +48,26 @@ def hold(shelves: list[tuple[Shelf, list[str]]]) -> list[int]:
                         held.append((shown, (lock.device, lock.inode)))
             finally:
                 os.close(folder)
+        for shelf, names in shelves if not held else []:  # nobody adds any while the module's own lock is ours
+            for name in names:
+                _inside(shelf, name, taken, held)
         if held:
             raise held_fault(held)
     except BaseException:
         release(taken)
         raise
     return taken
+
+
+def _inside(shelf: Shelf, name: str, taken: list[int], held: list[tuple[str, tuple[int, int]]]) -> None:
+    found = measure_path(name, shelf.fd)
+    for path in found.locks if found is not None else ():
+        shown = shelf.shown + "/" + name + "/" + path
+        try:
+            fd = acquire_inside(name + "/" + path, shelf.fd, shown)
+            taken += [] if fd is None else [fd]
+        except Held as lock:
+            held.append((shown, (lock.device, lock.inode)))
 
 
 def held_fault(held: list[tuple[str, tuple[int, int]]]) -> Fault:

@@ -12,7 +12,7 @@ import stat
 import time
 
 from envgen.jitcache.agent.fault import Fault
-from envgen.jitcache.agent.tree import FILE, GONE, reason
+from envgen.jitcache.agent.tree import FILE, FOLDER, GONE, reason
 
 BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
@@ -88,6 +88,31 @@ def acquire(name: str, dir_fd: int, shown: str) -> int:
             raise
         os.close(fd)
     raise Fault("refused", "the lock " + shown + " changes faster than it can be taken")
+
+
+def acquire_inside(path: str, dir_fd: int, shown: str, *, dry: bool = False) -> int | None:
+    """Take (``dry``: test) a lock at ``path`` below a folder; no link on the way is followed.
+
+    FlashInfer 0.7 keeps the locks of some kernels inside the module's folder (cake_gdn, ...). None: nothing was taken,
+    for it is gone, or only tested. Raises Held, or Fault.
+    """
+    *folders, name = path.split("/")
+    fd = os.dup(dir_fd)
+    try:
+        for part in folders:
+            inner = os.open(part, FOLDER, dir_fd=fd)
+            os.close(fd)
+            fd = inner
+        identity = probe(name, fd)
+        if identity is not None:
+            raise Held(*identity)
+        return None if dry else acquire(name, fd, shown)
+    except OSError as error:
+        if error.errno not in GONE:
+            raise Fault("refused", shown + ": " + reason(error)) from None
+        return None
+    finally:
+        os.close(fd)
 
 
 def _open(name: str, dir_fd: int) -> int:

@@ -257,13 +257,16 @@ def test_a_held_lock_refuses_both(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     shelf = release(here, "0.7.2.post1")
     assert save(here, tmp_path / "file")["ok"]
-    fd = hold(shelf.ops / "tmp/page.lock")
-    try:
-        document = save(here, tmp_path / "again")
-        assert document["data"]["held"][0]["holders"][0]["pid"] == os.getpid()
-        assert not (tmp_path / "again").exists()
-    finally:
-        os.close(fd)
+    for lock in ("tmp/page.lock", "kda_ptx/deep/module.cubin.lock"):  # 0.7 has locks inside of modules, too
+        fd = hold(shelf.ops / lock)
+        try:
+            held = save(here, tmp_path / "again")["data"]["held"]
+            assert [one["lock"].endswith(f"cached_ops/{lock}") for one in held] == [True]
+            assert held[0]["holders"][0]["pid"] == os.getpid()
+            assert not (tmp_path / "again").exists()
+        finally:
+            os.close(fd)
+    (shelf.ops / "kda_ptx/deep/module.cubin.lock").unlink()
     other = Shelf(there, "0.7.2.post1")
     put(other.ops / "tmp/rope.lock")
     fd = hold(other.ops / "tmp/rope.lock")
