@@ -43,7 +43,7 @@ def save(image: str, path: Path) -> None:
     process.run(["docker", "image", "save", "-o", str(path), image], env=endpoint.environment, timeout=1800)
 
 
-class Saved:
+class _Saved:
     """One saved image."""
 
     def __init__(self, path: Path) -> None:
@@ -89,7 +89,7 @@ class Saved:
 
 def compare(first: Path, second: Path) -> list[Difference]:
     """All differences of two saved images; only layers that are not the same are read."""
-    one, two = Saved(first), Saved(second)
+    one, two = _Saved(first), _Saved(second)
     try:
         found = list(_configurations(one, two))
         steps = one.steps()
@@ -125,7 +125,7 @@ def _layers(
     return found[:MOST]
 
 
-def _configurations(one: Saved, two: Saved) -> Iterator[Difference]:
+def _configurations(one: _Saved, two: _Saved) -> Iterator[Difference]:
     """What differs besides the layers: environment, labels, times, ..."""
     first, second = (_flat(saved.config) for saved in (one, two))
     for key in sorted({*first, *second}):
