@@ -17,6 +17,11 @@ from envgen.errors import EngineError
 
 def connect(environ: Mapping[str, str] | None = None) -> Engine:
     """The engine that ``docker`` itself would use. EngineError: absent, stopped, forbidden, too old."""
+    return DockerEngine(*open_api(environ))
+
+
+def open_api(environ: Mapping[str, str] | None = None) -> tuple[Api, Endpoint]:
+    """Its HTTP API, and where it is. EngineError as ``connect``."""
     endpoint = find_endpoint(environ)
     try:
         api: Api = UnixApi(endpoint.socket_path) if endpoint.socket_path else SdkApi(endpoint)
@@ -27,7 +32,7 @@ def connect(environ: Mapping[str, str] | None = None) -> Engine:
         raise EngineError(f"what answers at {endpoint.host} is not a Docker Engine")
     if reason := too_old(version):
         raise EngineError(reason, hint="install a newer one: https://docs.docker.com/engine/install/")
-    return DockerEngine(api, endpoint)
+    return api, endpoint
 
 
 def unreachable(endpoint: Endpoint, error: OSError, environ: Mapping[str, str] | None = None) -> EngineError:
