@@ -19,10 +19,10 @@ _JUDGE = ("bytesof", "deps", "ninja", "recipe", "baseline", "package", "judge")
 # In the order of their imports; only what an operation needs is sent.
 PARTS: Mapping[str, tuple[str, ...]] = {
     "list": (*_COMMON, *_JUDGE, "listing", "main"),
-    "clear": (*_COMMON, "ninja", "plan", "clear", "main"),
+    "clear": (*_COMMON, "hold", "ninja", "plan", "clear", "main"),
     "why": (*_COMMON, *_JUDGE, "listing", "main", "why"),
     "baseline": (*_COMMON, *_JUDGE, "listing", "main", "why"),
-    "clear by cause": (*_COMMON, *_JUDGE, "listing", "plan", "causes", "clear", "main"),
+    "clear by cause": (*_COMMON, "hold", *_JUDGE, "listing", "plan", "causes", "clear", "main"),
     "audit": (*_COMMON, "package", "fatbin", "audit", "main"),
     "save": (*_COMMON, "hold", "archive", "main", "save"),
     "load": (

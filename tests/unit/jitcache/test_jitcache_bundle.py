@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import marshal
 import sys
@@ -25,6 +26,18 @@ def run(document: bytes, capsys: pytest.CaptureFixture[str]) -> Any:
             del sys.modules[name]
         sys.modules.update(kept)
     return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("operation", sorted(bundle.PARTS))
+def test_each_part_comes_after_what_it_imports(operation: str) -> None:
+    """The container has nothing else; here, where all of them can be imported, no run would tell."""
+    prefix, before = "envgen.jitcache.agent.", set()
+    for name in bundle.PARTS[operation]:
+        tree = ast.parse((Path(bundle.__file__).parent / "agent" / f"{name}.py").read_text())
+        modules = [node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom)]
+        wanted = {module.removeprefix(prefix) for module in modules if module.startswith(prefix)}
+        assert wanted <= before, f"{operation}: {name} imports {sorted(wanted - before)}"
+        before.add(name)
 
 
 @pytest.mark.parametrize("operation", ["list", "clear", "look"])
