@@ -118,23 +118,6 @@ def inside(*words: str) -> str:
     return docker("run", "--rm", "--network", "none", f"{NAME}:prod", *words)
 
 
-def test_a_change_that_leaves_size_and_time_as_they_are_is_not_lost(project: Project) -> None:
-    """Docker compares layers by size and time where it has built the step below twice, as `verify` has just done."""
-    patch = project.root / "patches/six/0001-mark.patch"
-    before = patch.read_text()
-    try:
-        patch.write_text(before.replace("MARK = 1", "MARK = 2"))
-        project.envgen("lock")
-        built = project.envgen("build", "--json").json["image_id"]
-        assert inside("python3", "-c", "import six; print(six.MARK)") == "2"
-        same_image(built, project.envgen("build", "--no-cache", "--json").json["image_id"])
-    finally:
-        patch.write_text(before)
-        project.envgen("lock")
-        project.envgen("build")
-    assert inside("python3", "-c", "import six; print(six.MARK)") == "1"
-
-
 def test_a_replaced_package_of_the_base_is_hidden_by_a_link(project: Project) -> None:
     """A removal would leave a mark with the time of day: see test_two_builds_are_the_same_to_the_byte."""
     del project
