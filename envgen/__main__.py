@@ -6,8 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-import click
-
+from envgen import headstart
 from envgen.errors import EnvgenError, ExitCode
 
 
@@ -27,21 +26,13 @@ def _report_defect(error: BaseException) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code (docs/exit-codes.md)."""
-    from envgen.cli import run
-
     try:
-        code = run(argv)
-        sys.stdout.flush()
-        return code
+        headstart.begin(sys.argv[1:] if argv is None else argv)
+        return _run(argv)
     except EnvgenError as error:
         print(f"envgen: {error}", file=sys.stderr)
         return error.exit_code
-    except click.exceptions.Exit as stop:
-        return stop.exit_code
-    except click.ClickException as error:
-        error.show()
-        return ExitCode.USAGE
-    except (KeyboardInterrupt, click.Abort):
+    except KeyboardInterrupt:
         print("envgen: interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
@@ -50,6 +41,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.OK
     except Exception as error:
         return _report_defect(error)
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    """The command line, with click's own errors told. Click is half of a start, so it is imported here."""
+    import click
+
+    from envgen.cli import run
+
+    try:
+        code = run(argv)
+        sys.stdout.flush()
+        return code
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        return ExitCode.USAGE
+    except click.Abort:
+        raise KeyboardInterrupt from None
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import click
 from envgen.cli.common import Session
 
 if TYPE_CHECKING:
-    from envgen.engine.base import Engine
     from envgen.jitcache.service import JitCache
 
 HELP = {"help_option_names": ["-h", "--help"]}
@@ -19,26 +18,18 @@ arch_option = click.option("--arch", metavar="A", help="Only this arch: 12.1a or
 
 
 def open_cache(session: Session) -> JitCache:
-    """The cache of the chosen profile. The engine is asked for its version while the project file is read."""
-    import threading
+    """The cache of the chosen profile. The connection to the engine is made while the project file is read."""
+    from envgen import headstart
+    from envgen.aside import Aside
 
-    from envgen.engine import docker
+    ahead = headstart.current()
+    if ahead is None:
+        from envgen.engine.docker import connect
 
-    found: list[Engine | BaseException] = []
-
-    def connect() -> None:
-        try:
-            found.append(docker.connect())
-        except BaseException as error:
-            found.append(error)
-
-    thread = threading.Thread(target=connect, daemon=True)
-    thread.start()
+        connecting = Aside(connect)
+    else:
+        connecting = Aside(ahead.connect)
     profile = session.profile()
     from envgen.jitcache.service import JitCache
 
-    thread.join()
-    engine = found[0]
-    if isinstance(engine, BaseException):
-        raise engine
-    return JitCache(engine, profile, session.loaded().project.root)
+    return JitCache(connecting.result(), profile, session.loaded().project.root, ahead)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envgen.record import EMPTY
-from envgen.render.records import Record
+from envgen.remembered import Record
 
 if TYPE_CHECKING:
     from envgen.profile.model import Profile

@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 
 from envgen.engine.frames import Demultiplexer
 from envgen.errors import EngineError
+from envgen.record import EMPTY
 
 # The engine answers in milliseconds; a busy one (many layers being deleted) has been seen to take seconds.
 TIMEOUT = 60.0
@@ -33,16 +34,19 @@ class Api(Protocol):
     def request(self, method: str, path: str, query: Mapping[str, str] | None = None, body: Any = None) -> Answer:
         """One request. Raises EngineError when the engine can't be reached."""
 
-    def stream(self, path: str, query: Mapping[str, str] | None, body: Any) -> Stream | None:
-        """Take over the connection of a POST; None where this client can't."""
+    can_stream: bool
+
+    def stream(self, path: str, query: Mapping[str, str] | None, body: Any) -> Stream:
+        """Take over the connection of a POST; only where ``can_stream``."""
 
 
 class Answer:
-    """Status and body of one answer."""
+    """Status, body and headers (lower-case names) of one answer."""
 
-    def __init__(self, status: int, body: bytes) -> None:
+    def __init__(self, status: int, body: bytes, headers: Mapping[str, str] = EMPTY) -> None:
         self.status = status
         self.body = body
+        self.headers = headers
 
     @property
     def document(self) -> Any:
@@ -72,6 +76,8 @@ class UnixApi:
 
     HTTP is spoken by hand: importing ``http.client`` (with email and ssl) takes longer than all requests together.
     """
+
+    can_stream = True
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -120,7 +126,7 @@ class UnixApi:
             body = _read_body(reader, status, headers)
         if headers.get("connection", "").lower() == "close":
             self._forget()
-        return Answer(status, body)
+        return Answer(status, body, headers)
 
     def stream(self, path: str, query: Mapping[str, str] | None, body: Any) -> Stream:
         message = _message("POST", path, query, body, upgrade=True)

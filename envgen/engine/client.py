@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from envgen.engine.api import Api, Stream, StreamTimeout
+from envgen.engine.api import Api
 from envgen.engine.base import COMPOSE_PROJECT, COMPOSE_SERVICE, Container, EngineInfo, ExecResult, Image, Mount
 from envgen.engine.endpoint import Endpoint
-from envgen.engine.frames import Demultiplexer, OutputTooLong
+from envgen.engine.execs import KILLER, Exec, Started, new_mark, talk
+from envgen.engine.frames import Demultiplexer
 from envgen.engine.parse import container_of, image_of, info_of
 from envgen.errors import EngineError
 
-# Marks what an exec started, so that all of it can be found again and ended when its time is up.
-_MARK = "ENVGEN_EXEC"
-_KILLER = (
-    'for p in /proc/[0-9]*; do if grep -qs "$1" "$p/environ"; then kill -9 "${p#/proc/}" 2>/dev/null; fi; done; true'
-)
 RUN_LABEL = "dev.envgen.throwaway"
 
 
@@ -32,11 +27,12 @@ class DockerEngine:
         self._api = api
         self.endpoint = endpoint
         self._info: EngineInfo | None = None
+        self._prepared: dict[Exec, Started] = {}
 
     def info(self) -> EngineInfo:
         if self._info is None:
-            version = self._api.request("GET", "/version").check("version")
-            self._info = info_of(self._api.request("GET", "/info").check("info"), version, self.endpoint.host)
+            greeting = self._api.request("GET", "/_ping").headers
+            self._info = info_of(self._api.request("GET", "/info").check("info"), greeting, self.endpoint.host)
         return self._info
 
     def image(self, name: str) -> Image | None:
@@ -111,23 +107,34 @@ class DockerEngine:
         workdir: str = "",
         timeout: float = 60,
     ) -> ExecResult:
-        mark = f"{_MARK}={os.urandom(16).hex()}"
-        variables = [mark, *(f"{name}={value}" for name, value in (env or {}).items())]
-        what = f"`{argv[0]}` in container {container_id[:12]}"
+        asked = Exec(container_id, tuple(argv), bool(stdin), tuple((env or {}).items()), user, workdir)
+        started = self._prepared.pop(asked, None)
+        mark = started.mark if started else new_mark()
 
         def kill() -> None:
-            self.exec(container_id, ["sh", "-c", _KILLER, "sh", mark], user=user, timeout=15)
+            self.exec(container_id, ["sh", "-c", KILLER, "sh", mark], user=user, timeout=15)
 
-        request: dict[str, Any] = {"Cmd": list(argv), "Env": variables, "AttachStdout": True, "AttachStderr": True}
-        request |= {"AttachStdin": bool(stdin), "User": user, "WorkingDir": workdir}
-        created = self._api.request("POST", f"/containers/{quote(container_id)}/exec", body=request)
-        exec_id = created.check(what)["Id"]
-        stream = self._api.stream(f"/exec/{exec_id}/start", None, {"Detach": False, "Tty": False})
-        if stream is None:
+        if not self._api.can_stream:
+            variables = [mark, *asked.variables]
             return self._exec_by_program(container_id, argv, variables, stdin, user, workdir, timeout, kill)
-        output = _talk(stream, stdin, timeout, what, kill)
-        state = self._api.request("GET", f"/exec/{exec_id}/json").check(what)
+        started = started or self._start(asked, mark)
+        output = talk(started.stream, stdin, timeout, asked.what, kill)
+        state = self._api.request("GET", f"/exec/{started.id}/json").check(asked.what)
         return ExecResult(int(state["ExitCode"] or 0), output.stdout, output.stderr)
+
+    def prepare(self, container_id: str, argv: Sequence[str], *, user: str = "") -> None:
+        asked = Exec(container_id, tuple(argv), True, (), user, "")
+        with contextlib.suppress(EngineError, OSError):  # then `exec` starts it, and tells what is wrong
+            if self._api.can_stream:
+                self._prepared[asked] = self._start(asked, new_mark())
+
+    def _start(self, asked: Exec, mark: str) -> Started:
+        request: dict[str, Any] = {"Cmd": asked.argv, "Env": [mark, *asked.variables], "AttachStdin": asked.has_input}
+        request |= {"AttachStdout": True, "AttachStderr": True, "User": asked.user, "WorkingDir": asked.workdir}
+        created = self._api.request("POST", f"/containers/{quote(asked.container)}/exec", body=request)
+        exec_id = str(created.check(asked.what)["Id"])
+        stream = self._api.stream(f"/exec/{exec_id}/start", None, {"Detach": False, "Tty": False})
+        return Started(exec_id, mark, stream)
 
     def run_once(
         self,
@@ -155,19 +162,19 @@ class DockerEngine:
 
     def _run_created(self, container_id: str, stdin: bytes, timeout: float, what: str) -> ExecResult:
         query = {"stream": "1", "stdout": "1", "stderr": "1", "stdin": "1" if stdin else "0"}
-        stream = self._api.stream(f"/containers/{container_id}/attach", query, None)
-        if stream is None:
+        if not self._api.can_stream:
             from envgen.engine import process
 
             argv = [_docker(), "start", "--attach", *(["--interactive"] if stdin else []), container_id]
             done = process.run(argv, stdin=stdin or None, env=self.endpoint.environment, timeout=timeout, check=False)
             return ExecResult(done.code, done.stdout, done.stderr)
+        stream = self._api.stream(f"/containers/{container_id}/attach", query, None)
         try:
             self._api.request("POST", f"/containers/{container_id}/start").check(what)
         except BaseException:
             stream.close()
             raise
-        output = _talk(stream, stdin, timeout, what, lambda: None)
+        output = talk(stream, stdin, timeout, what, lambda: None)
         state = self._api.request("POST", f"/containers/{container_id}/wait").check(what)
         return ExecResult(int(state["StatusCode"]), output.stdout, output.stderr)
 
@@ -204,25 +211,6 @@ class DockerEngine:
             kill()
             raise
         return ExecResult(done.code, done.stdout, done.stderr)
-
-
-def _talk(stream: Stream, stdin: bytes, timeout: float, what: str, kill: Callable[[], None]) -> Demultiplexer:
-    """Run a stream to its end. Whatever goes wrong, the program is ended before the error is told."""
-    try:
-        return stream.communicate(stdin, timeout)
-    except StreamTimeout:
-        reason = f"{what} did not end within {timeout:g} s"
-    except OutputTooLong:
-        reason = f"{what} wrote more than 10 MiB"
-    except (OSError, ValueError) as error:
-        reason = f"{what}: the connection to the engine broke off: {error}"
-    except BaseException:
-        with contextlib.suppress(Exception):
-            kill()
-        raise
-    with contextlib.suppress(EngineError):
-        kill()
-    raise EngineError(reason)
 
 
 def _throwaway(

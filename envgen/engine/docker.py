@@ -11,7 +11,7 @@ from envgen.engine.api import Answer, Api, Stream, UnixApi
 from envgen.engine.base import Engine
 from envgen.engine.client import DockerEngine
 from envgen.engine.endpoint import Endpoint, find_endpoint
-from envgen.engine.parse import too_old
+from envgen.engine.parse import is_new_enough, too_old
 from envgen.errors import EngineError
 
 
@@ -25,14 +25,19 @@ def open_api(environ: Mapping[str, str] | None = None) -> tuple[Api, Endpoint]:
     endpoint = find_endpoint(environ)
     try:
         api: Api = UnixApi(endpoint.socket_path) if endpoint.socket_path else SdkApi(endpoint)
-        version = api.request("GET", "/version").check("version")
+        if not is_new_enough(api.request("GET", "/_ping").headers):
+            # It takes 13 ms, since the engine runs runc, containerd and its init to ask them for their versions, too.
+            _refuse_old(api.request("GET", "/version").check("version"), endpoint)
     except OSError as error:
         raise unreachable(endpoint, error, environ) from None
+    return api, endpoint
+
+
+def _refuse_old(version: Any, endpoint: Endpoint) -> None:
     if not isinstance(version, dict):
         raise EngineError(f"what answers at {endpoint.host} is not a Docker Engine")
     if reason := too_old(version):
         raise EngineError(reason, hint="install a newer one: https://docs.docker.com/engine/install/")
-    return api, endpoint
 
 
 def unreachable(endpoint: Endpoint, error: OSError, environ: Mapping[str, str] | None = None) -> EngineError:
@@ -64,6 +69,8 @@ _START = "start it (`sudo systemctl start docker`), or point DOCKER_HOST at the 
 class SdkApi:
     """The API through Docker's SDK, for what is no unix socket: tcp, TLS, ssh, named pipes."""
 
+    can_stream = False  # the SDK offers no half-closed connection over TLS or ssh; `docker exec` does
+
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         import docker.errors
@@ -77,7 +84,8 @@ class SdkApi:
     def request(self, method: str, path: str, query: Mapping[str, str] | None = None, body: Any = None) -> Answer:
         try:
             response = self._client.request(method, self._base + path, params=dict(query or {}), json=body)
-            return Answer(response.status_code, response.content)
+            headers = {name.lower(): value for name, value in response.headers.items()}
+            return Answer(response.status_code, response.content, headers)
         except OSError as error:  # all of requests' errors are OSErrors
             raise EngineError(
                 f"cannot reach the Docker Engine at {self._endpoint.host} (from {self._endpoint.said_by}): "
@@ -85,8 +93,8 @@ class SdkApi:
                 hint="is the address right, and does the engine listen there?",
             ) from None
 
-    def stream(self, path: str, query: Mapping[str, str] | None, body: Any) -> Stream | None:
-        return None  # the SDK offers no half-closed connection over TLS or ssh; `docker exec` does
+    def stream(self, path: str, query: Mapping[str, str] | None, body: Any) -> Stream:
+        raise NotImplementedError
 
 
 def _sdk_client(endpoint: Endpoint) -> Any:

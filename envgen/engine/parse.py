@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from envgen.engine.base import COMPOSE_SERVICE, Container, EngineInfo, Image, Mount, Port
 
 MINIMUM_ENGINE = 23
+# The kernel's word for a machine -> Go's, which images carry. Others are the same or not what CUDA runs on.
+_GO_ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-def info_of(info: Mapping[str, Any], version: Mapping[str, Any], endpoint: str) -> EngineInfo:
-    """From ``GET /info`` and ``GET /version``."""
+def info_of(info: Mapping[str, Any], greeting: Mapping[str, str], endpoint: str) -> EngineInfo:
+    """From ``GET /info`` and the headers of ``GET /_ping``."""
+    arch = str(info.get("Architecture", ""))
     devices = info.get("DiscoveredDevices") or []
     return EngineInfo(
-        version=str(version.get("Version", "")),
-        api_version=str(version.get("ApiVersion", "")),
-        arch=str(version.get("Arch", "")),
+        version=str(info.get("ServerVersion", "")),
+        api_version=greeting.get("api-version", ""),
+        arch=_GO_ARCH.get(arch, arch),
         runtimes=tuple(sorted(info.get("Runtimes") or {})),
         cdi_devices=tuple(str(device.get("ID", "")) for device in devices if device.get("Source") == "cdi"),
         data_root=str(info.get("DockerRootDir", "")),
@@ -65,6 +69,12 @@ def container_of(document: Mapping[str, Any]) -> Container:
         oom_killed=bool(state.get("OOMKilled")),
         error=str(state.get("Error") or ""),
     )
+
+
+def is_new_enough(greeting: Mapping[str, str]) -> bool:
+    """True when the headers of ``GET /_ping`` alone say so; otherwise ``too_old`` has to judge."""
+    found = re.match(r"Docker/(\d+)\.", greeting.get("server", ""))
+    return found is not None and int(found[1]) >= MINIMUM_ENGINE
 
 
 def too_old(version: Mapping[str, Any]) -> str:

@@ -11,11 +11,12 @@ from envgen.engine.base import COMPOSE_PROJECT
 from envgen.errors import EngineError, RefusedError
 from envgen.jitcache.bundle import compile_parts
 from envgen.jitcache.place import Place, find_place, root_in
-from envgen.jitcache.talk import describe_holders, look, not_found, send, what_is_locked
+from envgen.jitcache.talk import argv, describe_holders, look, not_found, send, user_of, what_is_locked
 from envgen.record import replace
 
 if TYPE_CHECKING:  # the model is imported while the container works: see talk.send
     from envgen.engine.base import Container, Engine
+    from envgen.headstart import HeadStart
     from envgen.jitcache.audit import Audit
     from envgen.jitcache.model import Building, Cleared, Evidence, Holder, Inventory, Module, Recorded, User
     from envgen.jitcache.query import Query
@@ -39,10 +40,11 @@ def expected() -> Iterator[None]:
 class JitCache:
     """FlashInfer's cache of one profile."""
 
-    def __init__(self, engine: Engine, profile: Profile, root: Path) -> None:
+    def __init__(self, engine: Engine, profile: Profile, root: Path, ahead: HeadStart | None = None) -> None:
         self.engine = engine
         self.profile = profile
         self.root = root
+        self._ahead = ahead
         self._running: tuple[Container, ...] | None = None
 
     def inventory(self, query: Query) -> Inventory:
@@ -162,6 +164,8 @@ class JitCache:
             import envgen.jitcache.model  # noqa: F401  (has its time while the container works)
 
             compile_parts()
+            if self._ahead and place.container:
+                self._ahead.keep(place.container.id, argv(self.profile.base.python), user_of(place))
             self._running = self.engine.containers()
 
         document = send(self.engine, self.profile.base.python, place, request, meanwhile)

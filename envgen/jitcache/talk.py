@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from envgen.aside import Aside
 from envgen.errors import EngineError, EnvgenError, NotFoundError
 from envgen.jitcache.bundle import FLAGS, program
 
@@ -29,43 +28,31 @@ def send(
     ``meanwhile`` runs while the container works: imports that only the answer needs take a fifth of a clear's time.
     """
     text = program(request)
-    outcome: list[ExecResult | BaseException] = []
-
-    def ask() -> None:
-        try:
-            outcome.append(_run(engine, [python, *FLAGS], place, text))
-        except BaseException as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=ask, daemon=True)
-    # The asking thread does little between long waits. It must not queue for 5 ms behind imports each time it wakes.
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(0.0002)
-    try:
-        thread.start()
-        meanwhile()
-        thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-    result = outcome[0]
-    if isinstance(result, BaseException):
-        raise result
-    return _document(result, python, place.shown)
+    asking = Aside(lambda: _run(engine, argv(python), place, text))
+    meanwhile()
+    return _document(asking.result(), python, place.shown)
 
 
-def _run(engine: Engine, argv: Sequence[str], place: Place, text: bytes) -> ExecResult:
+def argv(python: str) -> list[str]:
+    """The words that start the agent's interpreter, whatever it will be asked."""
+    return [python, *FLAGS]
+
+
+def user_of(place: Place) -> str:
+    """Root may delete what any service wrote; with no explicit root the container's own user decides, by its HOME."""
+    return ROOT_USER if place.root or place.container is None else ""
+
+
+def _run(engine: Engine, words: Sequence[str], place: Place, text: bytes) -> ExecResult:
     if place.container is None:
-        return engine.run_once(place.image, argv, stdin=text, mounts=place.mounts, user=ROOT_USER, timeout=TIMEOUT)
-    # Root may delete what any service wrote; with no explicit root the container's own user decides, by its HOME.
-    user = ROOT_USER if place.root else ""
-    return engine.exec(place.container.id, argv, stdin=text, user=user, timeout=TIMEOUT)
+        return engine.run_once(place.image, words, stdin=text, mounts=place.mounts, user=ROOT_USER, timeout=TIMEOUT)
+    return engine.exec(place.container.id, words, stdin=text, user=user_of(place), timeout=TIMEOUT)
 
 
 def look(engine: Engine, python: str, container: Container, request: Mapping[str, Any]) -> dict[str, Any] | None:
     """Ask one more container who holds or uses what; None when it can't answer (no Python in it, say)."""
     try:
-        argv = [python, *FLAGS]
-        result = engine.exec(container.id, argv, stdin=program(request), user=ROOT_USER)
+        result = engine.exec(container.id, argv(python), stdin=program(request), user=ROOT_USER)
         document = _document(result, python, container.name)
     except EnvgenError:
         return None

@@ -15,7 +15,7 @@ from typing import Any
 
 from envgen.paths import templates_dir
 from envgen.profile.model import Profile
-from envgen.render.records import Record
+from envgen.remembered import Record
 
 FORMAT = 1
 _CODE = (

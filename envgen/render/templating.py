@@ -15,10 +15,10 @@ import jinja2
 from jinja2.bccache import Bucket
 
 from envgen.paths import templates_dir
+from envgen.remembered import cache_folder, owned, write_new
 from envgen.render import quote
 from envgen.render.parts import Pair
 from envgen.render.quote import Quoted
-from envgen.render.records import cache_folder, owned, write_new
 
 
 def docker_pair(pair: Pair) -> Quoted:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envgen.paths import templates_dir
-from envgen.render.records import Record
+from envgen.remembered import Record
 
 if TYPE_CHECKING:
     from envgen.profile.model import Project

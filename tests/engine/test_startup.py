@@ -14,7 +14,7 @@ def test_help_imports_click_and_next_to_nothing() -> None:
     click = subprocess.run(
         [sys.executable, "-c", "import sys, click; print(*sys.modules)"], capture_output=True, text=True, check=True
     )
-    ours = {"envgen", "envgen.errors", "envgen.record", "envgen.__main__", "envgen.cli"}
+    ours = {"envgen", "envgen.errors", "envgen.headstart", "envgen.record", "envgen.__main__", "envgen.cli"}
     # click's own, for printing: its text wrapper, and the language of its messages.
     printing = {"click._textwrap", "textwrap", "locale", "_locale"}
     assert loaded - set(click.stdout.split()) - ours - printing == set()

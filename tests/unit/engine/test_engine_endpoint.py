@@ -10,7 +10,7 @@ import pytest
 
 from envgen.engine.docker import unreachable
 from envgen.engine.endpoint import DEFAULT_SOCKET, Endpoint, find_endpoint, find_plugin, plugin_argv
-from envgen.engine.parse import too_old
+from envgen.engine.parse import is_new_enough, too_old
 from envgen.errors import EngineError, ExitCode
 
 
@@ -120,6 +120,22 @@ def test_compose_absent_and_compose_v1(config: Path, tmp_path: Path, monkeypatch
 def test_too_old(version: dict[str, object], sentence: str) -> None:
     assert sentence in too_old(version)
     assert bool(too_old(version)) == bool(sentence)
+
+
+@pytest.mark.parametrize(
+    ("server", "enough"),
+    [
+        ("Docker/28.5.2+dfsg4 (linux)", True),
+        ("Docker/23.0.0 (linux)", True),
+        ("Docker/20.10.24+dfsg1 (linux)", False),
+        ("Docker/dev (linux)", False),  # its API version decides: `too_old` reads it
+        ("Libpod/5.4.0 (linux)", False),
+        ("nginx/1.27 Docker/28.0", False),
+        ("", False),
+    ],
+)
+def test_what_the_greeting_tells(server: str, enough: bool) -> None:
+    assert is_new_enough({"server": server} if server else {}) is enough
 
 
 DEFAULT = Endpoint(DEFAULT_SOCKET)

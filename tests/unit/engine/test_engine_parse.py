@@ -43,10 +43,12 @@ def test_what_is_missing_or_null_is_empty() -> None:
 
 def test_an_engine_with_cdi() -> None:
     info = info_of(
-        {"NCPU": 20, "MemTotal": 5, "Runtimes": {"runc": {}, "nvidia": {}},
+        {"ServerVersion": "28.5.2", "Architecture": "aarch64", "NCPU": 20, "MemTotal": 5,
+         "Runtimes": {"runc": {}, "nvidia": {}},
          "DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=all"}, {"Source": "x", "ID": "y"}]},
-        {"Version": "28.5.2", "ApiVersion": "1.51", "Arch": "arm64"}, "unix:///x",
+        {"api-version": "1.51"}, "unix:///x",
     )  # fmt: skip
+    assert (info.version, info.api_version) == ("28.5.2", "1.51")
     assert (info.runtimes, info.cdi_devices, info.cpus, info.arch) == (
         ("nvidia", "runc"), ("nvidia.com/gpu=all",), 20, "arm64",
     )  # fmt: skip
