@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from envgen.remembered import Record
 
 # The verbs that have one, with the words of a group's verbs. Each group's first question has words of its own.
-VERBS: dict[str, tuple[str, ...]] = {"cache": ("list", "why", "baseline", "clear")}
+VERBS: dict[str, tuple[str, ...]] = {"cache": ("list", "why", "baseline", "clear"), "doctor": ()}
 _CHOOSERS = ("-f", "--file", "-p", "--profile")
 _ID = frozenset("0123456789abcdef")
 _current: HeadStart | None = None
@@ -97,9 +97,19 @@ def current() -> HeadStart | None:
     return _current
 
 
+def connect() -> Engine:
+    """The engine, by the head start of the running command if it has one. EngineError as ``docker.connect``."""
+    if _current is not None:
+        return _current.connect()
+    from envgen.engine import docker
+
+    return docker.connect()
+
+
 def _place(words: Sequence[str]) -> list[str]:
-    """What chooses project file and profile. Read loosely: another reading than click's is only a wrong guess."""
-    found = [os.environ.get("ENVGEN_FILE", ""), os.environ.get("ENVGEN_PROFILE", "")]
+    """What chooses project file, profile and service. Read loosely: another reading than click's is a wrong guess."""
+    found = [] if VERBS[words[0]] else [word for word in words[1:2] if not word.startswith("-")]
+    found += [os.environ.get("ENVGEN_FILE", ""), os.environ.get("ENVGEN_PROFILE", "")]
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if word.startswith(_CHOOSERS):
             found += [word, following]

@@ -22,14 +22,8 @@ def open_cache(session: Session) -> JitCache:
     from envgen import headstart
     from envgen.aside import Aside
 
-    ahead = headstart.current()
-    if ahead is None:
-        from envgen.engine.docker import connect
-
-        connecting = Aside(connect)
-    else:
-        connecting = Aside(ahead.connect)
+    connecting = Aside(headstart.connect)
     profile = session.profile()
     from envgen.jitcache.service import JitCache
 
-    return JitCache(connecting.result(), profile, session.loaded().project.root, ahead)
+    return JitCache(connecting.result(), profile, session.loaded().project.root, headstart.current())

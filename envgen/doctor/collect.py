@@ -5,7 +5,6 @@ Asking must start early and reading comes late, so what only reading needs is im
 
 from __future__ import annotations
 
-import json
 import marshal
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -50,11 +49,11 @@ DISTRIBUTIONS = (
 )  # fmt: skip
 
 
-def probe_program() -> bytes:
-    """What STARTER reads from stdin: the probe's files, as text and compiled, and their loader."""
+def probe_program(request: Mapping[str, Any]) -> bytes:
+    """What STARTER reads from stdin: the probe's files, as text and compiled, their loader, and the request."""
     paths = _paths()
     parts = [(path.name, path.read_text(encoding="utf-8")) for path in paths]
-    return marshal.dumps((_HEAD, parts, LOADER, [code_of(path) for path in paths], tag()), _FORMAT)
+    return marshal.dumps((_HEAD, parts, LOADER, [code_of(path) for path in paths], tag(), dict(request)), _FORMAT)
 
 
 def compile_parts() -> None:
@@ -145,9 +144,9 @@ def program(profile: Profile) -> str:
     return profile.base.python if "/" not in profile.base.python else "python3"
 
 
-def argv(profile: Profile, service: str, **given: Any) -> list[str]:
-    """What is executed in the container; ``probe_program`` goes to its stdin. ``given``: as for ``request``."""
-    return [program(profile), "-c", STARTER, json.dumps(request(profile, service, **given))]
+def argv(profile: Profile) -> list[str]:
+    """What is executed in the container; ``probe_program`` goes to its stdin."""
+    return [program(profile), "-c", STARTER]
 
 
 def read(answer: ExecResult | EnvgenError, python: str) -> tuple[Probe | None, Trouble | None]:

@@ -6,12 +6,13 @@ imports included: that is why this module's own imports are few.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envgen import headstart
+from envgen.aside import Aside
 from envgen.doctor import collect
 from envgen.doctor.claims import LABEL, claims
 from envgen.doctor.recall import recall, remember
@@ -47,19 +48,17 @@ class Later:
 
     def __init__(self, ask: Callable[[], ExecResult]) -> None:
         self._ask = ask
-        self._answer: ExecResult | EnvgenError | None = None
         self.asked = (time.time(), 0.0)  # this machine's clock before and after
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self._aside = Aside(self._run)
 
-    def _run(self) -> None:
-        self._answer = attempt(self._ask)
+    def _run(self) -> ExecResult | EnvgenError:
+        answer = attempt(self._ask)
         self.asked = (self.asked[0], time.time())
+        return answer
 
     def result(self) -> ExecResult | EnvgenError:
         """Wait for the end."""
-        self._thread.join()
-        return self._answer or EngineError("the probe ended in a defect of envgen")
+        return self._aside.result()
 
 
 def attempt(ask: Callable[[], ExecResult]) -> ExecResult | EnvgenError:
@@ -100,8 +99,12 @@ def gather(wish: Wish, connect: Connect) -> tuple[Context, list[Finding]]:
         label, name = container.labels.get(LABEL, ""), container.id
         patched = claims(wish.profile, wish.root, label) if label else []
         known = recall(wish.profile, service)
-        asked = collect.argv(wish.profile, service, claims=patched, load=wish.load, remembered=known)
-        later = Later(lambda: engine.exec(name, asked, stdin=collect.probe_program(), timeout=collect.TIMEOUT))
+        words = collect.argv(wish.profile)
+        asked = collect.request(wish.profile, service, claims=patched, load=wish.load, remembered=known)
+        later = Later(lambda: engine.exec(name, words, stdin=collect.probe_program(asked), timeout=collect.TIMEOUT))
+        ahead = headstart.current()
+        if ahead:
+            ahead.keep(name, words, "")
     # From here on the probe is under way.
     from envgen.doctor import surroundings
 
@@ -132,9 +135,9 @@ def _throw_away(wish: Wish, service: str, engine: Engine) -> ExecResult:
     image = engine.image(wish.profile.image_name)
     patched = claims(wish.profile, wish.root, image.labels.get(LABEL, "") if image else "")
     targets = [mount.target for mount in mounted]
-    asked = collect.argv(wish.profile, service, paths=targets, claims=patched, load=wish.load)
-    name, text = wish.profile.image_name, collect.probe_program()
-    return engine.run_once(name, asked, stdin=text, mounts=mounted, env=env, network="none", timeout=collect.TIMEOUT)
+    asked = collect.request(wish.profile, service, paths=targets, claims=patched, load=wish.load)
+    name, words, text = wish.profile.image_name, collect.argv(wish.profile), collect.probe_program(asked)
+    return engine.run_once(name, words, stdin=text, mounts=mounted, env=env, network="none", timeout=collect.TIMEOUT)
 
 
 def _without_engine(wish: Wish, problem: EngineError) -> tuple[Context, list[Finding]]:

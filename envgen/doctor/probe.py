@@ -1,8 +1,9 @@
 """Runs INSIDE the container: which file would `import X` take, started in each way, from each folder?
 
-This is text for somebody else's Python (3.8 and later). It needs only the standard library, reads one JSON request
-(first argument, else the variable ENVGEN_PROBE_REQUEST), prints one JSON document as the last line of stdout, and never
-raises: a part that fails becomes an entry of ``errors``. The packages in question are looked for, never imported.
+This is text for somebody else's Python (3.8 and later). It needs only the standard library, has one request (as JSON in
+the first argument or the variable ENVGEN_PROBE_REQUEST, else as collect.py sends it along), prints one JSON document as
+the last line of stdout, and never raises: a part that fails becomes an entry of ``errors``. The packages in question
+are looked for, never imported.
 
 A fresh interpreter per question would cost 15 ms each. Instead one forked child replays what an interpreter does to
 ``sys.path`` before it runs user code, and asks every finder on ``sys.meta_path`` in turn; tests/engine holds each
@@ -271,7 +272,7 @@ def set_alarm() -> None:
 
 def read_request() -> Doc:
     text = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("ENVGEN_PROBE_REQUEST", "")
-    request: Doc = json.loads(text) if text else {}
+    request: Doc = json.loads(text) if text else dict(globals().get("CARRIED", [{}])[-1])
     home = os.path.expanduser("~")
     folders = (home if folder == "~" else folder for folder in request.get("folders", []))
     request["folders"] = list(dict.fromkeys(folders))

@@ -163,7 +163,8 @@ def probe(
     engine: Engine, container: str, profile: Profile, variant: str, pythonpath: str = "", folder: str = "/"
 ) -> Probe:
     env = {"PATH": path_of(variant), **({"PYTHONPATH": pythonpath} if pythonpath else {})}
-    done = engine.exec(container, collect.argv(profile, "dev"), stdin=collect.probe_program(), env=env, workdir=folder)
+    asked = collect.probe_program(collect.request(profile, "dev"))
+    done = engine.exec(container, collect.argv(profile), stdin=asked, env=env, workdir=folder)
     found = read_document(done.stdout)
     assert found is not None, done.stderr
     return found

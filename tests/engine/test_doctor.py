@@ -183,7 +183,8 @@ def test_recordings_are_what_the_probe_says(engine: Engine, shared: str, tmp_pat
     profile = profile_of(tmp_path, mode, mount=mount)
     env = {"PATH": path_of(variant), **({"PYTHONPATH": pythonpath} if pythonpath else {})}
     service = next(iter(profile.services))
-    done = engine.exec(shared, collect.argv(profile, service), stdin=collect.probe_program(), env=env, workdir=W)
+    asked = collect.probe_program(collect.request(profile, service))
+    done = engine.exec(shared, collect.argv(profile), stdin=asked, env=env, workdir=W)
     live = json.loads(done.stdout.splitlines()[-1])
     file = DATA / f"{name}.json"
     if os.environ.get("ENVGEN_RECORD"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -155,9 +154,8 @@ def test_no_flag_of_the_real_parser_is_called_unknown(engine: Engine, cpu_server
     flags = sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", told)))
     assert len(flags) > 300
     asked = {"packages": [VLLM], "folders": ["/"], "flags": [*flags, "--mxfp4-layers"]}
-    done = engine.exec(
-        cpu_server.container, ["python3", "-c", collect.STARTER, json.dumps(asked)], stdin=collect.probe_program()
-    )
+    words = ["python3", "-c", collect.STARTER]
+    done = engine.exec(cpu_server.container, words, stdin=collect.probe_program(asked))
     probe = read_document(done.stdout)
     assert probe is not None
     assert [unknown.flag for unknown in probe.flags.unknown] == ["--mxfp4-layers"]

@@ -76,14 +76,16 @@ def test_python_asks_itself_the_same_question() -> None:
 def test_the_probe_starts_from_code_and_from_text(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of STARTER but the reading; probe.py's main is what a fresh interpreter would run at its end."""
     collect.compile_parts()
-    head, parts, loader, codes, mine = marshal.loads(collect.probe_program())
+    head, parts, loader, codes, mine, asked = marshal.loads(collect.probe_program({"folders": ["/a", "/a"]}))
     if how == "no code":
         codes = [b""] * len(codes)
     if how == "another python":
         codes, mine = [b"garbage"] * len(codes), ("other-1", b"xxxx")
-    found: dict[str, Any] = {"marshal": marshal, "sys": sys, "CARRIED": (head, parts, loader, codes, mine)}
+    found: dict[str, Any] = {"marshal": marshal, "sys": sys, "CARRIED": (head, parts, loader, codes, mine, asked)}
     exec(head, found)
     names = [name for name, _ in found["FACTS"]]
     assert callable(found["main"]) and {"known", "flags", "locked", "system"} <= set(names)
+    monkeypatch.setattr(sys, "argv", ["-c"])
+    assert found["read_request"]() == {"folders": ["/a"]}
     assert [name for name, _ in found["PARTS"]] == list(collect.PARTS) and found["LOADER"] == collect.LOADER
     json.dumps(parts)
