@@ -1,0 +1,70 @@
+"""`normalise` in steps that do what Docker's two ways of making a layer take differently (docs/reproducible.md)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jinja2
+import pytest
+from layers import touched_only
+from projects import BASE, docker
+
+pytestmark = pytest.mark.engine
+
+TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
+IMAGE = "envgentest-layers:1"
+STEPS = (
+    "echo one > /opt/it",
+    "echo two > /opt/it",  # of the same size: told from the one below by its time alone
+    "mkdir /opt/folder && echo x > /opt/folder/file",
+    "touch /opt/folder/passing && rm /opt/folder/passing",  # touches a folder and changes nothing
+    "touch /tmp/passing /run/passing && rm /tmp/passing /run/passing",
+    "ln -s it /opt/link && ln -sfn it /opt/link",
+    "chmod 600 /opt/folder/file",
+)
+
+
+def dockerfile(number: Callable[[int], int]) -> str:
+    """A build of STEPS with the mounts and the last command that rendered Dockerfiles give theirs."""
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES), trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=False
+    )
+    templates.filters["sh"] = str
+    numbers = iter([number(place) for place in range(1, len(STEPS) + 1)])
+    values = {"plan": {"epoch": [1], "python": "python3"}, "next_step": lambda: next(numbers)}
+    lines = [f"FROM {BASE} AS origin", "FROM scratch AS scripts", "COPY normalise /build/normalise", "FROM origin"]
+    lines += ["ARG SOURCE_DATE_EPOCH=1700000000", "ENV SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH"]
+    for step in STEPS:
+        mounts = templates.get_template("partials/normalise-mount.j2").render(values)
+        lines.append(f"RUN {mounts}{step}" + templates.get_template("partials/normalise.j2").render(values))
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Iterator[Callable[[str], None]]:
+    def run(text: str) -> None:
+        (tmp_path / "Dockerfile").write_text(text)
+        (tmp_path / "normalise").write_bytes((TEMPLATES / "scripts/normalise").read_bytes())
+        words = ["docker", "buildx", "build", "--no-cache", "--load", "-t", IMAGE, str(tmp_path)]
+        env = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
+        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+
+    yield run
+    docker("image", "rm", "-f", IMAGE, check=False)
+
+
+def test_what_a_step_wrote_is_in_its_layer_by_both_ways(build: Callable[[str], None]) -> None:
+    build(dockerfile(lambda number: number))
+    assert touched_only(IMAGE, BASE) == []
+    assert docker("run", "--rm", IMAGE, "cat", "/opt/it", "/opt/folder/file") == "two\nx"
+
+
+def test_steps_of_one_time_would_lose_a_rewrite_of_equal_size(build: Callable[[str], None]) -> None:
+    """What the numbers are for; and that the test above can fail."""
+    build(dockerfile(lambda number: 0))
+    lost = [line.partition(": ")[2] for line in touched_only(IMAGE, BASE)]
+    assert "opt/it" in lost
