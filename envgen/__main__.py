@@ -41,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.OK
     except Exception as error:
         return _report_defect(error)
+    finally:
+        headstart.end()
 
 
 def _run(argv: Sequence[str] | None) -> int:

@@ -73,7 +73,7 @@ class HeadStart:
 def begin(words: Sequence[str]) -> None:
     """Begin with a command line's words, if they are a verb that has a head start. Never raises for their sake."""
     global _current
-    _current = None
+    end()
     verb = next(iter(words), "")
     if verb not in VERBS or (VERBS[verb] and next(iter(words[1:]), "") not in VERBS[verb]):
         return
@@ -90,6 +90,12 @@ def begin(words: Sequence[str]) -> None:
     key = "\0".join([verb, here, *_place(words)]).encode("utf-8", "surrogateescape")
     _current = HeadStart(Record("headstarts", f"{binascii.crc32(key):08x}"))
     _current.start()
+
+
+def end() -> None:
+    """The command is over: what comes next in this process has none."""
+    global _current
+    _current = None
 
 
 def current() -> HeadStart | None:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen import headstart
+from envgen.__main__ import main
 from envgen.aside import Aside
 from envgen.errors import EngineError
 from envgen.headstart import HeadStart
@@ -39,7 +40,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Prepared
     found = Prepared()
     monkeypatch.setattr("envgen.engine.docker.connect", lambda: found)
     yield found
-    headstart.begin([])
+    headstart.end()
 
 
 def started(*words: str) -> HeadStart | None:
@@ -75,6 +76,12 @@ def test_the_second_run_asks_what_the_first_one_asked(engine: Prepared) -> None:
 def test_other_command_lines_have_none(words: list[str], engine: Prepared) -> None:
     started("cache", "list").keep(ID, WORDS, "")  # type: ignore[union-attr]
     assert started(*words) is None and engine.asked == []
+
+
+def test_it_ends_with_its_command(engine: Prepared) -> None:
+    started("cache", "list").keep(ID, WORDS, "")  # type: ignore[union-attr]
+    assert main(["cache", "list", "--no-such-option"]) == 2
+    assert engine.asked == [(ID, WORDS, "")] and headstart.current() is None
 
 
 def test_another_folder_file_or_profile_is_another_guess(
