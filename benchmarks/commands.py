@@ -66,6 +66,9 @@ def start_up_and_render(work: Path) -> list[str]:
         peer = Command("hpccm, comparable recipe", [str(BIN / "hpccm"), "--recipe", str(recipe)])
         one = Command("envgen render", [ENVGEN, "render"], cwd=single)
         rows.append(row("`envgen render`, one profile", one, peer, 1.0))
+        # Another name of the project each time: it stands in every rendered file.
+        edited = ["sh", "-c", f'sed -i "s/^name: .*/name: x$$/" envgen.yaml; exec {ENVGEN} render']
+        rows.append(row("the same, after an edit", Command("envgen render", edited, cwd=single), peer, 1.0))
         fresh = ["env", f"XDG_CACHE_HOME={work / 'none'}", "sh", "-c", f"rm -rf {work / 'none'}; exec {ENVGEN} render"]
         rows.append(row("the same, nothing remembered", Command("envgen render", fresh, cwd=single), peer, 1.0))
     else:
