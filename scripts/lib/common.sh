@@ -36,6 +36,11 @@ install_missing() {
   die "apt-get could not install ${packages[*]} (whole log: $log)"
 }
 
+need_pip() { # fetch-source asks pip for the index, fetch-wheel downloads with it; Debian's python3 comes without
+  install_missing python3=python3
+  python3 -m pip --version >/dev/null 2>&1 || install_missing envgen-pip=python3-pip # always asked for here
+}
+
 # debian_mirror SUITE: the URI that this machine's own apt takes Debian's SUITE from, or failing that any Debian suite.
 # apt itself reads the sources, so .list and .sources files, disabled entries and options are all understood.
 # ENVGEN_DEBIAN_MIRROR overrules it, and is the only way on a machine that is not a Debian.

@@ -14,6 +14,18 @@ from typing import Any
 
 BASE = os.environ.get("ENVGEN_TEST_BASE", "nvcr.io/nvidia/pytorch:25.12-py3")
 
+# The stand-in base without torch and compilers: saving or pushing all of it would take a minute.
+LEAN = f"""\
+FROM {BASE} AS full
+RUN echo SALT >/etc/salt
+RUN mkdir -p /lean/dev /lean/proc /lean/sys && tar -C / --one-file-system --exclude=lean --exclude=usr/local/lib \\
+    --exclude=usr/lib/gcc --exclude='usr/bin/x86_64-linux-gnu-*' --exclude=usr/include --exclude='*.a' -cf - \\
+    bin etc lib lib64 sbin usr var root tmp | tar -C /lean -xf -
+FROM scratch
+COPY --from=full /lean /
+ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8
+"""
+
 
 @dataclass(frozen=True)
 class Finished:

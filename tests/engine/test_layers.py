@@ -10,14 +10,14 @@ from pathlib import Path
 import jinja2
 import pytest
 from layers import touched_only
-from projects import BASE, docker
+from projects import LEAN, docker
 
 pytestmark = pytest.mark.engine
 
 TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
-IMAGE = "envgentest-layers:1"
+BASE, IMAGE = "envgentest-layers:base", "envgentest-layers:1"
 STEPS = (
-    "echo one > /opt/it",
+    "mkdir -p /opt && echo one > /opt/it",
     "echo two > /opt/it",  # of the same size: told from the one below by its time alone
     "mkdir /opt/folder && echo x > /opt/folder/file",
     "touch /opt/folder/passing && rm /opt/folder/passing",  # touches a folder and changes nothing
@@ -41,6 +41,13 @@ def dockerfile(number: Callable[[int], int]) -> str:
         mounts = templates.get_template("partials/normalise-mount.j2").render(values)
         lines.append(f"RUN {mounts}{step}" + templates.get_template("partials/normalise.j2").render(values))
     return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def lean_base() -> Iterator[None]:
+    docker("build", "-q", "-t", BASE, "-", stdin=LEAN, timeout=300)
+    yield
+    docker("image", "rm", "-f", BASE, check=False)
 
 
 @pytest.fixture

@@ -15,23 +15,12 @@ from pathlib import Path
 import pytest
 from layers import touched_only
 from lock_servers import git_daemon, registry
-from projects import BASE, Project, docker, same_image
+from projects import LEAN, Project, docker, same_image
 
 from envgen.engine.docker import open_api
 from envgen.engine.duplicates import records_of, repeated
 
 NAME = "envgentestmoving"
-# The stand-in base without torch and compilers: pushing all of it would take a minute.
-LEAN = f"""\
-FROM {BASE} AS full
-RUN echo SALT >/etc/salt
-RUN mkdir -p /lean/dev /lean/proc /lean/sys && tar -C / --one-file-system --exclude=lean --exclude=usr/local/lib \\
-    --exclude=usr/lib/gcc --exclude='usr/bin/x86_64-linux-gnu-*' --exclude=usr/include --exclude='*.a' -cf - \\
-    bin etc lib lib64 sbin usr var root tmp | tar -C /lean -xf -
-FROM scratch
-COPY --from=full /lean /
-ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8
-"""
 SOURCE = """\
       {name}:
         origin: {{git: "{address}/{name}.git", {ref}}}
