@@ -78,6 +78,7 @@ read_apt_targets() { # asks apt once: it takes a second
 
 debian_keyring() {
   local keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-  [ -e "$keyring" ] || die "Debian's archive keyring is not here: apt-get install debian-archive-keyring"
+  [ -e "$keyring" ] || install_missing envgen-keyring=debian-archive-keyring # Ubuntu has it as a package, too
+  [ -e "$keyring" ] || die "Debian's archive keyring is not in $keyring, though debian-archive-keyring is installed"
   printf '%s\n' "$keyring"
 }
