@@ -23,6 +23,7 @@ from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 import requests
 
 from envgen.errors import EnvgenError
+from envgen.lock.trust import certificates
 
 _ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -144,9 +145,7 @@ class PackageIndex:
 
     def _get(self, url: str, accept: str) -> requests.Response:
         options: dict[str, Any] = {"timeout": min(60.0, self._seconds), "stream": True}
-        certificates = self._settings.get("cert")
-        if certificates:
-            options["verify"] = certificates
+        options["verify"] = self._settings.get("cert") or certificates()
         answer = requests.get(url, headers={"Accept": accept, "User-Agent": "envgen"}, **options)
         answer.raise_for_status()
         return answer

@@ -12,6 +12,7 @@ import requests
 
 from envgen.errors import LockError
 from envgen.lock.ask import shown
+from envgen.lock.trust import certificates
 
 ATTEMPTS = 4
 LONGEST_WAIT = 60.0
@@ -28,6 +29,7 @@ class Web:
         self._timeout = timeout
         self._pause = pause
         self._session = requests.Session()
+        self._session.verify = certificates()
 
     def get(
         self, url: str, headers: Mapping[str, str] | None = None, auth: tuple[str, str] | None = None
@@ -82,7 +84,10 @@ class Web:
             return answer
 
 
-_CA_HINT = "behind a company's own authority set REQUESTS_CA_BUNDLE to its certificates"
+_CA_HINT = (
+    "behind a company's own authority add its certificates to this machine's (update-ca-certificates), or name them in "
+    "REQUESTS_CA_BUNDLE"
+)
 
 
 def _nobody(request: requests.PreparedRequest) -> requests.PreparedRequest:

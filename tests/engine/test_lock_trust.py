@@ -1,0 +1,104 @@
+"""HTTPS of lock and package index behind an authority that only this machine knows: a real TLS server on loopback."""
+
+from __future__ import annotations
+
+import http.server
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from envgen.errors import EnvgenError, LockError
+from envgen.lock import trust
+from envgen.lock.index import PackageIndex
+from envgen.lock.web import Web
+
+VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR", "PIP_CERT", "PIP_INDEX_URL")
+
+
+class _Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        body = b'{"files": []}'
+        self.send_response(200)
+        self.send_header("Content-Type", "application/vnd.pypi.simple.v1+json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate that signs itself; the key lies beside it."""
+    folder = tmp_path_factory.mktemp("authority")
+    words = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2", "-nodes"]
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", *words,
+         "-keyout", folder / "key.pem", "-out", folder / "ca.pem"],
+        check=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+    return folder / "ca.pem"
+
+
+@pytest.fixture(scope="module")
+def url(authority: Path) -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Page)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority, authority.with_name("key.pem"))
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"https://127.0.0.1:{server.server_address[1]}/simple"
+    server.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def asked(url: str) -> str:
+    """By both ways that there are: "good", or what was said."""
+    said = []
+    try:
+        assert Web(pause=0).get(url).status_code == 200
+        said.append("good")
+    except LockError as error:
+        said.append("refused" if "update-ca-certificates" in str(error) else str(error))
+    index = PackageIndex()
+    index._settings = {"index-url": url}  # this machine's pip may be told of certificates
+    with pytest.raises(EnvgenError) as caught:
+        index.fetch("demo", "1.0")
+    told = str(caught.value)
+    said.append("good" if "has none" in told else "refused" if "not accepted" in told else told)
+    return " ".join(dict.fromkeys(said))
+
+
+def test_an_unknown_authority_is_refused_with_what_to_do(url: str) -> None:
+    assert asked(url) == "refused"
+
+
+@pytest.mark.parametrize("how", ["the machine's", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"])
+def test_what_the_machine_trusts_is_trusted(
+    how: str, url: str, authority: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if how == "the machine's":
+        (tmp_path / "empty.pem").touch()
+        monkeypatch.setattr(trust, "BUNDLES", (str(tmp_path / "none.pem"), str(tmp_path / "empty.pem"), str(authority)))
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))  # the interpreter's own place has nothing
+    else:
+        monkeypatch.setenv(how, str(authority))
+    assert asked(url) == "good"
+
+
+def test_what_is_named_goes_before_what_the_machine_has(
+    url: str, authority: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority))
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/etc/ssl/certs/ca-certificates.crt")
+    assert asked(url) == "refused"
