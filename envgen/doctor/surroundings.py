@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def look(wish: Wish, service: str, containers: Sequence[Container], connect: Connect) -> dict[str, Any]:
-    """The parts of a Context that need no exec. A connection of its own: the other one is busy with the probe."""
+    """The parts of a Context that need no exec. Each thread has a connection of its own; the probe's is busy."""
     profile, engine = wish.profile, connect()
     info = attempt(engine.info)
     image = attempt(lambda: engine.image(profile.image_name))
