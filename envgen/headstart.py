@@ -79,16 +79,16 @@ def begin(words: Sequence[str]) -> None:
         return
     if "--help" in words or "-h" in words:
         return
-    try:
-        here = os.getcwd()  # noqa: PTH109
-    except OSError:  # it was deleted; the verb will say so
-        return
     import binascii
 
     from envgen.remembered import Record
 
-    key = "\0".join([verb, here, *_place(words)]).encode("utf-8", "surrogateescape")
-    _current = HeadStart(Record("headstarts", f"{binascii.crc32(key):08x}"))
+    try:
+        key = "\0".join([verb, os.getcwd(), *_place(words)]).encode("utf-8", "surrogateescape")  # noqa: PTH109
+        record = Record("headstarts", f"{binascii.crc32(key):08x}")
+    except (OSError, RuntimeError):  # the working folder was deleted, of which the verb will tell; or nobody's home
+        return
+    _current = HeadStart(record)
     _current.start()
 
 

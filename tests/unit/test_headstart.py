@@ -110,6 +110,15 @@ def test_a_deleted_working_folder_is_told_by_the_verb(engine: Prepared, monkeypa
     assert started("cache", "list") is None
 
 
+def test_a_user_without_a_home_has_none(engine: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(_path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "expanduser", nobody)
+    assert started("cache", "list") is None
+
+
 def test_an_engine_that_cannot_be_reached_is_an_error_when_it_is_asked_for(
     engine: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
