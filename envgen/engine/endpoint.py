@@ -92,7 +92,7 @@ def find_plugin(name: str, environ: Mapping[str, str] | None = None) -> Path | N
     named = [str(path) for path in extra] if isinstance(extra, list) else []
     for place in (*named, str(folder / "cli-plugins"), *SYSTEM_PLUGINS):
         program = Path(place) / f"docker-{name}"
-        if program.is_file() and os.access(program, os.X_OK):
+        if os.access(program, os.X_OK) and program.is_file():  # in this order: `is_file` raises in a folder of others
             return program
     return None
 
