@@ -6,13 +6,8 @@ Only ``envgen.__main__`` turns these into output and an exit code. Nothing below
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
 
 
 class ExitCode(IntEnum):

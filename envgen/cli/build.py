@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +13,6 @@ from envgen.errors import BuildError, EngineError, ExitCode, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from dataclasses import dataclass
     from pathlib import Path
 
     from envgen.cli.build_plan import Job
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from envgen.engine.jobs import Jobs
     from envgen.explain import Cause
     from envgen.profile.model import Profile
-else:
-    from envgen.record import dataclass
-
 SHOWN_LINES = 25
 
 

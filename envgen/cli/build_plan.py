@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +15,11 @@ from envgen.render import outputs
 from envgen.render.environment import CA_VARIABLE, WHEELHOUSE_VARIABLE, compose_environment
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass
-
     from envgen.engine.base import Engine
     from envgen.engine.buildx import BuildRequest
     from envgen.engine.jobs import Jobs
     from envgen.lock.model import ProfileLock
     from envgen.profile.model import Profile
-else:
-    from envgen.record import dataclass
 
 RENDER_LABEL = "dev.envgen.render"
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from envgen.cli.common import json_option, print_json, progress
 from envgen.errors import ExitCode
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
 
 _SHARED = ("image ", "git ", "file ", "patch ", "series ")
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from envgen.carried import SAME, code_of, keep, tag
 from envgen.errors import EnvgenError
-from envgen.record import EMPTY
 
 if TYPE_CHECKING:
     from envgen.doctor.evidence import Probe
@@ -103,7 +102,7 @@ def request(
     paths: Iterable[str] | None = None,
     claims: Sequence[dict[str, Any]] = (),
     load: bool = False,
-    remembered: Mapping[str, Any] = EMPTY,
+    remembered: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The probe's request. ``paths``: the mounts to look at; default: all that the profile names.
 
@@ -135,7 +134,7 @@ def request(
         "flags": flags(profile, service),
         "claims": list(claims),
         "load": list(profile.tiktoken.encodings) if load else [],
-        "remembered": dict(remembered),
+        "remembered": dict(remembered or {}),
     }
 
 

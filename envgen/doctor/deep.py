@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,6 @@ from envgen.doctor import collect
 from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warning
 from envgen.doctor.remedies import command, envgen, line
 from envgen.errors import EnvgenError
-from envgen.record import replace
 
 if TYPE_CHECKING:
     from envgen.doctor.gather import Wish

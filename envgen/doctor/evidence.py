@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from envgen.doctor.evidence_parts import Cell as Cell
 from envgen.doctor.evidence_parts import Claim as Claim
@@ -33,12 +34,6 @@ from envgen.doctor.evidence_parts import Software as Software
 from envgen.doctor.evidence_parts import System as System
 from envgen.doctor.evidence_parts import Tool as Tool
 from envgen.doctor.evidence_parts import UnknownFlag as UnknownFlag
-from envgen.record import EMPTY
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
 
 T = TypeVar("T")
 NO_PROMISES, NO_SYSTEM, NO_CUDA, NO_PROCESSES, NO_FLAGS = Promises(), System(), Cuda(), Processes(), Flags()
@@ -60,7 +55,7 @@ class Probe:
     distributions: tuple[Distribution, ...] = ()
     portions: tuple[Portion, ...] = ()
     roots: tuple[Root, ...] = ()
-    variables: Mapping[str, str] = EMPTY
+    variables: Mapping[str, str] = field(default_factory=dict)
     names: frozenset[str] = frozenset()
     folders: tuple[Folder, ...] = ()
     encodings: tuple[EncodingFile, ...] = ()
@@ -76,7 +71,7 @@ class Probe:
     claimed: tuple[Claim, ...] = ()
     loads: tuple[Load, ...] = ()
     errors: tuple[PartError, ...] = ()
-    remember: Mapping[str, Any] = EMPTY  # to be sent along with the next request, as it is
+    remember: Mapping[str, Any] = field(default_factory=dict)  # to be sent along with the next request, as it is
     noise: int = 0
     seconds: float = 0.0
 

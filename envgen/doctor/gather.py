@@ -7,9 +7,10 @@ imports included: that is why this module's own imports are few.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from envgen import headstart
 from envgen.aside import Aside
@@ -17,16 +18,11 @@ from envgen.doctor import collect
 from envgen.doctor.claims import LABEL, claims
 from envgen.doctor.recall import recall, remember
 from envgen.errors import EngineError, EnvgenError
-from envgen.record import EMPTY
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass
-
     from envgen.doctor.model import Context, Finding
     from envgen.engine.base import Container, Engine, ExecResult
     from envgen.profile.model import Profile
-else:
-    from envgen.record import dataclass
 
 Connect = Callable[[], "Engine"]
 
@@ -94,7 +90,8 @@ def gather(wish: Wish, connect: Connect) -> tuple[Context, list[Finding]]:
         return _without_engine(wish, problem)
     container = choose_container(containers, wish.service)
     service = container.service if container else choose_service(wish.profile, wish.service)
-    python, later, known = collect.program(wish.profile), None, EMPTY
+    python, later = collect.program(wish.profile), None
+    known: Mapping[str, Any] = {}
     if container is not None and container.state == "running":
         label, name = container.labels.get(LABEL, ""), container.id
         patched = claims(wish.profile, wish.root, label) if label else []
@@ -146,7 +143,6 @@ def _without_engine(wish: Wish, problem: EngineError) -> tuple[Context, list[Fin
 
     from envgen.doctor import surroundings
     from envgen.doctor.model import Context, Remedy, error
-    from envgen.record import replace
 
     said = problem.problems[0]
     quoted = re.search(r"`([^`\n]+)`", said.hint)

@@ -7,19 +7,15 @@ check is a pure function of one `Context`, so each is tested from recorded facts
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from envgen.doctor.evidence import Probe
-from envgen.record import EMPTY
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass
-
     from envgen.engine.base import Container, EngineInfo, Image
     from envgen.profile.model import Profile
-else:
-    from envgen.record import dataclass
 
 
 class Severity(IntEnum):
@@ -70,7 +66,7 @@ class Finding:
     seen: str = ""
     expected: str = ""
     remedy: Remedy | None = None
-    evidence: Mapping[str, Any] = EMPTY
+    evidence: Mapping[str, Any] = field(default_factory=dict)
     check: str = ""  # filled in by the runner
 
     @property
@@ -124,7 +120,7 @@ class Context:
 
     profile: Profile
     service: str  # the service that is looked at, or would be started
-    env: Mapping[str, str] = EMPTY  # what the profile gives that service
+    env: Mapping[str, str] = field(default_factory=dict)  # what the profile gives that service
     digest: str = ""  # of the image that the profile would render now; empty: not known
     project_file: str = "envgen.yaml"
     engine: EngineInfo | None = None

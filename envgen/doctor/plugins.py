@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from envgen.doctor.model import Context, Finding, FunctionCheck, Remedy, Severity, Where, warning
 from envgen.doctor.remedies import command, envgen
 from envgen.errors import EnvgenError
-from envgen.record import replace
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envgen.record import EMPTY
 from envgen.remembered import Record
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ def recall(profile: Profile, service: str) -> Mapping[str, Any]:
     """What the last probe of this service asked to be told again, if these sources of ours asked it."""
     found = _record(profile, service).load() or {}
     answers = found.get("answers")
-    return answers if found.get("made_by") == _maker() and isinstance(answers, dict) else EMPTY
+    return answers if found.get("made_by") == _maker() and isinstance(answers, dict) else {}
 
 
 def remember(profile: Profile, service: str, answers: Mapping[str, Any], known: Mapping[str, Any]) -> None:

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 from envgen.doctor.checks import CHECKS
 from envgen.doctor.model import Check, Context, Finding, Severity, Where, warning
 from envgen.doctor.remedies import envgen
-from envgen.record import replace
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from urllib.parse import urlencode
 
 from envgen.engine.frames import Demultiplexer
 from envgen.errors import EngineError
-from envgen.record import EMPTY
 
 # The engine answers in milliseconds; a busy one (many layers being deleted) has been seen to take seconds.
 TIMEOUT = 60.0
@@ -43,10 +42,10 @@ class Api(Protocol):
 class Answer:
     """Status, body and headers (lower-case names) of one answer."""
 
-    def __init__(self, status: int, body: bytes, headers: Mapping[str, str] = EMPTY) -> None:
+    def __init__(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         self.status = status
         self.body = body
-        self.headers = headers
+        self.headers = headers or {}
 
     @property
     def document(self) -> Any:

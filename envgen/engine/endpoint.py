@@ -9,15 +9,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from envgen.errors import EngineError
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
 
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 # Docker's own search path after the user's folder (cli/cli-plugins/manager).

@@ -5,16 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from envgen.engine.api import Stream, StreamTimeout
 from envgen.engine.frames import Demultiplexer, OutputTooLong
 from envgen.errors import EngineError
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
 
 # Marks what an exec started, so that all of it can be found again and ended when its time is up.
 _MARK = "ENVGEN_EXEC"

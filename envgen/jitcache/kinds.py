@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from envgen.engine.base import Mount
 from envgen.jitcache.agent.kinds import KINDS
@@ -11,11 +11,6 @@ from envgen.jitcache.model import bind
 from envgen.jitcache.place import Place
 from envgen.jitcache.query import Query
 from envgen.jitcache.service import JitCache, expected
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
 
 NAMES = tuple(KINDS)
 

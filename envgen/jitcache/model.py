@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar, cast
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 Reader = Callable[[Any, str], Any]  # (data, where it stands) -> the value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,7 @@ from envgen.engine.base import Container, Engine, Mount
 from envgen.errors import EngineError, NotFoundError
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass
-
     from envgen.profile.model import Profile
-else:
-    from envgen.record import dataclass
 
 CACHE = "flashinfer"  # the key of the profile's `caches`
 BASE = "FLASHINFER_WORKSPACE_BASE"

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from envgen.errors import RefusedError, UsageError
 from envgen.jitcache.agent.fault import Fault
 from envgen.jitcache.agent.names import check_request
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
 
 NO_ARCH = "none"  # the layout without an arch folder: no GPU and FLASHINFER_CUDA_ARCH_LIST unset
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,7 +13,6 @@ from envgen.errors import EngineError, RefusedError
 from envgen.jitcache.bundle import compile_parts
 from envgen.jitcache.place import Place, find_place, root_in
 from envgen.jitcache.talk import argv, describe_holders, look, not_found, send, user_of, what_is_locked
-from envgen.record import replace
 
 if TYPE_CHECKING:  # the model is imported while the container works: see talk.send
     from envgen.engine.base import Container, Engine

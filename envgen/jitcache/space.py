@@ -6,8 +6,9 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from envgen.engine.base import COMPOSE_PROJECT, Mount
 from envgen.errors import EngineError, EnvgenError, NotFoundError, RefusedError, UsageError
@@ -15,13 +16,7 @@ from envgen.jitcache.model import bind
 from envgen.jitcache.place import CACHE, Place, find_place, mount_of, root_in
 from envgen.jitcache.query import Query
 from envgen.jitcache.service import JitCache, expected
-from envgen.record import replace
 from envgen.render import namespace as names
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
 
 ARCHIVE = "/envgen-archive"  # where the folder or file of an archive is mounted
 _KEY = re.compile(r"-([0-9a-f]{12})")

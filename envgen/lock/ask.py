@@ -6,15 +6,10 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from envgen.lock.model import Lock, PatchLock, ProfileLock, git_key
 from envgen.profile.model import Profile, Source
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from envgen.lock.ask import shown
 from envgen.lock.model import AptLock, GitLock, ImageLock, Lock, PatchLock, ProfileLock, PythonLock
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,13 @@ import hashlib
 import json
 import tarfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from envgen.engine import process
 from envgen.engine.endpoint import find_endpoint
 from envgen.errors import EngineError
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
 
 MOST = 1000  # differences in one layer; more say nothing new
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from envgen.engine.base import Engine
 from envgen.errors import NotFoundError
 from envgen.paths import templates_dir
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
 
 TIMEOUT = 120
 UV = "/opt/envgen/uv"  # where a build puts uv, outside of the interpreter's own folders

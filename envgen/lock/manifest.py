@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 from envgen.engine.base import Engine
 from envgen.errors import NotFoundError
-from envgen.record import EMPTY
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
 
 PATH = "/opt/envgen/manifest.json"
 PREFIX = "dev.envgen."
@@ -31,7 +26,8 @@ class Manifest:
     inputs: Mapping[str, str]
     open: tuple[str, ...]
     reported: tuple[str, ...]
-    sources: Mapping[str, Mapping[str, str]] = EMPTY  # source -> distribution, kind, origin, patches
+    # source -> distribution, kind, origin, patches
+    sources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     epoch: int = 0  # the time stamp of what the build added; 0 = it was built without a lock
 
 

@@ -9,14 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-from envgen.record import EMPTY
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
+from dataclasses import dataclass, field
 
 # How an answer came about: asked of the one who knows; of the local engine only; or taken from a public report.
 REGISTRY, LOCAL, REPORTED, GIT = "registry", "local", "reported", "git"
@@ -37,7 +30,7 @@ class ImageLock:
 
     name: str
     digest: str
-    platforms: Mapping[str, str] = EMPTY
+    platforms: Mapping[str, str] = field(default_factory=dict)
     resolved: str = REGISTRY
     created: int = 0
 
@@ -83,7 +76,7 @@ class PythonLock:
     asks: str
     python: str
     sets: Mapping[str, tuple[Pinned, ...]]
-    open: Mapping[str, str] = EMPTY
+    open: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -99,12 +92,12 @@ class AptLock:
 class Lock:
     """A whole envgen.lock."""
 
-    images: Mapping[str, ImageLock] = EMPTY
-    git: Mapping[str, GitLock] = EMPTY  # by git_key
-    files: Mapping[str, str] = EMPTY  # address -> sha256
-    patches: Mapping[str, tuple[PatchLock, ...]] = EMPTY
-    python: Mapping[str, Mapping[str, PythonLock]] = EMPTY  # profile -> platform
-    apt: Mapping[str, Mapping[str, AptLock]] = EMPTY
+    images: Mapping[str, ImageLock] = field(default_factory=dict)
+    git: Mapping[str, GitLock] = field(default_factory=dict)  # by git_key
+    files: Mapping[str, str] = field(default_factory=dict)  # address -> sha256
+    patches: Mapping[str, tuple[PatchLock, ...]] = field(default_factory=dict)
+    python: Mapping[str, Mapping[str, PythonLock]] = field(default_factory=dict)  # profile -> platform
+    apt: Mapping[str, Mapping[str, AptLock]] = field(default_factory=dict)
 
     @property
     def reported(self) -> tuple[str, ...]:

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from envgen.errors import UsageError
 from envgen.lock.model import Lock, PythonLock
 from envgen.profile.model import Profile
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
 
 FAMILY = "flashinfer"  # its packages are of one release, or they refuse each other
 

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from envgen.errors import Place, Problem, ProjectError
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
 
 _FIELD = re.compile(r"([A-Z][A-Za-z-]*):[ \t]*(.*)")
 _DIFF = ("diff --git ", "--- ", "Index: ")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,7 @@ from envgen.patches.header import Header, in_range, read_header, version_of_ref
 from envgen.patches.inspect import LARGEST, read_patch, touched
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass
-
     from envgen.profile.model import Origin
-else:
-    from envgen.profile.record import dataclass
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 

@@ -39,7 +39,7 @@ def plain(value: Any) -> Any:
         return {name: plain(item) for name, item in value.items()}
     if isinstance(value, Variant):
         return {"description": value.description, "changes": dict(value.changes)}
-    if getattr(type(value), "_keys", None):
+    if fields_of(type(value)):
         return {name: plain(getattr(value, name)) for name in fields_of(type(value))}
     return str(value)
 

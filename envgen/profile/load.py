@@ -14,6 +14,7 @@ from envgen.profile.build import Builder
 from envgen.profile.model import Profile, Project
 from envgen.profile.overrides import from_environ, from_sets
 from envgen.profile.patterns import NAME, PROJECT_NAME, matches, meaning
+from envgen.profile.shape import fields_of
 from envgen.profile.tree import INT, LIST, LOCAL, MAP, NULL, Node, Source, near
 from envgen.profile.trees import Trees
 from envgen.profile.yamlfile import read, read_local
@@ -188,7 +189,7 @@ def _known_keys(top: Node, known: Sequence[str], problems: list[Problem]) -> Non
     for key, node in top.items.items():
         if key not in known:
             hint = near(key, list(known))
-            if key in Profile._keys:  # type: ignore[attr-defined]
+            if key in fields_of(Profile):
                 hint = "it belongs below `defaults:` or below a profile"
             problems.append(Problem("unknown key", node.key_place(key), hint))
 

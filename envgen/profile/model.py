@@ -8,10 +8,11 @@ reads: scalars, the value types of ``values.py``, enums, tuples, mappings from s
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from envgen.profile.keys import key
 from envgen.profile.model_services import ArgValue as ArgValue
 from envgen.profile.model_services import Health as Health
 from envgen.profile.model_services import Phases as Phases
@@ -36,13 +37,6 @@ from envgen.profile.patterns import (
     ULIMIT,
 )
 from envgen.profile.values import ByteSize, ContainerPath, CudaArchList, HostPath, ImageRef, MaxJobs
-from envgen.record import EMPTY as EMPTY
-from envgen.record import key as key
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
 
 
 class Mode(Enum):
@@ -134,7 +128,7 @@ class Tiktoken:
     directory: ContainerPath = key(
         "Where the files lie in the image (TIKTOKEN_ENCODINGS_BASE).", ContainerPath("/workspace/tiktoken_encodings")
     )
-    encodings: Mapping[str, Encoding] = key("One entry a vocabulary: o200k_base, ...", EMPTY, names=NAME)
+    encodings: Mapping[str, Encoding] = key("One entry a vocabulary: o200k_base, ...", {}, names=NAME)
 
 
 @dataclass(frozen=True)
@@ -156,10 +150,10 @@ class Profile:
 
     name: str
     project: str
-    variant: str = ""  # the one that is laid over it
     mode: Mode = key("development: sources are mounted. production: sources are baked in.")
     base: Base = key("The base image.")
     cuda: Cuda = key("CUDA.")
+    variant: str = ""  # the one that is laid over it
     description: str = key("One line about this profile.", "")
     dockerfile: str = key("The file that `envgen render` writes.", "Dockerfile", item=DOCKERFILE)
     image: ImageRef | None = key("The name of the built image; unset: PROJECT:PROFILE.", None)
@@ -168,25 +162,25 @@ class Profile:
     apt: Apt = key("Debian packages.", Apt())
     pip: Pip = key("Python packages.", Pip())
     tiktoken: Tiktoken = key("Vocabulary files for gpt-oss.", Tiktoken())
-    sources: Mapping[str, Source] = key("What is developed or built: flashinfer, vllm, ...", EMPTY, names=NAME)
+    sources: Mapping[str, Source] = key("What is developed or built: flashinfer, vllm, ...", {}, names=NAME)
     python_path: tuple[ContainerPath, ...] = key("PYTHONPATH, in front of what the base image has.", ())
     env: Mapping[str, Mapping[str, str]] = key(
-        "Groups of run-time variables; the same for every service.", EMPTY, names=NAME
+        "Groups of run-time variables; the same for every service.", {}, names=NAME
     )
     env_groups: tuple[str, ...] | None = key(
         "Which groups of env are in use; unset: all. The others are there to be chosen.", None, item=NAME
     )
     secrets: tuple[str, ...] = key("Variables of your shell that services get at run time only.", (), item=ENV_NAME)
-    caches: Mapping[str, Cache] = key("Folders that outlive a container.", EMPTY, names=NAME)
+    caches: Mapping[str, Cache] = key("Folders that outlive a container.", {}, names=NAME)
     gpu: GpuMode = key("auto: ask the engine; all: the NVIDIA runtime; cdi: nvidia.com/gpu=all; none.", GpuMode.AUTO)
     ipc: str = key("The IPC namespace.", "private", item=IPC)
     shm_size: ByteSize | None = key("Size of /dev/shm, where ipc is not host.", None)
-    ulimits: Mapping[str, Ulimit] = key("Limits of the container.", EMPTY, names=ULIMIT)
+    ulimits: Mapping[str, Ulimit] = key("Limits of the container.", {}, names=ULIMIT)
     working_dir: ContainerPath = key("The folder that services start in.", ContainerPath("/workspace"))
-    services: Mapping[str, Service] = key("What can be started: dev, serve, ...", EMPTY, names=NAME)
+    services: Mapping[str, Service] = key("What can be started: dev, serve, ...", {}, names=NAME)
     variants: Mapping[str, Variant] = key(
         "Other ways to run the same image (`envgen up SERVICE --variant NAME`): what differs. No image is rebuilt.",
-        EMPTY,
+        {},
         names=NAME,
     )
 

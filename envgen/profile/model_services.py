@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
+from envgen.profile.keys import key
 from envgen.profile.patterns import ENV_NAME, FLAG, NAME, RESTART, URL_PATH
 from envgen.profile.values import ByteSize, ContainerPath, Duration, PortMapping
-from envgen.record import EMPTY, key
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
 
 
 @dataclass(frozen=True)
@@ -52,10 +47,10 @@ class Ready:
     expect_text: str | None = key("What the completion must contain; unset: any text will do.", None)
     expect: Mapping[str, str] = key(
         "What the log must show by then: regular expressions, each under a name of yours, such as attention.",
-        EMPTY,
+        {},
         names=NAME,
     )
-    forbid: Mapping[str, str] = key("What the log must not show: the same.", EMPTY, names=NAME)
+    forbid: Mapping[str, str] = key("What the log must not show: the same.", {}, names=NAME)
 
 
 ArgValue = bool | str | tuple[str, ...]  # bind.py knows this alias by its name
@@ -66,11 +61,11 @@ class Service:
     command: tuple[str, ...] = key("The program and its positional words, one word an item.")
     args: Mapping[str, ArgValue] = key(
         "Flags without their dashes. true: the bare flag; false: left out; a list: several words; a mapping: JSON.",
-        EMPTY,
+        {},
         names=FLAG,
     )
     env_groups: tuple[str, ...] | None = key("Which of the groups in use it gets; unset: all of them.", None, item=NAME)
-    env: Mapping[str, str] = key("Variables for this service alone.", EMPTY, names=ENV_NAME)
+    env: Mapping[str, str] = key("Variables for this service alone.", {}, names=ENV_NAME)
     ports: tuple[PortMapping, ...] = key("Published ports.", ())
     working_dir: ContainerPath | None = key("The folder it starts in.", None)
     interactive: bool = key("Keep a terminal open (a shell service).", False)
@@ -107,5 +102,5 @@ class Variant:
     changes: Mapping[str, str]
     description: str = key("One line about this variant.", "")
     env_groups: tuple[str, ...] | None = key("As in the profile.", None, item=NAME)
-    env: Mapping[str, Mapping[str, str]] = key("As in the profile.", EMPTY, names=NAME)
-    services: Mapping[str, Service] = key("Services of the profile, with the keys that differ.", EMPTY, names=NAME)
+    env: Mapping[str, Mapping[str, str]] = key("As in the profile.", {}, names=NAME)
+    services: Mapping[str, Service] = key("Services of the profile, with the keys that differ.", {}, names=NAME)

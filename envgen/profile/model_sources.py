@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
+from envgen.profile.keys import key
 from envgen.profile.patterns import COMMAND, DISTRIBUTION, ENV_NAME, GIT_REF, GIT_URL, MODULE, NAME, REQUIREMENT
 from envgen.profile.values import ContainerPath, HostPath, Pin
-from envgen.record import EMPTY, key
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
 
 ORIGIN_KINDS = ("git", "pypi", "wheel", "checkout")
 
@@ -42,7 +37,7 @@ class Origin:
 @dataclass(frozen=True)
 class Install:
     requires: tuple[str, ...] = key("What must be installed before it can be built.", (), item=REQUIREMENT)
-    env: Mapping[str, str] = key("Variables for its build alone.", EMPTY, names=ENV_NAME)
+    env: Mapping[str, str] = key("Variables for its build alone.", {}, names=ENV_NAME)
     prepare: tuple[str, ...] = key("A command to run in the source before it is built, one word an item.", ())
     dependencies: bool = key("Also install what it depends on (never what pip.protect names).", False)
 

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, ClassVar
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
+from dataclasses import dataclass
+from typing import ClassVar
 
 # Docker, Compose, YAML and every shell treat these as structure; a value never needs them.
 _CONTROL = r"[\x00-\x1f\x7f]"

@@ -109,7 +109,7 @@ def _default(field: Field) -> str:
         return "**required**"
     if field.shape.kind == shapes.RECORD:
         return ""
-    default = plain(field.key.default)
+    default = plain(field.default)
     if default is None:
         return "unset"
     if isinstance(default, bool):

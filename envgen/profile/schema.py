@@ -104,8 +104,8 @@ def _field(field: Field, definitions: Schema) -> Schema:
         schema["minimum"] = key.low
     if key.high is not None:
         schema["maximum"] = key.high
-    if not field.required and field.shape.kind != shapes.RECORD and key.default not in (None, ()):
-        default = plain(key.default)
+    if not field.required and field.shape.kind != shapes.RECORD and field.default not in (None, ()):
+        default = plain(field.default)
         if default != {}:
             schema["default"] = default
     return schema

@@ -7,11 +7,12 @@ evaluates each one.
 
 from __future__ import annotations
 
+from dataclasses import MISSING
 from enum import Enum
 from typing import Any
 
 from envgen.profile import model, values
-from envgen.record import MISSING, Key
+from envgen.profile.keys import Key, keys_of
 
 SCALAR, ENUM, VALUE, RECORD, SEQUENCE, MAPPING, ARG = "scalar", "enum", "value", "record", "sequence", "mapping", "arg"
 
@@ -30,17 +31,15 @@ class Shape:
 class Field:
     """One key of a record."""
 
-    __slots__ = ("key", "name", "optional", "shape")
+    __slots__ = ("default", "key", "name", "optional", "required", "shape")
 
-    def __init__(self, name: str, shape: Shape, optional: bool, key: Key) -> None:
+    def __init__(self, name: str, shape: Shape, optional: bool, key: Key, default: Any) -> None:
         self.name = name
         self.shape = shape
         self.optional = optional  # None is a value of the field
         self.key = key
-
-    @property
-    def required(self) -> bool:
-        return self.key.default is MISSING
+        self.default = default
+        self.required = default is MISSING
 
 
 _SCALARS = {"str": str, "int": int, "bool": bool}
@@ -52,11 +51,11 @@ def fields_of(cls: type) -> dict[str, Field]:
     found = _fields.get(cls)
     if found is None:
         found = {}
-        annotations = cls.__annotations__
-        for name, key in cls._keys.items():  # type: ignore[attr-defined]
-            text = annotations[name]
+        for name, (key, field) in keys_of(cls).items():
+            text = str(field.type)
             optional = text.endswith(" | None")
-            found[name] = Field(name, _shape(text.removesuffix(" | None")), optional, key)
+            default = field.default if field.default_factory is MISSING else field.default_factory()
+            found[name] = Field(name, _shape(text.removesuffix(" | None")), optional, key, default)
         _fields[cls] = found
     return found
 
@@ -73,4 +72,4 @@ def _shape(text: str) -> Shape:
     found = getattr(values, text, None) or getattr(model, text)
     if isinstance(found, type) and issubclass(found, Enum):
         return Shape(ENUM, found)
-    return Shape(RECORD if hasattr(found, "_keys") and found._keys else VALUE, found)
+    return Shape(RECORD if keys_of(found) else VALUE, found)

@@ -9,16 +9,12 @@ stand for a value unquoted.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 from envgen.profile.paths import ContainerPath as ContainerPath
 from envgen.profile.paths import HostPath as HostPath
 from envgen.profile.paths import plain_text as plain_text
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
 
 
 @dataclass(frozen=True, order=True)

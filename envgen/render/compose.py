@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from envgen.profile.model import GpuMode, Health, Profile, Service
 from envgen.render import environment as names
 from envgen.render.namespace import folder_of, volume_of
 from envgen.render.quote import Quoted, compose_text, compose_variable, yaml_key
 from envgen.render.templating import render
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.profile.record import dataclass
 
 PROXY = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 STOP_GRACE = "30s"

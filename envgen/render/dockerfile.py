@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING
 
 from envgen.paths import templates_dir
 from envgen.render.parts import Pair, Plan
 from envgen.render.quote import Quoted
 from envgen.render.templating import render
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.profile.record import dataclass
 
 # Stands for the labels until the digest that they contain is known. No quoted text can contain NUL.
 LABELS_HERE = Quoted("\0")

@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from envgen.errors import Problem, ProjectError, RefusedError
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass
-
     from envgen.lock.model import ProfileLock
     from envgen.profile.model import Profile, Project
-else:
-    from envgen.profile.record import dataclass
 
 IGNORE_FILE = ".dockerignore"
 

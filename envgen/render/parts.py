@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from envgen.record import EMPTY
-
 if TYPE_CHECKING:
-    from dataclasses import dataclass
-
     from envgen.patches.series import Patch
-else:
-    from envgen.profile.record import dataclass
 
 
 @dataclass(frozen=True)
@@ -122,7 +117,7 @@ class Plan:
     entrypoint: tuple[str, ...]
     command: tuple[str, ...]
     # With a lock: its lists of packages, those of uv, the time stamp of what is added, and what the image tells.
-    requirements: Mapping[str, str] = EMPTY
+    requirements: Mapping[str, str] = field(default_factory=dict)
     uv_locked: tuple[str, ...] = ()
     epoch: tuple[str, ...] = ()
     manifest: str = ""

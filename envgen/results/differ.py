@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from envgen.results.model import Record
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
 
 # What a section's values are called; the order is that of the report.
 SECTIONS: Mapping[str, str] = {

@@ -5,20 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from envgen.errors import ResultsError
 from envgen.results.clean import without_secrets
 from envgen.results.lines import encode, utc
 from envgen.results.model import FORMAT
 from envgen.results.store import SUFFIX
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
 
 KIND = "imported"
 

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from envgen.results import stats
 from envgen.results.differ import Differing, differences
 from envgen.results.figures import Cell, Series, Table, table
 from envgen.results.model import METRICS, Metric, Record
 from envgen.results.stats import Difference
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
 
 
 @dataclass(frozen=True)

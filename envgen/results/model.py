@@ -21,15 +21,11 @@ The words that writers and readers share:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
+from typing import Any
 
 # The format of the files. A reader refuses a higher number; a change of meaning raises it.
 FORMAT = 1

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
+from dataclasses import dataclass
 
 WIDTH, HEIGHT = 400.0, 260.0
 LEFT, RIGHT, TOP, BOTTOM = 56.0, 12.0, 12.0, 44.0

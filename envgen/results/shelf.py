@@ -8,20 +8,15 @@ import os
 import re
 import stat
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from envgen.errors import RefusedError, ResultsError, UsageError
-from envgen.record import EMPTY
 from envgen.results.lines import Line
 from envgen.results.model import INTERRUPTED, RUNNING, Record, frozen
 from envgen.results.store import SUFFIX, is_held, load, open_record
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
 
 # The end line is short: it is nearly always in the last piece of the file.
 _TAIL = 16 * 1024
@@ -37,8 +32,8 @@ class Entry:
     kind: str
     outcome: str
     started: datetime | None = None
-    environment: Mapping[str, Any] = EMPTY
-    summary: Mapping[str, Any] = EMPTY
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    summary: Mapping[str, Any] = field(default_factory=dict)
     damaged: str = ""
 
 

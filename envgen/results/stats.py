@@ -5,14 +5,10 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from envgen.results.figures import Cell, Series
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from envgen.record import dataclass
 
 ALPHA = 0.05
 FEWEST = 3  # samples a side: with two, the spread is a guess
