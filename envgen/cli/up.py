@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import difflib
+import os
 import shlex
+import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from envgen.cli.common import Session, json_option, print_json, progress, project_options, variant_option
 from envgen.cli.diagnose import service_failure
+from envgen.serve.recreate import RecreateRefused, differences, keep_moment, missing_here
 
 if TYPE_CHECKING:
+    from envgen.engine.base import Container, Engine
+    from envgen.engine.compose import Compose
     from envgen.profile.model import Profile
     from envgen.serve.launch import Started
 
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
 @click.option("--timeout", type=click.IntRange(1), metavar="SECONDS", help="Give up waiting after this long.")
 @click.option("--follow/--detach", " /-d", default=False, help="When it is ready, show its output until Ctrl-C.")
 @click.option("--no-install", is_flag=True, help="Don't install the mounted sources (development profiles).")
+@click.option("--recreate", is_flag=True, help="Replace a running container whose settings differ, without asking.")
 @click.option("--dry-run", is_flag=True, help="Check everything and show what would be run.")
 @json_option
 def command(
@@ -34,6 +40,7 @@ def command(
     timeout: int | None,
     follow: bool,
     no_install: bool,
+    recreate: bool,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -44,6 +51,9 @@ def command(
     Ready means: the model is listed, a prompt is completed, and the log shows what `ready` expects. A service that
     fails is removed again, after all that it left behind was put into a crash bundle (exit code 5). Ctrl-C stops the
     waiting, not the service.
+
+    A service that runs is left alone. If its settings differ from the profile's, each difference is named, and it is
+    replaced only with --recreate or after a yes; otherwise the exit code is 6.
 
     \b
     Example:
@@ -66,8 +76,13 @@ def command(
     image = engine.image(profile.image_name)
     workspace = prepare(profile, root, lock_of_image(profile, root, image.labels if image else None))
     found = preflight.check(engine, profile, root, service, workspace.rendered.digest)
-    compose = compose_for(profile, root, workspace.folder, engine, found.gpu)
+    compose = compose_for(profile, root, workspace.folder, engine, found.gpu, service)
+    differing: tuple[str, ...] = ()
+    if found.running:
+        compose, differing = _compare(engine, compose, profile, service, found.running)
     if dry_run:
+        for difference in differing:
+            progress(f"{service} runs, and would be replaced: {difference}")
         argv = compose.argv("up", "--detach", "--no-build", "--pull", "never", service)
         _show_plan(argv, dict(compose.env), as_json)
         return 0
@@ -75,6 +90,8 @@ def command(
     progress(f"up {service}: profile {named}, image {profile.image_name}, gpu {found.gpu.value}")
     for note in found.notes:
         progress(f"  note: {note}")
+    if found.running and differing and not recreate:
+        _may_replace(service, found.running, differing)
     keep = keeper(engine, profile, root, service, compose.files)
     launcher = Launcher(engine, compose, profile, service, progress, service_failure, keep)
     try:
@@ -86,6 +103,29 @@ def command(
         raise
     _report(service, started, waited=not no_wait, as_json=as_json)
     return compose.interactive("--profile", "*", "logs", "--follow", service) if follow else 0
+
+
+def _compare(
+    engine: Engine, compose: Compose, profile: Profile, service: str, running: Container
+) -> tuple[Compose, tuple[str, ...]]:
+    """The Compose project with what the running container keeps, and what differs anyway."""
+    for name in missing_here(profile, running, os.environ):
+        progress(f"  note: {name} is not set in this terminal; {service} keeps the value it was started with")
+    compose = keep_moment(compose, profile, running, os.environ)
+    return compose, differences(engine, compose, profile, service, running)
+
+
+def _may_replace(service: str, running: Container, differing: tuple[str, ...]) -> None:
+    """Return if ``running`` may be replaced: it is unhealthy, or the user says yes. RecreateRefused otherwise."""
+    for difference in differing:
+        progress(f"  {service}: {difference}")
+    if running.health == "unhealthy":
+        progress(f"  {service} is unhealthy and is replaced")
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise RecreateRefused(service, differing)
+    if not click.confirm(f"{service} is running. Replace it?", err=True):
+        raise RecreateRefused(service, differing)
 
 
 def known_service(profile: Profile, name: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envgen.engine.base import EngineInfo
@@ -47,6 +47,14 @@ def decide(wanted: int | None, per_job: int, capacity: Capacity) -> Jobs:
     memory_words = f"{free} / {per_job / GIB:.3g} GiB a job = {fits}"
     least = ", and at least 1" if fits < 1 else ""
     return Jobs(count, f"MAX_JOBS={count} = the smaller of {core_words} and {memory_words}{least}")
+
+
+def less(capacity: Capacity, needed: int) -> Capacity:
+    """``capacity`` without ``needed`` bytes that something else will take. Memory that is not known stays so."""
+    if not needed or not capacity.memory:
+        return capacity
+    # 0 would mean "not known".
+    return replace(capacity, memory=max(1, capacity.memory - needed))
 
 
 def capacity(engine: EngineInfo | None, *, root: Path = Path("/")) -> Capacity:

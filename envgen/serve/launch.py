@@ -43,13 +43,21 @@ class Started:
     awaited: Awaited = field(default_factory=lambda: Awaited(Answer(True), {}, {}))
 
 
-def compose_for(profile: Profile, root: Path, folder: Path, engine: Engine, gpu: GpuMode = GpuMode.NONE) -> Compose:
-    """The Compose project of ``profile`` as rendered into ``folder``, with this machine's paths and number of jobs."""
+def compose_for(
+    profile: Profile, root: Path, folder: Path, engine: Engine, gpu: GpuMode = GpuMode.NONE, name: str = ""
+) -> Compose:
+    """The Compose project of ``profile`` as rendered into ``folder``, with this machine's paths and number of jobs.
+
+    ``name``: the service to start. What it needs for itself (``needs_memory``: the model, on unified memory) is not
+    there for the compilers that it starts.
+    """
     files = [folder / profile.compose_file]
     if profile.gpu is GpuMode.AUTO and gpu in (GpuMode.ALL, GpuMode.CDI):
         files.append(folder / overlay_file(profile, gpu))
     build = profile.build
-    decided = jobs.decide(build.max_jobs.count, build.memory_per_job.bytes, jobs.capacity(engine.info()))
+    needs = profile.services[name].needs_memory if name else None
+    free = jobs.less(jobs.capacity(engine.info()), needs.bytes if needs else 0)
+    decided = jobs.decide(build.max_jobs.count, build.memory_per_job.bytes, free)
     # Relative paths in the rendered file start from compose/, wherever the copy that is used lies.
     return Compose(find_endpoint(), files, root / "compose", compose_environment(profile, root, decided.count))
 

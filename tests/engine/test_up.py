@@ -52,11 +52,12 @@ defaults:
   base: {{image: {BASE}}}
   cuda: {{arch_list: 12.1a}}
   gpu: none
-  build: {{ccache: false}}
+  build: {{ccache: false, memory_per_job: 512MiB}}
 profiles:
   prod:
     mode: production
     env: {{answers: {{ANSWER: " Paris, of course", DELAY: "1"}}}}
+    secrets: [ENVGENTEST_TOKEN]
     services:
       serve:
         command: [python3, -c, SERVER]
@@ -146,6 +147,62 @@ def test_a_service_that_does_not_run(project: Project) -> None:
         done = project.envgen(*words, code=1)
         assert "plain is not running" in done.err and "envgen up plain" in done.err
     assert "did you mean `plain`?" in project.envgen("up", "plian", code=2).err
+
+
+# --- a running service is left alone ---------------------------------------------------------------------------------
+
+
+def container_id(service: str) -> str:
+    return docker("ps", "-q", "--no-trunc", "--filter", f"name={PROJECT}-{service}-1")
+
+
+def test_fewer_cores_replace_nothing(project: Project) -> None:
+    """MAX_JOBS follows cores and free memory, and both change while a model is loaded."""
+    project.envgen("up", "plain")
+    before = container_id("plain")
+    environment = docker("inspect", "-f", "{{.Config.Env}}", before)
+    assert f"MAX_JOBS={len(os.sched_getaffinity(0))}" in environment, "more than one core, and 512 MiB for each"
+    done = subprocess.run(
+        ["taskset", "-c", str(min(os.sched_getaffinity(0))), sys.executable, "-m", "envgen", "up", "plain"],
+        cwd=project.root, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and "plain was running already" in done.stdout, done.stderr
+    assert container_id("plain") == before
+
+
+def test_a_terminal_without_the_secret_replaces_nothing(project: Project) -> None:
+    project.envgen("up", "plain", env={"ENVGENTEST_TOKEN": "hf_abcdefgh12345678"})
+    before = container_id("plain")
+    again = project.envgen("up", "plain")
+    assert "ENVGENTEST_TOKEN is not set in this terminal" in again.err and "hf_abc" not in again.err
+    assert container_id("plain") == before
+    other = project.envgen("up", "plain", env={"ENVGENTEST_TOKEN": "hf_other1234567890"}, code=6)
+    assert "ENVGENTEST_TOKEN has another value" in other.err and "hf_other" not in other.err
+    assert container_id("plain") == before
+    assert "hf_abcdefgh12345678" in docker("inspect", "-f", "{{.Config.Env}}", before)
+
+
+def test_what_differs_is_named_and_asked_for(project: Project) -> None:
+    project.envgen("up", "plain")
+    before = container_id("plain")
+    words = ("--set", "services.plain.env.LEVEL=2", "--set", "env.answers.ANSWER=no")
+    refused = project.envgen("up", "plain", *words, code=6)
+    assert "environment: LEVEL=2 is new" in refused.err and "envgen up plain --recreate" in refused.err
+    assert "environment: ANSWER= Paris, of course is now no" in refused.err
+    assert container_id("plain") == before
+    shown = project.envgen("up", "plain", "--dry-run", *words)
+    assert "would be replaced: environment: LEVEL=2 is new" in shown.err and container_id("plain") == before
+    project.envgen("up", "plain", "--recreate", *words)
+    after = container_id("plain")
+    assert after not in ("", before)
+    assert "environment: LEVEL is no longer set" in project.envgen("up", "plain", code=6).err
+    assert container_id("plain") == after
+
+
+def test_another_command_is_named(project: Project) -> None:
+    project.envgen("up", "plain")
+    refused = project.envgen("up", "plain", "--set", "services.plain.command=[sleep, '99']", code=6)
+    assert "command: " in refused.err and "+99" in refused.err
 
 
 # --- nothing is started ---------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.engine.base import EngineInfo
-from envgen.engine.jobs import GIB, Capacity, capacity, decide, mem_available
+from envgen.engine.jobs import GIB, Capacity, capacity, decide, less, mem_available
 
 MEMINFO = (
     "MemTotal:       125829120 kB\nMemFree:         1048576 kB\nMemAvailable:   104857600 kB\nCached:  2097152 kB\n"
@@ -113,3 +113,12 @@ def test_always_at_least_one_and_never_more_than_memory_allows(
     assert jobs.count >= 1 and str(jobs.count) in jobs.sentence
     if wanted is None and memory and per_job and jobs.count > 1:
         assert jobs.count <= cores and jobs.count * per_job <= memory
+
+
+def test_a_model_takes_its_memory_from_the_compilers() -> None:
+    """A GB10: 20 cores, 116 GiB available, and a server that needs 84 GiB for itself."""
+    spark = Capacity(20, 116 * GIB)
+    assert decide(None, 8 * GIB, spark).count == 14
+    assert decide(None, 8 * GIB, less(spark, 84 * GIB)).count == 4
+    assert decide(None, 8 * GIB, less(spark, 200 * GIB)).count == 1
+    assert less(Capacity(20, 0), GIB) == Capacity(20, 0)

@@ -1,0 +1,153 @@
+"""Would `up` replace a container that runs, and why? A running server is only replaced when the user asks for it.
+
+Loading a large model takes minutes, so nothing that depends on the moment may cost a reload: free memory (MAX_JOBS) and
+variables that only the first terminal had (HF_TOKEN) are taken from the running container. Whatever else differs is
+named, variable by variable.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from envgen.engine.base import Container, Engine
+from envgen.engine.compose import Compose
+from envgen.errors import EnvgenError, ExitCode, Problem, ServiceError
+from envgen.profile.model import Profile
+from envgen.redact import redact
+from envgen.render.compose import PROXY
+from envgen.render.environment import JOBS_VARIABLE
+
+JOBS = "MAX_JOBS"
+
+
+class RecreateRefused(EnvgenError):
+    """The service runs with other settings; replacing it has to be asked for. Carries every difference."""
+
+    exit_code = ExitCode.REFUSED
+
+    def __init__(self, service: str, differences: Sequence[str]) -> None:
+        super().__init__(f"{service} is running with other settings")
+        self.problems = (
+            Problem(
+                f"{service} is running, and starting it as the profile says now would replace it:",
+                hint=f"envgen up {service} --recreate",
+            ),
+            *(Problem(difference) for difference in differences),
+        )
+
+
+def keep_moment(compose: Compose, profile: Profile, running: Container, shell: Mapping[str, str]) -> Compose:
+    """``compose`` with the values of ``running`` for whatever this moment (``shell``: our variables) doesn't decide."""
+    kept = {name: running.env[name] for name in _passed(profile) if running.env.get(name) and name not in shell}
+    if profile.build.max_jobs.count is None and running.env.get(JOBS, "").isdigit():
+        kept[JOBS_VARIABLE] = running.env[JOBS]
+    return replace(compose, env={**compose.env, **kept})
+
+
+def missing_here(profile: Profile, running: Container, shell: Mapping[str, str]) -> tuple[str, ...]:
+    """The profile's secrets that the running container has and this terminal lacks."""
+    return tuple(name for name in profile.secrets if running.env.get(name) and name not in shell)
+
+
+def differences(
+    engine: Engine, compose: Compose, profile: Profile, service: str, running: Container
+) -> tuple[str, ...]:
+    """One line for each setting that makes Compose replace ``running``; empty when it would leave it alone.
+
+    Compose itself decides (its dry run); the lines are ours. Raises ProcessError when Compose fails.
+    """
+    if not _would_recreate(compose, service):
+        return ()
+    wanted = _wanted(compose, service)
+    found = tuple(_named(engine, profile, wanted, running))
+    return found or ("settings of the Compose file that have no line of their own here",)
+
+
+def _passed(profile: Profile) -> tuple[str, ...]:
+    return (*profile.secrets, *(PROXY if profile.network.pass_proxy else ()))
+
+
+def _would_recreate(compose: Compose, service: str) -> bool:
+    done = compose.run("--dry-run", "up", "--detach", "--no-build", "--pull", "never", service)
+    text = done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")
+    return any(line.rstrip().endswith(" Recreate") for line in text.splitlines())
+
+
+def _wanted(compose: Compose, service: str) -> Mapping[str, Any]:
+    text = compose.run("config", "--format", "json", service).stdout
+    try:
+        services = json.loads(text)["services"]
+        wanted = services[service]
+    except (ValueError, KeyError, TypeError):
+        raise ServiceError(f"docker compose config describes no service {service}") from None
+    return wanted if isinstance(wanted, dict) else {}
+
+
+def _named(engine: Engine, profile: Profile, wanted: Mapping[str, Any], running: Container) -> Iterator[str]:
+    image = engine.image(profile.image_name)
+    if image is not None and image.id != running.image_id:
+        yield f"image: {_short(running.image_id)} is now {_short(image.id)}"
+    details = engine.inspect(running.id) or {}
+    config = details.get("Config") or {}
+    command = wanted.get("command")
+    if isinstance(command, list) and command != (config.get("Cmd") or []):
+        yield from _words(list(config.get("Cmd") or []), command)
+    yield from _environment(engine, profile, wanted.get("environment") or {}, running)
+    yield from _mounts(wanted.get("volumes") or [], running)
+    yield from _ports(wanted.get("ports") or [], running)
+
+
+def _short(image_id: str) -> str:
+    return image_id.removeprefix("sha256:")[:12]
+
+
+def _words(old: list[str], new: list[str]) -> Iterator[str]:
+    gone, added = [word for word in old if word not in new], [word for word in new if word not in old]
+    shown = [*(f"-{redact(word)}" for word in gone), *(f"+{redact(word)}" for word in added)]
+    yield f"command: {' '.join(shown) or 'the same words in another order'}"
+
+
+def _environment(engine: Engine, profile: Profile, wanted: Mapping[str, Any], running: Container) -> Iterator[str]:
+    base = engine.image(running.image_id)
+    inherited = base.env if base else {}
+    hidden = set(_passed(profile))
+    for name in sorted(wanted):
+        value = wanted[name]
+        if value is None:  # passed on where the terminal has it, and it has not
+            continue
+        old = running.env.get(name)
+        if old == str(value):
+            continue
+        if name in hidden:
+            yield f"environment: {name} has another value"
+        elif old is None:
+            yield f"environment: {name}={redact(str(value))} is new"
+        else:
+            yield f"environment: {name}={redact(old)} is now {redact(str(value))}"
+    for name in sorted(set(running.env) - set(wanted)):
+        if inherited.get(name) != running.env[name]:
+            yield f"environment: {name} is no longer set"
+
+
+def _mounts(wanted: Sequence[Any], running: Container) -> Iterator[str]:
+    old = {mount.target: mount.source for mount in running.mounts}
+    new = {
+        str(one["target"]): str(one.get("source", "")) for one in wanted if isinstance(one, dict) and "target" in one
+    }
+    for target in sorted(old.keys() | new.keys()):
+        if target not in new:
+            yield f"mount: {target} is no longer mounted"
+        elif target not in old:
+            yield f"mount: {target} is new"
+        elif new[target].startswith("/") and old[target] != new[target]:
+            yield f"mount: {target} is {old[target]}, and is now {new[target]}"
+
+
+def _ports(wanted: Sequence[Any], running: Container) -> Iterator[str]:
+    old = sorted({f"{port.host}:{port.container}" for port in running.ports})
+    new = sorted({f"{one.get('published')}:{one.get('target')}" for one in wanted if isinstance(one, dict)})
+    if old != new:
+        yield f"ports: {', '.join(old) or 'none'}, now {', '.join(new) or 'none'}"
