@@ -39,7 +39,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
         "main",
         "load",
     ),
-    "spaces": ("fault", "names", "tree", "spaces", "main"),
+    "spaces": ("fault", "names", "tree", "layout", "spaces", "main"),
     "kinds": ("fault", "names", "tree", "procs", "kinds", "main"),
     "look": ("fault", "procs", "look", "main"),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from envgen.jitcache.agent.fault import Fault
 from envgen.jitcache.agent.layout import Cache, Entry, Shelf, entries_of
+from envgen.jitcache.agent.tree import LISTED
 
 
 class Choice:
@@ -55,8 +56,9 @@ def choose(survey: Survey, patterns: list[str], everything: bool) -> Choice:
             missing.append(pattern)
         wanted |= matches
     if missing:
-        raise Fault("not_found", "no module " + ", ".join(map(repr, missing)), missing=missing, names=sorted(folders),
-                    links=survey.cache.links, places=[shelf.prefix for shelf, _ in survey.found])  # fmt: skip
+        places = [shelf.prefix for shelf, _ in survey.found][:LISTED]
+        raise Fault("not_found", "no module " + ", ".join(map(repr, missing)), missing=missing,
+                    names=sorted(folders)[:LISTED], links=survey.cache.links, places=places)  # fmt: skip
     choice = Choice()
     for shelf, entries in survey.found:
         chosen = [entry for entry in entries if entry.name in wanted and entry.kind != "file"]

@@ -21,7 +21,7 @@ from envgen.jitcache.agent.names import check_request
 from envgen.jitcache.agent.plan import Generated, Target, check_mounts, generated_of, open_generated, target_of
 from envgen.jitcache.agent.procs import loaded
 from envgen.jitcache.agent.sweep import BATCH, leftovers, sweep
-from envgen.jitcache.agent.tree import FOLDER, GONE, reason, remove
+from envgen.jitcache.agent.tree import FOLDER, GONE, LISTED, note, reason, remove
 
 
 def run(request: dict[str, object]) -> dict[str, object]:
@@ -105,7 +105,7 @@ class Job:
         inodes = {inode: target.name for target in targets for _, inode, _ in target.measure.libraries}
         users, unseen = loaded(inodes)
         if self.dry:
-            self.swept = leftovers(self.trash)
+            self.swept = leftovers(self.cache, self.trash)
         else:
             self._act(targets, go)
         return self._answer(targets, vanished, go, kept, users, unseen)
@@ -197,20 +197,22 @@ class Job:
 
     def _answer(self, targets: list[Target], vanished: list[dict[str, str]], go: list[Generated], kept: list[Generated],
                 users: list[dict[str, object]], unseen: int) -> dict[str, object]:  # fmt: skip
+        if len(targets) > LISTED:
+            note(self.cache.problems, "not listed here: " + str(len(targets) - LISTED) + " more modules")
         freed = sum(item.measure.bytes for item in targets if item.gone or self.dry)
         freed += sum(item.measure.bytes for item in go if item.gone or self.dry)
         return {
             "root": self.root,
             "dry_run": self.dry,
             "modules": [{"version": t.shelf.version, "arch": t.shelf.arch, "name": t.name, "bytes": t.measure.bytes,
-                         "files": t.measure.files, "damaged": t.damaged, "outside": t.outside, "gone": t.gone,
+                         "files": t.measure.files, "damaged": t.damaged, "outside": t.outside[:20], "gone": t.gone,
                          "why": self.why.get(t.shown, ""),
-                         "libraries": [inode for _, inode, _ in t.measure.libraries]} for t in targets],
-            "vanished": vanished,
+                         "libraries": [inode for _, inode, _ in t.measure.libraries]} for t in targets[:LISTED]],
+            "vanished": vanished[:LISTED],
             "generated": [{"path": g.shown, "bytes": g.measure.bytes, "files": g.measure.files, "modules": g.modules,
                            "gone": g.gone}
-                          for g in go],
-            "kept": [{"path": g.shown, "modules": g.modules, "kept_for": g.kept_for} for g in kept],
+                          for g in go[:LISTED]],
+            "kept": [{"path": g.shown, "modules": g.modules, "kept_for": g.kept_for} for g in kept[:LISTED]],
             "leftovers": self.swept,
             "freed": freed + (0 if self.dry else self.swept["bytes"]),
             "users": users,

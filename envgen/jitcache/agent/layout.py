@@ -11,7 +11,7 @@ import os
 
 from envgen.jitcache.agent.fault import Fault
 from envgen.jitcache.agent.names import is_reserved
-from envgen.jitcache.agent.tree import FOLDER, GONE, reason
+from envgen.jitcache.agent.tree import FOLDER, GONE, note, reason
 
 TRASH = ".envgen-trash-"
 # What may lie beside the versions: downloaded kernels, autotuner results (0.7).
@@ -129,8 +129,8 @@ def _open(cache: Cache, name: str, dir_fd: int, shown: str) -> int | None:
     except OSError as error:
         if error.errno not in GONE:
             if os.path.islink(cache.root + "/" + shown):
-                cache.links.append(shown)
-            cache.problems.append(shown + ": " + reason(error))
+                note(cache.links, shown)
+            note(cache.problems, shown + ": " + reason(error))
         return None
 
 
@@ -142,12 +142,12 @@ def _folders(cache: Cache, fd: int, shown: str) -> list[str]:
             for entry in entries:
                 if entry.is_symlink():
                     path = (shown + "/" if shown else "") + entry.name
-                    cache.links.append(path)
-                    cache.problems.append(path + ": is a link; not followed")
+                    note(cache.links, path)
+                    note(cache.problems, path + ": is a link; not followed")
                 elif entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
                     names.append(entry.name)
     except OSError as error:
-        cache.problems.append((shown or ".") + ": " + reason(error))
+        note(cache.problems, (shown or ".") + ": " + reason(error))
     return sorted(names)
 
 

@@ -14,7 +14,7 @@ from envgen.jitcache.agent.package import Asked, interpreter
 from envgen.jitcache.agent.procs import holders
 from envgen.jitcache.agent.recipe import library_of
 from envgen.jitcache.agent.sweep import BATCH, leftovers
-from envgen.jitcache.agent.tree import FOLDER, GONE, Measure, measure, measure_path, reason
+from envgen.jitcache.agent.tree import FOLDER, GONE, LISTED, Measure, measure, measure_path, note, reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +55,10 @@ def _list(
         building: list[dict[str, object]] = []
         for shelf, entries in choice.chosen:
             locks = _Locks(shelf, cache.problems)
-            for entry in entries:
+            if len(modules) + len(entries) > LISTED:
+                left = len(modules) + len(entries) - LISTED
+                note(cache.problems, shelf.shown + ": " + str(left) + " more modules; name those that you want")
+            for entry in entries[: LISTED - len(modules)]:
                 described = _describe(shelf, entry, cache.problems)
                 if described is not None:
                     modules.append(described)
@@ -74,7 +77,7 @@ def _list(
         answer.update(modules=modules, building=building)
         if not patterns and not version and archs is None:
             answer["others"] = _beside(cache.fd, cache.beside)
-        answer.update(leftovers=leftovers(survey.trash), problems=cache.problems)
+        answer.update(leftovers=leftovers(cache, survey.trash), problems=cache.problems)
         return answer
     finally:
         cache.close()
@@ -137,7 +140,7 @@ def _describe(shelf: Shelf, entry: Entry, problems: list[str]) -> dict[str, obje
     except OSError as error:
         if error.errno in GONE:
             return None
-        problems.append(shelf.shown + "/" + entry.name + ": " + reason(error))
+        note(problems, shelf.shown + "/" + entry.name + ": " + reason(error))
         described["unread"] = 1
         described["kind"] = kind
         return described
@@ -147,7 +150,8 @@ def _describe(shelf: Shelf, entry: Entry, problems: list[str]) -> dict[str, obje
     finally:
         os.close(fd)
     library = [mtime for name, _, mtime in total.libraries if name == entry.name + ".so"]
-    problems += [shelf.shown + "/" + entry.name + "/" + text for text in total.unread]
+    for text in total.unread:
+        note(problems, shelf.shown + "/" + entry.name + "/" + text)
     described.update(
         kind=kind, bytes=total.bytes, files=total.files, objects=total.objects, unread=len(total.unread),
         built=bool(library), modified=library[0] if library else total.newest,

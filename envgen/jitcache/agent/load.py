@@ -7,19 +7,18 @@ than the disk holds, and nothing is placed before the last byte was read. What i
 from __future__ import annotations
 
 import fcntl
+import gzip
 import json
 import os
-import tarfile
+import zlib
 
-from envgen.jitcache.agent.archive import END, FORMAT, HEAD, Sum, nanoseconds, parts_of, refused
+from envgen.jitcache.agent.archive import END, FORMAT, HEAD, Member, Members, Sum, damaged, parts_of, refused
 from envgen.jitcache.agent.fault import Fault
 from envgen.jitcache.agent.layout import root_of
 from envgen.jitcache.agent.locks import own_as
-from envgen.jitcache.agent.placing import place
-from envgen.jitcache.agent.tree import FOLDER, reason, remove
-
-STAGE = ".envgen-load-"
-_MOST = 5_000_000  # members
+from envgen.jitcache.agent.placing import Placed, place
+from envgen.jitcache.agent.sweep import STAGE, alone, sweep_stages
+from envgen.jitcache.agent.tree import FOLDER, FULL, reason, remove, short
 
 
 def run(request: dict[str, object]) -> dict[str, object]:
@@ -30,46 +29,30 @@ def run(request: dict[str, object]) -> dict[str, object]:
         fd = os.open(os.path.realpath(root), FOLDER)
     except OSError as error:
         raise Fault("refused", "the cache " + root + " can't be made: " + reason(error)) from None
-    errors: list[str] = []
+    problems: list[str] = []
     device = os.fstat(fd).st_dev
     name = STAGE + os.urandom(8).hex()
     try:
-        _sweep(fd, device)
-        try:
-            os.mkdir(name, 0o700, dir_fd=fd)
-        except OSError as error:
-            raise Fault("refused", "the cache can't be written: " + reason(error)) from None
-        stage = os.open(name, FOLDER, dir_fd=fd)
-        try:
+        with alone(fd) as is_alone:
+            if is_alone:
+                sweep_stages(fd, device, problems)
+            try:
+                os.mkdir(name, 0o700, dir_fd=fd)
+            except OSError as error:
+                raise Fault("refused", "the cache can't be written: " + reason(error)) from None
+            stage = os.open(name, FOLDER, dir_fd=fd)
             fcntl.flock(stage, fcntl.LOCK_EX)
+        try:
             reader = _Reader(stage, fd, request, root)
             reader.read(str(request["source"]))
-            placed, kept, problems = place(root, fd, stage)
+            placed = place(root, fd, stage)
         finally:
             os.close(stage)
-            remove(name, fd, device, errors, name)
-        return {"root": root, "modules": placed, "files": reader.files, "bytes": reader.bytes, "kept": kept,
-                "problems": reader.problems + problems + errors}  # fmt: skip
+            remove(name, fd, device, problems, name)
+        return {"root": root, "modules": len(placed.came), **reader.counted(placed), "kept": placed.kept,
+                "problems": reader.problems + placed.problems + problems}  # fmt: skip
     finally:
         os.close(fd)
-
-
-def _sweep(fd: int, device: int) -> None:
-    """What killed loads left behind: nothing of it was placed. A load at work holds a lock on its folder."""
-    for name in os.listdir(fd):
-        if not name.startswith(STAGE):
-            continue
-        try:
-            stage = os.open(name, FOLDER, dir_fd=fd)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(stage, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            remove(name, fd, device, [], name)
-        except OSError:
-            pass
-        finally:
-            os.close(stage)
 
 
 class _Reader:
@@ -79,59 +62,73 @@ class _Reader:
         self.stage = stage
         self.request = request
         self.root = root
-        self.files = 0
-        self.bytes = 0
+        self.sizes: dict[str, list[int]] = {}  # of each module, and of what else stands in the archive: files, bytes
         self.problems: list[str] = []
         self.sum = Sum()
         space = os.fstatvfs(root_fd)
         self.room = space.f_bavail * space.f_frsize
         self._open: tuple[tuple[str, ...], int] | None = None
 
+    def counted(self, placed: Placed) -> dict[str, int]:
+        """How much of what was unpacked came into the cache."""
+        came = [sizes for name, sizes in self.sizes.items() if name in placed.came]
+        return {"files": sum(files for files, _ in came), "bytes": sum(size for _, size in came)}
+
     def read(self, source: str) -> None:
-        """Everything, or a Fault. ``r|*``: from the first byte to the last, no seeking by what the archive says."""
+        """Everything, or a Fault. From the first byte to the last, no seeking by what the archive says."""
         try:
-            with open(source, "rb") as file, tarfile.open(fileobj=file, mode="r|*") as tar:
-                self._members(tar)
-        except (tarfile.TarError, EOFError, ValueError, OverflowError, UnicodeError) as error:
-            raise Fault("refused", "the archive is damaged: " + str(error) + "; nothing was changed") from None
+            with open(source, "rb") as file:
+                packed = file.read(2) == b"\x1f\x8b"
+                file.seek(0)
+                if packed:
+                    with gzip.GzipFile(fileobj=file) as stream:
+                        self._members(Members(stream))  # type: ignore[arg-type]
+                else:
+                    self._members(Members(file))
+        except (EOFError, zlib.error) as error:
+            raise damaged(str(error)) from None
         except OSError as error:
-            raise Fault("failed", "the archive could not be unpacked: " + (str(error.strerror or error))) from None
+            if error.errno is None:  # what gzip raises for bytes that are none of its own
+                raise damaged(str(error)) from None
+            if error.errno in FULL:
+                raise Fault("refused", "the disk of the cache is full; nothing was changed") from None
+            raise Fault("failed", "the archive could not be unpacked: " + reason(error)) from None
         finally:
             if self._open is not None:
                 os.close(self._open[1])
 
-    def _members(self, tar: tarfile.TarFile) -> None:
-        whole = False
-        for number, member in enumerate(tar):
-            if number == 0:
-                self._check_head(tar, member)
-                continue
-            if whole or number > _MOST:
+    def _members(self, members: Members) -> None:
+        first = whole = False
+        for member in members:
+            if not first:
+                self._check_head(members, member)
+                first = True
+            elif whole:
                 raise refused(member.name, "comes after the end")
-            if member.name == END:
-                end = tar.extractfile(member) if member.isreg() and member.size == 64 else None
-                whole = end is not None and end.read() == self.sum.text().encode("ascii")
+            elif member.name == END:
+                whole = member.size == 64 and members.read(64) == self.sum.text().encode("ascii")
                 if not whole:
-                    raise Fault("refused", "the archive is damaged: its sum is wrong; nothing was changed")
-                continue
-            self._take(tar, member)
-            tar.members = []  # type: ignore[attr-defined]  # else tarfile remembers every one
+                    raise damaged("its sum is wrong")
+            else:
+                self._take(members, member)
         if not whole:
-            raise Fault("refused", "the archive is cut off, or is none of a cache; nothing was changed")
+            raise Fault("refused", "the archive is cut off, or is not one of a cache; nothing was changed")
 
-    def _check_head(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        file = tar.extractfile(member) if member.name == HEAD and member.isreg() and member.size < 100_000 else None
-        if file is None:
-            raise Fault("refused", "this is no archive that `envgen cache save` wrote; nothing was changed")
-        head = json.loads(file.read())
+    def _check_head(self, members: Members, member: Member) -> None:
+        if member.name != HEAD or member.is_folder or member.size >= 100_000:
+            raise Fault("refused", "this is not an archive that `envgen cache save` wrote; nothing was changed")
+        try:
+            head = json.loads(members.read(member.size))
+        except (ValueError, RecursionError):
+            raise damaged("its first member is not JSON") from None
         if not isinstance(head, dict) or head.get("format") != FORMAT:
             raise Fault("refused", "the archive is of another format, by another release of envgen")
         key = self.request.get("key") or ""
         if head.get("key") != key and not self.request.get("force"):
             what = "the archive is of another environment" + self._difference(head)
-            raise Fault("refused", what + "; --force takes it all the same")
+            raise Fault("refused", what + "; --force takes it anyway")
         if head.get("root") != self.root:
-            there = str(head.get("root"))
+            there = short(str(head.get("root")))
             self.problems.append("saved from " + there + ": FlashInfer from 0.6.1 on has this path in its build files, "
                                  "and will compile again")  # fmt: skip
 
@@ -142,43 +139,41 @@ class _Reader:
             return ""
         names = [name for name in sorted(set(there) | set(here)) if there.get(name) != here.get(name)]
         return ": " + ", ".join(
-            str(name) + " was " + repr(there.get(name, "")) + ", here " + repr(here.get(name, "")) for name in names
-        )
+            (name if name.isidentifier() else repr(short(name)))
+            + " was " + short(repr(there.get(name, ""))) + ", here " + short(repr(here.get(name, "")))
+            for name in names[:20]
+        )  # fmt: skip
 
-    def _take(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        if not (member.isreg() or member.isdir()) or member.issparse():
-            raise refused(member.name, "is neither a plain file nor a folder")
-        parts = parts_of(member.name, folder=member.isdir())
-        when = nanoseconds(str(member.pax_headers.get("mtime", member.mtime)))
-        if member.isdir():
+    def _take(self, members: Members, member: Member) -> None:
+        parts = parts_of(member.name, folder=member.is_folder)
+        if member.is_folder:
             self._folder(parts)
             return
         folder = self._folder(parts[:-1])
         self.room -= member.size
         if self.room < 0:
             raise Fault("refused", "the archive holds more than the disk has room for; nothing was changed")
-        file = tar.extractfile(member)
-        assert file is not None
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             out = os.open(parts[-1], flags, 0o644 | (member.mode & 0o111), dir_fd=folder)
         except FileExistsError:
             raise refused(member.name, "is in it twice") from None
         try:
-            self.sum.member(member.name, when, member.size)
-            left = member.size
-            while left:
-                block = file.read(min(left, 1 << 20))
+            self.sum.member(member.name, member.when, member.size)
+            while True:
+                block = members.read(1 << 20)
                 if not block:
-                    raise EOFError("it ends in the middle of " + repr(member.name))
+                    break
                 self.sum.data(block)
-                left -= _write(out, block)
+                _write(out, block)
             own_as(out, self.stage)
-            os.utime(out, ns=(when, when))
+            os.utime(out, ns=(member.when, member.when))
         finally:
             os.close(out)
-        self.files += 1
-        self.bytes += member.size
+        at = parts.index("cached_ops") + 2 if "cached_ops" in parts[1:3] else 1
+        sizes = self.sizes.setdefault("/".join(parts[:at]), [0, 0])
+        sizes[0] += 1
+        sizes[1] += member.size
 
     def _folder(self, parts: list[str]) -> int:
         """The open folder in the stage, made where it is missing. The last one stays open: files come in rows."""
@@ -207,9 +202,8 @@ class _Reader:
         return fd
 
 
-def _write(fd: int, block: bytes) -> int:
+def _write(fd: int, block: bytes) -> None:
     view = memoryview(block)
     done = 0
     while done < len(block):
         done += os.write(fd, view[done:])
-    return done

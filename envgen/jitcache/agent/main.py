@@ -36,8 +36,6 @@ def answer(request: dict[str, object]) -> dict[str, object]:
         return {"ok": True, "result": run(request)}
     except Fault as fault:
         return {"ok": False, "kind": fault.kind, "message": fault.message, "data": fault.data}
-    except RecursionError:
-        return {"ok": False, "kind": "failed", "message": "folders are nested too deeply", "data": {}}
     except BaseException as error:  # the host reads JSON, never a traceback
         return {"ok": False, "kind": "failed", "message": type(error).__name__ + ": " + str(error), "data": {}}
 

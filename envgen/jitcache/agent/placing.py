@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from envgen.jitcache.agent.archive import OURS, SHARED
@@ -13,35 +14,48 @@ from envgen.jitcache.agent.locks import own_as
 from envgen.jitcache.agent.plan import GROUPS
 from envgen.jitcache.agent.tree import FOLDER, GONE, reason
 
+_THERE = (errno.EEXIST, errno.ENOTEMPTY)
 
-def place(root: str, root_fd: int, stage: int) -> tuple[int, list[str], list[str]]:
-    """Move what lies in ``stage`` to where it belongs. Returns how many modules came, which were kept, and problems."""
-    problems: list[str] = []
-    kept: list[str] = []
-    placed = 0
-    shelves: list[tuple[Shelf, int, int]] = []
+
+class Placed:
+    """Modules as ``<version>/<arch>/cached_ops/<module>``: those that came, those that were there already."""
+
+    def __init__(self) -> None:
+        self.came: list[str] = []
+        self.kept: list[str] = []
+        self.problems: list[str] = []
+
+
+def place(root: str, root_fd: int, stage: int) -> Placed:
+    """Move what lies in ``stage`` to where it belongs."""
+    placed = Placed()
+    opened: list[int] = []
     taken: list[int] = []
     try:
+        shelves = []
         for version, arch in _staged(stage):
-            shelves.append(_open(root, root_fd, stage, version, arch))
-        names = [(shelf, sorted(n for n in os.listdir(ops) if n not in SHARED)) for shelf, _, ops in shelves]
-        taken = hold(names)
-        for (shelf, base, ops), (_, wanted) in zip(shelves, names):  # noqa: B905  (Python 3.8)
-            came, stayed = _modules(shelf, ops, wanted)
-            placed += len(came)
-            kept += [shelf.shown + "/" + name for name in stayed]
+            parts = [part for part in (version, arch) if part]
+            base = _descend(root_fd, parts, opened, create=True)
+            shelf = Shelf(root, version, arch, base, _descend(base, ["cached_ops"], opened, create=True))
+            staged = _descend(stage, parts, opened)
+            ops = _descend(staged, ["cached_ops"], opened)
+            shelves.append((shelf, sorted(set(os.listdir(ops)) - set(SHARED)), staged, ops))
+        taken = hold([(shelf, names) for shelf, names, _, _ in shelves])
+        for shelf, names, staged, ops in shelves:
+            came = _modules(shelf, ops, names)
+            placed.came += [shelf.shown + "/" + name for name in came]
+            placed.kept += [shelf.shown + "/" + name for name in names if name not in came]
             if came:
-                _generated(shelf, base, problems)
-                _baselines(root_fd, stage, shelf, came, problems)
-        return placed, kept, problems
+                records = [*OURS, shelf.version, shelf.arch or "none"]
+                wanted = {file_name(name) for name in came}
+                _beside(staged, shelf.base, ["generated"], None, placed, opened)
+                _beside(stage, root_fd, records, wanted, placed, opened)
+        return placed
     except OSError as error:
         raise Fault("failed", "not everything could be placed: " + reason(error) + "; load again") from None
     finally:
         release(taken)
-        for shelf, base, ops in shelves:
-            shelf.close()
-            os.close(base)
-            os.close(ops)
+        release(opened)
 
 
 def _staged(stage: int) -> list[tuple[str, str]]:
@@ -63,108 +77,77 @@ def _staged(stage: int) -> list[tuple[str, str]]:
     return found
 
 
-def _descend(fd: int, parts: list[str], *, create: bool) -> int:
-    """A new descriptor of the folder below ``fd``; links on the way are refused by the system."""
+def _descend(fd: int, parts: list[str], opened: list[int], *, create: bool = False) -> int:
+    """The folder below ``fd``, open and noted in ``opened``; links on the way are refused by the system."""
     fd = os.dup(fd)
+    opened.append(fd)
     for part in parts:
-        try:
-            fresh = False
-            if create:
-                try:
-                    os.mkdir(part, 0o755, dir_fd=fd)
-                    fresh = True
-                except FileExistsError:
-                    pass
-            inner = os.open(part, FOLDER, dir_fd=fd)
-            if fresh:
-                own_as(inner, fd)
-        finally:
-            os.close(fd)
+        fresh = False
+        if create:
+            try:
+                os.mkdir(part, 0o755, dir_fd=fd)
+                fresh = True
+            except FileExistsError:
+                pass
+        inner = os.open(part, FOLDER, dir_fd=fd)
+        opened.append(inner)
+        if fresh:
+            own_as(inner, fd)
         fd = inner
     return fd
 
 
-def _open(root: str, root_fd: int, stage: int, version: str, arch: str) -> tuple[Shelf, int, int]:
-    """The shelf in the cache, made where it is missing, and both folders of its counterpart in the stage."""
-    parts = [part for part in (version, arch) if part]
-    base = _descend(root_fd, parts, create=True)
-    shelf = Shelf(root, version, arch, base, _descend(base, ["cached_ops"], create=True))
-    staged = _descend(stage, parts, create=False)
-    return shelf, staged, _descend(staged, ["cached_ops"], create=False)
-
-
-def _modules(shelf: Shelf, ops: int, wanted: list[str]) -> tuple[list[str], list[str]]:
-    """Which came, and which stayed because they were there.
+def _modules(shelf: Shelf, ops: int, wanted: list[str]) -> list[str]:
+    """Which came; the others were there.
 
     Up to 0.6.0 one record serves all modules of a shelf. Two records can't be joined, so such modules come only into
     a shelf that has none; without their record ninja would compile them again.
     """
-    there = set(os.listdir(shelf.fd))
     shared = [name for name in SHARED if name in os.listdir(ops)]
-    if shared and (there & set(SHARED)):
-        return [], wanted
-    came = []
-    stayed = []
-    for name in wanted:
-        if name in there:
-            stayed.append(name)
-            continue
-        os.rename(name, name, src_dir_fd=ops, dst_dir_fd=shelf.fd)
-        came.append(name)
+    if shared and set(os.listdir(shelf.fd)) & set(SHARED):
+        return []
+    came = [name for name in wanted if _move(name, ops, shelf.fd)]
     for name in shared:
-        os.rename(name, name, src_dir_fd=ops, dst_dir_fd=shelf.fd)
-    return came, stayed
+        _move(name, ops, shelf.fd)
+    return came
 
 
-def _generated(shelf: Shelf, base: int, problems: list[str]) -> None:
-    """What was generated for them, where the same path is not there yet."""
+def _move(name: str, source: int, target: int) -> bool:
+    """False, and nothing changed, when the name is taken there."""
     try:
-        source = _descend(base, ["generated"], create=False)
+        os.stat(name, dir_fd=target, follow_symlinks=False)
+        return False
+    except OSError as error:
+        if error.errno not in GONE:
+            raise
+    try:
+        os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
+    except OSError as error:
+        if error.errno not in _THERE:  # made in this instant
+            raise
+        return False
+    return True
+
+
+def _beside(source: int, target: int, parts: list[str], wanted: set[str] | None, placed: Placed,
+            opened: list[int]) -> None:  # fmt: skip
+    """What belongs to the modules and lies elsewhere: generated sources that are not there yet, or the baselines
+    ``wanted``, which replace those of earlier libraries."""
+    try:
+        inner = _descend(source, parts, opened)
     except OSError as error:
         if error.errno not in GONE:
             raise
         return
     try:
-        target = _descend(shelf.base, ["generated"], create=True)
-        try:
-            for name in sorted(os.listdir(source)):
-                if name in GROUPS and name in os.listdir(target):
-                    _group(name, source, target)
-                elif name not in os.listdir(target):
-                    os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
-        finally:
-            os.close(target)
+        outer = _descend(target, parts, opened, create=True)
+        for name in sorted(os.listdir(inner)):
+            if wanted is not None:
+                if name in wanted:
+                    os.rename(name, name, src_dir_fd=inner, dst_dir_fd=outer)
+            elif not _move(name, inner, outer) and name in GROUPS:
+                deeper, there = _descend(inner, [name], opened), _descend(outer, [name], opened)
+                for part in sorted(os.listdir(deeper)):
+                    _move(part, deeper, there)
     except OSError as error:
-        problems.append(shelf.prefix + "/generated: " + reason(error))
-    finally:
-        os.close(source)
-
-
-def _group(name: str, source: int, target: int) -> None:
-    inner, outer = _descend(source, [name], create=False), _descend(target, [name], create=False)
-    try:
-        for part in sorted(set(os.listdir(inner)) - set(os.listdir(outer))):
-            os.rename(part, part, src_dir_fd=inner, dst_dir_fd=outer)
-    finally:
-        os.close(inner)
-        os.close(outer)
-
-
-def _baselines(root_fd: int, stage: int, shelf: Shelf, came: list[str], problems: list[str]) -> None:
-    """The records of what came. A record of an earlier library that lies there is replaced."""
-    parts = [*OURS, shelf.version, shelf.arch or "none"]
-    try:
-        source = _descend(stage, parts, create=False)
-    except OSError:
-        return
-    try:
-        target = _descend(root_fd, parts, create=True)
-        try:
-            for name in sorted({file_name(name) for name in came} & set(os.listdir(source))):
-                os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
-        finally:
-            os.close(target)
-    except OSError as error:
-        problems.append("/".join(parts) + ": " + reason(error))
-    finally:
-        os.close(source)
+        placed.problems.append("/".join(parts) + ": " + reason(error))

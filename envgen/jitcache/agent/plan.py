@@ -11,7 +11,7 @@ import os
 from envgen.jitcache.agent.fault import Fault
 from envgen.jitcache.agent.layout import Entry, Shelf
 from envgen.jitcache.agent.ninja import parse, quote
-from envgen.jitcache.agent.tree import FOLDER, GONE, Measure, kind_of, measure, measure_path, read_file, reason
+from envgen.jitcache.agent.tree import FOLDER, GONE, LISTED, Measure, kind_of, measure, measure_path, read_file, reason
 
 # Folders of ``generated`` that hold one folder per module or arch rather than belonging to one module.
 GROUPS = ("cutlass_instantiations", "trtllm_export")
@@ -79,7 +79,7 @@ def target_of(shelf: Shelf, entry: Entry, root: str) -> Target | None:
                     seen[inner] = None
                 elif "/generated/" in path and inside(path, shelf, root) is not None:
                     target.outside.append(path)
-        target.names = list(seen)
+        target.names = list(seen)[:LISTED]
         return target
     finally:
         os.close(fd)

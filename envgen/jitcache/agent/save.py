@@ -7,13 +7,13 @@ import os
 import stat
 import tarfile
 
-from envgen.jitcache.agent.archive import END, FORMAT, HEAD, OURS, SHARED, Sum, Summed, time_text
+from envgen.jitcache.agent.archive import END, FORMAT, HEAD, MOST, OURS, SHARED, Sum, Summed, time_text, why_not
 from envgen.jitcache.agent.choose import Survey
 from envgen.jitcache.agent.fault import Fault
 from envgen.jitcache.agent.hold import hold, release
 from envgen.jitcache.agent.layout import Cache, Shelf, open_cache, root_of
 from envgen.jitcache.agent.main import as_json
-from envgen.jitcache.agent.tree import FILE, FOLDER, GONE, reason
+from envgen.jitcache.agent.tree import FILE, FOLDER, FULL, GONE, note, reason, short
 
 
 def run(request: dict[str, object]) -> dict[str, object]:
@@ -46,6 +46,7 @@ class _Writer:
         self.cache = cache
         self.request = request
         self.files = 0
+        self.members = 0
         self.sum = Sum()
         self.bytes = 0
 
@@ -68,7 +69,8 @@ class _Writer:
                 if isinstance(owner, (list, tuple)):
                     os.fchown(out.fileno(), int(owner[0]), int(owner[1]))
         except OSError as error:
-            raise Fault("failed", "the archive can't be written: " + reason(error)) from None
+            kind = "refused" if error.errno in FULL else "failed"
+            raise Fault(kind, "the archive can't be written: " + reason(error)) from None
 
     def _all(self, out: object, root: str, chosen: list[tuple[Shelf, list[str]]]) -> None:
         with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
@@ -102,12 +104,24 @@ class _Writer:
         finally:
             os.close(fd)
 
+    def _left_out(self, shown: str, *, folder: bool) -> bool:
+        """Leave out what ``load`` would refuse: what lies too deep, above all, or one odd name would spoil it all."""
+        self.members += 1
+        if self.members > MOST - 10:
+            raise Fault("refused", "the cache holds more than " + str(MOST) + " files, too many for an archive")
+        words = why_not(shown, folder=folder)
+        if words:
+            note(self.cache.problems, short(shown) + ": left out: " + words)
+        return bool(words)
+
     def _folder(self, tar: tarfile.TarFile, shown: str, name: str, dir_fd: int) -> None:
+        if self._left_out(shown, folder=True):
+            return
         try:
             fd = os.open(name, FOLDER, dir_fd=dir_fd)
         except OSError as error:
             if error.errno not in GONE:
-                self.cache.problems.append(shown + ": " + reason(error))
+                note(self.cache.problems, shown + ": " + reason(error))
             return
         try:
             info = self._info(shown, os.fstat(fd))
@@ -124,16 +138,18 @@ class _Writer:
             os.close(fd)
 
     def _file(self, tar: tarfile.TarFile, shown: str, name: str, dir_fd: int) -> None:
+        if self._left_out(shown, folder=False):
+            return
         try:
             fd = os.open(name, FILE, dir_fd=dir_fd)
         except OSError as error:
             if error.errno not in GONE:
-                self.cache.problems.append(shown + ": left out: " + reason(error))
+                note(self.cache.problems, shown + ": left out: " + reason(error))
             return
         with os.fdopen(fd, "rb") as file:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
-                self.cache.problems.append(shown + ": left out: is not a file")
+                note(self.cache.problems, shown + ": left out: is not a file")
                 return
             info = self._info(shown, status)
             info.size = status.st_size

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
+from envgen.jitcache.agent.layout import TRASH
 from envgen.jitcache.agent.names import check_name
-from envgen.jitcache.agent.tree import FOLDER, Measure, measure, reason, remove
+from envgen.jitcache.agent.tree import FOLDER, GONE, Measure, measure, reason, remove
 
 
 def run(request: dict[str, object]) -> dict[str, object]:
@@ -36,9 +37,19 @@ def run(request: dict[str, object]) -> dict[str, object]:
         parent = os.open(str(request["parent"]), FOLDER)
         try:
             device = os.fstat(parent).st_dev
+            for name in [old for old in os.listdir(parent) if old.startswith(TRASH)]:
+                remove(name, parent, device, errors, name)  # of a run that was killed in the middle of it
             for name in names:
                 check_name(name, "namespace")
-                remove(name, parent, device, errors, name)
+                # What is half removed must not be taken for a namespace that is whole.
+                trash = TRASH + os.urandom(8).hex()
+                try:
+                    os.rename(name, trash, src_dir_fd=parent, dst_dir_fd=parent)
+                except OSError as error:
+                    if error.errno not in GONE:
+                        errors.append(name + ": " + reason(error))
+                    continue
+                remove(trash, parent, device, errors, name)
         finally:
             os.close(parent)
     return {"spaces": found, "errors": errors}

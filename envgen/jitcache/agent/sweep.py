@@ -1,31 +1,43 @@
-"""Trash of a killed clear. It is deleted under the batch lock, which every clear holds while it has trash."""
+"""What killed runs left: trash of a clear, stages of a load. Each is deleted under the lock that its maker holds."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import time
+from contextlib import contextmanager
 
 from envgen.jitcache.agent.fault import Fault
 from envgen.jitcache.agent.layout import Cache, Shelf
 from envgen.jitcache.agent.locks import Held, acquire, lock_folder
-from envgen.jitcache.agent.tree import measure_path, remove
+from envgen.jitcache.agent.tree import FOLDER, measure_path, remove
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterator
 
 # What FlashInfer's batch builds hold (build_jit_specs).
 BATCH = "flashinfer_jit.lock"
+STAGE = ".envgen-load-"  # at the root of the cache: what a load unpacks into
 
 
-def leftovers(trash: list[tuple[Shelf, str]]) -> dict[str, int]:
+def leftovers(cache: Cache, trash: list[tuple[Shelf, str]]) -> dict[str, int]:
     """How much there is."""
+    found = [(name, shelf.fd) for shelf, name in trash]
+    found += [(name, cache.fd) for name in _stages(cache.fd) if not _is_held(name, cache.fd)]
     total = 0
-    for shelf, name in trash:
-        measured = measure_path(name, shelf.fd)
+    for name, dir_fd in found:
+        measured = measure_path(name, dir_fd)
         total += measured.bytes if measured else 0
-    return {"count": len(trash), "bytes": total}
+    return {"count": len(found), "bytes": total}
 
 
 def sweep(cache: Cache, trash: list[tuple[Shelf, str]], locked: set[int], errors: list[str]) -> dict[str, int]:
     """Delete it, in shelves whose batch lock we hold (``locked``) or get. Returns how much went."""
-    done = []
-    total = 0
+    done = total = 0
+    with alone(cache.fd) as is_alone:
+        if is_alone:
+            done, total = sweep_stages(cache.fd, cache.device, errors)
     for shelf, name in trash:
         lock = None
         if shelf.fd not in locked:
@@ -36,11 +48,69 @@ def sweep(cache: Cache, trash: list[tuple[Shelf, str]], locked: set[int], errors
             measured = measure_path(name, shelf.fd)
             remove(name, shelf.fd, cache.device, errors, shelf.shown + "/" + name)
             total += measured.bytes if measured else 0
-            done.append(name)
+            done += 1
         finally:
             if lock is not None:
                 os.close(lock)
-    return {"count": len(done), "bytes": total}
+    return {"count": done, "bytes": total}
+
+
+@contextmanager
+def alone(root_fd: int) -> Iterator[bool]:
+    """Inside, no other envgen makes or sweeps stages: one that is made and not yet locked would look left behind.
+
+    False when that can't be had within two seconds, for somebody else holds the root's lock.
+    """
+    for _ in range(40):
+        try:
+            fcntl.flock(root_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            time.sleep(0.05)
+            continue
+        try:
+            yield True
+        finally:
+            fcntl.flock(root_fd, fcntl.LOCK_UN)
+        return
+    yield False
+
+
+def sweep_stages(root_fd: int, device: int, errors: list[str]) -> tuple[int, int]:
+    """Delete the stages of killed loads, of which nothing was placed; call it ``alone``. Their number and bytes.
+
+    One that can't be removed is reported in ``errors`` and stops nothing.
+    """
+    count = total = 0
+    for name in _stages(root_fd):
+        if _is_held(name, root_fd):
+            continue
+        measured = measure_path(name, root_fd)
+        remove(name, root_fd, device, errors, name)
+        count += 1
+        total += measured.bytes if measured else 0
+    return count, total
+
+
+def _stages(root_fd: int) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(root_fd) if name.startswith(STAGE))
+    except OSError:
+        return []
+
+
+def _is_held(name: str, root_fd: int) -> bool:
+    """A load at work holds a lock on its stage."""
+    try:
+        fd = os.open(name, FOLDER, dir_fd=root_fd)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 def _batch_lock(shelf: Shelf) -> int | None:

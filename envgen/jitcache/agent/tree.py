@@ -10,7 +10,16 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO that somebody planted must not hang.
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 GONE = (errno.ENOENT, errno.ESTALE)
+FULL = (errno.ENOSPC, errno.EDQUOT)
 NOT_A_FOLDER = (errno.ELOOP, errno.ENOTDIR)
+TOO_DEEP = "folders nested too deeply to be a cache's; not looked into"
+
+
+# FlashInfer nests five folders deep. What lies deeper than this is not a cache's: neither measured, saved nor loaded.
+DEEPEST = 40
+MANY = 100  # problems of one kind that are named; a folder of a million strange files must not fill the answer
+LISTED = 4000  # modules, and other things, in one answer
+_SPECIAL = 100  # locks and libraries of one module; FlashInfer 0.7 has a few
 
 
 class Measure:
@@ -28,12 +37,12 @@ class Measure:
         self.unread: list[str] = []
 
 
-def measure(fd: int, total: Measure, prefix: str = "") -> Measure:
+def measure(fd: int, total: Measure, prefix: str = "", depth: int = 0) -> Measure:
     """Add up all files below the folder ``fd``: one stat a file, links counted as themselves."""
     try:
         entries = os.scandir(fd)
     except OSError as error:
-        total.unread.append((prefix or ".") + ": " + reason(error))
+        note(total.unread, (prefix or ".") + ": " + reason(error))
         return total
     size = files = objects = 0
     newest = total.newest
@@ -54,26 +63,42 @@ def measure(fd: int, total: Measure, prefix: str = "") -> Measure:
             name = entry.name
             if name.endswith(".o"):
                 objects += 1
-            elif name.endswith(".so"):
+            elif name.endswith(".so") and len(total.libraries) < _SPECIAL:
                 total.libraries.append((prefix + name, status.st_ino, status.st_mtime))
-            elif name.endswith(".lock"):
+            elif name.endswith(".lock") and len(total.locks) < _SPECIAL:
                 total.locks.append(prefix + name)
     total.bytes += size
     total.files += files
     total.objects += objects
     total.newest = newest
+    if folders and depth >= DEEPEST:
+        note(total.unread, short(prefix) + ": " + TOO_DEEP)
+        return total
     for name in folders:
         try:
             inner = os.open(name, FOLDER, dir_fd=fd)
         except OSError as error:
             if error.errno not in GONE:
-                total.unread.append(prefix + name + ": " + reason(error))
+                note(total.unread, prefix + name + ": " + reason(error))
             continue
         try:
-            measure(inner, total, prefix + name + "/")
+            measure(inner, total, prefix + name + "/", depth + 1)
         finally:
             os.close(inner)
     return total
+
+
+def note(problems: list[str], text: str) -> None:
+    """Add a problem, unless there are too many already."""
+    if len(problems) < MANY:
+        problems.append(text)
+    elif len(problems) == MANY:
+        problems.append("and more")
+
+
+def short(path: str) -> str:
+    """A path for a message; a hostile one has thousands of characters."""
+    return path if len(path) <= 200 else path[:200] + "..."
 
 
 def measure_path(name: str, dir_fd: int) -> Measure | None:
@@ -115,48 +140,93 @@ def kind_of(name: str, dir_fd: int) -> str:
 
 
 def remove(name: str, dir_fd: int, device: int, errors: list[str], shown: str) -> None:
-    """Remove a file or a whole folder below ``dir_fd``.
+    """Remove a file or a whole folder below ``dir_fd``, however deep: a container may nest thousands of folders.
 
+    A folder that is not empty is first renamed into the top one, so that nothing recurses and two descriptors do.
     Every step is relative to an open folder and refuses links: exchanging a folder for a link mid-way leads nowhere.
-    A folder on another file system (something mounted into the cache) is left alone. What fails is put into ``errors``.
+    What is mounted into the cache is left alone. What fails is put into ``errors``; nothing is raised.
     """
     try:
-        fd = os.open(name, FOLDER, dir_fd=dir_fd)
+        top = os.open(name, FOLDER, dir_fd=dir_fd)
     except OSError as error:
-        if error.errno in GONE:
-            return
-        if error.errno in NOT_A_FOLDER:
-            _step(os.unlink, name, dir_fd, errors, shown)
-        else:
-            errors.append(shown + ": " + reason(error))
+        _not_opened(error, name, dir_fd, errors, shown)
         return
+    before = len(errors)
     try:
-        if os.fstat(fd).st_dev != device:
-            errors.append(shown + ": is on another file system; left alone")
+        if os.fstat(top).st_dev != device:
+            note(errors, shown + ": is on another file system; left alone")
             return
+        lifted = "." + os.urandom(4).hex() + "-"
+        count = 0
+        waiting = [(inner, shown + "/" + inner) for inner in _unlink_files(top, errors, shown)]
+        while waiting:
+            inner, path = waiting.pop()
+            try:
+                fd = os.open(inner, FOLDER, dir_fd=top)
+            except OSError as error:
+                _not_opened(error, inner, top, errors, path)
+                continue
+            try:
+                if os.fstat(fd).st_dev != device:
+                    note(errors, path + ": is on another file system; left alone")
+                    continue
+                for deeper in _unlink_files(fd, errors, path):
+                    try:
+                        os.rmdir(deeper, dir_fd=fd)
+                        continue
+                    except OSError:
+                        pass  # it is not empty, most likely; else the rename says what is wrong
+                    count += 1
+                    whole = short(path + "/" + deeper)
+                    try:
+                        os.rename(deeper, lifted + str(count), src_dir_fd=fd, dst_dir_fd=top)
+                    except OSError as error:
+                        if error.errno not in GONE:
+                            note(errors, whole + ": " + reason(error))
+                        continue
+                    waiting.append((lifted + str(count), whole))
+            finally:
+                os.close(fd)
+            _step(os.rmdir, inner, top, errors, path, before)
+    except OSError as error:
+        note(errors, shown + ": " + reason(error))
+    finally:
+        os.close(top)
+    _step(os.rmdir, name, dir_fd, errors, shown, before)
+
+
+def _not_opened(error: OSError, name: str, dir_fd: int, errors: list[str], shown: str) -> None:
+    if error.errno in NOT_A_FOLDER:
+        _step(os.unlink, name, dir_fd, errors, shown)
+    elif error.errno not in GONE:
+        note(errors, shown + ": " + reason(error))
+
+
+def _unlink_files(fd: int, errors: list[str], shown: str) -> list[str]:
+    """Remove all that is not a folder; the names of those."""
+    try:
         with os.scandir(fd) as entries:
             found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-        for inner, is_folder in found:
-            if is_folder:
-                remove(inner, fd, device, errors, shown + "/" + inner)
-            else:
-                _step(os.unlink, inner, fd, errors, shown + "/" + inner)
     except OSError as error:
-        errors.append(shown + ": " + reason(error))
-    finally:
-        os.close(fd)
-    _step(os.rmdir, name, dir_fd, errors, shown)
+        note(errors, shown + ": " + reason(error))
+        return []
+    for name, is_folder in found:
+        if not is_folder:
+            _step(os.unlink, name, fd, errors, shown + "/" + name)
+    return [name for name, is_folder in found if is_folder]
 
 
-def _step(action: object, name: str, dir_fd: int, errors: list[str], shown: str) -> None:
+def _step(action: object, name: str, dir_fd: int, errors: list[str], shown: str, before: int = -1) -> None:
+    """``before``: how many errors there were; a folder that is not empty because of a later one needs no second."""
     try:
         action(name, dir_fd=dir_fd)  # type: ignore[operator]
     except OSError as error:
-        if error.errno not in GONE:
-            errors.append(shown + ": " + reason(error))
+        told = error.errno == errno.ENOTEMPTY and 0 <= before < len(errors)
+        if error.errno not in GONE and not told:
+            note(errors, shown + ": " + reason(error))
 
 
-def read_file(name: str, dir_fd: int, limit: int = 64 << 20) -> bytes:
+def read_file(name: str, dir_fd: int, limit: int = 16 << 20) -> bytes:
     """The bytes of a regular file; OSError for anything else or for more than ``limit``."""
     fd = os.open(name, FILE, dir_fd=dir_fd)
     try:

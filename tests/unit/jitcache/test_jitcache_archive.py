@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -202,10 +203,127 @@ def test_more_than_the_disk_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("head", ["{", "[]", '{"format": 2, "key": "k"}', '{"format": 1, "key": "other"}'])
-def test_heads_that_are_none(tmp_path: Path, head: str) -> None:
+def test_invalid_heads(tmp_path: Path, head: str) -> None:
     root = tmp_path / "root"
     root.mkdir()
-    refused(root, archive(tmp_path / "file", head=head), "")
+    refused(root, archive(tmp_path / "file", head=head), "archive")
+
+
+def test_a_head_nested_too_deeply_is_a_bad_archive(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    refused(root, archive(tmp_path / "file", head="[" * 99_990), "damaged: its first member is not JSON")
+
+
+MODULE = "0.5.3/121a/cached_ops/page/"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (MODULE + "d/" * 1500 + "x", "longer than any"),
+        (MODULE + "d/" * 37 + "x", "nested more than 40"),
+        (MODULE + "n" * 300, "longer than a file system takes"),
+        (MODULE + "ü" * 128, "longer than a file system takes"),  # 256 bytes
+        (MODULE + "/".join(["n" * 200] * 6), "longer than any"),
+    ],
+)
+def test_names_without_a_bound(tmp_path: Path, name: str, words: str) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    refused(root, archive(tmp_path / "file", (name, b"x")), words)
+
+
+def test_the_deepest_that_is_taken(tmp_path: Path) -> None:
+    name = MODULE + "d/" * 35 + "x"
+    assert load(tmp_path / "root", archive(tmp_path / "file", (name, b"x")))["ok"]
+    assert (tmp_path / "root" / name).read_bytes() == b"x"
+
+
+def raw(path: Path, *blocks: bytes) -> Path:
+    """An archive of raw blocks, after a good head."""
+    head = b'{"format": 1, "key": "k", "root": "/r"}'
+    info = tarfile.TarInfo(HEAD)
+    info.size = len(head)
+    path.write_bytes(info.tobuf(tarfile.USTAR_FORMAT) + head.ljust(512, b"\0") + b"".join(blocks) + bytes(1024))
+    return path
+
+
+def header(kind: bytes, size: int, name: str = MODULE + "x") -> bytes:
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, size
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def pax(*records: tuple[str, str]) -> bytes:
+    lines = b""
+    for key, value in records:
+        body = f" {key}={value}\n".encode()
+        size = len(body) + 1
+        while size != len(body) + len(str(size)):
+            size += 1
+        lines += str(size).encode() + body
+    return header(tarfile.XHDTYPE, len(lines)) + lines.ljust(-(-len(lines) // 512) * 512, b"\0")
+
+
+@pytest.mark.parametrize(
+    ("blocks", "words"),
+    [
+        ([header(tarfile.XHDTYPE, 3 << 30)], "has a header of 3221225472 bytes"),
+        ([header(tarfile.XHDTYPE, (64 << 10) + 1)], "has a header of 65537 bytes"),
+        ([header(tarfile.GNUTYPE_LONGNAME, 3 << 30)], "plain file"),
+        ([header(tarfile.GNUTYPE_LONGLINK, 3 << 30)], "plain file"),
+        ([header(tarfile.XGLTYPE, 3 << 30)], "plain file"),
+        ([header(tarfile.GNUTYPE_SPARSE, 100)], "plain file"),
+        ([pax(("path", MODULE + "a")), pax(("path", MODULE + "b"))], "plain file"),  # one header a file
+        ([pax(("GNU.sparse.major", "1"), ("GNU.sparse.minor", "0")), header(b"0", 512)], "plain file"),
+        ([pax(("size", "9" * 19)), header(b"0", 0)], "impossible size"),
+        ([pax(("size", "-1")), header(b"0", 0)], "impossible size"),
+        ([pax(("mtime", "1e300")), header(b"0", 0)], "impossible time"),
+        ([header(tarfile.XHDTYPE, 10) + b"99 path=x\n".ljust(512, b"\0")], "can't be read"),
+        ([header(tarfile.XHDTYPE, 10) + b"0000000000".ljust(512, b"\0")], "can't be read"),
+        ([header(b"0", 1 << 33)], "room for"),
+        ([header(b"0", 4096) + bytes(512)], "in the middle of a file"),
+    ],
+)
+def test_headers_that_envgen_never_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: list[bytes], words: str
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    little = os.statvfs_result((4096, 4096, 100, 100, 100, 100, 100, 100, 0, 255))
+    monkeypatch.setattr(os, "fstatvfs", lambda fd: little)
+    refused(root, raw(tmp_path / "file", *blocks), words)
+
+
+def test_a_packed_header_of_a_gigabyte_takes_no_memory(tmp_path: Path) -> None:
+    """1.4 MB of gzip took 2.9 GB of memory: the header was read whole before it was looked at."""
+    import gzip
+
+    root = tmp_path / "root"
+    root.mkdir()
+    plain = raw(tmp_path / "plain", header(tarfile.XHDTYPE, 1 << 30))
+    with gzip.open(tmp_path / "file", "wb", compresslevel=1) as out:
+        out.write(plain.read_bytes()[:-1024])
+        for _ in range(64):
+            out.write(bytes(1 << 20))
+    tracemalloc.start()
+    try:
+        refused(root, tmp_path / "file", "has a header of 1073741824 bytes")
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_is_packed_otherwise_is_not_unpacked(tmp_path: Path) -> None:
+    """The dictionary of an xz file may ask for gigabytes; envgen writes plain files and gzip."""
+    import lzma
+
+    root = tmp_path / "root"
+    root.mkdir()
+    plain = archive(tmp_path / "plain", (MODULE + "x", b"x"))
+    (tmp_path / "file").write_bytes(lzma.compress(plain.read_bytes()))
+    refused(root, tmp_path / "file", "archive")
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -234,7 +352,7 @@ def test_cut_off_or_damaged_anywhere(
 
 @pytest.mark.parametrize("text", ["", "-1", "1e9", "1.5.5", "1,5", "999999999999", "1.1234567890", "nan", "٣"])
 def test_times_that_no_file_has(text: str) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(Fault, match="impossible time"):
         nanoseconds(text)
 
 
@@ -317,3 +435,14 @@ def test_nothing_to_save(tmp_path: Path) -> None:
     release(tmp_path / "full", "0.5.3")
     put(tmp_path / "file")
     assert save(tmp_path / "full", tmp_path / "file")["kind"] == "failed"  # never over a file that is there
+
+
+def test_a_losing_load_counts_what_came(tmp_path: Path) -> None:
+    """All was there already: nothing came, whatever the archive holds."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    release(here, "0.7.2.post1")
+    save(here, tmp_path / "file")
+    first = load(there, tmp_path / "file")["result"]
+    assert (first["modules"], len(first["kept"])) == (9, 0)
+    again = load(there, tmp_path / "file")["result"]
+    assert (again["modules"], again["files"], again["bytes"], len(again["kept"])) == (0, 0, 0, 9)
