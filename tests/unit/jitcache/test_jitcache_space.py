@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jitcache_engine import PROJECT, ROOT, LocalEngine, cache, container
 from jitcache_layouts import Shelf, put, release
 
 from envgen.__main__ import main
-from envgen.engine.base import Mount
+from envgen.engine.base import ExecResult, Mount
 from envgen.errors import EngineError, NotFoundError, RefusedError, UsageError
 from envgen.jitcache import space
 from envgen.jitcache.query import make_query
@@ -206,3 +209,57 @@ def test_an_older_cache_without_a_namespace_is_told(
     monkeypatch.chdir(tmp_path / "project")
     assert main(["cache", "list"]) == 0
     assert "save old.tar --from demo-dev-cache-flashinfer" in capsys.readouterr().err
+
+
+def test_what_killed_saves_left_is_swept_but_not_one_at_work(tmp_path: Path) -> None:
+    engine = LocalEngine(tmp_path / "cache")
+    release(tmp_path / "cache", "0.7.2.post1")
+    jit = cache(tmp_path, engine, VOLUMES)
+    engine.volumes_ = {space.current_mount(jit).source}
+    put(tmp_path / ".envgen-save-dead/cache")
+    put(tmp_path / ".envgen-save-alive/cache")
+    lock = os.open(tmp_path / ".envgen-save-alive", os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        space.save(jit, tmp_path / "file")
+        assert [path.name for path in tmp_path.glob(".envgen-save-*")] == [".envgen-save-alive"]
+        assert (tmp_path / ".envgen-save-alive/cache").exists()
+    finally:
+        os.close(lock)
+    space.save(jit, tmp_path / "other")
+    assert not list(tmp_path.glob(".envgen-save-*"))
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_of_several_saves_to_one_new_file_one_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    """The file comes while the archive is written: it was not there when we looked."""
+    engine = LocalEngine(tmp_path / "cache")
+    release(tmp_path / "cache", "0.7.2.post1")
+    jit = cache(tmp_path, engine, VOLUMES)
+    engine.volumes_ = {space.current_mount(jit).source}
+
+    def no_links(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
+    run = engine.run_once
+
+    def meanwhile(*words: Any, **more: Any) -> ExecResult:
+        put(tmp_path / "file", "of the winner")
+        return run(*words, **more)
+
+    monkeypatch.setattr(engine, "run_once", meanwhile)
+    with pytest.raises(RefusedError, match="is there already"):
+        space.save(jit, tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "of the winner"
+    space.save(jit, tmp_path / "file", force=True)
+    assert tarfile.is_tarfile(tmp_path / "file")
+    monkeypatch.undo()
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
+    space.save(jit, tmp_path / "new")
+    assert tarfile.is_tarfile(tmp_path / "new")
+    assert not list(tmp_path.glob(".envgen-save-*"))
