@@ -671,7 +671,7 @@ RUN --mount=type=secret,id=ca_certificates \
     --mount=type=bind,from=scripts,source=/build/bootstrap,target=/run/envgen/bootstrap \
     --mount=type=bind,from=scripts,source=/build/protect,target=/run/envgen/protect \
     sh /run/envgen/with-network python3 /run/envgen/with-index sh /run/envgen/bootstrap python3 \
-    && python3 /run/envgen/protect record torch torchvision torchaudio triton flash-attn --off
+    && python3 /run/envgen/protect record torch torchvision torchaudio triton flash-attn --off torchaudio opencv-python-headless
 ENV PATH="/opt/envgen/bin:$PATH" \
     PIP_CONSTRAINT="/opt/envgen/constraints.txt" \
     UV_CONSTRAINT="/opt/envgen/constraints.txt" \
@@ -688,8 +688,8 @@ FROM base AS wheel-flashinfer
 ENV CUDA_HOME="/usr/local/cuda" \
     FLASHINFER_CUDA_ARCH_LIST="12.1a" \
     TORCH_CUDA_ARCH_LIST="12.1a" \
-    FLASHINFER_NVCC_THREADS="4" \
-    NVCC_THREADS="4"
+    FLASHINFER_NVCC_THREADS="1" \
+    NVCC_THREADS="1"
 RUN --mount=type=secret,id=ca_certificates \
     --mount=type=bind,from=scripts,source=/build/with-network,target=/run/envgen/with-network \
     --mount=type=bind,from=scripts,source=/build/with-index,target=/run/envgen/with-index \
@@ -718,8 +718,8 @@ FROM base AS wheel-vllm
 ENV CUDA_HOME="/usr/local/cuda" \
     FLASHINFER_CUDA_ARCH_LIST="12.1a" \
     TORCH_CUDA_ARCH_LIST="12.1a" \
-    FLASHINFER_NVCC_THREADS="4" \
-    NVCC_THREADS="4"
+    FLASHINFER_NVCC_THREADS="1" \
+    NVCC_THREADS="1"
 RUN --mount=type=secret,id=ca_certificates \
     --mount=type=bind,from=scripts,source=/build/with-network,target=/run/envgen/with-network \
     --mount=type=bind,from=scripts,source=/build/with-index,target=/run/envgen/with-index \
@@ -758,7 +758,7 @@ RUN --mount=type=secret,id=ca_certificates \
     --mount=type=cache,target=/run/envgen/cache/pip \
     --mount=type=bind,from=scripts,source=/build/pip-install,target=/run/envgen/pip-install \
     sh /run/envgen/with-network python3 /run/envgen/with-index \
-    python3 /run/envgen/pip-install --never flashinfer-python --never vllm -- fastsafetensors llama-benchy
+    python3 /run/envgen/pip-install --never flashinfer-python --never vllm -- fastsafetensors llama-benchy==0.3.3 'fastapi>=0.115,<0.137'
 RUN --mount=type=secret,id=ca_certificates \
     --mount=type=bind,from=scripts,source=/build/with-network,target=/run/envgen/with-network \
     --mount=type=bind,from=scripts,source=/build/with-index,target=/run/envgen/with-index \
@@ -805,8 +805,8 @@ RUN --mount=type=secret,id=ca_certificates \
 ENV CUDA_HOME="/usr/local/cuda" \
     FLASHINFER_CUDA_ARCH_LIST="12.1a" \
     TORCH_CUDA_ARCH_LIST="12.1a" \
-    FLASHINFER_NVCC_THREADS="4" \
-    NVCC_THREADS="4" \
+    FLASHINFER_NVCC_THREADS="1" \
+    NVCC_THREADS="1" \
     SSL_CERT_FILE="/etc/ssl/certs/ca-certificates.crt" \
     REQUESTS_CA_BUNDLE="/etc/ssl/certs/ca-certificates.crt" \
     TIKTOKEN_ENCODINGS_BASE="/workspace/tiktoken_encodings"
@@ -817,7 +817,7 @@ LABEL dev.envgen.project="mxfp4" \
       org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
       dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch" \
       org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-      dev.envgen.render="bc7289869ae35683d97ce20d930f7edb532a35cce86b708ea8b841a5ffaf2ad6"
+      dev.envgen.render="74400fc986c0bd861ccf22a649fad39a84e1c9bd2f8cbe451097d88e60bf85a0"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

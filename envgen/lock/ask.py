@@ -45,8 +45,9 @@ def apt_build(profile: Profile) -> tuple[str, ...]:
         needed.append("git")
     if profile.build.ccache and kinds - {"wheel"}:
         needed.append("ccache")
-    named = {package.split("=", 1)[0] for package in profile.apt.build}
-    return (*(package for package in needed if package not in named), *profile.apt.build)
+    own = (*profile.base.apt, *profile.apt.build)
+    named = {package.split("=", 1)[0] for package in own}
+    return (*(package for package in needed if package not in named), *own)
 
 
 def patched(profile: Profile) -> dict[str, str]:
@@ -87,7 +88,8 @@ def released(source: Source) -> str:
 def python_asks(profile: Profile, base_digest: str) -> str:
     """A digest of everything that the Python packages of a profile depend on."""
     sets = [[s.name, s.words, s.own, s.never, s.dependencies] for s in python_sets(profile)]
-    return _digest(["python", sets, profile.pip.override, profile.pip.protect, profile.base.python, base_digest])
+    asked = ["python", sets, profile.pip.override, profile.pip.protect, profile.base.python, base_digest]
+    return _digest([*asked, profile.base.apt] if profile.base.apt else asked)
 
 
 def apt_asks(profile: Profile, base_digest: str) -> str:

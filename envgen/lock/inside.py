@@ -27,6 +27,22 @@ def at(name): return os.path.join(folder, name)
 os.execvp("sh", ["sh", at("with-network"), sys.executable, at("with-index"), sys.executable, at("lock-inside"), folder])
 """
 
+# Where the base image has no Python: installs what brings it, as the build's first step will, and keeps the list of
+# packages as it was before, so that these are locked too. $1 Python, $2 the program for it, $3 with-network.
+_PYTHON_FIRST = """\
+python=$1 launch=$2 network=$3
+shift 3
+if ! command -v "$python" >/dev/null; then
+  cp -a /var/lib/dpkg /tmp/envgen-dpkg
+  export ENVGEN_DPKG_BEFORE=/tmp/envgen-dpkg DEBIAN_FRONTEND=noninteractive
+  {
+    sh -c "$network" sh apt-get -q -o Acquire::Retries=3 update &&
+      sh -c "$network" sh apt-get -q -o DPkg::Use-Pty=0 install -y --no-install-recommends "$@"
+  } >/tmp/envgen-apt.log 2>&1 </dev/null || { tail -n 20 /tmp/envgen-apt.log >&2; exit 100; }
+fi
+exec "$python" -c "$launch"
+"""
+
 
 class Answers:
     """What one container found out: per profile, or why not."""
@@ -64,9 +80,13 @@ def resolve(
     files["request.json"] = json.dumps(request)
     proxies = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
     env = {n: os.environ[n] for upper in proxies for n in (upper, upper.lower()) if os.environ.get(n)}
+    argv = [profile.base.python, "-c", _LAUNCH]
+    if profile.base.apt:
+        first = [profile.base.python, _LAUNCH, files["with-network"], *profile.base.apt]
+        argv = ["sh", "-c", _PYTHON_FIRST, "sh", *first]
     done = engine.run_once(
         str(profile.base.image),
-        [profile.base.python, "-c", _LAUNCH],
+        argv,
         stdin=json.dumps(files).encode(),
         mounts=[Mount(ca, _CA, read_only=True)] if ca else [],
         env=env if profile.network.pass_proxy else {},
@@ -80,7 +100,7 @@ def resolve(
         tail = "\n".join(done.stderr.decode(errors="replace").strip().splitlines()[-10:])
         raise LockError(
             f"packages for {profile.base.image}: the base image's {profile.base.python} could not ask: {tail}",
-            hint="does it have Python 3.8 or newer, with pip?",
+            hint="does it have Python 3.8 or newer, with pip? If not: base.apt: [python3, python3-dev, python3-pip]",
         ) from None
     return Answers(
         f"linux/{said['arch']}",

@@ -199,19 +199,19 @@ def _packages(
     """Per base image and interpreter one container, in this thread: it must be removed whatever happens."""
     python: dict[str, Mapping[str, PythonLock]] = {}
     apt: dict[str, Mapping[str, AptLock]] = {}
-    groups: dict[tuple[str, str], tuple[list[Profile], list[Profile]]] = {}
+    groups: dict[tuple[str, str, tuple[str, ...]], tuple[list[Profile], list[Profile]]] = {}
     for profile in profiles:
         mine = ask.locked(profile, lock)
         if mine.base is None:
             continue  # told already
         platform = profile.base.platform.value if profile.base.platform else ""
-        wanted = groups.setdefault((str(profile.base.image), profile.base.python), ([], []))
+        wanted = groups.setdefault((str(profile.base.image), profile.base.python, profile.base.apt), ([], []))
         here = platform or _platform(profile, engine)
         if (here not in mine.python if here else not mine.python) or upgrade.wants_python(profile, lock):
             wanted[0].append(profile)
         if (here not in mine.apt if here else not mine.apt) or upgrade.wants("apt"):
             wanted[1].append(profile)
-    for (name, _), (pythons, apts) in groups.items():
+    for (name, *_), (pythons, apts) in groups.items():
         if not pythons and not apts:
             continue
         try:

@@ -60,6 +60,11 @@ class Platform(Enum):
 class Base:
     image: ImageRef = key("The image that everything starts from.")
     python: str = key("The interpreter of the base image.", "python3", item=PROGRAM)
+    apt: tuple[str, ...] = key(
+        "Debian packages that bring Python, where the base image has none: python3, python3-dev, python3-pip.",
+        (),
+        item=APT_NAME,
+    )
     platform: Platform | None = key("The platform to build for; unset: the engine's own.", None)
 
 

@@ -99,6 +99,7 @@ class Plan:
     platform: str
     base_image: str
     python: str
+    first_python: str  # the stage that has the interpreter first: the base image itself, or what is made of it
     protect_words: tuple[str, ...]
     apt_build: tuple[tuple[str, ...], ...]
     apt_runtime: tuple[tuple[str, ...], ...]

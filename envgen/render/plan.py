@@ -62,6 +62,7 @@ def plan(profile: Profile, lock: Lock | None = None, patches: Mapping[str, Serie
         platform=profile.base.platform.value if profile.base.platform else "",
         base_image=locking.base_image(profile.base.image, lock),
         python=profile.base.python,
+        first_python="base" if profile.base.apt else "origin",
         protect_words=("record", *profile.pip.protect, "--off", *profile.pip.override),
         apt_build=_once(locking.apt_words(lock, "build", apt_build(profile))),
         apt_runtime=_once(locking.apt_words(lock, "runtime", profile.apt.runtime)),

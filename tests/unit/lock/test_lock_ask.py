@@ -84,6 +84,15 @@ def test_the_steps_of_a_profile(profile: Profile) -> None:
     assert not sets["install.wheel"].dependencies
 
 
+def test_python_from_apt_is_a_question_of_its_own(profile: Profile) -> None:
+    import dataclasses
+
+    bare = dataclasses.replace(profile, base=dataclasses.replace(profile.base, apt=("python3", "python3-pip")))
+    assert ask.apt_build(bare)[-2:] == ("python3", "python3-pip")
+    assert ask.python_asks(bare, DIGEST) != ask.python_asks(profile, DIGEST)
+    assert ask.apt_asks(bare, DIGEST) != ask.apt_asks(profile, DIGEST)
+
+
 @pytest.mark.parametrize(
     ("ref", "version"),
     [("v0.5.3", "0.5.3"), ("0.6.18.post1", "0.6.18.post1"), ("v1.0rc1", "1.0rc1"), ("main", ""), ("v", "")],

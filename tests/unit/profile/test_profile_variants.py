@@ -14,9 +14,6 @@ from envgen.profile.load import load_project, select
 from envgen.profile.model import Profile
 from envgen.render.outputs import render_profile
 
-ROOT = Path(__file__).parents[3]
-SHIPPED = ("upstream", "marlin_flashinfer", "cutlass_flashinfer", "speculative", "debug")
-
 TEXT = (
     HEAD
     + """\
@@ -127,37 +124,3 @@ def test_files_of_the_project_do_not_depend_on_its_variants(file: Path) -> None:
     before = render_profile(load(file, "")).files
     file.write_text(TEXT[: TEXT.index("    variants:")] + TEXT[TEXT.index("  prod:") :])
     assert render_profile(load(file, "")).files == before
-
-
-# --- the shipped ones -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["dev", "prod"])
-@pytest.mark.parametrize("variant", SHIPPED)
-def test_shipped_variants_are_whole(name: str, variant: str) -> None:
-    loaded = load_project(file=ROOT / "envgen.yaml", local=False, variant=variant)
-    profile = select(loaded.project, name, variant)
-    plain = select(load_project(file=ROOT / "envgen.yaml", local=False).project, name)
-    assert tuple(profile.variants) == SHIPPED and all(one.description for one in profile.variants.values())
-    assert render_profile(profile, root=ROOT).digest == render_profile(plain, root=ROOT).digest
-
-
-def test_shipped_variants_are_the_comparison_that_was_measured() -> None:
-    def serve(variant: str) -> tuple[str, dict[str, str]]:
-        profile = load(ROOT / "envgen.yaml", variant, "prod", local=False)
-        env = {name: value for group in profile.env.values() for name, value in group.items()}
-        return " ".join(profile.services["serve"].argv), env
-
-    for variant, attention, marlin, cutlass in (
-        ("upstream", "TRITON_ATTN", "1", "0"),
-        ("marlin_flashinfer", "FLASHINFER", "1", "0"),
-        ("cutlass_flashinfer", "FLASHINFER", "0", "1"),
-        ("speculative", "TRITON_ATTN", "1", "0"),
-        ("debug", "FLASHINFER", "1", "0"),
-    ):
-        words, env = serve(variant)
-        assert f'{{"backend":"{attention}"}}' in words
-        assert env["VLLM_MXFP4_USE_MARLIN"] == marlin
-        assert env["VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS"] == cutlass
-        assert ("eagle3" in words) == (variant == "speculative")
-        assert (env.get("CUDA_LAUNCH_BLOCKING") == "1") == ("--enforce-eager" in words) == (variant == "debug")

@@ -14,6 +14,7 @@ from tests_render_make import encoding, mounted, profile, source
 from envgen.patches.series import Patch, Series
 from envgen.profile.model import (
     Apt,
+    Base,
     Build,
     Cache,
     Install,
@@ -23,7 +24,7 @@ from envgen.profile.model import (
     Pip,
     Profile,
 )
-from envgen.profile.values import ContainerPath, HostPath, MaxJobs, Pin
+from envgen.profile.values import ContainerPath, HostPath, ImageRef, MaxJobs, Pin
 from envgen.render.dockerfile import dockerfile, embed, scripts
 from envgen.render.environment import cache_volume, overlay_volume, service_env
 from envgen.render.plan import compose_environment, derived_env, plan
@@ -50,6 +51,15 @@ def names(found: Profile) -> list[str]:
 )
 def test_build_packages_are_those_that_the_steps_need(changes: dict[str, Any], expected: list[str]) -> None:
     assert list(plan(profile(**changes)).apt_build[0]) == expected
+
+
+def test_python_from_apt_comes_before_all_that_runs_it() -> None:
+    """A base image without Python: the first step brings it, and no later stage starts from the bare base image."""
+    base = Base(ImageRef.parse("example.org/cuda:1"), apt=("python3", "python3-pip"))
+    found = plan(profile(tiktoken=encoding(), base=base, apt=Apt(build=("gcc",))))
+    assert found.apt_build == (("ca-certificates", "python3", "python3-pip", "gcc"),)
+    assert "FROM base AS encodings" in dockerfile(found)
+    assert "FROM origin AS encodings" in dockerfile(plan(profile(tiktoken=encoding())))
 
 
 def test_git_sources_name_the_ref_and_pull_requests_their_head() -> None:

@@ -1,0 +1,70 @@
+"""The project's own envgen.yaml: what its profiles and variants ask of each release."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envgen.profile.load import load_project
+from envgen.profile.model import Profile
+from envgen.render.outputs import render_profile
+
+TOP = Path(__file__).resolve().parents[3]
+PROFILES = dict(load_project(file=TOP / "envgen.yaml", local=False).project.profiles)
+RUNS = [(name, variant) for name, profile in PROFILES.items() for variant in ("", *profile.variants)]
+
+
+def run(name: str, variant: str) -> Profile:
+    return load_project(file=TOP / "envgen.yaml", local=False, variant=variant).project.profiles[name]
+
+
+@pytest.mark.parametrize(("name", "variant"), RUNS)
+def test_each_start_expects_the_words_of_its_own_release(name: str, variant: str) -> None:
+    ready = run(name, variant).services["serve"].ready
+    assert ready is not None
+    moe = ready.expect["moe"]
+    if name == "current":  # from 0.19 on the backend's name stands in quotes
+        assert moe.startswith("Using '") and moe.endswith("' Mxfp4 MoE backend")
+        assert ready.expect["quantization"] == "quantization=gpt_oss_mxfp4"
+    elif name in ("dev", "prod"):
+        assert moe in ("Using Marlin backend", "Using FlashInfer MXFP4 MXFP8 CUTLASS backend")
+
+
+@pytest.mark.parametrize(("name", "variant"), RUNS)
+def test_vllm_0_14_is_never_asked_for_flashinfer_attention(name: str, variant: str) -> None:
+    """It ends with "sink setting not supported" on SM121, and so does every release up to 0.27.1."""
+    if name in ("dev", "prod"):
+        args = run(name, variant).services["serve"].args
+        assert args["attention-config"] == '{"backend":"TRITON_ATTN"}'
+        assert "attention-backend" not in args
+
+
+def test_current_starts_without_network() -> None:
+    profile = PROFILES["current"]
+    assert profile.services["serve"].args["attention-config"] == '{"backend":"TRITON_ATTN"}'
+    names = {name for group in profile.env.values() for name in group}
+    assert "VLLM_HAS_FLASHINFER_CUBIN" not in names  # no cubins are installed
+
+
+def test_one_architecture_gets_one_nvcc_thread() -> None:
+    """vLLM's setup.py divides MAX_JOBS by NVCC_THREADS, which help with several architectures only."""
+    assert {profile.build.nvcc_threads for profile in PROFILES.values()} == {1}
+
+
+@pytest.mark.parametrize("name", ["dev", "prod"])
+def test_one_variant_of_0_14_asks_for_cutlass_and_forbids_marlin(name: str) -> None:
+    for variant in PROFILES[name].variants:
+        profile = run(name, variant)
+        env = {name: value for group in profile.env.values() for name, value in group.items()}
+        ready = profile.services["serve"].ready
+        assert ready is not None
+        assert (env["VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS"] == "1") == (variant == "cutlass")
+        assert (env["VLLM_MXFP4_USE_MARLIN"] == "0") == ("marlin" in ready.forbid) == (variant == "cutlass")
+        assert (env.get("CUDA_LAUNCH_BLOCKING") == "1") == (variant == "debug")
+
+
+@pytest.mark.parametrize(("name", "variant"), [pair for pair in RUNS if pair[1]])
+def test_variants_say_what_they_are_and_need_no_other_image(name: str, variant: str) -> None:
+    assert PROFILES[name].variants[variant].description
+    assert render_profile(run(name, variant), root=TOP).digest == render_profile(PROFILES[name], root=TOP).digest
