@@ -17,7 +17,9 @@ _NAME_MARK = "starter-project"  # the name in templates/init/envgen.yaml
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--name", metavar="NAME", help="The project's name (default: made from the folder's).")
 def command(folder: Path, name: str | None) -> None:
-    """Write a commented starter project into DIR. Files that are there stay as they are.
+    """Write a commented starter project into DIR.
+
+    Files that are there stay as they are; an existing .gitignore gets the lines that it lacks.
 
     \b
     Example:
@@ -42,6 +44,10 @@ def command(folder: Path, name: str | None) -> None:
     texts["envgen.yaml"] = texts["envgen.yaml"].replace(_NAME_MARK, chosen)
     texts[schema.FILE_NAME] = schema.text()
     for file, text in texts.items():
+        if file == ".gitignore" and (folder / file).exists():
+            added = complete(folder / file, text)
+            click.echo(f"added {', '.join(added)} to {folder / file}" if added else f"kept {folder / file}", err=True)
+            continue
         if file != "envgen.yaml" and (folder / file).exists():
             click.echo(f"kept {folder / file}", err=True)
             continue
@@ -55,6 +61,23 @@ def _name_of(folder: Path) -> str:
     text = folder.resolve().name.lower()
     words = "".join(c if c.isascii() and c.isalnum() else " " for c in text).split()
     return "-".join(words)[:40].strip("-") or "project"
+
+
+def complete(path: Path, wanted: str) -> list[str]:
+    """Append the patterns of ``wanted`` that the ignore file ``path`` lacks, and return them."""
+    try:
+        there = path.read_bytes().decode("utf-8", "surrogateescape")
+        have = {line.strip().strip("/") for line in there.splitlines()}
+        lines = [line for line in wanted.splitlines() if line and not line.startswith("#")]
+        missing = [line for line in lines if line.strip("/") not in have]
+        if missing:
+            gap = "" if not there else "\n" if there.endswith("\n") else "\n\n"
+            heading = next((line for line in wanted.splitlines() if line.startswith("#")), "")
+            with path.open("ab") as file:
+                file.write("\n".join([*([gap + heading] if heading else []), *missing, ""]).encode())
+    except OSError as error:
+        raise RefusedError(f"{path} cannot be completed: {(error.strerror or str(error)).lower()}") from None
+    return missing
 
 
 def write_file(path: Path, text: str, *, overwrite: bool = False) -> None:

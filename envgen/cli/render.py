@@ -13,11 +13,13 @@ from envgen.cli.common import Session, json_option, print_json, progress, projec
 @project_options
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 with a unified diff where a file has drifted.")
 @click.option("--stdout", is_flag=True, help="Print the files instead of writing them.")
+@click.option("--force", is_flag=True, help="Overwrite files that envgen did not write; each is kept as FILE.orig.")
 @json_option
-def command(session: Session, check: bool, stdout: bool, as_json: bool) -> int:
+def command(session: Session, check: bool, stdout: bool, force: bool, as_json: bool) -> int:
     """Write Dockerfiles, Compose files and .dockerignore from the project file.
 
     envgen.local.yaml and ENVGEN_ variables are left out: what is committed is the same on every machine.
+    Files that envgen did not write are not overwritten without --force.
 
     \b
     Example:
@@ -38,10 +40,11 @@ def command(session: Session, check: bool, stdout: bool, as_json: bool) -> int:
         _print(files, as_json)
         return ExitCode.OK
     if check:
-        return _check(outputs.diff(root, files), files, as_json)
+        return _check(outputs.diff(root, files), outputs.foreign(root, files), files, as_json)
+    kept = _make_way(root, files, force=force)
     written = outputs.write(root, files)
     if as_json:
-        print_json({"written": written, "unchanged": sorted(set(files) - set(written))})
+        print_json({"written": written, "unchanged": sorted(set(files) - set(written)), "kept": kept})
     for path in written:
         progress(f"wrote {path}")
     if not written:
@@ -81,13 +84,36 @@ def _print(files: dict[str, bytes], as_json: bool) -> None:
         click.echo(content.decode(), nl=False)
 
 
-def _check(drift: str, files: dict[str, bytes], as_json: bool) -> int:
+def _make_way(root: Path, files: dict[str, bytes], *, force: bool) -> list[str]:
+    """Refuse to overwrite what envgen did not write; with ``force`` keep a copy of each, and return the copies."""
+    from envgen.errors import RefusedError
+    from envgen.render import outputs
+
+    foreign = outputs.foreign(root, files)
+    if foreign and not force:
+        raise RefusedError(
+            f"not written by `envgen render`, so not overwritten: {', '.join(foreign)}",
+            hint="move them away, give the profile another `dockerfile:`, or run `envgen render --force`, "
+            "which keeps each as FILE.orig",
+        )
+    kept = outputs.keep_originals(root, foreign)
+    for path in kept:
+        progress(f"kept {path}")
+    return kept
+
+
+def _check(drift: str, foreign: list[str], files: dict[str, bytes], as_json: bool) -> int:
     from envgen.errors import ExitCode
 
     if as_json:
-        print_json({"drift": drift, "files": sorted(files)})
+        print_json({"drift": drift, "files": sorted(files), "foreign": foreign})
     elif drift:
         click.echo(drift, nl=False)
+    if foreign:
+        progress(
+            f"not written by `envgen render`: {', '.join(foreign)}; `envgen render --force` keeps each as FILE.orig"
+        )
+        return ExitCode.FINDINGS
     if drift:
         progress("the committed files have drifted from the project file: run `envgen render`")
         return ExitCode.FINDINGS

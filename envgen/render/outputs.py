@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from envgen.profile.model import Profile, Project
 
 IGNORE_FILE = ".dockerignore"
+MARK = b"Written by `envgen render`"  # in the head of every rendered file; a file without it belongs to the user
+_HEAD = 2048  # bytes in which the mark has to be
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,34 @@ def diff(root: Path, files: Mapping[str, bytes]) -> str:
         for line in difflib.unified_diff(old, new, before, f"b/{path}"):
             parts.append(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n")
     return "".join(parts)
+
+
+def foreign(root: Path, files: Mapping[str, bytes]) -> list[str]:
+    """The paths of ``files`` where a file lies that `envgen render` did not write: it would be overwritten."""
+    found = []
+    for path, content in sorted(files.items()):
+        target = root / path
+        if not target.is_file():
+            continue
+        there = target.read_bytes()
+        if there != content and MARK not in there[:_HEAD]:
+            found.append(path)
+    return found
+
+
+def keep_originals(root: Path, paths: Iterable[str]) -> list[str]:
+    """Copy each file to its name with ``.orig`` (numbered where that is taken) and return the names of the copies."""
+    kept = []
+    for path in paths:
+        content = (root / path).read_bytes()
+        copy = next(
+            name
+            for name in chain([f"{path}.orig"], (f"{path}.orig.{n}" for n in count(1)))
+            if not (root / name).exists() or (root / name).read_bytes() == content
+        )
+        write(root, {copy: content})
+        kept.append(copy)
+    return kept
 
 
 def write(root: Path, files: Mapping[str, bytes]) -> list[str]:

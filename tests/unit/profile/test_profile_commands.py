@@ -84,14 +84,32 @@ def test_init_writes_a_project_that_loads(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / ".gitignore").write_text("mine\n")
+    (tmp_path / "envgen.schema.json").write_text("mine\n")
     assert main(["init", str(tmp_path), "--name", "one"]) == 0
-    assert (tmp_path / ".gitignore").read_text() == "mine\n"
+    assert (tmp_path / "envgen.schema.json").read_text() == "mine\n"
     before = (tmp_path / "envgen.yaml").read_text()
     assert main(["init", str(tmp_path), "--name", "two"]) == 6
     assert "is there already" in capsys.readouterr().err
     assert (tmp_path / "envgen.yaml").read_text() == before
     assert "name: one\n" in before
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        ("", "# What belongs to one machine\nenvgen.local.yaml\n.envgen/\n"),
+        ("mine", "mine\n\n# What belongs to one machine\nenvgen.local.yaml\n.envgen/\n"),
+        ("/.envgen\n", "/.envgen\n\n# What belongs to one machine\nenvgen.local.yaml\n"),
+        (".envgen/\n/envgen.local.yaml\n", ".envgen/\n/envgen.local.yaml\n"),
+    ],
+)
+def test_init_completes_a_gitignore(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], there: str, expected: str
+) -> None:
+    (tmp_path / ".gitignore").write_text(there)
+    assert main(["init", str(tmp_path), "--name", "one"]) == 0
+    assert (tmp_path / ".gitignore").read_text() == expected
+    assert ("added" if there != expected else "kept") in capsys.readouterr().err.splitlines()[1]
 
 
 def test_init_follows_no_dangling_link(tmp_path: Path) -> None:

@@ -83,6 +83,34 @@ def test_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["Dockerfile"].startswith("# Written by")
 
 
+HAND_WRITTEN = {"Dockerfile": "FROM debian\n", ".dockerignore": "node_modules\n", "compose/prod.yaml": "services: {}\n"}
+
+
+def test_hand_written_files_are_not_overwritten(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "compose").mkdir()
+    for path, text in HAND_WRITTEN.items():
+        (root / path).write_text(text)
+    before = sorted(root.rglob("*"))
+    assert main(["render"]) == 6
+    assert ".dockerignore, Dockerfile, compose/prod.yaml" in capsys.readouterr().err
+    assert sorted(root.rglob("*")) == before
+    assert {path: (root / path).read_text() for path in HAND_WRITTEN} == HAND_WRITTEN
+    assert main(["render", "--check", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["foreign"] == sorted(HAND_WRITTEN)
+
+
+def test_force_keeps_what_it_overwrites(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "Dockerfile").write_text("FROM debian\n")
+    (root / "Dockerfile.orig").write_text("another\n")
+    assert main(["render", "--force", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["kept"] == ["Dockerfile.orig.1"]
+    assert (root / "Dockerfile.orig.1").read_text() == "FROM debian\n"
+    assert (root / "Dockerfile.orig").read_text() == "another\n"
+    assert (root / "Dockerfile").read_text().startswith("# Written by `envgen render`")
+    assert main(["render", "--force", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["kept"] == []
+
+
 @pytest.mark.parametrize(
     "argv",
     [
