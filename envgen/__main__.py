@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Sequence
 
-from envgen import headstart
 from envgen.errors import EnvgenError, ExitCode
 
 
@@ -27,7 +26,6 @@ def _report_defect(error: BaseException) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code (docs/exit-codes.md)."""
     try:
-        headstart.begin(sys.argv[1:] if argv is None else argv)
         return _run(argv)
     except EnvgenError as error:
         print(f"envgen: {error}", file=sys.stderr)
@@ -41,8 +39,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.OK
     except Exception as error:
         return _report_defect(error)
-    finally:
-        headstart.end()
 
 
 def _run(argv: Sequence[str] | None) -> int:

@@ -18,12 +18,9 @@ arch_option = click.option("--arch", metavar="A", help="Only this arch: 12.1a or
 
 
 def open_cache(session: Session) -> JitCache:
-    """The cache of the chosen profile. The connection to the engine is made while the project file is read."""
-    from envgen import headstart
-    from envgen.aside import Aside
-
-    connecting = Aside(headstart.connect)
-    profile = session.profile()
+    """The cache of the chosen profile."""
+    from envgen.engine.docker import connect
     from envgen.jitcache.service import JitCache
 
-    return JitCache(connecting.result(), profile, session.loaded().project.root, headstart.current())
+    profile = session.profile()
+    return JitCache(connect(), profile, session.loaded().project.root)

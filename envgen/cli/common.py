@@ -33,11 +33,10 @@ class Session:
         """The project with all layers; ``local=False`` leaves out envgen.local.yaml and ENVGEN_ variables."""
         if local not in self._loaded:
             from envgen.profile.load import load_project
-            from envgen.profile.trees import Trees
 
             environ = dict(os.environ) if local else {}
             self._loaded[local] = load_project(
-                file=self.file, sets=self.sets, environ=environ, local=local, variant=self.variant, trees=Trees()
+                file=self.file, sets=self.sets, environ=environ, local=local, variant=self.variant
             )
         return self._loaded[local]
 

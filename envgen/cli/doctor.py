@@ -88,7 +88,7 @@ def command(
 def look(wish: Wish, *, deep: bool) -> Report:
     """Collect, judge, and add what plug-ins and (with ``deep``) the packages themselves say."""
     from envgen.doctor.gather import gather
-    from envgen.headstart import connect
+    from envgen.engine.docker import connect
 
     context, extra = gather(wish, connect)
 

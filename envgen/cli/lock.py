@@ -86,12 +86,6 @@ def patch_locks(profiles: list[Profile], root: Path) -> dict[str, tuple[PatchLoc
 
 
 def _check(session: Session, as_json: bool) -> int:
-    from envgen.cli.lock_memo import Memo
-
-    memo = Memo(session)
-    if not as_json and memo.is_known_good():
-        progress("envgen.lock is up to date")
-        return ExitCode.OK
     profiles, _ = _profiles(session)
     root = session.loaded(local=False).project.root
     from envgen.lock.ask import stale
@@ -110,7 +104,6 @@ def _check(session: Session, as_json: bool) -> int:
         _say_stale(session, found, reported)
     if lock is None or any(found.values()):
         return ExitCode.FINDINGS
-    memo.remember_good()
     if not as_json:
         progress("envgen.lock is up to date")
     return ExitCode.OK

@@ -55,12 +55,7 @@ def command(session: Session, check: bool, stdout: bool, force: bool, as_json: b
 def _files(session: Session, *, alone: bool) -> tuple[dict[str, bytes], Path]:
     """The files to write, check or print, and the project's folder."""
     from envgen.render import outputs
-    from envgen.render.whole import Whole, nearest
 
-    file = nearest(session.file)
-    whole = Whole(file) if file and not session.profile_name and not session.sets else None
-    if whole and (known := whole.files()) is not None:
-        return known, whole.root
     project = session.loaded(local=False).project
     chosen = session.profile(local=False) if session.profile_name else None
     if alone and chosen:  # so that an override of it may break what other profiles render
@@ -69,10 +64,7 @@ def _files(session: Session, *, alone: bool) -> tuple[dict[str, bytes], Path]:
         return dict(
             outputs.render_profile(chosen, lock_of(chosen, project.root), root=project.root).files
         ), project.root
-    files = outputs.render_project(project, only=chosen.name if chosen else None)
-    if whole and not session.loaded(local=False).warnings:
-        whole.remember(project, files)
-    return files, project.root
+    return outputs.render_project(project, only=chosen.name if chosen else None), project.root
 
 
 def _print(files: dict[str, bytes], as_json: bool) -> None:

@@ -9,8 +9,8 @@ LABEL = "dev.envgen.variant"
 
 def of_running(session: Session, service: str | None) -> Session:
     """``session`` with the variant of the running ``service`` (None: any of the profile's); itself if there is none."""
+    from envgen.engine.docker import connect
     from envgen.errors import EngineError
-    from envgen.headstart import connect
 
     profile = session.profile()
     try:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envgen.carried import SAME, code_of, keep, tag
 from envgen.errors import EnvgenError
 
 if TYPE_CHECKING:
@@ -32,11 +31,10 @@ PARTS = (
 LOADER = "for _name, _text in PARTS:\n    exec(compile(_text, _name, 'exec'), globals())\n"
 # One read of the whole of stdin; `python3 -` would read it line by line through its tokenizer.
 STARTER = "import marshal, sys; CARRIED = marshal.loads(sys.stdin.buffer.read()); exec(CARRIED[0]) # envgen-probe"
-_HEAD = f"""\
+_HEAD = """\
 PARTS, LOADER = CARRIED[1], CARRIED[2]
-for _part, _code in zip(PARTS, CARRIED[3]):
-    _as_it_is = _code and CARRIED[4] == {SAME}
-    exec(marshal.loads(_code) if _as_it_is else compile(_part[1], _part[0], "exec", dont_inherit=True), globals())
+for _name, _text in PARTS:
+    exec(compile(_text, _name, "exec", dont_inherit=True), globals())
 """
 _FORMAT = 2  # of marshal: plain values in it are read by every Python 3
 TIMEOUT = 30  # seconds; the probe itself gives up after 10
@@ -49,19 +47,9 @@ DISTRIBUTIONS = (
 
 
 def probe_program(request: Mapping[str, Any]) -> bytes:
-    """What STARTER reads from stdin: the probe's files, as text and compiled, their loader, and the request."""
-    paths = _paths()
-    parts = [(path.name, path.read_text(encoding="utf-8")) for path in paths]
-    return marshal.dumps((_HEAD, parts, LOADER, [code_of(path) for path in paths], tag(), dict(request)), _FORMAT)
-
-
-def compile_parts() -> None:
-    """Have the compiled code that ``probe_program`` sends along made, where it is missing."""
-    keep(_paths())
-
-
-def _paths() -> list[Path]:
-    return [Path(__file__).parent / name for name in PARTS]
+    """What STARTER reads from stdin: the probe's files, their loader, and the request."""
+    parts = [(name, (Path(__file__).parent / name).read_text(encoding="utf-8")) for name in PARTS]
+    return marshal.dumps((_HEAD, parts, LOADER, dict(request)), _FORMAT)
 
 
 def folders(profile: Profile, service: str) -> list[str]:
@@ -102,12 +90,11 @@ def request(
     paths: Iterable[str] | None = None,
     claims: Sequence[dict[str, Any]] = (),
     load: bool = False,
-    remembered: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The probe's request. ``paths``: the mounts to look at; default: all that the profile names.
 
     ``claims``: what patches must have left in files (claims.py). ``load``: load the vocabularies for real, which takes
-    a second. ``remembered``: what an earlier probe asked to be told again (recall.py).
+    a second.
     """
     sources = profile.sources.values()
     if paths is None:
@@ -134,7 +121,6 @@ def request(
         "flags": flags(profile, service),
         "claims": list(claims),
         "load": list(profile.tiktoken.encodings) if load else [],
-        "remembered": dict(remembered or {}),
     }
 
 

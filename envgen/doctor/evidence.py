@@ -71,7 +71,6 @@ class Probe:
     claimed: tuple[Claim, ...] = ()
     loads: tuple[Load, ...] = ()
     errors: tuple[PartError, ...] = ()
-    remember: Mapping[str, Any] = field(default_factory=dict)  # to be sent along with the next request, as it is
     noise: int = 0
     seconds: float = 0.0
 
@@ -159,7 +158,6 @@ def from_json(data: Mapping[str, Any], *, noise: int = 0) -> Probe:
     environment = data.get("environment", {})
     variables = environment.get("values", {}) if isinstance(environment, dict) else {}
     names = environment.get("names", []) if isinstance(environment, dict) else []
-    remember = data.get("remember", {})
     return Probe(
         python=record(Python, data.get("python")),
         imports=_records(Cell, data.get("imports", [])),
@@ -184,7 +182,6 @@ def from_json(data: Mapping[str, Any], *, noise: int = 0) -> Probe:
         claimed=_records(Claim, data.get("claimed", [])),
         loads=_records(Load, data.get("loads", [])),
         errors=_records(PartError, data.get("errors", [])),
-        remember=MappingProxyType(remember if isinstance(remember, dict) else {}),
         noise=noise,
         seconds=float(data.get("seconds", 0)),
     )

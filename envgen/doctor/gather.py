@@ -1,22 +1,19 @@
 """Collect everything that the checks judge: engine, host, image, container and the probe.
 
-The probe's exec takes the longest, so it starts as soon as the container is known. Everything else is done meanwhile,
-imports included: that is why this module's own imports are few.
+The probe's exec takes the longest, so it starts as soon as the container is known. Everything else is done meanwhile.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from envgen import headstart
-from envgen.aside import Aside
+from envgen.background import in_background
 from envgen.doctor import collect
 from envgen.doctor.claims import LABEL, claims
-from envgen.doctor.recall import recall, remember
 from envgen.errors import EngineError, EnvgenError
 
 if TYPE_CHECKING:
@@ -37,24 +34,6 @@ class Wish:
     throw_away: bool = False  # start one when nothing runs
     project_file: str = "envgen.yaml"
     load: bool = False  # also load the vocabularies for real: takes a second
-
-
-class Later:
-    """An exec that runs in a thread; what goes wrong with it is its result."""
-
-    def __init__(self, ask: Callable[[], ExecResult]) -> None:
-        self._ask = ask
-        self.asked = (time.time(), 0.0)  # this machine's clock before and after
-        self._aside = Aside(self._run)
-
-    def _run(self) -> ExecResult | EnvgenError:
-        answer = attempt(self._ask)
-        self.asked = (self.asked[0], time.time())
-        return answer
-
-    def result(self) -> ExecResult | EnvgenError:
-        """Wait for the end."""
-        return self._aside.result()
 
 
 def attempt(ask: Callable[[], ExecResult]) -> ExecResult | EnvgenError:
@@ -90,38 +69,35 @@ def gather(wish: Wish, connect: Connect) -> tuple[Context, list[Finding]]:
         return _without_engine(wish, problem)
     container = choose_container(containers, wish.service)
     service = container.service if container else choose_service(wish.profile, wish.service)
-    python, later = collect.program(wish.profile), None
-    known: Mapping[str, Any] = {}
+    python, probing = collect.program(wish.profile), None
     if container is not None and container.state == "running":
         label, name = container.labels.get(LABEL, ""), container.id
         patched = claims(wish.profile, wish.root, label) if label else []
-        known = recall(wish.profile, service)
         words = collect.argv(wish.profile)
-        asked = collect.request(wish.profile, service, claims=patched, load=wish.load, remembered=known)
-        later = Later(lambda: engine.exec(name, words, stdin=collect.probe_program(asked), timeout=collect.TIMEOUT))
-        ahead = headstart.current()
-        if ahead:
-            ahead.keep(name, words, "")
+        request = collect.request(wish.profile, service, claims=patched, load=wish.load)
+        text = collect.probe_program(request)
+        probing = in_background(lambda: _timed(lambda: engine.exec(name, words, stdin=text, timeout=collect.TIMEOUT)))
     # From here on the probe is under way.
     from envgen.doctor import surroundings
 
     facts = surroundings.look(wish, service, containers, connect)
-    import envgen.doctor.report  # noqa: F401  (what comes next needs it; importing it now costs no time)
-
-    collect.compile_parts()
-    answer = later.result() if later else None
-    throw_away = later is None and wish.throw_away and facts["image"] is not None
+    answer, asked = probing.result() if probing else (None, None)
+    throw_away = probing is None and wish.throw_away and facts["image"] is not None
     if throw_away:
         answer = attempt(lambda: _throw_away(wish, service, engine))
     probe, trouble = collect.read(answer, python) if answer is not None else (None, None)
-    if later and probe:
-        remember(wish.profile, service, probe.remember, known)
     from envgen.doctor.model import Context
 
     found = Context(wish.profile, service, project_file=wish.project_file, container=container, probe=probe,
-                    trouble=trouble, is_throw_away=throw_away, asked=later.asked if later else None,
+                    trouble=trouble, is_throw_away=throw_away, asked=asked,
                     **facts)  # fmt: skip
     return found, []
+
+
+def _timed(ask: Callable[[], ExecResult]) -> tuple[ExecResult | EnvgenError, tuple[float, float]]:
+    """The result, and this machine's clock before and after."""
+    before = time.time()
+    return attempt(ask), (before, time.time())
 
 
 def _throw_away(wish: Wish, service: str, engine: Engine) -> ExecResult:

@@ -9,12 +9,11 @@ Python 3.8 and later, standard library only, evidence and no judgement.
 
 from __future__ import annotations
 
-import json
 import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from typing import Any, Dict
 
     Doc = Dict[str, Any]
@@ -27,7 +26,6 @@ ENGINE_ARGS, SERVER_ARGS = "engine/arg_utils.py", "entrypoints"
 SKIPPED = ("__pycache__", "data", "tests", ".git", "models", "third_party", "benchmarks", "configs")
 HINTS = ("deprecated", "renamed", "removed", "no longer", "instead")
 BYTE_HINTS = tuple(hint.encode() for hint in HINTS)
-MARKS: dict[str, str] = {}  # of folders: see mark_of
 
 
 def active_folder(document: Doc, package: str) -> str | None:
@@ -38,12 +36,7 @@ def active_folder(document: Doc, package: str) -> str | None:
 
 
 def python_files(folder: str) -> Iterator[str]:
-    """The paths of ``python_entries``."""
-    return (entry.path for entry in python_entries(folder))
-
-
-def python_entries(folder: str) -> Iterator[os.DirEntry[str]]:
-    """All Python files below a folder; links to folders are not followed, data folders not looked at."""
+    """The paths of all Python files below a folder; links to folders are not followed, data folders not looked at."""
     waiting = [folder]
     while waiting:
         try:
@@ -55,35 +48,7 @@ def python_entries(folder: str) -> Iterator[os.DirEntry[str]]:
                 if entry.name not in SKIPPED:
                     waiting.append(entry.path)
             elif entry.name.endswith(".py"):
-                yield entry
-
-
-def mark_of(folder: str) -> str:
-    """Another one when a Python file below the folder came, went or was written: st_ctime is set by the kernel."""
-    from _blake2 import blake2b  # hashlib would bring OpenSSL: 6 ms
-
-    lines = []
-    for entry in python_entries(folder):
-        state = entry.stat()
-        lines.append("%s %d %d %d" % (entry.path, state.st_ino, state.st_size, state.st_ctime_ns))
-    return blake2b("\n".join(sorted(lines)).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
-def remembered(request: Doc, document: Doc, folder: str, question: list[str], find: Callable[[], Any]) -> Any:
-    """The answer to a question about the sources in a folder: the one of an earlier run while none of them changed.
-
-    What the earlier run said came in with the request; what is new goes out in ``remember``.
-    """
-    try:
-        if folder not in MARKS:
-            MARKS[folder] = mark_of(folder)
-    except (ImportError, OSError):
-        return find()
-    key = json.dumps([folder, MARKS[folder], question])
-    earlier = request.get("remembered", {})
-    answer = earlier[key] if key in earlier else find()
-    document.setdefault("remember", {})[key] = answer
-    return answer
+                yield entry.path
 
 
 def read_bytes(path: str) -> bytes:
@@ -234,15 +199,13 @@ def package_variables(package: str, folder: str, names: list[str]) -> list[Doc]:
 
 def known_variables(request: Doc, document: Doc) -> list[Doc]:
     """Each variable with a source's prefix: does the installed release read it, set it itself, call it by-gone?"""
-    from functools import partial
 
     found = []
     for package in request.get("packages", []):
         folder, prefix = active_folder(document, package["package"]), package["package"].upper() + "_"
         names = sorted(name for name in os.environ if name.startswith(prefix))
         if folder is not None and names:
-            find = partial(package_variables, package["package"], folder, names)
-            found += remembered(request, document, folder, names, find)
+            found += package_variables(package["package"], folder, names)
     return found
 
 
@@ -280,8 +243,7 @@ def serve_flags(request: Doc, document: Doc) -> Doc:
     folder = active_folder(document, "vllm") if asked else None
     if folder is None:
         return {}
-    answer: Doc = remembered(request, document, folder, ["flags", *asked], lambda: judged_flags(asked, str(folder)))
-    return answer
+    return judged_flags(asked, folder)
 
 
 def judged_flags(asked: list[str], folder: str) -> Doc:

@@ -144,13 +144,6 @@ class Engine(Protocol):
     ) -> ExecResult:
         """Run a program in a running container. EngineError on time-out (the program is killed) or over-long output."""
 
-    def prepare(self, container_id: str, argv: Sequence[str], *, user: str = "") -> None:
-        """Start a program that waits for its input, for an ``exec`` of the same words that is likely to come.
-
-        Nothing is raised: where it can't be started, ``exec`` tells why. One that is never asked for ends with envgen,
-        by the end of its input.
-        """
-
     def run_once(
         self,
         image: str,

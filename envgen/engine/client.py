@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -27,7 +26,6 @@ class DockerEngine:
         self._api = api
         self.endpoint = endpoint
         self._info: EngineInfo | None = None
-        self._prepared: dict[Exec, Started] = {}
 
     def info(self) -> EngineInfo:
         if self._info is None:
@@ -108,8 +106,7 @@ class DockerEngine:
         timeout: float = 60,
     ) -> ExecResult:
         asked = Exec(container_id, tuple(argv), bool(stdin), tuple((env or {}).items()), user, workdir)
-        started = self._prepared.pop(asked, None)
-        mark = started.mark if started else new_mark()
+        mark = new_mark()
 
         def kill() -> None:
             self.exec(container_id, ["sh", "-c", KILLER, "sh", mark], user=user, timeout=15)
@@ -117,16 +114,10 @@ class DockerEngine:
         if not self._api.can_stream:
             variables = [mark, *asked.variables]
             return self._exec_by_program(container_id, argv, variables, stdin, user, workdir, timeout, kill)
-        started = started or self._start(asked, mark)
+        started = self._start(asked, mark)
         output = talk(started.stream, stdin, timeout, asked.what, kill)
         state = self._api.request("GET", f"/exec/{started.id}/json").check(asked.what)
         return ExecResult(int(state["ExitCode"] or 0), output.stdout, output.stderr)
-
-    def prepare(self, container_id: str, argv: Sequence[str], *, user: str = "") -> None:
-        asked = Exec(container_id, tuple(argv), True, (), user, "")
-        with contextlib.suppress(EngineError, OSError):  # then `exec` starts it, and tells what is wrong
-            if self._api.can_stream:
-                self._prepared[asked] = self._start(asked, new_mark())
 
     def _start(self, asked: Exec, mark: str) -> Started:
         request: dict[str, Any] = {"Cmd": asked.argv, "Env": [mark, *asked.variables], "AttachStdin": asked.has_input}
@@ -246,8 +237,3 @@ def _docker() -> str:
     if not program:
         raise EngineError("the program `docker` is not on PATH, and this kind of endpoint needs it")
     return program
-
-
-def short_id(image_id: str) -> str:
-    """``sha256:0123456789ab...`` as Docker shows it: twelve digits."""
-    return re.sub(r"^sha256:", "", image_id)[:12]

@@ -1,7 +1,4 @@
-"""Packs the agent's files and a request into one document that any Python from 3.8 runs: ``python3 -I -S -c STARTER``.
-
-Beside its source each file travels as this machine's compiled code (see carried.py).
-"""
+"""Packs the agent's files and a request into one program for any Python from 3.8: ``python3 -I -S -c STARTER``."""
 
 from __future__ import annotations
 
@@ -9,8 +6,6 @@ import marshal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from envgen.carried import SAME, code_of, keep, tag
 
 _FOLDER = Path(__file__).parent / "agent"
 _PREFIX = "envgen.jitcache.agent"
@@ -50,13 +45,12 @@ FLAGS = ("-I", "-S", "-c", STARTER)
 _FORMAT = 2  # of marshal: plain values in it are read by every Python 3
 
 _HEAD = f"""\
-_, parts, tag, request = data
-same = tag == {SAME}
+_, parts, request = data
 for name in ("envgen", "envgen.jitcache", {_PREFIX!r}):
     sys.modules[name] = type(sys)(name)
-for name, source, code in parts:
+for name, source in parts:
     module = sys.modules[name] = type(sys)(name)
-    exec(marshal.loads(code) if same and code else compile(source, name, "exec", dont_inherit=True), module.__dict__)
+    exec(compile(source, name, "exec", dont_inherit=True), module.__dict__)
 sys.modules[{_PREFIX!r} + ".main"].main(request)
 """
 
@@ -65,14 +59,8 @@ def program(request: Mapping[str, Any]) -> bytes:
     """What to send on stdin to have ``request`` answered."""
     operation = str(request["operation"])
     parts = tuple(_part(name) for name in PARTS["clear by cause" if "causes" in request else operation])
-    return marshal.dumps((_HEAD, parts, tag(), dict(request)), _FORMAT)
+    return marshal.dumps((_HEAD, parts, dict(request)), _FORMAT)
 
 
-def compile_parts() -> None:
-    """Have the compiled code that ``program`` sends along made, where it is missing."""
-    keep(_FOLDER / f"{name}.py" for name in PARTS["clear"] + PARTS["why"])
-
-
-def _part(name: str) -> tuple[str, str, bytes]:
-    path = _FOLDER / f"{name}.py"
-    return f"{_PREFIX}.{name}", path.read_text(encoding="utf-8"), code_of(path)
+def _part(name: str) -> tuple[str, str]:
+    return f"{_PREFIX}.{name}", (_FOLDER / f"{name}.py").read_text(encoding="utf-8")

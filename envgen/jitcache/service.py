@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from envgen.engine.base import COMPOSE_PROJECT
 from envgen.errors import EngineError, RefusedError
-from envgen.jitcache.bundle import compile_parts
 from envgen.jitcache.place import Place, find_place, root_in
-from envgen.jitcache.talk import argv, describe_holders, look, not_found, send, user_of, what_is_locked
+from envgen.jitcache.talk import describe_holders, look, not_found, send, what_is_locked
 
-if TYPE_CHECKING:  # the model is imported while the container works: see talk.send
+if TYPE_CHECKING:
     from envgen.engine.base import Container, Engine
-    from envgen.headstart import HeadStart
     from envgen.jitcache.audit import Audit
     from envgen.jitcache.model import Building, Cleared, Evidence, Holder, Inventory, Module, Recorded, User
     from envgen.jitcache.query import Query
@@ -40,12 +38,10 @@ def expected() -> Iterator[None]:
 class JitCache:
     """FlashInfer's cache of one profile."""
 
-    def __init__(self, engine: Engine, profile: Profile, root: Path, ahead: HeadStart | None = None) -> None:
+    def __init__(self, engine: Engine, profile: Profile, root: Path) -> None:
         self.engine = engine
         self.profile = profile
         self.root = root
-        self._ahead = ahead
-        self._running: tuple[Container, ...] | None = None
 
     def inventory(self, query: Query) -> Inventory:
         """Every module that the query chooses. NotFoundError for a name or glob that matches nothing."""
@@ -159,16 +155,7 @@ class JitCache:
 
     def ask(self, place: Place, request: Mapping[str, Any], query: Query) -> Any:
         """The result of one operation of the agent, not yet bound; its refusals as errors."""
-
-        def meanwhile() -> None:
-            import envgen.jitcache.model  # noqa: F401  (has its time while the container works)
-
-            compile_parts()
-            if self._ahead and place.container:
-                self._ahead.keep(place.container.id, argv(self.profile.base.python), user_of(place))
-            self._running = self.engine.containers()
-
-        document = send(self.engine, self.profile.base.python, place, request, meanwhile)
+        document = send(self.engine, self.profile.base.python, place, request)
         if document.get("ok") is True:
             return document.get("result")
         with expected():
@@ -186,8 +173,7 @@ class JitCache:
         if not place.sources:
             return []
         own = place.container.id if place.container else ""
-        running = self.engine.containers() if self._running is None else self._running
-        others = [c for c in running if c.state == "running" and c.id != own]
+        others = [c for c in self.engine.containers() if c.state == "running" and c.id != own]
         return [c for c in others if place.sources & {mount.source for mount in c.mounts}]
 
     def _label(self, container: Container | None) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from envgen.aside import Aside
 from envgen.errors import EngineError, EnvgenError, NotFoundError
 from envgen.jitcache.bundle import FLAGS, program
 
@@ -20,17 +19,9 @@ TIMEOUT = 900.0  # 160 microseconds a file: a million files are three minutes
 ROOT_USER = "0:0"
 
 
-def send(
-    engine: Engine, python: str, place: Place, request: Mapping[str, Any], meanwhile: Callable[[], None]
-) -> dict[str, Any]:
-    """Run the agent at ``place`` and return its document. EngineError when it gave none.
-
-    ``meanwhile`` runs while the container works: imports that only the answer needs take a fifth of a clear's time.
-    """
-    text = program(request)
-    asking = Aside(lambda: _run(engine, argv(python), place, text))
-    meanwhile()
-    return _document(asking.result(), python, place.shown)
+def send(engine: Engine, python: str, place: Place, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the agent at ``place`` and return its document. EngineError when it gave none."""
+    return _document(_run(engine, argv(python), place, program(request)), python, place.shown)
 
 
 def argv(python: str) -> list[str]:

@@ -26,8 +26,6 @@ from envgen.lock.model import (
 
 if TYPE_CHECKING:
     from envgen.profile.tree import Node
-    from envgen.profile.trees import Trees
-
 T = TypeVar("T")
 _SHA = re.compile(r"[0-9a-f]{64}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -36,20 +34,18 @@ _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 def load(root: Path) -> Lock | None:
     """The lock of the project in ``root``; None where there is none. Raises ProjectError with all problems."""
-    from envgen.profile.trees import Trees
-
     path = root / FILE_NAME
-    return read_lock(path, Trees()) if path.exists() else None
+    return read_lock(path) if path.exists() else None
 
 
-def read_lock(path: Path, trees: Trees | None = None) -> Lock:
-    """The lock in a file. Raises ProjectError with all problems. ``trees``: where it is remembered."""
+def read_lock(path: Path) -> Lock:
+    """The lock in a file. Raises ProjectError with all problems."""
     from envgen.profile.yamlfile import read
 
     label = str(path)
     with contextlib.suppress(ValueError):
         label = min(os.path.relpath(path), label, key=len)
-    return _Reader().lock(read(path, label, trees=trees))
+    return _Reader().lock(read(path, label))
 
 
 class _Reader:

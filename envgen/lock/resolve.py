@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import queue
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from envgen.background import in_background
 from envgen.engine.base import Engine
 from envgen.errors import EngineError, EnvgenError, LockError, Problem
 from envgen.lock import ask, inside
@@ -78,29 +78,22 @@ def resolve(
 # --- images and git, each in a thread ---------------------------------------------------------------------------------
 
 
-class _Job:
-    """A question in a thread of its own. A daemon thread: Ctrl-C need not wait for a server that says nothing."""
+_Job = Future[tuple[Any, "LockError | None"]]  # the answer, or why there is none
 
-    def __init__(self, name: str, function: Callable[[], Any], say: Say) -> None:
-        self._answer: queue.SimpleQueue[tuple[Any, LockError | None]] = queue.SimpleQueue()
 
-        def work() -> None:
-            started = time.monotonic()
-            try:
-                found = function()
-                say(f"{name}: {_told(found)} ({time.monotonic() - started:.1f} s)")
-                self._answer.put((found, None))
-            except EnvgenError as error:
-                failed = LockError(str(error))
-                failed.problems = error.problems
-                self._answer.put((None, failed))
-            except Exception as error:
-                self._answer.put((None, LockError(f"{name}: {type(error).__name__}: {error}")))
+def _job(name: str, function: Callable[[], Any], say: Say) -> _Job:
+    def work() -> tuple[Any, LockError | None]:
+        started = time.monotonic()
+        try:
+            found = function()
+        except EnvgenError as error:
+            failed = LockError(str(error))
+            failed.problems = error.problems
+            return None, failed
+        say(f"{name}: {_told(found)} ({time.monotonic() - started:.1f} s)")
+        return found, None
 
-        threading.Thread(target=work, daemon=True).start()
-
-    def result(self) -> tuple[Any, LockError | None]:
-        return self._answer.get()
+    return in_background(work)
 
 
 def _told(found: Any) -> str:
@@ -122,7 +115,7 @@ def _start(
         name = str(profile.base.image)
         there = old.images.get(name)
         if name not in images and (there is None or there.resolved == REPORTED or upgrade.wants("base", name)):
-            images[name] = _Job(name, functools.partial(_ask_image, profile, tools, engine), tools.say)
+            images[name] = _job(name, functools.partial(_ask_image, profile, tools, engine), tools.say)
         for source_name, source in profile.sources.items():
             if not source.origin.git:
                 continue
@@ -137,7 +130,7 @@ def _start(
                     if s.origin.git == url and s.origin.git_ref == ref
                 )
                 question = functools.partial(_ask_git, tools, source_name, url, ref, wanted)
-                git[key] = _Job(f"{source_name} {ref}", question, tools.say)
+                git[key] = _job(f"{source_name} {ref}", question, tools.say)
     return images, git
 
 

@@ -16,7 +16,6 @@ from envgen.profile.overrides import from_environ, from_sets
 from envgen.profile.patterns import NAME, PROJECT_NAME, matches, meaning
 from envgen.profile.shape import fields_of
 from envgen.profile.tree import INT, LIST, LOCAL, MAP, NULL, Node, Source, near
-from envgen.profile.trees import Trees
 from envgen.profile.yamlfile import read, read_local
 
 FILE_NAME = "envgen.yaml"
@@ -79,17 +78,16 @@ def load_project(
     environ: Mapping[str, str] = MappingProxyType({}),
     local: bool = True,
     variant: str = "",
-    trees: Trees | None = None,
 ) -> Loaded:
     """Load the project file found upward from ``start`` (default: the cwd), or ``file``.
 
     ``variant`` is laid over each profile that has one of that name; `select` refuses a profile that has none.
-    ``trees`` remembers files that were read. ``sets`` and ``environ`` are the overrides; ``local=False`` leaves out the
+    ``sets`` and ``environ`` are the overrides; ``local=False`` leaves out the
     local file and ``environ``, which is how committed files are rendered. Raises ProjectError with all problems, or
     UsageError when there is no file.
     """
     path = Path(os.path.abspath(file)) if file else find(start or Path.cwd())  # noqa: PTH100
-    top = read(path, _label(path), trees=trees)
+    top = read(path, _label(path))
     problems: list[Problem] = []
     warnings: list[str] = []
     name, default = _header(top, problems)
@@ -97,7 +95,7 @@ def load_project(
     profiles = files[0][1]
     local_path = path.with_name(LOCAL_NAME)
     if local and local_path.is_file():
-        files.append(_local(local_path, profiles, problems, trees))
+        files.append(_local(local_path, profiles, problems))
     overrides, found = from_sets(sets)
     problems += found
     if local:
@@ -227,12 +225,10 @@ def _sections(top: Node, problems: list[Problem]) -> tuple[Node, dict[str, Node]
     return defaults, profiles
 
 
-def _local(
-    path: Path, shared: Mapping[str, Node], problems: list[Problem], trees: Trees | None
-) -> tuple[Node, dict[str, Node]]:
+def _local(path: Path, shared: Mapping[str, Node], problems: list[Problem]) -> tuple[Node, dict[str, Node]]:
     """The sections of the local file, which changes profiles but never adds one."""
     try:
-        top = read_local(path, _label(path), trees)
+        top = read_local(path, _label(path))
     except ProjectError as error:
         problems += error.problems
         return Node(MAP, Source(_label(path), LOCAL)), {}

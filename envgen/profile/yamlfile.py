@@ -1,7 +1,6 @@
 """A YAML file -> a positioned tree, or every reason why not.
 
-Nodes are composed, never constructed: no tag can make an object, and each scalar keeps its source text. A file without
-faults is remembered as its tree: PyYAML alone takes a tenth of a small command's time.
+Nodes are composed, never constructed: no tag can make an object, and each scalar keeps its source text.
 """
 
 from __future__ import annotations
@@ -10,28 +9,19 @@ from pathlib import Path
 
 from envgen.errors import Place, Problem, ProjectError
 from envgen.profile.tree import LOCAL, PROJECT, Node, Source
-from envgen.profile.trees import Trees
 
 MAX_BYTES = 1 << 20
 
 
-def read(path: Path, label: str, *, layer: str = PROJECT, trees: Trees | None = None) -> Node:
-    """Read ``path``, called ``label`` in messages, as one mapping. Raises ProjectError.
-
-    ``trees``: where to look for what was read before, and to remember it.
-    """
+def read(path: Path, label: str, *, layer: str = PROJECT) -> Node:
+    """Read ``path``, called ``label`` in messages, as one mapping. Raises ProjectError."""
     text = decode(_bytes(path, label), label)
     source = Source(label, layer, text)
-    known = trees.load(path, source) if trees else None
-    if known is not None:
-        return known
     from envgen.profile.yamlparse import parse
 
     node, problems = parse(source)
     if problems or node is None:
         raise ProjectError(problems)
-    if trees:
-        trees.save(path, node)
     return node
 
 
@@ -70,6 +60,6 @@ def decode(data: bytes, label: str) -> str:
         raise ProjectError([Problem(message, place, hint or "save the file as UTF-8")]) from None
 
 
-def read_local(path: Path, label: str, trees: Trees | None = None) -> Node:
+def read_local(path: Path, label: str) -> Node:
     """Read the local file beside a project."""
-    return read(path, label, layer=LOCAL, trees=trees)
+    return read(path, label, layer=LOCAL)

@@ -33,15 +33,9 @@ class Rendered:
 
 def render_profile(profile: Profile, lock: ProfileLock | None = None, *, root: Path | None = None) -> Rendered:
     """All files of ``profile``. ``root``, the project's folder, is read for patches and local encoding files only."""
-    from envgen.render.memo import Memo
+    from envgen.render.assemble import assemble
 
-    memo = Memo(profile, lock, root)
-    record = memo.load()
-    if record is None:
-        from envgen.render.assemble import assemble
-
-        record = assemble(profile, lock, root)
-        memo.save(record)
+    record = assemble(profile, lock, root)
     return Rendered(
         files={path: text.encode() for path, text in record["files"].items()},
         dockerfile=profile.dockerfile,

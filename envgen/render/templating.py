@@ -1,21 +1,14 @@
-"""The Jinja2 side of rendering: strict, and unable to print text that was not quoted.
-
-Compiling templates costs more than using them, so the compiled ones are kept between runs, keyed by the templates' own
-bytes. Where that folder cannot be written or is not this user's alone, templates are simply compiled again.
-"""
+"""The Jinja2 side of rendering: strict, and unable to print text that was not quoted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import jinja2
-from jinja2.bccache import Bucket
 
 from envgen.paths import templates_dir
-from envgen.remembered import cache_folder, owned, write_new
 from envgen.render import quote
 from envgen.render.parts import Pair
 from envgen.render.quote import Quoted
@@ -48,27 +41,6 @@ FILTERS: dict[str, Callable[..., Quoted]] = {
 }
 
 
-class BytecodeCache(jinja2.BytecodeCache):
-    """Compiled templates in the user's own cache folder. A failure to read or write costs time, never the command."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def _file(self, bucket: Bucket) -> Path:
-        return self.folder / f"{bucket.key}-{bucket.checksum}.bin"
-
-    def load_bytecode(self, bucket: Bucket) -> None:
-        try:
-            with self._file(bucket).open("rb") as file:
-                if owned(file.fileno()):
-                    bucket.load_bytecode(file)
-        except (OSError, ValueError, EOFError, TypeError):
-            bucket.reset()
-
-    def dump_bytecode(self, bucket: Bucket) -> None:
-        write_new(self._file(bucket), bucket.bytecode_to_string())
-
-
 def _only_quoted(value: Any) -> Any:
     """What a template may print: quoted text, numbers, and the text of its own macros."""
     if isinstance(value, (Quoted, int)) or (isinstance(value, str) and not value):
@@ -82,7 +54,6 @@ def _environment() -> jinja2.Environment:
         loader=jinja2.FileSystemLoader(templates_dir()),
         undefined=jinja2.StrictUndefined,
         finalize=_only_quoted,
-        bytecode_cache=BytecodeCache(cache_folder("templates")),
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,

@@ -5,11 +5,12 @@ The question is asked in a thread, so that a server that hangs in its answer is 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from envgen.background import in_background
 from envgen.engine.base import Container, Engine
 from envgen.profile.model import Ready, Service
 from envgen.serve.log import Evidence, LogReader
@@ -203,20 +204,21 @@ _MODELS = "/v1/models"
 
 
 class _Asking:
-    """One question on its way. ``answer`` is None until it is there."""
+    """One question on its way, and the step that it is at."""
 
     def __init__(self, url: str, question: Question | None) -> None:
-        self.answer: Answer | None = None
         self.step = _MODELS
         self._began = time.monotonic()
+        self._future: Future[Answer] = Future()
         if question is None:  # nothing is known to ask
-            self.answer = Answer(True)
-            return
-        # It ends with its own time-outs; a program that is leaving does not wait for it.
-        threading.Thread(target=self._run, args=(url, question), daemon=True).start()
+            self._future.set_result(Answer(True))
+        else:  # it ends with its own time-outs
+            self._future = in_background(lambda: ask(url, question, timeout=3600, on_step=self._on_step))
 
-    def _run(self, url: str, question: Question) -> None:
-        self.answer = ask(url, question, timeout=3600, on_step=self._on_step)
+    @property
+    def answer(self) -> Answer | None:
+        """None until it is there."""
+        return self._future.result() if self._future.done() else None
 
     def _on_step(self, step: str) -> None:
         self.step = step

@@ -6,7 +6,6 @@ C++ compiler in place of nvcc.
 
 from __future__ import annotations
 
-import binascii
 import json
 import os
 import subprocess
@@ -201,50 +200,6 @@ def test_a_cleared_module_is_compiled_again_and_no_other(
     done = lab.build(container, version, *modules)
     assert done == {name: "nothing" if name == "rope" else "compiled" for name in modules}
     assert docker("exec", container, "sh", "-c", stamp) == before
-
-
-def execs(container: str, since: float) -> int:
-    """How many programs were started in the container since then."""
-    words = ["--since", f"{since:.3f}", "--until", f"{time.time():.3f}", "--filter", f"container={container}"]
-    actions = docker("events", *words, "--format", "{{.Action}}").splitlines()
-    return sum(action.startswith("exec_start") for action in actions)
-
-
-def test_a_head_start_is_one_exec_in_the_right_container_or_none_that_counts(
-    lab: Lab, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(lab.folder / "memory"))
-    container = lab.start("dev")
-    lab.build(container, "0.5.3", "page", "rope")
-    for _ in range(2):  # the second run has a head start, which is adopted and not done again
-        since = time.time()
-        assert len(as_json(capsys, "cache", "list")["modules"]) == 2
-        assert execs(container, since) == 1
-    waiting = "grep -al 'envgen[-]agent' /proc/[0-9]*/cmdline || true"
-    since = time.time()
-    command = [sys.executable, "-m", "envgen", "cache", "clear", "--all", "page"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2 and "--all takes no names" in done.stderr
-    deadline = time.monotonic() + 20
-    while docker("exec", container, "sh", "-c", waiting):  # begun for nothing
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    docker("rm", "-f", container)
-    other = lab.start("dev")
-    assert main(["cache", "clear", "page"]) == 0  # the memory names a container that is gone
-    assert not lab.exists(other, "0.5.3/121a/cached_ops/page") and lab.exists(other, "0.5.3/121a/cached_ops/rope")
-    third = lab.start("serve", project="somebody-else", mount=f"{lab.name}-not-ours")
-    lab.build(third, "0.5.3", "rope")
-    (record,) = (lab.folder / "memory").rglob("headstarts/*.json")
-    body = json.dumps({**json.loads(record.read_bytes().partition(b"\n")[2]), "container": third}).encode()
-    record.write_bytes(b"%08x\n" % binascii.crc32(body) + body)
-    try:
-        assert main(["cache", "clear", "rope"]) == 0  # it names somebody else's container
-        assert lab.exists(third, "0.5.3/121a/cached_ops/rope/rope.so")
-        assert not lab.exists(other, "0.5.3/121a/cached_ops/rope")
-    finally:
-        docker("rm", "-f", third)
-        docker("volume", "rm", "-f", f"{lab.name}-not-ours")
 
 
 def test_without_a_container_through_the_image(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -111,58 +110,6 @@ def test_exec(either: Engine, box: str) -> None:
         stdin=b"hello\n", env={"A": "b c\n$d"}, user="1", workdir="/tmp",
     )  # fmt: skip
     assert (done.code, done.stdout, done.stderr) == (3, b"hello\n/tmp\n1\n", b"b c\n$d\n")
-
-
-def test_exec_finds_what_was_prepared(either: Engine, box: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways answer; only the socket really starts anything before it is asked."""
-    words, asked = ["sh", "-c", "cut -d. -f1 /proc/uptime; cat"], []
-    assert isinstance(either, DockerEngine)
-    request = either._api.request
-
-    def count(method: str, path: str, *more: object, **named: object) -> object:
-        asked.append(path.rsplit("/", 1)[-1])
-        return request(method, path, *more, **named)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(either._api, "request", count)
-    either.prepare(box, words)
-    time.sleep(1.5)
-    now = int(Path("/proc/uptime").read_text().split(".")[0])  # the container shares it
-    started, text = either.exec(box, words, stdin=b"hello").stdout.decode().split("\n")
-    assert text == "hello"
-    if either._api.can_stream:
-        assert int(started) < now and asked.count("exec") == 1
-        assert int(either.exec(box, words, stdin=b"again").stdout.split()[0]) >= now  # it serves once
-    else:
-        assert int(started) >= now
-
-
-def test_what_was_prepared_serves_for_the_same_words_and_user_alone(engine: Engine, box: str) -> None:
-    engine.prepare(box, ["sh", "-c", "id -u; cat"], user="7")
-    assert engine.exec(box, ["sh", "-c", "id -u; cat"], stdin=b"x").stdout == b"0\nx"
-    assert engine.exec(box, ["sh", "-c", "id -u; cat"], stdin=b"x", user="7").stdout == b"7\nx"
-    engine.prepare("envgen-no-such-container", ["true"])
-    with pytest.raises(EngineError, match="No such container"):
-        engine.exec("envgen-no-such-container", ["true"], stdin=b"x")
-
-
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
-def test_what_was_prepared_for_nothing_ends_with_the_program(box: str, ending: signal.Signals) -> None:
-    """By the end of its input, however envgen itself ends."""
-
-    def wait_for(there: bool) -> None:
-        deadline = time.monotonic() + 20
-        while there != bool(docker("exec", box, "sh", "-c", "grep -al 'for[.]nothing' /proc/[0-9]*/cmdline || true")):
-            assert time.monotonic() < deadline, f"it is {'not ' if there else ''}there"
-            time.sleep(0.1)
-
-    code = (
-        "import time\nfrom envgen.engine.docker import connect\nengine = connect()\n"
-        f"engine.prepare({box!r}, ['sh', '-c', 'cat; : for.nothing'])\ntime.sleep(60)"
-    )
-    with subprocess.Popen([sys.executable, "-c", code]) as process:
-        wait_for(True)
-        process.send_signal(ending)
-    wait_for(False)
 
 
 def test_exec_of_large_input_and_output(either: Engine, box: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,9 @@ from doctor_facts import Make
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.doctor import collect, probe_sources
+from envgen.doctor import collect
 from envgen.doctor.claims import added, claims
 from envgen.doctor.probe_sources import claimed_patches, flags_in, known_variables, knows
-from envgen.doctor.recall import LIMIT, recall, remember
 
 ROOT = Path(__file__).parents[3]
 VLLM = {"package": "vllm"}
@@ -59,53 +57,6 @@ def test_variables(release: Path) -> None:
     assert facts["VLLM_LOGING"]["similar"] == ["VLLM_LOGGING"]
     none = {"package": "flashinfer_none"}
     assert known_variables({"packages": [none]}, imported(release, "flashinfer_none")) == []
-
-
-def test_answers_are_remembered_while_the_sources_stay_as_they_are(
-    release: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def asked(remembered: dict[str, Any]) -> tuple[Any, dict[str, Any], bool]:
-        looked = []
-        real = probe_sources.package_variables
-        with monkeypatch.context() as patch:
-            patch.setattr(probe_sources, "MARKS", {})
-            patch.setattr(probe_sources, "package_variables", lambda *words: looked.append(1) or real(*words))
-            document = imported(release)
-            facts = known_variables({"packages": [VLLM], "remembered": remembered}, document)
-        return facts, document["remember"], bool(looked)
-
-    facts, memory, looked = asked({})
-    assert looked
-    assert asked(memory) == (facts, memory, False)
-
-    monkeypatch.setenv("VLLM_NEW", "1")  # another question
-    assert asked(memory)[2]
-    monkeypatch.delenv("VLLM_NEW")
-
-    file = release / "deep" / "a.py"
-    status = file.stat()
-    file.write_text(file.read_text().replace("'VLLM_SET'", "'VLLM_OLD'"))
-    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert file.stat().st_size == status.st_size
-    changed, memory, looked = asked(memory)
-    assert looked
-    assert [fact["name"] for fact in changed if fact["assigned"]] == ["VLLM_OLD"]
-    (release / "new.py").write_text("")
-    assert asked(memory)[2]
-
-
-def test_what_is_kept_between_runs(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    profile = make().profile
-    assert dict(recall(profile, "dev")) == {}
-    remember(profile, "dev", {"key": [{"name": "VLLM_A"}]}, {})
-    assert dict(recall(profile, "dev")) == {"key": [{"name": "VLLM_A"}]}
-    assert dict(recall(profile, "serve")) == {}
-    assert collect.request(profile, "dev", remembered=recall(profile, "dev"))["remembered"]["key"]
-    remember(profile, "dev", {"key": "x" * LIMIT}, {})  # more than an argument should carry
-    remember(profile, "dev", {}, {})  # nothing was asked: no reason to forget
-    assert dict(recall(profile, "dev")) == {"key": [{"name": "VLLM_A"}]}
-    monkeypatch.setattr("envgen.doctor.recall._maker", lambda: "another release of envgen")
-    assert dict(recall(profile, "dev")) == {}
 
 
 FLAGS = {"--max-model-len", "--enable-prefix-caching", "--compilation-config", "--model", "--moe-backend"}

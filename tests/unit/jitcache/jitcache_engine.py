@@ -96,7 +96,7 @@ class LocalEngine:
         if where in self.answers:
             data = self.answers[where]
             return data if isinstance(data, ExecResult) else ExecResult(0, json.dumps(data).encode(), b"")
-        request = marshal.loads(stdin)[3]
+        request = marshal.loads(stdin)[-1]
         self.requests.append(dict(request))
         if request.get("root"):
             request["root"] = request["root"].replace(ROOT, str(self.folder))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import sys
 from pathlib import Path
 
 import pytest
@@ -155,15 +154,3 @@ def test_an_interrupted_write_leaves_the_old_lock_whole(
         file.save(path, Lock())
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == ["envgen.lock"]
-
-
-def test_a_lock_that_was_read_before_needs_no_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every command reads the lock; PyYAML takes longer than most of them have."""
-    path = tmp_path / "envgen.lock"
-    file.save(path, WHOLE)
-    assert load(tmp_path) == WHOLE
-    monkeypatch.setitem(sys.modules, "envgen.profile.yamlparse", None)  # whoever imports it fails
-    assert load(tmp_path) == WHOLE
-    path.write_text(path.read_text() + "# edited\n")
-    with pytest.raises(ImportError):
-        load(tmp_path)

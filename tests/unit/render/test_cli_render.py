@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from envgen.__main__ import main
+from envgen.profile.model import Service
 
 PROJECT = """\
 version: 1
@@ -54,6 +55,15 @@ def test_drift_is_a_diff_on_stdout_and_exit_1(root: Path, capsys: pytest.Capture
     assert "-FROM elsewhere AS scripts\n+FROM scratch AS scripts\n" in out.out
     assert "run `envgen render`" in out.err
     assert "FROM elsewhere" in (root / "Dockerfile").read_text()
+
+
+def test_check_renders_afresh(root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an upgrade of envgen that renders differently, the committed files have drifted."""
+    main(["render"])
+    assert main(["render", "--check"]) == 0
+    monkeypatch.setattr(Service, "argv", property(lambda _service: ("another", "program")))
+    assert main(["render", "--check"]) == 1
+    assert "another" in capsys.readouterr().out
 
 
 def test_machine_layers_do_not_reach_committed_files(

@@ -62,29 +62,7 @@ def test_the_digest_covers_local_files(tmp_path: Path) -> None:
     assert len({missing, first, render_profile(found, root=tmp_path).digest}) == 3
 
 
-def test_a_remembered_render_is_the_same_as_a_fresh_one(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = profile(sources={"vllm": source()})
-    fresh = render_profile(found)
-    assert len(list((own_cache / "envgen/renders").iterdir())) == 1
-    monkeypatch.setattr("envgen.render.assemble.assemble", lambda *_: pytest.fail("was not remembered"))
-    assert render_profile(found) == fresh
-
-
-@pytest.mark.parametrize("damage", ["truncate", "edit", "foreign", "empty"])
-def test_a_damaged_record_is_not_believed(own_cache: Path, damage: str) -> None:
-    found = profile(sources={"vllm": source()})
-    fresh = render_profile(found)
-    (record,) = (own_cache / "envgen/renders").iterdir()
-    content = record.read_bytes()
-    if damage == "foreign":
-        record.chmod(0o622)
-    record.write_bytes(
-        {"truncate": content[:-9], "edit": content.replace(b"RUN", b"RAN"), "empty": b""}.get(damage, content)
-    )
-    assert render_profile(found) == fresh
-
-
-def test_patches_are_part_of_what_is_remembered(tmp_path: Path) -> None:
+def test_patches_decide_how_they_are_applied(tmp_path: Path) -> None:
     folder = tmp_path / "patches/vllm"
     folder.mkdir(parents=True)
     (folder / "series").write_text("a.patch\n")

@@ -1,4 +1,4 @@
-"""Templates print quoted text or fail; compiled templates are kept safely."""
+"""Templates print quoted text or fail."""
 
 from __future__ import annotations
 
@@ -37,42 +37,3 @@ def test_an_unknown_name_is_an_error(templates: Path) -> None:
     (templates / "t.j2").write_text("{% for x in plan.nothing %}{% endfor %}")
     with pytest.raises(jinja2.UndefinedError):
         templating.render("t.j2", {"plan": object()})
-
-
-def test_compiled_templates_are_used_again(templates: Path, own_cache: Path) -> None:
-    (templates / "t.j2").write_text("one")
-    assert templating.render("t.j2", {}) == "one"
-    (kept,) = (own_cache / "envgen/templates").iterdir()
-    assert kept.stat().st_mode & 0o077 == 0
-    templating._environment.cache_clear()
-    assert templating.render("t.j2", {}) == "one"
-
-
-def test_a_changed_template_is_compiled_again(templates: Path) -> None:
-    (templates / "t.j2").write_text("one")
-    templating.render("t.j2", {})
-    (templates / "t.j2").write_text("two")
-    templating._environment.cache_clear()
-    assert templating.render("t.j2", {}) == "two"
-
-
-@pytest.mark.parametrize("damage", [b"", b"garbage", None])
-def test_a_damaged_or_foreign_record_is_not_believed(templates: Path, own_cache: Path, damage: bytes | None) -> None:
-    (templates / "t.j2").write_text("one")
-    templating.render("t.j2", {})
-    (kept,) = (own_cache / "envgen/templates").iterdir()
-    if damage is None:
-        kept.chmod(0o666)
-    else:
-        kept.write_bytes(damage)
-    templating._environment.cache_clear()
-    assert templating.render("t.j2", {}) == "one"
-
-
-def test_a_cache_folder_that_cannot_be_written_costs_nothing_but_time(
-    templates: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    (templates / "t.j2").write_text("one")
-    assert templating.render("t.j2", {}) == "one"
