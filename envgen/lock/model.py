@@ -7,9 +7,10 @@ packages carries ``asks``, a digest of everything that the answer depends on.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from envgen.digests import digest_of
 
 # How an answer came about: asked of the one who knows; of the local engine only; or taken from a public report.
 REGISTRY, LOCAL, REPORTED, GIT = "registry", "local", "reported", "git"
@@ -125,7 +126,29 @@ class ProfileLock:
     @property
     def digest(self) -> str:
         """Changes when anything that is locked for this profile changes."""
-        return hashlib.sha256(repr(self).encode()).hexdigest()
+        base = self.base
+        document = {
+            "base": base and [base.name, base.digest, dict(base.platforms), base.created, base.resolved == LOCAL],
+            "git": {name: [git.url, git.ref, git.commit, git.kind, _modules(git)] for name, git in self.git.items()},
+            "files": dict(self.files),
+            "patches": {folder: [[p.file, p.sha256] for p in patches] for folder, patches in self.patches.items()},
+            "python": {
+                platform: {
+                    "python": python.python,
+                    "sets": {
+                        name: sorted([pin.name, pin.version, *sorted(pin.hashes)] for pin in pins)
+                        for name, pins in python.sets.items()
+                    },
+                }
+                for platform, python in self.python.items()
+            },
+            "apt": {platform: [list(apt.build), list(apt.runtime)] for platform, apt in self.apt.items()},
+        }
+        return digest_of(1, document)
+
+
+def _modules(git: GitLock) -> list[list[str]]:
+    return sorted([module.path, module.url, module.commit] for module in git.submodules)
 
 
 def git_key(url: str, ref: str) -> str:

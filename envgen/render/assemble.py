@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from envgen.digests import digest_of
 from envgen.errors import Problem, ProjectError
 from envgen.profile.model import Profile
 from envgen.render.compose import compose_files
@@ -37,15 +39,28 @@ def assemble(profile: Profile, lock: Any, root: Path | None) -> dict[str, Any]:
 
 
 def _digest(text: str, made: Plan, root: Path | None) -> str:
-    """Over the Dockerfile without its labels, the platform, and the bytes of every file that the build reads."""
-    found = hashlib.sha256(text.replace(LABELS_HERE, "").encode())
-    found.update(f"\0platform={made.platform}".encode())
-    for path in made.context_files:
-        found.update(f"\0{path}\0".encode())
-        if root is not None:
+    """Over the Dockerfile's instructions, the platform, and every file that the build reads. Labels don't count."""
+    files = dict.fromkeys(made.context_files, "")
+    if root is not None:
+        for path in files:
             with contextlib.suppress(FileNotFoundError):  # a local encoding file is only the first of several places
-                found.update(hashlib.sha256((root / path).read_bytes()).digest())
-    return found.hexdigest()
+                files[path] = hashlib.sha256((root / path).read_bytes()).hexdigest()
+    instructions = without_comments(text.replace(LABELS_HERE, ""))
+    return digest_of(1, {"instructions": instructions, "platform": made.platform, "files": files})
+
+
+def without_comments(dockerfile: str) -> str:
+    """The instructions of a Dockerfile, and the here-documents in them as they are."""
+    lines, ends = [], list[str]()
+    for line in dockerfile.splitlines():
+        if ends:
+            ends = ends[1:] if line == ends[0] else ends
+        elif not line.strip() or line.lstrip().startswith("#"):
+            continue
+        else:
+            ends = re.findall(r"<<-?['\"]?(\w+)", line)
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def _refuse_machine_paths(profile: Profile, files: Mapping[str, str]) -> None:

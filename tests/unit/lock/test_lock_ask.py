@@ -9,7 +9,17 @@ import pytest
 from envgen.errors import UsageError
 from envgen.lock import ask
 from envgen.lock.gitrefs import absolute
-from envgen.lock.model import AptLock, GitLock, ImageLock, Lock, PatchLock, Pinned, PythonLock
+from envgen.lock.model import (
+    AptLock,
+    GitLock,
+    ImageLock,
+    Lock,
+    PatchLock,
+    Pinned,
+    ProfileLock,
+    PythonLock,
+    Submodule,
+)
 from envgen.lock.registry import seconds
 from envgen.lock.upgrade import Upgrade, checked, keep
 from envgen.profile.load import load_project
@@ -195,3 +205,24 @@ def test_times_as_docker_writes_them() -> None:
     assert seconds("2025-12-11T05:05:06+01:00") == 1765425906
     assert seconds("0001-01-01T00:00:00Z") == 0
     assert seconds("") == 0
+
+
+def test_the_identity_of_a_lock_is_its_content() -> None:
+    """Images in the field carry it: whoever changes what it covers raises the format in ProfileLock.digest."""
+    pins = (Pinned("b", "2", ("2" * 64, "1" * 64)), Pinned("a", "1", ("3" * 64,)))
+    modules = (Submodule("y", "https://h/y.git", "d" * 40), Submodule("x", "https://h/x.git", "c" * 40))
+
+    def lock(pins: tuple[Pinned, ...], modules: tuple[Submodule, ...], asks: str) -> ProfileLock:
+        return ProfileLock(
+            base=ImageLock("h/base:1", DIGEST, {"linux/arm64": DIGEST}, "registry", 7),
+            git={"fi": GitLock("https://h/fi.git", "v1", "b" * 40, "tag", modules)},
+            files={"https://h/o": "e" * 64},
+            patches={"fi": (PatchLock("a.patch", "f" * 64),)},
+            python={"linux/arm64": PythonLock(asks, "3.12", {"deps": pins})},
+            apt={"linux/arm64": AptLock(asks, ("git=1",), ())},
+        )
+
+    found = lock(pins, modules, "one").digest
+    assert found == "1793f80e4e397f9dc7cefa4bcdb4947fd9b6fecc91584a80cac6b4bb5dbb5c5f"
+    assert lock(pins[::-1], modules[::-1], "other").digest == found
+    assert lock(pins[:1], modules, "one").digest != found
