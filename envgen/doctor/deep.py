@@ -61,7 +61,14 @@ def examine(context: Context, wish: Wish, engine: Engine) -> list[Finding]:
 
             mounted, env = mounts(wish.profile, wish.root, engine), compose_env(wish.profile, context.service)
             answer = engine.run_once(
-                wish.profile.image_name, argv, stdin=text(), mounts=mounted, env=env, network="none", timeout=limit
+                wish.profile.image_name,
+                argv,
+                stdin=text(),
+                mounts=mounted,
+                env=env,
+                network="none",
+                timeout=limit,
+                memory=32 << 30,
             )
         else:
             start = envgen(context, "up", context.service)

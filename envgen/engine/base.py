@@ -6,11 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from envgen.engine.leftovers import Leftover
+
 COMPOSE_PROJECT = "com.docker.compose.project"
 COMPOSE_SERVICE = "com.docker.compose.service"
 
 # Nobody needs more from one program; what writes on and on must not fill the memory of envgen.
 OUTPUT_LIMIT = 10 << 20
+
+# What a throw-away container gets. It reads what strangers wrote (a cache, an archive), and on unified memory a limit
+# for it is one for the machine.
+MEMORY = 4 << 30
+PIDS = 4096
 
 
 @dataclass(frozen=True)
@@ -155,8 +162,18 @@ class Engine(Protocol):
         user: str = "",
         network: str = "none",
         timeout: float = 60,
+        memory: int = MEMORY,
     ) -> ExecResult:
-        """Run a program in a throw-away container that is always removed; the image's entrypoint is bypassed."""
+        """Run a program in a throw-away container that is always removed; the image's entrypoint is bypassed.
+
+        It gets ``memory`` bytes, no swap, and at most ``PIDS`` processes.
+        """
+
+    def leftovers(self) -> tuple[Leftover, ...]:
+        """Throw-away containers that a killed envgen left behind, oldest first."""
+
+    def remove_leftovers(self, found: Sequence[Leftover]) -> tuple[tuple[Leftover, str], ...]:
+        """Remove these, running or not, with their anonymous volumes; those that stay, and why."""
 
     def volume(self, name: str) -> str | None:
         """Where a named volume lies on the engine's machine; None if there is no such volume."""

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from envgen.engine.api import Api
-from envgen.engine.base import COMPOSE_PROJECT, COMPOSE_SERVICE, Container, EngineInfo, ExecResult, Image, Mount
+from envgen.engine.base import (
+    COMPOSE_PROJECT,
+    COMPOSE_SERVICE,
+    MEMORY,
+    PIDS,
+    Container,
+    EngineInfo,
+    ExecResult,
+    Image,
+    Mount,
+)
 from envgen.engine.endpoint import Endpoint
 from envgen.engine.execs import KILLER, Exec, Started, new_mark, talk
 from envgen.engine.frames import Demultiplexer
+from envgen.engine.leftovers import CREATOR, THROWAWAY, Leftover, judge, this_process
 from envgen.engine.parse import container_of, image_of, info_of
 from envgen.errors import EngineError
-
-RUN_LABEL = "dev.envgen.throwaway"
 
 
 class DockerEngine:
@@ -138,9 +148,10 @@ class DockerEngine:
         user: str = "",
         network: str = "none",
         timeout: float = 60,
+        memory: int = MEMORY,
     ) -> ExecResult:
         what = f"`{argv[0]}` in a container of {image}"
-        body = _throwaway(image, argv, bool(stdin), mounts, env or {}, network) | {"User": user}
+        body = _throwaway(image, argv, bool(stdin), mounts, env or {}, network, memory) | {"User": user}
         created = self._api.request("POST", "/containers/create", body=body)
         container_id = str(created.check(what)["Id"])
         from envgen.engine import process
@@ -174,6 +185,21 @@ class DockerEngine:
         with contextlib.suppress(EngineError):
             self._api.request("DELETE", f"/containers/{container_id}", {"force": "1", "v": "1"})
 
+    def leftovers(self) -> tuple[Leftover, ...]:
+        query = {"all": "1", "filters": json.dumps({"label": [THROWAWAY]})}
+        rows = self._api.request("GET", "/containers/json", query).check("containers")
+        found = (judge(row, time.time()) for row in rows)
+        return tuple(sorted((one for one in found if one), key=lambda one: one.created))
+
+    def remove_leftovers(self, found: Sequence[Leftover]) -> tuple[tuple[Leftover, str], ...]:
+        stayed = []
+        for one in found:
+            answer = self._api.request("DELETE", f"/containers/{quote(one.id)}", {"force": "1", "v": "1"})
+            # 409: the engine is removing it already.
+            if answer.status >= 400 and answer.status not in (404, 409):
+                stayed.append((one, answer.message))
+        return tuple(stayed)
+
     def _exec_by_program(
         self,
         container_id: str,
@@ -205,7 +231,13 @@ class DockerEngine:
 
 
 def _throwaway(
-    image: str, argv: Sequence[str], stdin: bool, mounts: Sequence[Mount], env: Mapping[str, str], network: str
+    image: str,
+    argv: Sequence[str],
+    stdin: bool,
+    mounts: Sequence[Mount],
+    env: Mapping[str, str],
+    network: str,
+    memory: int,
 ) -> dict[str, Any]:
     """The request for a container that bypasses the image's entrypoint and health check."""
     return {
@@ -219,10 +251,13 @@ def _throwaway(
         "AttachStdout": True,
         "AttachStderr": True,
         "Healthcheck": {"Test": ["NONE"]},
-        "Labels": {RUN_LABEL: "1"},
+        "Labels": {THROWAWAY: "1", CREATOR: str(this_process())},
         "HostConfig": {
             "NetworkMode": network,
             "Init": False,
+            "Memory": memory,
+            "MemorySwap": memory,
+            "PidsLimit": PIDS,
             "Mounts": [
                 {"Type": m.kind, "Source": m.source, "Target": m.target, "ReadOnly": m.read_only} for m in mounts
             ],

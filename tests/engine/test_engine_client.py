@@ -18,9 +18,10 @@ from projects import BASE, docker
 
 from envgen.engine.api import UnixApi
 from envgen.engine.base import Engine, Mount
-from envgen.engine.client import RUN_LABEL, DockerEngine
+from envgen.engine.client import DockerEngine
 from envgen.engine.docker import SdkApi, connect
 from envgen.engine.endpoint import find_endpoint
+from envgen.engine.leftovers import CREATOR, THROWAWAY
 from envgen.errors import EngineError, ExitCode
 
 pytestmark = pytest.mark.engine
@@ -160,7 +161,7 @@ def test_many_threads_share_an_engine(engine: Engine, box: str) -> None:
 
 
 def throwaways() -> str:
-    return docker("ps", "-aq", "--filter", f"label={RUN_LABEL}")
+    return docker("ps", "-aq", "--filter", f"label={THROWAWAY}")
 
 
 def test_run_once(either: Engine, tmp_path: Path) -> None:
@@ -187,6 +188,50 @@ def test_run_once_is_removed_whatever_happens(engine: Engine) -> None:
     with pytest.raises(EngineError, match="No such image"):
         engine.run_once("envgen-no-such-image:1", ["true"])
     assert throwaways() == ""
+
+
+@contextlib.contextmanager
+def killed_run(*words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """An envgen of its own with a throw-away container, killed as soon as that runs."""
+    before = throwaways().split()
+    code = f"from envgen.engine.docker import connect\nconnect().run_once({BASE!r}, {words!r}, timeout=900)"
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        deadline = time.monotonic() + 60
+        while not [one for one in docker("ps", "-q", "--filter", f"label={THROWAWAY}").split() if one not in before]:
+            assert time.monotonic() < deadline and process.poll() is None, "no container was started"
+            time.sleep(0.1)
+        yield process
+        process.kill()
+
+
+def test_what_a_killed_run_left_is_found_and_removed(engine: Engine) -> None:
+    before = {one.id for one in engine.leftovers()}
+    with killed_run("sleep", "777") as process:
+        assert {one.id for one in engine.leftovers()} == before, "its maker still lives"
+        process.kill()
+        process.wait()
+        found = [one for one in engine.leftovers() if one.id not in before]
+        assert len(found) == 1 and found[0].state == "running" and f"process {process.pid} " in found[0].reason
+        assert engine.remove_leftovers(found) == ()
+        assert {one.id for one in engine.leftovers()} == before
+        assert engine.container(found[0].id) is None
+        assert engine.remove_leftovers(found) == (), "what is gone is no trouble"
+
+
+def test_a_throw_away_container_has_limits_and_a_maker(engine: Engine) -> None:
+    with killed_run("sleep", "777") as process:
+        (found,) = docker("ps", "-q", "--filter", f"label={CREATOR}").split()
+        document = engine.inspect(found)
+        assert document is not None
+        config = document["HostConfig"]
+        assert config["Memory"] == config["MemorySwap"] == 4 << 30 and config["PidsLimit"] == 4096
+        assert f"pid={process.pid} " in document["Config"]["Labels"][CREATOR]
+        docker("rm", "-f", found)
+
+
+def test_a_program_that_eats_the_memory_is_killed_alone(engine: Engine) -> None:
+    done = engine.run_once(BASE, ["python3", "-c", "x = bytearray(200 << 20); print(len(x))"], memory=64 << 20)
+    assert done.code == 137 and done.stdout == b""
 
 
 def test_logs_with_and_without_a_terminal(engine: Engine) -> None:
