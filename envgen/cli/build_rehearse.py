@@ -34,7 +34,6 @@ def rehearse_before_build(profile: Profile, root: Path, digest: str, lock: Profi
         return
     from envgen.cli.patch_print import show
     from envgen.cli.patch_targets import Sources, targets_of
-    from envgen.engine.git import git
     from envgen.patches.rehearse import rehearse
 
     started = time.monotonic()
@@ -48,7 +47,7 @@ def rehearse_before_build(profile: Profile, root: Path, digest: str, lock: Profi
             continue
         try:
             tree = bare.built(target)
-            rehearsal = rehearse(git, tree, series)
+            rehearsal = rehearse(tree, series)
         except EnvgenError as error:
             progress(f"{series.folder} is not rehearsed: {error}")
             complete = False

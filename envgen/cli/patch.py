@@ -160,13 +160,12 @@ def _passes(verdict: Verdict, allow_fuzzy: bool) -> bool:
 
 
 def _rehearse(target: Target, trees: Sequence[Tree], beyond_range: bool) -> list[Rehearsal]:
-    from envgen.engine.git import git
     from envgen.patches.rehearse import rehearse
 
     series = target.series()
     if not series.patches:
         raise UsageError(f"{series.folder}/series names no patch")
-    return [rehearse(git, tree, series, beyond_range=beyond_range) for tree in trees]
+    return [rehearse(tree, series, beyond_range=beyond_range) for tree in trees]
 
 
 def _trees(

@@ -49,12 +49,11 @@ def new(
       envgen patch new faster-moe vllm -m 'Fewer launches in the MoE layers'
     """
     from envgen.cli.patch_targets import checkout_of, one_target
-    from envgen.engine.git import git
     from envgen.patches import folder
     from envgen.patches.checkout import Checkout
 
     target = one_target(session, source)
-    there = Checkout(git, checkout_of(session.loaded().project, target.name, checkout))
+    there = Checkout(checkout_of(session.loaded().project, target.name, checkout))
     diff = there.changes(only)
     if not diff:
         raise UsageError(f"nothing is changed in {there.folder}", hint="edit something there first")
@@ -99,7 +98,6 @@ def refresh(
       envgen patch refresh vllm --release 0.16.0 --applies-to '>=0.16.0, <0.17'
     """
     from envgen.cli.patch_targets import Sources, one_target
-    from envgen.engine.git import git
     from envgen.patches.header import read_header
     from envgen.patches.refresh import Outcome
     from envgen.patches.refresh import refresh as carry
@@ -112,7 +110,7 @@ def refresh(
     bare = Sources(say=progress)
     old = bare.release(target, origin) if origin else bare.built(target)
     fresh = bare.release(target, release) if release else bare.ref(target, ref or "")
-    results = carry(git, target.series(), old, fresh)
+    results = carry(target.series(), old, fresh)
     failed = [result for result in results if result.outcome is Outcome.CONFLICT]
     written = [] if failed or dry_run else _write(target.root, results, applies_to)
     if as_json:
@@ -191,12 +189,11 @@ def apply(session: Session, source: str | None, checkout: Path | None, reverse: 
     """
     from envgen.cli.patch_print import as_document, show
     from envgen.cli.patch_targets import checkout_of, one_target
-    from envgen.engine.git import git
     from envgen.patches.checkout import Checkout
     from envgen.patches.rehearse import rehearse
 
     target = one_target(session, source)
-    there = Checkout(git, checkout_of(session.loaded().project, target.name, checkout))
+    there = Checkout(checkout_of(session.loaded().project, target.name, checkout))
     if reverse:
         manifest = there.reverse()
         names = [patch["name"] for patch in manifest.patches]
@@ -206,7 +203,7 @@ def apply(session: Session, source: str | None, checkout: Path | None, reverse: 
             click.echo(f"{there.folder}: {len(names)} patches taken back")
         return ExitCode.OK
     bare = there.bare()
-    rehearsal = rehearse(git, bare, target.series())
+    rehearsal = rehearse(bare, target.series())
     if not rehearsal.ok:
         show(rehearsal, err=True)
         raise RefusedError("the patches do not fit this checkout; nothing was changed")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envgen.cli.common import Session
-from envgen.engine.git import git
+from envgen.engine.git import Mirror, WorkTree
 from envgen.errors import EnvgenError, UsageError
 from envgen.lock.ask import shown
 from envgen.lock.index import PackageIndex
@@ -137,9 +137,8 @@ class Sources:
         """The commit of the lock, wherever its ref points by now."""
         if self._known_commit(url, target.commit) is None:
             self.ref(target, target.commit)
-        folder = self._repository(url)
         label = f"{ref} of {shown(url)}, locked at {target.commit[:12]}"
-        return GitTree(git, folder, target.commit, label, target.version)
+        return GitTree(Mirror(self._folder(url)), target.commit, label, target.version)
 
     def ref(self, target: Target, ref: str) -> Tree:
         """A branch, tag or commit of the source's repository; only the files that are asked for are transferred."""
@@ -150,33 +149,27 @@ class Sources:
         known = self._known_commit(url, ref)
         if known is not None:
             return known
-        folder = self._repository(url)
-        if not (folder / "HEAD").is_file():
-            folder.mkdir(parents=True, exist_ok=True)
-            git(["init", "--quiet", "--bare", "--template=", "."], cwd=folder)
-            git(["config", "remote.origin.url", url], cwd=folder)
-            git(["config", "remote.origin.promisor", "true"], cwd=folder)
-            git(["config", "remote.origin.partialclonefilter", "blob:none"], cwd=folder)
+        mirror = Mirror.at(self._folder(url), url)
         self._say(f"fetching {ref} of {url}")
         options = ["--quiet", "--depth=1", "--filter=blob:none", "--no-tags"]
-        git(["fetch", *options, "origin", f"+{ref}:{_name(ref)}"], cwd=folder, timeout=self._seconds)
-        return self._tree(folder, url, ref)
+        mirror.git(["fetch", *options, "origin", f"+{ref}:{_name(ref)}"], timeout=self._seconds)
+        return self._tree(mirror, url, ref)
 
     def _known_commit(self, url: str, ref: str) -> Tree | None:
         """A tag or commit that was fetched before; a branch may have moved since."""
-        folder = self._repository(url)
-        if not (version_of_ref(ref) or _COMMIT.fullmatch(ref)) or not (folder / "HEAD").is_file():
+        mirror = Mirror(self._folder(url))
+        if not (version_of_ref(ref) or _COMMIT.fullmatch(ref)) or not (mirror.folder / "HEAD").is_file():
             return None
-        if git(["rev-parse", "--verify", "--quiet", f"{_name(ref)}^{{commit}}"], cwd=folder, check=False).code:
+        if mirror.git(["rev-parse", "--verify", "--quiet", f"{_name(ref)}^{{commit}}"], check=False).code:
             return None
-        return self._tree(folder, url, ref)
+        return self._tree(mirror, url, ref)
 
-    def _tree(self, folder: Path, url: str, ref: str) -> Tree:
-        commit = git(["rev-parse", f"{_name(ref)}^{{commit}}"], cwd=folder).text
+    def _tree(self, mirror: Mirror, url: str, ref: str) -> Tree:
+        commit = mirror.git(["rev-parse", f"{_name(ref)}^{{commit}}"]).text
         shown = ref if not _COMMIT.fullmatch(ref) else ref[:12]
-        return GitTree(git, folder, commit, f"{shown} of {url}", version_of_ref(ref))
+        return GitTree(mirror, commit, f"{shown} of {url}", version_of_ref(ref))
 
-    def _repository(self, url: str) -> Path:
+    def _folder(self, url: str) -> Path:
         home = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
         return Path(home, "envgen", "git", hashlib.sha256(url.encode()).hexdigest()[:24])
 
@@ -188,13 +181,12 @@ def _name(ref: str) -> str:
 
 def checkout_tree(folder: Path, ref: str) -> Tree:
     """A commit of a checkout on this machine; its work tree is not looked at."""
-    answer = git(
-        ["rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"], cwd=_folder(folder), check=False
-    )
-    if answer.code:
-        raise UsageError(f"{folder} has no commit {ref!r}, or is no git checkout")
-    tag = git(["describe", "--tags", "--exact-match", answer.text], cwd=folder, check=False).text
-    return GitTree(git, folder, answer.text, f"{ref} of {folder}", version_of_ref(ref) or version_of_ref(tag))
+    checkout = WorkTree(_folder(folder))
+    commit = checkout.commit(ref)
+    if not commit:
+        raise UsageError(f"{folder} has no commit {ref!r}")
+    tag = checkout.git(["describe", "--tags", "--exact-match", commit], check=False).text
+    return GitTree(checkout, commit, f"{ref} of {folder}", version_of_ref(ref) or version_of_ref(tag))
 
 
 def _folder(folder: Path) -> Path:

@@ -129,7 +129,13 @@ def build(
     with tempfile.TemporaryDirectory(prefix="envgen-build-") as folder:
         metadata = Path(folder) / "metadata.json"
         *words, context = argv_of(request, endpoint)
-        env = {**endpoint.environment, **request.environment(), "BUILDX_METADATA_PROVENANCE": "disabled"}
+        env = {
+            **endpoint.environment,
+            **request.environment(),
+            "BUILDX_METADATA_PROVENANCE": "disabled",
+            # Else buildx runs git in the project's folder, and git obeys the commands in that repository's config.
+            "BUILDX_GIT_INFO": "false",
+        }
         done = process.stream([*words, f"--metadata-file={metadata}", context], on_line, env=env, on_tick=on_tick)
         image_id = _image_id(metadata) if done.code == 0 else ""
     if done.code == 0 and not image_id:

@@ -1,18 +1,32 @@
-"""git through the one door: without the user's configuration, hooks or language, and never asking for a password."""
+"""git, run in three ways; nothing that a stranger's repository names is ever executed.
+
+- ``git`` runs in a folder that envgen made (a scratch folder below /tmp), apart from the user's configuration.
+- ``Mirror`` is a bare repository that envgen made and that fetches from servers. The user's own configuration holds:
+  credentials, proxies, certificates. Only known protocols are spoken.
+- ``WorkTree`` asks a checkout. git never sees the checkout's own git directory, because much in it is a command
+  (core.fsmonitor, filter drivers, textconv, hooks, ssh and gpg programs, ...) and each release adds names: a list of
+  overrides is never complete. git gets a directory made here, with a configuration of our own, a copy of the index,
+  and the objects and refs by reference. So it also writes nothing into the checkout's git directory, not even a lock.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+from envgen import files
 from envgen.engine import process
-from envgen.errors import EnvgenError
+from envgen.errors import EngineError, EnvgenError, RefusedError, UsageError
 
-_CLEAN = {
-    "GIT_CONFIG_GLOBAL": os.devnull,
-    "GIT_CONFIG_NOSYSTEM": "1",
+_SAME_EVERYWHERE = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_AUTHOR_NAME": "envgen",
     "GIT_AUTHOR_EMAIL": "envgen@localhost",
@@ -22,8 +36,15 @@ _CLEAN = {
     "GIT_COMMITTER_DATE": "2000-01-01T00:00:00+0000",
     "LC_ALL": "C",
 }
-# A user's own settings for how to reach a server stay; what names another repository than the one asked for goes.
-_KEPT = ("GIT_SSL_", "GIT_SSH", "GIT_PROXY", "GIT_ASKPASS", "GIT_HTTP_")
+# No configuration but the repository's. HOME too: git before 2.32 does not know GIT_CONFIG_GLOBAL.
+_ALONE = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "HOME": os.devnull, "XDG_CONFIG_HOME": ""}
+_OPTIONS = ("-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "core.hooksPath=/dev/null")
+# A user's own settings for how to reach a server; every other GIT_ variable names a repository or changes an answer.
+_OF_SERVERS = ("GIT_SSL_", "GIT_SSH", "GIT_PROXY", "GIT_ASKPASS", "GIT_HTTP_")
+_PROTOCOLS = "https:http:git:ssh:file"
+_LARGEST_INDEX = 1 << 30
+_SMALL = 1 << 20
+_DEEPEST = 5  # alternates of alternates, as in git itself
 
 
 @dataclass(frozen=True)
@@ -39,6 +60,27 @@ class Answer:
         """What it printed, as text without the last newline."""
         return self.stdout.decode("utf-8", "surrogateescape").rstrip("\n")
 
+    @property
+    def names(self) -> list[str]:
+        """What it printed with ``-z``."""
+        return [os.fsdecode(raw) for raw in self.stdout.split(b"\0") if raw]
+
+
+class Repository(Protocol):
+    """Something that answers git questions."""
+
+    def git(
+        self,
+        arguments: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        env: Mapping[str, str] = ...,
+        check: bool = True,
+        timeout: float = 120,
+    ) -> Answer:
+        """Run ``git ARGUMENTS``. With ``check`` a failure raises an ``EnvgenError`` with git's own words."""
+        ...
+
 
 def git(
     arguments: Sequence[str],
@@ -49,29 +91,411 @@ def git(
     check: bool = True,
     timeout: float = 120,
 ) -> Answer:
-    """Run ``git ARGUMENTS`` in ``cwd``. With ``check`` a failure raises an ``EnvgenError`` with git's own words."""
-    foreign = [name for name in os.environ if name.startswith("GIT_") and not name.startswith(_KEPT)]
-    drop = [word for name in foreign for word in ("-u", name)]
-    options = [
-        "-c",
-        "safe.directory=*",
-        "-c",
-        "gc.auto=0",
-        "-c",
-        "core.hooksPath=/dev/null",
-        "-c",
-        "core.autocrlf=false",
-    ]
-    done = process.run(
-        [*(["env", *drop] if drop else []), "git", *options, *arguments],
+    """Run ``git ARGUMENTS`` in ``cwd``, a folder that envgen made. For a checkout use ``WorkTree``."""
+    answer = _run(
+        ["-c", "core.autocrlf=false", "-c", "core.fsmonitor=false", *arguments],
+        cwd=cwd,
         stdin=stdin,
-        env={**_CLEAN, "GIT_CEILING_DIRECTORIES": str(cwd.parent), **env},
+        env={**_ALONE, "GIT_CEILING_DIRECTORIES": str(cwd.parent), **env},
+        timeout=timeout,
+    )
+    return _checked(arguments, answer) if check else answer
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """A bare repository of envgen's own, and the way to git servers."""
+
+    folder: Path
+
+    @classmethod
+    def at(cls, folder: Path, url: str) -> Mirror:
+        """The mirror of ``url`` in ``folder``, made unless it is there. It fetches files only when they are read."""
+        if not (folder / "HEAD").is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            git(["init", "--quiet", "--bare", "--template=", "."], cwd=folder)
+            mirror = cls(folder)
+            for key, value in (("url", url), ("promisor", "true"), ("partialclonefilter", "blob:none")):
+                mirror.git(["config", f"remote.origin.{key}", value])
+        return cls(folder)
+
+    def git(
+        self,
+        arguments: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        env: Mapping[str, str] = {},
+        check: bool = True,
+        timeout: float = 120,
+    ) -> Answer:
+        """Run ``git ARGUMENTS`` in the mirror; what is missing in it is fetched."""
+        answer = _run(
+            ["--git-dir=.", *_FETCHING, *arguments],
+            cwd=self.folder,
+            stdin=stdin,
+            env={**server_environment(), **env},
+            timeout=timeout,
+        )
+        return _checked(arguments, answer) if check else answer
+
+
+# A server that stays silent for that long is given up; git itself would wait for ever.
+_FETCHING = (
+    *("-c", "http.lowSpeedLimit=1", "-c", "http.lowSpeedTime=30"),
+    *("-c", "fetch.recurseSubmodules=false", "-c", "submodule.recurse=false", "-c", "core.fsmonitor=false"),
+)
+
+
+def ask_server(arguments: Sequence[str], *, timeout: float = 120) -> Answer:
+    """Run ``git ARGUMENTS`` about a server, in an empty folder: the repository around the user's folder is a stranger.
+
+    The exit code is the caller's to judge.
+    """
+    with tempfile.TemporaryDirectory(prefix="envgen-git-") as empty:
+        env = {**server_environment(), "GIT_CEILING_DIRECTORIES": str(Path(empty).parent)}
+        return _run([*_FETCHING, *arguments], cwd=Path(empty), env=env, timeout=timeout)
+
+
+def server_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """How servers are reached: without a question at a terminal, by known protocols, else as the user has set it."""
+    environ = os.environ if environ is None else environ
+    found = {"GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_TERMINAL_PROMPT": "0"}
+    for name in ("GIT_ASKPASS", "SSH_ASKPASS"):
+        found[name] = environ.get(name) or "true"
+    if not environ.get("GIT_SSH"):
+        found["GIT_SSH_COMMAND"] = environ.get("GIT_SSH_COMMAND") or "ssh -o BatchMode=yes -o ConnectTimeout=15"
+    return found
+
+
+def read_config(content: bytes) -> list[tuple[str, str]]:
+    """The entries of a git configuration file, by git's own reader. Nothing is included, and nothing of it holds."""
+    words = ["config", "--file", "-", "--no-includes", "-z", "--list"]
+    listed = git(words, cwd=Path("/"), stdin=content, env={"GIT_DIR": os.devnull}, check=False)
+    if listed.code:
+        raise EnvgenError(f"not a git configuration: {listed.text or listed.stderr.strip()}")
+    return [(key, value) for key, _, value in (entry.partition("\n") for entry in listed.names)]
+
+
+class WorkTree:
+    """A checkout on this machine: its folder, and git's answers about it.
+
+    ``Path`` must be the top of a work tree (a clone, a linked worktree or a submodule) that belongs to the user, as git
+    demands it: a folder of somebody else is accepted only when the user's own ``safe.directory`` names it. A bare
+    repository is never taken for a checkout.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            self.folder = folder.resolve(strict=True)
+        except (OSError, RuntimeError):
+            raise UsageError(f"{folder} is not there") from None
+        entry = self.folder / ".git"
+        try:
+            self.git_dir = _git_dir(entry)
+            self._common = _common_dir(self.git_dir)
+        except OSError as error:
+            missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+            why = "" if missing else f": {error.strerror or error} ({error.filename})"
+            above = next((parent for parent in self.folder.parents if (parent / ".git").exists()), None)
+            hint = f"it is inside the checkout {above}: name that one" if above and missing else ""
+            raise UsageError(f"{folder} is not a git checkout{why}", hint=hint) from None
+        self._refuse_foreign((self.folder, entry, self.git_dir, self._common))
+        self._view: tempfile.TemporaryDirectory[str] | None = None
+        self._without: dict[str, str] = {}
+
+    def git(
+        self,
+        arguments: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        env: Mapping[str, str] = {},
+        check: bool = True,
+        timeout: float = 120,
+    ) -> Answer:
+        """Run ``git ARGUMENTS`` at the top of the checkout. What it writes goes into a directory of ours."""
+        if self._view is None:
+            view = tempfile.TemporaryDirectory(prefix="envgen-git-")
+            try:
+                self._fill(Path(view.name))
+            except OSError as error:
+                raise UsageError(f"{self.folder} cannot be read: {error.strerror} ({error.filename})") from None
+            self._view = view
+        own = self._view.name
+        answer = _run(
+            ["-c", "core.fsmonitor=false", *arguments],
+            cwd=self.folder,
+            stdin=stdin,
+            env={
+                **_ALONE,
+                "GIT_DIR": own,
+                "GIT_WORK_TREE": str(self.folder),
+                # git starts itself (in submodules, for instance) and other programs by name: it finds none.
+                "GIT_EXEC_PATH": f"{own}/empty",
+                "PATH": f"{own}/empty",
+                "GIT_ALLOW_PROTOCOL": "",
+                "GIT_NO_LAZY_FETCH": "1",
+                "GIT_ATTR_NOSYSTEM": "1",
+                **env,
+            },
+            timeout=timeout,
+        )
+        return _checked(arguments, answer) if check else answer
+
+    @property
+    def head(self) -> str:
+        """The commit that is checked out, or nothing."""
+        return self.commit("HEAD")
+
+    def commit(self, revision: str) -> str:
+        """The commit that a branch, tag or any other revision names, or nothing."""
+        if revision.startswith("-"):
+            raise UsageError(f"{revision!r} is not a revision")
+        found = self.git(["rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"], check=False)
+        return "" if found.code else found.text
+
+    def edited(self, revision: str) -> list[str]:
+        """Tracked files that differ from ``revision``, in the work tree or the index. Submodules are left out."""
+        words = ["diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--no-textconv"]
+        return self.git([*words, "--ignore-submodules=all", revision, "--"], env=self._files).names
+
+    def untracked(self, *paths: str) -> list[str]:
+        """Files that git does not know and does not ignore. A repository inside is one name with a slash at its end."""
+        return self.git(["ls-files", "--others", "--exclude-standard", "-z", "--", *paths]).names
+
+    def submodules(self, revision: str) -> dict[str, tuple[str, str]]:
+        """path -> (its commit in ``revision``, its commit in the index), "" where there is none."""
+        found: dict[str, tuple[str, str]] = {}
+        for entry in self.git(["ls-tree", "-r", "-z", "--full-tree", revision]).names if revision else ():
+            head, _, path = entry.partition("\t")
+            if head.startswith("160000 "):
+                found[path] = (head.split()[2], "")
+        for entry in self.git(["ls-files", "--stage", "-z"]).names:
+            head, _, path = entry.partition("\t")
+            if head.startswith("160000 "):
+                found[path] = (found.get(path, ("", ""))[0], head.split()[1])
+        return found
+
+    def differing(self, revision: str) -> list[str]:
+        """Paths of all that differs from ``revision``: edited, added, deleted, untracked; in submodules too.
+
+        A submodule counts as one path where its own files cannot be compared.
+        """
+        found = {*self.edited(revision), *self.untracked()}
+        for path, (then, now) in self.submodules(revision).items():
+            if not (self.folder / path / ".git").exists():
+                if then != now:
+                    found.add(path)
+                continue
+            inner = WorkTree(self.folder / path)
+            if then and inner.commit(then):
+                found |= {f"{path}/{name}" for name in inner.differing(then)}
+            else:
+                found.add(path)
+        return sorted(found)
+
+    @contextlib.contextmanager
+    def index(self, tree: str = "") -> Iterator[dict[str, str]]:
+        """The variable for a throw-away index: a copy of the checkout's, or one that holds ``tree``."""
+        self.git(["rev-parse", "--git-dir"])
+        assert self._view
+        with tempfile.TemporaryDirectory(dir=self._view.name) as folder:
+            env = {"GIT_INDEX_FILE": f"{folder}/index"}
+            current = Path(self._view.name, "index")
+            if tree or not current.exists():
+                self.git(["read-tree", tree or "HEAD"], env=env)
+            else:
+                self._copy(current, Path(folder, "index"))  # what it knows of times and sizes saves reading every file
+            yield env
+
+    def tree(self, paths: Sequence[str] = ()) -> str:
+        """The hash of the work tree as it is: tracked files, and ``paths``. Submodules are as in the index."""
+        changed = self.git(["diff-files", "--name-only", "-z", "--ignore-submodules=all"], env=self._files).names
+        there = [path for path in paths if os.path.lexists(self.folder / path)]
+        with self.index() as env:
+            # Not `git add`: it runs `git status` in submodules.
+            words = ["update-index", "--add", "--remove", "-z", "--stdin"]
+            self.git(words, stdin=_listed([*changed, *there]), env=env)
+            return self.git(["write-tree"], env=env).text
+
+    @property
+    def _files(self) -> dict[str, str]:
+        """The variable for an index without submodules: git would read the configuration of each."""
+        if not self._without:
+            links = [path for path, (_, now) in self.submodules("").items() if now]
+            with self.index() as env:
+                if links:
+                    self.git(["update-index", "--force-remove", "-z", "--stdin"], stdin=_listed(links), env=env)
+                assert self._view
+                self._without = {"GIT_INDEX_FILE": f"{self._view.name}/files"}
+                Path(env["GIT_INDEX_FILE"]).rename(self._without["GIT_INDEX_FILE"])
+        return self._without
+
+    def _refuse_foreign(self, paths: Sequence[Path]) -> None:
+        foreign = [path for path in dict.fromkeys(paths) if not is_ours(path)]
+        if foreign and not _named_safe(self.folder):
+            raise RefusedError(
+                f"{foreign[0]} belongs to another user (uid {foreign[0].lstat().st_uid})",
+                hint=f"if you trust it: git config --global --add safe.directory {self.folder}",
+            )
+
+    def _fill(self, own: Path) -> None:
+        """The directory that git takes for the checkout's: data alone, and a configuration of ours."""
+        (own / "empty").mkdir()
+        (own / "info").mkdir()
+        (own / "objects" / "info").mkdir(parents=True)
+        (own / "config").write_text(self._config(), encoding="utf-8")
+        self._check_alternates(self._common / "objects")
+        (own / "objects" / "info" / "alternates").write_bytes(os.fsencode(self._common / "objects") + b"\n")
+        head = self.git_dir / "HEAD"
+        link = head.readlink() if head.is_symlink() else ""  # very old, and still right
+        (own / "HEAD").write_bytes(f"ref: {link}\n".encode() if link else files.read(head, limit=_SMALL))
+        for name in ("refs", "reftable"):
+            if (self._common / name).is_dir():
+                (own / name).symlink_to(self._common / name)
+        if (self.git_dir / "logs").is_dir():
+            (own / "logs").symlink_to(self.git_dir / "logs")
+        for name in ("packed-refs", "shallow"):
+            self._copy(self._common / name, own / name)
+        self._copy(self._common / "info" / "exclude", own / "info" / "exclude")
+        for entry in os.scandir(self.git_dir):
+            # ORIG_HEAD and its like; the index, and what a split index is based on
+            if re.fullmatch(r"[A-Z_]+_HEAD|index|sharedindex\.[0-9a-f]+", entry.name):
+                self._copy(Path(entry.path), own / entry.name)
+
+    def _copy(self, source: Path, target: Path) -> None:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            before = source.stat()
+            target.write_bytes(files.read(source, limit=_LARGEST_INDEX))
+            # git compares a file's time with the index's own: a newer copy would hide an edit of the same second.
+            os.utime(target, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    def _config(self) -> str:
+        """A configuration with the few settings of the checkout's own that change how its files are read."""
+        try:
+            content = files.read(self._common / "config", limit=_SMALL)
+        except FileNotFoundError:
+            content = b""
+        kept: dict[str, str] = {}
+        for key, value in read_config(content):
+            if (pattern := _HARMLESS.get(key)) and re.fullmatch(pattern, value, re.IGNORECASE):
+                kept[key] = value
+        if kept.get("extensions.refstorage") == "reftable" and self._common != self.git_dir:
+            hint = "name the main work tree of that repository"
+            raise UsageError(f"{self.folder} is a linked worktree with reftables, which envgen cannot read", hint=hint)
+        lines = ["[core]", "\trepositoryformatversion = 1", "\tbare = false", "\tuntrackedCache = false"]
+        lines += [f"\t{key[5:]} = {value}" for key, value in kept.items() if key.startswith("core.")]
+        ignore = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config", "git", "ignore").expanduser()
+        if ignore.is_file() and not re.search(r'["\\\n]', str(ignore)):
+            lines.append(f'\texcludesFile = "{ignore}"')  # the user's own, which HOME no longer leads to
+        lines += ["[extensions]"]
+        lines += [f"\t{key[11:]} = {value}" for key, value in kept.items() if key.startswith("extensions.")]
+        return "\n".join(lines) + "\n"
+
+    def _check_alternates(self, objects: Path) -> None:
+        """git follows alternates to any folder: they must belong to the user as the checkout does."""
+        todo = [(objects, 0)]
+        while todo:
+            folder, level = todo.pop()
+            try:
+                content = files.read(folder / "info" / "alternates", limit=_SMALL)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            for line in content.decode("utf-8", "surrogateescape").splitlines():
+                if not line or line.startswith("#"):
+                    continue
+                other = Path(os.path.normpath(folder / line))
+                if level >= _DEEPEST or line.startswith('"') or not other.is_dir() or not is_ours(other):
+                    raise RefusedError(
+                        f"{folder / 'info' / 'alternates'} names objects that are not yours: {line!r}",
+                        hint=f"git -C {self.folder} repack -a -d, then remove that file",
+                    )
+                todo.append((other, level + 1))
+
+
+# Settings that say how files are read, and nothing else.
+_BOOLEAN = "true|false|yes|no|on|off|1|0|"
+_HARMLESS = {
+    "core.filemode": _BOOLEAN,
+    "core.symlinks": _BOOLEAN,
+    "core.ignorecase": _BOOLEAN,
+    "core.autocrlf": "true|false|input",
+    "core.eol": "lf|crlf|native",
+    "extensions.objectformat": "sha1|sha256",
+    "extensions.refstorage": "files|reftable",
+}
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a path belongs to the user, or under sudo to the user who called sudo: git's own rule."""
+    owner = path.lstat().st_uid
+    called = os.environ.get("SUDO_UID", "")
+    return owner == os.geteuid() or (os.geteuid() == 0 and called.isdecimal() and owner == int(called))
+
+
+def _named_safe(folder: Path) -> bool:
+    """Whether the user's own configuration, or the machine's, trusts this folder of somebody else."""
+    words = ["config", "--type=path", "-z", "--get-all", "safe.directory"]
+    trusted = False
+    for value in _run(words, cwd=Path("/"), env={"GIT_DIR": os.devnull}, timeout=30).stdout.split(b"\0")[:-1]:
+        name = os.fsdecode(value)
+        if not name:
+            trusted = False  # an empty value forgets those before it
+        elif name in ("*", str(folder)) or (name.endswith("/*") and folder.is_relative_to(name[:-2])):
+            trusted = True
+    return trusted
+
+
+def _git_dir(entry: Path) -> Path:
+    """Where ``.git`` leads: a folder, or a file that names one."""
+    if stat.S_ISDIR(entry.stat().st_mode):
+        return entry.resolve()
+    return _named(entry, files.read(entry, limit=_SMALL), b"gitdir: ")
+
+
+def _common_dir(git_dir: Path) -> Path:
+    """A linked worktree keeps its objects and refs in another git directory."""
+    try:
+        return _named(git_dir / "commondir", files.read(git_dir / "commondir", limit=_SMALL), b"")
+    except FileNotFoundError:
+        return git_dir
+
+
+def _named(file: Path, content: bytes, start: bytes) -> Path:
+    if not content.startswith(start):
+        raise files.NotAFile(file, "does not name a git directory")
+    return (file.parent / os.fsdecode(content.removeprefix(start).rstrip(b"\r\n"))).resolve(strict=True)
+
+
+def _run(
+    arguments: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    stdin: bytes = b"",
+    timeout: float = 120,
+) -> Answer:
+    program, without = shutil.which("git"), shutil.which("env")
+    if program is None or without is None:
+        raise EngineError("the program 'git' is not there", hint="install git")
+    foreign = [name for name in os.environ if name.startswith("GIT_") and not name.startswith(_OF_SERVERS)]
+    drop = [word for name in foreign for word in ("-u", name)]
+    done = process.run(
+        [*([without, *drop] if drop else []), program, "--no-pager", *_OPTIONS, *arguments],
+        stdin=stdin,
+        env={**_SAME_EVERYWHERE, **env},
         cwd=cwd,
         timeout=timeout,
         check=False,
     )
-    stderr = done.stderr.decode("utf-8", "replace")
-    if check and done.code:
-        last = stderr.strip().splitlines()[-3:] or [f"exit code {done.code}"]
+    return Answer(done.code, done.stdout, done.stderr.decode("utf-8", "replace"))
+
+
+def _listed(names: Sequence[str]) -> bytes:
+    return b"".join(os.fsencode(name) + b"\0" for name in names)
+
+
+def _checked(arguments: Sequence[str], answer: Answer) -> Answer:
+    if answer.code:
+        last = answer.stderr.strip().splitlines()[-3:] or [f"exit code {answer.code}"]
         raise EnvgenError(f"git {arguments[0]} failed: {' / '.join(last)}")
-    return Answer(done.code, done.stdout, stderr)
+    return answer

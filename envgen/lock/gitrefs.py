@@ -7,32 +7,19 @@ import posixpath
 import re
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from envgen.engine import process
-from envgen.errors import EngineError, LockError
+from envgen.engine.git import Answer, Mirror, ask_server, read_config
+from envgen.errors import EngineError, EnvgenError, LockError
 from envgen.lock.ask import shown
 from envgen.lock.model import GIT, GitLock, Submodule
 
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 MAX_DEPTH = 10  # of submodules in submodules
-_ENVIRONMENT = {
-    "GIT_TERMINAL_PROMPT": "0",
-    "GIT_ASKPASS": "true",
-    "SSH_ASKPASS": "true",
-    "GIT_SSH_COMMAND": "ssh -o BatchMode=yes -o ConnectTimeout=15",
-    "GIT_CONFIG_COUNT": "2",
-    # A server that says nothing for that long is given up; git itself would wait for ever.
-    "GIT_CONFIG_KEY_0": "http.lowSpeedLimit",
-    "GIT_CONFIG_VALUE_0": "1",
-    "GIT_CONFIG_KEY_1": "http.lowSpeedTime",
-    "GIT_CONFIG_VALUE_1": "30",
-    # Addresses in .gitmodules are foreign text: nothing but these ways to a repository.
-    "GIT_ALLOW_PROTOCOL": "https:http:git:ssh:file",
-    "LC_ALL": "C",
-}
 # What is worth another try; anything else that git says will be said again.
 _PASSING = re.compile(
     r"timed out|did not end within|connection (?:reset|refused|closed)|hung up|early EOF|RPC failed|HTTP (?:5..|429)"
@@ -65,7 +52,8 @@ class Git:
         if COMMIT.fullmatch(ref):
             return ref, "commit"
         names = [ref] if ref.startswith("refs/") else [f"refs/tags/{ref}", f"refs/tags/{ref}^{{}}", f"refs/heads/{ref}"]
-        lines = self._git(["ls-remote", "--", url, *names]).decode(errors="replace").splitlines()
+        listed = self._git(partial(ask_server, ["ls-remote", "--", url, *names], timeout=self._timeout))
+        lines = listed.decode(errors="replace").splitlines()
         found = {name: commit for commit, _, name in (line.partition("\t") for line in lines)}
         for name in (f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}", ref):
             if name in found:
@@ -81,8 +69,9 @@ class Git:
         if depth > MAX_DEPTH:
             raise LockError(f"its submodules nest deeper than {MAX_DEPTH} levels")
         with tempfile.TemporaryDirectory(prefix="envgen-git-") as folder:
-            self._fetch(Path(folder), url, ref, commit)
-            direct = self._direct(folder, url, commit)
+            mirror = Mirror.at(Path(folder), url)
+            self._fetch(mirror, ref, commit)
+            direct = self._direct(mirror, url, commit)
         found = []
         for path, (address, inner) in sorted(direct.items()):
             found.append(Submodule(f"{prefix}{path}", address, inner))
@@ -101,15 +90,11 @@ class Git:
                     raise LockError(f"submodule {prefix}{path}: {problem.message}", hint=problem.hint) from None
         return found
 
-    def _fetch(self, folder: Path, url: str, ref: str, commit: str) -> None:
+    def _fetch(self, mirror: Mirror, ref: str, commit: str) -> None:
         """The trees of one commit, without its history and files."""
-        at = ["-C", str(folder)]
-        self._git(["init", "-q", "--bare", str(folder)])
-        self._git([*at, "remote", "add", "--", "origin", url])
-        self._git([*at, "config", "remote.origin.promisor", "true"])
         options = ["-q", "--depth=1", "--no-tags", "--filter=blob:none", "origin"]
         try:
-            self._git([*at, "fetch", *options, commit])
+            self._in(mirror, "fetch", *options, commit)
             return
         except LockError as error:
             if _PASSING.search(error.problems[0].message):
@@ -120,8 +105,8 @@ class Git:
             depth = (
                 options if ref and not COMMIT.fullmatch(ref) else ["-q", "--no-tags", "--filter=blob:none", "origin"]
             )
-            self._git([*at, "fetch", *depth, *wanted])
-            self._git([*at, "cat-file", "-e", f"{commit}^{{tree}}"])
+            self._in(mirror, "fetch", *depth, *wanted)
+            self._in(mirror, "cat-file", "-e", f"{commit}^{{tree}}")
         except LockError as error:
             if _PASSING.search(error.problems[0].message):
                 raise
@@ -129,10 +114,9 @@ class Git:
                 f"the server does not have the commit {commit} (any more)", hint="was its branch force-pushed?"
             ) from None
 
-    def _direct(self, folder: str, url: str, commit: str) -> dict[str, tuple[str, str]]:
+    def _direct(self, mirror: Mirror, url: str, commit: str) -> dict[str, tuple[str, str]]:
         """path -> (address, commit) of the submodules that the commit itself has."""
-        at = ["-C", folder]
-        tree = self._git([*at, "ls-tree", "-r", "-z", "--full-tree", commit]).decode("utf-8", "surrogateescape")
+        tree = self._in(mirror, "ls-tree", "-r", "-z", "--full-tree", commit).decode("utf-8", "surrogateescape")
         links = {}
         for entry in filter(None, tree.split("\0")):
             head, _, path = entry.partition("\t")
@@ -140,24 +124,31 @@ class Git:
                 links[path] = head.split()[2]
         if not links:
             return {}
-        config = Path(folder, "gitmodules")
         try:
-            config.write_bytes(self._git([*at, "show", f"{commit}:.gitmodules"]))
+            listed = read_config(self._in(mirror, "show", f"{commit}:.gitmodules"))
         except LockError:
             raise LockError("it has submodules, but no .gitmodules that says where they come from") from None
-        listed = self._git(["config", "-z", "-f", str(config), "--get-regexp", r"^submodule\..*\.(path|url)$"])
+        except EnvgenError as error:
+            raise LockError(f"its .gitmodules is {error.problems[0].message}") from None
         by_name: dict[str, dict[str, str]] = {}
-        for entry in filter(None, listed.decode("utf-8", "surrogateescape").split("\0")):
-            name, _, value = entry.partition("\n")
+        for name, value in listed:
             section, _, field = name.rpartition(".")
-            by_name.setdefault(section, {})[field] = value
+            if section.startswith("submodule.") and field in ("path", "url"):
+                by_name.setdefault(section, {})[field] = value
         addresses = {fields.get("path", ""): fields.get("url", "") for fields in by_name.values()}
         missing = sorted(path for path in links if not addresses.get(path))
         if missing:
             raise LockError(f"its .gitmodules does not say where the submodule {missing[0]} comes from")
-        return {path: (absolute(url, addresses[path]), inner) for path, inner in links.items()}
+        found = {path: (absolute(url, addresses[path]), inner) for path, inner in links.items()}
+        for path, (address, _) in found.items():
+            if _is_local(address) and not _is_local(url):
+                raise LockError(f"its submodule {path} comes from {address}, which is a folder of this machine")
+        return found
 
-    def _git(self, words: Sequence[str]) -> bytes:
+    def _in(self, mirror: Mirror, *words: str) -> bytes:
+        return self._git(partial(mirror.git, words, check=False, timeout=self._timeout))
+
+    def _git(self, ask: Callable[[], Answer]) -> bytes:
         """Run git; what may pass is tried again. Addresses with passwords are kept out of what is said."""
         trouble = ""
         for attempt in range(3):
@@ -165,18 +156,22 @@ class Git:
                 self._say(f"git: {trouble}; trying again in {self._pause * 2**attempt:.0f} s")
                 time.sleep(self._pause * 2**attempt)
             try:
-                done = process.run(["git", *words], env=_ENVIRONMENT, timeout=self._timeout, check=False)
+                done = ask()
             except process.ProcessTimeout:
                 trouble = f"the server did not answer within {self._timeout:g} s"
                 continue
             except EngineError as error:
-                raise LockError(error.problems[0].message, hint="install git") from None
+                raise LockError(error.problems[0].message, hint=error.problems[0].hint) from None
             if done.code == 0:
                 return done.stdout
-            trouble = _sentence(done.stderr.decode(errors="replace"))
+            trouble = _sentence(done.stderr)
             if not _PASSING.search(trouble):
                 break
         raise LockError(trouble, hint=_hint(trouble))
+
+
+def _is_local(address: str) -> bool:
+    return address.startswith(("/", ".", "file:"))
 
 
 def absolute(base: str, address: str) -> str:

@@ -1,93 +1,107 @@
 """Patches and a mounted checkout: apply, take back, make a new one. All or nothing; no branch or index is touched.
 
 What is in is written beside git's own data (``.git/envgen-patches.json``), with the hash of the tree that came out:
-only exactly that is ever taken back.
+only exactly that is ever taken back. The manifest is there before the first file changes: what a killed run left
+is completed, or taken back, by the next one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
+import os
+import stat
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
+from envgen import files
+from envgen.engine.git import WorkTree, git
 from envgen.errors import EnvgenError, RefusedError, UsageError
-from envgen.patches.git import Git
 from envgen.patches.header import version_of_ref
 from envgen.patches.rehearse import APPLY, compiles
 from envgen.patches.series import Patch, Series
 from envgen.patches.trees import GitTree, put
 
 MANIFEST = "envgen-patches.json"
+_FORMAT = 2
 _LEFTOVERS = (".rej", ".orig")
+APPLIED, UNDERWAY = "applied", "under way"
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """Which patches are in a checkout, on top of which commit, and the tree that came out."""
+    """Which patches are in a checkout, on top of which commit, and the tree that came out.
 
+    ``state`` is "under way" while files change. ``diff`` is the whole change: git may drop objects that no ref names.
+    """
+
+    state: str
     series: str
     base: str
     tree: str
+    diff: str
+    touched: tuple[str, ...]
     patches: tuple[dict[str, str], ...]
 
 
 class Checkout:
     """A git checkout on this machine."""
 
-    def __init__(self, git: Git, folder: Path) -> None:
-        self._git = git
-        self.folder = folder.resolve()
-        answer = git(["rev-parse", "--show-toplevel"], cwd=self.folder, check=False)
-        if answer.code:
-            raise UsageError(f"{folder} is no git checkout")
-        if Path(answer.text).resolve() != self.folder:
-            raise UsageError(f"{folder} lies inside of the checkout {answer.text}", hint="name that one")
-        head = git(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"], cwd=self.folder, check=False)
-        if head.code:
+    def __init__(self, folder: Path) -> None:
+        self._work = WorkTree(folder)
+        self.folder = self._work.folder
+        self.head = self._work.head
+        if not self.head:
             raise UsageError(f"{folder} has no commit yet")
-        self.head = head.text
+        self._manifest_file = self._work.git_dir / MANIFEST
 
     @property
     def version(self) -> str:
         """The release that HEAD is tagged as, or nothing."""
-        tags = self._git(["tag", "--points-at", "HEAD"], cwd=self.folder).text.split()
+        tags = self._work.git(["tag", "--points-at", "HEAD"]).text.split()
         return next((version for version in map(version_of_ref, tags) if version), "")
 
     def bare(self) -> GitTree:
         """The commit without any local change."""
-        return GitTree(self._git, self.folder, self.head, f"HEAD of {self.folder.name}", self.version)
+        return GitTree(self._work, self.head, f"HEAD of {self.folder.name}", self.version)
 
     def manifest(self) -> Manifest | None:
-        """What was applied here, as long as it is still what HEAD carries."""
+        """What was applied here, as long as it is still what HEAD carries. What a killed run left is settled first."""
         try:
-            found = json.loads(self._manifest_file().read_text(encoding="utf-8"))
-            manifest = Manifest(found["series"], found["base"], found["tree"], tuple(found["patches"]))
+            found = json.loads(files.read(self._manifest_file, follow=False))
+            if found["format"] != _FORMAT:
+                return None
+            manifest = Manifest(**{field.name: found[field.name] for field in fields(Manifest)})
+            manifest = replace(manifest, touched=tuple(map(str, manifest.touched)), patches=tuple(manifest.patches))
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return manifest if manifest.base == self.head else None
+        if manifest.base != self.head or self._patched(manifest.diff) != manifest.tree:
+            return None
+        return manifest if manifest.state == APPLIED else self._settled(manifest)
 
     def apply(self, series: Series) -> Manifest:
         """Apply a series that was rehearsed on ``bare()``. Raises ``RefusedError`` with nothing changed."""
         self._must_be_clean()
-        touched = sorted({name for patch in series.patches for name in patch.touches})
+        touched = tuple(sorted({name for patch in series.patches for name in patch.touches}))
         combined = self._combined(series)
-        self._git([*APPLY, "--check", "-"], cwd=self.folder, stdin=combined)
-        self._git([*APPLY, "-"], cwd=self.folder, stdin=combined)
+        diff = combined.decode("utf-8", "surrogateescape")
+        tree = self._patched(diff)
+        self._work.git([*APPLY, "--check", "-"], stdin=combined)
+        patches = tuple({"name": p.name, "sha256": hashlib.sha256(p.content).hexdigest()} for p in series.patches)
+        manifest = Manifest(UNDERWAY, series.folder, self.head, tree, diff, touched, patches)
+        self._write(manifest)
+        self._work.git([*APPLY, "-"], stdin=combined)
         broken = [name for name in touched if name.endswith(".py") and not compiles(self.folder / name)]
         left = [n + end for n in touched for end in _LEFTOVERS if (self.folder / (n + end)).exists()]
         if broken or left:
-            self._git([*APPLY, "-R", "-"], cwd=self.folder, stdin=combined)
+            self._restore(manifest)
             raise RefusedError(
                 f"taken back: {(broken or left)[0]} {'does not compile' if broken else 'was left behind'}"
             )
-        patches = tuple({"name": p.name, "sha256": hashlib.sha256(p.content).hexdigest()} for p in series.patches)
-        manifest = Manifest(series.folder, self.head, self.tree(touched), patches)
-        text = json.dumps({"format": 1, "touched": touched, **asdict(manifest)}, indent=1, sort_keys=True)
-        self._manifest_file().write_text(text + "\n", encoding="utf-8")
+        manifest = replace(manifest, state=APPLIED)
+        self._write(manifest)
         return manifest
 
     def reverse(self) -> Manifest:
@@ -95,43 +109,26 @@ class Checkout:
         manifest = self.manifest()
         if manifest is None:
             raise RefusedError(f"no patches of envgen are in {self.folder}, or HEAD has moved since")
-        touched = json.loads(self._manifest_file().read_text(encoding="utf-8")).get("touched", [])
-        if self.tree([str(name) for name in touched]) != manifest.tree:
-            changed = self._git(["diff", "--name-only", manifest.tree], cwd=self.folder).text.split("\n")
+        if self._work.tree(manifest.touched) != manifest.tree:
+            changed = self._work.edited(manifest.tree)
             hint = f"changed since: {', '.join(changed[:3])}; keep that first (envgen patch new), then undo it"
             raise RefusedError(f"{self.folder} is not as the patches left it", hint=hint)
-        combined = self._git(["diff", "--binary", "--full-index", self.head, manifest.tree], cwd=self.folder).stdout
-        self._git([*APPLY, "-R", "--check", "-"], cwd=self.folder, stdin=combined)
-        self._git([*APPLY, "-R", "-"], cwd=self.folder, stdin=combined)
-        self._manifest_file().unlink()
+        self._write(replace(manifest, state=UNDERWAY))
+        self._restore(manifest)
         return manifest
 
     def changes(self, only: Sequence[str] = ()) -> bytes:
         """What was changed here since HEAD, or since the patches that are in: a diff, new files included."""
         manifest = self.manifest()
         base = manifest.tree if manifest and self.dirty() else self.head  # clean: somebody undid the patches by hand
-        now = self.tree(only or ["."], untracked=True)
-        paths = ["--", *(f":(top,literal){path}" for path in only)] if only else []
+        paths = [f":(top,literal){os.path.normpath(path)}" for path in only]
+        now = self._work.tree([name for name in self._work.untracked(*paths) if not name.endswith("/")])
         options = ["--no-color", "--no-ext-diff", "--no-textconv", "--full-index", "--binary", "-M"]
-        return self._git(["diff", *options, base, now, *paths], cwd=self.folder).stdout
+        return self._work.git(["diff", *options, base, now, *(["--", *paths] if paths else [])]).stdout
 
-    def tree(self, paths: Sequence[str] = (), *, untracked: bool = False) -> str:
-        """The hash of the work tree as it is now, through an index of our own: tracked files, and ``paths``."""
-        index = Path(self._git(["rev-parse", "--absolute-git-dir"], cwd=self.folder).text, "index")
-        with tempfile.TemporaryDirectory(prefix="envgen-index-") as folder:
-            own = Path(folder, "index")
-            if index.is_file():
-                shutil.copyfile(index, own)  # what it knows of times and sizes saves reading every file
-            env = {"GIT_INDEX_FILE": str(own)}
-            if not index.is_file():
-                self._git(["read-tree", "HEAD"], cwd=self.folder, env=env)
-            self._git(["add", "--update", "--", "."], cwd=self.folder, env=env)
-            there = [path for path in paths if (self.folder / path).exists()]
-            if untracked:
-                self._git(["add", "--all", "--", *there], cwd=self.folder, env=env)
-            elif there:
-                self._git(["add", "--force", "--", *there], cwd=self.folder, env=env)
-            return self._git(["write-tree"], cwd=self.folder, env=env).text
+    def dirty(self) -> list[str]:
+        """Tracked files that differ from HEAD, in the work tree or the index."""
+        return self._work.edited("HEAD")
 
     def _must_be_clean(self) -> None:
         if self.manifest() is not None and self.dirty():
@@ -141,28 +138,94 @@ class Checkout:
             shown = ", ".join(changed[:3]) + (" ..." if len(changed) > 3 else "")
             raise RefusedError(f"{self.folder} has changes of yours: {shown}", hint="commit or undo them first")
 
-    def dirty(self) -> list[str]:
-        """Tracked files that differ from HEAD, in the work tree or the index."""
-        return self._git(["diff", "--name-only", "HEAD", "--"], cwd=self.folder).text.split()
-
     def _combined(self, series: Series) -> bytes:
-        """One diff for the whole series, so that git changes all files or none."""
+        """One diff for the whole series."""
         names = {name for patch in series.patches for name in patch.touches}
         with tempfile.TemporaryDirectory(prefix="envgen-patches-") as scratch:
             folder = Path(scratch, "source")
             folder.mkdir()
             put(folder, self.bare().read(names))
-            commit_all(self._git, folder, first=True)
+            commit_all(folder, first=True)
             for patch in series.patches:
-                self._git([*APPLY, "-"], cwd=folder, stdin=patch.content)
-            self._git(["add", "--all", "--force"], cwd=folder)
-            return self._git(["diff", "--cached", "--binary", "--full-index", "HEAD"], cwd=folder).stdout
+                git([*APPLY, "-"], cwd=folder, stdin=patch.content)
+            git(["add", "--all", "--force"], cwd=folder)
+            return git(["diff", "--cached", "--binary", "--full-index", "HEAD"], cwd=folder).stdout
 
-    def _manifest_file(self) -> Path:
-        return Path(self._git(["rev-parse", "--absolute-git-dir"], cwd=self.folder).text, MANIFEST)
+    def _patched(self, diff: str) -> str:
+        """The tree of HEAD with a diff applied, or nothing where it does not fit."""
+        with self._work.index("HEAD") as env:
+            words = [*APPLY, "--cached", "--allow-empty", "-"]
+            content = diff.encode("utf-8", "surrogateescape")
+            if content.strip() and self._work.git(words, stdin=content, env=env, check=False).code:
+                return ""
+            return self._work.git(["write-tree"], env=env).text
+
+    def _write(self, manifest: Manifest) -> None:
+        text = json.dumps({"format": _FORMAT, **asdict(manifest)}, indent=1, sort_keys=True)
+        files.write(self._manifest_file, f"{text}\n".encode())
+
+    def _settled(self, manifest: Manifest) -> Manifest | None:
+        """After a run that was killed: complete if all patches are in, else taken back."""
+        if self._work.tree(manifest.touched) == manifest.tree:
+            manifest = replace(manifest, state=APPLIED)
+            self._write(manifest)
+            return manifest
+        self._restore(manifest)
+        return None
+
+    def _restore(self, manifest: Manifest) -> None:
+        """Give each touched file the content that it has in HEAD. What neither the patches nor git wrote is refused."""
+        before, after = self._blobs(manifest.base, manifest.touched), self._blobs(manifest.tree, manifest.touched)
+        foreign = [name for name in manifest.touched if self._is_edited(name, before.get(name), after.get(name))]
+        if foreign:
+            raise RefusedError(
+                f"patches were half applied to {self.folder}, and {', '.join(foreign[:3])} changed since",
+                hint=f"keep your edit elsewhere, then: git -C {self.folder} checkout HEAD -- {foreign[0]}",
+            )
+        with self._work.index(manifest.base) as env:
+            names = b"".join(os.fsencode(name) + b"\0" for name in before)
+            self._work.git(["checkout-index", "--force", "-z", "--stdin"], stdin=names, env=env)
+        for name in manifest.touched:
+            if name not in before:
+                self._remove(self.folder / name)
+        self._manifest_file.unlink(missing_ok=True)
+
+    def _blobs(self, tree: str, names: Sequence[str]) -> dict[str, str]:
+        """name -> blob of those names that a tree has."""
+        paths = [f":(top,literal){name}" for name in names]
+        with self._work.index(tree) as env:
+            staged = self._work.git(["ls-files", "--stage", "-z", "--", *paths], env=env).names if paths else []
+        return {name: head.split()[1] for head, _, name in (entry.partition("\t") for entry in staged)}
+
+    def _is_edited(self, name: str, before: str | None, after: str | None) -> bool:
+        """Whether somebody else wrote a file: it is not the old one, nor the new one or a part of it."""
+        path = self.folder / name
+        if not os.path.lexists(path):
+            return False
+        if not stat.S_ISREG(path.lstat().st_mode):
+            return True
+        if self._work.git(["hash-object", "--", name]).text in (before, after):
+            return False
+        whole = self._work.git(["cat-file", "blob", after]).stdout if after else b""
+        return not whole.startswith(files.read(path, follow=False))
+
+    def _remove(self, path: Path) -> None:
+        """Delete a file, and the folders that this leaves empty. No link is followed."""
+        while path != self.folder:
+            try:
+                with files.folder(path.parent, self.folder, create=False) as directory:
+                    if path.is_dir() and not path.is_symlink():
+                        os.rmdir(path.name, dir_fd=directory)
+                    else:
+                        os.unlink(path.name, dir_fd=directory)
+            except FileNotFoundError:
+                pass
+            except OSError:  # a folder with other files in it
+                return
+            path = path.parent
 
 
-def commit_all(git: Git, folder: Path, *, first: bool = False) -> str:
+def commit_all(folder: Path, *, first: bool = False) -> str:
     """Commit all that lies in a folder of ours, and return the commit."""
     if first:
         git(["init", "--quiet", "--template=", "--initial-branch=main"], cwd=folder)

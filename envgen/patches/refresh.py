@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path, PurePosixPath
 
+from envgen.engine.git import git
 from envgen.patches.checkout import as_left, commit_all
-from envgen.patches.git import Git
 from envgen.patches.header import head_of, in_range
 from envgen.patches.rehearse import APPLY
 from envgen.patches.series import Patch, Series
@@ -39,7 +39,7 @@ class Refreshed:
     moved: tuple[str, ...] = ()  # the new names of files that the patch knew by others
 
 
-def refresh(git: Git, series: Series, old: Tree, new: Tree) -> list[Refreshed]:
+def refresh(series: Series, old: Tree, new: Tree) -> list[Refreshed]:
     """Each patch as a commit on the old files, then cherry-picked onto the new ones. Writes nothing outside."""
     names = {name for patch in series.patches for name in patch.touches}
     with tempfile.TemporaryDirectory(prefix="envgen-refresh-") as scratch:
@@ -47,21 +47,21 @@ def refresh(git: Git, series: Series, old: Tree, new: Tree) -> list[Refreshed]:
         folder.mkdir()
         before = old.read(names)
         put(folder, before)
-        base = commit_all(git, folder, first=True)
+        base = commit_all(folder, first=True)
         commits: dict[str, str] = {}
         for patch in series.patches:
             if in_range(patch.header.applies_to, old.version):
                 if git([*APPLY, "-"], cwd=folder, stdin=patch.content, check=False).code:
                     raise as_left(patch)
-                commits[patch.name] = commit_all(git, folder)
+                commits[patch.name] = commit_all(folder)
         git(["checkout", "--quiet", "--detach", base], cwd=folder)
         git(["rm", "--quiet", "-r", "--ignore-unmatch", "."], cwd=folder)
         folder.mkdir(exist_ok=True)
         after = new.read(names)
         gone = set(before).difference(after)
         put(folder, {**after, **(new.read(successors(gone, old.names(), new.names())) if gone else {})})
-        commit_all(git, folder)
-        return [_carry(git, folder, patch, commits.get(patch.name)) for patch in series.patches]
+        commit_all(folder)
+        return [_carry(folder, patch, commits.get(patch.name)) for patch in series.patches]
 
 
 def successors(gone: Collection[str], old: Collection[str], new: Collection[str]) -> list[str]:
@@ -80,7 +80,7 @@ def successors(gone: Collection[str], old: Collection[str], new: Collection[str]
     return sorted(found)
 
 
-def _carry(git: Git, folder: Path, patch: Patch, commit: str | None) -> Refreshed:
+def _carry(folder: Path, patch: Patch, commit: str | None) -> Refreshed:
     if commit is None:
         return Refreshed(patch, Outcome.SKIPPED)
     options = ["--allow-empty", "--keep-redundant-commits"]

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envgen.engine.git import git
 from envgen.errors import Place
-from envgen.patches.git import Git
 from envgen.patches.header import in_range
 from envgen.patches.inspect import read_patch, strip
 from envgen.patches.series import Patch, Series
@@ -29,7 +29,7 @@ _SUCCEEDED = re.compile(r"^Hunk #(\d+) succeeded at (\d+)(?: \(offset (-?\d+) li
 _CHECKING = re.compile(r"^Checking patch (.*)\.\.\.$", re.MULTILINE)
 
 
-def rehearse(git: Git, tree: Tree, series: Series, *, beyond_range: bool = False) -> Rehearsal:
+def rehearse(tree: Tree, series: Series, *, beyond_range: bool = False) -> Rehearsal:
     """Try each patch of a series, in order, on top of those before it that fit.
 
     ``beyond_range`` also measures patches that are not for this version (their state stays "out of range").
@@ -39,7 +39,7 @@ def rehearse(git: Git, tree: Tree, series: Series, *, beyond_range: bool = False
         folder = Path(scratch, "source")
         folder.mkdir()
         put(folder, tree.read(names))
-        stage = Stage(git, folder)
+        stage = Stage(folder)
         verdicts = []
         for patch in series.patches:
             inside = in_range(patch.header.applies_to, tree.version)
@@ -62,8 +62,7 @@ def _verdict(
 class Stage:
     """A folder with the files that a series touches. Patches that fit change it, so that the next stands on them."""
 
-    def __init__(self, git: Git, folder: Path) -> None:
-        self.git = git
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def try_patch(self, patch: Patch) -> Verdict:
@@ -120,7 +119,7 @@ class Stage:
         return replace(verdict, actual=actual, actual_at=at)
 
     def _apply(self, content: bytes, *options: str) -> tuple[int, str]:
-        answer = self.git([*APPLY, *options, "-"], cwd=self.folder, stdin=content, check=False)
+        answer = git([*APPLY, *options, "-"], cwd=self.folder, stdin=content, check=False)
         return answer.code, answer.stderr
 
     def _compiling(self, patch: Patch) -> set[str]:

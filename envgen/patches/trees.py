@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from envgen.engine.git import Repository
 from envgen.errors import EnvgenError
-from envgen.patches.git import Git
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,7 @@ class SdistTree:
 class GitTree:
     """A commit in a repository on this machine."""
 
-    git: Git
-    repository: Path
+    repository: Repository
     commit: str
     label: str
     version: str = ""
@@ -97,7 +96,7 @@ class GitTree:
         """The named files, straight from the commit; the work tree is not looked at."""
         found: dict[str, File] = {}
         for name in sorted(names):
-            listed = self.git(["ls-tree", "-z", self.commit, "--", f":(literal){name}"], cwd=self.repository).text
+            listed = self.repository.git(["ls-tree", "-z", self.commit, "--", f":(literal){name}"]).text
             if not listed.rstrip("\0"):
                 continue
             mode, kind, blob = listed.partition("\t")[0].split(" ")
@@ -105,13 +104,13 @@ class GitTree:
                 continue
             if mode not in ("100644", "100755"):
                 raise EnvgenError(f"{name} is no plain file in {self.label}: a patch may not touch it")
-            data = self.git(["cat-file", "blob", blob], cwd=self.repository, timeout=120).stdout
+            data = self.repository.git(["cat-file", "blob", blob], timeout=120).stdout
             found[name] = File(data, mode == "100755")
         return found
 
     def names(self) -> set[str]:
         """All plain files of the commit."""
-        listed = self.git(["ls-tree", "-r", "-z", self.commit], cwd=self.repository, timeout=300).text
+        listed = self.repository.git(["ls-tree", "-r", "-z", self.commit], timeout=300).text
         lines = [line.partition("\t") for line in listed.split("\0") if line]
         return {name for head, _, name in lines if head.startswith("100")}
 

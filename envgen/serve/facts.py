@@ -14,7 +14,7 @@ from typing import Any
 
 from envgen import __version__
 from envgen.engine.base import Container, Engine
-from envgen.engine.git import git
+from envgen.engine.git import WorkTree
 from envgen.errors import EnvgenError
 from envgen.profile.model import Profile
 from envgen.redact import secret_like
@@ -142,11 +142,13 @@ def checkouts(profile: Profile, root: Path) -> dict[str, str]:
     for name, source in profile.mounted_sources.items():
         folder = (root / Path(str(source.origin.checkout)).expanduser()).resolve()
         try:
-            head = git(["rev-parse", "HEAD"], cwd=folder, timeout=30).text
-            dirty = git(["status", "--porcelain", "--untracked-files=no"], cwd=folder, timeout=60).text
+            tree = WorkTree(folder)
+            head = tree.head
+            dirty = head and tree.edited(head)
         except (EnvgenError, OSError):
-            continue  # no git checkout, or none that can be read
-        found[name] = head + ("-dirty" if dirty else "")
+            continue  # not a git checkout, or one that cannot be read
+        if head:
+            found[name] = head + ("-dirty" if dirty else "")
     return found
 
 

@@ -282,12 +282,12 @@ def test_whatever_a_patch_is_the_tree_is_changed_wholly_or_not_at_all(shared: Pa
     try:
         patch = make_patch("p.patch", "p.patch", text.encode("utf-8", "surrogatepass"), Place("series"))
         series = Series("patches/vllm", (*load_series(TOP, "vllm").patches[:1], patch))
-        there = Checkout(git, shared)
-        assert rehearse(git, there.bare(), series).ok
+        there = Checkout(shared)
+        assert rehearse(there.bare(), series).ok
         there.apply(series)
     except (EnvgenError, AssertionError):
         assert tree_hash(shared) == before
     else:
         assert tree_hash(shared) != before
-        Checkout(git, shared).reverse()
+        Checkout(shared).reverse()
         assert tree_hash(shared) == before

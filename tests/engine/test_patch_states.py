@@ -9,7 +9,6 @@ import pytest
 from patch_sources import BUILD, TOP, files, project, tree
 from projects import Project
 
-from envgen.engine.git import git
 from envgen.errors import Place
 from envgen.patches.rehearse import rehearse
 from envgen.patches.series import Series, load_series, make_patch
@@ -26,7 +25,7 @@ def judge(source: str, version: str, *texts: str, beyond_range: bool = True) -> 
         for number, text in enumerate(texts, 1)
     )
     series = Series("patches/x", patches) if texts else load_series(TOP, source)
-    return rehearse(git, tree(source, version), series, beyond_range=beyond_range).verdicts
+    return rehearse(tree(source, version), series, beyond_range=beyond_range).verdicts
 
 
 def shipped(number: str) -> str:

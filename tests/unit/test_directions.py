@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[2] / "envgen"
 ALLOWED: dict[str, set[str]] = {
     "cli": {"lock", "patches", "render", "doctor", "jitcache", "serve", "explain", "results", "engine", "profile"},
     "lock": {"engine", "profile"},
-    "patches": {"profile"},
+    "patches": {"engine", "profile"},
     "render": {"patches", "lock", "profile"},
     "doctor": {"engine", "profile", "render"},
     "jitcache": {"engine", "profile", "render"},
