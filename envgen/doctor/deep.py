@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from envgen.doctor import collect
 from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warning
 from envgen.doctor.remedies import command, envgen, line
+from envgen.engine.base import MISSHAPEN, read_json
 from envgen.errors import EnvgenError
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def read(answer: ExecResult) -> Answers | str:
     """The document, or a sentence about why there is none."""
     for part in reversed(answer.stdout.decode("utf-8", "replace").splitlines()):
         try:
-            document = json.loads(part)
+            document = read_json(part)
         except ValueError:
             continue
         if isinstance(document, dict) and document.get("deep") == 1 and isinstance(document.get("answers"), dict):
@@ -112,11 +113,18 @@ def judge(answers: Answers | str, context: Context) -> list[Finding]:
             continue
         try:
             one = _trouble(name, said, context) or JUDGES[name](said["answer"], said, context, has_gpu)
-        except (AttributeError, KeyError, TypeError, ValueError) as problem:
-            seen = f"{type(problem).__name__} in {json.dumps(said, default=str)[:200]}"
+        except MISSHAPEN as problem:
+            seen = f"{type(problem).__name__} in {_shown(said)}"
             one = warning(f"{TITLES[name]}: an answer of another form", seen, "an answer", _log(context), case="form")
         found.append(_named(f"deep.{name}", one))
     return found
+
+
+def _shown(said: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(said, default=str)[:200]
+    except RecursionError:
+        return "an answer that is nested too deeply"
 
 
 def _named(check: str, finding: Finding) -> Finding:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -34,6 +33,7 @@ from envgen.doctor.evidence_parts import Software as Software
 from envgen.doctor.evidence_parts import System as System
 from envgen.doctor.evidence_parts import Tool as Tool
 from envgen.doctor.evidence_parts import UnknownFlag as UnknownFlag
+from envgen.engine.base import read_json
 
 T = TypeVar("T")
 NO_PROMISES, NO_SYSTEM, NO_CUDA, NO_PROCESSES, NO_FLAGS = Promises(), System(), Cuda(), Processes(), Flags()
@@ -127,12 +127,17 @@ def _checked(kind: type[Any], name: str, wanted: str, data: Any) -> Any:
     if wanted in _NESTED:
         nested = _NESTED[wanted]
         return tuple(record(nested, one) for one in data) if isinstance(data, list) else record(nested, data)
-    if wanted in _PLAIN and isinstance(data, _PLAIN[wanted]):
+    if wanted in _PLAIN and isinstance(data, _PLAIN[wanted]) and _is_sane(data):
         return _value(data)
     texts = isinstance(data, list) and all(isinstance(one, str) or (one is None and "None" in wanted) for one in data)
     if wanted.startswith("tuple[str") and texts:
         return _value(data)
     raise BadDocument(f"{kind.__name__}.{name} is not {wanted}")
+
+
+def _is_sane(data: Any) -> bool:
+    """No number that nothing can be calculated from."""
+    return not isinstance(data, (int, float)) or abs(data) < 1 << 63
 
 
 def _records(kind: type[T], data: Any) -> tuple[T, ...]:
@@ -147,27 +152,32 @@ def read_document(stdout: bytes) -> Probe | None:
     if start < 0:
         return None
     try:
-        data = json.loads(stdout[start:].split(b"\n", 1)[0])
+        data = read_json(stdout[start:].split(b"\n", 1)[0])
     except ValueError as problem:
-        raise BadDocument(f"it ends in the middle ({problem})") from None
+        raise BadDocument(f"it is cut off or damaged ({problem})") from None
     return from_json(data, noise=start)
 
 
 def from_json(data: Mapping[str, Any], *, noise: int = 0) -> Probe:
     """The typed document. Raises BadDocument."""
-    environment = data.get("environment", {})
-    variables = environment.get("values", {}) if isinstance(environment, dict) else {}
-    names = environment.get("names", []) if isinstance(environment, dict) else []
+    environment = _mapping(data, "environment")
+    variables = _mapping(environment, "values")
+    names = environment.get("names", [])
+    if not isinstance(names, list):
+        raise BadDocument("environment.names is not a list")
+    seconds = data.get("seconds", 0)
+    if not isinstance(seconds, (int, float)) or not _is_sane(seconds):
+        raise BadDocument("seconds is not a number")
     return Probe(
         python=record(Python, data.get("python")),
-        imports=_records(Cell, data.get("imports", [])),
+        imports=_cells(data.get("imports", [])),
         scripts=_records(Script, data.get("scripts", [])),
         pth=_records(PthFile, data.get("pth", [])),
         distributions=_records(Distribution, data.get("distributions", [])),
         portions=_records(Portion, data.get("portions", [])),
         roots=_records(Root, data.get("roots", [])),
-        variables=MappingProxyType({str(key): _value(str(text)) for key, text in variables.items()}),
-        names=frozenset(str(name) for name in names),
+        variables=MappingProxyType({_value(str(key)): _value(str(text)) for key, text in variables.items()}),
+        names=frozenset(_value(str(name)) for name in names),
         folders=_records(Folder, data.get("folders", [])),
         encodings=_records(EncodingFile, data.get("encodings", [])),
         patched=_records(PatchedFile, data.get("patched", [])),
@@ -183,5 +193,19 @@ def from_json(data: Mapping[str, Any], *, noise: int = 0) -> Probe:
         loads=_records(Load, data.get("loads", [])),
         errors=_records(PartError, data.get("errors", [])),
         noise=noise,
-        seconds=float(data.get("seconds", 0)),
+        seconds=float(seconds),
     )
+
+
+def _cells(data: Any) -> tuple[Cell, ...]:
+    cells = _records(Cell, data)
+    if any(len(cell.portions) != len(cell.entries) for cell in cells if cell.kind == "namespace"):
+        raise BadDocument("a namespace has other entries than portions")
+    return cells
+
+
+def _mapping(data: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = data.get(name, {})
+    if not isinstance(found, dict):
+        raise BadDocument(f"{name} is not a mapping")
+    return found

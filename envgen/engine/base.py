@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,6 +21,10 @@ MEMORY = 4 << 30
 PIDS = 4096
 
 
+# What reading a document of another shape raises: it comes out of a container, so anything may stand in it.
+MISSHAPEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
 @dataclass(frozen=True)
 class ExecResult:
     """How a program inside a container ended, and what it wrote."""
@@ -27,6 +32,18 @@ class ExecResult:
     code: int
     stdout: bytes
     stderr: bytes
+
+    def document(self) -> Any:
+        """What it wrote, as JSON. ValueError for anything else."""
+        return read_json(self.stdout)
+
+
+def read_json(data: bytes | str) -> Any:
+    """A JSON document out of a container. ValueError for anything else, however deeply it is nested."""
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 @dataclass(frozen=True)

@@ -291,10 +291,12 @@ def _list_of(item: Reader) -> Reader:
 
 def _plain(kind: type) -> Reader:
     def read(data: Any, where: str) -> Any:
-        if type(data) is kind:  # exact: a bool is no number here
+        if kind is float and type(data) is int and abs(data) < 1 << 63:
+            data = float(data)
+        # Exact: a bool is not a number here. And a number is one that can be calculated with: JSON may hold 1e999.
+        usable = not isinstance(data, (int, float)) or abs(data) < 1 << 63
+        if type(data) is kind and usable:
             return data
-        if kind is float and type(data) is int:
-            return float(data)
         raise ShapeError(f"{where} is not {kind.__name__}")
 
     return read

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from envgen.engine.base import COMPOSE_PROJECT
+from envgen.engine.base import COMPOSE_PROJECT, MISSHAPEN
 from envgen.errors import EngineError, RefusedError
 from envgen.jitcache.place import Place, find_place, root_in
 from envgen.jitcache.talk import describe_holders, look, not_found, send, what_is_locked
@@ -27,11 +27,9 @@ LockId = tuple[int, int]  # device and inode of a lock file: the same in every c
 @contextmanager
 def expected() -> Iterator[None]:
     """Around everything that reads the agent's answer: another shape is an error of the engine's side, no defect."""
-    from envgen.jitcache.model import ShapeError
-
     try:
         yield
-    except (ShapeError, KeyError, TypeError, ValueError) as error:
+    except MISSHAPEN as error:
         raise EngineError(f"the answer about the JIT cache is not what was expected: {error}") from None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +52,7 @@ def look(engine: Engine, python: str, container: Container, request: Mapping[str
 
 def _document(result: ExecResult, python: str, shown: str) -> dict[str, Any]:
     try:
-        document = json.loads(result.stdout)
+        document = result.document()
     except ValueError:
         document = None
     if not isinstance(document, dict):

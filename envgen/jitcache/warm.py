@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from envgen.engine.base import MISSHAPEN, read_json
 from envgen.errors import EngineError
 from envgen.jitcache.warm_inside import MARK
 
@@ -95,8 +95,8 @@ class Warm:
         line = raw.decode("utf-8", "replace").rstrip("\n")
         if line.startswith(MARK):
             try:
-                self._event(json.loads(line[len(MARK) :]), jobs)
-            except (ValueError, KeyError):
+                self._event(read_json(line[len(MARK) :]), jobs)
+            except MISSHAPEN:
                 self._tail.append(line)
             return
         self._tail = [*self._tail[-50:], line]
@@ -110,15 +110,17 @@ class Warm:
             self.show(f"{self._now.name}: {step[1]}/{step[2]} {what} {time.monotonic() - self._since:.0f}s")
 
     def _event(self, event: dict[str, Any], jobs: int) -> None:
-        kind = event["event"]
+        kind, module = event["event"], event.get("module", "")
+        if not isinstance(kind, str) or not isinstance(module, str):
+            raise TypeError("an event of another form")
         if kind == "import":
             self.version = str(event["version"])
             return
         if kind == "start":
-            self._now = self.built[event["module"]] = Built(event["module"], jobs=jobs)
+            self._now = self.built[module] = Built(module, jobs=jobs)
             self._since = time.monotonic()
             return
-        built = self.built[event["module"]]
+        built = self.built[module]
         built.outcome = kind
         built.seconds = round(time.monotonic() - self._since, 2)
         self._now = None

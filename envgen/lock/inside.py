@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from envgen.engine.base import Engine, Mount
+from envgen.engine.base import MISSHAPEN, Engine, Mount, read_json
 from envgen.errors import EngineError, LockError
 from envgen.lock.ask import apt_asks, apt_build, python_asks, python_sets
 from envgen.lock.model import AptLock, Pinned, PythonLock
@@ -95,19 +95,19 @@ def resolve(
         timeout=TIMEOUT,
     )
     try:
-        said = json.loads(done.stdout.decode().splitlines()[-1])
-    except (ValueError, IndexError):
+        said = read_json(done.stdout.decode().splitlines()[-1])
+        return Answers(
+            f"linux/{said['arch']}",
+            {p.name: _python_answer(p, base_digest, said["python"][p.name]) for p in python},
+            {p.name: _apt_answer(p, base_digest, said["apt"]) for p in apt},
+            [note for p in python if (note := _clash(p, said["python"][p.name]))],
+        )
+    except MISSHAPEN:
         tail = "\n".join(done.stderr.decode(errors="replace").strip().splitlines()[-10:])
         raise LockError(
             f"packages for {profile.base.image}: the base image's {profile.base.python} could not ask: {tail}",
             hint="does it have Python 3.8 or newer, with pip? If not: base.apt: [python3, python3-dev, python3-pip]",
         ) from None
-    return Answers(
-        f"linux/{said['arch']}",
-        {p.name: _python_answer(p, base_digest, said["python"][p.name]) for p in python},
-        {p.name: _apt_answer(p, base_digest, said["apt"]) for p in apt},
-        [note for p in python if (note := _clash(p, said["python"][p.name]))],
-    )
 
 
 def _clash(profile: Profile, said: Mapping[str, Any]) -> str:
@@ -137,12 +137,12 @@ def _python_answer(profile: Profile, base_digest: str, said: Mapping[str, Any]) 
         return LockError(f"the Python packages of profile {profile.name}: {said['failed']}", hint=_hint(said["failed"]))
     found = said["ok"]
     sets = {
-        name: tuple(Pinned(pin["name"], pin["version"], tuple(pin["hashes"])) for pin in pins)
+        name: tuple(Pinned(str(pin["name"]), str(pin["version"]), tuple(map(str, pin["hashes"]))) for pin in pins)
         for name, pins in found["sets"].items()
     }
     if problem := _mismatch(sets):
         return LockError(f"the Python packages of profile {profile.name}: {problem}")
-    return PythonLock(python_asks(profile, base_digest), found["python"], sets, found["open"])
+    return PythonLock(python_asks(profile, base_digest), str(found["python"]), sets, found["open"])
 
 
 def _mismatch(sets: Mapping[str, Sequence[Pinned]]) -> str:
@@ -159,7 +159,7 @@ def _apt_answer(profile: Profile, base_digest: str, said: Mapping[str, Any]) -> 
     if "failed" in said:
         return LockError(f"the Debian packages of profile {profile.name}: {said['failed']}", hint=_hint(said["failed"]))
     found = said["ok"][profile.name]
-    return AptLock(apt_asks(profile, base_digest), tuple(found["build"]), tuple(found["runtime"]))
+    return AptLock(apt_asks(profile, base_digest), *(tuple(map(str, found[name])) for name in ("build", "runtime")))
 
 
 def _hint(text: str) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envgen.engine.base import Engine
+from envgen.engine.base import MISSHAPEN, Engine
 from envgen.errors import NotFoundError
 from envgen.paths import templates_dir
 
@@ -59,8 +58,8 @@ def take(engine: Engine, image_id: str) -> Inventory:
     script = (templates_dir() / "scripts" / "inventory").read_bytes()
     done = engine.run_once(image_id, ["sh", "-c", _LAUNCH, "sh", UV], stdin=script, user="0:0", timeout=TIMEOUT)
     try:
-        return parse(json.loads(done.stdout))
-    except (ValueError, TypeError, KeyError):
+        return parse(done.document())
+    except MISSHAPEN:
         tail = " / ".join(done.stderr.decode(errors="replace").strip().splitlines()[-3:])
         raise NotFoundError(
             f"the image {image_id[:19]} does not tell what is installed in it: {tail or f'exit code {done.code}'}",

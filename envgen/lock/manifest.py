@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from envgen.engine.base import Engine
+from envgen.engine.base import MISSHAPEN, Engine, Image
 from envgen.errors import NotFoundError
 
 PATH = "/opt/envgen/manifest.json"
@@ -43,11 +42,22 @@ def read(engine: Engine, name: str) -> Manifest:
     if labels.get(f"{PREFIX}lock"):
         done = engine.run_once(image.id, ["cat", PATH], timeout=60)
         try:
-            said = json.loads(done.stdout) if done.code == 0 else {}
+            said = done.document() if done.code == 0 else {}
         except ValueError:
             said = {}
         if not isinstance(said, dict) or not said:
-            raise NotFoundError(f"the image {name} has no manifest of its inputs that can be read ({PATH})")
+            raise _unreadable(name)
+    try:
+        return _manifest(name, image, labels, said)
+    except MISSHAPEN:
+        raise _unreadable(name) from None
+
+
+def _unreadable(name: str) -> NotFoundError:
+    return NotFoundError(f"the image {name} has no manifest of its inputs that can be read ({PATH})")
+
+
+def _manifest(name: str, image: Image, labels: Mapping[str, str], said: Mapping[str, Any]) -> Manifest:
     return Manifest(
         name,
         image.id,

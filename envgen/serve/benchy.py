@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from envgen.engine.base import Engine
+from envgen.engine.base import MISSHAPEN, Engine
 from envgen.errors import ServiceError, UsageError
 from envgen.serve.bench import BenchPlan, Cell
 from envgen.serve.figures import Figure, figure
@@ -55,7 +55,9 @@ def benchy(
     script = (Path(__file__).parent / "benchy_inside.py").read_text(encoding="utf-8")
     done = engine.exec(container_id, ["python3", "-c", script], stdin=json.dumps(asked).encode(), timeout=PATIENCE)
     try:
-        said = json.loads(done.stdout)
+        said = done.document()
+        if not isinstance(said, dict):
+            raise ValueError("it is not an object")
     except ValueError:
         tail = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise ServiceError(f"llama-benchy could not be run in the container: {' '.join(tail)}") from None
@@ -65,16 +67,20 @@ def benchy(
             hint="add `llama-benchy` to pip.tools of the profile and build again",
         )
     if "failed" in said:
-        lines = "\n".join(f"    {line}" for line in said["failed"]["lines"])
-        raise ServiceError(f"llama-benchy ended with {said['failed']['code']}:\n{lines}")
-    cells, told = read_report(said["report"])
+        failed = said["failed"] if isinstance(said["failed"], dict) else {}
+        raise ServiceError(f"llama-benchy ended with {failed.get('code')}:\n{_lines(failed)}")
+    cells, told = read_report(said.get("report"))
     for cell in cells:
         for sample in samples(cell):
             record(sample)
     if not cells or not all(cell.figures for cell in cells):
-        lines = "\n".join(f"    {line}" for line in said.get("lines", ()))
-        raise ServiceError(f"llama-benchy measured nothing; its last lines:\n{lines}")
+        raise ServiceError(f"llama-benchy measured nothing; its last lines:\n{_lines(said)}")
     return cells, told
+
+
+def _lines(said: Mapping[str, Any]) -> str:
+    lines = said.get("lines")
+    return "\n".join(f"    {line}" for line in lines) if isinstance(lines, list) else ""
 
 
 def book(seed: int, tokens: int) -> str:
@@ -88,7 +94,7 @@ def read_report(report: Any) -> tuple[list[Cell], dict[str, Any]]:
     try:
         cells = [_cell(one) for one in report["benchmarks"] if not one.get("is_context_prefill_phase")]
         told = {key: report[key] for key in ("version", "latency_mode", "latency_ms") if key in report}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except MISSHAPEN as error:
         raise ServiceError(f"llama-benchy's results can't be read: {type(error).__name__}: {error}") from None
     return cells, told
 

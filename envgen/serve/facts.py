@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import re
 from collections.abc import Mapping
@@ -102,9 +101,9 @@ def _of_container(engine: Engine, container: Container, profile: Profile | None)
     if isinstance(argv, list):
         found["flags"] = flags(tuple(map(str, argv)))
     inside = _inside(engine, container)
-    found |= {key: inside[key] for key in ("versions", "gpu") if key in inside}
-    inputs = inside.get("inputs")
-    if isinstance(inputs, dict) and inputs:
+    found |= {key: texts(inside[key]) for key in ("versions", "gpu") if key in inside}
+    inputs = texts(inside.get("inputs"))
+    if inputs:
         found["inputs"] = inputs
         if profile is not None:
             found["built_from"] = commits(profile, inputs)
@@ -114,10 +113,16 @@ def _of_container(engine: Engine, container: Container, profile: Profile | None)
 def _inside(engine: Engine, container: Container) -> dict[str, Any]:
     try:
         done = engine.exec(container.id, ["python3", "-c", INSIDE], timeout=60)
-        document = json.loads(done.stdout) if done.code == 0 else {}
+        document = done.document() if done.code == 0 else {}
     except (EnvgenError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}
+
+
+def texts(data: Any) -> dict[str, Any]:
+    """A flat object out of the container: whatever else stands in it is left out of the record."""
+    plain = (str, int, float)
+    return {key: value for key, value in data.items() if isinstance(value, plain)} if isinstance(data, dict) else {}
 
 
 def pins(profile: Profile) -> dict[str, str]:

@@ -1,0 +1,55 @@
+"""Whatever the agent's document says, for the Python that it came from is the container's: an error, never a defect."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jitcache_engine import PROJECT, ROOT, LocalEngine
+from jitcache_layouts import put, release
+from mutated import CHANGES, Changes, mutated
+
+from envgen.__main__ import main
+from envgen.engine.base import ExecResult
+from envgen.jitcache.agent.main import answer
+
+ASKED: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "list": ({"operation": "list"}, ["list"]),
+    "why": ({"operation": "why", "patterns": ["page"]}, ["why", "page"]),
+    "baseline": ({"operation": "baseline", "patterns": ["page"]}, ["baseline", "page"]),
+    "clear": ({"operation": "clear", "patterns": ["page"], "dry_run": True}, ["clear", "page", "--dry-run"]),
+    "nothing": ({"operation": "clear", "patterns": ["pag"]}, ["clear", "pag"]),
+    "audit": ({"operation": "audit"}, ["audit"]),
+}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(name=st.sampled_from(sorted(ASKED)), changes=CHANGES, as_json=st.booleans())
+def test_any_document_of_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, changes: Changes, as_json: bool
+) -> None:
+    root = tmp_path / "cache"
+    if not root.exists():
+        release(root, "0.7.2.post1")
+        caches = f"flashinfer: {{path: {ROOT}, namespace: false}}"
+        put(tmp_path / "project/envgen.yaml", PROJECT.format(caches=caches))
+    engine = LocalEngine(root)
+    monkeypatch.setattr("envgen.engine.docker.connect", lambda: engine)
+    monkeypatch.chdir(tmp_path / "project")
+    request, words = ASKED[name]
+    document = mutated(answer({**request, "root": str(root)}), changes)
+    engine.answers["demo:dev"] = ExecResult(0, json.dumps(document).encode(), b"")
+    assert main(["cache", *words, *(["--json"] if as_json else [])]) in (0, 1, 3, 6)
+
+
+def test_a_document_nested_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = LocalEngine(tmp_path / "cache")
+    put(tmp_path / "project/envgen.yaml", PROJECT.format(caches=f"flashinfer: {{path: {ROOT}, namespace: false}}"))
+    monkeypatch.setattr("envgen.engine.docker.connect", lambda: engine)
+    monkeypatch.chdir(tmp_path / "project")
+    engine.answers["demo:dev"] = ExecResult(0, b'{"ok": true, "result": ' + b"[" * 100_000, b"")
+    assert main(["cache", "list"]) == 3
