@@ -291,11 +291,13 @@ def spaces(cache: JitCache) -> list[Space]:
 
 
 def _users(cache: JitCache, source: str) -> tuple[str, ...]:
-    """Containers, running or not, that have it mounted, or something inside of it."""
+    """Containers, running or not, that have it mounted, or something inside of it; not what killed runs left."""
+    left = {one.id for one in cache.engine.leftovers()}
     return tuple(
         container.name
         for container in cache.engine.containers(all=True)
-        if any(m.source == source or m.source.startswith(source + "/") for m in container.mounts)
+        if container.id not in left
+        and any(m.source == source or m.source.startswith(source + "/") for m in container.mounts)
     )
 
 
@@ -317,6 +319,8 @@ def gc(cache: JitCache, keep: int, *, dry_run: bool) -> list[Space]:
 
     The oldest goes first, so that an interrupted run has removed what was wanted least.
     """
+    if not dry_run:
+        cache.engine.remove_leftovers(cache.engine.leftovers())  # they would hold their volumes
     found = spaces(cache)
     doomed = [space for space in found[keep:] if not space.current and not space.users]
     fates: dict[str, str] = {}

@@ -11,6 +11,7 @@ from typing import Any
 from jitcache_layouts import put
 
 from envgen.engine.base import Container, EngineInfo, ExecResult, Image, Mount
+from envgen.engine.leftovers import Leftover
 from envgen.jitcache.agent.main import answer
 from envgen.jitcache.service import JitCache
 from envgen.profile.load import load_project, select
@@ -54,6 +55,7 @@ class LocalEngine:
         self.mounts: tuple[Mount, ...] = ()
         self.folders: dict[str, Path] = {}  # of volumes
         self.removed: list[str] = []
+        self.left: list[Leftover] = []
 
     def info(self) -> EngineInfo:
         return EngineInfo("28", "1.51", "x86_64", (), (), "", 0, 0, "unix:///run/docker.sock")
@@ -79,6 +81,15 @@ class LocalEngine:
     def remove_volume(self, name: str) -> None:
         self.volumes_.remove(name)
         self.removed.append(name)
+
+    def leftovers(self) -> tuple[Leftover, ...]:
+        return tuple(self.left)
+
+    def remove_leftovers(self, found: Sequence[Leftover]) -> tuple[tuple[Leftover, str], ...]:
+        gone = {one.id for one in found}
+        self.left = [one for one in self.left if one.id not in gone]
+        self._containers = [one for one in self._containers if one.id not in gone]
+        return ()
 
     def exec(
         self, container_id: str, argv: Sequence[str], *, stdin: bytes = b"", user: str = "", **_: Any

@@ -15,6 +15,7 @@ from jitcache_layouts import Shelf, put, release
 
 from envgen.__main__ import main
 from envgen.engine.base import ExecResult, Mount
+from envgen.engine.leftovers import Leftover
 from envgen.errors import EngineError, NotFoundError, RefusedError, UsageError
 from envgen.jitcache import space
 from envgen.jitcache.query import make_query
@@ -263,3 +264,17 @@ def test_of_several_saves_to_one_new_file_one_wins(
     space.save(jit, tmp_path / "new")
     assert tarfile.is_tarfile(tmp_path / "new")
     assert not list(tmp_path.glob(".envgen-save-*"))
+
+
+def test_containers_of_killed_runs_do_not_pin_a_namespace(tmp_path: Path) -> None:
+    engine = LocalEngine(tmp_path)
+    names = namespaces(tmp_path, engine, 30)
+    engine._containers = [container("left", state="exited", mounts=[Mount(names[1], ROOT, "volume")])]
+    jit = cache(tmp_path, engine, VOLUMES)
+    assert [one.fate for one in space.gc(jit, 1, dry_run=True)] == ["kept", "kept"]
+    engine.left = [Leftover("left", "left", "demo:dev", "exited", 0.0, "its maker is gone")]
+    plan = space.gc(jit, 1, dry_run=True)
+    assert [(one.fate, one.users) for one in plan] == [("kept", ()), ("would go", ())]
+    assert engine.left  # a dry run changes nothing
+    assert [one.fate for one in space.gc(jit, 1, dry_run=False)] == ["kept", "removed"]
+    assert engine.left == []
