@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from envgen.background import in_background
 from envgen.engine.base import Engine
@@ -15,13 +15,12 @@ from envgen.errors import EngineError, EnvgenError, LockError, Problem
 from envgen.lock import ask, inside
 from envgen.lock.credentials import Credentials
 from envgen.lock.gitrefs import Git
-from envgen.lock.model import LOCAL, AptLock, GitLock, ImageLock, Lock, PatchLock, PythonLock, git_key
+from envgen.lock.model import LOCAL, REPORTED, AptLock, GitLock, ImageLock, Lock, PatchLock, PythonLock, git_key
 from envgen.lock.registry import resolve_image, seconds
 from envgen.lock.upgrade import Upgrade, keep
 from envgen.lock.web import Web
 from envgen.profile.model import Profile
 
-A = TypeVar("A", ImageLock, GitLock)
 Say = Callable[[str], None]
 Patches = Mapping[str, tuple[PatchLock, ...]]
 
@@ -55,11 +54,11 @@ def resolve(
     out = Outcome(old)
     engine = _engine(tools, out)
     images, git = _start(profiles, old, upgrade, tools, engine)
-    found_images = {name: _answer(job, old.images.get(name), out) for name, job in images.items()}
+    found_images = {name: _image(name, old, job, out) for name, job in images.items()}
     images_now = {name: image for name, image in {**old.images, **found_images}.items() if image}
     partial = Lock(images_now, old.git, old.files, old.patches, old.python, old.apt)
     python, apt = _packages(profiles, partial, upgrade, tools, engine, out)
-    found_git = {key: _answer(job, old.git.get(key), out) for key, job in git.items()}
+    found_git = {key: _git(key, old, job, out) for key, job in git.items()}
     files = {e.url: e.sha256 for p in profiles for e in p.tiktoken.encodings.values()}
     mine = {folder: patches[folder] for p in profiles for folder in ask.patched(p).values() if folder in patches}
     out.lock = _pruned(
@@ -115,7 +114,7 @@ def _start(
     for profile in profiles:
         name = str(profile.base.image)
         there = old.images.get(name)
-        if name not in images and (there is None or upgrade.wants("base", name)):
+        if name not in images and (there is None or there.resolved == REPORTED or upgrade.wants("base", name)):
             images[name] = _job(name, functools.partial(_ask_image, profile, tools, engine), tools.say)
         for source_name, source in profile.sources.items():
             if not source.origin.git:
@@ -123,7 +122,7 @@ def _start(
             url, ref = source.origin.git, source.origin.git_ref
             key = git_key(url, ref)
             known = old.git.get(key)
-            if key not in git and (known is None or upgrade.wants(source_name)):
+            if key not in git and (known is None or known.resolved == REPORTED or upgrade.wants(source_name)):
                 wanted = any(
                     s.submodules
                     for p in profiles
@@ -155,12 +154,23 @@ def _online(tools: Tools, name: str) -> None:
         raise LockError(f"{name} would have to be asked for, and --offline forbids it")
 
 
-def _answer(job: _Job, there: A | None, out: Outcome) -> A | None:
-    """The answer; what was ``there`` where it failed, which is a problem."""
+def _image(name: str, old: Lock, job: _Job, out: Outcome) -> ImageLock | None:
     found, error = job.result()
-    if error is None:
-        answer: A = found
-        return answer
+    image: ImageLock | None = found if error is None else _kept(name, old.images.get(name), error, out)
+    return image
+
+
+def _git(key: str, old: Lock, job: _Job, out: Outcome) -> GitLock | None:
+    found, error = job.result()
+    git: GitLock | None = found if error is None else _kept(ask.shown(key), old.git.get(key), error, out)
+    return git
+
+
+def _kept(name: str, there: Any, error: LockError, out: Outcome) -> Any:
+    """A reported entry stays what it is where nobody can be asked; anything else is a problem."""
+    if there is not None and there.resolved == REPORTED:
+        out.notes.append(f"{name} stays as it was reported: {error.problems[0].message}")
+        return there
     out.problems += error.problems
     return there
 

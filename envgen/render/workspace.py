@@ -13,10 +13,15 @@ from envgen.render.outputs import IGNORE_FILE, Rendered, render_profile, write
 
 @dataclass(frozen=True)
 class Workspace:
-    """``folder`` holds the rendered files."""
+    """``folder`` holds the rendered files; ``drifted`` names committed files that say something else."""
 
     folder: Path
     rendered: Rendered
+    drifted: tuple[str, ...]
+
+    @property
+    def dockerfile(self) -> Path:
+        return self.folder / self.rendered.dockerfile
 
 
 def prepare(profile: Profile, root: Path, lock: ProfileLock | None = None) -> Workspace:
@@ -28,4 +33,16 @@ def prepare(profile: Profile, root: Path, lock: ProfileLock | None = None) -> Wo
     # The context of a build is the project; BuildKit prefers this name beside the Dockerfile to the project's own file.
     files[f"{rendered.dockerfile}{IGNORE_FILE}"] = files.pop(IGNORE_FILE)
     write(folder, files)
-    return Workspace(folder, rendered)
+    return Workspace(folder, rendered, _drifted(root, rendered))
+
+
+def _drifted(root: Path, rendered: Rendered) -> tuple[str, ...]:
+    """Committed files that differ. One that was never written is no drift: not everybody commits them."""
+    found = []
+    for path, content in rendered.files.items():
+        try:
+            if (root / path).read_bytes() != content:
+                found.append(path)
+        except OSError:
+            continue
+    return tuple(found)
