@@ -8,11 +8,19 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def templates_dir() -> Path:
-    """The folder of the Jinja2 templates and in-image scripts. Raises FileNotFoundError when the install is broken."""
+    """The folder of the Jinja2 templates. Raises FileNotFoundError when the install is broken."""
     for folder in (_PACKAGE / "_data" / "templates", _PACKAGE.parent / "templates"):
         if folder.is_dir():
             return folder
     raise FileNotFoundError(f"envgen is installed without its templates (looked beside {_PACKAGE}); reinstall it")
+
+
+def docker_dir() -> Path:
+    """The folder of the programs that run in builds and containers. FileNotFoundError when the install is broken."""
+    for folder in (_PACKAGE / "_data" / "docker", _PACKAGE.parent / "docker"):
+        if folder.is_dir():
+            return folder
+    raise FileNotFoundError(f"envgen is installed without its docker folder (looked beside {_PACKAGE}); reinstall it")
 
 
 def state_dir(root: Path) -> Path:

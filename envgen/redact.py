@@ -1,4 +1,4 @@
-"""Take secrets and personal names out of a text before it leaves the machine.
+"""One detector of secrets: it takes them out of a text before it leaves the machine, and finds them in a project file.
 
 What goes: tokens and keys by their shape, values beside a secret-like name, credentials in URLs and headers, private
 keys, home folders, this machine's name and user, and every value that the caller knows to be secret. What stays says
@@ -11,7 +11,7 @@ import base64
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from urllib.parse import quote
 
@@ -19,7 +19,9 @@ SHORTEST = 6  # a known value with fewer characters would blacken half the text
 _COMMON = frozenset(
     {"root", "user", "admin", "ubuntu", "nobody", "docker", "runner", "localhost", "vllm", "flashinfer"}
 )
-_DULL = frozenset({"true", "false", "none", "null", "unset", "empty", "default", "[redacted:", "required"})
+_DULL = frozenset(
+    {"true", "false", "none", "null", "unset", "empty", "default", "[redacted:", "required", "auto", "yes", "no"}
+)
 
 # Part of a name that says "secret". `tokens` (max_tokens), `tokenizer` and `key_cache` are no such names.
 _WORD = (
@@ -33,9 +35,18 @@ _NAME = (
 )
 
 
+# Tokens of a vocabulary, which are no secrets: eos_token, pad_token_id, ...
+_VOCABULARY = re.compile(
+    r"(?i)(?:bos|eos|pad|unk|sep|cls|mask|stop|start|end|think|thinking|reasoning|image|audio|video|vision|special"
+    r"|next|first|last|per|draft|prompt)[_-]token(?:[_-]id)?$"
+)
+
+
 def _beside_name(match: re.Match[str]) -> str:
     """`NAME=value`: the value goes unless it is plainly none (a number, a switch, a variable's name)."""
     value = match["value"]
+    if _VOCABULARY.search(match["name"]):
+        return match[0]
     bare = value.strip("\"'\\")
     is_none = bare.lower() in _DULL or re.fullmatch(r"[\d.]{0,5}", bare)
     if is_none or bare.startswith(("[", "$", "<", "{")):
@@ -76,7 +87,7 @@ _SCHEMES = r"(?:bearer|basic|token|digest|negotiate|aws4-hmac-sha256)"
 
 _Replace = str | Callable[["re.Match[str]"], str]
 # Order matters: what spans lines or is most specific comes first.
-_SHAPES: tuple[tuple[str, _Replace], ...] = (
+_SECRETS: tuple[tuple[str, _Replace], ...] = (
     (
         rf"-----BEGIN {_KEY_KIND}-----(?:[^-]|-(?!----(?:END|BEGIN))){{0,20000}}(?:-----END {_KEY_KIND}-----)?",
         "[redacted: private key]",
@@ -96,10 +107,14 @@ _SHAPES: tuple[tuple[str, _Replace], ...] = (
         r"(?i)(?P<head>\b(?:set-)?cookie\\?[\"']?\s{0,3}:\s{0,3}\\?[\"']?)[^\r\n\"'\\]{3,}",
         _after_head("[redacted: cookie]"),
     ),
-    (r"(?i)(?P<head>\b[a-z][a-z0-9+.-]{1,20}://)[^\s/@\"'<>?#]{1,400}@", _after_head("[redacted: login]", "@")),
+    # `git` alone is the user that every ssh address of a forge has.
+    (
+        r"(?i)(?P<head>\b[a-z][a-z0-9+.-]{1,20}://)(?!git@)[^\s/@\"'<>?#]{1,4000}@",
+        _after_head("[redacted: login]", "@"),
+    ),
     (
         r"(?i)(?P<head>[?&](?:[a-z0-9_-]{0,30}(?:token|key|secret|password|signature|credential)|sig|sv|se|code|auth)=)"
-        r"[^\s&\"'<>#]{4,}",
+        r"[^\s&\"'<>#]{1,4000}",
         _after_head("[redacted: secret value]"),
     ),
     (r"https://hooks\.slack\.com/[\w/-]{6,}", "[redacted: webhook]"),
@@ -107,20 +122,22 @@ _SHAPES: tuple[tuple[str, _Replace], ...] = (
     (rf"(?<![A-Za-z0-9])(?:{'|'.join(_TOKENS)})", "[redacted: token]"),
     # NAME=v, "NAME": "v", NAME: v, and the same inside a JSON text inside a JSON text.
     (
-        rf"(?i){_NAME}\\?[\"']?\s{{0,4}}(?:=>|:=|=|:)\s{{0,4}}(?P<value>{_QUOTED}|[^\s\"',;)}}\]]{{3,}})",
+        rf"(?i)(?P<name>{_NAME})\\?[\"']?\s{{0,4}}(?:=>|:=|=|:)\s{{0,4}}(?P<value>{_QUOTED}|[^\s\"',;)}}\]]{{3,}})",
         _beside_name,
     ),
     (
-        rf"(?i)--(?:[a-z0-9]{{1,30}}-){{0,4}}{_WORD}(?:\s{{1,3}}|[\"'],\s{{0,4}})"
+        rf"(?i)--(?P<name>(?:[a-z0-9]{{1,30}}-){{0,4}}{_WORD})(?:\s{{1,3}}|[\"'],\s{{0,4}})"
         rf"(?P<value>{_QUOTED}|[\"']?(?!-)[^\s\"',]{{3,}})",
         _beside_name,
     ),
     (r"(?i)(?P<head>\blogin\s{1,4}\S{1,200}\s{1,4}password\s{1,4})\S{1,400}", _after_head("[redacted: secret value]")),
+)
+# People and their machines.
+_PERSONAL: tuple[tuple[str, _Replace], ...] = (
     (
         r"(?P<head>\b(?:ssh-(?:rsa|ed25519|dss)|ecdsa-sha2-[a-z0-9-]{4,20}) )AAAA[A-Za-z0-9+/=]{16,}(?: \S{1,200})?",
         _after_head("[redacted: public key]"),
     ),
-    # People and their folders.
     (
         r"(?P<head>(?<![A-Za-z0-9_])/(?:home|Users)/)[^/\s\"'`:;,|<>(){}\[\]\\]{1,64}",
         _after_head("[user]"),
@@ -136,7 +153,12 @@ _SHAPES: tuple[tuple[str, _Replace], ...] = (
 
 @cache
 def _shapes() -> tuple[tuple[re.Pattern[str], _Replace], ...]:
-    return tuple((re.compile(pattern), replacement) for pattern, replacement in _SHAPES)
+    return tuple((re.compile(pattern), replacement) for pattern, replacement in _SECRETS)
+
+
+@cache
+def _personal() -> tuple[tuple[re.Pattern[str], _Replace], ...]:
+    return tuple((re.compile(pattern), replacement) for pattern, replacement in _PERSONAL)
 
 
 def redact(text: str, *, known: Iterable[str] = ()) -> str:
@@ -146,7 +168,7 @@ def redact(text: str, *, known: Iterable[str] = ()) -> str:
     """
     for value, said in _literals(known):
         text = text.replace(value, said)
-    for pattern, replacement in _shapes():
+    for pattern, replacement in (*_shapes(), *_personal()):
         text = pattern.sub(replacement, text)
     for pattern, said in _own_names():
         text = pattern.sub(said, text)
@@ -155,7 +177,58 @@ def redact(text: str, *, known: Iterable[str] = ()) -> str:
 
 def secret_like(name: str) -> bool:
     """Does a variable of this name hold a secret? (``HF_TOKEN``: yes; ``MAX_TOKENS``, ``VLLM_USE_V1``: no)"""
-    return re.fullmatch(f"(?i){_NAME}", name) is not None
+    return re.fullmatch(f"(?i){_NAME}", name) is not None and not _VOCABULARY.search(name)
+
+
+_VARIABLE = re.compile(r"\$(?:\w+|\{\w+(?::?[-?+][^}]*)?\})")
+
+
+def secret_in(text: str, *, prose: bool = False) -> str:
+    """What secret ``text`` holds ("login", "token", ...) by the shapes that ``redact`` takes out; empty for none.
+
+    Shell variables are not secrets: ``--api-key "$VLLM_API_KEY"`` names one. ``prose``: a sentence, in which a word
+    behind ``password:`` proves nothing.
+    """
+    text = _VARIABLE.sub("$", text)
+    for pattern, replacement in _shapes():
+        for match in pattern.finditer(text):
+            found = match.expand(replacement) if isinstance(replacement, str) else replacement(match)
+            if found == match[0] or (prose and replacement is _beside_name):
+                continue
+            head = match.groupdict().get("head") or ""
+            rest = re.sub(rf"(?i)^{_SCHEMES}\s+", "", match[0][len(head) :]).strip("\"'\\ ")
+            is_ssh_user = match[0].lower().startswith(("ssh:", "git+ssh:", "ssh+git:")) and ":" not in rest
+            if rest in ("$", "$@", "$:$@") or (is_ssh_user and _label(found) == "login"):
+                continue
+            return _label(found)
+    return ""
+
+
+def _label(redacted: str) -> str:
+    found = re.search(r"\[redacted: ([^\]]+)\]", redacted)
+    return found[1] if found else "secret"
+
+
+def secret_word(words: Sequence[str]) -> tuple[int, str] | None:
+    """The first word of a command line that holds a secret: its number and what it is."""
+    for number, word in enumerate(words):
+        flag, has_value, value = word.partition("=")
+        if flag.startswith("-") and secret_like(flag.lstrip("-").replace("-", "_")):
+            if has_value and is_secret_value(value):
+                return number, f"value of {flag}"
+            following = words[number + 1] if number + 1 < len(words) else ""
+            if not has_value and not following.startswith("-") and is_secret_value(following):
+                return number + 1, f"value of {flag}"
+        found = secret_in(word)
+        if found:
+            return number, found
+    return None
+
+
+def is_secret_value(value: str) -> bool:
+    """May ``value``, beside a secret-like name, be a secret? Not a variable, a number, a switch or a path."""
+    bare = _VARIABLE.sub("", value).strip("\"' ")
+    return not (bare.lower() in _DULL or re.fullmatch(r"[\d.]*|/[\w./-]*|~/[\w./-]*|<[^<>]*>", bare))
 
 
 def secret_values(environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -73,7 +73,7 @@ def request_of(job: Job, jobs: Jobs, *, no_cache: bool = False, pull: bool = Fal
     wheelhouse = paths.get(WHEELHOUSE_VARIABLE)
     return BuildRequest(
         dockerfile=job.dockerfile,
-        context=job.root,
+        context=job.folder,
         tags=(job.image,),
         # The layers have this time anyway; as an argument it also reaches the image's own record of its making.
         args={"SOURCE_DATE_EPOCH": str(job.lock.epoch)} if job.lock else {},

@@ -201,17 +201,5 @@ class Engine(Protocol):
     def volumes(self, text: str) -> tuple[str, ...]:
         """The names of all volumes that have ``text`` in their name, sorted."""
 
-    def volumes_of(self, project: str) -> tuple[str, ...]:
-        """The names of the volumes that Compose made for a project."""
-
-    def volume_sizes(self) -> Mapping[str, int]:
-        """How many bytes each volume holds. Slow: the engine looks at every file."""
-
-    def dangling(self, label: str) -> tuple[Image, ...]:
-        """Images without a name that carry ``label`` (KEY or KEY=VALUE)."""
-
-    def remove_image(self, image_id: str) -> str:
-        """Remove an image that nothing uses. Returns why it stayed; empty: it is gone."""
-
     def remove_volume(self, name: str) -> None:
         """Delete a volume and what is in it. EngineError while any container, running or not, has it mounted."""

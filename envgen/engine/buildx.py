@@ -119,7 +119,7 @@ def build(
     """
     endpoint = endpoint or find_endpoint()
     progress = Progress()
-    started, begun = time.monotonic(), time.time()
+    started = time.monotonic()
 
     def on_line(channel: str, line: bytes) -> None:
         # rawjson comes on stderr; stdout stays empty with --load, and whatever comes there is worth showing.
@@ -140,10 +140,6 @@ def build(
         image_id = _image_id(metadata) if done.code == 0 else ""
     if done.code == 0 and not image_id:
         raise EngineError("buildx ended without naming the image that it built")
-    if done.code == 0 and request.no_cache and "SOURCE_DATE_EPOCH" in request.args:
-        from envgen.engine import duplicates
-
-        duplicates.forget(begun)
     return BuildResult(
         code=done.code,
         image_id=image_id,

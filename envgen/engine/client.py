@@ -99,26 +99,6 @@ class DockerEngine:
         found = self._api.request("GET", "/volumes", {"filters": filters}).check("volumes")
         return tuple(sorted(str(volume["Name"]) for volume in found["Volumes"] or ()))
 
-    def volumes_of(self, project: str) -> tuple[str, ...]:
-        filters = json.dumps({"label": [f"{COMPOSE_PROJECT}={project}"]})
-        found = self._api.request("GET", "/volumes", {"filters": filters}).check("volumes")
-        return tuple(sorted(str(volume["Name"]) for volume in found["Volumes"] or ()))
-
-    def volume_sizes(self) -> Mapping[str, int]:
-        found = self._api.request("GET", "/system/df", {"type": "volume"}).check("volumes")
-        volumes = found.get("Volumes") or ()
-        return {str(one["Name"]): max(0, int((one.get("UsageData") or {}).get("Size") or 0)) for one in volumes}
-
-    def dangling(self, label: str) -> tuple[Image, ...]:
-        filters = json.dumps({"dangling": ["true"], "label": [label]})
-        rows = self._api.request("GET", "/images/json", {"filters": filters}).check("images")
-        found = (self.image(str(row["Id"])) for row in rows)
-        return tuple(sorted((one for one in found if one), key=lambda one: one.created))
-
-    def remove_image(self, image_id: str) -> str:
-        answer = self._api.request("DELETE", f"/images/{quote(image_id, safe=':')}")
-        return "" if answer.status < 400 or answer.status == 404 else answer.message
-
     def remove_volume(self, name: str) -> None:
         answer = self._api.request("DELETE", f"/volumes/{quote(name)}")
         if answer.status != 404:

@@ -11,7 +11,7 @@ from envgen.engine.base import MISSHAPEN, Engine, Mount, read_json
 from envgen.errors import EngineError, LockError
 from envgen.lock.ask import apt_asks, apt_build, python_asks, python_sets
 from envgen.lock.model import AptLock, Pinned, PythonLock
-from envgen.paths import templates_dir
+from envgen.paths import docker_dir, templates_dir
 from envgen.profile.model import Profile
 
 TIMEOUT = 900
@@ -24,7 +24,7 @@ for name, text in json.load(sys.stdin).items():
     with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
         file.write(text)
 def at(name): return os.path.join(folder, name)
-os.execvp("sh", ["sh", at("with-network"), sys.executable, at("with-index"), sys.executable, at("lock-inside"), folder])
+os.execv(sys.executable, [sys.executable, at("with-index"), sys.executable, at("lock-inside"), folder])
 """
 
 # Where the base image has no Python: installs what brings it, as the build's first step will, and keeps the list of
@@ -74,9 +74,9 @@ def resolve(
         "python": {p.name: _python_request(p, keep.get(p.name, {})) for p in python},
         "apt": {p.name: {"build": list(apt_build(p)), "runtime": list(p.apt.runtime)} for p in apt},
     }
-    scripts = templates_dir() / "scripts"
-    names = ("with-network", "with-index", "lock-inside")
-    files = {name: (scripts / name).read_text("utf-8") for name in names}
+    library = docker_dir() / "runtime" / "lib"
+    paths = [library / "with-network", library / "with-index", templates_dir() / "scripts" / "lock-inside"]
+    files = {path.name: path.read_text("utf-8") for path in paths}
     files["request.json"] = json.dumps(request)
     proxies = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
     env = {n: os.environ[n] for upper in proxies for n in (upper, upper.lower()) if os.environ.get(n)}

@@ -7,6 +7,7 @@ place, so that semantic checks can still look at all the rest; ``Binding.broken`
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
@@ -246,7 +247,7 @@ class Binding:
                 number = json.loads(node.text) if len(node.text) <= 30 else None
             except ValueError:
                 number = None
-            if number is None:
+            if number is None or not math.isfinite(number):
                 return self.wrong(node, path, f"{_short(node.text)} is not a number that JSON can carry", "quote it")
             return number
         return self.text(node, path, "")

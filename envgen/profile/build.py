@@ -33,15 +33,13 @@ class Builder:
         self.trees: dict[str, Node] = {}
         self.warnings: list[str] = []
 
-    def build(self, chains: Mapping[str, tuple[Sequence[str], bool]], problems: list[Problem]) -> None:
+    def build(self, chains: Mapping[str, layers.Chain], problems: list[Problem]) -> None:
         """Build each profile.
 
         A problem of the files goes to ``problems``. One that only an override or the variant brings, and only into
         some of the profiles, waits in ``broken`` until such a profile is used.
         """
-        shared = {
-            name: layers.layered(name, self.files, order, self.warnings) for name, (order, _whole) in chains.items()
-        }
+        shared = layers.layered(self.files, chains, self.warnings)
         waiting: dict[str, list[Problem]] = {}
         for name, tree in shared.items():
             over = variants.lay_over(tree, self.variant) if self.variant else None

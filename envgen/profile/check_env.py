@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -47,32 +46,12 @@ CACHE_DERIVED: Mapping[str, str] = {
     "UV_CACHE_DIR": "uv",
     "VLLM_CACHE_ROOT": "vllm",
 }
-_SECRET_VALUE = (
-    r"hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}"
-    r"|glpat-[A-Za-z0-9_-]{16,}|nvapi-[A-Za-z0-9_-]{16,}|AKIA[0-9A-Z]{16}|-----BEGIN [A-Z ]*PRIVATE KEY"
-)
-_SECRET_PREFIXES = (
-    "hf_",
-    "sk-",
-    "ghp_",
-    "gho_",
-    "ghu_",
-    "ghs_",
-    "ghr_",
-    "github_pat_",
-    "glpat-",
-    "nvapi-",
-    "AKIA",
-    "-----BEGIN",
-)
-_SECRET_ENDS = ("_TOKEN", "_API_KEY", "_PASSWORD", "_SECRET", "_SECRET_ACCESS_KEY", "_SECRET_KEY")
-_SECRET_FLAGS = frozenset(("api-key", "api_key", "hf-token", "hf_token"))
 
 
 def check(report: Report) -> None:
     """Note what is wrong with variables and secrets."""
     secrets = report.profile.secrets
-    for path, name, value in _variables(report):
+    for path, name in _variables(report):
         key = DERIVED.get(name, "")
         if CACHE_DERIVED.get(name) in report.profile.caches:
             key = f"caches.{CACHE_DERIVED[name]}.path"
@@ -85,15 +64,11 @@ def check(report: Report) -> None:
         if name in secrets:
             hint = "leave it in `secrets` alone: its value comes from your shell when a service starts"
             report.problem(path, f"{name} is also in `secrets`", hint, at_key=True)
-        elif _is_secret(name, value):
-            hint = f"write `secrets: [{name}]` and export it in your shell"
-            report.problem(path, f"the value of {name} looks like a secret; rendered files are not secret", hint)
     for number, name in enumerate(secrets):
         if name in DERIVED:
             report.problem(("secrets", str(number)), f"envgen sets {name} itself", f"use the key {DERIVED[name]}")
         if name in secrets[:number]:
             report.problem(("secrets", str(number)), f"{name} stands here twice", "remove one of them")
-    _flags(report)
     groups = list(report.profile.env)
     in_use = _groups(report, ("env_groups",), report.profile.env_groups, groups, "there is no group {!r} in env")
     for name, service in report.profile.services.items():
@@ -102,34 +77,18 @@ def check(report: Report) -> None:
         _contradictions(report, path, used)
 
 
-def _variables(report: Report) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """Each variable with its path and value."""
+def _variables(report: Report) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Each variable with its path."""
     profile = report.profile
     for group, variables in profile.env.items():
-        for name, value in variables.items():
-            yield ("env", group, name), name, value
+        for name in variables:
+            yield ("env", group, name), name
     for service_name, service in profile.services.items():
-        for name, value in service.env.items():
-            yield ("services", service_name, "env", name), name, value
+        for name in service.env:
+            yield ("services", service_name, "env", name), name
     for source_name, source in profile.sources.items():
-        for name, value in source.install.env.items():
-            yield ("sources", source_name, "install", "env", name), name, value
-
-
-def _is_secret(name: str, value: str) -> bool:
-    if any(prefix in value for prefix in _SECRET_PREFIXES) and re.search(_SECRET_VALUE, value):
-        return True
-    # A name alone proves nothing about a number or a switch.
-    return name.upper().endswith(_SECRET_ENDS) and len(value) > 5 and not value.isdigit()
-
-
-def _flags(report: Report) -> None:
-    for service_name, service in report.profile.services.items():
-        for flag, value in service.args.items():
-            text = value if isinstance(value, str) else " ".join(value) if isinstance(value, tuple) else ""
-            if text and (flag in _SECRET_FLAGS or _is_secret("", text)):
-                hint = "a server that reads it from a variable gets it by `secrets`, such as VLLM_API_KEY"
-                report.problem(("services", service_name, "args", flag), f"--{flag} looks like a secret", hint)
+        for name in source.install.env:
+            yield ("sources", source_name, "install", "env", name), name
 
 
 def _groups(

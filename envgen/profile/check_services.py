@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from envgen.profile.check_sources import host_path
 from envgen.profile.model import Service
+from envgen.profile.values import ContainerPath
+from envgen.text import shorten
 
 if TYPE_CHECKING:
     from envgen.profile.checks import Report
@@ -25,9 +27,11 @@ def check(report: Report) -> None:
             report.problem((*path, "command"), "is empty", "write the program and its words: [vllm, serve, MODEL]")
         _ports(report, path, service)
         _health(report, path, service)
+        _same_port(report, path, service)
         _patterns(report, path, service)
         _args(report, path, service)
     _caches(report)
+    _targets(report)
     _files(report)
 
 
@@ -52,6 +56,46 @@ def _ports(report: Report, path: tuple[str, ...], service: Service) -> None:
         report.problem((*path, "ready"), "model without port", hint, at_key=True, whole=True)
 
 
+def _same_port(report: Report, path: tuple[str, ...], service: Service) -> None:
+    """A server has one port, and up to four keys name it: what the program is told decides."""
+    told = _told_port(service)
+    health, ready = service.health, service.ready
+    if told is None:
+        if ready is None or ready.port is None:
+            return
+        told = "ready.port", ready.port
+    key, port = told
+    wrong: list[tuple[tuple[str, ...], str]] = []
+    published = [mapping.container for mapping in service.ports]
+    # Where the port is ready.port's own, _ports tells.
+    if published and port not in published and key != "ready.port":
+        wrong.append((("ports",), f"publishes port {', '.join(map(str, published))} of the container"))
+    if health is not None and health.http is not None and health.port != port:
+        wrong.append((("health", "port"), f"asks port {health.port}"))
+    if ready is not None and ready.port is not None and ready.port != port:
+        wrong.append((("ready", "port"), f"asks port {ready.port}"))
+    for where, what in wrong:
+        report.problem((*path, *where), f"{what}, but the server listens on {port} ({key})", "write one port in all")
+
+
+def _told_port(service: Service) -> tuple[str, int] | None:
+    """Where the program's port is written, and which it is."""
+    value = service.args.get("port")
+    if value is not None:
+        return ("args.port", int(value)) if isinstance(value, str) and _is_port(value) else None
+    words = list(service.command)
+    for number, word in enumerate(words):
+        flag, has_value, value = word.partition("=")
+        if flag == "--port":
+            value = value if has_value else "".join(words[number + 1 : number + 2])
+            return ("command", int(value)) if _is_port(value) else None
+    return ("vLLM's default", 8000) if words[:2] == ["vllm", "serve"] else None
+
+
+def _is_port(text: str) -> bool:
+    return re.fullmatch(r"[1-9][0-9]{0,4}", text) is not None
+
+
 def _health(report: Report, path: tuple[str, ...], service: Service) -> None:
     health = service.health
     if health is None:
@@ -64,16 +108,19 @@ def _health(report: Report, path: tuple[str, ...], service: Service) -> None:
 
 
 def _patterns(report: Report, path: tuple[str, ...], service: Service) -> None:
-    """What `ready` looks for in the log must be regular expressions, and not be wanted and unwanted at once."""
-    if service.ready is None:
+    """What `ready` looks for in the log must be regular expressions that a line can fail to match."""
+    if service.ready is None or not (service.ready.expect or service.ready.forbid):
         return
+    from envgen.logpattern import LogPattern  # loads a library of C++
+
     for key, patterns in (("expect", service.ready.expect), ("forbid", service.ready.forbid)):
         for name, pattern in patterns.items():
             try:
-                matches_nothing = re.compile(pattern).search("") is not None
-            except re.error as error:
-                message = f"{pattern!r} is not a regular expression: {error}"
-                report.problem((*path, "ready", key, name), message, "a backslash before ( [ . * + ? takes it as it is")
+                matches_nothing = LogPattern(pattern).found_in("")
+            except ValueError as error:
+                message = f"{shorten(pattern, 80)!r} is not a regular expression: {error}"
+                hint = "a backslash before ( [ . * + ? takes it as it is; look-around and back-references don't exist"
+                report.problem((*path, "ready", key, name), message, hint)
                 continue
             if matches_nothing:
                 message = f"{pattern!r} matches every line"
@@ -103,10 +150,43 @@ def _caches(report: Report) -> None:
                 report.problem(path, f"{cache.path} lies inside the source {source_name} at {source.mount}")
         held = {"tiktoken.directory": profile.tiktoken.directory} if profile.tiktoken.encodings else {}
         for key, folder in {**held, "cuda.home": profile.cuda.home}.items():
-            if cache.path == folder or cache.path.is_parent_of(folder):
+            if (cache.path == folder or cache.path.is_parent_of(folder)) and not _system_part(cache.path):
                 report.problem(path, f"{cache.path} would hide what the image holds at {folder} ({key})")
         if cache.host is not None:
             host_path(report, ("caches", name, "host"), cache.host)
+
+
+# Folders that the image lives on: mounted over, they would hide it. Below some, nothing may be mounted either.
+_SYSTEM = frozenset(
+    (
+        "/", "/bin", "/boot", "/home", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/run", "/sbin", "/usr",
+        "/usr/bin", "/usr/include", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libexec", "/usr/libx32",
+        "/usr/local", "/usr/local/bin", "/usr/local/lib", "/usr/local/sbin", "/usr/sbin", "/usr/share", "/var",
+        "/var/lib",
+    )
+)  # fmt: skip
+_SYSTEM_TREES = ("/dev", "/etc", "/opt/envgen", "/proc", "/run/envgen", "/sys")
+
+
+def _targets(report: Report) -> None:
+    """What is mounted over the image: never one of the system's own folders."""
+    profile = report.profile
+    targets: list[tuple[tuple[str, ...], ContainerPath]] = []
+    targets += [(("sources", name, "mount"), source.mount) for name, source in report.sources("mount")]
+    targets += [(("caches", name, "path"), cache.path) for name, cache in profile.caches.items()]
+    if profile.tiktoken.encodings:
+        targets.append((("tiktoken", "directory"), profile.tiktoken.directory))
+    for path, target in targets:
+        hidden = _system_part(target)
+        if hidden:
+            message = f"{hidden} belongs to the image's own system, which this would hide"
+            report.problem(path, message, "name a folder of its own, such as /workspace/NAME")
+
+
+def _system_part(target: ContainerPath) -> str:
+    """The folder of the system that ``target`` is, or lies in; empty for any other."""
+    tree = next((tree for tree in _SYSTEM_TREES if f"{target.path}/".startswith(f"{tree}/")), "")
+    return tree or (target.path if target.path in _SYSTEM else "")
 
 
 def _files(report: Report) -> None:
@@ -119,7 +199,15 @@ def _files(report: Report) -> None:
         leaves = posixpath.normpath(text).split("/")[0] == ".."
         if text.startswith(("/", "~")) or leaves:
             report.problem(path, f"{text!r} leaves the project folder, which is all that a build sees", "copy it here")
-        elif (report.root / text).exists() and not (report.root / text).resolve().is_relative_to(report.root.resolve()):
+        elif not re.fullmatch(r"[A-Za-z0-9._/+@-]+", text):
+            message = f"{text!r} has characters other than letters, digits and ._/+@-, so no build can mount it"
+            report.problem(path, message, "rename the file")
+        elif (report.root / text).is_dir():
+            report.problem(path, f"{text!r} is a folder", "name the file in it")
+        elif not (report.root / text).exists():
+            hint = "remove `file`, or download it: the file's address is its `url`"
+            report.problem(path, f"there is no file {text!r} in the project", hint)
+        elif not (report.root / text).resolve().is_relative_to(report.root.resolve()):
             report.problem(path, f"{text!r} is a link that leaves the project folder", "copy it here")
     if profile.build.wheelhouse is not None:
         host_path(report, ("build", "wheelhouse"), profile.build.wheelhouse)

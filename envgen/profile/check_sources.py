@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.requirements import InvalidRequirement, Requirement
+
 from envgen.profile.model import ORIGIN_KINDS, Mode, Origin, Source
+from envgen.profile.paths import LONGEST
 from envgen.profile.values import ContainerPath, HostPath
 
 if TYPE_CHECKING:
@@ -39,10 +43,6 @@ def _origin(report: Report, name: str, origin: Origin) -> None:
         if origin.ref is None and origin.pull is None:
             hint = "add ref (a branch, tag or commit) or pull (a number)"
             report.problem(path, "git without ref or pull", hint, at_key=True, whole=True)
-        login = origin.git.partition("://")[2].partition("/")[0].rpartition("@")[0]
-        if ":" in login:
-            hint = "use ssh, or git's own credential helper"
-            report.problem((*path, "git"), "carries a password, which would be stored in every rendered file", hint)
         if origin.git.startswith("file://") and report.is_shared((*path, "git")):
             report.problem((*path, "git"), "is a place on one machine", _LOCAL_HINT.format("a file:// address"))
     if origin.ref is not None and origin.pull is not None:
@@ -73,6 +73,9 @@ def host_path(report: Report, path: tuple[str, ...], value: HostPath) -> None:
     if "$" in value.path:
         message = f"{str(value)!r} contains a $, but variables are not expanded here"
         report.problem(path, message, "write ~/... for your home")
+    elif "{" in value.path or "}" in value.path:
+        message = f"{str(value)!r} contains a brace, which a default of a Compose variable cannot carry"
+        report.problem(path, message, "rename the folder, or reach it through a link")
 
 
 def _patches(report: Report, name: str, source: Source) -> None:
@@ -125,8 +128,6 @@ def _between(report: Report) -> None:
                 report.problem((*path, "package"), f"{source.package} is already the package of {other}")
             if _folded(source.distribution) == _folded(earlier.distribution):
                 report.problem((*path, "distribution"), f"{source.distribution} is already the distribution of {other}")
-        if source.mount.path == "/":
-            report.problem((*path, "mount"), "a checkout cannot be mounted over the whole file system")
 
 
 def _python_path(report: Report) -> None:
@@ -158,11 +159,35 @@ def _folded(distribution: str) -> str:
     return "-".join(part for part in distribution.lower().replace("_", "-").replace(".", "-").split("-") if part)
 
 
+def _requirements(report: Report, path: tuple[str, ...], requirements: Sequence[str]) -> None:
+    """What pip would refuse in mid-build."""
+    for number, text in enumerate(requirements):
+        try:
+            Requirement(text)
+        except InvalidRequirement as error:
+            reason = str(error).split("\n", 1)[0]
+            report.problem(
+                (*path, str(number)), f"{text!r} is not a requirement: {reason}", "write it like cmake>=3.26"
+            )
+
+
+def _one_line(report: Report, path: tuple[str, ...], words: Sequence[str]) -> None:
+    """Words that are printed into one line of a Dockerfile, each in quotes."""
+    length = sum(len(word.encode()) + 3 + 4 * word.count("'") for word in words)
+    if length > LONGEST:
+        message = f"{length} bytes of words are more than one line of a Dockerfile carries ({LONGEST})"
+        report.problem(path, message, "put the commands into a script of the source")
+
+
 def _packages(report: Report) -> None:
     pip = report.profile.pip
     protected = {_folded(name) for name in pip.protect}
     sources = {_folded(source.distribution): name for name, source in report.sources("distribution")}
+    for name, source in report.profile.sources.items():
+        _requirements(report, ("sources", name, "install", "requires"), source.install.requires)
+        _one_line(report, ("sources", name, "install", "prepare"), source.install.prepare)
     for key in ("tools", "deps"):
+        _requirements(report, ("pip", key), getattr(pip, key))
         for number, requirement in enumerate(getattr(pip, key)):
             rest = requirement.lstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
             distribution = _folded(requirement.removesuffix(rest))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from envgen.errors import Place, Problem
@@ -22,8 +23,19 @@ class Report:
         self.root = root
         self._binding = binding
 
-    def problem(self, path: Path_, message: str, hint: str = "", *, at_key: bool = False, whole: bool = False) -> None:
+    def problem(
+        self,
+        path: Path_,
+        message: str,
+        hint: str = "",
+        *,
+        at_key: bool = False,
+        whole: bool = False,
+        hidden: bool = False,
+    ) -> None:
         """Note a problem with the value at ``path`` (list items by their number).
+
+        ``hidden``: the value is a secret, so its line is not shown.
 
         Nothing is noted about a value that could not be bound; with ``whole``, nor where anything below it could not.
         """
@@ -35,7 +47,8 @@ class Report:
                 return
         if whole and any(other.startswith(key + ".") for other in broken):
             return
-        self._binding.problems.append(Problem(message, self._place(path, key, at_key), hint))
+        place = self._place(path, key, at_key)
+        self._binding.problems.append(Problem(message, replace(place, text="") if hidden else place, hint))
 
     def is_broken(self, key: str) -> bool:
         """True when the value at ``key`` is missing or wrong, so that the profile holds a stand-in."""
@@ -86,12 +99,13 @@ class Report:
 
 def check_profile(profile: Profile, tree: Node, binding: Binding, root: Path) -> None:
     """Note everything that is wrong with ``profile``."""
-    from envgen.profile import check_env, check_services, check_sources, variants
+    from envgen.profile import check_env, check_secrets, check_services, check_sources, variants
 
     report = Report(profile, tree, binding, root)
     _image(report)
     check_sources.check(report)
     check_env.check(report)
+    check_secrets.check(report)
     check_services.check(report)
     variants.check(report)
 

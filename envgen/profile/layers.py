@@ -6,7 +6,7 @@ health check), naming one removes the others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from envgen.errors import Place, Problem
 from envgen.profile.model import ORIGIN_KINDS, Profile
@@ -29,30 +29,51 @@ def section(top: Node, name: str, problems: list[Problem]) -> Node:
     return node
 
 
-def chain(name: str, profiles: dict[str, Node], problems: list[Problem]) -> tuple[list[str], bool]:
-    """``name`` and what it extends, the farthest first; and whether that is all of it.
+Chain = tuple[list[str], bool]
+
+
+def chains(profiles: dict[str, Node], problems: list[Problem]) -> dict[str, Chain]:
+    """Each profile with what it extends, the farthest first; and whether that is all of it."""
+    found: dict[str, Chain] = {}
+    for name, node in profiles.items():
+        if node.kind == MAP and name not in found:
+            order, whole = found[name] = chain(name, profiles, problems, found)
+            for length in range(len(order) - 1, 0, -1) if whole else ():  # so are those of its ancestors
+                if order[length - 1] in found:
+                    break
+                found[order[length - 1]] = order[:length], True
+    return {name: found[name] for name, node in profiles.items() if node.kind == MAP}
+
+
+def chain(name: str, profiles: dict[str, Node], problems: list[Problem], known: Mapping[str, Chain]) -> Chain:
+    """``name`` and what it extends, the farthest first; and whether that is all of it. ``known``: other chains.
 
     A cycle or an unknown parent is noted and ends the chain.
     """
-    found = [name]
+    found = {name: None}  # in order, and quick to ask
+    last = name
     before = len(problems)
     while True:
-        node = profiles[found[-1]]
+        node = profiles[last]
         parent = node.items.get("extends") if node.kind == MAP else None
         if parent is None or parent.kind == NULL:
             break
-        place = parent.place(f"profiles.{found[-1]}.extends")
+        place = parent.place(f"profiles.{last}.extends")
         if parent.kind in (MAP, LIST):
             problems.append(Problem(f"expected the name of a profile, found {parent.seen()}", place))
             break
         if parent.text in found:
-            problems.append(_circle(found[found.index(parent.text) :], profiles))
+            members = list(found)
+            problems.append(_circle(members[members.index(parent.text) :], profiles))
             break
         if parent.text not in profiles:
             problems.append(Problem(f"there is no profile {parent.text!r}", place, near(parent.text, list(profiles))))
             break
-        found.append(parent.text)
-    return found[::-1], len(problems) == before
+        if parent.text in known and known[parent.text][1]:
+            return [*known[parent.text][0], *reversed(found)], True
+        last = parent.text
+        found[last] = None
+    return list(reversed(found)), len(problems) == before
 
 
 def _circle(members: list[str], profiles: dict[str, Node]) -> Problem:
@@ -100,19 +121,34 @@ def _drop_alternatives(items: dict[str, Node], over: Node, path: tuple[str, ...]
 
 
 def layered(
-    name: str, files: Sequence[tuple[Node, dict[str, Node]]], order: Sequence[str], warnings: list[str]
-) -> Node:
-    """The merged tree of profile ``name``: for each file its defaults, then the profiles of ``order``."""
+    files: Sequence[tuple[Node, dict[str, Node]]], orders: Mapping[str, Chain], warnings: list[str]
+) -> dict[str, Node]:
+    """The merged tree of each profile: for each file its defaults, then the profiles that it extends, then itself."""
     defaults, profiles = files[0]
-    top = profiles[name] if profiles[name].kind == MAP else Node(MAP, defaults.source)
-    tree = top.with_items({})
-    for number, (file_defaults, file_profiles) in enumerate(files):
-        # The first file is the shared one; of the others, defaults are about the machine.
-        tree = merge(tree, without_foreign_checkouts(tree, file_defaults, warnings) if number else file_defaults)
-        for step in order:
-            node = file_profiles.get(step)
-            if node is not None and node.kind == MAP:
-                tree = merge(tree, node.with_items({k: v for k, v in node.items.items() if k != "extends"}))
+    # Of the first file, the shared one, a profile takes its parent's tree: long chains stay linear.
+    shared: dict[str, Node] = {}
+    for name in sorted(orders, key=lambda name: len(orders[name][0])):
+        order = orders[name][0]
+        parent = order[-2] if len(order) > 1 else ""
+        if parent in shared and orders[parent][0] == order[:-1]:
+            shared[name] = _laid_over(shared[parent], profiles, order[-1:])
+        else:
+            shared[name] = _laid_over(merge(Node(MAP, defaults.source), defaults), profiles, order)
+    made: dict[str, Node] = {}
+    for name, (order, _whole) in orders.items():
+        tree = profiles[name].with_items(shared[name].items)
+        for file_defaults, file_profiles in files[1:]:  # their defaults are about the machine
+            tree = merge(tree, without_foreign_checkouts(tree, file_defaults, warnings))
+            tree = _laid_over(tree, file_profiles, [step for step in order if step in file_profiles])
+        made[name] = tree
+    return made
+
+
+def _laid_over(tree: Node, profiles: Mapping[str, Node], order: Sequence[str]) -> Node:
+    for step in order:
+        node = profiles.get(step)
+        if node is not None and node.kind == MAP:
+            tree = merge(tree, node.with_items({k: v for k, v in node.items.items() if k != "extends"}))
     return tree
 
 

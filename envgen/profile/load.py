@@ -102,7 +102,7 @@ def load_project(
         variables, found, warnings = from_environ(environ)
         problems += found
         overrides = [*variables, *overrides]
-    chains = {each: layers.chain(each, profiles, problems) for each, node in profiles.items() if node.kind == MAP}
+    chains = layers.chains(profiles, problems)
     builder = Builder(name, path.parent, files, overrides, variant)
     builder.build(chains, problems)
     warnings += builder.warnings

@@ -82,8 +82,15 @@ class Cuda:
 class Build:
     max_jobs: MaxJobs = key("Compilers at once, in builds and in JIT: a number, or auto.", MaxJobs(None))
     memory_per_job: ByteSize = key("What auto reserves for one CUTLASS compilation.", ByteSize(8 << 30))
-    nvcc_threads: int = key("Threads inside one nvcc (FLASHINFER_NVCC_THREADS, NVCC_THREADS).", 4, low=1, high=64)
+    nvcc_threads: int | None = key(
+        "Threads inside one nvcc (FLASHINFER_NVCC_THREADS, NVCC_THREADS), each for one arch; unset: 1 for one arch, at "
+        "most 4 for several. vLLM divides max_jobs by it.",
+        None,
+        low=1,
+        high=64,
+    )
     ccache: bool = key("Compile through ccache, kept between builds.", True)
+    ccache_size: ByteSize = key("How large ccache's cache may grow (CCACHE_MAXSIZE).", ByteSize(50 << 30))
     wheelhouse: HostPath | None = key(
         "A folder of wheels on this machine that pip may also use (set it in envgen.local.yaml).", None
     )
@@ -182,6 +189,9 @@ class Profile:
     shm_size: ByteSize | None = key("Size of /dev/shm, where ipc is not host.", None)
     ulimits: Mapping[str, Ulimit] = key("Limits of the container.", {}, names=ULIMIT)
     working_dir: ContainerPath = key("The folder that services start in.", ContainerPath("/workspace"))
+    reproducible: bool = key(
+        "Two locked builds give the same image ID, not only the same content; every step takes a little longer.", False
+    )
     services: Mapping[str, Service] = key("What can be started: dev, serve, ...", {}, names=NAME)
     variants: Mapping[str, Variant] = key(
         "Other ways to run the same image (`envgen up SERVICE --variant NAME`): what differs. No image is rebuilt.",

@@ -46,7 +46,7 @@ class Ready:
     prompt: str = key("What must be completed, at temperature 0.", "The capital of France is")
     expect_text: str | None = key("What the completion must contain; unset: any text will do.", None)
     expect: Mapping[str, str] = key(
-        "What the log must show by then: regular expressions, each under a name of yours, such as attention.",
+        "What the log must show by then: regular expressions (RE2), each under a name of yours, such as attention.",
         {},
         names=NAME,
     )

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-# Docker, Compose, YAML and every shell treat these as structure; a value never needs them.
-_CONTROL = r"[\x00-\x1f\x7f]"
+from envgen.text import escaped, forbidden_character
+
+LONGEST_NAME = 255  # bytes of one name in a path, on every Linux file system
+LONGEST_PATH = 4000
+LONGEST = 60_000  # bytes; the Dockerfile parser gives up on lines of more than 64 KiB
 
 
 def plain_text(text: str) -> str:
     """Return ``text`` if it can be carried by a Dockerfile, YAML and a shell alike; else raise ``ValueError``.
 
-    Control characters (newline, NUL, tab, ...) and lone surrogates are refused: a Dockerfile has no way to write them.
+    Control characters (newline, NUL, tab, NEL, ...), line separators, bidi controls and lone surrogates are refused:
+    a Dockerfile has no way to write them, or they make a line look like another one.
     """
-    if text.isprintable():  # the common case, without a regular expression
-        return text
-    found = re.search(_CONTROL, text)
+    found = forbidden_character(text)
     if found:
-        raise ValueError(f"contains the control character {found.group()!r}, which no Dockerfile can carry")
-    if any(0xD800 <= ord(c) <= 0xDFFF for c in text):
-        raise ValueError("contains a lone surrogate, which is not text")
+        if "\ud800" <= found <= "\udfff":
+            raise ValueError("contains a lone surrogate, which is not text")
+        if found < " " or "\x7f" <= found <= "\x9f":
+            raise ValueError(f"contains the control character {found!r}, which no Dockerfile can carry")
+        raise ValueError(f"contains {escaped(found)}, which breaks or reorders a line")
+    if len(text) * 4 > LONGEST and len(text.encode()) > LONGEST:
+        raise ValueError(f"is longer than {LONGEST} bytes, which a Dockerfile cannot carry in one line")
+    return text
+
+
+def _path_text(text: str) -> str:
+    """Text that a file system can take as a path."""
+    plain_text(text)
+    if len(text.encode()) > LONGEST_PATH or any(len(part.encode()) > LONGEST_NAME for part in text.split("/")):
+        raise ValueError(f"is too long for a path: {LONGEST_PATH} bytes, and {LONGEST_NAME} for each name, are allowed")
     return text
 
 
@@ -36,7 +49,7 @@ class ContainerPath:
 
     @classmethod
     def parse(cls, text: str) -> ContainerPath:
-        plain_text(text)
+        _path_text(text)
         if not text.startswith("/"):
             raise ValueError(f"{text!r} is not an absolute path inside the container")
         if ":" in text:
@@ -68,7 +81,7 @@ class HostPath:
 
     @classmethod
     def parse(cls, text: str) -> HostPath:
-        plain_text(text)
+        _path_text(text)
         if not text:
             raise ValueError("is empty; write a path")
         if ":" in text:

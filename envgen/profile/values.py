@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import ClassVar
 
 from envgen.profile.paths import ContainerPath as ContainerPath
@@ -135,6 +136,10 @@ class ImageRef:
         plain = path.isascii() and path.islower() and all(part.isalnum() for part in path.split("/"))
         if not plain and not re.fullmatch(cls._NAME, path):
             raise ValueError(f"{text!r} is not an image name; write it like {cls.EXAMPLE}")
+        if len(registry) + len(path) + bool(registry) > 255:
+            raise ValueError("an image name without its tag has at most 255 characters")
+        if not registry and path == "scratch":
+            raise ValueError("scratch is Docker's own name for the empty image")
         return cls(registry, path, tag, digest)
 
     def __str__(self) -> str:
@@ -151,6 +156,7 @@ class ByteSize:
     PATTERN: ClassVar[str] = r"^[0-9]+(\.[0-9]+)? ?([kKmMgGtT]([iI]?[bB])?|[bB])?$"
     EXAMPLE: ClassVar[str] = "8GiB"
     NUMBER: ClassVar[str] = "int"
+    _LARGEST: ClassVar[int] = 1 << 50
     _UNITS: ClassVar[dict[str, int]] = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
     @classmethod
@@ -158,7 +164,13 @@ class ByteSize:
         match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(?:([kKmMgGtT])(?:[iI]?[bB])?|[bB])?", text)
         if not match:
             raise ValueError(f"{text!r} is not a size; write it like 8GiB")
-        return cls(int(float(match[1]) * cls._UNITS[(match[2] or "").lower()]))
+        whole, _, part = match[1].lstrip("0").partition(".")
+        if len(whole) > 19 or len(part) > 19:
+            raise ValueError(f"a size of {len(match[1])} digits is too large or too exact; write it like 8GiB")
+        size = int(Decimal(match[1]) * cls._UNITS[(match[2] or "").lower()])
+        if size > cls._LARGEST:
+            raise ValueError(f"{text!r} is too large; the largest size is {cls(cls._LARGEST)}")
+        return cls(size)
 
     def __str__(self) -> str:
         for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):

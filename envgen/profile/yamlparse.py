@@ -12,6 +12,7 @@ import yaml
 
 from envgen.errors import Place, Problem
 from envgen.profile.tree import LIST, MAP, Node, Source, scalar
+from envgen.text import escaped, forbidden_character
 
 MAX_NODES = 50_000
 MAX_DEPTH = 60
@@ -31,8 +32,8 @@ def parse(source: Source) -> tuple[Node | None, list[Problem]]:
         top = yaml.compose(source.text, Loader=_Loader)
     except yaml.YAMLError as error:
         return None, [_syntax(error, source)]
-    except (_TooDeep, RecursionError):
-        return None, [Problem(f"nests deeper than {MAX_DEPTH} levels", source.place(1, 1))]
+    except _TooDeep as deep:
+        return None, [Problem(f"nests deeper than {MAX_DEPTH} levels", source.place(*deep.args))]
     if top is None:
         return None, [Problem("is empty", Place(source.label), "`envgen init DIR` writes a commented starter project")]
     walker = _Walker(source)
@@ -50,7 +51,7 @@ def parse_value(source: Source) -> tuple[Node | None, list[Problem]]:
     except yaml.YAMLError as error:
         problem = getattr(error, "problem", None) or "is not text that YAML can carry"
         return None, [Problem(f"is not a YAML value: {problem}", Place(source.label), "quote it, or write plain text")]
-    except (_TooDeep, RecursionError):
+    except _TooDeep:
         return None, [Problem(f"nests deeper than {MAX_DEPTH} levels", Place(source.label))]
     if top is None:
         return scalar("", source), []
@@ -59,7 +60,10 @@ def parse_value(source: Source) -> tuple[Node | None, list[Problem]]:
 
 
 def _characters(source: Source) -> list[Problem]:
-    """Characters that no project file needs: control characters, and tabs as indentation."""
+    """Characters that no project file needs: control and bidi characters, and tabs as indentation.
+
+    YAML 1.1 readers take NEL and the two separators for line breaks, so one file would have two meanings.
+    """
     text = source.text
     # isprintable() is false for line breaks too; joining without them makes the common case one pass in C.
     if text.replace("\n", "").replace("\r", "").isprintable():
@@ -71,32 +75,35 @@ def _characters(source: Source) -> list[Problem]:
         if "\t" in indent and line.strip():
             place = source.place(number, indent.index("\t") + 1)
             problems.append(Problem("a tab in the indentation", place, "YAML indents with spaces"))
-        for column, char in enumerate(line, 1):
-            if (char < " " and char != "\t") or "\x7f" <= char <= "\x9f":
-                place = source.place(number, column)
-                problems.append(Problem(f"the control character {char!r}", place, "remove it"))
-                break
+        found = forbidden_character(line.replace("\t", " "))
+        if found:
+            place = source.place(number, line.index(found) + 1)
+            kind = "control character" if found < "\xa0" else "character"
+            hint = "remove it" if found < "\xa0" else "remove it; it breaks or reorders a line"
+            problems.append(Problem(f"the {kind} '{escaped(found)}'", place, hint))
         if len(problems) >= 20:
             break
     return problems
 
 
 class _TooDeep(Exception):
-    pass
+    """Where nesting goes beyond the limit: line and column, from 1."""
 
 
 def _refuse_depth(text: str) -> None:
     """Raise when nesting is deeper than MAX_DEPTH; the composer would overflow the C stack at some thousand levels."""
-    longest = max(map(len, text.split("\n")))
-    # Each block level needs a further column, each flow level a bracket: below this bound nothing need be parsed twice.
-    if longest + text.count("[") + text.count("{") < 1000:
+    # Each block level needs a further column, or a dash and a blank; each flow level a bracket: below this bound
+    # nothing need be parsed twice.
+    deepest = max((len(line) - len(line.lstrip(" -?:"))) for line in text.split("\n"))
+    if deepest + text.count("[") + text.count("{") < MAX_DEPTH:
         return
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:
-                raise _TooDeep
+                mark: Any = event.start_mark
+                raise _TooDeep(mark.line + 1, mark.column + 1)
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
@@ -149,6 +156,9 @@ class _Walker:
             return None
         if id(node) in self.open:
             self._endless(line, column, path, "contains itself through an alias")
+            return None
+        if len(self.open) >= MAX_DEPTH:  # aliases nest without any bracket or indentation
+            self._endless(line, column, path, f"nests deeper than {MAX_DEPTH} levels through aliases")
             return None
         self.open.add(id(node))
         made = Node(LIST if isinstance(node, yaml.SequenceNode) else MAP, self.source, line, column)

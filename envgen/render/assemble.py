@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from envgen.digests import digest_of
 from envgen.errors import Problem, ProjectError
 from envgen.profile.model import Profile
 from envgen.render.compose import compose_files
-from envgen.render.dockerfile import LABELS_HERE, dockerfile, with_labels
+from envgen.render.dockerfile import LABELS_HERE, docker_files, dockerfile, used, with_labels
 from envgen.render.namespace import namespace, series_of
 from envgen.render.outputs import IGNORE_FILE, dockerignore
 from envgen.render.parts import Plan
@@ -26,8 +25,10 @@ def assemble(profile: Profile, lock: Any, root: Path | None) -> dict[str, Any]:
     try:
         made = plan(profile, lock, series)
         text = dockerfile(made)
-        digest = _digest(text, made, root)
+        scripts = docker_files(made)
+        digest = _digest(text, made, used(text, scripts), root)
         files = {
+            **scripts,
             profile.dockerfile: with_labels(text, made, digest),
             **compose_files(profile, namespace(profile, lock, series)),
         }
@@ -38,28 +39,21 @@ def assemble(profile: Profile, lock: Any, root: Path | None) -> dict[str, Any]:
     return {"files": files, "digest": digest, "context_files": list(made.context_files)}
 
 
-def _digest(text: str, made: Plan, root: Path | None) -> str:
+def _digest(text: str, made: Plan, scripts: Mapping[str, str], root: Path | None) -> str:
     """Over the Dockerfile's instructions, the platform, and every file that the build reads. Labels don't count."""
     files = dict.fromkeys(made.context_files, "")
     if root is not None:
         for path in files:
             with contextlib.suppress(FileNotFoundError):  # a local encoding file is only the first of several places
                 files[path] = hashlib.sha256((root / path).read_bytes()).hexdigest()
+    files |= {path: hashlib.sha256(content.encode()).hexdigest() for path, content in scripts.items()}
     instructions = without_comments(text.replace(LABELS_HERE, ""))
-    return digest_of(1, {"instructions": instructions, "platform": made.platform, "files": files})
+    return digest_of(2, {"instructions": instructions, "platform": made.platform, "files": files})
 
 
 def without_comments(dockerfile: str) -> str:
-    """The instructions of a Dockerfile, and the here-documents in them as they are."""
-    lines, ends = [], list[str]()
-    for line in dockerfile.splitlines():
-        if ends:
-            ends = ends[1:] if line == ends[0] else ends
-        elif not line.strip() or line.lstrip().startswith("#"):
-            continue
-        else:
-            ends = re.findall(r"<<-?['\"]?(\w+)", line)
-        lines.append(line)
+    """The instructions of a Dockerfile."""
+    lines = (line for line in dockerfile.splitlines() if line.strip() and not line.lstrip().startswith("#"))
     return "\n".join(lines)
 
 

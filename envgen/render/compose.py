@@ -106,7 +106,8 @@ def _lines(values: Mapping[str, str]) -> list[Line]:
 
 
 def _jobs(profile: Profile) -> Quoted:
-    return compose_variable(names.JOBS_VARIABLE, str(profile.build.max_jobs.count or names.JOBS_WITHOUT_ENVGEN))
+    """Empty where no number is given: the entry point then computes one from the cores and the memory of the host."""
+    return compose_variable(names.JOBS_VARIABLE, str(profile.build.max_jobs.count or ""))
 
 
 def _ca(profile: Profile) -> Quoted:

@@ -17,7 +17,6 @@ ENTRYPOINT = f"{HOME}/bin/entrypoint"
 RUN = "/run/envgen"  # where build steps mount what they use
 CA_FILE = "/etc/envgen/ca.crt"  # where a company's CA certificates are mounted at run time
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
-JOBS_WITHOUT_ENVGEN = 1  # what MAX_JOBS is when nobody computed it: slow, and never out of memory
 
 # Caches whose program must be told where they are, wherever the profile puts them:
 # variable -> folder below the cache; torch's own defaults would lie in /tmp.
@@ -31,14 +30,32 @@ CACHE_VARIABLES = {
 }
 
 
+def nvcc_threads(profile: Profile) -> int:
+    """Threads of one nvcc. Each compiles for one arch, so more threads than archs only take jobs away: vLLM's setup.py
+    starts ``MAX_JOBS // NVCC_THREADS`` compilers."""
+    return profile.build.nvcc_threads or min(len(profile.cuda.arch_list.archs), 4)
+
+
+def build_env(profile: Profile) -> list[Pair]:
+    """The variables of the stages that compile."""
+    size = [Pair("CCACHE_MAXSIZE", ccache_size(profile))] if profile.build.ccache else []
+    return cuda_env(profile) + size
+
+
+def ccache_size(profile: Profile) -> str:
+    """As ccache reads it: in units of 1024."""
+    return f"{max(profile.build.ccache_size.bytes >> 20, 1)}Mi"
+
+
 def cuda_env(profile: Profile) -> list[Pair]:
-    cuda, build = profile.cuda, profile.build
+    cuda = profile.cuda
+    threads = str(nvcc_threads(profile))
     return [
         Pair("CUDA_HOME", cuda.home.path),
         Pair("FLASHINFER_CUDA_ARCH_LIST", cuda.arch_list.flashinfer),
         Pair("TORCH_CUDA_ARCH_LIST", cuda.arch_list.torch),
-        Pair("FLASHINFER_NVCC_THREADS", str(build.nvcc_threads)),
-        Pair("NVCC_THREADS", str(build.nvcc_threads)),
+        Pair("FLASHINFER_NVCC_THREADS", threads),
+        Pair("NVCC_THREADS", threads),
     ]
 
 
@@ -60,9 +77,12 @@ def service_env(profile: Profile) -> dict[str, str]:
     env = {"PYTHONUNBUFFERED": "1"}
     if profile.gpu is not GpuMode.NONE:
         # The ptxas that Triton brings may not know the newest architectures (triton#8539); CUDA's own does.
-        env["TRITON_PTXAS_PATH"] = f"{profile.cuda.home}/bin/ptxas"
+        # Newer Tritons read a variable of its own for Blackwell.
+        env["TRITON_PTXAS_PATH"] = env["TRITON_PTXAS_BLACKWELL_PATH"] = f"{profile.cuda.home}/bin/ptxas"
     for name, cache in profile.caches.items():
         env.update({key: cache.path.path + below for key, below in CACHE_VARIABLES.get(name, {}).items()})
+    if "ccache" in profile.caches:
+        env["CCACHE_MAXSIZE"] = ccache_size(profile)
     flashinfer = profile.caches.get("flashinfer")
     if flashinfer and flashinfer.path.path.endswith("/.cache/flashinfer"):
         env["FLASHINFER_WORKSPACE_BASE"] = flashinfer.path.path.removesuffix("/.cache/flashinfer") or "/"

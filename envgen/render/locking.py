@@ -10,6 +10,7 @@ from envgen.lock.compare import facts_of
 from envgen.lock.model import LOCAL, REPORTED, GitLock, Pinned, ProfileLock
 from envgen.profile.model import Profile, Source
 from envgen.profile.values import ImageRef
+from envgen.render.parts import WRITTEN
 
 LOCKED = "/run/envgen/locked.txt"  # where a step mounts its list of packages
 HASHED = ("--no-deps", "--require-hashes", "-r", LOCKED)
@@ -21,11 +22,6 @@ def base_image(image: ImageRef, lock: ProfileLock | None) -> str:
     if lock is None or lock.base is None or lock.base.resolved == LOCAL or image.digest:
         return str(image)
     return f"{image}@{lock.base.digest}"
-
-
-def epoch(lock: ProfileLock | None) -> tuple[str, ...]:
-    """The time stamp of all that is added; none without a lock."""
-    return (str(lock.epoch),) if lock else ()
 
 
 def git_words(lock: GitLock | None, ref: str) -> tuple[str, str]:
@@ -93,6 +89,7 @@ def manifest(profile: Profile, lock: ProfileLock | None) -> str:
     if lock is None:
         return ""
     document = {
+        "#": WRITTEN,
         "format": 1,
         "project": profile.project,
         "profile": profile.name,

@@ -11,14 +11,13 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from envgen.errors import Problem, ProjectError, RefusedError
+from envgen.render.parts import WRITTEN
 
 if TYPE_CHECKING:
     from envgen.lock.model import ProfileLock
     from envgen.profile.model import Profile, Project
 
 IGNORE_FILE = ".dockerignore"
-MARK = b"Written by `envgen render`"  # in the head of every rendered file; a file without it belongs to the user
-_HEAD = 2048  # bytes in which the mark has to be
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def render_project(project: Project, *, only: str | None = None) -> dict[str, by
 
 def dockerignore(context_files: tuple[str, ...] | list[str]) -> str:
     """Nothing but what the build reads is sent to the engine."""
-    lines = ["# Written by `envgen render`: the build reads nothing else of this folder.", "*", "!patches/"]
+    lines = ["# Written by `envgen render`: the build reads nothing else of this folder.", "*", "!docker/", "!patches/"]
     lines += [f"!{path}" for path in context_files if not path.startswith("patches/")]
     return "\n".join(lines) + "\n"
 
@@ -105,7 +104,7 @@ def foreign(root: Path, files: Mapping[str, bytes]) -> list[str]:
         if not target.is_file():
             continue
         there = target.read_bytes()
-        if there != content and MARK not in there[:_HEAD]:
+        if there != content and WRITTEN.encode() not in there:
             found.append(path)
     return found
 
@@ -136,7 +135,7 @@ def write(root: Path, files: Mapping[str, bytes]) -> list[str]:
         if target.is_file() and target.read_bytes() == files[path]:
             continue  # untouched, so its time stamp and whoever watches it stay as they are
         target.parent.mkdir(parents=True, exist_ok=True)
-        _replace(target, files[path])
+        _replace(target, files[path], executable=path.startswith("docker/") and files[path].startswith(b"#!"))
         written.append(path)
     return written
 
@@ -154,8 +153,9 @@ def _target(root: Path, path: str) -> Path:
     return target
 
 
-def _replace(target: Path, content: bytes) -> None:
+def _replace(target: Path, content: bytes, *, executable: bool) -> None:
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644
+    mode |= 0o111 if executable else 0
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

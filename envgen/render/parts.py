@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from envgen.patches.series import Patch
 
 
+WRITTEN = "Written by `envgen render`"  # in every rendered file; one without it belongs to the user
+
+
 @dataclass(frozen=True)
 class Pair:
     """A variable or label. ``prepend``: what the base image has for it follows, behind a colon."""
@@ -28,25 +31,29 @@ class PatchStep:
 
 
 @dataclass(frozen=True)
-class PipStep:
-    """One call of pip-install. ``locked``: the list of packages with hashes that it reads, if there is one."""
+class Step:
+    """One command: what it installs, in words for people, and its arguments.
 
+    ``locked``: the list of packages with hashes that it reads (a path in the stage `scripts`), if there is one.
+    """
+
+    title: str
     words: tuple[str, ...]
-    locked: tuple[str, ...] = ()
+    locked: str = ""
 
 
 @dataclass(frozen=True)
 class BuiltSource:
-    """A source that is fetched, patched and built. Fields that hold at most one item say whether the step is there."""
+    """A source that is fetched (by git or as a source distribution), patched and built."""
 
     name: str
     label: str
     folder: str
-    fetch_git: tuple[tuple[str, ...], ...]
-    fetch_sdist: tuple[tuple[str, ...], ...]
-    patch_source: tuple[PatchStep, ...]
-    requires: tuple[PipStep, ...]
-    env: tuple[tuple[Pair, ...], ...]
+    fetch_git: tuple[str, ...]
+    fetch_sdist: tuple[str, ...]
+    patch_source: PatchStep | None
+    requires: Step | None
+    env: tuple[Pair, ...]
     build_words: tuple[str, ...]
 
 
@@ -57,10 +64,11 @@ class InstallStep:
     ``before``: what is installed in the same step before it.
     """
 
-    wheel_of: tuple[str, ...]
+    title: str
+    wheel_of: str
     words: tuple[str, ...]
-    locked: tuple[str, ...] = ()
-    before: tuple[tuple[str, ...], ...] = ()
+    locked: str = ""
+    before: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,7 +84,7 @@ class MountedSource:
 
 @dataclass(frozen=True)
 class EncodingFile:
-    files: tuple[str, ...]
+    file: str  # of the project, tried first; "" = none
     words: tuple[str, ...]
 
 
@@ -101,32 +109,32 @@ class Plan:
     python: str
     first_python: str  # the stage that has the interpreter first: the base image itself, or what is made of it
     protect_words: tuple[str, ...]
-    apt_build: tuple[tuple[str, ...], ...]
-    apt_runtime: tuple[tuple[str, ...], ...]
-    deps: tuple[PipStep, ...]
+    apt_build: Step | None
+    apt_runtime: Step | None
+    deps: Step | None
     built: tuple[BuiltSource, ...]
     installs: tuple[InstallStep, ...]
     mounted: tuple[MountedSource, ...]
     build_env: tuple[Pair, ...]
-    ccache: tuple[str, ...]
-    encodings: tuple[EncodingStage, ...]
-    patch_installed: tuple[PatchStep, ...]
-    folders: tuple[str, ...]
+    ccache: str
+    encodings: EncodingStage | None
+    patch_installed: PatchStep | None
     working_dir: str
     image_env: tuple[Pair, ...]
     labels: tuple[Pair, ...]
     entrypoint: tuple[str, ...]
     command: tuple[str, ...]
-    # With a lock: its lists of packages, those of uv, the time stamp of what is added, and what the image tells.
-    requirements: Mapping[str, str] = field(default_factory=dict)
-    uv_locked: tuple[str, ...] = ()
-    epoch: tuple[str, ...] = ()
-    manifest: str = ""
+    # With a lock: the list of uv's package, and the time of what is added.
+    uv_locked: str = ""
+    epoch: str = ""
+    reproducible: bool = False  # every step ends by making its times the same in every build
+    # Files of this profile alone for the stage `scripts`: path -> text. Some of them are copied into the image.
+    data: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def context_files(self) -> tuple[str, ...]:
         """The files of the project that the build reads, relative to it."""
-        patches = [patch.path for source in self.built for step in source.patch_source for patch in step.patches]
-        patches += [patch.path for step in self.patch_installed for patch in step.patches]
-        local = [file for stage in self.encodings for encoding in stage.files for file in encoding.files]
+        steps = [self.patch_installed, *(source.patch_source for source in self.built)]
+        patches = [patch.path for step in steps if step for patch in step.patches]
+        local = [file.file for file in self.encodings.files if file.file] if self.encodings else []
         return tuple(sorted({*patches, *local}))

@@ -5,7 +5,9 @@ Pure: no clock, no environment, no working directory, no host. What a render nee
 
 from __future__ import annotations
 
+import json
 import posixpath
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -16,14 +18,15 @@ from envgen.render import locking
 from envgen.render.environment import (
     ENTRYPOINT,
     RUN,
+    build_env,
     checkout_variable,
     compose_environment,
     compose_path,
-    cuda_env,
     derived_env,
     image_env,
 )
 from envgen.render.parts import (
+    WRITTEN,
     BuiltSource,
     EncodingFile,
     EncodingStage,
@@ -31,8 +34,8 @@ from envgen.render.parts import (
     MountedSource,
     Pair,
     PatchStep,
-    PipStep,
     Plan,
+    Step,
 )
 
 if TYPE_CHECKING:
@@ -48,7 +51,7 @@ def plan(profile: Profile, lock: Lock | None = None, patches: Mapping[str, Serie
     series = patches or {}
     lists = locking.requirements(profile, lock)
     built = tuple(
-        _built(name, source, series.get(name), lock, lists)
+        _built(profile, name, source, series.get(name), lock, lists)
         for name, source in profile.sources.items()
         if source.origin.kind in ("git", "pypi")
     )
@@ -64,50 +67,69 @@ def plan(profile: Profile, lock: Lock | None = None, patches: Mapping[str, Serie
         python=profile.base.python,
         first_python="base" if profile.base.apt else "origin",
         protect_words=("record", *profile.pip.protect, "--off", *profile.pip.override),
-        apt_build=_once(locking.apt_words(lock, "build", apt_build(profile))),
-        apt_runtime=_once(locking.apt_words(lock, "runtime", profile.apt.runtime)),
+        apt_build=_apt("build", apt_build(profile), lock),
+        apt_runtime=_apt("runtime", profile.apt.runtime, lock),
         deps=_deps(profile, lists),
         built=built,
         installs=_installs(profile, lists),
         mounted=tuple(_mounted(profile, name) for name in profile.mounted_sources),
-        build_env=tuple(cuda_env(profile)),
-        ccache=(f"{RUN}/cache/ccache",) if profile.build.ccache else (),
+        build_env=tuple(build_env(profile)),
+        ccache=f"{RUN}/cache/ccache" if profile.build.ccache else "",
         encodings=_encodings(profile),
         patch_installed=_patch_installed(profile, series),
-        folders=(profile.working_dir.path,),
         working_dir=profile.working_dir.path,
         image_env=tuple(image_env(profile)),
         labels=_labels(profile, series, lock),
         entrypoint=(ENTRYPOINT,),
         command=("bash",),
-        requirements={step: text for step, text in lists.items() if text},
-        uv_locked=_list("uv", lists),
-        epoch=locking.epoch(lock),
-        manifest=locking.manifest(profile, lock),
+        uv_locked=_list(profile, "uv", lists),
+        epoch=str(lock.epoch) if lock else "",
+        reproducible=bool(lock) and profile.reproducible,
+        data=_data(profile, lock, lists),
     )
 
 
-def _once(words: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-    """One step with these words, or no step."""
-    listed = tuple(words)
-    return (listed,) if listed else ()
+def _apt(step: str, packages: tuple[str, ...], lock: Lock | None) -> Step | None:
+    """One step with these Debian packages, or no step."""
+    words = locking.apt_words(lock, step, packages)
+    return Step(_listed(packages), words) if words else None
 
 
-def _list(step: str, lists: Mapping[str, str]) -> tuple[str, ...]:
-    """The file of a step's packages, if the lock has one that names any."""
-    return (f"{step}.txt",) if lists.get(step) else ()
+def _listed(names: Iterable[str]) -> str:
+    """Names for a comment: without their ranges of versions, which the command has."""
+    return ", ".join(re.split(r"[\s<>=!~;\[]", name, maxsplit=1)[0] for name in names) + "."
 
 
-def _pip(step: str, words: tuple[str, ...], options: tuple[str, ...], lists: Mapping[str, str]) -> tuple[PipStep, ...]:
+def _list(profile: Profile, step: str, lists: Mapping[str, str]) -> str:
+    """The file of a step's packages in the stage `scripts`, if the lock has one that names any."""
+    return f"/profiles/{profile.name}/locked/{step}.txt" if lists.get(step) else ""
+
+
+def _data(profile: Profile, lock: Lock | None, lists: Mapping[str, str]) -> dict[str, str]:
+    """The files of this profile alone, by their path in the stage `scripts`."""
+    head = f"# {WRITTEN} from envgen.lock.\n"
+    found = {_list(profile, step, lists): head + text for step, text in lists.items() if text}
+    runtime = f"/profiles/{profile.name}/runtime"
+    if manifest := locking.manifest(profile, lock):
+        found[f"{runtime}/manifest.json"] = manifest
+    if profile.mounted_sources:
+        sources = [_mounted(profile, name).manifest for name in profile.mounted_sources]
+        found[f"{runtime}/sources.json"] = json.dumps({"#": WRITTEN, "sources": sources}, indent=1) + "\n"
+    return found
+
+
+def _pip(
+    profile: Profile, step: str, words: tuple[str, ...], options: tuple[str, ...], lists: Mapping[str, str]
+) -> Step | None:
     """One step that installs ``words``, or exactly what the lock lists for them."""
     if not words or lists.get(step) == "":
-        return ()
-    file = _list(step, lists)
-    return (PipStep((*options, "--", *(locking.HASHED if file else words)), file),)
+        return None
+    file = _list(profile, step, lists)
+    return Step(_listed(words), (*options, "--", *(locking.HASHED if file else words)), file)
 
 
 def _built(
-    name: str, source: Source, series: Series | None, lock: Lock | None, lists: Mapping[str, str]
+    profile: Profile, name: str, source: Source, series: Series | None, lock: Lock | None, lists: Mapping[str, str]
 ) -> BuiltSource:
     origin, install = source.origin, source.install
     folder = f"/src/{name}"
@@ -115,23 +137,23 @@ def _built(
     sdist: tuple[str, ...] = ()
     if origin.pypi is not None:
         sdist = (origin.pypi.name, origin.pypi.version, folder, *locking.sdist_hash(name, lock))
-        label = f"{name}: {origin.pypi} of the package index"
+        label = f"{name}: {origin.pypi} of the package index."
     else:
         wanted, full_name = locking.git_words(lock.git.get(name) if lock else None, origin.git_ref)
         mode = "submodules" if source.submodules else "plain"
         git = (origin.git or "", wanted, folder, mode, *((full_name,) if full_name else ()))
-        label = f"{name}: {origin.git_ref} of {origin.git}"
+        label = f"{name}: {origin.git_ref} of {origin.git}."
     early = series.split(source.package)[0] if series else ()
-    steps = (PatchStep(early, ((folder, *(f"{RUN}/{patch.path}" for patch in early)),)),) if early else ()
+    step = PatchStep(early, ((folder, *(f"{RUN}/{patch.path}" for patch in early)),)) if early else None
     return BuiltSource(
         name=name,
         label=label,
         folder=folder,
-        fetch_git=_once(git),
-        fetch_sdist=_once(sdist),
-        patch_source=steps,
-        requires=_pip(f"requires.{name}", install.requires, (), lists),
-        env=(tuple(Pair(key, value) for key, value in install.env.items()),) if install.env else (),
+        fetch_git=git,
+        fetch_sdist=sdist,
+        patch_source=step,
+        requires=_pip(profile, f"requires.{name}", install.requires, (), lists),
+        env=tuple(Pair(key, value) for key, value in install.env.items()),
         build_words=(folder, "/wheels", *install.prepare),
     )
 
@@ -145,8 +167,8 @@ def _install_options(profile: Profile, own: str = "") -> tuple[str, ...]:
     return tuple(options)
 
 
-def _deps(profile: Profile, lists: Mapping[str, str]) -> tuple[PipStep, ...]:
-    return _pip("deps", (*profile.pip.tools, *profile.pip.deps), _install_options(profile), lists)
+def _deps(profile: Profile, lists: Mapping[str, str]) -> Step | None:
+    return _pip(profile, "deps", (*profile.pip.tools, *profile.pip.deps), _install_options(profile), lists)
 
 
 def _installs(profile: Profile, lists: Mapping[str, str]) -> tuple[InstallStep, ...]:
@@ -155,21 +177,22 @@ def _installs(profile: Profile, lists: Mapping[str, str]) -> tuple[InstallStep, 
         options = _install_options(profile, name)
         flags = (*options, "--", *(() if source.install.dependencies else ("--no-deps",)))
         step = f"install.{name}"
-        file = _list(step, lists)
+        file = _list(profile, step, lists)
         if source.origin.wheel is not None:
             words = (*options, "--", *locking.HASHED) if file else (*flags, str(source.origin.wheel))
-            steps.append(InstallStep((), words, file))
+            steps.append(InstallStep(f"{name}: {source.origin.wheel}.", "", words, file))
         elif source.origin.kind != "checkout":
+            title = f"{name}: the wheel that was built above."
             if step not in lists:
-                steps.append(InstallStep((name,), flags))
+                steps.append(InstallStep(title, name, flags))
                 continue
             # Its dependencies first, each with its hash; then what was built here, which must want nothing else.
-            before = ((*_install_options(profile), "--", *locking.HASHED),) if file else ()
-            steps.append(InstallStep((name,), ("--complete", *options, "--", "--no-deps"), file, before))
+            before = (*_install_options(profile), "--", *locking.HASHED) if file else ()
+            steps.append(InstallStep(title, name, ("--complete", *options, "--", "--no-deps"), file, before))
     return tuple(steps)
 
 
-def _patch_installed(profile: Profile, series: Mapping[str, Series]) -> tuple[PatchStep, ...]:
+def _patch_installed(profile: Profile, series: Mapping[str, Series]) -> PatchStep | None:
     """One step for all Python-only patches, so that an edit of one costs one step."""
     patches: list[Patch] = []
     commands = []
@@ -181,7 +204,7 @@ def _patch_installed(profile: Profile, series: Mapping[str, Series]) -> tuple[Pa
         if late:
             patches += late
             commands.append((source.package, *(f"{RUN}/{patch.path}" for patch in late)))
-    return (PatchStep(tuple(patches), tuple(commands)),) if patches else ()
+    return PatchStep(tuple(patches), tuple(commands)) if patches else None
 
 
 def _mounted(profile: Profile, name: str) -> MountedSource:
@@ -207,19 +230,19 @@ def _mounted(profile: Profile, name: str) -> MountedSource:
     )
 
 
-def _encodings(profile: Profile) -> tuple[EncodingStage, ...]:
+def _encodings(profile: Profile) -> EncodingStage | None:
     files = tuple(_encoding(name, encoding) for name, encoding in profile.tiktoken.encodings.items())
-    return (EncodingStage(profile.tiktoken.directory.path, files),) if files else ()
+    return EncodingStage(profile.tiktoken.directory.path, files) if files else None
 
 
 def _encoding(name: str, encoding: Encoding) -> EncodingFile:
-    local: tuple[str, ...] = ()
+    local = ""
     if encoding.file is not None:
         path = posixpath.normpath(encoding.file.path)
         if path.startswith(("/", "~", "..")):
             raise ValueError(f"{path!r} lies outside the project folder, so no build can read it")
-        local = (path,)
-    places = (*(f"{RUN}/{path}" for path in local), encoding.url, *encoding.mirrors)
+        local = path
+    places = (*((f"{RUN}/{local}",) if local else ()), encoding.url, *encoding.mirrors)
     return EncodingFile(local, (f"/encodings/{name}.tiktoken", encoding.sha256, *places))
 
 

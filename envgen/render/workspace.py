@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from envgen.lock.model import ProfileLock
 from envgen.paths import state_dir
 from envgen.profile.model import Profile
-from envgen.render.outputs import IGNORE_FILE, Rendered, render_profile, write
+from envgen.render.outputs import Rendered, render_profile, write
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,10 @@ def prepare(profile: Profile, root: Path, lock: ProfileLock | None = None) -> Wo
     folder = state_dir(root) / "render" / profile.name
     folder.mkdir(parents=True, exist_ok=True)
     files = dict(rendered.files)
-    # The context of a build is the project; BuildKit prefers this name beside the Dockerfile to the project's own file.
-    files[f"{rendered.dockerfile}{IGNORE_FILE}"] = files.pop(IGNORE_FILE)
+    # The folder is the whole context of the build: what it reads of the project lies there, too.
+    for path in rendered.context_files:
+        with contextlib.suppress(FileNotFoundError):  # a local encoding file is only the first of several places
+            files[path] = (root / path).read_bytes()
     write(folder, files)
     return Workspace(folder, rendered, _drifted(root, rendered))
 

@@ -5,15 +5,16 @@ It is stricter than smoke and stress: what could not be checked is not accepted.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from envgen.logpattern import LogPattern
 from envgen.serve.bench import BenchPlan, Cell, bench
 from envgen.serve.smoke import smoke
 from envgen.serve.stress import StressPlan, stress
 from envgen.serve.trial import FAILED, PASSED, UNKNOWN, Criterion, Trial, criterion
+from envgen.text import shorten
 
 _LONGEST_LINE = 4000
 
@@ -111,6 +112,6 @@ def backends(expect: Mapping[str, str] | None, forbid: Mapping[str, str] | None,
 
 
 def _first(pattern: str, lines: Sequence[str]) -> str:
-    matcher = re.compile(pattern)
-    found = next((line for line in lines if matcher.search(line)), "")
-    return "".join(c for c in found if c.isprintable())[:120]
+    matcher = LogPattern(pattern)
+    found = next((line for line in lines if matcher.found_in(line)), "")
+    return shorten(found, 120)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 
 from envgen.engine.base import Engine
+from envgen.logpattern import LogPattern
 
 
 def instant(text: str) -> str:
@@ -73,18 +74,18 @@ class Evidence:
 
     def __init__(self, expect: Mapping[str, str], forbid: Mapping[str, str]) -> None:
         self.expect = expect
-        self._wanted = {name: re.compile(pattern) for name, pattern in expect.items()}
-        self._unwanted = {name: re.compile(pattern) for name, pattern in forbid.items()}
+        self._wanted = {name: LogPattern(pattern) for name, pattern in expect.items()}
+        self._unwanted = {name: LogPattern(pattern) for name, pattern in forbid.items()}
         self.seen: dict[str, str] = {}
         self.forbidden: tuple[str, str] | None = None
 
     def feed(self, line: str) -> None:
         """Take in one line of the log."""
         for name, pattern in self._wanted.items():
-            if name not in self.seen and pattern.search(line):
+            if name not in self.seen and pattern.found_in(line):
                 self.seen[name] = line
         if self.forbidden is None:
-            name_ = next((name for name, pattern in self._unwanted.items() if pattern.search(line)), None)
+            name_ = next((name for name, pattern in self._unwanted.items() if pattern.found_in(line)), None)
             self.forbidden = (name_, line) if name_ is not None else None
 
     def restart(self) -> None:

@@ -14,7 +14,7 @@ from projects import LEAN, docker
 
 pytestmark = pytest.mark.engine
 
-TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
+TOP = Path(__file__).resolve().parents[2]
 BASE, IMAGE = "envgentest-layers:base", "envgentest-layers:1"
 STEPS = (
     "mkdir -p /opt && echo one > /opt/it",
@@ -30,16 +30,19 @@ STEPS = (
 def dockerfile(number: Callable[[int], int]) -> str:
     """A build of STEPS with the mounts and the last command that rendered Dockerfiles give theirs."""
     templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=False
+        loader=jinja2.FileSystemLoader(TOP / "templates"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=False,
     )
     templates.filters["sh"] = str
     numbers = iter([number(place) for place in range(1, len(STEPS) + 1)])
-    values = {"plan": {"epoch": [1], "python": "python3"}, "next_step": lambda: next(numbers)}
+    values = {"plan": {"reproducible": True, "python": "python3"}, "next_step": lambda: next(numbers)}
     lines = [f"FROM {BASE} AS origin", "FROM scratch AS scripts", "COPY normalise /build/normalise", "FROM origin"]
     lines += ["ARG SOURCE_DATE_EPOCH=1700000000", "ENV SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH"]
     for step in STEPS:
-        mounts = templates.get_template("partials/normalise-mount.j2").render(values)
-        lines.append(f"RUN {mounts}{step}" + templates.get_template("partials/normalise.j2").render(values))
+        mounts = templates.get_template("partials/reproducible-mounts.j2").render(values)
+        lines.append(f"RUN {mounts}{step}" + templates.get_template("partials/reproducible.j2").render(values))
     return "\n".join(lines) + "\n"
 
 
@@ -55,7 +58,7 @@ def lean_base() -> Iterator[None]:
 def build(tmp_path: Path) -> Iterator[Callable[[str], None]]:
     def run(text: str) -> None:
         (tmp_path / "Dockerfile").write_text(text)
-        (tmp_path / "normalise").write_bytes((TEMPLATES / "scripts/normalise").read_bytes())
+        (tmp_path / "normalise").write_bytes((TOP / "docker/build/normalise").read_bytes())
         words = ["docker", "buildx", "build", "--no-cache", "--load", "-t", IMAGE, str(tmp_path)]
         env = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
         done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=300, check=False)

@@ -194,7 +194,7 @@ def test_no_foreign_protocol_is_followed(repositories: Repositories, tmp_path: P
     assert not mark.exists()
 
 
-SCRIPT = Path(__file__).parents[2] / "templates" / "scripts" / "fetch-git"
+SCRIPT = Path(__file__).parents[2] / "docker" / "build" / "fetch-git"
 
 
 def fetch(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

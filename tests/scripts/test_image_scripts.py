@@ -17,15 +17,16 @@ from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "templates" / "scripts"
+DOCKER = Path(__file__).resolve().parents[2] / "docker"
+SCRIPTS = {path.name: path for path in DOCKER.glob("*/**/*") if path.is_file() and "profiles" not in path.parts}
 
 
 def run(script: str, *argv: object, env: dict[str, str] | None = None, cwd: Path | None = None) -> tuple[int, str]:
-    interpreter = sys.executable if (SCRIPTS / script).read_text().startswith("#!/usr/bin/env python3") else "sh"
+    interpreter = sys.executable if SCRIPTS[script].read_text().startswith("#!/usr/bin/env python3") else "sh"
     ours = ("PIP_", "UV_", "SSL_", "APT_", "REQUESTS_")
     clean = {k: v for k, v in os.environ.items() if not k.startswith(ours) and "proxy" not in k.lower()}
     done = subprocess.run(
-        [interpreter, str(SCRIPTS / script), *map(str, argv)],
+        [interpreter, str(SCRIPTS[script]), *map(str, argv)],
         env={**clean, "PIP_CONFIG_FILE": os.devnull, **(env or {})},
         cwd=cwd, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
@@ -355,7 +356,7 @@ def protected(tmp_path: Path) -> tuple[Path, dict[str, str]]:
     """The script with its folder moved, and a torch that lies on PYTHONPATH."""
     script = tmp_path / "protect"
     script.write_text(
-        (SCRIPTS / "protect").read_text().replace('FOLDER = "/opt/envgen"', f"FOLDER = {str(tmp_path / 'home')!r}")
+        SCRIPTS["protect"].read_text().replace('FOLDER = "/opt/envgen"', f"FOLDER = {str(tmp_path / 'home')!r}")
     )
     info = tmp_path / "site/torch-2.9.1+ngc.dist-info"
     info.mkdir(parents=True)
@@ -414,3 +415,31 @@ def test_nobody_listening_is_unhealthy() -> None:
     code, said = run("envgen-health", 9, "/health")
     assert code == 1
     assert said.startswith("envgen-health: port 9: ")
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("free", "limit", "words", "expected"),
+    [
+        ("MemAvailable: 1048576000 kB", "max", (), None),  # more than enough: all cores
+        ("MemAvailable: 25165824 kB", "max", ("24",), "1"),
+        ("MemAvailable: 1048576000 kB", "17179869184", ("16",), "1"),  # the container's own limit counts
+        ("MemAvailable: 1048576 kB", "max", (), "1"),
+        ("", "", (), "1"),
+    ],
+)
+def test_the_number_of_jobs_fits_into_cores_and_memory(
+    tmp_path: Path, free: str, limit: str, words: tuple[str, ...], expected: str | None
+) -> None:
+    (tmp_path / "meminfo").write_text(f"MemTotal: 1 kB\n{free}\n")
+    (tmp_path / "max").write_text(limit)
+    env = {"ENVGEN_MEMINFO": str(tmp_path / "meminfo"), "ENVGEN_MEMORY_MAX": str(tmp_path / "max")}
+    cores = str(len(os.sched_getaffinity(0)))
+    assert run("jobs", *words, env=env) == (0, f"{expected or cores}\n")
+
+
+def test_without_the_file_of_the_memory_there_is_one_job(tmp_path: Path) -> None:
+    env = {"ENVGEN_MEMINFO": str(tmp_path / "none"), "ENVGEN_MEMORY_MAX": str(tmp_path / "none")}
+    assert run("jobs", env=env) == (0, "1\n")

@@ -12,9 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "envgen"
 
 # A room may import the rooms to its right, and itself. `common` files at the top (errors, paths) are open to all.
 ALLOWED: dict[str, set[str]] = {
-    "cli": {"app", "lock", "patches", "render", "doctor", "jitcache", "serve", "explain", "results", "engine",
-            "profile"},
-    "app": {"jitcache", "serve", "doctor", "render", "lock", "engine", "profile"},
+    "cli": {"lock", "patches", "render", "doctor", "jitcache", "serve", "explain", "results", "engine", "profile"},
     "lock": {"engine", "profile"},
     "patches": {"engine", "profile"},
     "render": {"patches", "lock", "profile"},
@@ -25,7 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "explain": set(),
     "engine": set(),
     "profile": set(),
-}  # fmt: skip
+}
 # A library that may be imported through one door only.
 DOORS: dict[str, tuple[str, ...]] = {
     "subprocess": ("engine/process.py", "serve/benchy_inside.py"),  # the latter is text for a container's Python

@@ -96,7 +96,7 @@ case("undefined alias", HEAD + "    description: ⟦*x\n", ("undefined alias", "
 case("bad indentation", "version: 1\nname: demo\nprofiles:\n    dev: {}\n  ⟦prod: {}\n", ("is not YAML", "indentation"))
 case("a mapping as key", HEAD + "    ? ⟦{a: b}\n    : c\n", ("a key must be plain text", ""))
 case("deep flow", HEAD + "    description: " + "[" * 2000 + "\n", ("nests deeper than 60", ""))
-case("deep block", "⟦" + "- " * 3000 + "x\n", ("nests deeper than 60", ""))
+case("deep block", "- " * 60 + "⟦" + "- " * 3000 + "x\n", ("nests deeper than 60", ""))
 
 # --- the top ----------------------------------------------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ source("ref as number", "origin: {git: https://h/x, ref: ⟦1.0}", ("expected te
 source(
     "password in the address",
     "origin: {git: ⟦https://me:pw@h/x, ref: main}",
-    ("carries a password", "credential helper"),
+    ("looks like a login in an address", "credential helper"),
 )
 source("pin without version", "origin: {pypi: ⟦vllm}", ("is not an exact version", ""))
 source("pin with a range", "origin: {pypi: ⟦vllm>=1}", ("is not an exact version", ""))
@@ -430,7 +430,11 @@ dev(
     MOUNTED + "    caches: {a: {path: ⟦/workspace/vllm/build}}\n",
     ("lies inside the source vllm", ""),
 )
-dev("cache over CUDA", "    caches: {a: {path: ⟦/usr}}\n", ("would hide what the image holds at /usr/local/cuda", ""))
+dev(
+    "cache over CUDA",
+    "    caches: {a: {path: ⟦/usr/local/cuda}}\n",
+    ("would hide what the image holds at /usr/local/cuda", ""),
+)
 dev(
     "cache on one machine",
     "    caches: {a: {path: /c, host: ⟦/data/hf}}\n",
@@ -443,12 +447,141 @@ dev(
 ENCODING = "    tiktoken: {encodings: {o: {url: %s, sha256: %s, file: %s}}}\n"
 dev("encoding outside", ENCODING % ("https://h/o", "a" * 64, "⟦../o"), ("leaves the project folder", "copy it here"))
 dev("encoding outside, deeper", ENCODING % ("https://h/o", "a" * 64, "⟦a/../../o"), ("leaves the project folder", ""))
-dev("encoding hash", ENCODING % ("https://h/o", "⟦abc", "o"), ("'abc' is not accepted here", "64 hexadecimal digits"))
-dev("encoding address", ENCODING % ("⟦ftp://h/o", "a" * 64, "o"), ("is not accepted here", "https://"))
-dev("cache over the encodings", ENCODING % ("https://h/o", "a" * 64, "o") + "    caches: {a: {path: ⟦/workspace}}\n",
+dev(
+    "encoding hash",
+    ENCODING % ("https://h/o", "⟦abc", "envgen.yaml"),
+    ("'abc' is not accepted here", "64 hexadecimal digits"),
+)
+dev("encoding address", ENCODING % ("⟦ftp://h/o", "a" * 64, "envgen.yaml"), ("is not accepted here", "https://"))
+dev("cache over the encodings", ENCODING % ("https://h/o", "a" * 64, "envgen.yaml") + "    caches: {a: {path: ⟦/workspace}}\n",
     ("would hide what the image holds at /workspace/tiktoken_encodings", ""))  # fmt: skip
 dev("tool is protected", "    pip: {tools: [⟦'torch>=2']}\n", ("torch is in pip.protect", ""))
 dev("tool is a source", MOUNTED + "    pip: {tools: [⟦vllm]}\n", ("what the source vllm installs", ""))
+
+# --- hostile and careless values --------------------------------------------------------------------------------------
+
+for _key in ("shm_size: ⟦%s", "build: {memory_per_job: ⟦%s}", "services: {s: {command: [x], needs_memory: ⟦%s}}"):
+    dev(f"400 digits in {_key[:8]}", "    " + _key % ("9" * 400) + "\n", ("too large", ""))
+dev("a size with many zeros", "    shm_size: ⟦1" + "0" * 320 + "T\n", ("too large", ""))
+dev("a size beyond all memory", "    shm_size: ⟦9999999T\n", ("is too large; the largest size is 1024TiB", ""))
+dev("a size with many decimals", '    shm_size: ⟦"0.' + "1" * 400 + '"\n', ("too exact", ""))
+case("900 levels", HEAD + "x:\n" + "".join(f"{' ' * i}{'⟦' if i == 60 else ''}a:\n" for i in range(1, 900)),
+     ("nests deeper than 60", ""))  # fmt: skip
+dev(
+    "an infinite number in JSON",
+    "    services: {s: {command: [x], args: {a: {b: ⟦1e999}}}}\n",
+    ("not a number that JSON", ""),
+)
+dev("a number with 400 digits in JSON", "    services: {s: {command: [x], args: {a: {b: ⟦" + "9" * 400 + "}}}}\n",
+    ("not a number that JSON", ""))  # fmt: skip
+dev("NEL in a value", '    description: ⟦"a\\Nb"\n', ("control character '\\x85'", ""))
+dev(
+    "a line separator in a value",
+    '    description: ⟦"a\\Lb"\n',
+    ("contains \\u2028, which breaks or reorders a line", ""),
+)
+dev("a bidi control in a value", '    description: ⟦"a\\u202Eb"\n', ("contains \\u202e", ""))
+dev("a raw bidi control", "    description: a⟦\u2067b\n", ("the character '\\u2067'", "remove it"))
+dev("encoding that is a folder", ENCODING % ("https://h/o", "a" * 64, "⟦."), ("'.' is a folder", "name the file"))
+dev("encoding that is missing", ENCODING % ("https://h/o", "a" * 64, "⟦o"), ("there is no file 'o'", "download it"))
+dev("encoding with a long name", ENCODING % ("https://h/o", "a" * 64, "⟦" + "o" * 5000), ("too long for a path", ""))
+dev("encoding that no build can mount", ENCODING % ("https://h/o", "a" * 64, "⟦'a b'"), ("no build can mount", ""))
+dev("braces in host paths",
+    "    caches: {a: {path: /c, host: ⟦'x{y'}}\n    build: {wheelhouse: ⟦'w}'}\n    network: {ca_certificates: ⟦'~/{c}'}\n",
+    ("contains a brace", "rename"), ("contains a brace", ""), ("contains a brace", ""))  # fmt: skip
+dev("prepare that is too long",
+    "    sources: {vllm: " + SOURCE % "origin: {git: https://h/x, ref: main}, install: {prepare: ⟦[%s]}" % ", ".join(["x" * 9000] * 8) + "}\n",
+    ("more than one line of a Dockerfile carries", "a script"))  # fmt: skip
+dev("a text that is too long", "    description: ⟦" + "x" * 60_001 + "\n", ("longer than 60000 bytes", ""))
+dev("apt removes", "    apt: {build: [⟦git-]}\n", ("'git-' is not accepted here", "Debian package"))
+dev("apt removes a version", "    apt: {build: [⟦git=1-]}\n", ("is not accepted here", ""))
+case("scratch", HEAD.replace("debian:12", "⟦scratch"), ("scratch is Docker's own name", ""))
+case("a long image name", HEAD.replace("debian:12", "⟦" + "a" * 300), ("at most 255 characters", ""))
+dev("two specifiers without a comma", '    pip: {tools: [⟦"x>=1 <2"]}\n', ("is not accepted here", "a requirement"))
+dev("a version that pip refuses", '    pip: {tools: [⟦"x>=1_*a"]}\n', ("is not a requirement", "cmake>=3.26"))
+for _folder in ("/", "/etc", "/proc/x", "/sys", "/dev", "/usr", "/usr/bin", "/opt/envgen", "/opt/envgen/bin"):
+    dev(
+        f"cache on {_folder}",
+        f"    caches: {{a: {{path: ⟦{_folder}}}}}\n",
+        ("the image's own system", "/workspace/NAME"),
+    )
+dev("a checkout on /usr/bin", "    sources: {vllm: " + (SOURCE % "origin: {checkout: ./x}").replace("/workspace/vllm", "⟦/usr/bin") + "}\n",
+    ("/usr/bin belongs to the image's own system", ""))  # fmt: skip
+dev("encodings in /etc", (ENCODING % ("https://h/o", "a" * 64, "envgen.yaml")).replace("{enc", "{directory: ⟦/etc/x, enc"),
+    ("/etc belongs to the image's own system", ""))  # fmt: skip
+dev(
+    "health on another host",
+    "    services: {s: {command: [x], health: {http: ⟦//evil/x}}}\n",
+    ("is not accepted here", "/health"),
+)
+dev("a pattern that looks behind", "    services: {s: {command: [x], ready: {forbid: {a: ⟦'(?<!x)y'}}}}\n",
+    ("is not a regular expression", "look-around"))  # fmt: skip
+
+# --- secrets ----------------------------------------------------------------------------------------------------------
+
+GIT = "    sources: {vllm: " + SOURCE % "origin: {git: %s, ref: main}" + "}\n"
+for _url in ("https://ghp_abcdefghijklmnopqrstuvwxyz@github.com/a/b.git", "https://TOKEN@host/x", "https://me:pw@h/x"):
+    dev(f"login in {_url[:12]}", GIT % ("⟦" + _url), ("looks like a login in an address", "ssh"))
+dev("token in a query", GIT % "⟦https://h/x?private_token=abcd", ("looks like a secret", "credential helper"))
+dev("login of an encoding", ENCODING % ("⟦https://u:p@h/o", "a" * 64, "envgen.yaml"), ("a login in an address", "file"))
+dev("signed mirror", (ENCODING % ("https://h/o", "a" * 64, "envgen.yaml, mirrors: [⟦'https://h/o?sv=1&sig=a%2Fb']")),
+    ("looks like a secret", ""))  # fmt: skip
+dev(
+    "index with a login",
+    "    env: {g: {UV_INDEX_URL: ⟦https://u:p@h/simple}}\n",
+    ("a login in an address", "secrets: [UV_INDEX_URL]"),
+)
+dev("index of a build", "    sources: {vllm: " + SOURCE % "origin: {git: https://h/x, ref: main}, install: {env: {PIP_INDEX_URL: ⟦'https://u:p@h'}}" + "}\n",
+    ("a login in an address", "builds get no secrets"))  # fmt: skip
+dev("secret of prepare", "    sources: {vllm: " + SOURCE % "origin: {git: https://h/x, ref: main}, install: {prepare: [sh, -c, ⟦'export FOO_TOKEN=abcdef; make']}" + "}\n",
+    ("looks like a secret", "builds get no secrets"))  # fmt: skip
+dev(
+    "api key in the command",
+    "    services: {s: {command: [vllm, serve, m, --api-key, ⟦X]}}\n",
+    ("looks like a secret", "secrets:"),
+)
+dev(
+    "api key as one word",
+    "    services: {s: {command: [vllm, serve, m, ⟦--api-key=X]}}\n",
+    ("looks like a secret", "secrets:"),
+)
+dev(
+    "api key in a shell's line",
+    "    services: {s: {command: [sh, -c, ⟦'vllm serve m --api-key abcdef']}}\n",
+    ("looks like a secret", ""),
+)
+service("several api keys", "args: {api-key: [⟦abc, def]}", ("--api-key looks like a secret", "secrets:"))
+service("a key in a nested argument", "args: {config: {api_key: ⟦abc}}", ("looks like a secret", ""))
+service("a key in the health check", "health: {http: ⟦'/h?api_key=X'}", ("looks like a secret", ""))
+dev(
+    "a token among the secrets",
+    "    secrets: [⟦hf_abcdefghijklmnopqrst]\n",
+    ("looks like a secret", "name of the variable"),
+)
+
+# --- one port ---------------------------------------------------------------------------------------------------------
+
+SERVER = (
+    "    services: {s: {command: [vllm, serve, m], args: {port: 9000}, ports: [%s], health: {%s}, ready: {port: %s}}}\n"
+)
+dev(
+    "another port in health",
+    SERVER % ('"1:9000"', "http: /h, port: ⟦8000", "9000"),
+    ("listens on 9000 (args.port)", "one port"),
+)
+dev(
+    "health's default port",
+    SERVER.replace("health:", "⟦health:") % ('"1:9000"', "http: /h", "9000"),
+    ("asks port 8000", ""),
+)
+dev("another port when ready", SERVER % ('"1:9000", "2:8000"', "http: /h, port: 9000", "⟦8000"), ("asks port 8000", ""))
+dev("another port published", "    services: {s: {command: [vllm, serve, m, --port=9000], ports: ⟦['8000:8000']}}\n",
+    ("publishes port 8000 of the container, but the server listens on 9000 (command)", ""))  # fmt: skip
+dev(
+    "vLLM's own port",
+    "    services: {s: {command: [vllm, serve, m], ports: ⟦['9000:9000']}}\n",
+    ("8000 (vLLM's default)", ""),
+)
 
 # --- everything at once -----------------------------------------------------------------------------------------------
 

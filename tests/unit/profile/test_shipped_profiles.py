@@ -8,6 +8,7 @@ import pytest
 
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
+from envgen.render.environment import nvcc_threads
 from envgen.render.outputs import render_profile
 
 TOP = Path(__file__).resolve().parents[3]
@@ -49,7 +50,7 @@ def test_current_starts_without_network() -> None:
 
 def test_one_architecture_gets_one_nvcc_thread() -> None:
     """vLLM's setup.py divides MAX_JOBS by NVCC_THREADS, which help with several architectures only."""
-    assert {profile.build.nvcc_threads for profile in PROFILES.values()} == {1}
+    assert {nvcc_threads(profile) for profile in PROFILES.values()} == {1}
 
 
 @pytest.mark.parametrize("name", ["dev", "prod"])

@@ -9,6 +9,7 @@ import pytest
 
 from envgen.__main__ import main
 from envgen.profile.model import Service
+from envgen.render.dockerfile import scripts
 
 PROJECT = """\
 version: 1
@@ -34,14 +35,18 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_write_then_check(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["render"]) == 0
     assert "wrote compose/prod.yaml" in capsys.readouterr().err
-    assert sorted(str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()) == [
+    programs = len(scripts())
+    written = sorted(str(p.relative_to(root)) for p in root.rglob("*") if p.is_file())
+    assert [path for path in written if path not in scripts()] == [
         ".dockerignore",
         "Dockerfile",
         "compose/prod.yaml",
         "envgen.yaml",
     ]
+    assert set(scripts()) < set(written)
+    assert not [path for path in scripts() if not (root / path).stat().st_mode & 0o100]
     assert main(["render"]) == 0
-    assert "3 files are up to date" in capsys.readouterr().err
+    assert f"{programs + 3} files are up to date" in capsys.readouterr().err
     assert main(["render", "--check"]) == 0
     assert capsys.readouterr().out == ""
 
@@ -86,7 +91,8 @@ def test_stdout_prints_one_profile_with_overrides(root: Path, capsys: pytest.Cap
 
 def test_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["render", "--json"])
-    assert json.loads(capsys.readouterr().out)["written"] == [".dockerignore", "Dockerfile", "compose/prod.yaml"]
+    written = json.loads(capsys.readouterr().out)["written"]
+    assert [path for path in written if path not in scripts()] == [".dockerignore", "Dockerfile", "compose/prod.yaml"]
     main(["render", "--json", "--check"])
     assert json.loads(capsys.readouterr().out)["drift"] == ""
     main(["render", "--json", "--stdout"])

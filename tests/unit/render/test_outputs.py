@@ -14,8 +14,9 @@ from tests_render_make import encoding, mounted, profile, source
 from envgen.errors import EnvgenError, ProjectError, RefusedError
 from envgen.profile.model import Cache, GpuMode, Mode, Network, Profile, Project, Service
 from envgen.profile.values import ContainerPath, HostPath
-from envgen.render import outputs
+from envgen.render import assemble, outputs
 from envgen.render.assemble import without_comments
+from envgen.render.dockerfile import docker_files, scripts
 from envgen.render.outputs import diff, render_profile, render_project, write
 
 
@@ -54,36 +55,8 @@ def _arm() -> Any:
     return Platform.ARM64
 
 
-def test_comments_are_no_instructions() -> None:
-    text = """# a
-FROM scratch AS scripts
-
-COPY <<'EOF' /x
-#!/bin/sh
-# kept
-
-EOF
-  # b
-RUN <<A <<"B"
-# kept too
-A
-# and this
-B
-# c
-"""
-    assert without_comments(text).splitlines() == [
-        "FROM scratch AS scripts",
-        "COPY <<'EOF' /x",
-        "#!/bin/sh",
-        "# kept",
-        "",
-        "EOF",
-        'RUN <<A <<"B"',
-        "# kept too",
-        "A",
-        "# and this",
-        "B",
-    ]
+def test_comments_and_blank_lines_are_not_instructions() -> None:
+    assert without_comments("# a\nFROM scratch\n\n  # b\nRUN x \\\n    # y\n") == "FROM scratch\nRUN x \\"
 
 
 def test_the_digest_covers_local_files(tmp_path: Path) -> None:
@@ -190,11 +163,24 @@ def test_the_ignore_file_lets_in_what_any_profile_needs(tmp_path: Path) -> None:
     one = profile(tiktoken=encoding(file=HostPath("files/o")))
     other = profile(name="other", dockerfile="Dockerfile.other")
     files = render_project(project(tmp_path, one, other))
-    assert files[".dockerignore"].decode().splitlines()[1:] == ["*", "!patches/", "!files/o"]
+    assert files[".dockerignore"].decode().splitlines()[1:] == ["*", "!docker/", "!patches/", "!files/o"]
     only = render_project(project(tmp_path, one, other), only="other")
-    assert set(only) == {"Dockerfile.other", ".dockerignore"} | {
+    assert set(only) - set(scripts()) == {"Dockerfile.other", ".dockerignore"} | {
         f"compose/other{e}.yaml" for e in ("", ".gpu-all", ".gpu-cdi")
     }
+
+
+def test_each_profile_renders_the_same_programs(tmp_path: Path) -> None:
+    one, other = profile(), profile(name="other", dockerfile="Dockerfile.other", sources={"vllm": source()})
+    assert set(scripts()) <= set(render_profile(one).files) & set(render_profile(other).files)
+
+
+def test_the_digest_covers_the_programs_that_the_steps_mount(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = profile(sources={"vllm": source()})
+    before = render_profile(found).digest
+    for path, same in (("docker/build/build-wheel", False), ("docker/build/fetch-file", True)):
+        monkeypatch.setattr(assemble, "docker_files", lambda plan, path=path: {**docker_files(plan), path: "#!other"})
+        assert (assemble.assemble(found, None, None)["digest"] == before) is same, path
 
 
 # --- diff and write ---------------------------------------------------------------------------------------------------

