@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from envgen.errors import EnvgenError, ExitCode
+from envgen.redact import hidden_values
+from envgen.text import hide, safe_output
 
 
 def _report_defect(error: BaseException) -> int:
@@ -25,6 +27,12 @@ def _report_defect(error: BaseException) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code (docs/exit-codes.md)."""
+    with safe_output():
+        hide(hidden_values(os.environ))
+        return _main(argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
     try:
         return _run(argv)
     except EnvgenError as error:

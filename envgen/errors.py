@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from envgen.text import masked, visible
+
 
 class ExitCode(IntEnum):
     """Exit codes of the program. They are documented in docs/exit-codes.md and never change their meaning."""
@@ -40,8 +42,8 @@ class Place:
         parts = [self.file]
         if self.line:
             parts += [str(self.line), str(self.column)]
-        head = ":".join(parts)
-        return f"{head}: {self.key}" if self.key else head
+        head = visible(":".join(parts))
+        return f"{head}: {visible(self.key)}" if self.key else head
 
 
 @dataclass(frozen=True)
@@ -53,14 +55,14 @@ class Problem:
     hint: str = ""
 
     def __str__(self) -> str:
-        head = f"{self.place}: {self.message}" if self.place else self.message
-        lines = [head]
+        message = visible(self.message, lines=True)
+        lines = [f"{self.place}: {message}" if self.place else message]
         if self.place and self.place.line and self.place.text:
             # Tabs count as one column in YAML marks, so the caret line repeats them to stay aligned.
             lead = "".join("\t" if c == "\t" else " " for c in self.place.text[: self.place.column - 1])
-            lines += [f"    {self.place.text}", f"    {lead}^"]
+            lines += [f"    {masked(self.place.text)}", f"    {lead}^"]
         if self.hint:
-            lines.append(f"    hint: {self.hint}")
+            lines.append(f"    hint: {visible(self.hint, lines=True)}")
         return "\n".join(lines)
 
 

@@ -161,6 +161,13 @@ def _personal() -> tuple[tuple[re.Pattern[str], _Replace], ...]:
     return tuple((re.compile(pattern), replacement) for pattern, replacement in _PERSONAL)
 
 
+def redact_secrets(text: str) -> str:
+    """``text`` without what looks like a secret; paths and names of people stay. For the user's own terminal."""
+    for pattern, replacement in _shapes():
+        text = pattern.sub(replacement, text)
+    return text
+
+
 def redact(text: str, *, known: Iterable[str] = ()) -> str:
     """``text`` without secrets, home paths, and this machine's host and user names.
 
@@ -245,15 +252,24 @@ def _literals(known: Iterable[str]) -> list[tuple[str, str]]:
     for value in [*secret_values(os.environ), *known]:
         if len(value) < SHORTEST or value.lower() in _DULL:
             continue
-        plain = value.encode("utf-8", "surrogateescape")
-        spellings = {
-            value,
-            quote(plain, safe=""),
-            json.dumps(value)[1:-1],
-            base64.b64encode(plain).decode().rstrip("="),
-        }
-        found.update(dict.fromkeys(spellings, "[redacted: known secret]"))
+        found.update(dict.fromkeys(_spellings(value), "[redacted: known secret]"))
     return sorted(found.items(), key=lambda item: -len(item[0]))
+
+
+def _spellings(value: str) -> set[str]:
+    plain = value.encode("utf-8", "surrogateescape")
+    return {value, quote(plain, safe=""), json.dumps(value)[1:-1], base64.b64encode(plain).decode().rstrip("=")}
+
+
+def hidden_values(environ: Mapping[str, str], names: Iterable[str] = ()) -> dict[str, str]:
+    """What must never be printed -> what is printed instead, the longest first.
+
+    The values of secret-like variables, and of those in ``names`` (a profile's ``secrets``), in each spelling.
+    """
+    values = {value for value in secret_values(environ) if is_secret_value(value)}
+    values |= {value for name in names if len(value := environ.get(name, "")) >= SHORTEST}
+    found = {spelling for value in values if value.lower() not in _DULL for spelling in _spellings(value)}
+    return dict.fromkeys(sorted(found, key=lambda text: (-len(text), text)), "[redacted: known secret]")
 
 
 def _own_names() -> tuple[tuple[re.Pattern[str], str], ...]:

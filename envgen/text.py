@@ -6,7 +6,11 @@ text or reorder it is shown as an escape (``\\x1b``, ``\\u202e``); everything el
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, TextIO
 
 # C0 and C1 controls, DEL; soft hyphen; bidi controls; zero-width characters; line and paragraph separators (also NEL,
 # which is C1); annotation anchors; invisible tags and variation selectors; lone surrogates.
@@ -38,6 +42,11 @@ def visible(text: str, *, lines: bool = False) -> str:
     return _IN_LINE.sub(lambda match: escaped(match[0]), text)
 
 
+def masked(text: str) -> str:
+    """``text`` with ``?`` for each unsafe character but tabs: as wide as it was, for a line above a caret."""
+    return _IN_LINE.sub(lambda match: "\t" if match[0] == "\t" else "?", text)
+
+
 def forbidden_character(text: str) -> str:
     """The first character that no value of a project file may hold, or nothing.
 
@@ -52,4 +61,88 @@ def forbidden_character(text: str) -> str:
 def shorten(text: str, limit: int) -> str:
     """``text`` made visible and cut to ``limit`` characters."""
     text = visible(text[: limit + 1])
-    return text if len(text) <= limit else text[: max(limit - 3, 0)] + "..."
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+class Styled(str):
+    """Text that carries our own colours. Strangers' text inside it went through ``visible`` before."""
+
+    __slots__ = ()
+
+    def __add__(self, other: str) -> Styled:
+        return Styled(str.__add__(self, other))
+
+
+def paint(text: str, code: str, colour: bool) -> str:
+    """``text`` in a colour (an SGR code such as ``31;1``), or as it is."""
+    return Styled(f"\x1b[{code}m{text}\x1b[0m") if colour else text
+
+
+def wants_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """NO_COLOR and FORCE_COLOR decide; else whether ``stream`` is a terminal that is not dumb."""
+    if environ.get("NO_COLOR"):
+        return False
+    if environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and environ.get("TERM", "") != "dumb"
+
+
+class SafeStream:
+    """A text stream that shows what is written to it made visible: the one choke point of everything printed.
+
+    Only ``Styled`` text keeps colours, and only colours. Characters that the terminal's encoding lacks are escaped.
+    """
+
+    encoding = "utf-8"
+    errors = "strict"
+
+    def __init__(self, stream: TextIO) -> None:
+        self.raw = stream  # for a live display, which moves the cursor itself
+        self.hidden: dict[str, str] = {}  # what must not be printed -> what is printed instead
+
+    def write(self, text: str) -> int:
+        if not isinstance(text, str):
+            raise TypeError(f"write() takes text, not {type(text).__name__}")
+        for value, instead in self.hidden.items():
+            if value in text:
+                text = type(text)(text.replace(value, instead))
+        safe = _styled(text) if isinstance(text, Styled) else visible(text, lines=True)
+        encoding = self.raw.encoding or "utf-8"
+        self.raw.write(safe.encode(encoding, "backslashreplace").decode(encoding))
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.raw, name)
+
+
+_COLOUR = re.compile(r"(\x1b\[[0-9;]{0,20}m)")
+
+
+def _styled(text: str) -> str:
+    parts = _COLOUR.split(text)
+    return "".join(part if number % 2 else visible(part, lines=True) for number, part in enumerate(parts))
+
+
+def hide(values: Mapping[str, str]) -> None:
+    """From now on, print the second of each pair in place of the first, wherever it appears."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, SafeStream):
+            stream.hidden.update(values)
+
+
+@contextlib.contextmanager
+def safe_output() -> Iterator[None]:
+    """Standard output and standard error made safe, for as long as the program runs."""
+    before = sys.stdout, sys.stderr
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and not isinstance(stream, SafeStream):
+            setattr(sys, name, SafeStream(stream))
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before

@@ -9,6 +9,7 @@ import time
 from typing import TextIO
 
 from envgen.engine.rawjson import Done, Event, Line, Note, Started, Status, Step
+from envgen.text import shorten
 
 _WRAPPERS = re.compile(r"((sh|python3) )?/run/envgen/(with-(network|index) )?(?=\S)")
 HEARTBEAT = 30.0  # seconds of silence after which a plain display shows that a step still runs
@@ -95,7 +96,7 @@ class LiveDisplay(PlainDisplay):
 
     def _erase(self) -> None:
         if self._drawn:
-            self.out.write(f"\x1b[{self._drawn}A\x1b[J")
+            getattr(self.out, "raw", self.out).write(f"\x1b[{self._drawn}A\x1b[J")
         self._drawn = 0
 
     def _width(self) -> int:
@@ -125,8 +126,7 @@ def running_line(step: Step, total: int, seconds: float) -> str:
 
 def printable(text: str, limit: int) -> str:
     """One line without control characters: output of a build must not be able to drive the terminal."""
-    clean = "".join(c if c.isprintable() else " " for c in text).strip()
-    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+    return shorten(text.strip(), limit)
 
 
 def _head(step: Step, total: int) -> str:

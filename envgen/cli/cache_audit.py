@@ -32,7 +32,7 @@ def run(cache: JitCache, as_json: bool) -> int:
     """Judge every library; errors last, where they are read."""
     from envgen.jitcache.audit import findings
     from envgen.jitcache.query import arch_folders
-    from envgen.jitcache.talk import visible
+    from envgen.text import visible
 
     found = cache.audit()
     profile = cache.profile

@@ -50,7 +50,7 @@ def show(cache: JitCache, wanted: Sequence[str], as_json: bool) -> int:
         print_json([vars(one) for one in found])
         return 0
     from envgen.cli.cache_print import age, print_table, size
-    from envgen.jitcache.talk import visible
+    from envgen.text import visible
 
     rows: list[tuple[str, ...]] = [("KIND", "SIZE", "FILES", "AGE", "PLACE", "MOVED BY")]
     for one in found:
@@ -78,7 +78,7 @@ def clear(cache: JitCache, wanted: Sequence[str], dry_run: bool, as_json: bool) 
 
 def _tell(one: Kind, dry_run: bool) -> None:
     from envgen.cli.cache_print import size
-    from envgen.jitcache.talk import visible
+    from envgen.text import visible
 
     verb = "would remove" if dry_run else "removed"
     if one.entries:

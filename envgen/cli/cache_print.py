@@ -158,7 +158,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _visible(text: Any) -> str:
-    from envgen.jitcache.talk import visible
+    from envgen.text import visible
 
     return visible(str(text))
 

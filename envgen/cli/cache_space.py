@@ -100,7 +100,7 @@ def _tell(moved: Moved, what: str, as_json: bool) -> int:
         print_json(vars(moved))
         return 0
     from envgen.cli.cache_print import size
-    from envgen.jitcache.talk import visible
+    from envgen.text import visible
 
     for problem in moved.problems:
         progress(visible(problem))

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from envgen.redact import hidden_values
+from envgen.text import hide
+
 if TYPE_CHECKING:
     from envgen.profile.load import Loaded
     from envgen.profile.model import Profile
@@ -44,7 +47,9 @@ class Session:
         """The chosen profile: -p, else ENVGEN_PROFILE, else the project's default_profile."""
         from envgen.profile.load import select
 
-        return select(self.loaded(local=local).project, self.profile_name, self.variant)
+        profile = select(self.loaded(local=local).project, self.profile_name, self.variant)
+        hide(hidden_values(os.environ, profile.secrets))
+        return profile
 
 
 def project_options(function: F) -> F:
@@ -77,7 +82,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 def print_json(document: Any) -> None:
     """Print ``document`` with stable keys; results go to stdout, everything else to stderr."""
-    click.echo(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False))
+    click.echo(json.dumps(document, indent=2, sort_keys=True))
 
 
 def progress(line: str) -> None:

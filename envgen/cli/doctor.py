@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Collection
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envgen.cli.common import Session, json_option, print_json, progress, project_options
+from envgen.text import wants_colour
 
 if TYPE_CHECKING:
     from envgen.doctor.gather import Wish
@@ -80,7 +82,8 @@ def command(
     if as_json:
         print_json(report.as_data(found))
     else:
-        click.echo(report.as_text(found, colour=sys.stdout.isatty()))
+        colour = wants_colour(sys.stdout, os.environ)
+        click.echo(report.as_text(found, colour=colour), color=colour)
     limit = Severity.WARNING if strict else Severity.ERROR
     return ExitCode.FINDINGS if found.worst >= limit else ExitCode.OK
 

@@ -136,8 +136,8 @@ def refresh(
 
 
 def _show(results: list[Refreshed]) -> None:
-    from envgen.cli.patch_print import visible
     from envgen.patches.refresh import Outcome
+    from envgen.text import visible
 
     for result in results:
         where = f", now in {', '.join(result.moved)}" if result.moved else ""

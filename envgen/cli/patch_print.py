@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from envgen.patches.verdict import HunkVerdict, Rehearsal, State, Verdict
+from envgen.text import visible
 
 _SHORT = {
     State.APPLIES: "applies",
@@ -24,11 +25,6 @@ _CURES = {
     State.PARTLY: "the source has a part of it: carry the rest over with `envgen patch refresh`",
     State.CONFLICT: "carry it over with `envgen patch refresh`, or narrow its Applies-To",
 }
-
-
-def visible(text: str) -> str:
-    """Without what could steer a terminal."""
-    return "".join(c if c.isprintable() or c == "\t" else "?" for c in text)
 
 
 def show(rehearsal: Rehearsal, *, err: bool = False, only_bad: bool = False) -> None:
@@ -66,12 +62,12 @@ def _show_hunk(verdict: Verdict, hunk: HunkVerdict, tree: str, err: bool) -> Non
         return
     if not hunk.actual:
         for line in hunk.expected:
-            click.echo(f"        -{visible(line)}", err=err)
+            click.echo(f"        -{visible(line, lines=True)}", err=err)
         return
     click.echo("        --- what the patch expects", err=err)
     click.echo(f"        +++ what {tree} has from line {hunk.actual_at} on", err=err)
     for line in list(difflib.unified_diff(hunk.expected, hunk.actual, lineterm="", n=3))[2:]:
-        click.echo(f"        {visible(line)}", err=err)
+        click.echo(f"        {visible(line, lines=True)}", err=err)
 
 
 # --- several releases -------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from typing import Any
 
 from envgen.doctor.model import Finding, Severity, Where
 from envgen.doctor.run import Report
+from envgen.text import Styled, paint, visible
 
 HEADINGS = {
     Where.HOST: "Host",
@@ -15,15 +16,6 @@ HEADINGS = {
 }
 MARKS = {Severity.OK: "ok", Severity.INFO: "--", Severity.WARNING: "warn", Severity.ERROR: "FAIL"}
 COLOURS = {Severity.OK: "32", Severity.INFO: "2", Severity.WARNING: "33", Severity.ERROR: "31;1"}
-
-
-def paint(text: str, code: str, colour: bool) -> str:
-    return f"\x1b[{code}m{text}\x1b[0m" if colour else text
-
-
-def printable(text: str) -> str:
-    """Text from a container, without what would steer a terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def remedy_text(finding: Finding, report: Report) -> str:
@@ -39,12 +31,12 @@ def remedy_text(finding: Finding, report: Report) -> str:
 def lines_of(finding: Finding, report: Report, colour: bool) -> list[str]:
     """One finding: its mark and title, and below it what was seen and what to do."""
     mark = paint(f"{MARKS[finding.severity]:<4}", COLOURS[finding.severity], colour)
-    found = [f"  {mark}  {printable(finding.title)}"]
+    found = [f"  {mark}  {visible(finding.title)}"]
     if finding.severity is Severity.OK:
         return found
     for label, text in (("seen", finding.seen), ("expected", finding.expected), ("fix", remedy_text(finding, report))):
         if text:
-            found.append(f"        {label + ':':<9} {printable(text)}")
+            found.append(f"        {label + ':':<9} {visible(text)}")
     return found
 
 
@@ -64,7 +56,8 @@ def as_text(report: Report, *, colour: bool = False) -> str:
         out.append(paint(HEADINGS[group.where], "1", colour))
         for finding in group.findings:
             out += lines_of(finding, report, colour)
-    return "\n".join([*out, "", summary(report)])
+    text = "\n".join([*out, "", summary(report)])
+    return Styled(text) if colour else text
 
 
 def as_data(report: Report) -> dict[str, Any]:

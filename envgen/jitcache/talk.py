@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from envgen.errors import EngineError, EnvgenError, NotFoundError
 from envgen.jitcache.bundle import FLAGS, program
+from envgen.text import visible
 
 if TYPE_CHECKING:
     from envgen.engine.base import Container, Engine, ExecResult
@@ -111,8 +112,3 @@ def describe_holders(holders: Sequence[Holder]) -> str:
         where = f" in {holder.where}" if holder.where else ""
         parts.append(f"by pid {holder.pid}{where}: {visible(holder.command) or 'unknown command'}")
     return " and ".join(parts)
-
-
-def visible(text: str) -> str:
-    """Any file name or command line as printable text: a name must not steer the terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

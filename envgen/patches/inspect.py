@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from envgen.errors import Place, Problem, ProjectError
+from envgen.text import masked
 
 if TYPE_CHECKING:
     from unidiff.patch import PatchedFile, PatchSet
@@ -74,8 +75,7 @@ class _Lines:
 
     def place(self, file: str, number: int) -> Place:
         text = self.all[number - 1] if 0 < number <= len(self.all) else ""
-        shown = "".join(c if c.isprintable() else "?" for c in text[:160])
-        return Place(file, number, 1, text=shown)
+        return Place(file, number, 1, text=masked(text[:160]))
 
     def find(self, part: str, starts: tuple[str, ...]) -> int:
         """The first line that begins so and contains ``part``; 1 when none does."""

@@ -11,6 +11,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from envgen.profile.model import ORIGIN_KINDS, Mode, Origin, Source
 from envgen.profile.paths import LONGEST
 from envgen.profile.values import ContainerPath, HostPath
+from envgen.text import visible
 
 if TYPE_CHECKING:
     from envgen.profile.checks import Report
@@ -111,7 +112,7 @@ def _series(file: Path) -> list[str]:
     """The names in a series; comments and what follows a name (quilt's options) left out."""
     text = file.read_bytes()[: 1 << 20].decode("utf-8", "replace")
     lines = [line.split("#", 1)[0].split() for line in text.splitlines()]
-    return ["".join(c if c.isprintable() else "?" for c in words[0])[:200] for words in lines if words]
+    return [visible(words[0])[:200] for words in lines if words]
 
 
 def _between(report: Report) -> None:

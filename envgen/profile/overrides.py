@@ -9,6 +9,7 @@ from envgen.profile.model import Profile
 from envgen.profile.shape import fields_of
 from envgen.profile.tree import ENVIRONMENT, SET, Node, Source, near, scalar
 from envgen.profile.values import plain_text
+from envgen.text import shorten
 
 PREFIX = "ENVGEN_"
 # Variables of the program itself; none of them is a key of a profile.
@@ -129,8 +130,7 @@ def from_sets(sets: Iterable[str]) -> tuple[list[Override], list[Problem]]:
 
 
 def _shown(text: str) -> str:
-    cut = text if len(text) <= 80 else text[:77] + "..."
-    return "".join(c if c.isprintable() else "?" for c in cut)
+    return shorten(text, 80)
 
 
 def from_environ(environ: Mapping[str, str]) -> tuple[list[Override], list[Problem], list[str]]:

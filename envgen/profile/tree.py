@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from envgen.errors import Place
+from envgen.text import masked, visible
 
 MAP, LIST, TEXT, INT, FLOAT, BOOL, NULL = "map", "list", "text", "int", "float", "bool", "null"
 
@@ -47,8 +48,7 @@ class Source:
             self._lines = self.text.split("\n")
         if not 1 <= number <= len(self._lines):
             return ""
-        line = self._lines[number - 1].rstrip("\r")[:200]
-        return "".join(c if c == "\t" or c.isprintable() else "?" for c in line)
+        return masked(self._lines[number - 1].rstrip("\r")[:200])
 
     def place(self, line: int, column: int, key: str = "") -> Place:
         """The place of a mark (from 1) in this source."""
@@ -146,4 +146,4 @@ def near(word: str, known: list[str]) -> str:
     found = difflib.get_close_matches(word.lower().replace("-", "_"), known, 1, 0.6)
     if found:
         return f"did you mean `{found[0]}`?"
-    return "known: " + ", ".join(known) if len(known) <= 40 else ""
+    return "known: " + ", ".join(map(visible, known)) if len(known) <= 40 else ""

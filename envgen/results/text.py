@@ -9,11 +9,12 @@ from typing import Any
 from envgen.results.figures import Series, cell_of, number
 from envgen.results.model import METRICS
 from envgen.results.stats import Difference
+from envgen.text import visible
 
 
 def safe(value: Any) -> str:
     """A text from a record; what could steer its reader (escapes, line breaks, reversed text) is spelled out."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
+    return visible(str(value))
 
 
 def figure(series: Series | None) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from envgen.engine.base import Container, Engine
 from envgen.errors import EngineError
-from envgen.serve.readiness import printable
+from envgen.serve.log import log_text
 
 _LINES = 20
 _PATIENCE = 5.0  # seconds; the port closes before the program has ended
@@ -28,7 +28,7 @@ def last_words(engine: Engine, container_id: str) -> LastWords:
         container = _settled(engine, container_id)
         if container is None:
             return LastWords(None, "its container is gone")
-        lines = tuple(printable(line) for line in engine.logs(container_id, tail=_LINES).splitlines())
+        lines = tuple(log_text(line) for line in engine.logs(container_id, tail=_LINES).splitlines())
     except EngineError as error:
         return LastWords(None, str(error))
     return LastWords(container, f"{container.name}: {_state(container)}", lines)

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from envgen.text import visible
+
 END = "[DONE]"
 LONGEST = 1 << 20  # bytes; a longer event is no token of a completion
 
@@ -88,4 +90,4 @@ def payloads(chunks: Iterable[bytes]) -> Iterator[str]:
 
 def _shown(document: Any) -> str:
     text = document if isinstance(document, str) else json.dumps(document, default=str)
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[:200])
+    return visible(text[:200])

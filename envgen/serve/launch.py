@@ -18,7 +18,8 @@ from envgen.profile.model import GpuMode, Profile, Service
 from envgen.render.compose import overlay_file
 from envgen.render.plan import compose_environment
 from envgen.serve import preflight
-from envgen.serve.readiness import Answer, printable
+from envgen.serve.log import log_text
+from envgen.serve.readiness import Answer
 from envgen.serve.wait import Awaited, Failure, NotReady, Waiter
 from envgen.serve.where import service_url
 
@@ -159,7 +160,7 @@ class Launcher:
 
     def _note(self, line: str, lines: list[str]) -> None:
         if line.strip():
-            lines.append(printable(line.strip()))
+            lines.append(log_text(line.strip()))
             self.say(f"  {lines[-1]}")
 
     def _install(self, *how: str) -> None:
@@ -191,7 +192,7 @@ class Launcher:
         """
         container = failure.container
         log = self.engine.logs(container.id, tail=CAUSE_LINES) if container else ""
-        lines = [printable(line) for line in (*failure.lines, *log.splitlines())]
+        lines = [log_text(line) for line in (*failure.lines, *log.splitlines())]
         code = container.exit_code if container and not container.running else None
         cause = None if failure.says_all else self.diagnose(lines, code or None)
         self.say(f"  {self.name}: {failure.reason}; keeping what it left behind")

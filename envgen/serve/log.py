@@ -9,6 +9,13 @@ from datetime import datetime, timezone
 
 from envgen.engine.base import Engine
 from envgen.logpattern import LogPattern
+from envgen.redact import redact_secrets
+from envgen.text import visible
+
+
+def log_text(line: str) -> str:
+    """A line of a container's log, fit for the user's terminal: no secrets, nothing that steers."""
+    return visible(redact_secrets(line))
 
 
 def instant(text: str) -> str:

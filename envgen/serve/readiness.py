@@ -11,6 +11,7 @@ from typing import Any
 import requests
 
 from envgen.serve.events import BrokenOff, Completion, NoCompletion, read_events
+from envgen.text import visible
 
 PROMPT = "The capital of France is"
 MAX_TOKENS = 12
@@ -120,9 +121,9 @@ def _completed(
 def judge(status: int, document: Any, expect_text: str | None = None) -> Answer:
     """Judge the answer to a completion request: status 200, a non-empty text, finite log probabilities."""
     if status in (429, 503):  # not now; it may be later
-        return Answer(False, f"the first prompt was answered with {status}: {printable(str(document)[:200])}")
+        return Answer(False, f"the first prompt was answered with {status}: {visible(str(document)[:200])}")
     if status != 200:
-        why = f"the first prompt was answered with {status}: {printable(str(document)[:200])}"
+        why = f"the first prompt was answered with {status}: {visible(str(document)[:200])}"
         return Answer(False, why, fatal=400 <= status < 500, refused=True)
     try:
         return judge_completion(Completion.of(document), expect_text)
@@ -142,14 +143,9 @@ def judge_completion(completion: Completion, expect_text: str | None = None) -> 
             why = f"the first completion has a NaN or infinite log probability ({shown})"
             return Answer(False, why, fatal=True)
     if expect_text is not None and expect_text not in text:
-        why = f"the first prompt was completed with {printable(text)!r}, which does not contain {expect_text!r}"
-        return Answer(False, why, text=printable(text), fatal=True)
-    return Answer(True, text=printable(text))
-
-
-def printable(text: str) -> str:
-    """The text with control characters spelled out: a model's output must not drive the user's terminal."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+        why = f"the first prompt was completed with {visible(text)!r}, which does not contain {expect_text!r}"
+        return Answer(False, why, text=visible(text), fatal=True)
+    return Answer(True, text=visible(text))
 
 
 def _model_names(document: Any) -> list[str] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from envgen.serve.load.generate import Load
 from envgen.serve.trial import UNKNOWN, Criterion, Trial, criterion, faults, gigabytes
+from envgen.text import shorten
 
 PROMPT = "The capital of France is"
 SHORT = 12  # tokens of a short completion
@@ -85,5 +86,4 @@ def _all_good(name: str, load: Load) -> Criterion:
 
 
 def _quoted(text: str) -> str:
-    clean = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    return repr(clean[:60])
+    return repr(shorten(text, 60))

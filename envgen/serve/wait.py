@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from envgen.background import in_background
 from envgen.engine.base import Container, Engine
 from envgen.profile.model import Ready, Service
-from envgen.serve.log import Evidence, LogReader
+from envgen.serve.log import Evidence, LogReader, log_text
 from envgen.serve.phases import Progress
-from envgen.serve.readiness import Answer, Question, ask, printable
+from envgen.serve.readiness import Answer, Question, ask
 
 POLL = 0.25  # seconds between two looks at the container
 ASK_AGAIN = 1.0  # seconds between two questions to a server that is not ready
@@ -150,7 +150,7 @@ class Waiter:
         if self._evidence.forbidden is not None:
             name, line = self._evidence.forbidden
             raise self._failure(
-                container, f"its log shows what ready.forbid.{name} names: {printable(line)[:200]!r}", says_all=True
+                container, f"its log shows what ready.forbid.{name} names: {log_text(line)[:200]!r}", says_all=True
             )
 
     def _with_evidence(self, answer: Answer, reader: LogReader, container: Container) -> Awaited:
@@ -160,7 +160,7 @@ class Waiter:
         while True:
             self._read(reader, container)
             if not self._evidence.missing:
-                shown = {name: printable(line) for name, line in self._evidence.seen.items()}
+                shown = {name: log_text(line) for name, line in self._evidence.seen.items()}
                 return Awaited(answer, self.progress.took(), shown, self._restarts, self._ready.prompt)
             if time.monotonic() > until:
                 break
@@ -196,7 +196,7 @@ class Waiter:
         if state == self._said[0] and now - self._said[1] < REPEAT:
             return
         self._said = (state, now)
-        last_line = printable(self._engine.logs(container.id, tail=1).strip())[:100]
+        last_line = log_text(self._engine.logs(container.id, tail=1).strip())[:100]
         self._say(f"  {self._name}: {state}, {now - self._began:.0f} s" + (f" | {last_line}" if last_line else ""))
 
 

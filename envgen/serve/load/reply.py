@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from envgen.text import shorten
+
 Part = tuple[float, bytes]  # when it arrived (seconds, monotonic), and what
 
 
@@ -165,5 +167,4 @@ def error_text(document: Any) -> str:
 
 def shown(text: str, limit: int = 160) -> str:
     """One line of it, without what could drive a terminal."""
-    clean = "".join(c if c.isprintable() else " " for c in text).strip()
-    return clean if len(clean) <= limit else clean[:limit] + "..."
+    return shorten(text.strip(), limit)

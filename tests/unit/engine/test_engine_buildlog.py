@@ -54,7 +54,7 @@ def test_lines_of_steps() -> None:
     assert done_line(step(number=3, error="context canceled"), 17).endswith("called off")
     running = step(number=3)
     running.lines.append("[5/9] \x1b[31mBuilding\x1b[0m")
-    assert running_line(running, 17, 61.2) == "[ 3/17] final: RUN make all … 61s: [5/9]  [31mBuilding [0m"
+    assert running_line(running, 17, 61.2) == "[ 3/17] final: RUN make all … 61s: [5/9] \\x1b[31mBuilding\\x1b[0m"
 
 
 def test_output_cannot_drive_the_terminal() -> None:

@@ -18,7 +18,7 @@ from envgen.errors import EngineError, NotFoundError, RefusedError
 from envgen.jitcache.model import Cleared, ShapeError, bind
 from envgen.jitcache.place import BASE
 from envgen.jitcache.query import arch_folders, make_query
-from envgen.jitcache.talk import visible
+from envgen.text import visible
 
 
 def test_a_running_service_is_preferred_and_asked_as_root(tmp_path: Path) -> None:

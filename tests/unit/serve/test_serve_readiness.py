@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from envgen.serve.readiness import judge, printable
+from envgen.serve.readiness import judge
 
 
 def completion(text: Any = "Paris", logprobs: Any = None) -> dict[str, Any]:
@@ -40,8 +38,3 @@ def test_a_completion() -> None:
 def test_what_is_no_answer(status: int, document: Any, why: str, fatal: bool) -> None:
     answer = judge(status, document)
     assert not answer.ready and why in answer.why and answer.fatal is fatal
-
-
-@given(st.text())
-def test_a_model_cannot_drive_the_terminal(text: str) -> None:
-    assert printable(text).isprintable() or not text

@@ -1,0 +1,132 @@
+"""Text of strangers on a terminal: nothing steers it, nothing is hidden, no secret of this run is printed."""
+
+from __future__ import annotations
+
+import io
+import sys
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envgen.__main__ import main
+from envgen.text import SafeStream, Styled, hide, masked, paint, safe_output, shorten, visible, wants_colour
+
+STEERING = {"Cc", "Cs", "Zl", "Zp"}
+HOSTILE = [
+    "\x1b]0;PWN\x07",
+    "\x1b[31m",
+    "\x9b31m",
+    "\u202eabc",
+    "\u2066x",
+    "a\u2028b",
+    "a\x85b",
+    "\u200b",
+    "\ufeff",
+    "\udc80",
+]
+
+
+@given(st.text(st.characters(exclude_categories=[])))
+def test_what_steers_is_spelled_out(text: str) -> None:
+    for shown, allowed in ((visible(text), ""), (visible(text, lines=True), "\n\t"), (masked(text), "\t")):
+        assert not [c for c in shown if unicodedata.category(c) in STEERING and c not in allowed]
+        assert not set(shown) & set("\u200b\u200d\u200e\u202e\u2066\u2069\ufeff\u061c\u00ad")
+    assert len(masked(text)) == len(text)
+
+
+@pytest.mark.parametrize("text", ["plain", "é ü 日本語 😀", "a b", "back\\slash", "e\u0301"])
+def test_what_people_write_stays(text: str) -> None:
+    assert visible(text) == text == masked(text)
+
+
+def test_lines() -> None:
+    assert visible("a\r\nb\tc\rd", lines=True) == "a\nb\tc\\rd"
+    assert visible("a\r\nb\tc") == "a\\r\\nb\\tc"
+    assert shorten("abcdef", 5) == "abcd…" and shorten("abc", 5) == "abc" and shorten("\x1b\x1b\x1b", 6) == "\\x1b\\…"
+
+
+def stream(encoding: str = "utf-8") -> tuple[SafeStream, io.BytesIO]:
+    raw = io.BytesIO()
+    return SafeStream(io.TextIOWrapper(raw, encoding, write_through=True)), raw
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_stream_prints_no_raw_control(text: str) -> None:
+    safe, raw = stream()
+    safe.write(f"{text}\n")
+    assert not [c for c in raw.getvalue().decode() if unicodedata.category(c) in {*STEERING, "Cf"} and c != "\n"]
+
+
+def test_only_our_own_colours_pass() -> None:
+    safe, raw = stream()
+    safe.write(paint("red", "31", True) + " \x1b[2J\x1b]0;x\x07\n")
+    assert raw.getvalue().decode() == "\x1b[31mred\x1b[0m \\x1b[2J\\x1b]0;x\\x07\n"
+    assert isinstance(paint("red", "31", True) + "x", Styled)
+
+
+def test_an_encoding_that_lacks_a_letter_is_no_error() -> None:
+    safe, raw = stream("ascii")
+    safe.write("é\n")
+    assert raw.getvalue() == b"\\xe9\n"
+
+
+@pytest.mark.parametrize(
+    ("environ", "wanted"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False), ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, False)],
+)
+def test_colour_on_a_terminal(environ: dict[str, str], wanted: bool) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    assert wants_colour(Terminal(), environ) is wanted
+
+
+def test_colour_in_a_pipe() -> None:
+    assert not wants_colour(io.StringIO(), {})
+    assert wants_colour(io.StringIO(), {"FORCE_COLOR": "1"})
+
+
+def test_known_values_are_printed_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
+    with safe_output():
+        hide({"hunter2-hunter2": "[redacted: known secret]"})
+        sys.stdout.write("password hunter2-hunter2!\n")
+        sys.stderr.write("hunter2-hunter2")
+    assert capsys.readouterr() == ("password [redacted: known secret]!\n", "[redacted: known secret]")
+
+
+@pytest.mark.parametrize("hostile", HOSTILE[:-1])
+def test_no_error_prints_a_hostile_key_raw(
+    hostile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    key = "".join(f"\\u{ord(c):04x}" for c in hostile)
+    Path("envgen.yaml").write_text(f'version: 1\nname: t\n"{key}": 1\nprofiles:\n  "{key}": {{"{key}": "{key}"}}\n')
+    assert main(["render"]) == 2
+    said = capsys.readouterr().err
+    assert "unknown key" in said
+    assert not [c for c in said if unicodedata.category(c) in {*STEERING, "Cf"} and c != "\n"]
+
+
+@pytest.mark.parametrize(
+    "argv", [["render", "-f", "a\x1b[31m"], ["explain", "n\x1b[31m.log"], ["\x1b[31m"], ["up", "\u202e"]]
+)
+def test_no_error_prints_a_hostile_name_raw(
+    argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(argv) == 2
+    out = capsys.readouterr()
+    assert out.err and not [c for c in out.out + out.err if unicodedata.category(c) in {*STEERING, "Cf"} and c != "\n"]
+
+
+def test_a_secret_of_the_shell_is_not_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MY_API_TOKEN", "correct-horse-battery")
+    monkeypatch.chdir(tmp_path)
+    assert main(["render", "-f", "correct-horse-battery.yaml"]) == 2
+    assert "correct-horse" not in capsys.readouterr().err
