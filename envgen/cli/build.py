@@ -149,7 +149,7 @@ def _build(job: Job, engine: Engine, request: BuildRequest, jobs: Jobs, live: bo
         display.event(event, total)
 
     with BuildLog(state_dir(job.root) / "logs", job.profile.name) as log:
-        log.say(f"$ {shlex.join(buildx.argv_of(request, endpoint))}")
+        log.say(f"$ {shlex.join(buildx.argv_of(request))}")
         log.say(jobs.sentence)
         try:
             result = buildx.build(request, on_event, endpoint=endpoint, on_tick=display.tick)
@@ -243,7 +243,6 @@ def _dry_run(job: Job, max_jobs: int | None, no_cache: bool, pull: bool, as_json
     from envgen.cli.build_plan import jobs_of, request_of, up_to_date
     from envgen.engine.buildx import argv_of
     from envgen.engine.docker import connect
-    from envgen.engine.endpoint import find_endpoint
 
     engine: Engine | None
     try:
@@ -252,7 +251,7 @@ def _dry_run(job: Job, max_jobs: int | None, no_cache: bool, pull: bool, as_json
         engine, trouble = None, str(error)
     jobs = jobs_of(job.profile, engine, max_jobs)
     request = request_of(job, jobs, no_cache=no_cache, pull=pull)
-    argv = argv_of(request, find_endpoint())
+    argv = argv_of(request)
     current = bool(engine and not no_cache and not pull and up_to_date(job, engine))
     if as_json:
         plan = {**_head(job), "dry_run": True, "up_to_date": current, "argv": argv}

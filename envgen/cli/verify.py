@@ -57,7 +57,7 @@ def command(session: Session, max_jobs: int | None, as_json: bool) -> int:
     try:
         results = _twice(job, request, names)
         ids = [result.image_id for result in results]
-        found = [] if ids[0] == ids[1] else _differences(names)
+        found = [] if ids[0] == ids[1] else _differences(engine, names)
     finally:
         _remove(engine, names)
     _report(ids, [result.seconds for result in results], found, as_json)
@@ -94,24 +94,20 @@ def _build(request: BuildRequest) -> BuildResult:
     return result
 
 
-def _differences(names: Sequence[str]) -> list[Difference]:
-    from envgen.lock.imagediff import compare, save
+def _differences(engine: Engine, names: Sequence[str]) -> list[Difference]:
+    from envgen.lock.imagediff import compare
 
     progress("the image IDs differ: comparing the layers")
     with tempfile.TemporaryDirectory(prefix="envgen-verify-") as folder:
         paths = [Path(folder, f"{number}.tar") for number in (1, 2)]
         for name, path in zip(names, paths, strict=True):
-            save(name, path)
+            engine.save_image(name, path)
         return compare(*paths)
 
 
 def _remove(engine: Engine, names: Sequence[str]) -> None:
-    from envgen.engine import process
-    from envgen.engine.endpoint import find_endpoint
-
-    there = [name for name in names if engine.image(name)]
-    if there:
-        process.run(["docker", "image", "rm", *there], env=find_endpoint().environment, timeout=300, check=False)
+    for name in names:
+        engine.remove_image(name)
 
 
 def _report(ids: Sequence[str], seconds: Sequence[float], found: Sequence[Difference], as_json: bool) -> None:

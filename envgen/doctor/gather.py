@@ -80,7 +80,7 @@ def gather(wish: Wish, connect: Connect) -> tuple[Context, list[Finding]]:
     # From here on the probe is under way.
     from envgen.doctor import surroundings
 
-    facts = surroundings.look(wish, service, containers, connect)
+    facts = surroundings.look(wish, service, containers, engine)
     answer, asked = probing.result() if probing else (None, None)
     throw_away = probing is None and wish.throw_away and facts["image"] is not None
     if throw_away:

@@ -14,16 +14,16 @@ from envgen.engine.ports import conflict, listening, owner
 from envgen.errors import EnvgenError
 
 if TYPE_CHECKING:
-    from envgen.doctor.gather import Connect, Wish
+    from envgen.doctor.gather import Wish
     from envgen.engine.base import Container, Engine, EngineInfo
     from envgen.profile.model import Profile
 
 T = TypeVar("T")
 
 
-def look(wish: Wish, service: str, containers: Sequence[Container], connect: Connect) -> dict[str, Any]:
-    """The parts of a Context that need no exec. Each thread has a connection of its own; the probe's is busy."""
-    profile, engine = wish.profile, connect()
+def look(wish: Wish, service: str, containers: Sequence[Container], engine: Engine) -> dict[str, Any]:
+    """The parts of a Context that need no exec."""
+    profile = wish.profile
     info = attempt(engine.info)
     image = attempt(lambda: engine.image(profile.image_name))
     return {

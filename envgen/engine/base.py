@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from envgen.engine.leftovers import Leftover
@@ -14,6 +15,8 @@ COMPOSE_SERVICE = "com.docker.compose.service"
 
 # Nobody needs more from one program; what writes on and on must not fill the memory of envgen.
 OUTPUT_LIMIT = 10 << 20
+
+LOG_LIMIT = 16 << 20  # bytes of a container's log that are read at once; of a longer one the end
 
 # What a throw-away container gets. It reads what strangers wrote (a cache, an archive), and on unified memory a limit
 # for it is one for the machine.
@@ -136,6 +139,9 @@ class Engine(Protocol):
     def image(self, name: str) -> Image | None:
         """The image of that name or id; None if it isn't there. Never pulls."""
 
+    def save_image(self, name: str, path: Path, timeout: float = 1800) -> None:
+        """Write an image into a file, as `docker image save` does."""
+
     def containers(
         self, project: str | None = None, service: str | None = None, all: bool = False
     ) -> tuple[Container, ...]:
@@ -165,8 +171,25 @@ class Engine(Protocol):
         user: str = "",
         workdir: str = "",
         timeout: float = 60,
+        hold: bool = False,
     ) -> ExecResult:
-        """Run a program in a running container. EngineError on time-out (the program is killed) or over-long output."""
+        """Run a program in a running container. EngineError on time-out (the program is killed) or over-long output.
+
+        ``hold``: its stdin stays open until it ends; that it closes before means that envgen is gone.
+        """
+
+    def exec_lines(
+        self,
+        container_id: str,
+        argv: Sequence[str],
+        on_line: Callable[[str], None],
+        *,
+        env: Mapping[str, str] | None = None,
+        user: str = "",
+        workdir: str = "",
+        timeout: float = 24 * 3600,
+    ) -> int:
+        """Run a program in a running container and hand over each line as it comes; its exit code."""
 
     def run_once(
         self,
@@ -180,6 +203,7 @@ class Engine(Protocol):
         network: str = "none",
         timeout: float = 60,
         memory: int = MEMORY,
+        hold: bool = False,
     ) -> ExecResult:
         """Run a program in a throw-away container that is always removed; the image's entrypoint is bypassed.
 
@@ -200,6 +224,18 @@ class Engine(Protocol):
 
     def volumes(self, text: str) -> tuple[str, ...]:
         """The names of all volumes that have ``text`` in their name, sorted."""
+
+    def volumes_of(self, project: str) -> tuple[str, ...]:
+        """The names of the volumes that Compose made for a project."""
+
+    def volume_sizes(self) -> Mapping[str, int]:
+        """How many bytes each volume holds. Slow: the engine looks at every file."""
+
+    def dangling(self, label: str) -> tuple[Image, ...]:
+        """Images without a name that carry ``label`` (KEY or KEY=VALUE)."""
+
+    def remove_image(self, image_id: str) -> str:
+        """Remove an image that nothing uses. Returns why it stayed; empty: it is gone."""
 
     def remove_volume(self, name: str) -> None:
         """Delete a volume and what is in it. EngineError while any container, running or not, has it mounted."""

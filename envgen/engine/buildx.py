@@ -98,12 +98,11 @@ class BuildResult:
         return lines or self.error.splitlines()
 
 
-def argv_of(request: BuildRequest, endpoint: Endpoint, environ: Mapping[str, str] | None = None) -> list[str]:
+def argv_of(request: BuildRequest, environ: Mapping[str, str] | None = None) -> list[str]:
     """The whole command line of a build."""
     # The engine's own builder: only that one sees local base images and puts the result where `docker run` finds it.
-    # It is named like the context, and "default" where DOCKER_HOST speaks.
-    builder = "default" if endpoint.socket_path else endpoint.context
-    return [*plugin_argv("buildx", endpoint, environ), "--builder", builder, "build", *request.words()]
+    # It is named "default", since DOCKER_HOST names the engine.
+    return [*plugin_argv("buildx", environ), "--builder", "default", "build", *request.words()]
 
 
 def build(
@@ -128,7 +127,7 @@ def build(
 
     with tempfile.TemporaryDirectory(prefix="envgen-build-") as folder:
         metadata = Path(folder) / "metadata.json"
-        *words, context = argv_of(request, endpoint)
+        *words, context = argv_of(request)
         env = {
             **endpoint.environment,
             **request.environment(),

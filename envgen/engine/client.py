@@ -1,18 +1,23 @@
-"""The Engine of ``base.py`` on top of one API connection: what to ask, and how to read the answers."""
+"""The Engine of ``base.py`` on top of the Docker SDK: what to ask, and how to read the answers."""
 
 from __future__ import annotations
 
 import contextlib
-import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from envgen.engine.api import Api
+import docker.errors
+from docker.constants import DEFAULT_DOCKER_API_VERSION
+
+from envgen.engine import process
 from envgen.engine.base import (
     COMPOSE_PROJECT,
     COMPOSE_SERVICE,
+    LOG_LIMIT,
     MEMORY,
     PIDS,
     Container,
@@ -22,52 +27,79 @@ from envgen.engine.base import (
     Mount,
 )
 from envgen.engine.endpoint import Endpoint
-from envgen.engine.execs import KILLER, Exec, Started, new_mark, talk
-from envgen.engine.frames import Demultiplexer
 from envgen.engine.leftovers import CREATOR, THROWAWAY, Leftover, judge, this_process
 from envgen.engine.parse import container_of, image_of, info_of
+from envgen.engine.session import QUESTION, START, WORK, Session, message_of, read_all, told, within
+from envgen.engine.streams import Attached, Lines, Output, Tail, talk
 from envgen.errors import EngineError
+
+# Marks what an exec started, so that all of it can be found again and ended when its time is up.
+_MARK = "ENVGEN_EXEC"
+_KILLER = (
+    'for p in /proc/[0-9]*; do if grep -qs "$1" "$p/environ"; then kill -9 "${p#/proc/}" 2>/dev/null; fi; done; true'
+)
+_UPGRADE = {"Connection": "Upgrade", "Upgrade": "tcp"}
+LOG_TIME = 30  # seconds to read a log; what comes later is left out
 
 
 class DockerEngine:
     """A reachable Docker Engine. Made by ``docker.connect()``."""
 
-    def __init__(self, api: Api, endpoint: Endpoint) -> None:
-        self._api = api
+    def __init__(self, endpoint: Endpoint, greeting: Mapping[str, str]) -> None:
         self.endpoint = endpoint
+        self._greeting = {name.lower(): value for name, value in greeting.items()}
+        # The engine's own version of the API: newer engines refuse those that the SDK would choose.
+        version = self._greeting.get("api-version") or DEFAULT_DOCKER_API_VERSION
+        # The SDK has no types for some of its methods.
+        self._api: Any = Session(endpoint, version)
+        self._work: Any = Session(endpoint, version, WORK)  # for requests that take their time
         self._info: EngineInfo | None = None
+
+    def _told(self, what: str = "") -> told:
+        return told(self.endpoint, what)
 
     def info(self) -> EngineInfo:
         if self._info is None:
-            greeting = self._api.request("GET", "/_ping").headers
-            self._info = info_of(self._api.request("GET", "/info").check("info"), greeting, self.endpoint.host)
+            with self._told("info"):
+                self._info = info_of(self._api.info(), self._greeting, self.endpoint.host)
         return self._info
 
     def image(self, name: str) -> Image | None:
-        answer = self._api.request("GET", f"/images/{quote(name, safe='/:@')}/json")
-        return None if answer.status == 404 else image_of(answer.check(f"image {name}"))
+        with self._told(f"image {name}"), _absent():
+            return image_of(self._api.inspect_image(name))
+        return None
+
+    def save_image(self, name: str, path: Path, timeout: float = 1800) -> None:
+        deadline = time.monotonic() + timeout
+        with self._told(f"image {name}"), path.open("wb") as file:
+            for chunk in self._work.get_image(name):
+                file.write(chunk)
+                if time.monotonic() > deadline:
+                    raise EngineError(f"image {name}: it was not saved within {timeout:g} s")
 
     def container(self, name: str) -> Container | None:
-        answer = self._api.request("GET", f"/containers/{quote(name)}/json")
-        return None if answer.status == 404 else container_of(answer.check(f"container {name}"))
+        found = self.inspect(name)
+        with self._told(f"container {name}"):
+            return container_of(found) if found is not None else None
 
     def containers(
         self, project: str | None = None, service: str | None = None, all: bool = False
     ) -> tuple[Container, ...]:
         labels = [f"{COMPOSE_PROJECT}={project}"] if project is not None else []
         labels += [f"{COMPOSE_SERVICE}={service}"] if service is not None else []
-        query = {"all": "1" if all else "0", "filters": json.dumps({"label": labels} if labels else {})}
-        rows = self._api.request("GET", "/containers/json", query).check("containers")
+        with self._told("containers"):
+            names = [
+                str(row["Id"]) for row in self._api.containers(all=all, filters={"label": labels} if labels else {})
+            ]
         # The list knows neither health nor environment; a container may be gone by the time we look at it.
-        found = (self.container(row["Id"]) for row in rows)
+        found = (self.container(name) for name in names)
         return tuple(sorted((c for c in found if c), key=lambda c: c.name))
 
     def inspect(self, name: str) -> Mapping[str, Any] | None:
-        answer = self._api.request("GET", f"/containers/{quote(name)}/json")
-        if answer.status == 404:
-            return None
-        document: Mapping[str, Any] = answer.check(f"container {name}")
-        return document
+        with self._told(f"container {name}"), _absent():
+            document: Mapping[str, Any] = self._api.inspect_container(name)
+            return document
+        return None
 
     def logs(
         self, container_id: str, *, tail: int | None = 30, since: str = "", until: str = "", timestamps: bool = False
@@ -75,34 +107,62 @@ class DockerEngine:
         query = {"stdout": "1", "stderr": "1", "tail": "all" if tail is None else str(tail)}
         query |= {name: value for name, value in (("since", since), ("until", until)) if value}
         query |= {"timestamps": "1"} if timestamps else {}
-        answer = self._api.request("GET", f"/containers/{quote(container_id)}/logs", query)
-        if answer.status >= 400:
-            return ""
-        frames = Demultiplexer(max(len(answer.body), 1), interleave=True)
-        try:
-            frames.feed(answer.body)
-        except ValueError:  # a container with a terminal writes plain text
-            return answer.body.decode(errors="replace")
-        return frames.stdout.decode(errors="replace")
+        with self._told(f"log of {container_id[:12]}"):
+            url = self._url("containers", container_id, "logs")
+            response = self._api.get(url, params=query, stream=True, timeout=LOG_TIME)
+            with contextlib.closing(response):
+                if response.status_code >= 400:
+                    return ""
+                found, deadline = Tail(LOG_LIMIT), time.monotonic() + LOG_TIME
+                for data in response.iter_content(None):
+                    found.feed(data)
+                    if time.monotonic() > deadline:
+                        break
+                return found.text()
+        raise AssertionError("unreachable")
 
     def volume(self, name: str) -> str | None:
-        answer = self._api.request("GET", f"/volumes/{quote(name)}")
-        return None if answer.status == 404 else str(answer.check(f"volume {name}")["Mountpoint"])
+        with self._told(f"volume {name}"), _absent():
+            return str(self._api.inspect_volume(name)["Mountpoint"])
+        return None
 
     def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
-        self._api.request("POST", "/volumes/create", body={"Name": name, "Labels": dict(labels)}).check(
-            f"volume {name}"
-        )
+        with self._told(f"volume {name}"):
+            self._work.create_volume(name, labels=dict(labels))
 
     def volumes(self, text: str) -> tuple[str, ...]:
-        filters = json.dumps({"name": [text]})
-        found = self._api.request("GET", "/volumes", {"filters": filters}).check("volumes")
-        return tuple(sorted(str(volume["Name"]) for volume in found["Volumes"] or ()))
+        with self._told("volumes"):
+            found = self._api.volumes(filters={"name": text})
+            return tuple(sorted(str(volume["Name"]) for volume in found["Volumes"] or ()))
+
+    def volumes_of(self, project: str) -> tuple[str, ...]:
+        with self._told("volumes"):
+            found = self._api.volumes(filters={"label": f"{COMPOSE_PROJECT}={project}"})
+            return tuple(sorted(str(volume["Name"]) for volume in found["Volumes"] or ()))
+
+    def volume_sizes(self) -> Mapping[str, int]:
+        with self._told("volumes"):
+            found = self._work.get(self._url("system", "df"), params={"type": "volume"}, timeout=WORK)
+            volumes = found.json().get("Volumes") or ()
+            return {str(one["Name"]): max(0, int((one.get("UsageData") or {}).get("Size") or 0)) for one in volumes}
+
+    def dangling(self, label: str) -> tuple[Image, ...]:
+        with self._told("images"):
+            rows = self._api.images(filters={"dangling": True, "label": [label]})
+            found = (self.image(str(row["Id"])) for row in rows)
+            return tuple(sorted((one for one in found if one), key=lambda one: one.created))
+
+    def remove_image(self, image_id: str) -> str:
+        try:
+            with self._told(), _absent():
+                self._work.remove_image(image_id)
+        except EngineError as error:
+            return error.problems[0].message
+        return ""
 
     def remove_volume(self, name: str) -> None:
-        answer = self._api.request("DELETE", f"/volumes/{quote(name)}")
-        if answer.status != 404:
-            answer.check(f"volume {name}")
+        with self._told(f"volume {name}"), _absent():
+            self._work.remove_volume(name)
 
     def exec(
         self,
@@ -114,28 +174,66 @@ class DockerEngine:
         user: str = "",
         workdir: str = "",
         timeout: float = 60,
+        hold: bool = False,
     ) -> ExecResult:
-        asked = Exec(container_id, tuple(argv), bool(stdin), tuple((env or {}).items()), user, workdir)
-        mark = new_mark()
+        output = Output()
+        code = self._exec(container_id, argv, output.take, stdin, env or {}, user, workdir, timeout, hold)
+        return ExecResult(code, bytes(output.stdout), bytes(output.stderr))
+
+    def exec_lines(
+        self,
+        container_id: str,
+        argv: Sequence[str],
+        on_line: Callable[[str], None],
+        *,
+        env: Mapping[str, str] | None = None,
+        user: str = "",
+        workdir: str = "",
+        timeout: float = 24 * 3600,
+    ) -> int:
+        lines = Lines(on_line)
+        code = self._exec(container_id, argv, lines.take, b"", env or {}, user, workdir, timeout, False)
+        lines.end()
+        return code
+
+    def _exec(
+        self,
+        container_id: str,
+        argv: Sequence[str],
+        take: Callable[[int, bytes], None],
+        stdin: bytes,
+        env: Mapping[str, str],
+        user: str,
+        workdir: str,
+        timeout: float,
+        hold: bool,
+    ) -> int:
+        what = f"`{argv[0]}` in container {container_id[:12]}"
+        mark = f"{_MARK}={os.urandom(16).hex()}"
+        variables = [mark, *(f"{name}={value}" for name, value in env.items())]
 
         def kill() -> None:
-            self.exec(container_id, ["sh", "-c", KILLER, "sh", mark], user=user, timeout=15)
+            self.exec(container_id, ["sh", "-c", _KILLER, "sh", mark], user=user, timeout=10)
 
-        if not self._api.can_stream:
-            variables = [mark, *asked.variables]
-            return self._exec_by_program(container_id, argv, variables, stdin, user, workdir, timeout, kill)
-        started = self._start(asked, mark)
-        output = talk(started.stream, stdin, timeout, asked.what, kill)
-        state = self._api.request("GET", f"/exec/{started.id}/json").check(asked.what)
-        return ExecResult(int(state["ExitCode"] or 0), output.stdout, output.stderr)
+        with self._told(what):
+            created = self._api.exec_create(
+                container_id, list(argv), stdin=bool(stdin), user=user, environment=variables, workdir=workdir or None
+            )
+            exec_id = str(created["Id"])
+            body = {"Detach": False, "Tty": False}
+            stream = self._attached(self._url("exec", exec_id, "start"), what, json=body, hold=hold)
+            talk(stream, stdin, timeout, what, take, kill)
+            return int(self._api.exec_inspect(exec_id)["ExitCode"] or 0)
+        raise AssertionError("unreachable")
 
-    def _start(self, asked: Exec, mark: str) -> Started:
-        request: dict[str, Any] = {"Cmd": asked.argv, "Env": [mark, *asked.variables], "AttachStdin": asked.has_input}
-        request |= {"AttachStdout": True, "AttachStderr": True, "User": asked.user, "WorkingDir": asked.workdir}
-        created = self._api.request("POST", f"/containers/{quote(asked.container)}/exec", body=request)
-        exec_id = str(created.check(asked.what)["Id"])
-        stream = self._api.stream(f"/exec/{exec_id}/start", None, {"Detach": False, "Tty": False})
-        return Started(exec_id, mark, stream)
+    def _attached(self, url: str, what: str, *, hold: bool, **request: Any) -> Attached:
+        response = self._api.post(url, headers=_UPGRADE, stream=True, timeout=START, **request)
+        if response.status_code not in (101, 200):
+            raise EngineError(f"{what}: {message_of(read_all(response))}")
+        return Attached(response, hold=hold)
+
+    def _url(self, *parts: str) -> str:
+        return "/".join([self._api.base_url, f"v{self._api.api_version}", *(quote(part, safe="") for part in parts)])
 
     def run_once(
         self,
@@ -149,85 +247,59 @@ class DockerEngine:
         network: str = "none",
         timeout: float = 60,
         memory: int = MEMORY,
+        hold: bool = False,
     ) -> ExecResult:
         what = f"`{argv[0]}` in a container of {image}"
         body = _throwaway(image, argv, bool(stdin), mounts, env or {}, network, memory) | {"User": user}
-        created = self._api.request("POST", "/containers/create", body=body)
-        container_id = str(created.check(what)["Id"])
-        from envgen.engine import process
+        with self._told(what), process.terminable():
+            container_id = str(self._work.create_container_from_config(body)["Id"])
+            try:
+                return self._run_created(container_id, stdin, timeout, what, hold)
+            finally:
+                # Anonymous volumes go with it; a failure here must not hide the error that brought us here.
+                with contextlib.suppress(EngineError, docker.errors.APIError, OSError):
+                    self._api.remove_container(container_id, v=True, force=True)
+        raise AssertionError("unreachable")
 
-        try:
-            with process.terminable():
-                return self._run_created(container_id, stdin, timeout, what)
-        finally:
-            self._remove(container_id)
-
-    def _run_created(self, container_id: str, stdin: bytes, timeout: float, what: str) -> ExecResult:
+    def _run_created(self, container_id: str, stdin: bytes, timeout: float, what: str, hold: bool) -> ExecResult:
         query = {"stream": "1", "stdout": "1", "stderr": "1", "stdin": "1" if stdin else "0"}
-        if not self._api.can_stream:
-            from envgen.engine import process
-
-            argv = [_docker(), "start", "--attach", *(["--interactive"] if stdin else []), container_id]
-            done = process.run(argv, stdin=stdin or None, env=self.endpoint.environment, timeout=timeout, check=False)
-            return ExecResult(done.code, done.stdout, done.stderr)
-        stream = self._api.stream(f"/containers/{container_id}/attach", query, None)
+        stream = self._attached(self._url("containers", container_id, "attach"), what, params=query, hold=hold)
         try:
-            self._api.request("POST", f"/containers/{container_id}/start").check(what)
+            # Asked before it starts: when it ends, the engine removes it, and then has no exit code to tell.
+            url = self._url("containers", container_id, "wait")
+            ended = self._api.post(url, params={"condition": "next-exit"}, stream=True, timeout=QUESTION)
+            self._work.start(container_id)
         except BaseException:
             stream.close()
             raise
-        output = talk(stream, stdin, timeout, what, lambda: None)
-        state = self._api.request("POST", f"/containers/{container_id}/wait").check(what)
-        return ExecResult(int(state["StatusCode"]), output.stdout, output.stderr)
-
-    def _remove(self, container_id: str) -> None:
-        # Anonymous volumes go with it; a failure here must not hide the error that brought us here.
-        with contextlib.suppress(EngineError):
-            self._api.request("DELETE", f"/containers/{container_id}", {"force": "1", "v": "1"})
+        output = Output()
+        talk(stream, stdin, timeout, what, output.take, lambda: None)
+        state = within(QUESTION, lambda: read_all(ended).json())
+        return ExecResult(int(state["StatusCode"]), bytes(output.stdout), bytes(output.stderr))
 
     def leftovers(self) -> tuple[Leftover, ...]:
-        query = {"all": "1", "filters": json.dumps({"label": [THROWAWAY]})}
-        rows = self._api.request("GET", "/containers/json", query).check("containers")
+        with self._told("containers"):
+            rows = self._api.containers(all=True, filters={"label": [THROWAWAY]})
         found = (judge(row, time.time()) for row in rows)
         return tuple(sorted((one for one in found if one), key=lambda one: one.created))
 
     def remove_leftovers(self, found: Sequence[Leftover]) -> tuple[tuple[Leftover, str], ...]:
         stayed = []
         for one in found:
-            answer = self._api.request("DELETE", f"/containers/{quote(one.id)}", {"force": "1", "v": "1"})
-            # 409: the engine is removing it already.
-            if answer.status >= 400 and answer.status not in (404, 409):
-                stayed.append((one, answer.message))
+            try:
+                with self._told(), _absent():
+                    self._work.remove_container(one.id, v=True, force=True)
+            except EngineError as error:
+                if "already in progress" not in str(error):
+                    stayed.append((one, error.problems[0].message))
         return tuple(stayed)
 
-    def _exec_by_program(
-        self,
-        container_id: str,
-        argv: Sequence[str],
-        variables: Sequence[str],
-        stdin: bytes,
-        user: str,
-        workdir: str,
-        timeout: float,
-        kill: Callable[[], None],
-    ) -> ExecResult:
-        """By ``docker exec``, where the API's connection can't be taken over (TLS, ssh)."""
-        from envgen.engine import process
 
-        # Values by name only: an argv can be read by every user of this machine.
-        values = dict(pair.split("=", 1) for pair in variables)
-        words = [_docker(), "exec", *(["--interactive"] if stdin else [])]
-        words += [f"--env={name}" for name in values]
-        words += [f"--user={user}"] if user else []
-        words += [f"--workdir={workdir}"] if workdir else []
-        words += [container_id, *argv]
-        environment = {**self.endpoint.environment, **values}
-        try:
-            done = process.run(words, stdin=stdin or None, env=environment, timeout=timeout, check=False)
-        except process.ProcessTimeout:
-            kill()
-            raise
-        return ExecResult(done.code, done.stdout, done.stderr)
+class _absent(contextlib.suppress):
+    """What is not there is None. An empty name names nothing, too."""
+
+    def __init__(self) -> None:
+        super().__init__(docker.errors.NotFound, docker.errors.NullResource)
 
 
 def _throwaway(
@@ -253,6 +325,7 @@ def _throwaway(
         "Healthcheck": {"Test": ["NONE"]},
         "Labels": {THROWAWAY: "1", CREATOR: str(this_process())},
         "HostConfig": {
+            "AutoRemove": True,
             "NetworkMode": network,
             "Init": False,
             "Memory": memory,
@@ -263,12 +336,3 @@ def _throwaway(
             ],
         },
     }
-
-
-def _docker() -> str:
-    import shutil
-
-    program = shutil.which("docker")
-    if not program:
-        raise EngineError("the program `docker` is not on PATH, and this kind of endpoint needs it")
-    return program

@@ -22,7 +22,7 @@ class Compose:
     def argv(self, *words: str) -> list[str]:
         """The whole command for ``words``, such as ``up --detach serve``."""
         files = [part for file in self.files for part in ("-f", str(file))]
-        return [*plugin_argv("compose", self.endpoint), "--project-directory", str(self.folder), *files, *words]
+        return [*plugin_argv("compose"), "--project-directory", str(self.folder), *files, *words]
 
     @property
     def environment(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Where the Docker Engine answers, and where Docker's plugin programs lie. Looks at files and variables; asks nobody.
+"""Where the Docker Engine answers, and where Docker's plugin programs are. Reads files and variables.
 
 Calling ``docker-buildx`` itself rather than ``docker buildx`` saves 100 to 150 ms a call: ``docker`` starts every
 plugin once more to ask what it offers.
@@ -6,8 +6,10 @@ plugin once more to ask what it offers.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,29 +26,45 @@ SYSTEM_PLUGINS = (
     "/usr/libexec/docker/cli-plugins",
     "/opt/homebrew/lib/docker/cli-plugins",
 )
+_TLS = ("DOCKER_TLS_VERIFY", "DOCKER_TLS", "DOCKER_CERT_PATH", "DOCKER_CONFIG", "HOME")
 NAMES = {"buildx": "BuildKit's client (buildx)", "compose": "Docker Compose v2"}
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The address of an engine: ``unix:///...``, ``tcp://...``, ``ssh://...``, and who said so."""
+    """The address of an engine: ``unix:///...``, ``tcp://...``, ``ssh://...``, and who said so.
+
+    ``secured``: what `docker` needs to reach it over TLS; None where there is no TLS.
+    """
 
     host: str
     context: str = "default"
     said_by: str = "the default"
+    secured: tuple[tuple[str, str], ...] | None = None
 
     @property
-    def socket_path(self) -> str | None:
-        """The socket's path where the engine is reached over one."""
-        return self.host.removeprefix("unix://") if self.host.startswith("unix://") else None
+    def local(self) -> bool:
+        """True where the engine is on this machine for certain: paths and ports mean the same to both."""
+        return self.host.startswith("unix://")
+
+    @property
+    def forwarded(self) -> bool:
+        """True where a program makes the connection (``forward.py``)."""
+        return self.host.startswith("ssh://") or self.secured is not None
+
+    @property
+    def url(self) -> str:
+        """What the SDK and Docker's programs are given: a socket or a bare TCP port. Connects where need be."""
+        if not self.forwarded:
+            return self.host
+        from envgen.engine.forward import forward
+
+        return f"unix://{forward(self.host, dict(self.secured or ())).path}"
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a Docker program must be given to reach the same engine.
-
-        Only for sockets: other kinds need the context's TLS material, which the programs find by themselves.
-        """
-        return {"DOCKER_HOST": self.host} if self.socket_path else {}
+        """What a Docker program must be given to reach the same engine."""
+        return {"DOCKER_HOST": self.url} | ({"DOCKER_TLS_VERIFY": "", "DOCKER_TLS": ""} if self.secured else {})
 
 
 def config_dir(environ: Mapping[str, str]) -> Path:
@@ -59,15 +77,16 @@ def find_endpoint(environ: Mapping[str, str] | None = None) -> Endpoint:
     """The engine that ``docker`` itself would use: DOCKER_HOST, DOCKER_CONTEXT, the current context, the default."""
     environ = os.environ if environ is None else environ
     if host := environ.get("DOCKER_HOST"):
-        return Endpoint(_spelled_out(host), said_by="DOCKER_HOST")
+        host = _spelled_out(host)
+        wanted = environ.get("DOCKER_TLS_VERIFY") or environ.get("DOCKER_TLS")
+        named = {"DOCKER_HOST": host} | {name: environ[name] for name in _TLS if environ.get(name)}
+        return Endpoint(host, "default", "DOCKER_HOST", tuple(named.items()) if wanted and _is_tcp(host) else None)
     folder = config_dir(environ)
     name, said_by = environ.get("DOCKER_CONTEXT", ""), "DOCKER_CONTEXT"
     if not name:
         name, said_by = str(_read_json(folder / "config.json").get("currentContext") or ""), "the current context"
     if name in ("", "default"):
         return Endpoint(DEFAULT_SOCKET)
-    import hashlib  # with shutil below: 5 ms that a command on the usual socket does not need
-
     meta = folder / "contexts" / "meta" / hashlib.sha256(name.encode()).hexdigest() / "meta.json"
     endpoints = _read_json(meta).get("Endpoints")
     docker = endpoints.get("docker") if isinstance(endpoints, dict) else None
@@ -77,7 +96,11 @@ def find_endpoint(environ: Mapping[str, str] | None = None) -> Endpoint:
             f"the Docker context {name!r} (from {said_by}) is not defined",
             hint="`docker context ls` shows those that are; `docker context use default` goes back",
         )
-    return Endpoint(_spelled_out(str(host)), name, f"the context {name!r}")
+    address = _spelled_out(str(host))
+    material = folder / "contexts" / "tls" / meta.parent.name / "docker"
+    by_context = (("DOCKER_CONFIG", str(folder)), ("DOCKER_CONTEXT", name), ("DOCKER_HOST", ""))
+    secured = _is_tcp(address) and (material.is_dir() or bool(docker and docker.get("SkipTLSVerify")))
+    return Endpoint(address, name, f"the context {name!r}", by_context if secured else None)
 
 
 def find_plugin(name: str, environ: Mapping[str, str] | None = None) -> Path | None:
@@ -93,22 +116,17 @@ def find_plugin(name: str, environ: Mapping[str, str] | None = None) -> Path | N
     return None
 
 
-def plugin_argv(name: str, endpoint: Endpoint, environ: Mapping[str, str] | None = None) -> list[str]:
-    """How to start a plugin: its program itself where we can tell it the engine's address, else through ``docker``."""
+def plugin_argv(name: str, environ: Mapping[str, str] | None = None) -> list[str]:
+    """How to start a plugin; ``Endpoint.environment`` tells it where the engine is."""
     environ = os.environ if environ is None else environ
     program = find_plugin(name, environ)
-    path = environ.get("PATH")
-    if program and endpoint.socket_path:
-        return [str(program)]
-    if program and _which("docker", path):
-        return ["docker", name]
-    if program:
-        return [str(program)]
-    raise _missing_plugin(name, path)
+    if program is None:
+        raise _missing_plugin(name, environ.get("PATH"))
+    return [str(program)]
 
 
 def _missing_plugin(name: str, path: str | None) -> EngineError:
-    if name == "compose" and _which("docker-compose", path):
+    if name == "compose" and shutil.which("docker-compose", path=path):
         return EngineError(
             "only the old `docker-compose` (v1) is here, and envgen needs Docker Compose v2",
             hint="install the package docker-compose-plugin (Debian: docker-compose)",
@@ -120,15 +138,19 @@ def _missing_plugin(name: str, path: str | None) -> EngineError:
     )
 
 
-def _which(program: str, path: str | None) -> str | None:
-    import shutil
-
-    return shutil.which(program, path=path)
-
-
 def _spelled_out(host: str) -> str:
-    """A bare path is a socket, as the Docker programs read it."""
-    return f"unix://{host}" if host.startswith("/") else host
+    """A bare path is a socket, as the Docker programs read it. EngineError for an address of another kind."""
+    host = f"unix://{host}" if host.startswith("/") else host
+    if not host.startswith(("unix://", "tcp://", "ssh://", "http://", "https://")):
+        raise EngineError(
+            f"the engine's address {host!r} is of a kind that envgen cannot use",
+            hint="it takes unix:///path, tcp://host:port and ssh://user@host",
+        )
+    return host
+
+
+def _is_tcp(host: str) -> bool:
+    return host.startswith(("tcp://", "https://"))
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -6,10 +6,12 @@ Secrets travel by environment (``env``) or by stdin, never in ``argv``: every us
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import selectors
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +21,10 @@ from types import FrameType
 from typing import Any
 
 from envgen.errors import EngineError, ProcessError
+
+Child = subprocess.Popen[bytes]
+PIPE = subprocess.PIPE
+Late = subprocess.TimeoutExpired
 
 # What a program gets between the polite signal and SIGKILL. buildx needs about a second to tell the engine to stop.
 GRACE = 10.0
@@ -110,11 +116,34 @@ def interactive(argv: Sequence[str], *, env: Mapping[str, str] | None = None, cw
     # A handler, not SIG_IGN: a program inherits what is ignored, while a handler falls back to the default in it.
     before = signal.signal(signal.SIGINT, lambda _signum, _frame: None)
     try:
-        return subprocess.Popen(list(argv), env=_environment(env), cwd=cwd).wait()
+        return subprocess.Popen(list(argv), env=_environment(env), cwd=cwd, preexec_fn=_dies_with_us()).wait()
     except FileNotFoundError:
         raise _absent(argv) from None
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def start(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    stdin: Any = subprocess.DEVNULL,
+    stdout: Any = subprocess.DEVNULL,
+    stderr: Any = subprocess.DEVNULL,
+) -> subprocess.Popen[bytes]:
+    """A program that goes on while we do other things, in a session of its own; the caller ends it.
+
+    It also ends when the *thread* that called this does (see ``_dies_with_us``).
+    """
+    try:
+        return subprocess.Popen(
+            list(argv), stdin=stdin, stdout=stdout, stderr=stderr, env=_environment(env),
+            start_new_session=True, preexec_fn=_dies_with_us(),
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise _absent(argv) from None
+    except OSError as error:
+        raise EngineError(f"cannot run {argv[0]}: {error.strerror}") from None
 
 
 def stop(child: subprocess.Popen[bytes], first: signal.Signals = signal.SIGINT) -> None:
@@ -145,10 +174,11 @@ def _started(
                 env=_environment(env),
                 cwd=cwd,
                 start_new_session=True,
+                preexec_fn=_dies_with_us(),
             )
         except FileNotFoundError:
             raise _absent(argv) from None
-        except PermissionError as error:
+        except OSError as error:
             raise EngineError(f"cannot run {argv[0]}: {error.strerror}") from None
         try:
             deliver()
@@ -245,6 +275,30 @@ def _pump(child: subprocess.Popen[bytes], on_line: Callable[[str, bytes], None],
                 for line in lines:
                     on_line(ready.data, line.removesuffix(b"\r"))
             yield
+
+
+_PR_SET_PDEATHSIG = 1
+# PyDLL keeps the interpreter's lock: nothing that another thread held at the fork is waited for in the child.
+_LIBC = ctypes.PyDLL(None) if sys.platform == "linux" else None
+
+
+def _dies_with_us() -> Callable[[], None] | None:
+    """What a child does before it becomes its program: ask the kernel for SIGTERM when we are gone, SIGKILL included.
+
+    Polite, so that buildx can tell the engine to stop and git can remove its locks. The kernel's "we" is the thread
+    that starts the child, which all callers but ``start`` keep waiting for it.
+    """
+    libc = _LIBC
+    if libc is None:
+        return None
+    parent = os.getpid()
+
+    def prepare() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+        if os.getppid() != parent:  # gone already
+            os._exit(1)
+
+    return prepare
 
 
 def _environment(additions: Mapping[str, str] | None) -> dict[str, str] | None:

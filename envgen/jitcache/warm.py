@@ -14,7 +14,7 @@ from envgen.errors import EngineError
 from envgen.jitcache.warm_inside import MARK
 
 if TYPE_CHECKING:
-    from envgen.engine.base import Container
+    from envgen.engine.base import Container, Engine
     from envgen.jitcache.model import Recorded
     from envgen.jitcache.service import JitCache
 
@@ -51,7 +51,8 @@ def first_error(lines: Sequence[str]) -> str:
 class Warm:
     """One run of the builder in a container, and what it said. ``show`` gets each line of progress."""
 
-    def __init__(self, container: Container, python: str, show: Callable[[str], None]) -> None:
+    def __init__(self, engine: Engine, container: Container, python: str, show: Callable[[str], None]) -> None:
+        self.engine = engine
         self.container = container
         self.python = python
         self.show = show
@@ -76,23 +77,26 @@ class Warm:
         return name in self.built and self.built[name].killed
 
     def _once(self, names: Sequence[str], jobs: int) -> None:
-        from envgen.engine import process
-
         text = (Path(__file__).parent / "warm_inside.py").read_text(encoding="utf-8")
-        argv = ["docker", "exec", "-e", f"MAX_JOBS={jobs}", "--workdir", "/", "--user", "0:0", self.container.id]
         self._tail = []
         # -P (3.11) isn't everywhere: the empty entry that -c puts first would make /flashinfer a package.
         start = "import sys; sys.path[:] = [p for p in sys.path if p]; "
         command = [self.python, "-c", start + f"exec(compile({text!r}, 'envgen-warm', 'exec'))", *names]
-        done = process.stream([*argv, *command], lambda _, line: self._line(line, jobs))
-        if not self.built and done.code:
-            reason = next((line for line in reversed(self._tail) if line.strip()), f"exit code {done.code}")
+        code = self.engine.exec_lines(
+            self.container.id,
+            command,
+            lambda line: self._line(line, jobs),
+            env={"MAX_JOBS": str(jobs)},
+            user="0:0",
+            workdir="/",
+        )
+        if not self.built and code:
+            reason = next((line for line in reversed(self._tail) if line.strip()), f"exit code {code}")
             raise EngineError(
                 f"FlashInfer could not be imported in {self.container.name}: {reason}", hint="run `envgen doctor`"
             )
 
-    def _line(self, raw: bytes, jobs: int) -> None:
-        line = raw.decode("utf-8", "replace").rstrip("\n")
+    def _line(self, line: str, jobs: int) -> None:
         if line.startswith(MARK):
             try:
                 self._event(read_json(line[len(MARK) :]), jobs)
@@ -151,7 +155,7 @@ def warm(
         show(f"clearing what is stale: {', '.join(stale)}")
         cache.clear(Query(tuple(stale), archs=archs), causes={"stale": True})
     since = time.time_ns()
-    run = Warm(place, cache.profile.base.python, show)
+    run = Warm(cache.engine, place, cache.profile.base.python, show)
     run.run(wanted, jobs)
     done = tuple(name for name, built in run.built.items() if built.outcome == "done")
     recorded = cache.baseline(Query(done, run.version, archs), since=since) if done else None

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envgen.engine import process
-from envgen.engine.endpoint import find_endpoint
 from envgen.errors import EngineError
 
 MOST = 1000  # differences in one layer; more say nothing new
@@ -31,12 +29,6 @@ class Difference:
     def __str__(self) -> str:
         where = f"layer {self.layer} ({self.step}): {self.path}" if self.layer else f"configuration: {self.path}"
         return f"{where}: {self.field}: {self.first or 'nothing'} and {self.second or 'nothing'}"
-
-
-def save(image: str, path: Path) -> None:
-    """Write an image of the engine into a file."""
-    endpoint = find_endpoint()
-    process.run(["docker", "image", "save", "-o", str(path), image], env=endpoint.environment, timeout=1800)
 
 
 class _Saved:

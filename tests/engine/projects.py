@@ -87,14 +87,15 @@ def interrupt(child: subprocess.Popen[str], timeout: float = 30) -> Finished:
 
 def same_image(first: str, second: str) -> None:
     """Fail where two images are not the same, with every field of every file in which they differ."""
-    from envgen.lock.imagediff import compare, save
+    from envgen.engine.docker import connect
+    from envgen.lock.imagediff import compare
 
     if first == second:
         return
     with tempfile.TemporaryDirectory(prefix="envgentest-same-") as folder:
         paths = [Path(folder, f"{number}.tar") for number in (1, 2)]
         for image, path in zip((first, second), paths, strict=True):
-            save(image, path)
+            connect().save_image(image, path)
         found = "\n".join(str(one) for one in compare(*paths)[:100])
     raise AssertionError(f"{first} is not {second}:\n{found}")
 

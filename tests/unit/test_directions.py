@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
 DOORS: dict[str, tuple[str, ...]] = {
     "subprocess": ("engine/process.py", "serve/benchy_inside.py"),  # the latter is text for a container's Python
     "docker": ("engine/",),
-    "requests": ("lock/", "serve/"),
+    "requests": ("engine/", "lock/", "serve/"),
     "httptools": ("serve/load/",),
 }
 # Text that runs in somebody else's Python: the standard library and nothing else.

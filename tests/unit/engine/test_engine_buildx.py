@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.engine.buildx import BuildRequest, BuildResult, Secret, _csv, argv_of, proxy_arguments
-from envgen.engine.endpoint import Endpoint
 from envgen.engine.rawjson import Step
 
 
@@ -56,9 +55,8 @@ def test_the_engine_s_own_builder_is_named(tmp_path: Path) -> None:
     plugin.parent.mkdir()
     plugin.touch(0o755)
     env = {"DOCKER_CONFIG": str(tmp_path), "PATH": ""}
-    argv = argv_of(request(), Endpoint("unix:///x", "near"), env)
+    argv = argv_of(request(), env)
     assert argv[:4] == [str(plugin), "--builder", "default", "build"]
-    assert argv_of(request(), Endpoint("ssh://x", "far"), env)[1:3] == ["--builder", "far"]
 
 
 def test_only_proxies_that_are_set_are_passed_and_by_name() -> None:

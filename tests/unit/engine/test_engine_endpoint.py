@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from envgen.engine.docker import unreachable
 from envgen.engine.endpoint import DEFAULT_SOCKET, Endpoint, find_endpoint, find_plugin, plugin_argv
 from envgen.engine.parse import is_new_enough, too_old
+from envgen.engine.session import unreachable
 from envgen.errors import EngineError, ExitCode
 
 
@@ -46,7 +46,7 @@ def test_docker_context_is_stronger_than_the_current_one(config: Path) -> None:
     (config / "config.json").write_text('{"currentContext": "near"}')
     assert find_endpoint({"DOCKER_CONTEXT": "far", "DOCKER_CONFIG": str(config)}).host == "ssh://far"
     found = find_endpoint({"DOCKER_CONFIG": str(config)})
-    assert (found.socket_path, found.context) == ("/near.sock", "near")
+    assert (found.host, found.context, found.local) == ("unix:///near.sock", "near", True)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"currentContext": ""}', '{"currentContext": "default"}'])
@@ -70,7 +70,7 @@ def test_plugins_of_the_user_come_first(config: Path) -> None:
     mine = program(config / "cli-plugins", "docker-buildx")
     env = {"DOCKER_CONFIG": str(config), "PATH": ""}
     assert find_plugin("buildx", env) == mine
-    assert plugin_argv("buildx", Endpoint("unix:///x"), env) == [str(mine)]
+    assert plugin_argv("buildx", env) == [str(mine)]
 
 
 def test_plugins_in_a_configured_folder(config: Path, tmp_path: Path) -> None:
@@ -79,19 +79,36 @@ def test_plugins_in_a_configured_folder(config: Path, tmp_path: Path) -> None:
     assert find_plugin("compose", {"DOCKER_CONFIG": str(config)}) == other
 
 
-def test_endpoints_with_tls_go_through_docker(config: Path, tmp_path: Path) -> None:
-    program(config / "cli-plugins", "docker-buildx")
-    program(tmp_path / "bin", "docker")
-    env = {"DOCKER_CONFIG": str(config), "PATH": str(tmp_path / "bin")}
-    assert plugin_argv("buildx", Endpoint("tcp://far:2376", "far"), env) == ["docker", "buildx"]
-    assert Endpoint("tcp://far:2376").environment == {}
+def test_what_docker_s_programs_are_given() -> None:
+    assert Endpoint("tcp://far:2375").environment == {"DOCKER_HOST": "tcp://far:2375"}
     assert Endpoint("unix:///x").environment == {"DOCKER_HOST": "unix:///x"}
+
+
+def test_what_a_program_must_forward(config: Path) -> None:
+    """TLS is known to `docker` by variables or by the context; ssh by its address."""
+    env = {"DOCKER_HOST": "tcp://far:2376", "DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": "/c", "HOME": "/h"}
+    found = find_endpoint(env)
+    assert found.forwarded and dict(found.secured or ())["DOCKER_CERT_PATH"] == "/c"
+    assert not find_endpoint(env | {"DOCKER_TLS_VERIFY": ""}).forwarded
+    assert not find_endpoint(env | {"DOCKER_HOST": "unix:///x"}).forwarded
+    define(config, "far", "tcp://far:2376")
+    by_name = {"DOCKER_CONTEXT": "far", "DOCKER_CONFIG": str(config)}
+    assert not find_endpoint(by_name).forwarded
+    (config / "contexts" / "tls" / hashlib.sha256(b"far").hexdigest() / "docker").mkdir(parents=True)
+    assert dict(find_endpoint(by_name).secured or ())["DOCKER_CONTEXT"] == "far"
+    assert find_endpoint({"DOCKER_HOST": "ssh://far"}).forwarded
+
+
+@pytest.mark.parametrize("host", ["npipe:////./pipe/docker", "fd://", "example.com:2375", "-x"])
+def test_addresses_of_another_kind(host: str) -> None:
+    with pytest.raises(EngineError, match="of a kind that envgen cannot use"):
+        find_endpoint({"DOCKER_HOST": host})
 
 
 def test_buildx_absent(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envgen.engine.endpoint.SYSTEM_PLUGINS", ())
     with pytest.raises(EngineError, match="no buildx plugin") as caught:
-        plugin_argv("buildx", Endpoint("unix:///x"), {"DOCKER_CONFIG": str(config), "PATH": ""})
+        plugin_argv("buildx", {"DOCKER_CONFIG": str(config), "PATH": ""})
     assert "docker-buildx-plugin" in str(caught.value) and caught.value.exit_code == ExitCode.ENGINE
 
 
@@ -99,10 +116,10 @@ def test_compose_absent_and_compose_v1(config: Path, tmp_path: Path, monkeypatch
     monkeypatch.setattr("envgen.engine.endpoint.SYSTEM_PLUGINS", ())
     env = {"DOCKER_CONFIG": str(config), "PATH": str(tmp_path / "bin")}
     with pytest.raises(EngineError, match="no compose plugin"):
-        plugin_argv("compose", Endpoint("unix:///x"), env)
+        plugin_argv("compose", env)
     program(tmp_path / "bin", "docker-compose")
     with pytest.raises(EngineError, match=r"only the old `docker-compose` \(v1\) is here"):
-        plugin_argv("compose", Endpoint("unix:///x"), env)
+        plugin_argv("compose", env)
 
 
 @pytest.mark.parametrize(
