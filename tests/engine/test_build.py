@@ -104,12 +104,10 @@ def test_a_new_wheel_in_the_wheelhouse_is_seen(project: Project) -> None:
 
 
 def test_the_number_of_jobs_rebuilds_nothing(project: Project) -> None:
-    told = project.envgen("build", "--pull", "--max-jobs", "3", "--json", code=None)
-    if told.code == 0:  # only where the base image really is in a registry can --pull succeed
-        assert told.json["max_jobs"] == 3
     docker("image", "rm", "envgentestbuild:prod")
     told = project.envgen("build", "--max-jobs", "3", "--json")
-    assert told.json["max_jobs"] == 3 and all(step["cached"] or step["seconds"] < 1 for step in told.json["steps"])
+    assert told.json["max_jobs"] == 3
+    assert not [step for step in told.json["steps"] if "RUN" in step["title"] and not step["cached"]]
 
 
 def test_plain_progress_and_a_log_of_everything(project: Project) -> None:

@@ -57,7 +57,7 @@ def test_a_restored_cache_is_not_compiled_again(lab: Lab, envgen: Envgen, tmp_pa
 
     lab.start()
     assert lab.times("page") == before["0.5.3"]
-    assert lab.build("page", "rope") < 15  # it takes about a minute to compile both
+    lab.build("page", "rope")
     assert lab.times("page") == before["0.5.3"]
     assert not would_build(lab, "page", "0.5.3")
     states = envgen.states()
@@ -129,7 +129,7 @@ def test_there_and_back_compiles_nothing(lab: Lab, envgen: Envgen, tmp_path: Pat
         assert envgen.json("list", "--set", "cuda.arch_list=12.0f")["modules"] == []
 
         lab.start(volume=volumes["12.1a"])
-        assert lab.build("page") < 15
+        lab.build("page")  # by its unchanged times, ninja had nothing to do
         assert lab.times("page") == page
         said = envgen("gc", "--keep", "1", "--dry-run")
         assert "would go" in said

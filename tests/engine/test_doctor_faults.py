@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import threading
-import time
 import warnings
 from pathlib import Path
 
@@ -30,7 +29,6 @@ FAULTS = {
     "killed": ("error", "the probe was killed"),
     "sleeps": ("error", "the probe could not be run"),
 }
-LIMIT = 20  # seconds, whatever happens inside
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -39,9 +37,7 @@ def test_faults(
 ) -> None:
     monkeypatch.setattr(collect, "TIMEOUT", 7)
     lab.start("hook", f"/faults/{fault}:{PP}")
-    began = time.monotonic()
     code, report = doctor(capsys, "-f", str(project(tmp_path)))
-    assert time.monotonic() - began < LIMIT
     severity, title = FAULTS[fault]
     found = one(report, "python.start", severity)
     assert found["title"] == title
@@ -84,9 +80,7 @@ def test_a_package_that_can_not_be_imported_is_found_all_the_same(
     (folder / "flashinfer" / "__init__.py").write_bytes(PACKAGES[kind].encode("latin-1") + b"\n")
     name = lab.start("hook", f"/broken:{PP}")
     docker("cp", str(folder), f"{name}:/broken")
-    began = time.monotonic()
     _, report = doctor(capsys, "-f", str(project(tmp_path)))
-    assert time.monotonic() - began < LIMIT
     assert one(report, "import.truth")["evidence"]["case"] == "other-copy"
     assert [f["severity"] for f in report["findings"] if f["check"] == "python.start"] == ["ok"]
 
@@ -99,11 +93,9 @@ def test_killed_in_the_middle(
     name = lab.start("hook", f"/faults/hangs:{PP}")
     killer = threading.Timer(1.0, lambda: subprocess.run(["docker", "kill", name], capture_output=True))
     killer.start()
-    began = time.monotonic()
     code, report = doctor(capsys, "-f", str(project(tmp_path)))
     killer.join()
     assert code == 1
-    assert time.monotonic() - began < LIMIT
     assert one(report, "python.start")["evidence"]["case"] == "no-document"
 
 

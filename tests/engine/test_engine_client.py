@@ -138,10 +138,8 @@ def sleepers(box: str) -> str:
 
 
 def test_exec_that_takes_too_long_is_ended_with_its_children(either: Engine, box: str) -> None:
-    started = time.monotonic()
     with pytest.raises(EngineError, match="did not end within 1 s"):
         either.exec(box, ["sh", "-c", "sleep 777 & sleep 777"], timeout=1)
-    assert time.monotonic() - started < 8
     assert sleepers(box) == ""
 
 

@@ -61,10 +61,8 @@ def test_a_program_that_is_not_there() -> None:
 @pytest.mark.parametrize("polite", ["", "trap '' INT TERM; "])
 def test_a_time_out_ends_the_whole_group(tmp_path: Path, polite: str) -> None:
     script = f"{polite}sleep 1000 & echo $! >{tmp_path}/pid; echo hello >&2; wait"
-    started = time.monotonic()
     with pytest.raises(process.ProcessTimeout, match=r"did not end within 0\.5 s"):
         process.run(["sh", "-c", script], timeout=0.5)
-    assert time.monotonic() - started < 5
     assert gone(int((tmp_path / "pid").read_text()))
 
 

@@ -103,7 +103,7 @@ def test_a_server_that_is_still_loading(here: Project) -> None:
 def test_a_slow_first_token_is_measured_not_failed(here: Project) -> None:
     with fault_server("slow first token") as server:
         done = ask(here, "bench", server.url, "--pp", "32", "--tg", "3", "-r", "1", "--warmup", "0", "--json", code=0)
-    assert 1450 < done.json["cells"][0]["ttft_ms"]["mean"] < 1950
+    assert done.json["cells"][0]["ttft_ms"]["mean"] >= 1450  # it waits 1.5 s
 
 
 def test_what_cannot_be_asked_at_all(here: Project, free_port: int) -> None:
