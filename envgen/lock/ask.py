@@ -41,13 +41,43 @@ def apt_build(profile: Profile) -> tuple[str, ...]:
     """The profile's build packages and those that the rendered steps themselves need."""
     needed = ["ca-certificates"]
     kinds = {source.origin.kind for source in profile.sources.values()}
-    if patched(profile) or kinds & {"git", "checkout"}:  # git reads the refs of a mount and applies patches
+    # git reads the refs of a mount and applies patches
+    if patched(profile) or kinds & {"checkout"} or repositories(profile):
         needed.append("git")
     if profile.build.ccache and kinds - {"wheel"}:
         needed.append("ccache")
     own = (*profile.base.apt, *profile.apt.build)
     named = {package.split("=", 1)[0] for package in own}
     return (*(package for package in needed if package not in named), *own)
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A git repository that a build fetches. ``without``: submodules of it that come from elsewhere."""
+
+    name: str
+    url: str
+    ref: str
+    submodules: bool = True
+    without: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Under which it stands in the lock."""
+        return git_key(self.url, self.ref)
+
+
+def repositories(profile: Profile) -> tuple[Repository, ...]:
+    """Every git repository that a build of ``profile`` fetches: sources, their submodules' forks, builds' inputs."""
+    found = []
+    for name, source in profile.sources.items():
+        if source.origin.git:
+            without = tuple(source.submodule_origins)
+            found.append(Repository(name, source.origin.git, source.origin.git_ref, source.submodules, without))
+            found += [Repository(f"{name}/{p}", one.git, one.ref) for p, one in source.submodule_origins.items()]
+        if source.origin.kind in ("git", "pypi"):
+            found += [Repository(f"{name}.{n}", one.git, one.ref) for n, one in source.install.inputs.items()]
+    return tuple(found)
 
 
 def patched(profile: Profile) -> dict[str, str]:
@@ -89,7 +119,8 @@ def python_asks(profile: Profile, base_digest: str) -> str:
     """A digest of everything that the Python packages of a profile depend on."""
     sets = [[s.name, s.words, s.own, s.never, s.dependencies] for s in python_sets(profile)]
     asked = ["python", sets, profile.pip.override, profile.pip.protect, profile.base.python, base_digest]
-    return _digest([*asked, profile.base.apt] if profile.base.apt else asked)
+    more = [extra for extra in (profile.base.apt, profile.pip.remove) if extra]
+    return _digest([*asked, *more])
 
 
 def apt_asks(profile: Profile, base_digest: str) -> str:
@@ -104,11 +135,7 @@ def _digest(value: object) -> str:
 def locked(profile: Profile, lock: Lock) -> ProfileLock:
     """What ``lock`` says about ``profile``. Answers to other questions than the profile's are left out."""
     base = lock.images.get(str(profile.base.image))
-    git = {}
-    for name, source in profile.sources.items():
-        found = lock.git.get(git_key(source.origin.git, source.origin.git_ref)) if source.origin.git else None
-        if found:
-            git[name] = found
+    git = {one.name: lock.git[one.key] for one in repositories(profile) if one.key in lock.git}
     wanted = profile.base.platform.value if profile.base.platform else ""
     digest = base.digest if base else ""
     pasks, aasks = python_asks(profile, digest), apt_asks(profile, digest)
@@ -134,10 +161,11 @@ def stale(
     found = []
     if mine.base is None:
         found.append(Stale("base", f"{profile.base.image} is not in the lock", "base.image"))
-    for name, source in profile.sources.items():
-        if source.origin.git and name not in mine.git:
-            message = f"{source.origin.git_ref} of {shown(source.origin.git)} is not in the lock"
-            found.append(Stale(name, message, f"sources.{name}.origin"))
+    for one in repositories(profile):
+        if one.name not in mine.git:
+            source = one.name.partition("/")[0].partition(".")[0]
+            message = f"{one.ref} of {shown(one.url)} is not in the lock"
+            found.append(Stale(one.name, message, f"sources.{source}"))
     for name, encoding in profile.tiktoken.encodings.items():
         if mine.files.get(encoding.url) != encoding.sha256:
             found.append(Stale(name, "its sha256 is not the one in the lock", f"tiktoken.encodings.{name}"))

@@ -7,7 +7,7 @@ import posixpath
 import re
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -38,11 +38,11 @@ class Git:
         self._timeout = timeout
         self._pause = pause
 
-    def resolve(self, url: str, ref: str, submodules: bool) -> GitLock:
-        """The commit of ``ref``, and of all submodules if they are wanted."""
+    def resolve(self, url: str, ref: str, submodules: bool, without: Sequence[str] = ()) -> GitLock:
+        """The commit of ``ref``, and of all submodules if they are wanted, but of those at the paths ``without``."""
         try:
             commit, kind = self._commit(url, ref)
-            modules = tuple(self._submodules(url, ref, commit, "", 0)) if submodules else ()
+            modules = tuple(self._submodules(url, ref, commit, "", 0, without)) if submodules else ()
         except LockError as error:
             problem = error.problems[0]
             raise LockError(f"{ref} of {shown(url)}: {problem.message}", hint=problem.hint) from None
@@ -64,7 +64,9 @@ class Git:
             hint = "a commit must be written with all of its 40 digits"
         raise LockError("the server has no such branch, tag or pull request", hint=hint)
 
-    def _submodules(self, url: str, ref: str, commit: str, prefix: str, depth: int) -> list[Submodule]:
+    def _submodules(
+        self, url: str, ref: str, commit: str, prefix: str, depth: int, without: Sequence[str] = ()
+    ) -> list[Submodule]:
         """All submodules below ``commit``. Their addresses stand in .gitmodules, their commits in the tree."""
         if depth > MAX_DEPTH:
             raise LockError(f"its submodules nest deeper than {MAX_DEPTH} levels")
@@ -72,6 +74,9 @@ class Git:
             mirror = Mirror.at(Path(folder), url)
             self._fetch(mirror, ref, commit)
             direct = self._direct(mirror, url, commit)
+        for path in without:
+            if direct.pop(path, None) is None:
+                raise LockError(f"it has no submodule {path}", hint="submodule_origins names submodules by their path")
         found = []
         for path, (address, inner) in sorted(direct.items()):
             found.append(Submodule(f"{prefix}{path}", address, inner))

@@ -129,7 +129,13 @@ def _python_request(profile: Profile, keep: Mapping[str, Mapping[str, str]]) -> 
         }
         for s in python_sets(profile)
     ]
-    return {"sets": sets, "protect": list(profile.pip.protect), "off": list(profile.pip.override), "keep": dict(keep)}
+    return {
+        "sets": sets,
+        "protect": list(profile.pip.protect),
+        "off": [*profile.pip.override, *profile.pip.remove],
+        "removed": list(profile.pip.remove),
+        "keep": dict(keep),
+    }
 
 
 def _python_answer(profile: Profile, base_digest: str, said: Mapping[str, Any]) -> PythonLock | LockError:

@@ -6,7 +6,7 @@ import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from envgen.background import in_background
@@ -15,7 +15,7 @@ from envgen.errors import EngineError, EnvgenError, LockError, Problem
 from envgen.lock import ask, inside
 from envgen.lock.credentials import Credentials
 from envgen.lock.gitrefs import Git
-from envgen.lock.model import LOCAL, REPORTED, AptLock, GitLock, ImageLock, Lock, PatchLock, PythonLock, git_key
+from envgen.lock.model import LOCAL, REPORTED, AptLock, GitLock, ImageLock, Lock, PatchLock, PythonLock
 from envgen.lock.registry import resolve_image, seconds
 from envgen.lock.upgrade import Upgrade, keep
 from envgen.lock.web import Web
@@ -116,21 +116,14 @@ def _start(
         there = old.images.get(name)
         if name not in images and (there is None or there.resolved == REPORTED or upgrade.wants("base", name)):
             images[name] = _job(name, functools.partial(_ask_image, profile, tools, engine), tools.say)
-        for source_name, source in profile.sources.items():
-            if not source.origin.git:
-                continue
-            url, ref = source.origin.git, source.origin.git_ref
-            key = git_key(url, ref)
-            known = old.git.get(key)
-            if key not in git and (known is None or known.resolved == REPORTED or upgrade.wants(source_name)):
-                wanted = any(
-                    s.submodules
-                    for p in profiles
-                    for s in p.sources.values()
-                    if s.origin.git == url and s.origin.git_ref == ref
-                )
-                question = functools.partial(_ask_git, tools, source_name, url, ref, wanted)
-                git[key] = _job(f"{source_name} {ref}", question, tools.say)
+        for one in ask.repositories(profile):
+            known = old.git.get(one.key)
+            if one.key not in git and (known is None or known.resolved == REPORTED or upgrade.wants(one.name)):
+                same = [other for p in profiles for other in ask.repositories(p) if other.key == one.key]
+                # What one profile replaces is still to be asked for another one.
+                without = set.intersection(*(set(other.without) for other in same))
+                whole = replace(one, submodules=any(o.submodules for o in same), without=tuple(sorted(without)))
+                git[one.key] = _job(f"{one.name} {one.ref}", functools.partial(_ask_git, tools, whole), tools.say)
     return images, git
 
 
@@ -144,9 +137,9 @@ def _ask_image(profile: Profile, tools: Tools, engine: Engine | None) -> ImageLo
     return resolve_image(profile.base.image, tools.web, tools.credentials)
 
 
-def _ask_git(tools: Tools, name: str, url: str, ref: str, submodules: bool) -> GitLock:
-    _online(tools, name)
-    return tools.git.resolve(url, ref, submodules)
+def _ask_git(tools: Tools, one: ask.Repository) -> GitLock:
+    _online(tools, one.name)
+    return tools.git.resolve(one.url, one.ref, one.submodules, one.without)
 
 
 def _online(tools: Tools, name: str) -> None:
@@ -278,7 +271,7 @@ def _take(
 def _pruned(lock: Lock, every: Sequence[Profile]) -> Lock:
     """Without what no profile asks for any more."""
     images = {str(p.base.image) for p in every}
-    git = {git_key(s.origin.git, s.origin.git_ref) for p in every for s in p.sources.values() if s.origin.git}
+    git = {one.key for p in every for one in ask.repositories(p)}
     files = {e.url for p in every for e in p.tiktoken.encodings.values()}
     folders = {folder for p in every for folder in ask.patched(p).values()}
     names = {p.name for p in every}

@@ -27,6 +27,10 @@ def check(report: Report) -> None:
             report.problem(("sources", name), f"{name!r} is a reserved name", "choose another", at_key=True)
         _origin(report, name, source.origin)
         _patches(report, name, source)
+        if source.submodule_origins and (source.origin.pypi or source.origin.wheel or not source.submodules):
+            path = ("sources", name, "submodule_origins")
+            hint = "give it a git origin, and leave `submodules` on"
+            report.problem(path, "there are no submodules to replace", hint, at_key=True)
     _between(report)
     _python_path(report)
     _packages(report)
@@ -187,6 +191,10 @@ def _packages(report: Report) -> None:
     for name, source in report.profile.sources.items():
         _requirements(report, ("sources", name, "install", "requires"), source.install.requires)
         _one_line(report, ("sources", name, "install", "prepare"), source.install.prepare)
+    for number, name in enumerate(pip.remove):
+        if _folded(name) in protected:
+            message = f"{name} is in pip.protect: it can't be kept and removed"
+            report.problem(("pip", "remove", str(number)), message, "remove it from one of the two")
     for key in ("tools", "deps"):
         _requirements(report, ("pip", key), getattr(pip, key))
         for number, requirement in enumerate(getattr(pip, key)):

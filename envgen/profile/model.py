@@ -20,8 +20,10 @@ from envgen.profile.model_services import Ready as Ready
 from envgen.profile.model_services import Service as Service
 from envgen.profile.model_services import Variant as Variant
 from envgen.profile.model_sources import ORIGIN_KINDS as ORIGIN_KINDS
+from envgen.profile.model_sources import Input as Input
 from envgen.profile.model_sources import Install as Install
 from envgen.profile.model_sources import Origin as Origin
+from envgen.profile.model_sources import Repository as Repository
 from envgen.profile.model_sources import Source as Source
 from envgen.profile.patterns import (
     APT_NAME,
@@ -119,6 +121,11 @@ class Pip:
     )
     override: tuple[str, ...] = key(
         "Dependencies switched off: never installed, whoever asks for them.", (), item=DISTRIBUTION
+    )
+    remove: tuple[str, ...] = key(
+        "Packages of the base image that are uninstalled first, and never come back as a dependency.",
+        (),
+        item=DISTRIBUTION,
     )
     protect: tuple[str, ...] = key(
         "Packages of the base image that no installation may replace; a build that changes one fails.",

@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from envgen.profile.keys import key
-from envgen.profile.patterns import COMMAND, DISTRIBUTION, ENV_NAME, GIT_REF, GIT_URL, MODULE, NAME, REQUIREMENT
+from envgen.profile.patterns import (
+    COMMAND,
+    DISTRIBUTION,
+    ENV_NAME,
+    GIT_REF,
+    GIT_URL,
+    INNER_PATH,
+    MODULE,
+    NAME,
+    REQUIREMENT,
+)
 from envgen.profile.values import ContainerPath, HostPath, Pin
 
 ORIGIN_KINDS = ("git", "pypi", "wheel", "checkout")
@@ -35,10 +45,31 @@ class Origin:
 
 
 @dataclass(frozen=True)
+class Repository:
+    """A git repository that is fetched into, or beside, a source."""
+
+    git: str = key("Address of a git repository.", item=GIT_URL)
+    ref: str = key("A branch, tag or commit.", item=GIT_REF)
+
+
+@dataclass(frozen=True)
+class Input:
+    """A repository that a source's build would fetch by itself, and takes from a folder where a variable names one."""
+
+    git: str = key("Address of a git repository.", item=GIT_URL)
+    ref: str = key("A branch, tag or commit.", item=GIT_REF)
+    variable: str = key("The variable that tells the build where it lies, such as VLLM_CUTLASS_SRC_DIR.", item=ENV_NAME)
+    folder: str | None = key("The folder in it that the build wants; unset: all of it.", None, item=INNER_PATH)
+
+
+@dataclass(frozen=True)
 class Install:
     requires: tuple[str, ...] = key("What must be installed before it can be built.", (), item=REQUIREMENT)
     env: Mapping[str, str] = key("Variables for its build alone.", {}, names=ENV_NAME)
     prepare: tuple[str, ...] = key("A command to run in the source before it is built, one word an item.", ())
+    inputs: Mapping[str, Input] = key(
+        "Repositories that its build would fetch without being asked: fetched here, and locked.", {}, names=NAME
+    )
     dependencies: bool = key("Also install what it depends on (never what pip.protect names).", False)
 
 
@@ -49,6 +80,11 @@ class Source:
     distribution: str = key("The name that pip knows.", item=DISTRIBUTION)
     mount: ContainerPath = key("Where its checkout lies in the container.")
     submodules: bool = key("Fetch its git submodules.", True)
+    submodule_origins: Mapping[str, Repository] = key(
+        "Submodules that come from elsewhere, such as a fork of CUTLASS, by their path in the source.",
+        {},
+        names=INNER_PATH,
+    )
     patches: str | None = key(
         "The folder below patches/ whose series is applied (never to a mounted checkout).", None, item=NAME
     )

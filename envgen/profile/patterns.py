@@ -20,6 +20,8 @@ MODULE = r"[A-Za-z_][0-9A-Za-z_]*"
 GIT_URL = r"(https?|git|ssh|file)://[^\s]+|[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:[^\s]+"
 GIT_REF = r"[A-Za-z0-9_][A-Za-z0-9._/-]*"
 HTTP_URL = r"https?://[^\s]+"
+# A folder inside a repository: no dot or dash begins a part of it, so it leaves the repository by no way.
+INNER_PATH = r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*"
 
 
 RESTART = r"no|on-failure:[1-9][0-9]?"
@@ -42,6 +44,7 @@ MEANING: Mapping[str, str] = {
     MODULE: "the name that stands behind `import`",
     GIT_URL: "an address such as https://host/path.git or git@host:path.git",
     GIT_REF: "a branch, tag or commit",
+    INNER_PATH: "a folder such as 3rdparty/cutlass",
     HTTP_URL: "an address such as https://host/path",
     RESTART: "no, or on-failure:N; `always` restarts a server that fills unified memory until the machine hangs",
     IPC: "private, host or shareable",

@@ -44,15 +44,19 @@ class Step:
 
 @dataclass(frozen=True)
 class BuiltSource:
-    """A source that is fetched (by git or as a source distribution), patched and built."""
+    """A source that is fetched (by git or as a source distribution), patched and built.
+
+    ``inputs``: the folder of the repositories that its build would fetch itself, if there are any.
+    """
 
     name: str
     label: str
     folder: str
-    fetch_git: tuple[str, ...]
+    fetch_git: tuple[tuple[str, ...], ...]
     fetch_sdist: tuple[str, ...]
     patch_source: PatchStep | None
     requires: Step | None
+    inputs: str
     env: tuple[Pair, ...]
     build_words: tuple[str, ...]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from envgen.lock.ask import apt_build
 from envgen.lock.model import LOCAL, ProfileLock
-from envgen.profile.model import Encoding, Mode, Profile, Source
+from envgen.profile.model import Encoding, Mode, Pip, Profile, Source
 from envgen.render import locking
 from envgen.render.environment import (
     ENTRYPOINT,
@@ -66,7 +66,7 @@ def plan(profile: Profile, lock: Lock | None = None, patches: Mapping[str, Serie
         base_image=locking.base_image(profile.base.image, lock),
         python=profile.base.python,
         first_python="base" if profile.base.apt else "origin",
-        protect_words=("record", *profile.pip.protect, "--off", *profile.pip.override),
+        protect_words=_protect(profile.pip),
         apt_build=_apt("build", apt_build(profile), lock),
         apt_runtime=_apt("runtime", profile.apt.runtime, lock),
         deps=_deps(profile, lists),
@@ -87,6 +87,11 @@ def plan(profile: Profile, lock: Lock | None = None, patches: Mapping[str, Serie
         reproducible=bool(lock) and profile.reproducible,
         data=_data(profile, lock, lists),
     )
+
+
+def _protect(pip: Pip) -> tuple[str, ...]:
+    """The words of protect: what stays, what is never installed, what of the base image goes."""
+    return ("record", *pip.protect, "--off", *pip.override, *(("--remove", *pip.remove) if pip.remove else ()))
 
 
 def _apt(step: str, packages: tuple[str, ...], lock: Lock | None) -> Step | None:
@@ -132,30 +137,43 @@ def _built(
     profile: Profile, name: str, source: Source, series: Series | None, lock: Lock | None, lists: Mapping[str, str]
 ) -> BuiltSource:
     origin, install = source.origin, source.install
-    folder = f"/src/{name}"
-    git: tuple[str, ...] = ()
+    folder, inputs = f"/src/{name}", f"/src/inputs/{name}"
+    git: list[tuple[str, ...]] = []
     sdist: tuple[str, ...] = ()
     if origin.pypi is not None:
         sdist = (origin.pypi.name, origin.pypi.version, folder, *locking.sdist_hash(name, lock))
         label = f"{name}: {origin.pypi} of the package index."
     else:
-        wanted, full_name = locking.git_words(lock.git.get(name) if lock else None, origin.git_ref)
+        without = [word for path in source.submodule_origins for word in ("--without", path)]
         mode = "submodules" if source.submodules else "plain"
-        git = (origin.git or "", wanted, folder, mode, *((full_name,) if full_name else ()))
+        git.append((*without, *_fetch(name, origin.git or "", origin.git_ref, folder, lock, mode)))
+        for path, fork in source.submodule_origins.items():
+            git.append(_fetch(f"{name}/{path}", fork.git, fork.ref, f"{folder}/{path}", lock))
         label = f"{name}: {origin.git_ref} of {origin.git}."
+    env = [Pair(key, value) for key, value in install.env.items()]
+    for key, one in install.inputs.items():
+        git.append(_fetch(f"{name}.{key}", one.git, one.ref, f"{inputs}/{key}", lock))
+        env.append(Pair(one.variable, f"{inputs}/{key}{'/' + one.folder if one.folder else ''}"))
     early = series.split(source.package)[0] if series else ()
     step = PatchStep(early, ((folder, *(f"{RUN}/{patch.path}" for patch in early)),)) if early else None
     return BuiltSource(
         name=name,
         label=label,
         folder=folder,
-        fetch_git=git,
+        fetch_git=tuple(git),
         fetch_sdist=sdist,
         patch_source=step,
         requires=_pip(profile, f"requires.{name}", install.requires, (), lists),
-        env=tuple(Pair(key, value) for key, value in install.env.items()),
+        inputs=inputs if install.inputs else "",
+        env=tuple(env),
         build_words=(folder, "/wheels", *install.prepare),
     )
+
+
+def _fetch(key: str, url: str, ref: str, folder: str, lock: Lock | None, mode: str = "submodules") -> tuple[str, ...]:
+    """The words of fetch-git for a repository; ``key`` is its name in the lock."""
+    wanted, full_name = locking.git_words(lock.git.get(key) if lock else None, ref)
+    return (url, wanted, folder, mode, *((full_name,) if full_name else ()))
 
 
 def _install_options(profile: Profile, own: str = "") -> tuple[str, ...]:

@@ -138,6 +138,36 @@ def test_nested_submodules_with_relative_addresses(repositories: Repositories) -
     )
 
 
+def test_a_submodule_from_elsewhere_is_not_asked_for(repositories: Repositories, tmp_path: Path) -> None:
+    """A fork's submodule may name a commit that only the fork of the submodule has."""
+    repositories.make("cutlass-fork")
+    fork = repositories.commit("cutlass-fork", "fork")
+    repositories.point("cutlass-fork", "refs/heads/main", fork)
+    repositories.make("spdlog")
+    spdlog = repositories.commit("spdlog", "spdlog")
+    repositories.point("spdlog", "refs/heads/main", spdlog)
+    modules = {"3rdparty/cutlass": ("../none.git", "1" * 40), "3rdparty/spdlog": ("../spdlog.git", spdlog)}
+    top = repositories.commit("vllm", "top", modules)
+    repositories.point("vllm", "refs/heads/main", top)
+    found = GIT.resolve(repositories.url("vllm"), "main", True, ["3rdparty/cutlass"])
+    assert found.submodules == (Submodule("3rdparty/spdlog", repositories.url("spdlog"), spdlog),)
+    with pytest.raises(LockError, match="it has no submodule 3rdparty/none"):
+        GIT.resolve(repositories.url("vllm"), "main", True, ["3rdparty/none"])
+
+    out = tmp_path / "out"
+    done = fetch(tmp_path, "--without", "3rdparty/cutlass", repositories.url("vllm"), top, str(out), "submodules")
+    assert done.returncode == 0, done.stderr
+    assert (out / "3rdparty/spdlog/README").read_text() == "spdlog"
+    assert list((out / "3rdparty/cutlass").iterdir()) == []
+    done = fetch(tmp_path, repositories.url("cutlass-fork"), fork, str(out / "3rdparty/cutlass"), "submodules")
+    assert done.returncode == 0, done.stderr
+    assert (out / "3rdparty/cutlass/README").read_text() == "fork"
+    done = fetch(
+        tmp_path, "--without", "3rdparty/none", repositories.url("vllm"), top, str(tmp_path / "o"), "submodules"
+    )
+    assert done.returncode == 1 and "has no submodule 3rdparty/none" in done.stderr
+
+
 def test_a_submodule_that_is_gone_is_named(repositories: Repositories) -> None:
     repositories.point("vllm", "refs/heads/main", repositories.commit("vllm", "x", {"a/b": ("../none.git", "1" * 40)}))
     with pytest.raises(LockError, match=r"main of git://.*: submodule a/b: "):

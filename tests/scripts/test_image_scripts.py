@@ -387,6 +387,28 @@ def test_what_is_there_is_pinned_and_what_is_off_is_never_installed(protected: t
     assert call(script, "verify", env=env) == (0, "protect: 1 packages of the base image are as they were\n")
 
 
+def test_what_is_removed_is_gone_and_never_comes_back(tmp_path: Path) -> None:
+    """In an environment of its own: pip uninstalls nothing from outside of it."""
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True, timeout=120)
+    python = tmp_path / "venv/bin/python"
+    ask = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    site = Path(subprocess.run(ask, check=True, capture_output=True, text=True).stdout.strip())
+    info = site / "flash_attn-2.7.dist-info"
+    info.mkdir()
+    (site / "flash_attn.py").write_text("")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: flash-attn\nVersion: 2.7\n")
+    files = ("flash_attn.py", "flash_attn-2.7.dist-info/METADATA", "flash_attn-2.7.dist-info/RECORD")
+    (info / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+    script = tmp_path / "protect"
+    script.write_text((SCRIPTS / "protect").read_text().replace("/opt/envgen", str(tmp_path / "home")))
+    words = [python, script, "record", "torch", "--off", "numba", "--remove", "Flash_Attn", "not-there"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0 and "protect: removed flash-attn" in done.stdout, done.stderr
+    assert not info.exists() and not (site / "flash_attn.py").exists()
+    off = (tmp_path / "home/overrides.txt").read_text().replace(' ; sys_platform == "never"', "").split()
+    assert off == ["flash-attn", "not-there", "numba"]
+
+
 @pytest.mark.parametrize("change", ["replaced", "removed", "rebuilt"])
 def test_the_gate_sees_a_change(protected: tuple[Path, dict[str, str]], change: str) -> None:
     script, env = protected

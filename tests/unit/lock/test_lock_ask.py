@@ -94,6 +94,32 @@ def test_the_steps_of_a_profile(profile: Profile) -> None:
     assert not sets["install.wheel"].dependencies
 
 
+def test_every_repository_that_a_build_fetches_is_asked_for(profile: Profile) -> None:
+    import dataclasses
+
+    from envgen.profile.model import Input, Repository
+
+    fi = profile.sources["fi"]
+    install = dataclasses.replace(fi.install, inputs={"triton": Input("https://h/t.git", "v3", "TRITON_DIR")})
+    forked = dataclasses.replace(fi, install=install, submodule_origins={"3rd/c": Repository("https://h/c.git", "x")})
+    more = dataclasses.replace(profile, sources={**profile.sources, "fi": forked})
+    found = {one.name: one for one in ask.repositories(more)}
+    assert list(found) == ["fi", "fi/3rd/c", "fi.triton", "moving"]
+    assert found["fi"].without == ("3rd/c",)
+    assert {one.name for one in ask.stale(more, whole(profile), PATCHES)} == {"fi/3rd/c", "fi.triton"}
+    assert checked(["fi/3rd/c", "fi.triton"], [more], Lock()) == ("fi/3rd/c", "fi.triton")
+    lock = whole(profile)
+    lock = dataclasses.replace(lock, git={**lock.git, "https://h/c.git x": GitLock("https://h/c.git", "x", "1" * 40)})
+    assert ask.locked(more, lock).git["fi/3rd/c"].commit == "1" * 40
+
+
+def test_what_is_removed_is_a_question_of_its_own(profile: Profile) -> None:
+    import dataclasses
+
+    less = dataclasses.replace(profile, pip=dataclasses.replace(profile.pip, remove=("flash-attn",)))
+    assert ask.python_asks(less, DIGEST) != ask.python_asks(profile, DIGEST)
+
+
 def test_python_from_apt_is_a_question_of_its_own(profile: Profile) -> None:
     import dataclasses
 

@@ -148,7 +148,11 @@ case("required keys", "version: 1\nname: demo\nprofiles:\n  ⟦⟦⟦dev: {gpu: 
 dev("unknown key", "    ⟦servces: {}\n", ("unknown key", "did you mean `services`?"))
 dev("unknown nested key", "    build: {⟦max_job: 4}\n", ("unknown key", "did you mean `max_jobs`?"))
 dev("dashes for underscores", "    build: {⟦max-jobs: 4}\n", ("unknown key", "did you mean `max_jobs`?"))
-dev("unknown key without a neighbour", "    pip: {⟦zzz: 4}\n", ("unknown key", "known: tools, deps, override, protect"))
+dev(
+    "unknown key without a neighbour",
+    "    pip: {⟦zzz: 4}\n",
+    ("unknown key", "known: tools, deps, override, remove, protect"),
+)
 dev("mapping expected", "    build: ⟦[4]\n", ("expected a mapping, found a list", ""))
 dev("list expected", "    secrets: ⟦HF_TOKEN\n", ("expected a list, found the text 'HF_TOKEN'", "[HF_TOKEN]"))
 dev("list item", "    secrets: [A, ⟦{b: c}]\n", ("expected text, found a mapping", ""))
@@ -456,6 +460,25 @@ dev("encoding address", ENCODING % ("⟦ftp://h/o", "a" * 64, "envgen.yaml"), ("
 dev("cache over the encodings", ENCODING % ("https://h/o", "a" * 64, "envgen.yaml") + "    caches: {a: {path: ⟦/workspace}}\n",
     ("would hide what the image holds at /workspace/tiktoken_encodings", ""))  # fmt: skip
 dev("tool is protected", "    pip: {tools: [⟦'torch>=2']}\n", ("torch is in pip.protect", ""))
+dev(
+    "kept and removed", "    pip: {remove: [⟦Flash_Attn]}\n", ("Flash_Attn is in pip.protect: it can't be kept and", "")
+)
+GIT = (
+    "    sources:\n      fi:\n        origin: {%s}\n        package: f\n        distribution: f\n        mount: /w/f\n"
+    "        %ssubmodule_origins: {%s: {git: 'https://h/c.git', ref: v1}}\n"
+)
+dev("submodule that leaves", GIT % ("git: 'https://h/f.git', ref: v1", "", "⟦../cutlass"), ("is not a name", "cutlass"))
+dev(
+    "submodules of a wheel",
+    GIT.replace("submodule_", "⟦submodule_") % ("pypi: f==1.0", "", "3rdparty/cutlass"),
+    ("there are no submodules to replace", "a git origin"),
+)
+dev(
+    "submodules that are not fetched",
+    GIT.replace("%ssubmodule_", "%s⟦submodule_")
+    % ("git: 'https://h/f.git', ref: v1", "submodules: false\n        ", "a/b"),
+    ("there are no submodules to replace", "leave `submodules` on"),
+)
 dev("tool is a source", MOUNTED + "    pip: {tools: [⟦vllm]}\n", ("what the source vllm installs", ""))
 
 # --- hostile and careless values --------------------------------------------------------------------------------------

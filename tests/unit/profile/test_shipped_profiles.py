@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from envgen.lock.ask import repositories
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
 from envgen.render.environment import nvcc_threads
@@ -69,3 +71,23 @@ def test_one_variant_of_0_14_asks_for_cutlass_and_forbids_marlin(name: str) -> N
 def test_variants_say_what_they_are_and_need_no_other_image(name: str, variant: str) -> None:
     assert PROFILES[name].variants[variant].description
     assert render_profile(run(name, variant), root=TOP).digest == render_profile(PROFILES[name], root=TOP).digest
+
+
+def test_fork_is_pinned_to_commits() -> None:
+    profile = PROFILES["fork"]
+    for one in repositories(profile):
+        assert re.fullmatch("[0-9a-f]{40}", one.ref), one
+    assert [one.name for one in repositories(profile)] == ["flashinfer", "flashinfer/3rdparty/cutlass", "vllm"]
+    assert not any(source.patches for source in profile.sources.values())
+
+
+def test_what_vllm_s_cmake_fetches_is_named() -> None:
+    """0.14.0's CMakeLists.txt and cmake/external_projects: five repositories, two of them by tag."""
+    inputs = PROFILES["prod"].sources["vllm"].install.inputs
+    assert {one.variable: one.ref for one in inputs.values()} == {
+        "VLLM_CUTLASS_SRC_DIR": "v4.2.1",
+        "TRITON_KERNELS_SRC_DIR": "v3.5.0",
+        "VLLM_FLASH_ATTN_SRC_DIR": "188be16520ceefdc625fdf71365585d2ee348fe2",
+        "FLASH_MLA_SRC_DIR": "46d64a8ebef03fa50b4ae74937276a5c940e3f95",
+        "QUTLASS_SRC_DIR": "830d2c4537c7396e14a02a46fbddd18b5d107c65",
+    }

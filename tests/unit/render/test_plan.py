@@ -19,12 +19,14 @@ from envgen.profile.model import (
     Build,
     Cache,
     Cuda,
+    Input,
     Install,
     Mode,
     Network,
     Origin,
     Pip,
     Profile,
+    Repository,
 )
 from envgen.profile.values import ByteSize, ContainerPath, CudaArchList, HostPath, ImageRef, MaxJobs, Pin
 from envgen.render.dockerfile import dockerfile, scripts, used
@@ -70,9 +72,41 @@ def test_git_sources_name_the_ref_and_pull_requests_their_head() -> None:
     url = "https://example.org/v.git"
     by_ref = plan(profile(sources={"vllm": source(origin=Origin(git=url, ref="v1"))})).built[0]
     by_pull = plan(profile(sources={"vllm": source(origin=Origin(git=url, pull=31740), submodules=False)})).built[0]
-    assert by_ref.fetch_git == (url, "v1", "/src/vllm", "submodules")
-    assert by_pull.fetch_git == (url, "refs/pull/31740/head", "/src/vllm", "plain")
+    assert by_ref.fetch_git == ((url, "v1", "/src/vllm", "submodules"),)
+    assert by_pull.fetch_git == ((url, "refs/pull/31740/head", "/src/vllm", "plain"),)
     assert by_ref.fetch_sdist == ()
+
+
+def test_a_submodule_from_elsewhere_is_fetched_into_its_place() -> None:
+    url, fork = "https://example.org/f.git", "https://example.org/cutlass.git"
+    origins = {"3rdparty/cutlass": Repository(fork, "sm121")}
+    found = plan(profile(sources={"fi": source("fi", origin=Origin(git=url, ref="v1"), submodule_origins=origins)}))
+    assert found.built[0].fetch_git == (
+        ("--without", "3rdparty/cutlass", url, "v1", "/src/fi", "submodules"),
+        (fork, "sm121", "/src/fi/3rdparty/cutlass", "submodules"),
+    )
+
+
+def test_what_a_build_would_fetch_is_fetched_before_and_named_to_it() -> None:
+    url, triton = "https://example.org/v.git", "https://example.org/triton.git"
+    inputs = {"triton": Input(triton, "v3.5.0", "TRITON_DIR", "python/kernels"), "cutlass": Input(url, "v4", "C_DIR")}
+    install = Install(env={"A": "1"}, inputs=inputs)
+    found = plan(profile(sources={"vllm": source(origin=Origin(git=url, ref="v1"), install=install)}))
+    assert found.built[0].fetch_git[1:] == (
+        (triton, "v3.5.0", "/src/inputs/vllm/triton", "submodules"),
+        (url, "v4", "/src/inputs/vllm/cutlass", "submodules"),
+    )
+    assert [(pair.name, pair.value) for pair in found.built[0].env] == [
+        ("A", "1"),
+        ("TRITON_DIR", "/src/inputs/vllm/triton/python/kernels"),
+        ("C_DIR", "/src/inputs/vllm/cutlass"),
+    ]
+    assert "source=/src/inputs/vllm,target=/src/inputs/vllm,rw" in dockerfile(found)
+
+
+def test_what_is_removed_is_never_installed_again() -> None:
+    words = plan(profile(pip=Pip(override=("a",), remove=("flash-attn",), protect=("torch",)))).protect_words
+    assert words == ("record", "torch", "--off", "a", "--remove", "flash-attn")
 
 
 def test_wheels_of_the_index_are_installed_and_not_built() -> None:
