@@ -10,6 +10,7 @@ import click
 
 from envgen.cli.common import Session, json_option, print_json, progress, project_options
 from envgen.errors import BuildError, EngineError, ExitCode, UsageError
+from envgen.extras import require
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,6 +113,8 @@ def _sbom_of(profile: Profile, root: Path, sbom: str | None, as_json: bool) -> C
         return lambda _engine: None
     from envgen.cli.sbom import target_of, write_sbom
     from envgen.paths import state_dir
+
+    require("sbom")
 
     if as_json and sbom == "-":
         raise UsageError("--json and --sbom - would both print to stdout", hint="give --sbom a file")

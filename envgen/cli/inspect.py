@@ -8,6 +8,7 @@ import click
 
 from envgen.cli.common import Session, json_option, print_json, progress, project_options
 from envgen.errors import ExitCode, UsageError
+from envgen.extras import require
 
 
 @click.command()
@@ -29,6 +30,8 @@ def command(session: Session, image: str | None, sbom: str | None, as_json: bool
 
     if sbom is not None:
         from envgen.cli.sbom import target_of, write_sbom
+
+        require("sbom")
 
         if as_json or not sbom:
             raise UsageError("--sbom wants a file, and prints no other document", hint="--sbom - writes it to stdout")

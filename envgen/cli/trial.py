@@ -14,6 +14,7 @@ import click
 
 from envgen.cli.common import Session, json_option, print_json, progress, project_options, variant_option
 from envgen.errors import ExitCode
+from envgen.extras import require
 
 if TYPE_CHECKING:
     from envgen.engine.base import Container, Engine
@@ -66,6 +67,7 @@ def trial_options(function: F) -> F:
     def wrapper(*args: Any, session: Session, service: str | None, url: str | None, model: str | None,
                 container: str | None, key_variable: str | None, wait: int, timeout: int, seed: int | None,
                 results: Path | None, variant: str, as_json: bool, **rest: Any) -> Any:  # fmt: skip
+        require("bench")
         session.variant = variant
         asked = Asked(session, service, url, model, container, key_variable, wait, timeout, seed, results, as_json)
         return function(*args, asked=asked, **rest)

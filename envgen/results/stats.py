@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from envgen.extras import require
 from envgen.results.figures import Cell, Series
 
 ALPHA = 0.05
@@ -55,6 +56,7 @@ def compare(pairs: Sequence[tuple[Cell, Series, Series]]) -> list[Difference]:
 
     By Holm's method: where nothing differs, at most one table in twenty calls anything in it significant.
     """
+    require("bench")
     found = [_compare(cell, a, b) for cell, a, b in pairs]
     tested = sorted((d.p, index) for index, d in enumerate(found) if not d.untested)
     floor = 0.0

@@ -51,6 +51,14 @@ def test_init_render_and_build(engine: Engine, installed: Path, tmp_path: Path) 
         docker("image", "rm", "-f", "wheeltest:dev", check=False)
 
 
+def test_what_needs_an_extra_prints_how_to_install_it(installed: Path, tmp_path: Path) -> None:
+    run(installed, "init", "fresh", "--name", "wheeltest", cwd=tmp_path)
+    commands = {"bench": ["bench", "--url", "http://127.0.0.1:9"], "sbom": ["inspect", "x:1", "--sbom", "x.json"]}
+    for extra, words in commands.items():
+        done = subprocess.run([installed, *words], cwd=tmp_path / "fresh", capture_output=True, text=True, check=False)
+        assert done.returncode == 2 and f'run `pip install "envgen[{extra}]"`' in done.stderr, done.stderr
+
+
 def test_everything_that_is_rendered_is_clean(engine: Engine, installed: Path) -> None:
     """Docker's own linter and Compose's own reader, on the committed files as they are."""
     for name in ("Dockerfile", "Dockerfile.dev"):

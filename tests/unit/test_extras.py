@@ -1,0 +1,41 @@
+"""Without an extra its commands print what to install; the others work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envgen import extras
+from envgen.__main__ import main
+from envgen.results import store
+
+
+@pytest.fixture(autouse=True)
+def nothing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "_is_there", lambda name: False)
+
+
+@pytest.mark.parametrize("words", ["smoke --url http://h:1", "stress --url http://h:1", "bench --url http://h:1"])
+def test_trials(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words.split()) == 2
+    assert capsys.readouterr().err == (
+        "envgen: this command needs httptools and scipy, which the extra `bench` brings\n"
+        '    hint: run `pip install "envgen[bench]"`\n'
+    )
+
+
+def test_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        with store.start(tmp_path, "bench", {}, {}) as run:
+            run.sample({"decode_tps": 30.0})
+            run.end("passed", {"decode_tps": 30.0})
+    assert main(["results", "list", "--folder", str(tmp_path)]) == 0
+    assert main(["results", "show", "latest", "--folder", str(tmp_path)]) == 0
+    assert main(["results", "compare", "latest~1", "latest", "--folder", str(tmp_path)]) == 2
+    assert 'pip install "envgen[bench]"' in capsys.readouterr().err
+
+
+def test_sbom(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "x:1", "--sbom", "x.json"]) == 2
+    assert 'pip install "envgen[sbom]"' in capsys.readouterr().err
