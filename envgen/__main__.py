@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any, TextIO, cast
 
-from envgen.errors import EnvgenError, ExitCode
+from envgen import files
+from envgen.errors import EnvgenError, ExitCode, RefusedError
 from envgen.redact import hidden_values
 from envgen.text import hide, safe_output
 
@@ -19,15 +23,95 @@ def _report_defect(error: BaseException) -> int:
     if os.environ.get("ENVGEN_DEBUG"):
         traceback.print_exception(error)
         return ExitCode.INTERNAL
-    with tempfile.NamedTemporaryFile("w", prefix="envgen-defect-", suffix=".txt", delete=False) as file:
-        traceback.print_exception(error, file=file)
-    print(f"envgen: internal error: {type(error).__name__}: {error}\n  details: {file.name}", file=sys.stderr)
+    details = "set ENVGEN_DEBUG=1 to see where"
+    with contextlib.suppress(OSError):  # no space there
+        with tempfile.NamedTemporaryFile("w", prefix="envgen-defect-", suffix=".txt", delete=False) as file:
+            traceback.print_exception(error, file=file)
+        details = file.name
+    print(f"envgen: internal error: {type(error).__name__}: {error}\n  details: {details}", file=sys.stderr)
     return ExitCode.INTERNAL
+
+
+class _Patient:
+    """Standard error, where nobody may read: a full disk behind it changes no result and no exit code."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write, or don't."""
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, or don't."""
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+
+@contextlib.contextmanager
+def _streams() -> Iterator[None]:
+    """Closed standard streams (`>&-`) are opened: else a file of ours would take their number."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_WRONLY if number == 2 else os.O_RDONLY)  # the lowest free number: this one
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = cast(TextIO, _Results(sys.stdout)), cast(TextIO, _Patient(sys.stderr))
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+class _Results:
+    """Standard output. Results that cannot be written are an error of their own, not any ``OSError``."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lost = ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write."""
+        with self._telling():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush. Fails again where something was lost before."""
+        with self._telling():
+            self._stream.flush()
+        if self._lost:
+            raise RefusedError(self._lost)
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            # What still waits must not fail once more when Python flushes it at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            if isinstance(error, BrokenPipeError):
+                raise
+            self._lost = f"standard output cannot be written: {(error.strerror or str(error)).lower()}"
+            raise RefusedError(self._lost) from None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code (docs/exit-codes.md)."""
-    with safe_output():
+    with _streams(), safe_output():
         hide(hidden_values(os.environ))
         return _main(argv)
 
@@ -42,9 +126,12 @@ def _main(argv: Sequence[str] | None) -> int:
         print("envgen: interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        # `envgen ... | head`: the reader left. Python would complain once more when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.OK
+        return ExitCode.OK  # `envgen ... | head`: the reader left
+    except OSError as error:
+        if isinstance(error, ConnectionError | TimeoutError | socket.gaierror):
+            return _report_defect(error)  # who talks to something else has to say to what
+        print(f"envgen: {files.trouble(error)}", file=sys.stderr)
+        return ExitCode.REFUSED
     except Exception as error:
         return _report_defect(error)
 

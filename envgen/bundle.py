@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import gzip
 import io
-import os
 import re
 import tarfile
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
+from envgen import files
 from envgen.errors import UsageError
 from envgen.redact import redact
 
 _STEERING = re.compile(r"\x1b(?:\[[0-9;?]{0,20}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 
-def write_bundle(target: Path, members: Mapping[str, bytes | str], *, known: Iterable[str] = ()) -> None:
+def write_bundle(
+    target: Path, members: Mapping[str, bytes | str], *, known: Iterable[str] = (), within: Path | None = None
+) -> None:
     """Write ``members`` (name in the archive -> content) as a .tar.gz for the owner's eyes (mode 0600).
 
     Contents and names are redacted; ``known`` are further secret values. What is no text is left out, with a note in
@@ -25,21 +26,10 @@ def write_bundle(target: Path, members: Mapping[str, bytes | str], *, known: Ite
     it can't be written there; ValueError for a member's name that leaves the archive.
     """
     data = archive(members, known=known)
-    folder = target.parent
     try:
-        handle, name = tempfile.mkstemp(dir=folder, prefix=f".{target.name}.")
+        files.write(target, data, mode=0o600, within=within)
     except OSError as problem:
         raise _unwritable(target, problem) from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(target)
-    except OSError as problem:
-        raise _unwritable(target, problem) from None
-    finally:
-        Path(name).unlink(missing_ok=True)
 
 
 def _unwritable(target: Path, problem: OSError) -> UsageError:

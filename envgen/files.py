@@ -11,10 +11,11 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO, TextIO
 
-from envgen.errors import RefusedError
+from envgen.errors import RefusedError, UsageError
 
 LARGEST = 64 << 20  # of a file that is read whole
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -27,27 +28,49 @@ class NotAFile(OSError):
         super().__init__(errno.EINVAL, what, str(path))
 
 
+def trouble(error: OSError) -> RefusedError:
+    """What the file system said, as the user's error: no space, no permission, a folder that is gone."""
+    if error.filename is None and not _here():
+        return RefusedError("the current folder was removed", hint="cd to another one")
+    where = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else ""
+    reason = (error.strerror or type(error).__name__).lower()
+    hint = _HINTS.get(error.errno or 0, "")
+    return RefusedError(f"{where}: {reason}" if where else f"the file system refused: {reason}", hint=hint)
+
+
+_HINTS = {
+    errno.ENOSPC: "free some space on that file system",
+    errno.EDQUOT: "free some space: your quota is used up",
+    errno.EROFS: "the file system is mounted read-only: work in a copy elsewhere",
+    errno.EACCES: "check who owns it",
+    errno.EPERM: "check who owns it",
+    errno.EMFILE: "raise the limit of open files: ulimit -n",
+}
+
+
+def _here() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def read(path: Path, *, limit: int = LARGEST, follow: bool = True) -> bytes:
     """The bytes of a regular file of at most ``limit`` bytes. Anything else is an ``OSError``, at once.
 
     ``follow=False`` refuses a link as the last part of ``path`` too.
     """
-    with _opened(path, follow) as descriptor:
-        size = os.fstat(descriptor).st_size
-        if size > limit:
-            raise OSError(errno.EFBIG, f"is {size >> 10} KiB; at most {limit >> 10} KiB are read", str(path))
-        chunks = []
-        left = limit + 1
-        while left > 0 and (chunk := os.read(descriptor, min(left, 1 << 20))):
-            chunks.append(chunk)
-            left -= len(chunk)
-        if left <= 0:
-            raise OSError(errno.EFBIG, f"grows while it is read; at most {limit >> 10} KiB are read", str(path))
-    return b"".join(chunks)
+    with opened(path, follow=follow) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"is larger than {limit >> 10} KiB", str(path))
+    return content
 
 
 @contextlib.contextmanager
-def _opened(path: Path, follow: bool) -> Iterator[int]:
+def opened(path: Path, *, follow: bool = True) -> Iterator[BinaryIO]:
+    """A regular file for reading; an ``OSError``, at once, for anything else."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags)
@@ -57,37 +80,112 @@ def _opened(path: Path, follow: bool) -> Iterator[int]:
         if error.errno == errno.ENXIO:  # a socket
             raise NotAFile(path, "is not a regular file") from None
         raise
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise NotAFile(path, "is not a regular file")
-        yield descriptor
-    finally:
+    with _regular(descriptor, path) as file:
+        yield file
+
+
+def _regular(descriptor: int, path: Path) -> BinaryIO:
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
+        what = "is a folder" if stat.S_ISDIR(mode) else "is not a regular file"
+        raise NotAFile(path, what)
+    return os.fdopen(descriptor, "rb")
 
 
-def write(path: Path, content: bytes, *, mode: int | None = None, within: Path | None = None) -> None:
+def write(
+    path: Path, content: bytes, *, mode: int | None = None, within: Path | None = None, new: bool = False
+) -> None:
     """Write a file whole or not at all: a temporary file beside it, on disk before it takes the name.
 
     A file that is there keeps its mode, unless ``mode`` names one. A link at ``path`` is replaced, never followed.
     With ``within`` (a folder above ``path``) missing folders are made, and a link between the two is refused.
+    ``new``: FileExistsError where anything has that name already.
     """
-    with folder(path.parent, within) as directory:
-        temporary = f".{path.name[:200]}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(temporary, flags, 0o666 if mode is None else mode, dir_fd=directory)
-        try:
-            with os.fdopen(descriptor, "wb") as out:
-                before = _mode_of(path.name, directory) if mode is None else mode
-                if before is not None:
-                    os.fchmod(out.fileno(), before)
-                out.write(content)
-                out.flush()
-                os.fsync(out.fileno())
-            os.rename(temporary, path.name, src_dir_fd=directory, dst_dir_fd=directory)
-        except BaseException:
+    try:
+        with folder(path.parent, within) as directory:
+            _write(directory, path.name, content, mode, new)
+    except OSError as error:
+        if not isinstance(error.filename, str) or error.filename != str(path):
+            error.filename, error.filename2 = str(path), None
+        raise
+
+
+def _write(directory: int, name: str, content: bytes, mode: int | None, new: bool) -> None:
+    temporary = f".envgen-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, 0o644 if mode is None else mode, dir_fd=directory)
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            before = _mode_of(name, directory) if mode is None else mode
+            if before is not None:
+                os.fchmod(out.fileno(), before)
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+        if new:
+            os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+        else:
+            os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+            temporary = ""
+    finally:
+        if temporary:
             with contextlib.suppress(OSError):
                 os.unlink(temporary, dir_fd=directory)
-            raise
+
+
+def create(path: Path, *, within: Path) -> TextIO:
+    """A new text file to write to line by line. FileExistsError where anything has that name already."""
+    with folder(path.parent, within) as directory:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(path.name, flags, 0o644, dir_fd=directory)
+    return os.fdopen(descriptor, "w", encoding="utf-8", errors="replace")
+
+
+def inside(path: Path, root: Path) -> Path:
+    """``path`` with its links resolved, refused where they lead out of ``root``: what a project may let us write."""
+    target = Path(os.path.realpath(path))
+    if not target.is_relative_to(Path(os.path.realpath(root))):
+        raise RefusedError(f"refusing to write {path}: a link leads it out of {root}", hint=f"rm {path}")
+    return target
+
+
+def state_dir(root: Path, *parts: str) -> Path:
+    """``<project>/.envgen``: logs, what builds really use, and build state. Git-ignored; safe to delete.
+
+    A cloned project may bring links of that name: they are refused.
+    """
+    path = root
+    for part in (".envgen", *parts):
+        path = path / part
+        if path.is_symlink() or (path.exists() and not path.is_dir()):
+            what = "a link" if path.is_symlink() else "not a folder"
+            raise RefusedError(f"{path} is {what}, where envgen keeps its own files", hint=f"rm {path}")
+    return path
+
+
+def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """``~/.cache/envgen``, or below XDG_CACHE_HOME, which counts only as an absolute path."""
+    environ = os.environ if environ is None else environ
+    given = environ.get("XDG_CACHE_HOME", "")
+    if given.startswith("/"):
+        return Path(given, "envgen")
+    try:
+        home = Path(environ.get("HOME") or "~").expanduser()
+    except RuntimeError:
+        raise UsageError("there is no home folder for envgen's cache", hint="set HOME or XDG_CACHE_HOME") from None
+    return home / ".cache" / "envgen"
+
+
+def is_ours(path: Path, *, root: bool = False) -> bool:
+    """Whether a path belongs to the user, or under sudo to the user who called sudo: git's own rule.
+
+    ``root``: what belongs to root will do as well.
+    """
+    owner = path.lstat().st_uid
+    called = os.environ.get("SUDO_UID", "")
+    sudo = os.geteuid() == 0 and called.isdecimal() and owner == int(called)
+    return owner == os.geteuid() or sudo or (root and owner == 0)
 
 
 def _mode_of(name: str, directory: int) -> int | None:

@@ -21,8 +21,3 @@ def docker_dir() -> Path:
         if folder.is_dir():
             return folder
     raise FileNotFoundError(f"envgen is installed without its docker folder (looked beside {_PACKAGE}); reinstall it")
-
-
-def state_dir(root: Path) -> Path:
-    """``<project>/.envgen``: logs, what builds really use, and build state. Git-ignored; safe to delete."""
-    return root / ".envgen"

@@ -112,13 +112,13 @@ def _sbom_of(profile: Profile, root: Path, sbom: str | None, as_json: bool) -> C
     if sbom is None:
         return lambda _engine: None
     from envgen.cli.sbom import target_of, write_sbom
-    from envgen.paths import state_dir
+    from envgen.files import state_dir
 
     require("sbom")
 
     if as_json and sbom == "-":
         raise UsageError("--json and --sbom - would both print to stdout", hint="give --sbom a file")
-    target = target_of(sbom, state_dir(root) / "sbom" / f"{profile.name}.spdx.json")
+    target = target_of(sbom, state_dir(root, "sbom") / f"{profile.name}.spdx.json")
     return lambda engine: write_sbom(engine, profile.image_name, target)
 
 
@@ -138,7 +138,7 @@ def _build(job: Job, engine: Engine, request: BuildRequest, jobs: Jobs, live: bo
     from envgen.engine.buildlog import BuildLog
     from envgen.engine.endpoint import find_endpoint
     from envgen.engine.rawjson import Event
-    from envgen.paths import state_dir
+    from envgen.files import state_dir
     from envgen.render.workspace import prepare
 
     endpoint = find_endpoint()
@@ -151,7 +151,7 @@ def _build(job: Job, engine: Engine, request: BuildRequest, jobs: Jobs, live: bo
         log.event(event)
         display.event(event, total)
 
-    with BuildLog(state_dir(job.root) / "logs", job.profile.name) as log:
+    with BuildLog(state_dir(job.root, "logs"), job.profile.name) as log:
         log.say(f"$ {shlex.join(buildx.argv_of(request))}")
         log.say(jobs.sentence)
         try:

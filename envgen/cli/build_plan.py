@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from envgen import files
 from envgen.errors import RefusedError
-from envgen.paths import state_dir
+from envgen.files import state_dir
 from envgen.render import outputs
 from envgen.render.environment import CA_VARIABLE, WHEELHOUSE_VARIABLE, compose_environment
 
@@ -40,7 +41,7 @@ class Job:
     @property
     def folder(self) -> Path:
         """Where what is really used lies: rendered with all layers, unlike the committed files."""
-        return state_dir(self.root) / "render" / self.profile.name
+        return state_dir(self.root, "render") / self.profile.name
 
     @property
     def dockerfile(self) -> Path:
@@ -48,7 +49,7 @@ class Job:
 
     @property
     def record(self) -> Path:
-        return state_dir(self.root) / "state" / f"build-{self.profile.name}.json"
+        return state_dir(self.root, "state") / f"build-{self.profile.name}.json"
 
 
 def job_of(profile: Profile, root: Path, lock: ProfileLock | None = None) -> Job:
@@ -115,7 +116,7 @@ def up_to_date(job: Job, engine: Engine) -> str:
     True when the last successful build had the same inputs and the image that it made is still the one of that name.
     """
     try:
-        recorded: Any = json.loads(job.record.read_text(encoding="utf-8"))
+        recorded: Any = json.loads(files.read(job.record, follow=False))
     except (OSError, ValueError):
         return ""
     if not isinstance(recorded, dict) or recorded.get("digest") != job.rendered.digest:
@@ -135,7 +136,7 @@ def remember(job: Job, before: dict[str, str], engine: Engine) -> None:
         job.record.unlink(missing_ok=True)
         return
     content = json.dumps({**after, "image_id": image.id}, indent=1, sort_keys=True).encode()
-    outputs.write(job.root, {job.record.relative_to(job.root).as_posix(): content})
+    files.write(job.record, content, within=job.root)
 
 
 def _listing(job: Job) -> str:
@@ -144,9 +145,9 @@ def _listing(job: Job) -> str:
     if not wheelhouse:
         return ""
     found = hashlib.sha256()
-    for folder, names, files in os.walk(wheelhouse):
+    for folder, names, plain in os.walk(wheelhouse):
         names.sort()
-        for name in sorted(files):
+        for name in sorted(plain):
             path = Path(folder, name)
             try:
                 state = path.stat()

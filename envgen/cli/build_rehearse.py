@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envgen import files
 from envgen.cli.common import progress
 from envgen.errors import BuildError, EnvgenError
-from envgen.paths import state_dir
 
 if TYPE_CHECKING:
     from envgen.lock.model import ProfileLock
@@ -29,8 +30,9 @@ def rehearse_before_build(profile: Profile, root: Path, digest: str, lock: Profi
     """
     if not any(source.patches and source.origin.kind != "checkout" for source in profile.sources.values()):
         return
-    record = state_dir(root) / "state" / f"rehearsed-{profile.name}"
-    if _passed_before(record, digest):
+    # Not in the project: whoever could commit it there would switch the rehearsal off.
+    record = files.cache_dir() / "rehearsed" / _key(digest)
+    if record.is_file():
         return
     from envgen.cli.patch_print import show
     from envgen.cli.patch_targets import Sources, targets_of
@@ -66,7 +68,9 @@ def rehearse_before_build(profile: Profile, root: Path, digest: str, lock: Profi
     if passed:
         progress(f"rehearsed in {time.monotonic() - started:.1f} s: {'; '.join(_summary(r) for r in passed)}")
     if complete:
-        _remember(record, digest)
+        with contextlib.suppress(OSError):  # only a memory
+            record.parent.mkdir(parents=True, exist_ok=True)
+            files.write(record, b"")
 
 
 def _summary(rehearsal: Rehearsal) -> str:
@@ -74,20 +78,6 @@ def _summary(rehearsal: Rehearsal) -> str:
     skipped = len(rehearsal.verdicts) - fitting
     words = f"{fitting} patch{'es' * (fitting != 1)} fit{'s' * (fitting == 1)} {rehearsal.tree}"
     return words + (f" ({skipped} skipped, not for this version)" if skipped else "")
-
-
-def _passed_before(record: Path, digest: str) -> bool:
-    try:
-        return record.read_text(encoding="ascii").strip() == _key(digest)
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
-def _remember(record: Path, digest: str) -> None:
-    from envgen.render import outputs
-
-    root = record.parents[2]
-    outputs.write(root, {record.relative_to(root).as_posix(): f"{_key(digest)}\n".encode()})
 
 
 def _key(digest: str) -> str:

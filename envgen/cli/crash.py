@@ -34,7 +34,7 @@ def write(
     """
     from envgen.bundle import write_bundle
     from envgen.errors import EnvgenError
-    from envgen.paths import state_dir
+    from envgen.files import state_dir
     from envgen.serve.crash import collect
 
     known = [value for name in profile.secrets if (value := os.environ.get(name, ""))]
@@ -45,10 +45,9 @@ def write(
         )
         members["explanations.json"] = _explanations(members["server.log"])
         members["doctor.json"] = _doctor(profile, root, service)
-        folder = state_dir(root) / FOLDER
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = state_dir(root, FOLDER)
         target = _free_name(folder, service)
-        write_bundle(target, members, known=known)
+        write_bundle(target, members, known=known, within=root)
     except (EnvgenError, OSError) as error:
         progress(f"  the crash bundle could not be written: {error}")
         return ""

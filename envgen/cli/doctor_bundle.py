@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import platform
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from envgen import files
 from envgen.cli.common import progress
 from envgen.errors import EnvgenError
 
@@ -116,7 +118,7 @@ def _plain(value: Any) -> Any:
 
 def _files(wish: Wish, add: Callable[[str, Callable[[], bytes | str | None], str], None]) -> None:
     """The project file, the local one, the lock, the rendered files, the newest logs."""
-    from envgen.paths import state_dir
+    from envgen.files import state_dir
 
     root = wish.root
     for name in (
@@ -127,15 +129,23 @@ def _files(wish: Wish, add: Callable[[str, Callable[[], bytes | str | None], str
         wish.profile.compose_file,
     ):
         path = root / str(name)
-        add(f"project/{name}", lambda path=path: path.read_bytes() if path.is_file() else None, "not there")  # type: ignore[misc]
-    logs = [path for path in (state_dir(root) / "logs").glob("*.log") if path.is_file()]
-    for path in sorted(logs, key=lambda one: one.stat().st_mtime)[-LOGS:]:
+        add(f"project/{name}", lambda path=path: _whole(path), "not there")  # type: ignore[misc]
+    logs = [path for path in state_dir(root, "logs").glob("*.log") if stat.S_ISREG(path.lstat().st_mode)]
+    for path in sorted(logs, key=lambda one: one.lstat().st_mtime)[-LOGS:]:
         add(f"logs/{path.name}", lambda path=path: _end(path), "")  # type: ignore[misc]
 
 
+def _whole(path: Path) -> bytes | None:
+    """A file of the project; a link may lead to what nobody wants to show."""
+    try:
+        return files.read(path, follow=False)
+    except FileNotFoundError:
+        return None
+
+
 def _end(path: Path) -> bytes:
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - LOG_BYTES))
+    with files.opened(path, follow=False) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
         return file.read(LOG_BYTES)
 
 

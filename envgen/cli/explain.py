@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -77,12 +78,12 @@ def _open(path: Path) -> BinaryIO:
 def _newest() -> Path:
     """The newest build log of the project that the current folder belongs to."""
     from envgen.errors import UsageError
-    from envgen.paths import state_dir
+    from envgen.files import state_dir
 
     for folder in (Path.cwd(), *Path.cwd().parents):
-        logs = [path for path in state_dir(folder).glob("logs/*.log") if path.is_file()]
+        logs = [path for path in state_dir(folder, "logs").glob("*.log") if stat.S_ISREG(path.lstat().st_mode)]
         if logs:
-            return max(logs, key=lambda path: path.stat().st_mtime)
+            return max(logs, key=lambda path: path.lstat().st_mtime)
     raise UsageError("there is no build log here", hint="name a log file: envgen explain LOG, or `-` for stdin")
 
 

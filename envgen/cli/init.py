@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
 
+from envgen import files
 from envgen.errors import RefusedError, UsageError
 
 _FILES = ("envgen.yaml", ".gitignore")
@@ -66,15 +66,15 @@ def _name_of(folder: Path) -> str:
 def complete(path: Path, wanted: str) -> list[str]:
     """Append the patterns of ``wanted`` that the ignore file ``path`` lacks, and return them."""
     try:
-        there = path.read_bytes().decode("utf-8", "surrogateescape")
+        there = files.read(path, follow=False).decode("utf-8", "surrogateescape")
         have = {line.strip().strip("/") for line in there.splitlines()}
         lines = [line for line in wanted.splitlines() if line and not line.startswith("#")]
         missing = [line for line in lines if line.strip("/") not in have]
         if missing:
             gap = "" if not there else "\n" if there.endswith("\n") else "\n\n"
             heading = next((line for line in wanted.splitlines() if line.startswith("#")), "")
-            with path.open("ab") as file:
-                file.write("\n".join([*([gap + heading] if heading else []), *missing, ""]).encode())
+            added = "\n".join([*([gap + heading] if heading else []), *missing, ""])
+            files.write(path, (there + added).encode("utf-8", "surrogateescape"))
     except OSError as error:
         raise RefusedError(f"{path} cannot be completed: {(error.strerror or str(error)).lower()}") from None
     return missing
@@ -82,17 +82,8 @@ def complete(path: Path, wanted: str) -> list[str]:
 
 def write_file(path: Path, text: str, *, overwrite: bool = False) -> None:
     """Write ``path`` whole or not at all; without ``overwrite`` an existing file is never touched."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        try:
-            with temporary.open("x", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-            if overwrite:
-                temporary.replace(path)
-            else:
-                path.hardlink_to(temporary)  # refuses an existing target, atomically; a rename would replace it
-        finally:
-            temporary.unlink(missing_ok=True)
+        files.write(path, text.encode(), new=not overwrite)
     except FileExistsError:
         raise RefusedError(f"{path} is there already", hint="nothing was changed") from None
     except OSError as error:

@@ -140,16 +140,16 @@ def _place(session: Session, profile: str, key: str) -> Place | None:
 
 
 def _lock(session: Session, names: tuple[str, ...], upgrade: bool, offline: bool, dry_run: bool, as_json: bool) -> int:
+    from envgen.files import state_dir
     from envgen.lock import file
     from envgen.lock.compare import changes, facts
     from envgen.lock.model import Lock
     from envgen.lock.reading import load
     from envgen.lock.upgrade import Upgrade, checked
-    from envgen.paths import state_dir
 
     profiles, every = _profiles(session)
     root = session.loaded(local=False).project.root
-    with file.exclusive(state_dir(root) / "state"):
+    with file.exclusive(state_dir(root, "state")):
         old = load(root) or Lock()
         wanted = Upgrade(checked(names, profiles, old), upgrade and not names)
         outcome = _resolve(session, profiles, every, old, wanted, offline)

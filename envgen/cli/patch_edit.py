@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envgen import files
 from envgen.cli.common import Session, json_option, print_json, progress, project_options
 from envgen.errors import ExitCode, RefusedError, UsageError
 
@@ -238,7 +239,7 @@ def drop(session: Session, patch: str, source: str | None, dry_run: bool) -> int
     target = one_target(session, source)
     file = folder.series_file(target.root, target.folder)
     if dry_run:
-        names = folder.entries(file.read_text(encoding="utf-8"))
+        names = folder.entries(files.read(file).decode())
         click.echo(f"would delete {target.folder}/{folder.choose(names, patch)}")
         return ExitCode.OK
     click.echo(f"deleted {folder.remove(target.root, target.folder, patch)}")

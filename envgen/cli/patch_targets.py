@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from envgen import files
 from envgen.cli.common import Session
 from envgen.engine.git import Mirror, WorkTree
 from envgen.errors import EnvgenError, UsageError
@@ -170,8 +170,7 @@ class Sources:
         return GitTree(mirror, commit, f"{shown} of {url}", version_of_ref(ref))
 
     def _folder(self, url: str) -> Path:
-        home = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
-        return Path(home, "envgen", "git", hashlib.sha256(url.encode()).hexdigest()[:24])
+        return Path(files.cache_dir(), "git", hashlib.sha256(url.encode()).hexdigest()[:24])
 
 
 def _name(ref: str) -> str:

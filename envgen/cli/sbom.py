@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envgen import files
 from envgen.cli.common import progress
 from envgen.errors import UsageError
 
@@ -48,15 +49,11 @@ def write_sbom(engine: Engine, image_name: str, target: Path | None) -> None:
 def put(path: Path, content: bytes) -> None:
     """Put the whole file in place, or leave the old one."""
     target = Path(os.path.realpath(path))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_bytes(content)
-        temporary.replace(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        files.write(target, content)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _shown(path: Path) -> str:

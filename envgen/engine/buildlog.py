@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
+from itertools import count
 from pathlib import Path
 from types import TracebackType
+from typing import TextIO
 
+from envgen import files
 from envgen.engine.rawjson import Done, Event, Line, Note, Started, Step
 
 KEPT = 20
@@ -16,10 +19,7 @@ class BuildLog:
     """Writes events as text, each line with the number of its step."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        stamp = time.strftime("%Y%m%dT%H%M%S")
-        self.path = _free(folder, f"build-{name}-{stamp}")
-        self._file = self.path.open("w", encoding="utf-8", errors="replace")
+        self.path, self._file = _free(folder, f"build-{name}-{time.strftime('%Y%m%dT%H%M%S')}")
         self._numbers: dict[str, int] = {}
         prune(folder, f"build-{name}-", KEPT)
 
@@ -60,14 +60,13 @@ def prune(folder: Path, prefix: str, kept: int) -> None:
             path.unlink()
 
 
-def _free(folder: Path, stem: str) -> Path:
+def _free(folder: Path, stem: str) -> tuple[Path, TextIO]:
     """A name that is not taken: two builds may start in one second."""
-    for tail in ("", *(f"-{n}" for n in range(2, 100))):
-        path = folder / f"{stem}{tail}.log"
+    for number in count(1):
+        path = folder / f"{stem}{f'-{number}' if number > 1 else ''}.log"
         with contextlib.suppress(FileExistsError):
-            path.touch(exist_ok=False)
-            return path
-    return folder / f"{stem}.log"
+            return path, files.create(path, within=folder.parents[1])
+    raise AssertionError
 
 
 def _outcome(step: Step) -> str:

@@ -331,7 +331,7 @@ class WorkTree:
         return self._without
 
     def _refuse_foreign(self, paths: Sequence[Path]) -> None:
-        foreign = [path for path in dict.fromkeys(paths) if not is_ours(path)]
+        foreign = [path for path in dict.fromkeys(paths) if not files.is_ours(path)]
         if foreign and not _named_safe(self.folder):
             raise RefusedError(
                 f"{foreign[0]} belongs to another user (uid {foreign[0].lstat().st_uid})",
@@ -404,7 +404,7 @@ class WorkTree:
                 if not line or line.startswith("#"):
                     continue
                 other = Path(os.path.normpath(folder / line))
-                if level >= _DEEPEST or line.startswith('"') or not other.is_dir() or not is_ours(other):
+                if level >= _DEEPEST or line.startswith('"') or not other.is_dir() or not files.is_ours(other):
                     raise RefusedError(
                         f"{folder / 'info' / 'alternates'} names objects that are not yours: {line!r}",
                         hint=f"git -C {self.folder} repack -a -d, then remove that file",
@@ -423,13 +423,6 @@ _HARMLESS = {
     "extensions.objectformat": "sha1|sha256",
     "extensions.refstorage": "files|reftable",
 }
-
-
-def is_ours(path: Path) -> bool:
-    """Whether a path belongs to the user, or under sudo to the user who called sudo: git's own rule."""
-    owner = path.lstat().st_uid
-    called = os.environ.get("SUDO_UID", "")
-    return owner == os.geteuid() or (os.geteuid() == 0 and called.isdecimal() and owner == int(called))
 
 
 def _named_safe(folder: Path) -> bool:

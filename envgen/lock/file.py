@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from envgen import files
 from envgen.errors import RefusedError
 from envgen.lock.model import FORMAT, Lock
 
@@ -87,23 +88,9 @@ def save(path: Path, lock: Lock) -> bool:
     """Put the whole file in place, or leave the old one. False when it said so already."""
     content = text_of(lock).encode()
     with contextlib.suppress(OSError):
-        if path.read_bytes() == content:
+        if files.read(path) == content:
             return False
-    target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    finally:
-        temporary.unlink(missing_ok=True)
+    files.write(files.inside(path, path.parent), content)
     return True
 
 
@@ -112,8 +99,10 @@ def exclusive(state: Path) -> Iterator[None]:
     """One `envgen lock` a project at a time. The kernel forgets the lock of a process that was killed."""
     import fcntl
 
-    state.mkdir(parents=True, exist_ok=True)
-    with (state / "lock.lock").open("a") as file:
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with files.folder(state, state.parents[1]) as folder:
+        descriptor = os.open("lock.lock", flags, 0o644, dir_fd=folder)
+    with os.fdopen(descriptor, "rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -22,6 +22,7 @@ from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
 import requests
 
+from envgen import files
 from envgen.errors import EnvgenError
 from envgen.lock.trust import certificates
 
@@ -53,8 +54,7 @@ class PackageIndex:
     ) -> None:
         environ = os.environ if environ is None else environ
         self._settings = pip_settings(environ)
-        home = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME") or "~").expanduser() / ".cache")
-        self.cache = cache or Path(home, "envgen", "sdists")
+        self.cache = cache or files.cache_dir(environ) / "sdists"
         self._seconds = seconds
         self._say = say
         self._pages: dict[str, list[Sdist]] = {}
@@ -116,7 +116,7 @@ class PackageIndex:
                 )
             Path(temporary).chmod(0o644)
             Path(temporary).replace(archive)  # the archive first: without a record it counts for nothing
-            Path(f"{archive}.sha256").write_text(sdist.sha256 + "\n", encoding="ascii")
+            files.write(Path(f"{archive}.sha256"), f"{sdist.sha256}\n".encode())
         except requests.RequestException as error:
             raise EnvgenError(f"cannot fetch {name} {version}: {_reason(error)}") from None
         finally:

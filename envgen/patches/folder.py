@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from pathlib import Path
 
+from envgen import files
 from envgen.errors import Place, Problem, ProjectError, RefusedError, UsageError
 from envgen.patches.series import make_patch
 
@@ -38,24 +37,23 @@ def next_name(names: list[str], title: str) -> str:
 def add(root: Path, folder: str, title: str, head: str, diff: bytes) -> str:
     """Write a new patch and name it last in the series. Returns its path."""
     file = series_file(root, folder)
-    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    text = files.read(file).decode() if file.exists() else ""
     name = next_name([*entries(text), *(path.name for path in file.parent.glob("*.patch"))], title)
     path = f"{folder}/{name}"
     content = head.encode() + b"\n" + diff
     make_patch(name, path, content, Place(path))  # refuses what no patch may do, before anything is written
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write(root / path, content)
-    write(file, (text + ("\n" if text and not text.endswith("\n") else "") + f"{name}\n").encode())
+    files.write(root / path, content, within=root)
+    files.write(file, (text + ("\n" if text and not text.endswith("\n") else "") + f"{name}\n").encode())
     return path
 
 
 def remove(root: Path, folder: str, wanted: str) -> str:
     """Take a patch out of the series and delete it. Returns its path."""
     file = series_file(root, folder)
-    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines = files.read(file).decode().splitlines(keepends=True)
     name = choose(entries("".join(lines)), wanted)
     kept = [line for line in lines if line.split("#", 1)[0].strip() != name]
-    write(file, "".join(kept).encode())
+    files.write(file, "".join(kept).encode(), within=root)
     (file.parent / name).unlink(missing_ok=True)
     return f"{folder}/{name}"
 
@@ -90,16 +88,4 @@ def rewrite(root: Path, path: str, content: bytes) -> None:
         make_patch(Path(path).name, path, content, Place(path))
     except ProjectError as error:
         raise ProjectError([Problem(f"would not be a patch: {p.message}", p.place) for p in error.problems]) from None
-    write(root / path, content)
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".envgen-")
-    try:
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(content)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    files.write(root / path, content, within=root)

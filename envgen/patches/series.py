@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envgen import files
 from envgen.errors import Place, Problem, ProjectError
 from envgen.patches.header import Header, in_range, read_header, version_of_ref
 from envgen.patches.inspect import LARGEST, read_patch, touched
@@ -130,7 +131,7 @@ def _read(root: Path, path: str, place: Place) -> bytes:
         if resolved.stat().st_size > LARGEST:
             size = f"{resolved.stat().st_size / (1 << 20):.0f} MiB"
             raise ProjectError([Problem(f"{path} is {size}; a patch may have {LARGEST >> 20} MiB", place)])
-        return resolved.read_bytes()
+        return files.read(resolved)
     except FileNotFoundError:
         raise ProjectError([Problem(f"{path} does not exist", place)]) from None
     except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself

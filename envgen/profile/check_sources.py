@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 
+from envgen import files
 from envgen.profile.model import ORIGIN_KINDS, Mode, Origin, Source
 from envgen.profile.paths import LONGEST
 from envgen.profile.values import ContainerPath, HostPath
@@ -114,7 +115,10 @@ def _patches(report: Report, name: str, source: Source) -> None:
 
 def _series(file: Path) -> list[str]:
     """The names in a series; comments and what follows a name (quilt's options) left out."""
-    text = file.read_bytes()[: 1 << 20].decode("utf-8", "replace")
+    try:
+        text = files.read(file).decode("utf-8", "replace")
+    except OSError:
+        return []  # reported where the series is used
     lines = [line.split("#", 1)[0].split() for line in text.splitlines()]
     return [visible(words[0])[:200] for words in lines if words]
 

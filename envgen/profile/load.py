@@ -8,7 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NoReturn
 
-from envgen.errors import Problem, ProjectError, UsageError
+from envgen import files
+from envgen.errors import Problem, ProjectError, RefusedError, UsageError
 from envgen.profile import layers
 from envgen.profile.build import Builder
 from envgen.profile.model import Profile, Project
@@ -62,12 +63,21 @@ def find(start: Path) -> Path:
     start = Path(os.path.abspath(start))  # noqa: PTH100  (resolve() would follow links away from the user's cwd)
     for folder in (start, *start.parents):
         candidate = folder / FILE_NAME
-        if candidate.is_file():
+        if candidate.exists():
+            _refuse_foreign(candidate)
             return candidate
     raise UsageError(
         f"there is no {FILE_NAME} in {start} or in a folder above it",
         hint="`envgen init DIR` writes a starter project; -f names a file elsewhere",
     )
+
+
+def _refuse_foreign(path: Path) -> None:
+    """A file that was found, not named, must not be a stranger's: in /tmp anybody can leave one."""
+    if not files.is_ours(path, root=True):
+        raise RefusedError(
+            f"{path} belongs to another user (uid {path.lstat().st_uid})", hint=f"if you trust it, name it: -f {path}"
+        )
 
 
 def load_project(
@@ -94,7 +104,9 @@ def load_project(
     files = [_sections(top, problems)]
     profiles = files[0][1]
     local_path = path.with_name(LOCAL_NAME)
-    if local and local_path.is_file():
+    if local and local_path.exists():
+        if file is None:
+            _refuse_foreign(local_path)
         files.append(_local(local_path, profiles, problems))
     overrides, found = from_sets(sets)
     problems += found

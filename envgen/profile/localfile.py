@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import io
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from envgen import files
 from envgen.errors import UsageError
 
 HEAD = "# Values of this machine alone; not committed.\n"
@@ -58,16 +57,8 @@ def _nested(keys: Sequence[str], value: str) -> dict[str, Any]:
 def set_value(path: Path, keys: Sequence[str], value: str) -> None:
     """Write it to ``path``, which may not be there yet. UsageError says why not; the file is then as it was."""
     try:
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        text = files.read(path).decode() if path.exists() else ""
         changed = with_value(text, keys, value, path.name)
-        target = path.resolve()  # a linked file stays linked
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(changed)
-            Path(name).chmod(target.stat().st_mode & 0o777 if target.exists() else 0o644)
-            Path(name).replace(target)
-        finally:
-            Path(name).unlink(missing_ok=True)
+        files.write(files.inside(path, path.parent), changed.encode())
     except (OSError, UnicodeDecodeError) as problem:
         raise UsageError(f"{path.name} can't be written: {problem}", hint="check who owns it") from None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from envgen import files
 from envgen.errors import Place, Problem, ProjectError
 from envgen.profile.tree import LOCAL, PROJECT, Node, Source
 
@@ -27,13 +28,15 @@ def read(path: Path, label: str, *, layer: str = PROJECT) -> Node:
 
 def _bytes(path: Path, label: str) -> bytes:
     try:
-        with path.open("rb") as file:
+        with files.opened(path) as file:
             data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         hint = "`envgen init DIR` writes a starter project"
         raise ProjectError([Problem("there is no such file", Place(label), hint)]) from None
-    except IsADirectoryError:
-        raise ProjectError([Problem("is a folder, not a file", Place(label), "name the file in it")]) from None
+    except files.NotAFile as error:
+        hint = "name the file in it" if path.is_dir() else ""
+        message = "is a folder, not a file" if path.is_dir() else str(error.strerror)
+        raise ProjectError([Problem(message, Place(label), hint)]) from None
     except OSError as error:
         reason = (error.strerror or type(error).__name__).lower()
         raise ProjectError([Problem(f"cannot be read: {reason}", Place(label))]) from None

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from envgen import files as file_io
 from envgen.digests import digest_of
 from envgen.errors import Problem, ProjectError
 from envgen.profile.model import Profile
@@ -45,7 +46,7 @@ def _digest(text: str, made: Plan, scripts: Mapping[str, str], root: Path | None
     if root is not None:
         for path in files:
             with contextlib.suppress(FileNotFoundError):  # a local encoding file is only the first of several places
-                files[path] = hashlib.sha256((root / path).read_bytes()).hexdigest()
+                files[path] = hashlib.sha256(file_io.read(root / path)).hexdigest()
     files |= {path: hashlib.sha256(content.encode()).hexdigest() for path, content in scripts.items()}
     instructions = without_comments(text.replace(LABELS_HERE, ""))
     return digest_of(2, {"instructions": instructions, "platform": made.platform, "files": files})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from itertools import chain, count
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from envgen import files as file_io
 from envgen.errors import Problem, ProjectError, RefusedError
 from envgen.render.parts import WRITTEN
 
@@ -85,7 +85,7 @@ def diff(root: Path, files: Mapping[str, bytes]) -> str:
     parts: list[str] = []
     for path in sorted(files):
         target = root / path
-        there = target.read_bytes() if target.is_file() else None
+        there = file_io.read(target) if target.is_file() else None
         if there == files[path]:
             continue
         old = (there or b"").decode("utf-8", "backslashreplace").splitlines(keepends=True)
@@ -103,7 +103,7 @@ def foreign(root: Path, files: Mapping[str, bytes]) -> list[str]:
         target = root / path
         if not target.is_file():
             continue
-        there = target.read_bytes()
+        there = file_io.read(target)
         if there != content and WRITTEN.encode() not in there:
             found.append(path)
     return found
@@ -113,11 +113,11 @@ def keep_originals(root: Path, paths: Iterable[str]) -> list[str]:
     """Copy each file to its name with ``.orig`` (numbered where that is taken) and return the names of the copies."""
     kept = []
     for path in paths:
-        content = (root / path).read_bytes()
+        content = file_io.read(root / path)
         copy = next(
             name
             for name in chain([f"{path}.orig"], (f"{path}.orig.{n}" for n in count(1)))
-            if not (root / name).exists() or (root / name).read_bytes() == content
+            if not (root / name).exists() or file_io.read(root / name) == content
         )
         write(root, {copy: content})
         kept.append(copy)
@@ -132,10 +132,11 @@ def write(root: Path, files: Mapping[str, bytes]) -> list[str]:
     targets = {path: _target(root, path) for path in sorted(files)}
     written = []
     for path, target in targets.items():
-        if target.is_file() and target.read_bytes() == files[path]:
+        if target.is_file() and file_io.read(target) == files[path]:
             continue  # untouched, so its time stamp and whoever watches it stay as they are
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _replace(target, files[path], executable=path.startswith("docker/") and files[path].startswith(b"#!"))
+        executable = path.startswith("docker/") and files[path].startswith(b"#!")
+        mode = (stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644) | 0o111 if executable else None
+        file_io.write(target, files[path], mode=mode, within=root.resolve())
         written.append(path)
     return written
 
@@ -151,19 +152,3 @@ def _target(root: Path, path: str) -> Path:
     if target.exists() and not target.is_file():
         raise RefusedError(f"refusing to write {path}: something else than a file is there")
     return target
-
-
-def _replace(target: Path, content: bytes, *, executable: bool) -> None:
-    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644
-    mode |= 0o111 if executable else 0
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(mode)
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -6,8 +6,9 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from envgen import files
+from envgen.files import state_dir
 from envgen.lock.model import ProfileLock
-from envgen.paths import state_dir
 from envgen.profile.model import Profile
 from envgen.render.outputs import Rendered, render_profile, write
 
@@ -28,14 +29,15 @@ class Workspace:
 def prepare(profile: Profile, root: Path, lock: ProfileLock | None = None) -> Workspace:
     """Render ``profile`` into its folder below ``root``; files that did not change keep their times."""
     rendered = render_profile(profile, lock, root=root)
-    folder = state_dir(root) / "render" / profile.name
-    folder.mkdir(parents=True, exist_ok=True)
-    files = dict(rendered.files)
-    # The folder is the whole context of the build: what it reads of the project lies there, too.
+    folder = state_dir(root, "render", profile.name)
+    with files.folder(folder, root):
+        pass
+    made = dict(rendered.files)
+    # The folder is the whole context of the build: what it reads of the project is there, too.
     for path in rendered.context_files:
         with contextlib.suppress(FileNotFoundError):  # a local encoding file is only the first of several places
-            files[path] = (root / path).read_bytes()
-    write(folder, files)
+            made[path] = files.read(root / path)
+    write(folder, made)
     return Workspace(folder, rendered, _drifted(root, rendered))
 
 
@@ -44,7 +46,7 @@ def _drifted(root: Path, rendered: Rendered) -> tuple[str, ...]:
     found = []
     for path, content in rendered.files.items():
         try:
-            if (root / path).read_bytes() != content:
+            if files.read(root / path) != content:
                 found.append(path)
         except OSError:
             continue

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from envgen import files
 from envgen.errors import ResultsError
 from envgen.results.clean import without_secrets
 from envgen.results.lines import encode, utc
@@ -66,20 +66,11 @@ def headline(samples: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def _place(target: Path, content: bytes) -> bool:
     """Write whole or not at all, never over a file that is there."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
-        with os.fdopen(os.open(temporary, flags, 0o644), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(temporary, target)
-        except FileExistsError:
-            return False
-        return True
-    finally:
-        temporary.unlink(missing_ok=True)
+        files.write(target, content, new=True)
+    except FileExistsError:
+        return False
+    return True
 
 
 def source(path: Path, text: str) -> dict[str, str]:

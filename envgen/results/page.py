@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from envgen import files
 from envgen.errors import EnvgenError, RefusedError, ResultsError
 from envgen.paths import templates_dir
 from envgen.redact import redact
@@ -35,14 +35,8 @@ def write_page(target: Path, records: Sequence[Record], shelf: Shelf) -> None:
     if target.suffix == ".jsonl":
         raise RefusedError(f"refusing to write {target}: that is the name of a record", hint="such as compare.html")
     content = page(records, _past(shelf, records)).encode("utf-8")
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        try:
-            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as file:
-                file.write(content)
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        files.write(target, content)
     except OSError as error:
         raise ResultsError(f"can't write {target}: {error.strerror}") from error
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from envgen import files
 from envgen.engine import process
 from envgen.engine.base import Container, Engine, Mount
 from envgen.errors import EngineError, ProcessError
@@ -81,7 +82,7 @@ def collect(
         "flashinfer.log": lambda: _flashinfer(engine, found, running),
     }
     for file in compose_files:
-        members[f"rendered/{file.name}"] = lambda file=file: file.read_text(encoding="utf-8")  # type: ignore[misc]
+        members[f"rendered/{file.name}"] = lambda file=file: files.read(file, follow=False).decode()  # type: ignore[misc]
     return {name: _text(make).encode() for name, make in members.items()}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from pathlib import Path
 
 import pytest
@@ -141,15 +142,15 @@ def test_an_interrupted_write_leaves_the_old_lock_whole(
     file.save(path, WHOLE)
     before = path.read_bytes()
 
-    def interrupted(*_words: object) -> None:
+    def interrupted(*_words: object, **_named: object) -> None:
         raise KeyboardInterrupt
 
     if moment == "write":
-        monkeypatch.setattr(file.os, "fdopen", interrupted)
+        monkeypatch.setattr(os, "fdopen", interrupted)
     elif moment == "fsync":
-        monkeypatch.setattr(file.os, "fsync", interrupted)
+        monkeypatch.setattr(os, "fsync", interrupted)
     else:
-        monkeypatch.setattr(Path, "replace", interrupted)
+        monkeypatch.setattr(os, "rename", interrupted)
     with pytest.raises(KeyboardInterrupt):
         file.save(path, Lock())
     assert path.read_bytes() == before

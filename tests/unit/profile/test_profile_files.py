@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from bad_project_files import BOMB, HEAD, SOURCE
 
+from envgen import files
 from envgen.__main__ import main
 from envgen.errors import Problem, ProjectError, UsageError
 from envgen.profile.load import find, load_project, select
@@ -118,8 +119,7 @@ def test_an_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     def refuse(*_: object, **__: object) -> bytes:
         raise PermissionError(13, "Permission denied", str(file))  # chmod keeps nothing from root
 
-    monkeypatch.setattr(Path, "open", refuse)
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(files, "opened", refuse)
     assert "cannot be read" in only(file).message
 
 

@@ -14,7 +14,7 @@ from tests_render_make import encoding, mounted, profile, source
 from envgen.errors import EnvgenError, ProjectError, RefusedError
 from envgen.profile.model import Cache, GpuMode, Mode, Network, Profile, Project, Service
 from envgen.profile.values import ContainerPath, HostPath
-from envgen.render import assemble, outputs
+from envgen.render import assemble
 from envgen.render.assemble import without_comments
 from envgen.render.dockerfile import docker_files, scripts
 from envgen.render.outputs import diff, render_profile, render_project, write
@@ -221,7 +221,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, mon
     def fail(_descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(outputs.os, "fsync", fail)
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="No space"):
         write(tmp_path, {"a": b"new"})
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a", b"old")]
