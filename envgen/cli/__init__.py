@@ -22,6 +22,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "inspect": ("envgen.cli.inspect", "command", "Print every input of an image, as the image itself tells it."),
     "diff": ("envgen.cli.diff", "command", "Say in which inputs two locks or images differ."),
     "build": ("envgen.cli.build", "command", "Render, then build the image of a profile."),
+    "predict": ("envgen.cli.predict", "command", "Ask the release what it would choose on a GPU, without that GPU."),
     "up": ("envgen.cli.up", "command", "Start a service and wait until it really answers."),
     "down": ("envgen.cli.services", "down", "Stop and remove the services of a profile."),
     "ps": ("envgen.cli.services", "ps", "Show the services of a profile."),

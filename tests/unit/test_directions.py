@@ -12,7 +12,24 @@ PACKAGE = Path(__file__).parents[2] / "envgen"
 
 # A room may import the rooms to its right, and itself. `common` files at the top (errors, paths) are open to all.
 ALLOWED: dict[str, set[str]] = {
-    "cli": {"lock", "patches", "render", "doctor", "jitcache", "serve", "explain", "results", "engine", "profile"},
+    "app": {"doctor", "inside", "predict", "serve", "render", "engine", "profile"},
+    "cli": {
+        "app",
+        "inside",
+        "predict",
+        "lock",
+        "patches",
+        "render",
+        "doctor",
+        "jitcache",
+        "serve",
+        "explain",
+        "results",
+        "engine",
+        "profile",
+    },
+    "inside": {"engine"},
+    "predict": {"inside", "profile"},
     "lock": {"engine", "profile"},
     "patches": {"engine", "profile"},
     "render": {"patches", "lock", "profile"},
@@ -26,7 +43,11 @@ ALLOWED: dict[str, set[str]] = {
 }
 # A library that may be imported through one door only.
 DOORS: dict[str, tuple[str, ...]] = {
-    "subprocess": ("engine/process.py", "serve/benchy_inside.py"),  # the latter is text for a container's Python
+    "subprocess": (
+        "engine/process.py",
+        "serve/benchy_inside.py",
+        "inside/predict_vllm.py",
+    ),  # the latter two: texts for a container
     "docker": ("engine/",),
     "requests": ("engine/", "lock/", "serve/"),
     "httptools": ("serve/load/",),
@@ -34,7 +55,14 @@ DOORS: dict[str, tuple[str, ...]] = {
 # Text that runs in somebody else's Python: the standard library and nothing else.
 INSIDE = tuple(
     path.relative_to(PACKAGE).as_posix()
-    for pattern in ("doctor/probe*.py", "jitcache/agent*/*.py", "jitcache/agent*.py", "serve/benchy_inside.py")
+    for pattern in (
+        "doctor/probe*.py",
+        "jitcache/agent*/*.py",
+        "jitcache/agent*.py",
+        "serve/benchy_inside.py",
+        "inside/frame.py",
+        "inside/predict_vllm.py",
+    )
     for path in sorted(PACKAGE.glob(pattern))
 )
 

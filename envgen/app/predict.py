@@ -1,0 +1,120 @@
+"""`envgen predict`: ask the release that a service would run, and judge its answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envgen.doctor import collect
+from envgen.doctor.expectation import compose_env, mounts
+from envgen.engine.base import Engine
+from envgen.errors import NotFoundError, UsageError
+from envgen.inside import run
+from envgen.predict.gpus import Gpu
+from envgen.predict.judge import Judgement, Verdict, judge
+from envgen.profile.model import GpuMode, Profile, Service
+from envgen.render.environment import service_env
+
+PROGRAM = run.Program(("predict_vllm",))
+TIMEOUT = 300.0  # seconds; two idle cores need 15 to 40
+MODELS = Path(run.__file__).parent / "models.json"
+SERVER = "vllm.entrypoints.openai.api_server"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a release is asked: what is run, with which Python, and how people call it."""
+
+    execute: run.Execute
+    python: str
+    shown: str
+    has_gpu: bool = False  # the machine's own GPU can be seen there
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What was asked about, the release's answer, and the judgement of it."""
+
+    service: str
+    place: str
+    answer: Mapping[str, Any] | run.Failure
+    judgement: Judgement
+
+    @property
+    def ends_well(self) -> bool:
+        """Whether a script may go on: nothing was refused or contradicted, and the release could be asked."""
+        return self.judgement.verdict is Verdict.FITS
+
+
+def vllm_words(service: Service) -> tuple[str, ...] | None:
+    """What follows `vllm serve` in the command of a service; None for one that starts something else."""
+    words = service.argv
+    if words[:2] == ("vllm", "serve"):
+        return words[2:]
+    if SERVER in words[:4]:
+        return words[words.index(SERVER) + 1 :]
+    return None
+
+
+def choose_service(profile: Profile, wanted: str | None) -> str:
+    """The service to ask about: the wanted one, or the only one of the profile that starts vLLM."""
+    if wanted is not None:
+        if vllm_words(profile.services[wanted]) is None:
+            command = " ".join(profile.services[wanted].command)
+            raise UsageError(
+                f"{wanted} starts `{command}`, not `vllm serve`: there is no release to ask",
+                hint=_others(profile) or "name a service that starts `vllm serve`",
+            )
+        return wanted
+    found = [name for name, service in profile.services.items() if vllm_words(service) is not None]
+    if len(found) != 1:
+        many = f"several services start vLLM: {', '.join(found)}" if found else "no service starts `vllm serve`"
+        hint = f"envgen predict {found[0]} --profile {profile.name}" if found else "another profile? add --profile NAME"
+        raise UsageError(f"profile {profile.name}: {many}", hint=hint)
+    return found[0]
+
+
+def _others(profile: Profile) -> str:
+    found = [name for name, service in profile.services.items() if vllm_words(service) is not None]
+    return f"envgen predict {found[0]} --profile {profile.name}" if found else ""
+
+
+def place_in_engine(engine: Engine, profile: Profile, root: Path, service: str) -> Place:
+    """The running container of the service, of another one of the profile, else a throw-away one of the image."""
+    python = collect.program(profile)
+    running = [one for one in engine.containers(profile.compose_name) if one.state == "running"]
+    same = [one for one in running if one.service == service]
+    if same:
+        execute = run.in_container(engine, same[0].id, workdir=str(profile.working_dir))
+        return Place(execute, python, f"container {same[0].name}", profile.gpu is not GpuMode.NONE)
+    if engine.image(profile.image_name) is None:
+        raise NotFoundError(
+            f"the image {profile.image_name} is not built: there is no release to ask",
+            hint=f"envgen build --profile {profile.name}",
+        )
+    env, mounted = compose_env(profile, service), mounts(profile, root, engine)
+    execute = run.in_image(engine, profile.image_name, mounts=mounted, env=env)
+    return Place(execute, python, f"image {profile.image_name}")
+
+
+def place_on_host(profile: Profile, service: str, python: Path) -> Place:
+    """A Python of this machine that has a vLLM, with the variables that the service has of its own."""
+    derived = service_env(profile)  # paths of the container
+    env = {name: value for name, value in compose_env(profile, service).items() if name not in derived}
+    return Place(run.on_host(env), str(python), f"{python}", has_gpu=True)
+
+
+def predict(profile: Profile, service: str, place: Place, gpu: Gpu, *, pretend: bool) -> Prediction:
+    """Ask, and judge. ``pretend``: report ``gpu`` even where there is a real one."""
+    described = profile.services[service]
+    request = {
+        "words": list(vllm_words(described) or ()),
+        "gpu": gpu.request(),
+        "real": place.has_gpu and not pretend,
+        "models": json.loads(MODELS.read_text(encoding="utf-8")),
+    }
+    answer = run.ask(place.execute, place.python, PROGRAM, request, timeout=TIMEOUT)
+    return Prediction(service, place.shown, answer, judge(answer, described))

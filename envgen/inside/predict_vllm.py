@@ -1,0 +1,621 @@
+"""Runs inside the container: asks the vLLM that is installed there what it would choose on a GPU that may be absent.
+
+Nothing is chosen here. The release's own argument parser, configuration and selectors answer; what they refuse, they
+refuse in their own words, and what can't be asked is reported as such. Names move between releases: ``PLACES`` has all
+that are known, newest first, and each answer tells which one was used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import glob
+import importlib
+import importlib.util
+import inspect
+import json
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import traceback
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+    Doc = Dict[str, Any]
+
+PLACES = {
+    # The parser of `vllm serve`: 0.32, then 0.11 to 0.31.
+    "parser": (("vllm.entrypoints.launchers.cli_args", "make_arg_parser"),
+               ("vllm.entrypoints.openai.cli_args", "make_arg_parser")),
+    "parser class": (("vllm.utils.argparse_utils", "FlexibleArgumentParser"), ("vllm.utils", "FlexibleArgumentParser")),
+    # 0.14 and later, then 0.11 to 0.13.
+    "attention": (("vllm.v1.attention.selector", "get_attn_backend"), ("vllm.attention.selector", "get_attn_backend")),
+    "layout": (("vllm.v1.attention.backends.utils", "get_kv_cache_layout"),),
+    # The oracle of 0.19 and later, then the function of 0.18 and earlier.
+    "mxfp4": (("vllm.model_executor.layers.fused_moe.oracle.mxfp4", "select_gpt_oss_mxfp4_moe_backend"),
+              ("vllm.model_executor.layers.fused_moe.oracle.mxfp4", "select_mxfp4_moe_backend"),
+              ("vllm.model_executor.layers.quantization.mxfp4", "get_mxfp4_backend")),
+    "set config": (("vllm.config", "set_current_vllm_config"),),
+}  # fmt: skip
+STUBS = ("/usr/local/cuda*/lib64/stubs/libcuda.so", "/usr/local/cuda*/targets/*/lib/stubs/libcuda.so",
+         "/usr/local/cuda*/compat/libcuda.so.1")  # fmt: skip
+LINES = 400  # of the release's own log
+
+
+class Refused(Exception):
+    """The release said no, in its own words."""
+
+
+class NotAskable(Exception):
+    """This release has no such function, or wants to know more than can be told it."""
+
+
+class Lines(logging.Handler):
+    """Keeps what the release logs; ``step`` says what it was doing."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self, logging.DEBUG)
+        self.step = "import"
+        self.kept: List[Doc] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if len(self.kept) < LINES:
+            text = record.getMessage()[:4000]
+            if record.exc_info and record.exc_info[1] is not None:
+                text += ": %s: %s" % (type(record.exc_info[1]).__name__, str(record.exc_info[1])[:1000])
+            self.kept.append({"step": self.step, "level": record.levelname, "logger": record.name, "text": text})
+
+
+def answer(request: Doc) -> Doc:
+    lines = Lines()
+    found: Doc = {"asked": {}, "refusals": [], "unasked": [], "stubs": [], "notes": []}
+    found["python"] = sys.version.split()[0]
+    prepare_environment()
+    with tempfile.TemporaryDirectory(prefix="envgen-predict-") as folder:
+        try:
+            ask_all(request, found, lines, folder)
+        except Refused as no:
+            found["refusals"].append({"step": lines.step, "message": str(no)[:8000]})
+        except NotAskable as no:
+            found["unasked"].append({"step": lines.step, "why": str(no)[:2000]})
+        except Exception as odd:
+            why = "%s: %s (%s)" % (type(odd).__name__, str(odd)[:1000], last_frame(odd))
+            found["unasked"].append({"step": lines.step, "why": why})
+    found["lines"] = lines.kept
+    return found
+
+
+def last_frame(problem: BaseException) -> str:
+    """The file and line that raised it."""
+    frame = traceback.extract_tb(problem.__traceback__)[-1]
+    return "%s:%s" % (frame.filename, frame.lineno)
+
+
+def prepare_environment() -> None:
+    """Nothing is downloaded, and no cache of the service is written."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ["VLLM_NO_USAGE_STATS"] = "1"
+    os.environ["VLLM_CACHE_ROOT"] = tempfile.mkdtemp(prefix="envgen-predict-cache-")
+
+
+def ask_all(request: Doc, found: Doc, lines: Lines, folder: str) -> None:
+    release(found, lines)
+    driver(found, folder)
+    unloadable(found)
+    platform = take_platform(request, found)
+    lines.step = "arguments"
+    args = parsed(request, found)
+    place_model(args, request, found, folder)
+    lines.step = "configuration"
+    if platform is not None:  # the platform that is pretended has as many GPUs as one worker a GPU needs
+        sizes = [getattr(args, name, 1) or 1 for name in ("tensor_parallel_size", "pipeline_parallel_size")]
+        platform["count"] = max(int(sizes[0]) * int(sizes[1]), 1)
+        found["platform"]["count"] = platform["count"]
+    config = configured(args, found)
+    for step, ask in (("attention", ask_attention), ("moe", ask_moe)):
+        put(step, ask, config, found, found, lines)
+    if offline(lines):
+        # Whether NVIDIA's cubins can be had is decided where the server starts: ask for both.
+        other: Doc = {"asked": {}, "refusals": [], "unasked": [], "notes": [], "kv": dict(found["kv"])}
+        other.update({name: found[name] for name in ("model", "quantization")})
+        os.environ["VLLM_HAS_FLASHINFER_CUBIN"] = "1"
+        forget()
+        before, lines.kept = lines.kept, []
+        for step, ask in (("attention", ask_attention), ("moe", ask_moe)):
+            put(step, ask, config, found, other, lines)
+        other["lines"], lines.kept = lines.kept, before
+        found["with_cubins"] = other
+
+
+def put(step: str, ask: Any, config: Any, found: Doc, answers: Doc, lines: Lines) -> None:
+    """Ask one selector; its answer, its refusal or why it can't be asked goes into ``answers``."""
+    lines.step = step
+    try:
+        with named("set config")[1](config), everything_logged():
+            answers["asked"][step] = ask(config, answers)
+    except Refused as no:
+        answers["refusals"].append({"step": step, "message": str(no)[:8000]})
+    except NotAskable as no:
+        answers["unasked"].append({"step": step, "why": str(no)[:2000]})
+    except Exception as odd:
+        why = "%s: %s (%s)" % (type(odd).__name__, str(odd)[:1000], last_frame(odd))
+        answers["unasked"].append({"step": step, "why": why})
+
+
+def offline(lines: Lines) -> bool:
+    """Whether the release missed NVIDIA's artifactory, with no variable that says what is there."""
+    asked = any("artifactory" in one["text"] and one["level"] == "WARNING" for one in lines.kept)
+    return asked and "VLLM_HAS_FLASHINFER_CUBIN" not in os.environ
+
+
+def forget() -> None:
+    """Drop what the release has remembered about FlashInfer and its own choice, log messages included."""
+    for name in ("vllm.utils.flashinfer", "vllm.v1.attention.selector", "vllm.v1.attention.backends.utils",
+                 "vllm.platforms.cuda", "vllm.logger"):  # fmt: skip
+        for one in list(vars(sys.modules.get(name, sys)).values()):
+            if type(one).__name__ == "_lru_cache_wrapper":  # a platform claims to have any attribute
+                one.cache_clear()
+
+
+def release(found: Doc, lines: Lines) -> None:
+    """Import vLLM and listen to its log."""
+    import importlib.metadata as metadata
+
+    for name in ("torch", "flashinfer-python", "flashinfer-cubin", "transformers"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found.setdefault("versions", {})[name] = metadata.version(name)
+    try:
+        vllm = importlib.import_module("vllm")
+        importlib.import_module("vllm.logger")  # first: it sets logging up
+    except Exception as problem:
+        raise NotAskable("import vllm: %s: %s" % (type(problem).__name__, problem)) from None
+    place = getattr(vllm, "__file__", None)
+    if place is None:
+        where = list(getattr(vllm, "__path__", []))
+        raise NotAskable("import vllm gives an empty namespace package (%s)" % ", ".join(map(str, where)))
+    found["vllm"] = {"version": str(getattr(vllm, "__version__", "unknown")), "file": place}
+    logger: Any = logging.getLogger("vllm")
+    logger.addHandler(lines)
+    remove = logger.removeHandler  # from 0.3x on it sets logging up once more, from its configuration
+    logger.removeHandler = lambda one: None if one is lines else remove(one)
+
+
+# --- what a machine without a driver lacks ----------------------------------------------------------------------------
+
+
+def driver(found: Doc, folder: str) -> None:
+    """Compiled modules are linked against libcuda: without a driver, a stub of it lets them load."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+        return
+    except OSError:
+        pass
+    package = os.path.dirname(found["vllm"]["file"])
+    modules = sorted(glob.glob(os.path.join(package, "*.so")))
+    if not modules:
+        return
+    for pattern in STUBS:
+        for stub in sorted(glob.glob(pattern)):
+            if loaded(stub):
+                found["stubs"].append({"name": "libcuda.so.1", "how": stub})
+                return
+    built = built_stub(modules, folder)
+    if built is not None and loaded(built):
+        found["stubs"].append({"name": "libcuda.so.1", "how": "built from the names that vLLM's modules want"})
+    else:
+        found["notes"].append("libcuda.so.1 is missing, and there is neither a CUDA stub nor a C compiler to make one")
+
+
+def unloadable(found: Doc) -> None:
+    """Compiled modules that are there and can't be loaded (no CUDA libraries here): empty ones take their place."""
+    package = os.path.dirname(found["vllm"]["file"])
+    count = len(found["stubs"])
+    for path in sorted(glob.glob(os.path.join(package, "**", "*.so"), recursive=True)):
+        inner = os.path.relpath(path, package).split(".")[0].split(os.sep)
+        name = ".".join(["vllm"] + inner)
+        if name in sys.modules:
+            continue
+        try:
+            ctypes.CDLL(path)
+        except OSError as problem:
+            empty(name, "empty: %s" % problem, found)
+    if len(found["stubs"]) > count:
+        not_compiled(found)
+
+
+def empty(name: str, how: str, found: Doc) -> None:
+    """An empty module under the name of a compiled one."""
+    stub = sys.modules[name] = type(sys)(name)
+    stub.__dict__["__file__"] = "<envgen: empty>"
+    parent, _, last = name.rpartition(".")
+    if parent in sys.modules:
+        setattr(sys.modules[parent], last, stub)
+    found["stubs"].append({"name": name, "how": how[:300]})
+
+
+def loaded(path: str) -> bool:
+    """The loader takes it for libcuda.so.1 from now on, by its SONAME."""
+    try:
+        ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+    except OSError:
+        return False
+    return True
+
+
+def built_stub(modules: List[str], folder: str) -> Optional[str]:
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        return None
+    names: Dict[str, None] = {}
+    symbols = shutil.which("nm")
+    for path in modules if symbols else []:
+        done = subprocess.run(
+            [str(symbols), "-D", "--undefined-only", path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        for name in re.findall(r"\bU (cu[A-Z]\w*)", done.stdout.decode("ascii", "replace")):
+            names[name.partition("@")[0]] = None
+    source = os.path.join(folder, "stub.c")
+    with open(source, "w", encoding="utf-8") as file:
+        # 34 is CUDA_ERROR_STUB_LIBRARY, what NVIDIA's own stubs return.
+        file.writelines("int %s(void) { return 34; }\n" % name for name in names)
+    target = os.path.join(folder, "libcuda.so.1")
+    command = [compiler, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", target, source]
+    if subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode != 0:
+        return None
+    return target
+
+
+def imported(name: str, found: Doc) -> Any:
+    """Import a module of vLLM; a compiled one that is not built or can't be loaded is replaced by an empty one."""
+    for _ in range(8):
+        try:
+            return importlib.import_module(name)
+        except ImportError as problem:
+            missing = problem.name or ""
+            if not re.match(r"vllm\._\w+$", missing) or missing in sys.modules:
+                raise
+            empty(missing, "empty: %s" % problem, found)
+            not_compiled(found)
+    raise NotAskable("import %s: too many compiled modules are missing" % name)
+
+
+def not_compiled(found: Doc) -> None:
+    """While vLLM is imported it asks its compiled code what that supports. What is not there supports nothing."""
+    torch = importlib.import_module("torch")
+    package = os.path.dirname(found["vllm"]["file"])
+    with open(os.path.join(package, "_custom_ops.py"), encoding="utf-8") as file:
+        questions = sorted(set(re.findall(r"torch\.ops\.(_C\w*)\.(\w*support\w*)\(", file.read())))
+    for space, name in questions:
+        holder = getattr(torch.ops, space)
+        if not hasattr(holder, name):
+            setattr(holder, name, lambda *_: False)
+            found["stubs"].append({"name": "torch.ops.%s.%s" % (space, name), "how": "answers no: not compiled here"})
+
+
+def take_platform(request: Doc, found: Doc) -> Optional[Doc]:
+    """Put a platform that reports the GPU of the request into vLLM, unless a real one is there and is wanted."""
+    try:
+        platforms = imported("vllm.platforms", found)
+    except Exception as problem:
+        raise NotAskable("import vllm.platforms: %s: %s" % (type(problem).__name__, problem)) from None
+    gpu = request["gpu"]
+    if request.get("real") and platforms.current_platform.is_cuda():
+        real = platforms.current_platform
+        capability = real.get_device_capability()
+        found["platform"] = {"name": real.get_device_name(), "capability": [capability.major, capability.minor],
+                             "memory": real.get_device_total_memory(), "count": real.device_count(),
+                             "real": True}  # fmt: skip
+        return None
+    try:
+        cuda = imported("vllm.platforms.cuda", found)
+        interface = imported("vllm.platforms.interface", found)
+    except Exception as problem:
+        raise NotAskable("import vllm.platforms.cuda: %s: %s" % (type(problem).__name__, problem)) from None
+    capability = interface.DeviceCapability(*gpu["capability"])
+    told: Doc = {"count": 1}
+
+    class Reported(cuda.CudaPlatformBase):  # type: ignore[misc, name-defined]
+        """vLLM's CUDA platform, with the figures of a GPU that is not there."""
+
+        get_device_capability = classmethod(lambda cls, device_id=0: capability)
+        get_device_name = classmethod(lambda cls, device_id=0: gpu["name"])
+        get_device_total_memory = classmethod(lambda cls, device_id=0: int(gpu["memory"]))
+        get_device_uuid = classmethod(lambda cls, device_id=0: "GPU-reported-by-envgen")
+        get_current_memory_usage = classmethod(lambda cls, device=None: 0)
+        is_fully_connected = classmethod(lambda cls, device_ids: True)
+        device_count = classmethod(lambda cls: told["count"])
+
+    platforms._current_platform = Reported()
+    for name, module in list(sys.modules.items()):  # those that have imported it by name already
+        if name.startswith("vllm") and "current_platform" in vars(module) and module is not platforms:
+            vars(module)["current_platform"] = platforms._current_platform
+    found["platform"] = {"name": gpu["name"], "capability": list(gpu["capability"]), "memory": int(gpu["memory"]),
+                         "count": 1, "real": False}  # fmt: skip
+    return told
+
+
+# --- what `vllm serve` does with its words ----------------------------------------------------------------------------
+
+
+def named(what: str) -> Tuple[str, Any]:
+    """(where, function) of the first place that this release has."""
+    for place, name in PLACES[what]:
+        try:
+            module = importlib.import_module(place)
+        except ModuleNotFoundError as problem:
+            if not place.startswith(str(problem.name)):
+                raise NotAskable("import %s: %s" % (place, problem)) from None
+            continue
+        except Exception as problem:
+            raise NotAskable("import %s: %s: %s" % (place, type(problem).__name__, problem)) from None
+        if hasattr(module, name):
+            return "%s.%s" % (place, name), getattr(module, name)
+    known = ", ".join("%s.%s" % one for one in PLACES[what])
+    raise NotAskable("this release has none of %s" % known)
+
+
+def parsed(request: Doc, found: Doc) -> Any:
+    """The words of `vllm serve`, read by the release's own parser."""
+    found["asked"]["parser"], make = named("parser")
+    parser = make(named("parser class")[1]())
+
+    def refuse(message: str) -> None:
+        raise Refused(message)
+
+    parser.error = refuse
+    try:
+        return parser.parse_args(list(request["words"]))
+    except Refused:
+        raise
+    except SystemExit as problem:
+        raise Refused("the parser ended with exit code %s" % problem.code) from None
+    except Exception as problem:
+        raise Refused("%s: %s" % (type(problem).__name__, problem)) from None
+
+
+def place_model(args: Any, request: Doc, found: Doc, folder: str) -> None:
+    """Where the model's config.json comes from: its folder, the Hugging Face cache, or what the request brings."""
+    if getattr(args, "model_tag", None):
+        args.model = args.model_tag
+    name = str(args.model)
+    told: Doc = {"name": name}
+    found["model"] = told
+    if os.path.isfile(os.path.join(name, "config.json")):
+        told.update({"from": "folder", "place": os.path.join(name, "config.json")})
+    else:
+        hub = importlib.import_module("huggingface_hub")
+        place = None
+        with contextlib.suppress(ValueError):  # no name of a repository
+            place = hub.try_to_load_from_cache(name, "config.json", revision=getattr(args, "revision", None))
+        if isinstance(place, str):
+            told.update({"from": "cache", "place": place})
+        elif name in request["models"]:
+            told["from"] = "envgen"
+            with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+                json.dump(request["models"][name], file)
+            args.model = folder
+            if getattr(args, "served_model_name", None) is None:
+                args.served_model_name = [name]
+        else:
+            raise NotAskable(
+                "the config.json of %s is neither in the Hugging Face cache nor among those that envgen brings" % name
+            )
+    draft = getattr(args, "speculative_config", None)
+    if isinstance(draft, dict) and draft.get("model"):
+        repository = str(draft["model"])
+        if not os.path.isdir(repository):
+            hub = importlib.import_module("huggingface_hub")
+            if not isinstance(hub.try_to_load_from_cache(repository, "config.json"), str):
+                args.speculative_config = None
+                why = "the config.json of the draft model %s is not in the Hugging Face cache" % repository
+                found["unasked"].append({"step": "speculative-config", "why": why})
+    if hasattr(args, "skip_tokenizer_init"):
+        args.skip_tokenizer_init = True  # only the choice of kernels is asked for
+
+
+def configured(args: Any, found: Doc) -> Any:
+    """The release's whole configuration, with its own checks."""
+    arg_utils = importlib.import_module("vllm.engine.arg_utils")
+    inspect_here()
+    engine = getattr(arg_utils, "AsyncEngineArgs", arg_utils.EngineArgs)
+    try:
+        config = engine.from_cli_args(args).create_engine_config()
+    except Exception as problem:
+        raise Refused(said(problem)) from None
+    model = config.model_config
+    found["quantization"] = str(model.quantization) if model.quantization else None
+    found["kv"] = {"dtype": str(config.cache_config.cache_dtype), "block_size": config.cache_config.block_size}
+    found["model"].update({
+        "architectures": list(getattr(model.hf_config, "architectures", None) or []),
+        "type": str(getattr(model.hf_config, "model_type", "")),
+        "dtype": str(model.dtype).replace("torch.", ""), "head_size": model.get_head_size(), "mla": bool(model.use_mla),
+        "sinks": has_sinks(model),
+    })  # fmt: skip
+    found["config_line"] = config_line(config)
+    return config
+
+
+def inspect_here() -> None:
+    """vLLM imports the model's class in a second process, so as not to touch CUDA. Here it may: half the time."""
+    try:
+        registry: Any = importlib.import_module("vllm.model_executor.models.registry")
+        apart = registry._run_in_subprocess
+    except Exception:
+        return  # another release: it does as it likes
+
+    def here_first(function: Any) -> Any:
+        try:
+            return function()
+        except Exception:
+            return apart(function)
+
+    registry._run_in_subprocess = here_first
+
+
+def said(problem: BaseException) -> str:
+    """What was refused, without the frame that pydantic puts around it."""
+    text = str(problem)
+    inner = re.search(r"\n\s+(Value error|Assertion failed), (.*?) \[type=", text, re.DOTALL)
+    return "%s: %s" % (type(problem).__name__, inner.group(2) if inner else text)
+
+
+def config_line(config: Any) -> Optional[str]:
+    """The line with the whole configuration that the engine's core logs first, made by the release's own words."""
+    try:
+        core = importlib.util.find_spec("vllm.v1.engine.core")
+        with open(str(core.origin if core else ""), encoding="utf-8") as file:
+            words = re.search(r'"(Initializing a V1 LLM engine \(v%s\) with config: %s)"', file.read())
+        version = sys.modules["vllm"].__dict__.get("__version__", "")
+        return words.group(1) % (version, config) if words else None
+    except Exception:
+        return None
+
+
+# --- the selectors ----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def everything_logged() -> Iterator[None]:
+    """The reasons for what was not chosen are debug messages."""
+    root = logging.getLogger("vllm")
+    level, others = root.level, [(one, one.level) for one in root.handlers if not isinstance(one, Lines)]
+    for one, _ in others:
+        one.setLevel(max(level, logging.INFO))
+    root.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        for one, before in others:
+            one.setLevel(before)
+
+
+def has_sinks(model: Any) -> bool:
+    """Whether the release's own code of this model passes attention sinks to its attention layers."""
+    try:
+        known = importlib.import_module("vllm.model_executor.models").ModelRegistry.models
+        module = next(known[name].module_name for name in model.architectures if name in known)
+        spec: Any = importlib.util.find_spec(module)
+        with open(spec.origin, encoding="utf-8") as file:  # read, because its import needs kernels
+            return bool(re.search(r"\bsinks\s*=", file.read()))
+    except Exception:
+        return str(getattr(model.hf_config, "model_type", "")) == "gpt_oss"
+
+
+def accepted(function: Any, values: Doc) -> Doc:
+    """Those of the values that this release's function has a parameter for."""
+    names = inspect.signature(function).parameters
+    return {name: value for name, value in values.items() if name in names}
+
+
+def ask_attention(config: Any, found: Doc) -> Doc:
+    where, select = named("attention")
+    model, cache = config.model_config, config.cache_config
+    text = getattr(model, "hf_text_config", model.hf_config)
+    parallel = config.parallel_config
+    shared: Doc = {
+        "head_size": model.get_head_size(), "dtype": model.dtype, "kv_cache_dtype": cache.cache_dtype,
+        "block_size": cache.block_size, "use_mla": bool(model.use_mla), "has_sink": found["model"]["sinks"],
+        "use_sparse": hasattr(text, "index_topk"), "num_heads": model.get_num_attention_heads(parallel),
+        "use_mm_prefix": bool(getattr(model, "is_mm_prefix_lm", False)), "attn_type": None,
+        "is_attention_free": bool(getattr(model, "is_attention_free", False)), "use_v1": True,
+    }  # fmt: skip
+    chosen: List[str] = []
+    # Layers with a window and layers without may be treated differently (from 0.30 on): ask for each kind.
+    kinds = [True, False] if getattr(text, "sliding_window", None) else [False]
+    for window in kinds if "has_sliding_window" in inspect.signature(select).parameters else [False]:
+        values = accepted(select, dict(shared, has_sliding_window=window))
+        try:
+            name = str(select(**values).get_name())
+        except (ValueError, NotImplementedError, AssertionError, ImportError) as no:
+            explain_imports(str(no), found)
+            raise Refused(said(no)) from None
+        if name not in chosen:
+            chosen.append(name)
+    told = {"where": where, "backend": " + ".join(chosen), "asked_for": wanted_backend(config)}
+    with contextlib.suppress(Exception):
+        _, layout = named("layout")
+        found["kv"]["layout"] = layout()
+    return told
+
+
+def explain_imports(refusal: str, found: Doc) -> None:
+    """vLLM calls a backend that it can't import just `ImportError`: find out which import fails."""
+    wanted = re.search(r"backend (?:AttentionBackendEnum\.)?(\w+)\b.*'ImportError'", refusal, re.DOTALL)
+    if wanted is None:
+        return
+    try:
+        registry = importlib.import_module("vllm.v1.attention.backends.registry")
+        registry.AttentionBackendEnum[wanted.group(1)].get_class()
+    except ImportError as problem:
+        found["notes"].append("%s can't be imported: %s" % (wanted.group(1), problem))
+    except Exception:  # its own trouble; what was refused is told already
+        return
+
+
+def wanted_backend(config: Any) -> Optional[str]:
+    wanted = getattr(getattr(config, "attention_config", None), "backend", None)
+    return str(getattr(wanted, "name", wanted)) if wanted is not None else os.environ.get("VLLM_ATTENTION_BACKEND")
+
+
+def ask_moe(config: Any, found: Doc) -> Optional[Doc]:
+    text = getattr(config.model_config, "hf_text_config", config.model_config.hf_config)
+    experts = next((getattr(text, name) for name in ("num_local_experts", "num_experts", "n_routed_experts")
+                    if getattr(text, name, None)), 0)  # fmt: skip
+    if not experts:
+        return None  # a dense model
+    if "mxfp4" not in str(found["quantization"]):
+        raise NotAskable("only the choice for MXFP4 experts is known to envgen; this model has %s"
+                         % (found["quantization"] or "no quantization"))  # fmt: skip
+    where, select = named("mxfp4")
+    try:
+        if where.endswith("get_mxfp4_backend"):
+            chosen = select(**accepted(select, {"with_lora_support": config.lora_config is not None}))
+        else:
+            chosen = select(layer(config, int(experts), text))[0]
+    except Refused:
+        raise
+    except (ValueError, NotImplementedError) as no:
+        raise Refused(said(no)) from None
+    except Exception as odd:
+        raise NotAskable("%s wants more than a layer's shape: %s: %s" % (where, type(odd).__name__, odd)) from None
+    return {"where": where, "backend": str(chosen.name), "asked_for": wanted_moe(config)}
+
+
+def wanted_moe(config: Any) -> Optional[str]:
+    wanted = getattr(getattr(config, "kernel_config", None), "moe_backend", None)
+    return str(wanted) if wanted is not None and str(wanted) != "auto" else None
+
+
+def layer(config: Any, experts: int, text: Any) -> Any:
+    """The description of one layer of experts, from the model's own figures; nothing is computed."""
+    moe = importlib.import_module("vllm.model_executor.layers.fused_moe.config")
+    activation = importlib.import_module("vllm.model_executor.layers.fused_moe.activation").MoEActivation
+    parallel = config.parallel_config
+    split = moe.FusedMoEParallelConfig.make_no_parallel()
+    size = int(parallel.tensor_parallel_size)
+    expert_parallel = bool(getattr(parallel, "enable_expert_parallel", False)) and size > 1
+    if size > 1:
+        changes = {"ep_size": size, "use_ep": True} if expert_parallel else {"tp_size": size}
+        split = type(split)(**dict({name: getattr(split, name) for name in split.__dataclass_fields__}, **changes))
+    intermediate = int(getattr(text, "moe_intermediate_size", None) or text.intermediate_size)
+    gpt_oss = str(getattr(text, "model_type", "")) == "gpt_oss"
+    values = {
+        "num_experts": experts, "num_logical_experts": experts,
+        "num_local_experts": experts // (size if expert_parallel else 1),
+        "experts_per_token": int(getattr(text, "num_experts_per_tok", 1) or 1), "hidden_dim": int(text.hidden_size),
+        "intermediate_size": intermediate,
+        "intermediate_size_per_partition": intermediate // (1 if expert_parallel else size),
+        "activation": activation.SWIGLUOAI if gpt_oss else activation.SILU, "device": "cuda",
+        "routing_method": moe.RoutingMethodType.Renormalize, "in_dtype": config.model_config.dtype,
+        "has_bias": gpt_oss, "moe_parallel_config": split, "is_lora_enabled": config.lora_config is not None,
+        "moe_backend": getattr(getattr(config, "kernel_config", None), "moe_backend", "auto"),
+    }  # fmt: skip
+    fields = {name: one for name, one in moe.FusedMoEConfig.__dataclass_fields__.items() if one.init}
+    return moe.FusedMoEConfig(**{name: value for name, value in values.items() if name in fields})

@@ -1,0 +1,128 @@
+"""The runner: sends a program to a Python of somebody else's, and returns the one document that comes back.
+
+The program's files and the request travel as JSON on stdin; the document comes on stdout behind a mark of its own, so
+nothing that a package prints is taken for it. Time and size are limited on both sides.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envgen.engine import process
+from envgen.engine.base import Engine, ExecResult, Mount
+from envgen.errors import EngineError
+
+# One read of the whole of stdin: `python3 -` would read it line by line through its tokenizer.
+STARTER = "import json, sys; ENVELOPE = json.loads(sys.stdin.buffer.read()); exec(ENVELOPE['frame'])"
+BYTES = 4 << 20
+GRACE = 15  # seconds that the container gets to report its own time-out
+MEMORY = 8 << 30  # an import of vLLM and torch takes 2 to 4 GiB
+
+Execute = Callable[[Sequence[str], bytes, float], ExecResult]
+
+
+@dataclass(frozen=True)
+class Program:
+    """Files of ``envgen/inside``, in the order of their imports; the last one has ``answer(request)``."""
+
+    names: tuple[str, ...]
+
+    def files(self) -> dict[str, str]:
+        """Module name -> source."""
+        folder = Path(__file__).parent
+        return {name: (folder / f"{name}.py").read_text(encoding="utf-8") for name in self.names}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why there is no answer: what was raised, or how the process ended."""
+
+    error: str
+    message: str
+    stack: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.error}: {self.message}" if self.message else self.error
+
+
+def in_container(engine: Engine, container: str, *, workdir: str = "", user: str = "") -> Execute:
+    """Run in a container that is running."""
+
+    def execute(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
+        return engine.exec(container, argv, stdin=stdin, workdir=workdir, user=user, timeout=timeout)
+
+    return execute
+
+
+def in_image(
+    engine: Engine,
+    image: str,
+    *,
+    mounts: Sequence[Mount] = (),
+    env: Mapping[str, str] | None = None,
+    network: str = "none",
+) -> Execute:
+    """Run in a throw-away container of an image."""
+
+    def execute(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
+        return engine.run_once(
+            image, argv, stdin=stdin, mounts=mounts, env=env, network=network, timeout=timeout, memory=MEMORY
+        )
+
+    return execute
+
+
+def on_host(env: Mapping[str, str]) -> Execute:
+    """Run on this machine, with these variables and no others."""
+
+    def execute(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
+        done = process.run(list(argv), stdin=stdin, env=dict(env), timeout=timeout, check=False)
+        return ExecResult(done.code, done.stdout, done.stderr)
+
+    return execute
+
+
+def ask(
+    execute: Execute, python: str, program: Program, request: Mapping[str, Any], *, timeout: float
+) -> dict[str, Any] | Failure:
+    """The program's answer, or why there is none. EngineError only where the engine itself is the trouble."""
+    mark = f"envgen-{secrets.token_hex(8)}"
+    envelope = {
+        "frame": (Path(__file__).parent / "frame.py").read_text(encoding="utf-8"),
+        "files": program.files(),
+        "entry": program.names[-1],
+        "request": dict(request),
+        "mark": mark,
+        "seconds": timeout,
+        "bytes": BYTES,
+    }
+    return read(execute([python, "-c", STARTER], json.dumps(envelope).encode(), timeout + GRACE), mark, python)
+
+
+def read(result: ExecResult, mark: str, python: str) -> dict[str, Any] | Failure:
+    """Find the marked document; without one, the end of stderr tells what happened."""
+    for line in reversed(result.stdout.decode("utf-8", "replace").splitlines()):
+        if not line.startswith(f"{mark} "):
+            continue
+        try:
+            document = json.loads(line[len(mark) + 1 :])
+        except ValueError:
+            break
+        if isinstance(document, dict) and isinstance(document.get("answer"), dict):
+            answer: dict[str, Any] = document["answer"]
+            return answer
+        if isinstance(document, dict) and "error" in document:
+            stack = tuple(str(one) for one in document.get("stack") or ())
+            return Failure(str(document["error"]), str(document.get("message", "")), stack)
+        break
+    tail = tuple(result.stderr.decode("utf-8", "replace").strip().splitlines()[-12:])
+    if result.code in (126, 127):
+        raise EngineError(f"there is no {python} to ask: {tail[-1] if tail else f'exit code {result.code}'}")
+    late = any("Timeout (" in line for line in tail)
+    killed = "killed (out of memory, or stopped)" if result.code in (137, -9) else f"exit code {result.code}"
+    return Failure("no answer in time" if late else "no answer", killed, tail)

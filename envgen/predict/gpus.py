@@ -1,0 +1,70 @@
+"""GPUs that can be named: what vLLM asks of one before it chooses kernels."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+
+from envgen.errors import UsageError
+from envgen.profile.model import Profile
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Name, compute capability and memory in bytes, as the driver reports them."""
+
+    name: str
+    major: int
+    minor: int
+    memory: int
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.major}.{self.minor}, {self.memory / GIB:.0f} GiB)"
+
+    def request(self) -> dict[str, object]:
+        """What the program in the container gets."""
+        return {"name": self.name, "capability": [self.major, self.minor], "memory": self.memory}
+
+
+GPUS = {
+    "a100": Gpu("NVIDIA A100-SXM4-80GB", 8, 0, 80 * GIB),
+    "l40s": Gpu("NVIDIA L40S", 8, 9, 45 * GIB),
+    "rtx4090": Gpu("NVIDIA GeForce RTX 4090", 8, 9, 24 * GIB),
+    "h100": Gpu("NVIDIA H100 80GB HBM3", 9, 0, 80 * GIB),
+    "h200": Gpu("NVIDIA H200", 9, 0, 140 * GIB),
+    "b200": Gpu("NVIDIA B200", 10, 0, 179 * GIB),
+    "b300": Gpu("NVIDIA B300", 10, 3, 268 * GIB),
+    "rtx5090": Gpu("NVIDIA GeForce RTX 5090", 12, 0, 32 * GIB),
+    "rtxpro6000": Gpu("NVIDIA RTX PRO 6000 Blackwell Server Edition", 12, 0, 96 * GIB),
+    # Unified memory: what CUDA shows of the machine's 128 GB.
+    "gb10": Gpu("NVIDIA GB10", 12, 1, 120 * GIB),
+}
+
+
+def find(word: str) -> Gpu:
+    """The GPU that ``--gpu`` names: one of the table, or a compute capability such as 12.1."""
+    key = re.sub(r"[^a-z0-9.]", "", word.lower()).removeprefix("nvidia")
+    if key in GPUS:
+        return GPUS[key]
+    if match := re.fullmatch(r"(?:sm)?(\d{1,2})\.?(\d)[af]?", key):
+        return of_capability(int(match[1]), int(match[2]))
+    near = difflib.get_close_matches(key, GPUS, 1)
+    raise UsageError(
+        f"--gpu {word}: not a known GPU; known are {', '.join(GPUS)}, or a compute capability such as 12.1",
+        hint=f"did you mean --gpu {near[0]}?" if near else "--gpu 12.1",
+    )
+
+
+def of_capability(major: int, minor: int) -> Gpu:
+    """A GPU of the table with that capability; for an unknown one, a name that says what it is."""
+    known = [gpu for gpu in GPUS.values() if (gpu.major, gpu.minor) == (major, minor)]
+    return known[-1] if known else Gpu(f"a GPU of compute capability {major}.{minor}", major, minor, 80 * GIB)
+
+
+def target(profile: Profile) -> Gpu:
+    """The GPU that the profile compiles for: the first of cuda.arch_list."""
+    first = profile.cuda.arch_list.archs[0]
+    return of_capability(first.major, first.minor)

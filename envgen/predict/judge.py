@@ -1,0 +1,257 @@
+"""What a release's answer means for a service: refused, contradicted by its ready patterns, or fitting."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from envgen.inside.run import Failure
+from envgen.predict import releases
+from envgen.profile.model import Ready, Service
+
+
+class Verdict(Enum):
+    """The last word. UNKNOWN: the release could not be asked, or not about all that matters."""
+
+    FITS = "fits"
+    REFUSED = "refused"
+    CONTRADICTS = "contradicts"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What the release refuses, in its own words. ``first``: which release would do it, where that is known."""
+
+    step: str
+    message: str
+    first: str = ""
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The reasons that the release lists."""
+        listed = re.search(r"Reasons?: \[(.*?)\](?=\s*$|\.)", self.message, re.DOTALL)
+        return tuple(one[1:-1] for one in re.findall(r"'[^']*'|\"[^\"]*\"", listed[1])) if listed else ()
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """A pattern of ``ready`` that the release's own lines contradict."""
+
+    kind: str  # expect | forbid
+    name: str
+    pattern: str
+    seen: str
+    first: str = ""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One answer, judged."""
+
+    verdict: Verdict
+    refusals: tuple[Refusal, ...] = ()
+    contradictions: tuple[Contradiction, ...] = ()
+    shown: Mapping[str, str] = field(default_factory=dict)  # name of an expected pattern -> the line that fits it
+    unjudged: tuple[str, ...] = ()  # patterns about what is logged later than the choice
+    unasked: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
+    cubins: bool = False  # the answer is the one with NVIDIA's cubins
+    patterns: Mapping[str, str] = field(default_factory=dict)  # what `ready.expect` should look for
+
+
+SUBJECTS = {
+    "attention": ("attn", "attention"),
+    "moe": ("moe", "marlin", "mxfp4", "experts"),
+    "quantization": ("quantization=",),
+}
+LEVELS = ("INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+def judge(answer: Mapping[str, Any] | Failure, service: Service) -> Judgement:
+    """Compare what the release answered with what the service is waited for.
+
+    Where the choice hangs on NVIDIA's cubins, the release was asked with and without them. The service fits when it
+    fits with one of the two answers; the caveat tells which.
+    """
+    if isinstance(answer, Failure):
+        return Judgement(Verdict.UNKNOWN, unasked=(f"the program in the container: {answer}",))
+    plain = _judge(answer, service)
+    if "with_cubins" not in answer:
+        return plain
+    able = _judge(with_cubins(answer), service)
+    better = able.verdict is Verdict.FITS or (plain.refusals and not able.refusals)
+    if plain.verdict is not Verdict.FITS and better:
+        lost = [one.message for one in plain.refusals] or [one.seen for one in plain.contradictions]
+        return replace(able, caveats=(*able.caveats, f"{CUBINS_NEEDED}; without them: {'; '.join(lost)}"), cubins=True)
+    if backends(answer) != backends(with_cubins(answer)):
+        other = ", ".join(f"{step} {name}" for step, name in backends(with_cubins(answer)).items())
+        note = f"{CUBINS}; with the cubins it would choose: {other}"
+        return replace(plain, caveats=(*plain.caveats, note))
+    return plain
+
+
+CUBINS = "FlashInfer's cubins are not here, and NVIDIA's artifactory can't be reached from here"
+CUBINS_NEEDED = (
+    "this holds only where the server can reach NVIDIA's artifactory, or has the cubins (flashinfer-cubin of"
+    " FlashInfer's version, or VLLM_HAS_FLASHINFER_CUBIN=1 where they are there already)"
+)
+
+
+def with_cubins(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The answer as it is where NVIDIA's cubins can be had; the same one where nothing hangs on them."""
+    other = answer.get("with_cubins")
+    if other is None:
+        return answer
+    early = [line for line in answer["lines"] if line["step"] not in ("attention", "moe")]
+    return {**answer, **other, "lines": [*early, *other["lines"]]}
+
+
+def backends(answer: Mapping[str, Any]) -> dict[str, str]:
+    """Step -> what was chosen."""
+    return {step: str(one["backend"]) for step, one in answer.get("asked", {}).items() if isinstance(one, dict)}
+
+
+def _judge(answer: Mapping[str, Any], service: Service) -> Judgement:
+    version = str(answer.get("vllm", {}).get("version", ""))
+    family = int((answer.get("platform") or {}).get("capability", [0])[0])
+    refusals = tuple(_refusal(one, version, family) for one in answer["refusals"])
+    unasked = tuple(f"{one['step']}: {one['why']}" for one in answer["unasked"])
+    lines = by_subject(answer)
+    ready = service.ready or Ready()
+    shown: dict[str, str] = {}
+    wrong: list[Contradiction] = []
+    later: list[str] = []
+    for name, pattern in ready.expect.items():
+        line = _first_match(pattern, [one for some in lines.values() for one in some])
+        subject = _subject(name, pattern)
+        if line:
+            shown[name] = _short(line, pattern)
+        elif lines.get(subject) and not any(one.step == subject for one in refusals):
+            seen = _telling(subject, answer, lines)
+            wrong.append(Contradiction("expect", name, pattern, seen, _better(pattern, seen, version, family)))
+        elif not refusals:
+            later.append(name)
+    for name, pattern in ready.forbid.items():
+        if line := _first_match(pattern, [one for some in lines.values() for one in some]):
+            seen = _short(line, pattern)
+            expected = " ".join(ready.expect.values())
+            wrong.append(Contradiction("forbid", name, pattern, seen, _better(expected, seen, version, family)))
+    essential = [one for one in answer["unasked"] if one["step"] != "speculative-config"]
+    verdict = (
+        Verdict.REFUSED
+        if refusals
+        else Verdict.CONTRADICTS
+        if wrong
+        else Verdict.UNKNOWN
+        if essential
+        else Verdict.FITS
+    )
+    return Judgement(
+        verdict, refusals, tuple(wrong), shown, tuple(later), unasked, caveats(answer), patterns=patterns(answer)
+    )
+
+
+def _refusal(one: Mapping[str, Any], version: str, family: int) -> Refusal:
+    message = str(one["message"])
+    known = releases.first(message, version, family)
+    return Refusal(str(one["step"]), message, releases.sentence(known, version) if known else "")
+
+
+def _better(pattern: str, seen: str, version: str, family: int) -> str:
+    """Which release takes CUTLASS where this one falls back to Marlin."""
+    if "cutlass" not in pattern.lower() or "marlin" not in seen.lower():
+        return ""
+    known = releases.first("expected CUTLASS, chose MARLIN", version, family)
+    return releases.sentence(known, version) if known else ""
+
+
+def by_subject(answer: Mapping[str, Any]) -> dict[str, list[str]]:
+    """What a server of this release logs about each subject, in the release's own words."""
+    found: dict[str, list[str]] = {}
+    for line in answer.get("lines", ()):
+        if line["level"] in LEVELS and line["step"] in ("configuration", "attention", "moe"):
+            found.setdefault(str(line["step"]), []).append(str(line["text"]))
+    if answer.get("config_line"):
+        found["quantization"] = [str(answer["config_line"])]
+    return found
+
+
+def _subject(name: str, pattern: str) -> str:
+    lowered = name.lower()
+    for subject in SUBJECTS:
+        if lowered == subject or (subject == "quantization" and lowered == "quantisation"):
+            return subject
+    # Only a pattern that nothing else could mean: what it doesn't match may be logged later.
+    named = [subject for subject, words in SUBJECTS.items() if any(word in pattern.lower() for word in words)]
+    return named[0] if len(named) == 1 and "backend" in pattern.lower() else ""
+
+
+def _first_match(pattern: str, lines: Sequence[str]) -> str:
+    return next((line for line in lines if re.search(pattern, line)), "")
+
+
+def _short(line: str, pattern: str) -> str:
+    """A line, or of one that is very long the part that the pattern found."""
+    found = re.search(pattern, line)
+    return line if len(line) < 300 or found is None else f"… {found[0]} …"
+
+
+def _telling(subject: str, answer: Mapping[str, Any], lines: Mapping[str, Sequence[str]]) -> str:
+    if subject == "quantization":
+        found = re.search(r"quantization=\w+", lines[subject][0])
+        return found[0] if found else f"quantization={answer.get('quantization')}"
+    return _line_of(subject, answer) or "; ".join(lines[subject])[:300]
+
+
+def _line_of(subject: str, answer: Mapping[str, Any]) -> str:
+    """The line that names the choice: the last one with its words."""
+    chosen = (answer.get("asked", {}).get(subject) or {}).get("backend")
+    if not chosen:
+        return ""
+    words = re.compile(r"\busing\b.*backend", re.IGNORECASE)
+    found = [
+        line for line in by_subject(answer).get(subject, ()) if words.search(line) and "KV cache layout" not in line
+    ]
+    return found[-1] if found else ""
+
+
+def patterns(answer: Mapping[str, Any]) -> dict[str, str]:
+    """Regular expressions for `ready.expect`, made of the release's own lines."""
+    found = {}
+    for subject in ("attention", "moe"):
+        line = _line_of(subject, answer)
+        if cut := re.search(r"^.*?\bUsing\b.*?\bbackend\b", line):
+            found[subject] = escape(cut[0])
+    if quantization := re.search(r"quantization=\w+", str(answer.get("config_line") or "")):
+        found["quantization"] = quantization[0]
+    return found
+
+
+def escape(text: str) -> str:
+    """A regular expression that finds ``text``, as a person would write it."""
+    return re.sub(r"([.^$*+?{}\[\]\\|()])", r"\\\1", text)
+
+
+def caveats(answer: Mapping[str, Any]) -> tuple[str, ...]:
+    """What makes the answer less than a server's own."""
+    found = [str(one) for one in answer.get("notes", ())]
+    compiled = [one for one in answer.get("stubs", ()) if str(one["name"]).startswith("vllm.")]
+    absent = [str(one["name"]) for one in compiled if "No module named" in one["how"]]
+    unloaded = len(compiled) - len(absent)
+    if absent:
+        found.append(f"no compiled {', '.join(absent)} here: a backend that needs it counts as absent")
+    if unloaded:
+        found.append(
+            f"{unloaded} compiled modules of vLLM can't be loaded here (no CUDA libraries): they count as there"
+        )
+    if any("Disabling Triton" in line["text"] or "requires Triton" in line["text"] for line in answer.get("lines", ())):
+        found.append(
+            "Triton finds no driver here and is switched off: what only decides between Triton and others, may differ"
+        )
+    if not (answer.get("platform") or {}).get("real", True) and (answer.get("platform") or {}).get("count", 1) > 1:
+        found.append(f"{answer['platform']['count']} GPUs are assumed: one a worker, on one machine")
+    return tuple(found)

@@ -1,0 +1,84 @@
+"""What a release's answer means for a service. The answers are recordings of real releases (answers/)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envgen.inside.run import Failure
+from envgen.predict.judge import Verdict, judge
+from envgen.profile.model import Ready, Service
+
+ANSWERS = Path(__file__).parent / "answers"
+
+
+def recorded(name: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((ANSWERS / f"{name}.json").read_text(encoding="utf-8"))
+    return document
+
+
+def service(expect: dict[str, str] | None = None, forbid: dict[str, str] | None = None) -> Service:
+    return Service(("vllm", "serve", "x"), ready=Ready(expect=expect or {}, forbid=forbid or {}))
+
+
+def test_a_refusal_has_its_reasons_and_the_first_release_that_would_do_it() -> None:
+    found = judge(recorded("0.14.0-flashinfer"), service())
+    assert found.verdict is Verdict.REFUSED
+    assert [(one.step, one.reasons) for one in found.refusals] == [("attention", ("sink setting not supported",))]
+    assert "is 0.28.0; it needs FlashInfer's cubins" in found.refusals[0].first
+
+
+def test_what_is_expected_of_a_refused_step_is_not_a_second_problem() -> None:
+    expect = {"attention": "Using .*FLASHINFER", "moe": "Using Marlin backend", "quantization": "quantization=mxfp4"}
+    found = judge(recorded("0.14.0-flashinfer"), service(expect))
+    assert found.contradictions == ()
+    assert found.shown == {"moe": "Using Marlin backend", "quantization": "… quantization=mxfp4 …"}
+
+
+def test_cubins_decide_and_are_named() -> None:
+    """0.32.0 refuses without NVIDIA's cubins and fits with them: the service fits, and the user reads when."""
+    expect = {"attention": r"Using AttentionBackendEnum\.FLASHINFER backend", "moe": "Using 'MARLIN' Mxfp4 MoE backend"}
+    found = judge(recorded("0.32.0-flashinfer"), service(expect))
+    assert found.verdict is Verdict.FITS and found.refusals == () and set(found.shown) == {"attention", "moe"}
+    assert any("without them: ValueError" in one and "attention sinks not supported" in one for one in found.caveats)
+
+
+def test_words_of_an_older_release_are_contradicted() -> None:
+    found = judge(recorded("0.32.0-flashinfer"), service({"moe": "Using Marlin backend", "later": "Graph capturing"}))
+    assert found.verdict is Verdict.CONTRADICTS
+    [one] = found.contradictions
+    assert (one.kind, one.name, one.seen) == ("expect", "moe", "Using 'MARLIN' Mxfp4 MoE backend.")
+    assert found.unjudged == ("later",)
+
+
+def test_a_forbidden_fallback_names_the_release_that_does_better() -> None:
+    answer = recorded("0.14.0-flashinfer") | {"refusals": []}
+    expect = {"moe": "Using FlashInfer MXFP4 MXFP8 CUTLASS backend"}
+    found = judge(answer, service(expect, {"marlin": "Using Marlin backend|Weight-only"}))
+    assert [(one.kind, one.name) for one in found.contradictions] == [("expect", "moe"), ("forbid", "marlin")]
+    assert all("0.19.0" in one.first for one in found.contradictions)
+
+
+def test_patterns_are_made_of_the_release_s_own_lines() -> None:
+    found = judge(recorded("0.32.0-flashinfer"), service({"attention": "FLASHINFER"}))
+    assert found.patterns == {
+        "attention": r"Using AttentionBackendEnum\.FLASHINFER backend",
+        "moe": "Using 'MARLIN' Mxfp4 MoE backend",
+        "quantization": "quantization=gpt_oss_mxfp4",
+    }
+
+
+def test_two_workers_get_two_gpus() -> None:
+    answer = recorded("0.32.0-two-gpus")
+    found = judge(answer, service())
+    assert found.verdict is Verdict.FITS and answer["platform"]["count"] == 2
+    assert any(one.startswith("2 GPUs are assumed") for one in found.caveats)
+
+
+@pytest.mark.parametrize("failure", [Failure("no answer in time", "exit code 1"), Failure("ImportError", "x")])
+def test_no_answer_is_not_a_verdict(failure: Failure) -> None:
+    found = judge(failure, service({"moe": "x"}))
+    assert found.verdict is Verdict.UNKNOWN and str(failure) in found.unasked[0]

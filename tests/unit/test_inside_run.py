@@ -1,0 +1,66 @@
+"""The runner's protocol: the marked document, or why there is none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from envgen.engine.base import ExecResult
+from envgen.errors import EngineError
+from envgen.inside.run import Failure, Program, ask, read
+
+MARK = "envgen-0123"
+
+
+def result(stdout: str, stderr: str = "", code: int = 0) -> ExecResult:
+    return ExecResult(code, stdout.encode(), stderr.encode())
+
+
+def test_the_marked_line_counts_and_what_packages_print_does_not() -> None:
+    printed = f'{{"answer": {{"x": 0}}}}\n{MARK} {{"answer": {{"x": 1}}}}\nbye\n'
+    assert read(result(printed), MARK, "python3") == {"x": 1}
+
+
+def test_an_exception_comes_back_with_its_stack() -> None:
+    document = json.dumps({"error": "ValueError", "message": "no", "stack": ["a", "b"]})
+    assert read(result(f"\n{MARK} {document}\n"), MARK, "python3") == Failure("ValueError", "no", ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("stderr", "code", "error"),
+    [
+        ("Timeout (0:00:05)!\nThread 0x1 (most recent call first):\n  File x", 1, "no answer in time: exit code 1"),
+        ("", 137, "no answer: killed (out of memory, or stopped)"),
+        ("Segmentation fault", 139, "no answer: exit code 139"),
+    ],
+)
+def test_how_a_process_ended_is_told(stderr: str, code: int, error: str) -> None:
+    assert str(read(result("", stderr, code), MARK, "python3")) == error
+
+
+@pytest.mark.parametrize("stdout", [f"{MARK} {{", f"{MARK} []", f"{MARK} 1", f'{MARK} {{"answer": 3}}'])
+def test_a_document_of_another_form_is_no_answer(stdout: str) -> None:
+    assert isinstance(read(result(stdout), MARK, "python3"), Failure)
+
+
+def test_a_container_without_python_is_the_engine_s_trouble() -> None:
+    with pytest.raises(EngineError, match="there is no python3 to ask: not found"):
+        read(result("", "not found", 127), MARK, "python3")
+
+
+def test_the_request_travels_on_stdin_with_the_program() -> None:
+    sent: list[Any] = []
+
+    def execute(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
+        sent.append((argv[0], json.loads(stdin), timeout))
+        mark = sent[0][1]["mark"]
+        return result(f'{mark} {{"answer": {{"got": 1}}}}')
+
+    assert ask(execute, "py", Program(("predict_vllm",)), {"a": 1}, timeout=5) == {"got": 1}
+    python, envelope, timeout = sent[0]
+    assert python == "py" and envelope["request"] == {"a": 1} and envelope["entry"] == "predict_vllm" and timeout > 5
+    for name, text in {**envelope["files"], "frame": envelope["frame"]}.items():
+        compile(text, name, "exec")
