@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
 import requests
+from packaging.utils import canonicalize_name
 
 from envgen import files
 from envgen.errors import EnvgenError
@@ -61,20 +62,20 @@ class PackageIndex:
 
     def releases(self, name: str) -> list[Sdist]:
         """The source distributions of a package that were not withdrawn, in no particular order."""
-        key = normalized(name)
+        key = canonicalize_name(name)
         if key not in self._pages:
             self._pages[key] = [sdist for sdist in self._page(key) if not sdist.yanked]
         return self._pages[key]
 
     def cached_versions(self, name: str) -> list[str]:
         """The versions whose source distribution lies in the cache."""
-        stem = f"{normalized(name)}-"
+        stem = f"{canonicalize_name(name)}-"
         files = self.cache.glob(f"{stem}[0-9]*.tar.gz") if self.cache.is_dir() else ()
         return [file.name[len(stem) : -len(".tar.gz")] for file in files]
 
     def cached(self, name: str, version: str) -> Path | None:
         """The archive from the cache, if it is there and intact."""
-        archive = self.cache / f"{normalized(name)}-{version}.tar.gz"
+        archive = self.cache / f"{canonicalize_name(name)}-{version}.tar.gz"
         try:
             record = Path(f"{archive}.sha256").read_text(encoding="ascii").strip()
             with archive.open("rb") as file:
@@ -89,7 +90,7 @@ class PackageIndex:
         if known is not None:
             return known
         wanted = _same_version(version)
-        for sdist in self._page(normalized(name)):
+        for sdist in self._page(canonicalize_name(name)):
             if wanted(sdist.version):
                 if not _SHA256.fullmatch(sdist.sha256):
                     raise EnvgenError(f"the package index gives no sha256 for {name} {version}")
@@ -99,7 +100,7 @@ class PackageIndex:
     def _download(self, name: str, version: str, sdist: Sdist) -> Path:
         self._say(f"fetching {name} {version} from the package index")
         self.cache.mkdir(parents=True, exist_ok=True)
-        archive = self.cache / f"{normalized(name)}-{version}.tar.gz"
+        archive = self.cache / f"{canonicalize_name(name)}-{version}.tar.gz"
         descriptor, temporary = tempfile.mkstemp(dir=self.cache, prefix="tmp.")
         try:
             with os.fdopen(descriptor, "wb") as out, self._get(sdist.url, "*/*") as answer:
@@ -183,15 +184,10 @@ def _sdists(answer: requests.Response, name: str) -> list[Sdist]:
     for entry in files:
         stem, dot, _ = entry["filename"].partition(".tar.gz")
         package, _, version = stem.rpartition("-")
-        if dot and normalized(package) == name:
+        if dot and canonicalize_name(package) == name:
             url = urljoin(answer.url, entry["url"])
             found.append(Sdist(version, url, entry.get("hashes", {}).get("sha256", ""), bool(entry.get("yanked"))))
     return found
-
-
-def normalized(name: str) -> str:
-    """The spelling that pip compares by."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _same_version(version: str) -> Callable[[str], bool]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from packaging.utils import canonicalize_name
 
 from envgen.errors import UsageError
 from envgen.lock.ask import repositories
@@ -36,13 +37,10 @@ class Upgrade:
         )
 
     def _moves(self, package: str) -> bool:
-        if self.everything or package in map(_normal, self.names):
+        names: list[str] = [canonicalize_name(name) for name in self.names]
+        if self.everything or package in names:
             return True
-        return package.startswith(FAMILY) and any(_normal(name).startswith(f"{FAMILY}-") for name in self.names)
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+        return package.startswith(FAMILY) and any(name.startswith(f"{FAMILY}-") for name in names)
 
 
 def keep(have: Mapping[str, PythonLock], upgrade: Upgrade, profile: Profile) -> dict[str, dict[str, str]]:
@@ -69,7 +67,7 @@ def checked(names: Sequence[str], profiles: Sequence[Profile], lock: Lock) -> tu
         for python in lock.python.get(profile.name, {}).values():
             known |= {pin.name for pins in python.sets.values() for pin in pins}
     for name in names:
-        if name not in known and _normal(name) not in known:
+        if name not in known and canonicalize_name(name) not in known:
             from envgen.profile.tree import near
 
             raise UsageError(f"there is no input {name!r} to upgrade", hint=near(name, sorted(known)))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from envgen import files
 from envgen.profile.model import ORIGIN_KINDS, Mode, Origin, Source
@@ -135,7 +136,7 @@ def _between(report: Report) -> None:
                 report.problem((*path, "mount"), f"{source.mount} and {earlier.mount} (of {other}) lie in each other")
             if source.package == earlier.package:
                 report.problem((*path, "package"), f"{source.package} is already the package of {other}")
-            if _folded(source.distribution) == _folded(earlier.distribution):
+            if canonicalize_name(source.distribution) == canonicalize_name(earlier.distribution):
                 report.problem((*path, "distribution"), f"{source.distribution} is already the distribution of {other}")
 
 
@@ -163,11 +164,6 @@ def _parent(path: ContainerPath) -> ContainerPath:
     return ContainerPath(path.path.rsplit("/", 1)[0] or "/")
 
 
-def _folded(distribution: str) -> str:
-    """The spelling that pip compares by: runs of dashes, underscores and dots are one dash."""
-    return "-".join(part for part in distribution.lower().replace("_", "-").replace(".", "-").split("-") if part)
-
-
 def _requirements(report: Report, path: tuple[str, ...], requirements: Sequence[str]) -> None:
     """What pip would refuse in mid-build."""
     for number, text in enumerate(requirements):
@@ -190,20 +186,20 @@ def _one_line(report: Report, path: tuple[str, ...], words: Sequence[str]) -> No
 
 def _packages(report: Report) -> None:
     pip = report.profile.pip
-    protected = {_folded(name) for name in pip.protect}
-    sources = {_folded(source.distribution): name for name, source in report.sources("distribution")}
+    protected = {canonicalize_name(name) for name in pip.protect}
+    sources = {canonicalize_name(source.distribution): name for name, source in report.sources("distribution")}
     for name, source in report.profile.sources.items():
         _requirements(report, ("sources", name, "install", "requires"), source.install.requires)
         _one_line(report, ("sources", name, "install", "prepare"), source.install.prepare)
     for number, name in enumerate(pip.remove):
-        if _folded(name) in protected:
+        if canonicalize_name(name) in protected:
             message = f"{name} is in pip.protect: it can't be kept and removed"
             report.problem(("pip", "remove", str(number)), message, "remove it from one of the two")
     for key in ("tools", "deps"):
         _requirements(report, ("pip", key), getattr(pip, key))
         for number, requirement in enumerate(getattr(pip, key)):
             rest = requirement.lstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
-            distribution = _folded(requirement.removesuffix(rest))
+            distribution = canonicalize_name(requirement.removesuffix(rest))
             path = ("pip", key, str(number))
             if distribution in protected:
                 message = f"{distribution} is in pip.protect: it may not be installed"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from envgen.percentile import percentile
 from envgen.results import plot
 from envgen.results.figures import Cell, Series, requests, table
 from envgen.results.matrix import Comparison, Row, title
@@ -92,7 +93,7 @@ def quantiles(comparison: Comparison) -> list[dict[str, Any]]:
             for run, one in zip(comparison.names, samples, strict=True):
                 values = one.get(cell, ())
                 if len(values) >= _FEWEST:
-                    tails = [f"{plot.quantile(values, percent):,.1f}" for percent in (50, 90, 95, 99)]
+                    tails = [f"{percentile(values, percent):,.1f}" for percent in (50, 90, 95, 99)]
                     rows.append(
                         {"name": f"{metric.label}, {cell.name(metric)}", "run": run, "n": len(values), "at": tails}
                     )

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from envgen.percentile import percentile
+
 WIDTH, HEIGHT = 400.0, 260.0
 LEFT, RIGHT, TOP, BOTTOM = 56.0, 12.0, 12.0, 44.0
 # More steps than this can't be told apart in a plot of this size.
@@ -165,7 +167,7 @@ def distribution(title: str, x_label: str, runs: Sequence[tuple[int, str, Sequen
     lines, told = [], []
     for index, name, values in runs:
         lines.append(Line(index, name, _stairs(sorted(values), x, y), ()))
-        told.append(f"{name}: " + ", ".join(f"p{q} {quantile(values, q):.1f}" for q in (50, 95, 99)))
+        told.append(f"{name}: " + ", ".join(f"p{q} {percentile(values, q):.1f}" for q in (50, 95, 99)))
     return Plot(
         title,
         "; ".join(told),
@@ -176,15 +178,6 @@ def distribution(title: str, x_label: str, runs: Sequence[tuple[int, str, Sequen
         tuple(lines),
         markers=False,
     )
-
-
-def quantile(values: Sequence[float], percent: float) -> float:
-    """The value that ``percent`` of all are at or below, interpolated between neighbours."""
-    ordered = sorted(values)
-    place = (len(ordered) - 1) * percent / 100
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
 def _stairs(ordered: Sequence[float], x: Callable[[float], float], y: Callable[[float], float]) -> str:

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from envgen.errors import UsageError
-from envgen.serve.figures import Figure, figure, percentile
+from envgen.serve.figures import Figure, figure, rounded_percentile
 from envgen.serve.load.generate import Load, Result
 from envgen.serve.trial import Trial, faults
 
@@ -54,8 +54,8 @@ class Cell:
             "failed": self.failed,
             **({"fault": self.fault} if self.fault else {}),
             "generator_late_ms": round(self.late_ms, 3),
-            "itl_p50_ms": percentile(self.gaps, 50),
-            "itl_p99_ms": percentile(self.gaps, 99),
+            "itl_p50_ms": rounded_percentile(self.gaps, 50),
+            "itl_p99_ms": rounded_percentile(self.gaps, 99),
             **{name: found.plain() for name, found in self.figures.items()},
         }
 

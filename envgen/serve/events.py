@@ -1,15 +1,18 @@
-"""A completion from what a server sends: one JSON document, or a stream of server-sent events. Pure."""
+"""Server-sent events, and the completion that they or one JSON document hold. The one reader of both; pure."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from envgen.text import visible
 
+Part = tuple[float, bytes]  # when it arrived (seconds, monotonic), and what
 END = "[DONE]"
+LOWEST = -9999.0  # what vLLM writes for minus infinity
 LONGEST = 1 << 20  # bytes; a longer event is no token of a completion
 
 
@@ -23,10 +26,10 @@ class NoCompletion(Exception):
 
 @dataclass(frozen=True)
 class Completion:
-    """A text and the log probability of each of its tokens (None: the server had none to give)."""
+    """A text and the log probability of each of its tokens."""
 
     text: str = ""
-    logprobs: tuple[float | None, ...] = ()
+    logprobs: tuple[float, ...] = ()
     events: int = 1
 
     @classmethod
@@ -37,26 +40,25 @@ class Completion:
             if not choices and "usage" in document:  # the last part of a stream may hold nothing but figures
                 return cls()
             text = choices[0]["text"]
-            logprobs = ((choices[0].get("logprobs") or {}).get("token_logprobs")) or ()
+            logprobs = tuple(chosen_logprobs(choices[0].get("logprobs")))
         except (KeyError, IndexError, TypeError, AttributeError):
             raise NoCompletion(_shown(document)) from None
-        numbers = tuple(value if isinstance(value, (int, float)) else None for value in logprobs)
         if text is not None and not isinstance(text, str):
             raise NoCompletion(_shown(document))
-        return cls(text or "", numbers)
+        return cls(text or "", logprobs)
 
 
 def read_events(chunks: Iterable[bytes]) -> Completion:
     """The completion of a whole stream. Raises BrokenOff without its end, NoCompletion for what is no part of one."""
     text: list[str] = []
-    logprobs: list[float | None] = []
+    logprobs: list[float] = []
     count = 0
     for data in payloads(chunks):
         if data == END:
             return Completion("".join(text), tuple(logprobs), count)
         try:
             document = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise NoCompletion(_shown(data)) from None
         if isinstance(document, dict) and "error" in document and "choices" not in document:
             raise BrokenOff(f"after {count} events the server sent {_shown(document['error'])}")
@@ -69,23 +71,58 @@ def read_events(chunks: Iterable[bytes]) -> Completion:
 
 def payloads(chunks: Iterable[bytes]) -> Iterator[str]:
     """The data of each whole event, wherever the chunks are cut. Half an event at the end is left out."""
+    return (data for _, data in stamped((0.0, chunk) for chunk in chunks))
+
+
+def stamped(parts: Iterable[Part]) -> Iterator[tuple[float, str]]:
+    """The data of each whole event, with the arrival of the bytes that completed it. Raises NoCompletion."""
     rest = b""
     data: list[str] = []
-    for chunk in chunks:
+    for at, chunk in parts:
         rest += chunk
         if len(rest) > LONGEST:
             raise NoCompletion("an event of more than 1 MiB")
-        *lines, rest = rest.split(b"\n")
+        # Half of a CRLF may still be on its way.
+        whole, half = (rest[:-1], b"\r") if rest.endswith(b"\r") else (rest, b"")
+        *lines, rest = whole.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        rest += half
         for raw in lines:
-            line = raw.decode("utf-8", "replace").removesuffix("\r")
+            line = raw.decode("utf-8", "replace")
             if line.startswith("data:"):
                 data.append(line[len("data:") :].removeprefix(" "))
                 if data == [END]:  # not every server ends its last event
-                    yield END
+                    yield at, END
                     return
             elif not line and data:
-                yield "\n".join(data)
+                yield at, "\n".join(data)
                 data = []
+
+
+def chosen_logprobs(document: Any) -> Iterator[float]:
+    """The log probabilities of the tokens that were chosen, in the form of completions or of chat.
+
+    The prompt is not echoed, so every token has one: null is what a server makes of NaN, JSON having none. For minus
+    infinity vLLM writes -9999.0. What is no number at all counts as NaN.
+    """
+    if not isinstance(document, dict):
+        return
+    tokens, content = document.get("token_logprobs"), document.get("content")
+    values = list(tokens) if isinstance(tokens, list) else []
+    if isinstance(content, list):
+        values += [one["logprob"] for one in content if isinstance(one, dict) and "logprob" in one]
+    yield from map(_number, values)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return math.nan
+    try:
+        found = float(value)
+    except OverflowError:
+        return math.inf
+    except ValueError:
+        return math.nan
+    return -math.inf if found <= LOWEST else found
 
 
 def _shown(document: Any) -> str:

@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from envgen.percentile import percentile
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -40,10 +42,6 @@ def figure(values: Sequence[float | None]) -> Figure | None:
     return Figure(known) if known else None
 
 
-def percentile(values: Sequence[float], q: float) -> float | None:
-    """The value that ``q`` percent of ``values`` do not exceed (nearest rank); None for no values."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    rank = max(1, -(-len(ordered) * q // 100))
-    return round(ordered[int(rank) - 1], 3)
+def rounded_percentile(values: Sequence[float], percent: float) -> float | None:
+    """A percentile as records hold it; None for no values."""
+    return round(percentile(values, percent), 3) if values else None

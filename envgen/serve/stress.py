@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from envgen.serve.figures import percentile
+from envgen.serve.figures import rounded_percentile
 from envgen.serve.load.generate import Load
 from envgen.serve.trial import UNKNOWN, Criterion, Trial, criterion, faults, gigabytes
 from envgen.serve.vitals import Vitals
@@ -78,7 +78,7 @@ def _summary(load: Load) -> dict[str, Any]:
         "seconds": round(load.seconds, 3),
         "requests_per_s": round(len(good) / seconds, 3),
         "total_tps": round(sum(one.output_tokens for one in good) / seconds, 3),
-        "latency_ms": {name: percentile(latencies, q) for name, q in (("p50", 50), ("p90", 90), ("p99", 99))},
-        "ttft_ms": {name: percentile(firsts, q) for name, q in (("p50", 50), ("p90", 90), ("p99", 99))},
+        "latency_ms": {name: rounded_percentile(latencies, q) for name, q in (("p50", 50), ("p90", 90), ("p99", 99))},
+        "ttft_ms": {name: rounded_percentile(firsts, q) for name, q in (("p50", 50), ("p90", 90), ("p99", 99))},
         "generator_late_ms": round(load.lag * 1000, 3),
     }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
+
+from packaging.utils import canonicalize_name
 
 from envgen.doctor import remedies
 from envgen.doctor.checks.imports import below
@@ -18,14 +19,9 @@ UNKNOWN = "0.0.0+unknown"
 ASKED = {"vllm": "vllm"}
 
 
-def normal(name: str) -> str:
-    """A distribution's name as package indexes compare it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def named(probe: Probe, name: str) -> list[Distribution]:
     """Distributions of this name, the one that importlib.metadata takes first."""
-    return [one for one in probe.distributions if normal(one.name) == normal(name)]
+    return [one for one in probe.distributions if canonicalize_name(one.name) == canonicalize_name(name)]
 
 
 def active_root(probe: Probe, package: str) -> Root | None:
@@ -155,12 +151,16 @@ def _no_metadata(name: str, source: Source, asked: str, context: Context, probe:
     cells = [cell for cell in probe.cells(source.package) if cell.kind == "regular"]
     places = {cell.origin.rsplit("/", 2)[0] for cell in cells}
     for other in probe.distributions:
-        claims = source.package in other.top_level or normal(other.name).startswith(normal(source.package) + "-")
+        claims = source.package in other.top_level or canonicalize_name(other.name).startswith(
+            canonicalize_name(source.package) + "-"
+        )
         if claims and other.location in places:
             title = f"{source.package} belongs to a distribution with another name: {other.name}"
             call = f"importlib.metadata.version({asked!r})"
             seen = f"{other.name} {other.version}; {call} fails, and so does every program that asks for it"
-            if normal(other.name) == normal(source.distribution) and not _starts_by_script(context):
+            if canonicalize_name(other.name) == canonicalize_name(source.distribution) and not _starts_by_script(
+                context
+            ):
                 # The profile says so itself, and starts nothing that stumbles over it.
                 return info(title, seen, distribution=other.name)
             cure = _cure_for_name(name, source, context)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from packaging.utils import canonicalize_name
+
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Remedy, Says, Severity, Where, check, error, info, ok, warning
 
@@ -16,9 +18,9 @@ def release(context: Context, package: str) -> str:
     assert context.probe is not None
     for name, source in context.profile.sources.items():
         if source.package == package:
-            wanted = source.distribution.lower().replace("_", "-")
+            wanted = canonicalize_name(source.distribution)
             versions = [one.version for one in context.probe.distributions
-                        if one.name.lower().replace("_", "-") in (wanted, package)]  # fmt: skip
+                        if canonicalize_name(one.name) in (wanted, package)]  # fmt: skip
             return f"{name} {versions[0]}" if versions else name
     return package
 

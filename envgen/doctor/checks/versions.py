@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
+from packaging.utils import canonicalize_name
+
 from envgen.doctor import remedies
-from envgen.doctor.checks.packages import normal
-from envgen.doctor.evidence import Promised, Tool
+from envgen.doctor.evidence import Distribution, Promised, Tool
 from envgen.doctor.model import Context, Finding, Remedy, Says, Severity, Where, check, error, ok, warning
 
 # What kernels for Blackwell need: FP4 conversions in ptxas, and cuDNN's attention for it.
@@ -88,7 +89,7 @@ def conflicts(context: Context) -> list[Finding]:
     """No two distributions own cv2, and flash-attn stands beside the torch that it was compiled against."""
     assert context.probe is not None
     probe, found = context.probe, []
-    there = {normal(one.name): one for one in reversed(probe.distributions)}
+    there: dict[str, Distribution] = {canonicalize_name(one.name): one for one in reversed(probe.distributions)}
     cv2 = [name for name in OPENCV if name in there]
     if len(cv2) > 1:
         seen = "; ".join(f"{name} {there[name].version}" for name in cv2)

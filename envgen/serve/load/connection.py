@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from envgen.errors import UsageError
-from envgen.serve.load.reply import Part
+from envgen.serve.events import Part
 
 
 class Broken(Exception):

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+from envgen.serve.events import Part
 from envgen.serve.load.connection import Address, Broken, Pool
-from envgen.serve.load.reply import Part, Reply, error_text, read_stream, shown
+from envgen.serve.load.reply import Reply, error_text, read_stream, shown
 
 # So many requests in a row without any answer, and the server is gone: the others would only say the same.
 GONE = 5

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from envgen.serve.events import END, NoCompletion, Part, chosen_logprobs, stamped
 from envgen.text import shorten
-
-Part = tuple[float, bytes]  # when it arrived (seconds, monotonic), and what
 
 
 @dataclass
@@ -39,18 +38,22 @@ def read_stream(parts: Iterable[Part]) -> Reply:
     """Read a whole reply of status 200. Never raises for what the server wrote."""
     reply = Reply()
     seen = 0
-    for at, data in events(parts):
-        seen += 1
-        if data == "[DONE]":
-            reply.done = True
-            break
-        try:
-            document = json.loads(data)
-        except (ValueError, RecursionError):
-            reply.fault = f"an event is no JSON: {shown(data)}"
-            return reply
-        if not _take(reply, document, at):
-            return reply
+    try:
+        for at, data in stamped(parts):
+            seen += 1
+            if data == END:
+                reply.done = True
+                break
+            try:
+                document = json.loads(data)
+            except (ValueError, RecursionError):
+                reply.fault = f"an event is no JSON: {shown(data)}"
+                return reply
+            if not _take(reply, document, at):
+                return reply
+    except NoCompletion as error:
+        reply.fault = f"the reply is no event stream: {error}"
+        return reply
     if not seen:
         start = b"".join(part for _, part in parts)[:200].decode(errors="replace")
         reply.fault = f"the reply is no event stream: {shown(start)}" if start.strip() else "the reply is empty"
@@ -59,23 +62,6 @@ def read_stream(parts: Iterable[Part]) -> Reply:
     elif not reply.pieces_at and not reply.output_tokens:
         reply.fault = "the reply holds no generated text"
     return reply
-
-
-def events(parts: Iterable[Part]) -> Iterator[tuple[float, str]]:
-    """The data of each event, with the arrival of the bytes that completed it. A half event at the end is left out."""
-    rest = b""
-    for at, data in parts:
-        rest += data
-        if b"\r" in rest:
-            # Half of a CRLF may still be on its way.
-            tail = b"\r" if rest.endswith(b"\r") else b""
-            rest = rest[: len(rest) - len(tail)].replace(b"\r\n", b"\n").replace(b"\r", b"\n") + tail
-        *whole, rest = rest.split(b"\n\n")
-        for event in whole:
-            lines = event.decode(errors="replace").split("\n")
-            held = [line[5:].removeprefix(" ") for line in lines if line.startswith("data:")]
-            if held:
-                yield at, "\n".join(held)
 
 
 def _take(reply: Reply, document: Any, at: float) -> bool:
@@ -107,7 +93,7 @@ def _choice(reply: Reply, choice: dict[str, Any], at: float) -> None:
         # An empty piece is a token whose characters are not complete yet; an empty one that ends the text is none.
         if piece or not ended:
             reply.pieces_at.append(at)
-    for value in logprob_values(choice.get("logprobs")):
+    for value in chosen_logprobs(choice.get("logprobs")):
         reply.logprobs += 1
         reply.not_finite += not math.isfinite(value)
 
@@ -137,23 +123,6 @@ def _usage(reply: Reply, usage: Any) -> None:
 
 def _count(value: Any, before: int | None) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else before
-
-
-def logprob_values(document: Any) -> Iterator[float]:
-    """The log probabilities of the tokens that were chosen, in the form of completions or of chat."""
-    if not isinstance(document, dict):
-        return
-    chosen: Sequence[Any] = document.get("token_logprobs") or ()
-    content = document.get("content")
-    if isinstance(content, list):
-        chosen = [*chosen, *(one.get("logprob") for one in content if isinstance(one, dict))]
-    for value in chosen:
-        if isinstance(value, float):
-            yield value
-        elif isinstance(value, int) and not isinstance(value, bool):
-            yield float(value) if abs(value) < 1 << 60 else math.inf
-        elif isinstance(value, str) and value.lower() in ("nan", "inf", "-inf", "infinity", "-infinity"):
-            yield float(value)
 
 
 def error_text(document: Any) -> str:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from envgen.__main__ import main
 from envgen.errors import RefusedError, ResultsError
+from envgen.percentile import percentile
 from envgen.results import charts, plot
 from envgen.results.matrix import compare
 from envgen.results.model import Record, Sample, frozen
@@ -211,10 +212,10 @@ def test_distributions_stay_in_their_frame_and_end_at_all(values: list[float]) -
     assert len(y) <= 200
 
 
-def test_quantiles_are_interpolated() -> None:
-    assert plot.quantile([4.0, 1.0, 3.0, 2.0], 50) == 2.5
-    assert plot.quantile([1.0], 99) == 1.0
-    assert plot.quantile(list(map(float, range(101))), 95) == 95.0
+def test_percentiles_are_interpolated() -> None:
+    assert percentile([4.0, 1.0, 3.0, 2.0], 50) == 2.5
+    assert percentile([1.0], 99) == 1.0
+    assert percentile(list(map(float, range(101))), 95) == 95.0
 
 
 def test_lengths_are_spaced_by_doublings_and_an_empty_prompt_stands_first() -> None:

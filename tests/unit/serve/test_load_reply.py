@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.serve.load.reply import error_text, events, logprob_values, read_stream, shown
+from envgen.serve.events import chosen_logprobs, read_events, stamped
+from envgen.serve.load.reply import error_text, read_stream, shown
+from envgen.serve.readiness import judge_completion
 from envgen.text import visible
 
 COMPLETION = (
@@ -99,20 +101,24 @@ def test_each_fault_is_one_sentence(data: bytes, sentence: str) -> None:
 
 
 def test_half_an_event_at_the_end_is_left_out() -> None:
-    assert [data for _, data in events([(0.0, b"data: a\n\ndata: b")])] == ["a"]
-    assert [data for _, data in events([(0.0, b": ping\n\nevent: x\ndata:a\ndata: b\n\n")])] == ["a\nb"]
+    assert [data for _, data in stamped([(0.0, b"data: a\n\ndata: b")])] == ["a"]
+    assert [data for _, data in stamped([(0.0, b": ping\n\nevent: x\ndata:a\ndata: b\n\n")])] == ["a\nb"]
 
 
 def test_log_probabilities_that_are_no_numbers() -> None:
+    """As vLLM sends them: null is NaN, -9999.0 is minus infinity."""
     text = (
-        b'data: {"choices":[{"text":"x","logprobs":{"token_logprobs":[-0.5,NaN,-Infinity,null]}}]}\n\ndata: [DONE]\n\n'
+        b'data: {"choices":[{"text":"x","logprobs":{"token_logprobs":[-0.5,NaN,-Infinity,null,-9999.0]}}]}\n\n'
+        b"data: [DONE]\n\n"
     )
     reply = read_stream([(0.0, text)])
-    assert (reply.logprobs, reply.not_finite, reply.fault) == (3, 2, "")
-    chat = {"content": [{"logprob": -1}, {"logprob": "NaN"}, {"logprob": True}, {}]}
-    values = list(logprob_values(chat))
-    assert values[0] == -1 and math.isnan(values[1]) and len(values) == 2
-    assert list(logprob_values({"token_logprobs": [10**400]})) == [math.inf]
+    assert (reply.logprobs, reply.not_finite, reply.fault) == (5, 4, "")
+    answer = judge_completion(read_events([text]))
+    assert not answer.ready  # `up` and `smoke` agree
+    chat = {"content": [{"logprob": -1}, {"logprob": "NaN"}, {"logprob": True}, {}, {"logprob": None}]}
+    values = list(chosen_logprobs(chat))
+    assert values[0] == -1 and all(map(math.isnan, values[1:])) and len(values) == 4
+    assert list(chosen_logprobs({"token_logprobs": [10**400]})) == [math.inf]
 
 
 def test_errors_in_the_forms_of_several_servers() -> None:

@@ -31,7 +31,7 @@ def test_a_completion() -> None:
         (200, "<html>", "no completion", True),
         (200, completion("!!!", {"token_logprobs": [float("nan")]}), "NaN", True),
         (200, completion("!!!", {"token_logprobs": [float("-inf")]}), "infinite", True),
-        (200, completion("!!!", {"token_logprobs": [None]}), "infinite log probability (none)", True),
+        (200, completion("!!!", {"token_logprobs": [None]}), "infinite log probability (nan)", True),
         (429, "", "answered with 429", False),
     ],
 )

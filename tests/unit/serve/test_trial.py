@@ -6,7 +6,7 @@ import pytest
 
 from envgen.serve.accept import Accepted, Wishes, backends, decode
 from envgen.serve.bench import BenchPlan, Cell, measured
-from envgen.serve.figures import Figure, figure, percentile
+from envgen.serve.figures import Figure, figure, rounded_percentile
 from envgen.serve.load.generate import Load, Request, Result
 from envgen.serve.load.reply import Reply
 from envgen.serve.stress import StressPlan, _judge
@@ -56,7 +56,8 @@ def test_mean_deviation_and_spread() -> None:
     assert found is not None and (found.mean, len(found.values)) == (30, 2)
     assert found.sd == pytest.approx(2**0.5) and found.cv == pytest.approx(2**0.5 / 30)
     assert str(Figure((29.0,))) == "29.00 ± 0.00" and figure([None]) is None
-    assert percentile([3, 1, 2, 4], 50) == 2 and percentile([1], 99) == 1 and percentile([], 50) is None
+    assert rounded_percentile([3, 1, 2, 4], 50) == 2.5 and rounded_percentile([1], 99) == 1
+    assert rounded_percentile([], 50) is None
 
 
 def test_faults_are_counted_by_kind() -> None:
