@@ -79,26 +79,6 @@ RUN --mount=type=secret,id=ca_certificates \
     --mount=from=scripts,source=/runtime/lib/with-network,target=/run/envgen/lib/with-network \
     --mount=from=scripts,source=/build/fetch-git,target=/run/envgen/fetch-git \
     sh /run/envgen/lib/with-network sh /run/envgen/fetch-git https://github.com/vllm-project/vllm.git v0.14.0 /src/vllm submodules
-RUN --mount=type=secret,id=ca_certificates \
-    --mount=from=scripts,source=/runtime/lib/with-network,target=/run/envgen/lib/with-network \
-    --mount=from=scripts,source=/build/fetch-git,target=/run/envgen/fetch-git \
-    sh /run/envgen/lib/with-network sh /run/envgen/fetch-git https://github.com/nvidia/cutlass.git v4.2.1 /src/inputs/vllm/cutlass submodules
-RUN --mount=type=secret,id=ca_certificates \
-    --mount=from=scripts,source=/runtime/lib/with-network,target=/run/envgen/lib/with-network \
-    --mount=from=scripts,source=/build/fetch-git,target=/run/envgen/fetch-git \
-    sh /run/envgen/lib/with-network sh /run/envgen/fetch-git https://github.com/triton-lang/triton.git v3.5.0 /src/inputs/vllm/triton_kernels submodules
-RUN --mount=type=secret,id=ca_certificates \
-    --mount=from=scripts,source=/runtime/lib/with-network,target=/run/envgen/lib/with-network \
-    --mount=from=scripts,source=/build/fetch-git,target=/run/envgen/fetch-git \
-    sh /run/envgen/lib/with-network sh /run/envgen/fetch-git https://github.com/vllm-project/flash-attention.git 188be16520ceefdc625fdf71365585d2ee348fe2 /src/inputs/vllm/flash_attention submodules
-RUN --mount=type=secret,id=ca_certificates \
-    --mount=from=scripts,source=/runtime/lib/with-network,target=/run/envgen/lib/with-network \
-    --mount=from=scripts,source=/build/fetch-git,target=/run/envgen/fetch-git \
-    sh /run/envgen/lib/with-network sh /run/envgen/fetch-git https://github.com/vllm-project/FlashMLA 46d64a8ebef03fa50b4ae74937276a5c940e3f95 /src/inputs/vllm/flashmla submodules
-RUN --mount=type=secret,id=ca_certificates \
-    --mount=from=scripts,source=/runtime/lib/with-network,target=/run/envgen/lib/with-network \
-    --mount=from=scripts,source=/build/fetch-git,target=/run/envgen/fetch-git \
-    sh /run/envgen/lib/with-network sh /run/envgen/fetch-git https://github.com/IST-DASLab/qutlass.git 830d2c4537c7396e14a02a46fbddd18b5d107c65 /src/inputs/vllm/qutlass submodules
 
 FROM base AS wheel-vllm
 ENV CUDA_HOME="/usr/local/cuda" \
@@ -122,9 +102,8 @@ RUN --mount=type=secret,id=ca_certificates \
     --mount=from=scripts,source=/runtime/lib/jobs,target=/run/envgen/lib/jobs \
     --mount=from=scripts,source=/build/build-wheel,target=/run/envgen/build-wheel \
     --mount=from=source-vllm,source=/src/vllm,target=/src/vllm,rw \
-    --mount=from=source-vllm,source=/src/inputs/vllm,target=/src/inputs/vllm,rw \
     --mount=type=cache,target=/run/envgen/cache/ccache \
-    sh /run/envgen/lib/with-network env SETUPTOOLS_SCM_PRETEND_VERSION=0.14.0 VLLM_CUTLASS_SRC_DIR=/src/inputs/vllm/cutlass TRITON_KERNELS_SRC_DIR=/src/inputs/vllm/triton_kernels/python/triton_kernels/triton_kernels VLLM_FLASH_ATTN_SRC_DIR=/src/inputs/vllm/flash_attention FLASH_MLA_SRC_DIR=/src/inputs/vllm/flashmla QUTLASS_SRC_DIR=/src/inputs/vllm/qutlass \
+    sh /run/envgen/lib/with-network env SETUPTOOLS_SCM_PRETEND_VERSION=0.14.0 \
     sh /run/envgen/build-wheel python3 /src/vllm /wheels python3 use_existing_torch.py
 
 # Fetches vocabulary files, each proven by its SHA-256. Needs nothing of the stages above.
@@ -177,6 +156,7 @@ RUN --mount=from=scripts,source=/runtime,target=/run/envgen/runtime \
     --mount=from=encodings,source=/encodings,target=/run/envgen/encodings \
     cp -R /run/envgen/runtime/. /opt/envgen/ \
     && mkdir -p /workspace/tiktoken_encodings && cp /run/envgen/encodings/* /workspace/tiktoken_encodings/ \
+    && echo '[ ! -r /run/envgen-env ] || . /run/envgen-env' >>/etc/bash.bashrc \
     && mkdir -p /workspace
 
 # Fails if a package of the base image that pip.protect names is not as it was.
@@ -209,7 +189,7 @@ LABEL dev.envgen.project="mxfp4" \
       org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
       dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch" \
       org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-      dev.envgen.render="075ee8373a184c6d658f36ede3c99bd2a12b29031b395d61bd4873cadf2f0f3e"
+      dev.envgen.render="c9b7621f6375ff0bceb8040002549b07bbddf5724d386233e58c3ff109fcf10a"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

@@ -217,5 +217,6 @@ def _attach(profile: Profile, service: str, argv: Sequence[str]) -> int:
     from envgen.engine.docker import connect
     from envgen.engine.endpoint import find_endpoint
     from envgen.engine.terminal import attach
+    from envgen.render.environment import with_start_up
 
-    return attach(find_endpoint(), _running(connect(), profile, service).id, argv)
+    return attach(find_endpoint(), _running(connect(), profile, service).id, with_start_up(argv))

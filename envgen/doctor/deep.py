@@ -16,6 +16,7 @@ from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warni
 from envgen.doctor.remedies import command, envgen, line
 from envgen.engine.base import MISSHAPEN, read_json
 from envgen.errors import EnvgenError
+from envgen.render.environment import with_start_up
 
 if TYPE_CHECKING:
     from envgen.doctor.gather import Wish
@@ -56,14 +57,14 @@ def examine(context: Context, wish: Wish, engine: Engine) -> list[Finding]:
     try:
         if container is not None and container.state == "running":
             folder = str(context.profile.working_dir)
-            answer = engine.exec(container.id, argv, stdin=text(), workdir=folder, timeout=limit)
+            answer = engine.exec(container.id, with_start_up(argv), stdin=text(), workdir=folder, timeout=limit)
         elif wish.throw_away and context.image is not None:
             from envgen.doctor.expectation import compose_env, mounts
 
             mounted, env = mounts(wish.profile, wish.root, engine), compose_env(wish.profile, context.service)
             answer = engine.run_once(
                 wish.profile.image_name,
-                argv,
+                with_start_up(argv),
                 stdin=text(),
                 mounts=mounted,
                 env=env,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from envgen.engine.base import MISSHAPEN, read_json
 from envgen.errors import EngineError
 from envgen.jitcache.warm_inside import MARK
+from envgen.render.environment import with_start_up
 
 if TYPE_CHECKING:
     from envgen.engine.base import Container, Engine
@@ -84,7 +85,7 @@ class Warm:
         command = [self.python, "-c", start + f"exec(compile({text!r}, 'envgen-warm', 'exec'))", *names]
         code = self.engine.exec_lines(
             self.container.id,
-            command,
+            with_start_up(command),
             lambda line: self._line(line, jobs),
             env={"MAX_JOBS": str(jobs)},
             user="0:0",

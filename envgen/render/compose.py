@@ -174,4 +174,4 @@ def _service(profile: Profile, name: str, number: int) -> ServiceView:
 def _health_test(health: Health) -> tuple[str, ...]:
     if health.http is not None:
         return ("CMD", f"{names.HOME}/bin/envgen-health", str(health.port), health.http)
-    return ("CMD", *health.command)
+    return ("CMD", names.WITH_START_UP, *health.command)

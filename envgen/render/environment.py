@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import posixpath
+from collections.abc import Sequence
 from pathlib import Path
 
 from envgen.profile.model import GpuMode, Profile
@@ -14,6 +15,7 @@ from envgen.render.parts import Pair
 HOME = "/opt/envgen"  # everything of ours in an image
 OVERLAY = f"{HOME}/env"  # the virtual environment of mounted sources, on a volume
 ENTRYPOINT = f"{HOME}/bin/entrypoint"
+WITH_START_UP = f"{HOME}/bin/envgen-env"  # runs a command with what the base image's start-up has set
 RUN = "/run/envgen"  # where build steps mount what they use
 CA_FILE = "/etc/envgen/ca.crt"  # where a company's CA certificates are mounted at run time
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
@@ -101,6 +103,12 @@ def derived_env(profile: Profile) -> dict[str, str]:
 
 def checkout_variable(source: str) -> str:
     return f"ENVGEN_SOURCES__{source.upper()}__ORIGIN__CHECKOUT"
+
+
+def with_start_up(argv: Sequence[str]) -> list[str]:
+    """``argv`` for `docker exec`, with the variables that the container's first process got from the base image's
+    start-up (CUDA's forward compatibility). An image of an older envgen runs it as it is."""
+    return ["sh", "-c", f'[ ! -x {WITH_START_UP} ] || exec {WITH_START_UP} "$@"; exec "$@"', "sh", *argv]
 
 
 def cache_variable(cache: str) -> str:

@@ -465,3 +465,38 @@ def test_the_number_of_jobs_fits_into_cores_and_memory(
 def test_without_the_file_of_the_memory_there_is_one_job(tmp_path: Path) -> None:
     env = {"ENVGEN_MEMINFO": str(tmp_path / "none"), "ENVGEN_MEMORY_MAX": str(tmp_path / "none")}
     assert run("jobs", env=env) == (0, "1\n")
+
+
+# --- record-env -------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_start_up_changed_is_noted_and_nothing_else(tmp_path: Path) -> None:
+    """Run as the entry point does: descriptor 3 is the command's stdout. Then read as `docker exec` does."""
+    text = SCRIPTS["record-env"].read_text()
+    script = tmp_path / "record-env"
+    script.write_text(text.replace('"/run/envgen-env"', repr(str(tmp_path / "env"))))
+    before = {"PATH": os.environ["PATH"], "SAME": "1", "LIBS": "a", "GIVEN": "", "ODD": "it's\n$HOME"}
+    (tmp_path / "env.before").write_bytes(b"".join(f"{k}={v}\0".encode() for k, v in before.items()))
+    now = {**before, "LIBS": "compat:a", "GIVEN": "4", "NEW": "it's\n$HOME", "not-a-name": "x"}
+    argv = f"exec {sys.executable} {script} sh -c 'echo out; echo $LIBS' 3>&1 1>&2"
+    done = subprocess.run(["sh", "-c", argv], env=now, capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("out\ncompat:a\n", "")
+
+    def exec_with(**given: str) -> dict[str, str]:
+        show = f". {tmp_path}/env; {sys.executable} -c 'import json, os; print(json.dumps(dict(os.environ)))'"
+        done = subprocess.run(
+            ["sh", "-c", show], env={**before, **given}, capture_output=True, text=True, check=True, timeout=60
+        )
+        return {key: value for key, value in json.loads(done.stdout).items() if key in {**now, **given}}
+
+    wanted = {key: value for key, value in now.items() if key != "not-a-name"}
+    assert exec_with() == wanted
+    assert exec_with(GIVEN="9", NEW="mine") == {**wanted, "GIVEN": "9", "NEW": "mine"}  # `docker exec -e` is stronger
+
+
+@pytest.mark.parametrize(("command", "code"), [("nosuchprogram", 127), ("/etc/passwd", 126)])
+def test_a_command_that_cannot_be_run_is_named(tmp_path: Path, command: str, code: int) -> None:
+    script = f"exec {sys.executable} {SCRIPTS['record-env']} {command} 3>&1 1>&2"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == code
+    assert f"envgen: cannot run {command}: " in done.stderr
