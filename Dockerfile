@@ -41,14 +41,8 @@ ENV PATH="/opt/envgen/bin:$PATH" \
     UV_CONSTRAINT="/opt/envgen/constraints.txt" \
     UV_OVERRIDE="/opt/envgen/overrides.txt"
 
-# Fetches flashinfer: v0.5.3 of https://github.com/flashinfer-ai/flashinfer.git.
-FROM base AS source-flashinfer
-RUN --mount=type=secret,id=ca_certificates \
-    --mount=from=scripts,source=/runtime/lib/with-network,target=/run/envgen/lib/with-network \
-    --mount=from=scripts,source=/build/fetch-git,target=/run/envgen/fetch-git \
-    sh /run/envgen/lib/with-network sh /run/envgen/fetch-git https://github.com/flashinfer-ai/flashinfer.git v0.5.3 /src/flashinfer submodules
-
-FROM base AS wheel-flashinfer
+# What wheels are built with.
+FROM base AS compiler
 ENV CUDA_HOME="/usr/local/cuda" \
     FLASHINFER_CUDA_ARCH_LIST="12.1a" \
     TORCH_CUDA_ARCH_LIST="12.1a" \
@@ -56,6 +50,14 @@ ENV CUDA_HOME="/usr/local/cuda" \
     NVCC_THREADS="1" \
     CCACHE_MAXSIZE="51200Mi"
 
+# Fetches flashinfer: v0.5.3 of https://github.com/flashinfer-ai/flashinfer.git.
+FROM base AS source-flashinfer
+RUN --mount=type=secret,id=ca_certificates \
+    --mount=from=scripts,source=/runtime/lib/with-network,target=/run/envgen/lib/with-network \
+    --mount=from=scripts,source=/build/fetch-git,target=/run/envgen/fetch-git \
+    sh /run/envgen/lib/with-network sh /run/envgen/fetch-git https://github.com/flashinfer-ai/flashinfer.git v0.5.3 /src/flashinfer submodules
+
+FROM compiler AS wheel-flashinfer
 # Installs what the build of flashinfer needs: setuptools, packaging, wheel, apache-tvm-ffi.
 RUN --mount=type=secret,id=ca_certificates \
     --mount=from=scripts,source=/runtime/lib,target=/run/envgen/lib \
@@ -78,16 +80,14 @@ FROM base AS source-vllm
 RUN --mount=type=secret,id=ca_certificates \
     --mount=from=scripts,source=/runtime/lib/with-network,target=/run/envgen/lib/with-network \
     --mount=from=scripts,source=/build/fetch-git,target=/run/envgen/fetch-git \
-    sh /run/envgen/lib/with-network sh /run/envgen/fetch-git https://github.com/vllm-project/vllm.git v0.14.0 /src/vllm submodules
+    sh /run/envgen/lib/with-network sh /run/envgen/fetch-git https://github.com/vllm-project/vllm.git v0.14.0 /src/vllm submodules \
+    && sh /run/envgen/lib/with-network sh /run/envgen/fetch-git https://github.com/nvidia/cutlass.git v4.2.1 /src/inputs/vllm/cutlass submodules \
+    && sh /run/envgen/lib/with-network sh /run/envgen/fetch-git https://github.com/triton-lang/triton.git v3.5.0 /src/inputs/vllm/triton_kernels submodules \
+    && sh /run/envgen/lib/with-network sh /run/envgen/fetch-git https://github.com/vllm-project/flash-attention.git 188be16520ceefdc625fdf71365585d2ee348fe2 /src/inputs/vllm/flash_attention submodules \
+    && sh /run/envgen/lib/with-network sh /run/envgen/fetch-git https://github.com/vllm-project/FlashMLA 46d64a8ebef03fa50b4ae74937276a5c940e3f95 /src/inputs/vllm/flashmla submodules \
+    && sh /run/envgen/lib/with-network sh /run/envgen/fetch-git https://github.com/IST-DASLab/qutlass.git 830d2c4537c7396e14a02a46fbddd18b5d107c65 /src/inputs/vllm/qutlass submodules
 
-FROM base AS wheel-vllm
-ENV CUDA_HOME="/usr/local/cuda" \
-    FLASHINFER_CUDA_ARCH_LIST="12.1a" \
-    TORCH_CUDA_ARCH_LIST="12.1a" \
-    FLASHINFER_NVCC_THREADS="1" \
-    NVCC_THREADS="1" \
-    CCACHE_MAXSIZE="51200Mi"
-
+FROM compiler AS wheel-vllm
 # Installs what the build of vllm needs: cmake, ninja, packaging, setuptools, setuptools-scm, wheel, jinja2, grpcio-tools.
 RUN --mount=type=secret,id=ca_certificates \
     --mount=from=scripts,source=/runtime/lib,target=/run/envgen/lib \
@@ -102,8 +102,9 @@ RUN --mount=type=secret,id=ca_certificates \
     --mount=from=scripts,source=/runtime/lib/jobs,target=/run/envgen/lib/jobs \
     --mount=from=scripts,source=/build/build-wheel,target=/run/envgen/build-wheel \
     --mount=from=source-vllm,source=/src/vllm,target=/src/vllm,rw \
+    --mount=from=source-vllm,source=/src/inputs/vllm,target=/src/inputs/vllm,rw \
     --mount=type=cache,target=/run/envgen/cache/ccache \
-    sh /run/envgen/lib/with-network env SETUPTOOLS_SCM_PRETEND_VERSION=0.14.0 \
+    sh /run/envgen/lib/with-network env SETUPTOOLS_SCM_PRETEND_VERSION=0.14.0 VLLM_CUTLASS_SRC_DIR=/src/inputs/vllm/cutlass TRITON_KERNELS_SRC_DIR=/src/inputs/vllm/triton_kernels/python/triton_kernels/triton_kernels VLLM_FLASH_ATTN_SRC_DIR=/src/inputs/vllm/flash_attention FLASH_MLA_SRC_DIR=/src/inputs/vllm/flashmla QUTLASS_SRC_DIR=/src/inputs/vllm/qutlass \
     sh /run/envgen/build-wheel python3 /src/vllm /wheels python3 use_existing_torch.py
 
 # Fetches vocabulary files, each proven by its SHA-256. Needs nothing of the stages above.
@@ -189,7 +190,7 @@ LABEL dev.envgen.project="mxfp4" \
       org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
       dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch" \
       org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-      dev.envgen.render="c9b7621f6375ff0bceb8040002549b07bbddf5724d386233e58c3ff109fcf10a"
+      dev.envgen.render="a48d61283a607e41f87c47d49ba09b634d8b171fd0e3f73dfed3ea1c2ed1ef45"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]
