@@ -10,6 +10,7 @@ import click
 from envgen.cli.common import Session, json_option, print_json, progress, project_options, project_options_without_f
 from envgen.cli.diagnose import service_failure
 from envgen.cli.up import known_service
+from envgen.profile.exposure import exposed, is_local
 
 if TYPE_CHECKING:
     from envgen.engine.base import Container, Engine
@@ -108,15 +109,19 @@ def ps(session: Session, as_json: bool) -> int:
     widths = [max(len(line[column]) for line in table) for column in range(len(titles))]
     for line in table:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    for name in sorted({str(row["service"]) for row in rows if row["open_ports"]}):
+        if name in profile.services and (said := exposed(profile, name)):
+            progress(f"note: {said}")
     return 0
 
 
-def _row(container: Container, digest: str) -> dict[str, str]:
+def _row(container: Container, digest: str) -> dict[str, object]:
     current = container.labels.get("dev.envgen.render") == digest
     return {
         "container": container.name,
         "health": container.health or "-",
         "image": "current" if current else "older than the profile",
+        "open_ports": sorted({port.host for port in container.ports if not is_local(port.address)}),
         "ports": ", ".join(str(port) for port in container.ports) or "-",
         "service": container.service,
         "since": container.started_at[:19],
@@ -177,7 +182,7 @@ def restart(session: Session, service: str, timeout: int | None, as_json: bool) 
     keep = keeper(engine, profile, session.loaded().project.root, service, compose.files)
     launcher = Launcher(engine, compose, profile, service, progress, service_failure, keep)
     started = launcher.await_ready(container, timeout)
-    _report(service, started, waited=True, as_json=as_json)
+    _report(profile, service, started, waited=True, as_json=as_json)
     return 0
 
 

@@ -12,6 +12,7 @@ import click
 
 from envgen.cli.common import Session, json_option, print_json, progress, project_options, variant_option
 from envgen.cli.diagnose import service_failure
+from envgen.profile.exposure import open_ports
 from envgen.serve.recreate import RecreateRefused, differences, keep_moment, missing_here
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def command(
             more = f"`envgen ps`, `envgen logs -f {service}`, `envgen down`"
             progress(f"\nno longer waiting; {service} goes on starting: {more}")
         raise
-    _report(service, started, waited=not no_wait, as_json=as_json)
+    _report(profile, service, started, waited=not no_wait, as_json=as_json)
     return compose.interactive("--profile", "*", "logs", "--follow", service) if follow else 0
 
 
@@ -149,7 +150,7 @@ def _show_plan(argv: list[str], env: dict[str, str], as_json: bool) -> None:
     click.echo(shlex.join(argv))
 
 
-def _report(service: str, started: Started, *, waited: bool, as_json: bool) -> None:
+def _report(profile: Profile, service: str, started: Started, *, waited: bool, as_json: bool) -> None:
     container = started.container
     if as_json:
         print_json(
@@ -162,6 +163,7 @@ def _report(service: str, started: Started, *, waited: bool, as_json: bool) -> N
                 "id": container.id,
                 "image": container.image_id,
                 "log_shows": started.awaited.shown,
+                "open_ports": list(open_ports(profile.services[service])),
                 "phases": started.awaited.phases,
                 "restarts": started.awaited.restarts,
                 "seconds": round(started.seconds, 1),
@@ -180,6 +182,7 @@ def _report(service: str, started: Started, *, waited: bool, as_json: bool) -> N
     click.echo(
         f"{service} {how} after {started.seconds:.1f} s as {container.name}"
         + (f", {started.url}" if started.url else "")
+        + (" (reachable from the network)" if open_ports(profile.services[service]) else "")
     )
     awaited = started.awaited
     if awaited.answer.text:

@@ -48,7 +48,7 @@ def _ports(report: Report, path: tuple[str, ...], service: Service) -> None:
         return
     published = [port.container for port in service.ports]
     if ready.port is not None and ready.port not in published:
-        hint = f'add "{ready.port}:{ready.port}" to its ports'
+        hint = f'add "127.0.0.1:{ready.port}:{ready.port}" to its ports'
         if not report.is_broken(".".join((*path, "ports"))):
             report.problem((*path, "ready", "port"), f"port {ready.port} of the container is not published", hint)
     if ready.model is not None and ready.port is None:

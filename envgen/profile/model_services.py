@@ -66,7 +66,11 @@ class Service:
     )
     env_groups: tuple[str, ...] | None = key("Which of the groups in use it gets; unset: all of them.", None, item=NAME)
     env: Mapping[str, str] = key("Variables for this service alone.", {}, names=ENV_NAME)
-    ports: tuple[PortMapping, ...] = key("Published ports.", ())
+    ports: tuple[PortMapping, ...] = key(
+        "Published ports. With 127.0.0.1 this machine alone reaches one; without an address, as in Compose, the whole"
+        " network does, past ufw.",
+        (),
+    )
     working_dir: ContainerPath | None = key("The folder it starts in.", None)
     interactive: bool = key("Keep a terminal open (a shell service).", False)
     restart: str = key("no, or on-failure:N. `always` would wedge a host with unified memory.", "no", item=RESTART)

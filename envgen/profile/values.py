@@ -210,7 +210,7 @@ class PortMapping:
     address: str = ""
 
     PATTERN: ClassVar[str] = r"^([0-9.]+:)?[0-9]{1,5}:[0-9]{1,5}$"
-    EXAMPLE: ClassVar[str] = "8000:8000"
+    EXAMPLE: ClassVar[str] = "127.0.0.1:8000:8000"
 
     @classmethod
     def parse(cls, text: str) -> PortMapping:

@@ -11,6 +11,7 @@ from pathlib import Path
 from envgen.engine import ports
 from envgen.engine.base import Container, Engine
 from envgen.errors import EnvgenError, ExitCode, Problem
+from envgen.profile.exposure import API_KEY, asks_for_key, closer, exposed
 from envgen.profile.model import GpuMode, Mode, Profile, Service
 from envgen.serve import memory
 
@@ -50,6 +51,9 @@ def check(engine: Engine, profile: Profile, root: Path, name: str, digest: str) 
         if service.needs_memory is not None and not mine:  # what runs already holds some of it
             short, notes = memory.check(service.needs_memory.bytes, unified=profile.gpu is not GpuMode.NONE)
             problems += short
+    if open_to_all := exposed(profile, name):
+        cure = f"; publish it as '{closer(service)}', or add {API_KEY} to `secrets`"
+        notes.append(open_to_all + ("" if asks_for_key(profile, service) else cure))
     gpu, reason = gpu_mode(engine, profile.gpu)
     if reason:
         problems.append(reason)

@@ -26,6 +26,7 @@ FIRES: dict[str, dict[str, str]] = {
     "host.memory": {"short": "too_many_jobs"},
     "host.gpu": {"no-cdi": "wants_cdi", "no-runtime": "wants_a_gpu"},
     "host.ports": {"taken": "busy_port"},
+    "host.exposure": {"open": "busy_port"},
     "host.clock": {"skew": "wrong_clock"},
     "image.exists": {"missing": "no_image"},
     "image.render": {"foreign": "trap", "other-profile": "other_profile", "outdated": "outdated"},
@@ -78,7 +79,7 @@ FIRES: dict[str, dict[str, str]] = {
 SILENT: dict[str, str] = {
     **dict.fromkeys(
         (
-            "host.docker", "host.plugins", "host.memory", "host.ports", "host.clock", "image.exists",
+            "host.docker", "host.plugins", "host.memory", "host.ports", "host.exposure", "host.clock", "image.exists",
             "image.render", "image.platform", "container.running", "container.image", "container.env",
             "container.restart", "python.start", "mounts.sources", "import.truth", "import.scripts", "import.metadata",
             "packages.locked", "packages.protected", "packages.conflicts", "patches.files", "flashinfer.data",

@@ -39,7 +39,7 @@ def good(stage: Stage) -> Report:
             "cuda.home=/opt/cuda", f"services.dev.env={json.dumps(ENVIRONMENT)}"]  # fmt: skip
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
-        sets.append(f"services.dev.ports=['{sock.getsockname()[1]}:8000']")
+        sets.append(f"services.dev.ports=['127.0.0.1:{sock.getsockname()[1]}:8000']")
     folder = stage.folder("good")
     sets.append(f"image={IMAGE}:good-{PROJECT}")
     profile = select(load_project(file=project(folder), environ={}, sets=sets).project, "dev")

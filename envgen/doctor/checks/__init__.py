@@ -24,6 +24,7 @@ CHECKS: tuple[FunctionCheck, ...] = (
     host.memory,
     host.gpu_runtime,
     host.ports,
+    host.exposure,
     host.clock,
     image.exists,
     image.rendered_from_profile,

@@ -6,6 +6,7 @@ import re
 
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Says, Severity, Where, check, error, info, ok, warning
+from envgen.profile.exposure import asks_for_key, closer, exposed
 
 GIB = 1 << 30
 OLDEST = 23
@@ -147,6 +148,27 @@ def _service_of(context: Context, port: int) -> str:
         if any(mapping.host == port for mapping in service.ports):
             return name
     return context.service
+
+
+@check(
+    "host.exposure", "who reaches the services", Where.HOST,
+    Says("open", Severity.WARNING, "the network reaches a service that asks for no API key",
+         "everybody in the network can use it, and Docker's rules come before those of ufw",
+         "publish the port on 127.0.0.1, or add VLLM_API_KEY to `secrets`"),
+)  # fmt: skip
+def exposure(context: Context) -> list[Finding]:
+    """Services are published on this machine alone, or ask for an API key."""
+    found = []
+    for name, service in context.profile.services.items():
+        said = exposed(context.profile, name)
+        if said and asks_for_key(context.profile, service):
+            found.append(ok(f"{said}; it asks for an API key"))
+        elif said:
+            seen = ", ".join(str(port) for port in service.ports)
+            cure = remedies.line(f"services: {{{name}: {{ports: ['{closer(service)}']}}}}")
+            found.append(warning(said, seen, "127.0.0.1, or an API key", cure, case="open"))
+    published = any(service.ports for service in context.profile.services.values())
+    return found or ([ok("the services are published on this machine alone")] if published else [])
 
 
 @check(

@@ -84,6 +84,17 @@ def test_ports(make: Make) -> None:
     assert found.remedy == Remedy("services: {serve: {ports: ['8001:8000']}}", is_line=True)
 
 
+def test_exposure(make: Make) -> None:
+    (found,) = host.exposure(make(profile="prod"))
+    assert found.severity is Severity.WARNING and found.case == "open" and "no API key" in found.title
+    assert found.remedy == Remedy("services: {serve: {ports: ['127.0.0.1:8000:8000']}}", is_line=True)
+    (found,) = host.exposure(make(profile="prod", sets=("secrets=[VLLM_API_KEY]",)))
+    assert found.severity is Severity.OK and "reachable from the network" in found.title
+    (found,) = host.exposure(make(profile="prod", sets=("services.serve.ports=['127.0.0.1:8000:8000']",)))
+    assert found.severity is Severity.OK and "this machine alone" in found.title
+    assert host.exposure(make()) == []
+
+
 # --- image and container ---------------------------------------------------------------------------------------------
 
 
