@@ -83,8 +83,9 @@ def _columns() -> int:
     """The width in characters, found as `shutil.get_terminal_size` does: COLUMNS, the terminal, else 80."""
     import os
 
-    if os.environ.get("COLUMNS", "").isdecimal() and int(os.environ["COLUMNS"]) > 0:
-        return int(os.environ["COLUMNS"])
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and len(columns) < 6 and int(columns) > 0:
+        return int(columns)
     try:
         return os.get_terminal_size(1).columns or 80
     except OSError:  # standard output is a pipe or a file

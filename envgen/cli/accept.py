@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envgen.cli.bench import numbers, show_cells
+from envgen.cli.common import LARGEST, Figure
 from envgen.cli.stress import show_load
 from envgen.cli.trial import Asked, Server, finish, run, show_criteria, trial_options
 
@@ -30,16 +31,18 @@ def references(_ctx: click.Context, parameter: click.Parameter, pairs: tuple[str
 
 @click.command()
 @trial_options
-@click.option("--requests", "-n", type=click.IntRange(1), default=200, show_default=True, help="Of the stress test.")
+@click.option(
+    "--requests", "-n", type=click.IntRange(1, LARGEST), default=200, show_default=True, help="Of the stress test."
+)
 @click.option("--concurrency", "-c", type=click.IntRange(1, 4096), default=8, show_default=True,
               help="Of the stress test.")  # fmt: skip
 @click.option("--prompt-tokens", "--pp", default="2048", show_default=True, callback=numbers, metavar="N,...",
               help="Of the measurement.")  # fmt: skip
 @click.option("--output-tokens", "--tg", default="32", show_default=True, callback=numbers, metavar="N,...")
-@click.option("--repeats", "-r", type=click.IntRange(1), default=5, show_default=True)
+@click.option("--repeats", "-r", type=click.IntRange(1, LARGEST), default=5, show_default=True)
 @click.option("--reference", "-R", multiple=True, callback=references, metavar="NAME=T/S",
               help="The decode throughput of another engine on this machine.")  # fmt: skip
-@click.option("--tolerance", type=click.FloatRange(0, 99), default=20, show_default=True, metavar="PERCENT",
+@click.option("--tolerance", type=Figure(0, 99), default=20, show_default=True, metavar="PERCENT",
               help="How far below a reference is still good.")  # fmt: skip
 @click.option("--explain", default="", metavar="TEXT", help="Why it is slower; kept in the record.")
 def command(

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envgen.cli.common import progress
+from envgen.cli.common import LARGEST, Figure, progress
 from envgen.cli.trial import Asked, Server, finish, run, trial_options
+from envgen.text import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,8 +24,8 @@ def numbers(_ctx: click.Context, parameter: click.Parameter, text: str) -> tuple
         found = tuple(dict.fromkeys(int(part) for part in text.split(",")))
     except ValueError:
         found = ()
-    if not found or min(found) < 1:
-        raise click.BadParameter(f"{text!r} is no list of numbers such as 512,2048", param=parameter)
+    if not found or min(found) < 1 or max(found) > LARGEST:
+        raise click.BadParameter(f"{shorten(text, 60)!r} is not a list of numbers such as 512,2048", param=parameter)
     return found
 
 
@@ -34,11 +35,13 @@ def numbers(_ctx: click.Context, parameter: click.Parameter, text: str) -> tuple
 @click.option("--output-tokens", "--tg", default="32,128", show_default=True, callback=numbers, metavar="N,...")
 @click.option("--concurrency", "-c", default="1", show_default=True, callback=numbers, metavar="N,...",
               help="How many requests at a time (closed load).")  # fmt: skip
-@click.option("--repeats", "-r", type=click.IntRange(1), default=5, show_default=True)
-@click.option("--warmup", type=click.IntRange(0), default=1, show_default=True, help="Repeats that don't count.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="PER_SECOND",
+@click.option("--repeats", "-r", type=click.IntRange(1, LARGEST), default=5, show_default=True)
+@click.option(
+    "--warmup", type=click.IntRange(0, LARGEST), default=1, show_default=True, help="Repeats that don't count."
+)
+@click.option("--rate", type=Figure(0, LARGEST, min_open=True), metavar="PER_SECOND",
               help="Open load instead: so many requests a second, however slow the server is.")  # fmt: skip
-@click.option("--requests", "-n", type=click.IntRange(1),
+@click.option("--requests", "-n", type=click.IntRange(1, LARGEST),
               help="Requests in one repeat (default: as many as are under way at a time).")  # fmt: skip
 @click.option("--tool", type=click.Choice(["envgen", "llama-benchy"]), default="envgen", show_default=True,
               help="Who measures. llama-benchy runs in the service's container and must be in its image.")  # fmt: skip

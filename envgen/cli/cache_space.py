@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 import click
 
 from envgen.cli.cache_session import HELP, open_cache
-from envgen.cli.common import Session, json_option, print_json, progress, project_options
+from envgen.cli.common import LARGEST, Session, json_option, print_json, progress, project_options
 
 if TYPE_CHECKING:
     from envgen.jitcache.space import Moved
 
 
 @click.command("gc", context_settings=HELP)
-@click.option("--keep", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="How many stay.")
+@click.option(
+    "--keep", type=click.IntRange(1, LARGEST), default=3, show_default=True, metavar="N", help="How many stay."
+)
 @click.option("-n", "--dry-run", is_flag=True, help="Show the plan; change nothing.")
 @json_option
 @project_options

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envgen.cli.cache_session import HELP, open_cache
-from envgen.cli.common import Session, json_option, print_json, progress, project_options
+from envgen.cli.common import LARGEST, Session, json_option, print_json, progress, project_options
 
 if TYPE_CHECKING:
     from envgen.jitcache.model import Recorded
@@ -25,7 +25,9 @@ SAID = {
 
 @click.command("warm", context_settings=HELP)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("-j", "--jobs", type=click.IntRange(1), metavar="N", help="Compilers at once (default: as for builds).")
+@click.option(
+    "-j", "--jobs", type=click.IntRange(1, LARGEST), metavar="N", help="Compilers at once (default: as for builds)."
+)
 @json_option
 @project_options
 def warm(session: Session, names: tuple[str, ...], jobs: int | None, as_json: bool) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +19,17 @@ from envgen.text import hide
 if TYPE_CHECKING:
     from envgen.profile.load import Loaded
     from envgen.profile.model import Profile
+
+LARGEST = 1_000_000_000  # of any number on a command line: beyond it clocks and sizes overflow
+
+
+class Figure(click.FloatRange):
+    """A number in a range, and one that can be counted with: not NaN, not infinite."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        return found if math.isfinite(found) else self.fail(f"{value!r} is not a number", param, ctx)
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 

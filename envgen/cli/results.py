@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envgen.cli.common import json_option, print_json, progress
+from envgen.cli.common import LARGEST, json_option, print_json, progress
 
 if TYPE_CHECKING:
     from envgen.results.model import Record
@@ -57,7 +57,7 @@ def command() -> None:
 
 @command.command("list", context_settings=HELP)
 @click.option("--kind", metavar="KIND", help="Only smoke, stress, bench, accept or imported.")
-@click.option("--last", type=click.IntRange(1), metavar="N", help="Only the newest N.")
+@click.option("--last", type=click.IntRange(1, LARGEST), metavar="N", help="Only the newest N.")
 @folder_option
 @json_option
 def list_(kind: str | None, last: int | None, folder: Path | None, as_json: bool) -> int:

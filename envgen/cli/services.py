@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envgen.cli.common import Session, json_option, print_json, progress, project_options, project_options_without_f
+from envgen.cli.common import (
+    LARGEST,
+    Session,
+    json_option,
+    print_json,
+    progress,
+    project_options,
+    project_options_without_f,
+)
 from envgen.cli.diagnose import service_failure
 from envgen.cli.up import known_service
 from envgen.profile.exposure import exposed, is_local
@@ -133,7 +141,7 @@ def _row(container: Container, digest: str) -> dict[str, object]:
 @click.argument("service", required=False)
 @project_options_without_f
 @click.option("-f", "--follow", is_flag=True, help="Go on until Ctrl-C.")
-@click.option("-n", "--tail", type=click.IntRange(0), metavar="LINES", help="Only the last lines.")
+@click.option("-n", "--tail", type=click.IntRange(0, LARGEST), metavar="LINES", help="Only the last lines.")
 def logs(session: Session, service: str | None, follow: bool, tail: int | None) -> int:
     """Show the output of SERVICE, or of all services of the profile.
 
@@ -157,7 +165,7 @@ def logs(session: Session, service: str | None, follow: bool, tail: int | None) 
 @click.command()
 @click.argument("service")
 @project_options
-@click.option("--timeout", type=click.IntRange(1), metavar="SECONDS", help="Give up waiting after this long.")
+@click.option("--timeout", type=click.IntRange(1, LARGEST), metavar="SECONDS", help="Give up waiting after this long.")
 @json_option
 def restart(session: Session, service: str, timeout: int | None, as_json: bool) -> int:
     """Restart SERVICE and wait until it answers: a running server keeps the kernels that it has loaded.

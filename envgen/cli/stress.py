@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from envgen.cli.common import LARGEST, Figure
 from envgen.cli.trial import Asked, Server, finish, run, show_criteria, trial_options
 
 if TYPE_CHECKING:
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @trial_options
-@click.option("--requests", "-n", type=click.IntRange(1), default=200, show_default=True, help="How many.")
+@click.option("--requests", "-n", type=click.IntRange(1, LARGEST), default=200, show_default=True, help="How many.")
 @click.option("--concurrency", "-c", type=click.IntRange(1, 4096), default=8, show_default=True,
               help="How many at a time (closed load).")  # fmt: skip
-@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="PER_SECOND",
+@click.option("--rate", type=Figure(0, LARGEST, min_open=True), metavar="PER_SECOND",
               help="Open load instead: so many requests a second, however slow the server is.")  # fmt: skip
-@click.option("--prompt-tokens", type=click.IntRange(1), default=64, show_default=True)
-@click.option("--output-tokens", type=click.IntRange(1), default=32, show_default=True)
+@click.option("--prompt-tokens", type=click.IntRange(1, LARGEST), default=64, show_default=True)
+@click.option("--output-tokens", type=click.IntRange(1, LARGEST), default=32, show_default=True)
 def command(
     asked: Asked, requests: int, concurrency: int, rate: float | None, prompt_tokens: int, output_tokens: int
 ) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from envgen.cli.common import Session, json_option, print_json, progress, project_options, variant_option
+from envgen.cli.common import LARGEST, Session, json_option, print_json, progress, project_options, variant_option
 from envgen.errors import ExitCode
 from envgen.extras import require
 
@@ -52,9 +52,9 @@ def trial_options(function: F) -> F:
         click.option("--model", metavar="NAME", help="The model to ask for (default: the only one that it has)."),
         click.option("--container", metavar="NAME", help="With --url: the container whose memory is watched."),
         click.option("--api-key-env", "key_variable", metavar="NAME", help="The variable that holds the API key."),
-        click.option("--wait", type=click.IntRange(0), default=30, show_default=True, metavar="SECONDS",
+        click.option("--wait", type=click.IntRange(0, LARGEST), default=30, show_default=True, metavar="SECONDS",
                      help="How long a server that is not ready is asked again."),
-        click.option("--timeout", type=click.IntRange(1), default=300, show_default=True, metavar="SECONDS",
+        click.option("--timeout", type=click.IntRange(1, LARGEST), default=300, show_default=True, metavar="SECONDS",
                      help="Silence after which a request has failed."),
         click.option("--seed", type=int, help="Makes the same prompts again (a prefix cache may then answer them)."),
         click.option("--results", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envgen.cli.common import Session, json_option, print_json, progress, project_options, variant_option
+from envgen.cli.common import LARGEST, Session, json_option, print_json, progress, project_options, variant_option
 from envgen.cli.diagnose import service_failure
 from envgen.profile.exposure import open_ports
 from envgen.serve.recreate import RecreateRefused, differences, keep_moment, missing_here
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @project_options
 @variant_option
 @click.option("--no-wait", is_flag=True, help="Return as soon as the container is created.")
-@click.option("--timeout", type=click.IntRange(1), metavar="SECONDS", help="Give up waiting after this long.")
+@click.option("--timeout", type=click.IntRange(1, LARGEST), metavar="SECONDS", help="Give up waiting after this long.")
 @click.option("--follow/--detach", " /-d", default=False, help="When it is ready, show its output until Ctrl-C.")
 @click.option("--no-install", is_flag=True, help="Don't install the mounted sources (development profiles).")
 @click.option("--recreate", is_flag=True, help="Replace a running container whose settings differ, without asking.")

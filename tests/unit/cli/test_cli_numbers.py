@@ -1,0 +1,68 @@
+"""Numbers on the command line: huge ones, NaN and infinity are the user's mistake, never an internal error."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import click
+import pytest
+
+from envgen.__main__ import main
+from envgen.cli import VERBS
+
+
+def commands() -> list[tuple[list[str], click.Command]]:
+    found: list[tuple[list[str], click.Command]] = []
+    for name, (module, attribute, _) in VERBS.items():
+        command = getattr(importlib.import_module(module), attribute)
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            below = ((sub, command.get_command(context, sub)) for sub in command.list_commands(context))
+            found += [([name, sub], one) for sub, one in below if one is not None]
+        else:
+            found.append(([name], command))
+    return found
+
+
+OPTIONS = [
+    ([*words, option.opts[0]], option.opts[0])
+    for words, command in commands()
+    for option in command.params
+    if isinstance(option, click.Option)
+    and isinstance(option.type, (click.types.IntParamType, click.types.FloatParamType))
+    and option.name != "seed"
+]
+
+
+def test_there_are_some() -> None:
+    assert len(OPTIONS) > 8
+
+
+@pytest.mark.parametrize(
+    ("words", "option"), OPTIONS, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+)
+@pytest.mark.parametrize("value", ["nan", "inf", "9" * 30, "9" * 5000])
+def test_a_hostile_number_is_a_usage_error(
+    words: list[str], option: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert main([*words, value]) == 2
+    assert option in capsys.readouterr().err
+
+
+def test_a_seed_may_be_any_number() -> None:
+    assert main(["bench", "--seed", "x"]) == 2
+
+
+@pytest.mark.parametrize("text", ["9" * 400, "9" * 5000, "0", "nan", ""])
+def test_a_list_of_numbers(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", "--prompt-tokens", text]) == 2
+
+
+def test_a_wide_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "9" * 5000)
+    assert main(["--help"]) == 0
+    assert "envgen" in capsys.readouterr().out
