@@ -363,7 +363,7 @@ dev("empty command", "    services: {s: {command: ⟦[]}}\n", ("is empty", "writ
 dev("command as text", "    services: {s: {command: ⟦vllm serve}}\n", ("expected a list", ""))
 service("port out of range", "ports: ['8000:8000', ⟦'99999:8000']", ("port 99999 is out of range", ""))
 service("port zero", "ports: [⟦'0:8000']", ("port 0 is out of range", ""))
-service("port without mapping", "ports: [⟦8000]", ("expected text such as 8000:8000", 'quote it: "8000"'))
+service("port without mapping", "ports: [⟦8000]", ("expected text such as 127.0.0.1:8000:8000", 'quote it: "8000"'))
 service("port with a name", "ports: [⟦'http:8000']", ("is not a port mapping", ""))
 service("port address", "ports: [⟦'300.0.0.1:80:80']", ("is not an IPv4 address", ""))
 service("port twice", "ports: ['8000:8000', ⟦'127.0.0.1:8000:9000']", ("port 8000 is published twice", ""))
@@ -411,7 +411,7 @@ dev(
     "variant with wrong values",
     SERVE + "    variants:\n      v: {services: {serve: {restart: ⟦always, ports: [⟦8000], args: {⟦--x: 1}}}}\n",
     ("'always' is not accepted here", "no, or on-failure:N"),
-    ("expected text such as 8000:8000", ""),
+    ("expected text such as 127.0.0.1:8000:8000", ""),
     ("is not a name", "without its dashes"),
 )
 dev(
