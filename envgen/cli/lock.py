@@ -185,17 +185,15 @@ def _resolve(
 
 def _tools(session: Session, offline: bool) -> Tools:
     from envgen.engine.docker import connect
-    from envgen.lock.credentials import Credentials
     from envgen.lock.gitrefs import Git
     from envgen.lock.resolve import Tools
-    from envgen.lock.web import Web
 
     network = session.profile().network  # with all layers: a CA file is a fact about this machine
     root = session.loaded().project.root
     ca = ""
     if network.ca_certificates is not None:
         ca = str((root / Path(network.ca_certificates.path).expanduser()).resolve())
-    return Tools(connect, Web(progress), Credentials(), Git(progress), progress, ca, offline)
+    return Tools(connect, Git(progress), progress, ca, offline)
 
 
 def _failure(session: Session, outcome: Outcome) -> Any:

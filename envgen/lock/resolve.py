@@ -13,12 +13,10 @@ from envgen.background import in_background
 from envgen.engine.base import Engine
 from envgen.errors import EngineError, EnvgenError, LockError, Problem
 from envgen.lock import ask, inside
-from envgen.lock.credentials import Credentials
 from envgen.lock.gitrefs import Git
 from envgen.lock.model import LOCAL, REPORTED, AptLock, GitLock, ImageLock, Lock, PatchLock, PythonLock
 from envgen.lock.registry import resolve_image, seconds
 from envgen.lock.upgrade import Upgrade, keep
-from envgen.lock.web import Web
 from envgen.profile.model import Profile
 
 Say = Callable[[str], None]
@@ -39,8 +37,6 @@ class Tools:
     """Who is asked. ``engine`` raises EngineError where there is none."""
 
     engine: Callable[[], Engine]
-    web: Web
-    credentials: Credentials
     git: Git
     say: Say
     ca: str = ""
@@ -134,7 +130,7 @@ def _ask_image(profile: Profile, tools: Tools, engine: Engine | None) -> ImageLo
     if local and not local.repo_digests:
         return ImageLock(name, local.id, {f"linux/{local.architecture}": local.id}, LOCAL, seconds(local.created))
     _online(tools, name)
-    return resolve_image(profile.base.image, tools.web, tools.credentials)
+    return resolve_image(profile.base.image, tools.say)
 
 
 def _ask_git(tools: Tools, one: ask.Repository) -> GitLock:

@@ -179,7 +179,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         with contextlib.suppress(OSError):
-            self.wfile.write(body)
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+    do_HEAD = do_GET
 
     def log_message(self, *_words: object) -> None:
         pass
