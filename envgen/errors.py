@@ -114,6 +114,10 @@ class EngineError(EnvgenError):
     exit_code = ExitCode.ENGINE
 
 
+class EngineTimeout(EngineError):
+    """The engine let the time for an answer pass; it may answer the next question."""
+
+
 class BuildError(EnvgenError):
     """An image build failed."""
 

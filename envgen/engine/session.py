@@ -22,7 +22,7 @@ import requests
 import docker
 from envgen.engine import forward
 from envgen.engine.endpoint import Endpoint
-from envgen.errors import EngineError
+from envgen.errors import EngineError, EngineTimeout
 
 T = TypeVar("T")
 
@@ -30,6 +30,7 @@ GREETING = 5  # seconds for the first answer of an engine
 QUESTION = 8  # for what an engine answers at once; a busy one has been seen to take two
 START = 60  # until a program in a container, or a container, has been started
 WORK = 300  # for what takes its time: removing a volume of many files, starting a container
+PATIENT = 30  # up to this a request is a question to a sick engine, not work
 SICK = 1.0  # for a question to an engine that let one pass within the last half minute
 LARGEST = 16 << 20  # bytes of one answer; the list of 5,000 containers has 8 MiB
 
@@ -47,7 +48,7 @@ class Session(docker.APIClient):
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
         """One request. With ``stream`` the time is that until the answer begins."""
         limit = float(options.get("timeout") or QUESTION)
-        if limit <= QUESTION and time.monotonic() - self.missed < 30:
+        if limit <= PATIENT and time.monotonic() - self.missed < 30:
             limit = SICK
         streams = options.pop("stream", False)
 
@@ -59,7 +60,7 @@ class Session(docker.APIClient):
             return within(limit, ask)
         except TimeoutError:
             self.missed = time.monotonic()
-            raise EngineError(
+            raise EngineTimeout(
                 f"the Docker Engine did not answer within {limit:g} s",
                 hint="is it stopped or overloaded? `docker version` shows whether it answers",
             ) from None

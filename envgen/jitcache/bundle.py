@@ -38,13 +38,24 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "kinds": ("fault", "names", "tree", "procs", "kinds", "main"),
     "look": ("fault", "procs", "look", "main"),
 }
-# One read of the whole of stdin; `python3 -` would read it line by line through its tokenizer.
-STARTER = "import marshal, sys; data = marshal.loads(sys.stdin.buffer.read()); exec(data[0]) # envgen-agent"
+# `python3 -` would read it line by line through its tokenizer. What follows the program is never sent: see WATCH.
+STARTER = "import marshal, sys; data = marshal.load(sys.stdin.buffer); exec(data[0]) # envgen-agent"
 # -I: nothing of the container's own settings or working folder; -S: no site-packages, which halves the start.
 FLAGS = ("-I", "-S", "-c", STARTER)
 _FORMAT = 2  # of marshal: plain values in it are read by every Python 3
 
+# envgen keeps stdin open while it waits. Its end means that envgen was killed: nobody waits for the answer, and the
+# next envgen must not find this one at work. What an operation leaves half done the next one finishes.
+WATCH = """\
+import _thread, os
+def watch():
+    while os.read(0, 4096):
+        pass
+    os._exit(1)
+_thread.start_new_thread(watch, ())
+"""
 _HEAD = f"""\
+{WATCH}
 _, parts, request = data
 for name in ("envgen", "envgen.jitcache", {_PREFIX!r}):
     sys.modules[name] = type(sys)(name)

@@ -36,14 +36,16 @@ def user_of(place: Place) -> str:
 
 def _run(engine: Engine, words: Sequence[str], place: Place, text: bytes) -> ExecResult:
     if place.container is None:
-        return engine.run_once(place.image, words, stdin=text, mounts=place.mounts, user=ROOT_USER, timeout=TIMEOUT)
-    return engine.exec(place.container.id, words, stdin=text, user=user_of(place), timeout=TIMEOUT)
+        return engine.run_once(
+            place.image, words, stdin=text, mounts=place.mounts, user=ROOT_USER, timeout=TIMEOUT, hold=True
+        )
+    return engine.exec(place.container.id, words, stdin=text, user=user_of(place), timeout=TIMEOUT, hold=True)
 
 
 def look(engine: Engine, python: str, container: Container, request: Mapping[str, Any]) -> dict[str, Any] | None:
     """Ask one more container who holds or uses what; None when it can't answer (no Python in it, say)."""
     try:
-        result = engine.exec(container.id, argv(python), stdin=program(request), user=ROOT_USER)
+        result = engine.exec(container.id, argv(python), stdin=program(request), user=ROOT_USER, hold=True)
         document = _document(result, python, container.name)
     except EnvgenError:
         return None

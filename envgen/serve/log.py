@@ -32,6 +32,12 @@ def instant(text: str) -> str:
     return f"{int(whole.timestamp())}.{(found[2] or '').ljust(9, '0')}"
 
 
+# Of what came since the last look, four a second: a program that writes more loses its oldest lines. Without a number
+# the engine would read the whole log from its beginning at each look.
+LINES = 5000
+LONGEST = 8192  # characters of a line; what a server says about itself is shorter
+
+
 class LogReader:
     """The lines of a container's log from ``since`` on (an instant of the engine), each once.
 
@@ -54,12 +60,14 @@ class LogReader:
         old = self._since and window is not None and now() - float(self._since) > window
         self._until = f"{float(self._since) + (window or 0):.9f}" if old else ""
         self._last = ""  # the stamp of the last line that was handed out
+        self._tail: int | None = None  # the first look sees all
         self._same = 0  # how many lines with that very stamp
 
     def new_lines(self) -> list[str]:
         """What was written since the last call."""
         until, self._until = self._until, ""
-        text = self._engine.logs(self._container_id, tail=None, since=self._since, until=until, timestamps=True)
+        text = self._engine.logs(self._container_id, tail=self._tail, since=self._since, until=until, timestamps=True)
+        self._tail = LINES
         skip = self._same
         lines = []
         for line in text.split("\n"):
@@ -69,7 +77,7 @@ class LogReader:
             if stamp == self._last and skip:
                 skip -= 1  # the engine gives what was written at the very instant once more
                 continue
-            lines.append(rest.removesuffix("\r"))
+            lines.append(rest[:LONGEST].removesuffix("\r"))
             self._same = self._same + 1 if stamp == self._last else 1
             self._last = stamp
         self._since = f"{self._now():.9f}" if until else instant(self._last) or self._since

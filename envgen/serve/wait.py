@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from envgen.background import in_background
 from envgen.engine.base import Container, Engine
+from envgen.errors import EngineTimeout
 from envgen.profile.model import Ready, Service
 from envgen.serve.log import Evidence, LogReader, log_text
 from envgen.serve.phases import Progress
@@ -21,6 +22,7 @@ POLL = 0.25  # seconds between two looks at the container
 ASK_AGAIN = 1.0  # seconds between two questions to a server that is not ready
 REPEAT = 10.0  # seconds after which an unchanged state is said again
 REFUSALS = 3  # answers that are none, after which waiting won't help
+SICKNESS = 60.0  # seconds without an answer of the engine after which it is the trouble
 RESTARTS = 3  # after so many it is a loop, whatever the policy still allows
 LINGER = 3.0  # seconds that the log gets to show what it must, when the answer is there already
 
@@ -89,12 +91,21 @@ class Waiter:
         stable_since: float | None = None
         ask_at = 0.0
         refusals = 0
+        missed = 0.0
         while True:
-            container = self._look(container_id)
-            self._note_restarts(container)
-            self._read(reader, container)
-            self._tell(container)
-            now = time.monotonic()
+            try:
+                container = self._look(container_id)
+                self._note_restarts(container)
+                self._read(reader, container)
+                self._tell(container)
+            except EngineTimeout:
+                # A server that loads 60 GB can keep the whole machine from answering.
+                missed = missed or time.monotonic()
+                if time.monotonic() - missed > SICKNESS:
+                    raise
+                self._in_time(container, deadline)
+                continue
+            now, missed = time.monotonic(), 0.0
             if container.state != "running" or container.health not in ("", "none", "healthy"):
                 stable_since = asking = None
             else:

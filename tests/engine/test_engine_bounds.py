@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from projects import BASE, Project
+
+from envgen.engine.endpoint import find_endpoint
 
 pytestmark = pytest.mark.engine
 
@@ -189,3 +192,107 @@ def test_every_verb_ends(serve: Serve, tmp_path: Path, usual: int) -> None:
             assert code == (1 if words == ("doctor",) else 3), (words, code, output)
             assert TROUBLES[serve] in output and "Traceback" not in output, (words, output)
             assert memory < usual + MEMORY, (words, f"{memory >> 20} MiB against {usual >> 20} MiB")
+
+
+# --- a real engine that goes in the middle ----------------------------------------------------------------------------
+
+SLOW = """\
+profiles:
+  dev:
+    mode: development
+    gpu: none
+    base: {image: IMAGE}
+    cuda: {arch_list: 12.1a}
+    services:
+      web:
+        command: [sh, -c, "while :; do seq 1 1000; sleep 0.1; done"]
+        ports: ["127.0.0.1:PORT:8000"]
+        health: {command: ["false"], interval: 1s, start_period: 600s}
+        ready: {timeout: TIMEOUT}
+        restart: "no"
+"""
+
+
+class Cut:
+    """The real engine behind a socket that can go away, with all connections, as that of a killed dockerd does."""
+
+    def __init__(self, path: Path) -> None:
+        self.host = f"unix://{path}"
+        self._path = path
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen(64)
+        self._socks: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, far = self._listener.accept()[0], socket.socket(socket.AF_UNIX)
+                far.connect(find_endpoint().host.removeprefix("unix://"))
+                self._socks += [near, far]
+                for pair in ((near, far), (far, near)):
+                    threading.Thread(target=self._pump, args=pair, daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def cut(self) -> None:
+        """From now on nothing listens there, and what was connected is not."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for sock in self._socks:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def slow(make_project: Callable[..., Project], free_port: int) -> Callable[[str, str], Project]:
+    def make(name: str, timeout: str) -> Project:
+        text = SLOW.replace("IMAGE", BASE).replace("PORT", str(free_port)).replace("TIMEOUT", timeout)
+        return make_project(name, text)
+
+    return make
+
+
+def test_an_engine_that_is_killed_while_up_waits(slow: Callable[[str, str], Project], tmp_path: Path) -> None:
+    made, engine = slow("envgentestcut", "300s"), Cut(tmp_path / "s")
+    made.envgen("build")
+    argv = [sys.executable, "-m", "envgen", "up", "web"]
+    with subprocess.Popen(argv, cwd=made.root, env={**os.environ, "DOCKER_HOST": engine.host}, text=True,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:  # fmt: skip
+        assert child.stderr
+        while "running" not in (line := child.stderr.readline()):
+            assert line, "it ended before the service ran"
+        engine.cut()
+        said = child.communicate(timeout=TIME)[1]
+    assert child.returncode == 3, said
+    assert "the Docker Engine at" in said and "internal error" not in said
+
+
+def test_an_engine_that_is_killed_in_a_build(make_project: Callable[..., Project], tmp_path: Path) -> None:
+    text = SLOW.replace("IMAGE", BASE).replace("PORT", "1").replace("TIMEOUT", "9s")
+    made, engine = make_project("envgentestcut2", text + "    apt: {build: [hello, cowsay]}\n"), Cut(tmp_path / "s")
+    argv = [sys.executable, "-m", "envgen", "build", "--no-cache", "--unlocked"]
+    with subprocess.Popen(argv, cwd=made.root, env={**os.environ, "DOCKER_HOST": engine.host}, text=True,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:  # fmt: skip
+        assert child.stderr
+        while "RUN" not in (line := child.stderr.readline()):
+            assert line, "it ended before a step ran"
+        engine.cut()
+        said = child.communicate(timeout=TIME)[1]
+    assert child.returncode in (3, 4), said
+    assert "internal error" not in said
+
+
+def test_a_service_that_writes_10000_lines_a_second_is_given_up_in_time(slow: Callable[[str, str], Project]) -> None:
+    """Each look reads what is new, not the whole log from its beginning."""
+    made = slow("envgentestchatty", "12s")
+    made.envgen("build")
+    argv = [sys.executable, "-m", "envgen", "up", "web"]
+    done = subprocess.run(argv, cwd=made.root, capture_output=True, text=True, timeout=12 + TIME, check=False)
+    assert done.returncode == 5 and "not ready in time" in done.stderr, done.stderr

@@ -235,6 +235,29 @@ def test_a_program_that_eats_the_memory_is_killed_alone(engine: Engine) -> None:
     assert done.code == 137 and done.stdout == b""
 
 
+def test_a_program_that_watches_its_input_ends_with_a_killed_envgen(box: str) -> None:
+    """As the agent of the cache does (jitcache/bundle.py)."""
+    code = (
+        "import marshal\nfrom envgen.engine.docker import connect\nfrom envgen.jitcache import bundle, talk\n"
+        "program = marshal.dumps((bundle.WATCH + 'import time; time.sleep(777)',), 2)\n"
+        f"connect().exec({box!r}, talk.argv('python3'), stdin=program, timeout=900, hold=True)"
+    )
+
+    def agents() -> str:
+        return docker("exec", box, "sh", "-c", "grep -l 'envgen-[a]gent' /proc/[0-9]*/cmdline || true")
+
+    def until(there: bool) -> None:
+        deadline = time.monotonic() + 30
+        while bool(agents()) != there:
+            assert time.monotonic() < deadline, f"the agent {'never ran' if there else 'goes on'}"
+            time.sleep(0.1)
+
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        until(True)
+        process.kill()
+    until(False)
+
+
 def test_logs_with_and_without_a_terminal(engine: Engine) -> None:
     for terminal in ([], ["-t"]):
         script = "for i in 1 2 3; do echo $i; echo e$i >&2; sleep 0.05; done"

@@ -16,11 +16,15 @@ from envgen.jitcache import bundle
 
 
 def run(document: bytes, capsys: pytest.CaptureFixture[str]) -> Any:
-    """What STARTER does, with the modules that it would replace put back afterwards."""
+    """What STARTER does, with the modules that it would replace put back afterwards.
+
+    It does not watch the input: the end of pytest's would end pytest.
+    """
     kept = {name: module for name, module in sys.modules.items() if name.startswith("envgen")}
     try:
         data = marshal.loads(document)
-        exec(data[0], {"data": data, "sys": sys, "marshal": marshal})
+        assert bundle.WATCH in data[0]
+        exec(data[0].replace(bundle.WATCH, ""), {"data": data, "sys": sys, "marshal": marshal})
     finally:
         for name in [name for name in sys.modules if name.startswith("envgen")]:
             del sys.modules[name]

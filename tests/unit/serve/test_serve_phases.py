@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from envgen.engine.base import Engine
 from envgen.profile.model import Phases
 from envgen.profile.values import Duration
-from envgen.serve.log import Evidence, LogReader, instant
+from envgen.serve.log import LINES, Evidence, LogReader, instant
 from envgen.serve.phases import Phase, Progress
 
 # Lines of vLLM 0.30.0 on a CPU, and (behind them) of 0.14.0 as its source spells them.
@@ -104,7 +104,7 @@ class Log:
         self.lines: list[tuple[str, str]] = []
 
     def logs(self, _: str, *, tail: int | None, since: str, until: str, timestamps: bool) -> str:
-        assert tail is None and timestamps
+        assert tail in (None, LINES) and timestamps
         last = until or "9"
         return "".join(f"{stamp} {text}\n" for stamp, text in self.lines if since <= instant(stamp) <= last)
 
