@@ -18,7 +18,11 @@ from pathlib import Path
 import pytest
 
 DOCKER = Path(__file__).resolve().parents[2] / "docker"
-SCRIPTS = {path.name: path for path in DOCKER.glob("*/**/*") if path.is_file() and "profiles" not in path.parts}
+SCRIPTS = {
+    path.name: path
+    for path in DOCKER.glob("*/**/*")
+    if path.is_file() and path.relative_to(DOCKER).parts[0] != "profiles"
+}
 
 
 def run(script: str, *argv: object, env: dict[str, str] | None = None, cwd: Path | None = None) -> tuple[int, str]:
@@ -400,7 +404,7 @@ def test_what_is_removed_is_gone_and_never_comes_back(tmp_path: Path) -> None:
     files = ("flash_attn.py", "flash_attn-2.7.dist-info/METADATA", "flash_attn-2.7.dist-info/RECORD")
     (info / "RECORD").write_text("".join(f"{file},,\n" for file in files))
     script = tmp_path / "protect"
-    script.write_text((SCRIPTS / "protect").read_text().replace("/opt/envgen", str(tmp_path / "home")))
+    script.write_text(SCRIPTS["protect"].read_text().replace("/opt/envgen", str(tmp_path / "home")))
     words = [python, script, "record", "torch", "--off", "numba", "--remove", "Flash_Attn", "not-there"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0 and "protect: removed flash-attn" in done.stdout, done.stderr
