@@ -131,8 +131,11 @@ def check(
     targets = find_targets(session, sources)
     bare = Sources(say=progress)
     found: list[tuple[Target, list[Rehearsal]]] = []
+    untried: dict[str, list[str]] = {}
     for target in targets:
         trees = _trees(bare, target, releases, span, ref, checkout, alone=len(targets) == 1)
+        if span and (gaps := _gaps(bare, target, span)):
+            untried[target.name] = gaps
         if trees:
             found.append((target, _rehearse(target, trees, beyond_range=bool(span) or len(releases) > 1)))
     if not found:
@@ -142,13 +145,17 @@ def check(
         for target, rehearsals in found:
             documents += [as_document(target.name, rehearsal) for rehearsal in rehearsals]
         last = {target.name: last_fits(rehearsals) for target, rehearsals in found}
-        print_json({"rehearsals": documents, "last_fits": last})
+        print_json({"rehearsals": documents, "last_fits": last, "untried": untried})
     else:
-        for _target, rehearsals in found:
+        for target, rehearsals in found:
             if span or len(rehearsals) > 1:
                 show_matrix(rehearsals)
             else:
                 show(rehearsals[0])
+            if gaps := untried.get(target.name):
+                listed, tag = ", ".join(gaps), f"v{gaps[0]}"
+                click.echo(f"not tried: {listed}: the index has wheels of these alone, no source distribution")
+                click.echo(f"    try the tag: envgen patch check {target.name} --ref {tag}")
     bad = [v for _, rehearsals in found for r in rehearsals for v in r.verdicts if not _passes(v, allow_fuzzy)]
     return ExitCode.FINDINGS if bad else ExitCode.OK
 
@@ -205,6 +212,16 @@ def _trees(
                 raise
             progress(f"{target.name}: {error}")
     return trees
+
+
+def _gaps(bare: Sources, target: Target, span: str) -> list[str]:
+    """The releases of a range that have no source distribution to try a patch on."""
+    from envgen.cli.patch_targets import versions_between
+
+    try:
+        return versions_between(bare.index.only_wheels(target.source.distribution), span)
+    except EnvgenError:
+        return []  # the index can't be read: that was said, and the cache was taken
 
 
 def _available(bare: Sources, target: Target) -> list[str]:

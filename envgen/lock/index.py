@@ -14,7 +14,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,7 @@ class PackageIndex:
         self._seconds = seconds
         self._say = say
         self._pages: dict[str, list[Sdist]] = {}
+        self._wheels: dict[str, set[str]] = {}
 
     def releases(self, name: str) -> list[Sdist]:
         """The source distributions of a package that were not withdrawn, in no particular order."""
@@ -66,6 +67,11 @@ class PackageIndex:
         if key not in self._pages:
             self._pages[key] = [sdist for sdist in self._page(key) if not sdist.yanked]
         return self._pages[key]
+
+    def only_wheels(self, name: str) -> list[str]:
+        """The versions that the index has wheels of, and no source distribution."""
+        have = {sdist.version for sdist in self.releases(name)}
+        return sorted(self._wheels.get(canonicalize_name(name), set()) - have)
 
     def cached_versions(self, name: str) -> list[str]:
         """The versions whose source distribution lies in the cache."""
@@ -130,7 +136,9 @@ class PackageIndex:
             url = f"{index.rstrip('/')}/{name}/"
             try:
                 with self._get(url, _ACCEPT) as answer:
-                    found = _sdists(answer, name)
+                    files = _files(answer)
+                    found = _sdists(answer.url, files, name)
+                    self._wheels[name] = _wheel_versions(files, name)
             except (requests.RequestException, ValueError) as error:
                 troubles.append(f"{shown(index)}: {_reason(error)}")
                 continue
@@ -173,19 +181,28 @@ class _Links(html.parser.HTMLParser):
             self.files.append({"filename": name, "url": url, "hashes": {kind: digest}, "yanked": yanked})
 
 
-def _sdists(answer: requests.Response, name: str) -> list[Sdist]:
+def _files(answer: requests.Response) -> list[dict[str, Any]]:
     if "json" in answer.headers.get("Content-Type", ""):
-        files = json.loads(answer.content)["files"]
-    else:
-        links = _Links()
-        links.feed(answer.text)
-        files = links.files
+        files: list[dict[str, Any]] = json.loads(answer.content)["files"]
+        return files
+    links = _Links()
+    links.feed(answer.text)
+    return links.files
+
+
+def _wheel_versions(files: Sequence[dict[str, Any]], name: str) -> set[str]:
+    """The versions of wheels that were not withdrawn; a wheel's name is NAME-VERSION-TAGS.whl."""
+    words = [file["filename"].split("-") for file in files if not file.get("yanked")]
+    return {parts[1] for parts in words if parts[-1].endswith(".whl") and canonicalize_name(parts[0]) == name}
+
+
+def _sdists(page: str, files: Sequence[dict[str, Any]], name: str) -> list[Sdist]:
     found = []
     for entry in files:
         stem, dot, _ = entry["filename"].partition(".tar.gz")
         package, _, version = stem.rpartition("-")
         if dot and canonicalize_name(package) == name:
-            url = urljoin(answer.url, entry["url"])
+            url = urljoin(page, entry["url"])
             found.append(Sdist(version, url, entry.get("hashes", {}).get("sha256", ""), bool(entry.get("yanked"))))
     return found
 
