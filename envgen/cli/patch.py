@@ -152,8 +152,8 @@ def check(
                 show_matrix(rehearsals)
             else:
                 show(rehearsals[0])
-            if gaps := untried.get(target.name):
-                listed, tag = ", ".join(gaps), f"v{gaps[0]}"
+            if missing := untried.get(target.name):
+                listed, tag = ", ".join(missing), f"v{missing[0]}"
                 click.echo(f"not tried: {listed}: the index has wheels of these alone, no source distribution")
                 click.echo(f"    try the tag: envgen patch check {target.name} --ref {tag}")
     bad = [v for _, rehearsals in found for r in rehearsals for v in r.verdicts if not _passes(v, allow_fuzzy)]
