@@ -11,10 +11,10 @@ from typing import Any
 from envgen.doctor import collect
 from envgen.doctor.expectation import compose_env, mounts
 from envgen.engine.base import Engine
-from envgen.errors import NotFoundError, UsageError
+from envgen.errors import EnvgenError, ExitCode, NotFoundError, Problem, UsageError
 from envgen.inside import run
-from envgen.predict.gpus import Gpu
-from envgen.predict.judge import Judgement, Verdict, judge
+from envgen.predict.gpus import Gpu, target
+from envgen.predict.judge import Judgement, Verdict, backends, judge
 from envgen.profile.model import GpuMode, Profile, Service
 from envgen.render.environment import service_env
 
@@ -118,3 +118,45 @@ def predict(profile: Profile, service: str, place: Place, gpu: Gpu, *, pretend: 
     }
     answer = run.ask(place.execute, place.python, PROGRAM, request, timeout=TIMEOUT)
     return Prediction(service, place.shown, answer, judge(answer, described))
+
+
+class PredictedRefusal(EnvgenError):
+    """The release in the image refuses what the service asks for; nothing was started."""
+
+    exit_code = ExitCode.REFUSED
+
+    def __init__(self, service: str, found: Prediction) -> None:
+        super().__init__(f"{service} was not started")
+        again = f"envgen predict {service}` shows all of it; `envgen up {service} --no-predict` starts it anyway"
+        said = [
+            Problem(f"{one.step}: {one.message}", hint="; ".join(filter(None, (one.first, f"`{again}"))))
+            for one in found.judgement.refusals
+        ]
+        self.problems = (Problem(f"{service} was not started: this release refuses what it asks for"), *said)
+
+
+def foresee(engine: Engine, profile: Profile, root: Path, service: str) -> list[str]:
+    """What is worth a note before a service is started. PredictedRefusal where the release would end it."""
+    if profile.gpu is GpuMode.NONE or vllm_words(profile.services[service]) is None:
+        return []
+    gpu = target(profile)
+    try:
+        found = predict(profile, service, place_in_engine(engine, profile, root, service), gpu, pretend=False)
+    except EnvgenError as problem:
+        return [f"the release could not be asked what it would choose: {str(problem).splitlines()[0]}"]
+    judged = found.judgement
+    if judged.refusals:
+        raise PredictedRefusal(service, found)
+    if isinstance(found.answer, run.Failure):
+        return [f"the release could not be asked what it would choose: {found.answer}"]
+    chosen = ", ".join(f"{step} {name}" for step, name in backends(found.answer).items())
+    notes = [f"this release would choose on {gpu.name}: {chosen}"] if chosen else []
+    notes += [f"not asked: {one}" for one in judged.unasked]
+    notes += [
+        f"ready.{one.kind}.{one.name}: {one.pattern!r} {CONTRADICTED[one.kind]}; this release logs: {one.seen}"
+        for one in judged.contradictions
+    ]
+    return notes + [one for one in judged.caveats if "cubins" in one]
+
+
+CONTRADICTED = {"expect": "is never logged", "forbid": "is logged"}

@@ -120,7 +120,7 @@ def text(found: Prediction, profile: Profile) -> list[str]:
         lines.append(f"refused ({refusal.step}): {refusal.message}")
         lines += [f"  {refusal.first}"] if refusal.first else []
     for one in judged.contradictions:
-        verb = "is never logged" if one.kind == "expect" else "is logged"
+        verb = app.CONTRADICTED[one.kind]
         lines.append(f"ready.{one.kind}.{one.name}: {one.pattern!r} {verb}; this release logs: {one.seen}")
         lines += [f"  {one.first}"] if one.first else []
     lines += [f"not asked: {one}" for one in judged.unasked]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envgen.app.predict import foresee
 from envgen.cli.common import LARGEST, Session, json_option, print_json, progress, project_options, variant_option
 from envgen.cli.diagnose import service_failure
 from envgen.profile.exposure import open_ports
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 @click.option("--timeout", type=click.IntRange(1, LARGEST), metavar="SECONDS", help="Give up waiting after this long.")
 @click.option("--follow/--detach", " /-d", default=False, help="When it is ready, show its output until Ctrl-C.")
 @click.option("--no-install", is_flag=True, help="Don't install the mounted sources (development profiles).")
+@click.option("--no-predict", is_flag=True, help="Don't ask the release first what it would choose.")
 @click.option("--recreate", is_flag=True, help="Replace a running container whose settings differ, without asking.")
 @click.option("--dry-run", is_flag=True, help="Check everything and show what would be run.")
 @json_option
@@ -41,6 +43,7 @@ def command(
     timeout: int | None,
     follow: bool,
     no_install: bool,
+    no_predict: bool,
     recreate: bool,
     dry_run: bool,
     as_json: bool,
@@ -52,6 +55,9 @@ def command(
     Ready means: the model is listed, a prompt is completed, and the log shows what `ready` expects. A service that
     fails is removed again, after all that it left behind was put into a crash bundle (exit code 5). Ctrl-C stops the
     waiting, not the service.
+
+    Where the service is vLLM's server for a GPU, the release in the image is asked first which kernels it would choose
+    (`envgen predict`): what it refuses, it refuses now, and nothing is started (exit code 6).
 
     A service that runs is left alone. If its settings differ from the profile's, each difference is named, and it is
     replaced only with --recreate or after a yes; otherwise the exit code is 6.
@@ -91,6 +97,9 @@ def command(
     progress(f"up {service}: profile {named}, image {profile.image_name}, gpu {found.gpu.value}")
     for note in found.notes:
         progress(f"  note: {note}")
+    if not (no_predict or found.running):
+        for note in foresee(engine, profile, root, service):
+            progress(f"  note: {note}")
     if found.running and differing and not recreate:
         _may_replace(service, found.running, differing)
     keep = keeper(engine, profile, root, service, compose.files)

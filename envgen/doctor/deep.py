@@ -5,6 +5,7 @@ The questions are in ``probe_deep.py``, each answered in a process of its own wi
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -219,7 +220,28 @@ def _mxfp4(answer: Any, _said: Mapping[str, Any], context: Context, gpu: bool) -
     return ok(f"vLLM would choose the MXFP4 backend {backend}", **answer)
 
 
+def asked_backend(context: Context) -> tuple[str, str]:
+    """(service, attention backend) of the first service that names one; empty where none does."""
+    for name, service in context.profile.services.items():
+        settings = service.args.get("attention-config")
+        with contextlib.suppress(ValueError, AttributeError):
+            backend = json.loads(settings).get("backend") if isinstance(settings, str) else None
+            if backend:
+                return name, str(backend)
+        plain = service.args.get("attention-backend")
+        if isinstance(plain, str):
+            return name, plain
+    return "", ""
+
+
 def _sinks(answer: Any, _said: Mapping[str, Any], context: Context, gpu: bool) -> Finding:
+    service, wanted = asked_backend(context)
+    if gpu and wanted and wanted in answer and answer[wanted] is not True:
+        title = f"{service} asks for {wanted}, which takes no attention sinks here (gpt-oss needs them)"
+        seen = "; ".join(f"{name}: {value}" for name, value in answer.items())[:400]
+        return error(
+            title, seen, f"{wanted}: True", envgen(context, "predict", service), case="asked-backend", **answer
+        )
     able = [name for name in SINKS if answer.get(name) is True]
     if able:
         return ok(f"attention sinks: {', '.join(able)}", **answer)

@@ -82,6 +82,27 @@ def test_attention_sinks(make: Make) -> None:
     assert judged(make, sinks=unable)["deep.sinks"].severity is Severity.INFO
 
 
+@pytest.mark.parametrize(
+    "flag",
+    [
+        'services.serve.args.attention-config={"backend": "FLASHINFER"}',
+        "services.serve.args.attention-backend=FLASHINFER",
+    ],
+)
+def test_attention_sinks_are_compared_with_the_backend_that_a_service_asks_for(make: Make, flag: str) -> None:
+    """One backend that takes them is no comfort where the service asks for another."""
+    context = make(profile="prod", sets=(flag,))
+    answers = {"gpu": GPU, "sinks": {"answer": {"FLASHINFER": False, "TRITON_ATTN": True}}}
+    found = {one.check: one for one in deep.judge(answers, context)}["deep.sinks"]
+    assert (found.severity, found.case) == (
+        Severity.ERROR,
+        "asked-backend",
+    ) and "serve asks for FLASHINFER" in found.title
+    assert found.remedy and found.remedy.text.startswith("envgen predict")
+    without_gpu = {one.check: one for one in deep.judge({"sinks": answers["sinks"]}, context)}["deep.sinks"]
+    assert without_gpu.severity is Severity.OK  # which backends take them depends on the GPU
+
+
 def test_a_kernel(make: Make) -> None:
     ran = {"kernel": "silu_and_mul", "seconds": 6.0, "worst": 0.0, "right": True}
     assert judged(make, kernel={"answer": ran})["deep.kernel"].severity is Severity.OK

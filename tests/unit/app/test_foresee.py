@@ -1,0 +1,117 @@
+"""What `up` asks before it starts anything: the engine's answers are recordings of real releases."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from envgen.app.predict import PredictedRefusal, choose_service, foresee, vllm_words
+from envgen.engine.base import Engine, ExecResult, Image
+from envgen.errors import UsageError
+from envgen.profile.load import load_project
+from envgen.profile.model import Profile, Service
+
+ANSWERS = Path(__file__).parents[1] / "predict" / "answers"
+TEXT = """\
+version: 1
+name: t
+default_profile: prod
+profiles:
+  prod:
+    mode: production
+    base: {image: "x:1"}
+    cuda: {arch_list: 12.1a}
+    services:
+      dev: {command: [sleep, infinity]}
+      serve:
+        command: [vllm, serve, openai/gpt-oss-120b]
+        ports: ["8000:8000"]
+        ready: {model: x, port: 8000, expect: {moe: Using Marlin backend}}
+"""
+
+
+class Recorded:
+    """An engine whose throw-away container answers with a recording."""
+
+    def __init__(self, answer: dict[str, Any] | None, code: int = 0) -> None:
+        self.answer, self.code = answer, code
+        self.asked: list[Any] = []
+
+    def containers(self, *_: Any, **__: Any) -> tuple[()]:
+        return ()
+
+    def image(self, name: str) -> Image:
+        return Image("sha256:1", {}, "", 1, "arm64", (name,), {})
+
+    def volume(self, _name: str) -> None:
+        return None
+
+    def run_once(self, _image: str, _argv: Any, *, stdin: bytes, **_: Any) -> ExecResult:
+        envelope = json.loads(stdin)
+        self.asked.append(envelope["request"])
+        document = f"{envelope['mark']} {json.dumps({'answer': self.answer})}\n" if self.answer else ""
+        return ExecResult(self.code, document.encode(), b"Killed")
+
+
+def recorded(name: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((ANSWERS / f"{name}.json").read_text(encoding="utf-8"))
+    return document
+
+
+def profile(tmp_path: Path, text: str = TEXT) -> Profile:
+    (tmp_path / "envgen.yaml").write_text(text, encoding="utf-8")
+    return load_project(tmp_path).project.profiles["prod"]
+
+
+def ask(tmp_path: Path, engine: Recorded, service: str = "serve", text: str = TEXT) -> list[str]:
+    return foresee(cast(Engine, engine), profile(tmp_path, text), tmp_path, service)
+
+
+def test_a_refusal_stops_up_with_the_reasons_and_a_way_on(tmp_path: Path) -> None:
+    with pytest.raises(PredictedRefusal) as caught:
+        ask(tmp_path, Recorded(recorded("0.14.0-flashinfer")))
+    assert caught.value.exit_code == 6
+    said = str(caught.value)
+    assert "sink setting not supported" in said and "0.28.0" in said and "`envgen up serve --no-predict`" in said
+
+
+def test_what_fits_is_a_note_and_the_target_of_the_profile_is_asked_for(tmp_path: Path) -> None:
+    engine = Recorded(recorded("0.32.0-two-gpus"))
+    notes = ask(tmp_path, engine)
+    assert notes[0] == "this release would choose on NVIDIA GB10: attention TRITON_ATTN, moe MARLIN"
+    assert any("ready.expect.moe" in note and "Using 'MARLIN' Mxfp4 MoE backend." in note for note in notes)
+    assert engine.asked[0]["gpu"]["capability"] == [12, 1] and engine.asked[0]["words"] == ["openai/gpt-oss-120b"]
+
+
+def test_a_release_that_can_not_be_asked_is_a_note(tmp_path: Path) -> None:
+    notes = ask(tmp_path, Recorded(None, 137))
+    assert notes == [
+        "the release could not be asked what it would choose: no answer: killed (out of memory, or stopped)"
+    ]
+    [note] = ask(tmp_path, Recorded(None, 127))
+    assert "there is no python3 to ask" in note
+
+
+def test_only_vllm_for_a_gpu_is_asked(tmp_path: Path) -> None:
+    engine = Recorded(recorded("0.14.0-flashinfer"))
+    assert ask(tmp_path, engine, "dev") == []
+    assert ask(tmp_path, engine, text=TEXT.replace("    mode:", "    gpu: none\n    mode:")) == []
+    assert engine.asked == []
+
+
+def test_the_words_of_both_ways_to_start_a_server() -> None:
+    assert vllm_words(Service(("vllm", "serve", "m"), args={"port": "1"})) == ("m", "--port", "1")
+    server = ("python3", "-m", "vllm.entrypoints.openai.api_server", "--model", "m")
+    assert vllm_words(Service(server)) == ("--model", "m")
+    assert vllm_words(Service(("sh", "-c", "vllm serve m"))) is None
+
+
+def test_the_one_service_that_starts_vllm_needs_no_name(tmp_path: Path) -> None:
+    found = profile(tmp_path)
+    assert choose_service(found, None) == "serve"
+    with pytest.raises(UsageError, match="dev starts `sleep infinity`, not `vllm serve`") as caught:
+        choose_service(found, "dev")
+    assert "envgen predict serve --profile prod" in str(caught.value)
