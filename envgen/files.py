@@ -8,9 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
+import re
 import secrets
+import shutil
 import stat
+import tempfile
+import time
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, TextIO
@@ -233,3 +239,84 @@ def _enter(directory: int, part: str, at: Path, create: bool) -> int:
         link = stat.S_ISLNK(os.stat(part, dir_fd=directory, follow_symlinks=False).st_mode)
         what = "a link" if link else "not a folder"
         raise RefusedError(f"{at} is {what}; envgen writes there only below a real folder", hint=f"rm {at}") from None
+
+
+class Scratch(tempfile.TemporaryDirectory[str]):
+    """A temporary folder that is locked while its process lives: `leftovers` finds those of killed ones."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(prefix=f"envgen-{kind}-")
+        descriptor = os.open(self.name, _DIRECTORY)
+        weakref.finalize(self, os.close, descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+_SCRATCH = re.compile(r"envgen-(build|git|patches|refresh|verify)-[a-z0-9_]{8}")
+_TEMPORARY = re.compile(r"\.envgen-([0-9]{1,10})-[0-9a-f]{8}\.tmp")
+_AT_WORK = 10.0  # seconds: younger ones may be just between two system calls
+
+
+def leftovers(project: Path | None = None) -> list[Path]:
+    """Temporary files in a project, and temporary folders of this user, that killed runs left behind."""
+    return [*_scratch_left(Path(tempfile.gettempdir())), *(_files_left(project) if project else ())]
+
+
+def remove_leftover(path: Path) -> None:
+    """Delete what ``leftovers`` found."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _scratch_left(parent: Path) -> Iterator[Path]:
+    for entry in sorted(os.scandir(parent), key=lambda entry: entry.name):
+        if not _SCRATCH.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
+            continue
+        try:
+            descriptor = os.open(entry.path, _DIRECTORY | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            found = os.fstat(descriptor)
+            if found.st_uid == os.geteuid() and time.time() - found.st_mtime > _AT_WORK:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                yield Path(entry.path)
+        except BlockingIOError:
+            pass  # its process lives
+        finally:
+            os.close(descriptor)
+
+
+def _files_left(project: Path) -> Iterator[Path]:
+    """Temporary files in the folders that envgen writes to."""
+    below = (path for name in ("compose", "docker", "patches", ".envgen", "results") for path in _tree(project / name))
+    for at in (project, *below):
+        yield from temporary_left(at)
+
+
+def temporary_left(folder: Path) -> list[Path]:
+    """Files in a folder that a killed `write` left behind."""
+    found = []
+    for path in sorted(folder.glob(".envgen-*.tmp")):
+        name = _TEMPORARY.fullmatch(path.name)
+        old = time.time() - path.lstat().st_mtime > _AT_WORK
+        if name and old and not path.is_symlink() and not _runs(name[1]):
+            found.append(path)
+    return found
+
+
+def _tree(folder: Path) -> Iterator[Path]:
+    for at, _folders, _names in os.walk(folder):  # follows no link
+        if not Path(at).is_symlink():
+            yield Path(at)
+
+
+def _runs(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -113,7 +113,7 @@ def refresh(
     fresh = bare.release(target, release) if release else bare.ref(target, ref or "")
     results = carry(target.series(), old, fresh)
     failed = [result for result in results if result.outcome is Outcome.CONFLICT]
-    written = [] if failed or dry_run else _write(target.root, results, applies_to)
+    written = [] if failed or dry_run else _write(target.root, target.folder, results, applies_to)
     if as_json:
         rows = [
             {
@@ -154,12 +154,12 @@ def _show(results: list[Refreshed]) -> None:
                 click.echo(f"        ... and {len(lines) - SHOWN_LINES} more lines (--json has them all)")
 
 
-def _write(root: Path, results: list[Refreshed], applies_to: str | None) -> list[str]:
+def _write(root: Path, folder: str, results: list[Refreshed], applies_to: str | None) -> list[str]:
     from envgen.patches.folder import rewrite, set_field
     from envgen.patches.header import head_of
     from envgen.patches.refresh import Outcome
 
-    written = []
+    changed: dict[str, bytes] = {}
     for result in results:
         if result.outcome not in (Outcome.CARRIED, Outcome.SAME):
             continue
@@ -167,9 +167,10 @@ def _write(root: Path, results: list[Refreshed], applies_to: str | None) -> list
         if applies_to:
             head = set_field(head, "Applies-To", applies_to)
         if head + result.content != result.patch.content:
-            rewrite(root, result.patch.path, head + result.content)
-            written.append(result.patch.path)
-    return written
+            changed[result.patch.name] = head + result.content
+    if changed:
+        rewrite(root, folder, changed)
+    return [f"{folder}/{name}" for name in changed]
 
 
 @click.command("apply", context_settings=HELP)

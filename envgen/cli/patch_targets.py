@@ -15,6 +15,7 @@ from envgen.errors import EnvgenError, UsageError
 from envgen.lock.ask import shown
 from envgen.lock.index import PackageIndex
 from envgen.lock.model import ProfileLock
+from envgen.patches.folder import complete
 from envgen.patches.header import version_of_ref
 from envgen.patches.series import Series, load_series, version_of
 from envgen.patches.trees import GitTree, SdistTree, Tree
@@ -72,6 +73,8 @@ def find_targets(session: Session, names: Sequence[str] = ()) -> list[Target]:
         where = f"profile {profiles[0].name}" if session.profile_name else "any profile"
         hint = "write `patches: NAME` into a source that is not a mounted checkout (docs/patches.md)"
         raise UsageError(f"no source of {where} has patches", hint=hint)
+    for folder in {target.folder for target in found.values()}:
+        complete(project.root, folder)
     for name in names:
         if name not in known:
             raise UsageError(f"no source {name!r} with patches", hint=f"there is {', '.join(known)}")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from envgen import files
 from envgen.cli.common import Session, json_option, print_json, progress, project_options
 from envgen.errors import ExitCode
 
@@ -69,7 +69,7 @@ def _twice(job: Job, request: BuildRequest, names: Sequence[str]) -> list[BuildR
     from dataclasses import replace
 
     results = []
-    with tempfile.TemporaryDirectory(prefix="envgen-verify-") as folder:
+    with files.Scratch("verify") as folder:
         copy = Path(folder)
         for path in job.rendered.context_files:
             if (job.root / path).is_file():
@@ -98,7 +98,7 @@ def _differences(engine: Engine, names: Sequence[str]) -> list[Difference]:
     from envgen.lock.imagediff import compare
 
     progress("the image IDs differ: comparing the layers")
-    with tempfile.TemporaryDirectory(prefix="envgen-verify-") as folder:
+    with files.Scratch("verify") as folder:
         paths = [Path(folder, f"{number}.tar") for number in (1, 2)]
         for name, path in zip(names, paths, strict=True):
             engine.save_image(name, path)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from envgen import files
 from envgen.engine import process
 from envgen.engine.endpoint import Endpoint, find_endpoint, plugin_argv
 from envgen.engine.rawjson import Event, Progress, Step
@@ -125,7 +125,7 @@ def build(
         for event in progress.feed(line):
             on_event(event, progress.total)
 
-    with tempfile.TemporaryDirectory(prefix="envgen-build-") as folder:
+    with files.Scratch("build") as folder:
         metadata = Path(folder) / "metadata.json"
         *words, context = argv_of(request)
         env = {

@@ -151,7 +151,7 @@ def ask_server(arguments: Sequence[str], *, timeout: float = 120) -> Answer:
 
     The exit code is the caller's to judge.
     """
-    with tempfile.TemporaryDirectory(prefix="envgen-git-") as empty:
+    with files.Scratch("git") as empty:
         env = {**server_environment(), "GIT_CEILING_DIRECTORIES": str(Path(empty).parent)}
         return _run([*_FETCHING, *arguments], cwd=Path(empty), env=env, timeout=timeout)
 
@@ -200,7 +200,7 @@ class WorkTree:
             hint = f"it is inside the checkout {above}: name that one" if above and missing else ""
             raise UsageError(f"{folder} is not a git checkout{why}", hint=hint) from None
         self._refuse_foreign((self.folder, entry, self.git_dir, self._common))
-        self._view: tempfile.TemporaryDirectory[str] | None = None
+        self._view: files.Scratch | None = None
         self._without: dict[str, str] = {}
 
     def git(
@@ -214,7 +214,7 @@ class WorkTree:
     ) -> Answer:
         """Run ``git ARGUMENTS`` at the top of the checkout. What it writes goes into a directory of ours."""
         if self._view is None:
-            view = tempfile.TemporaryDirectory(prefix="envgen-git-")
+            view = files.Scratch("git")
             try:
                 self._fill(Path(view.name))
             except OSError as error:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import concurrent.futures
 import posixpath
 import re
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+from envgen import files
 from envgen.engine import process
 from envgen.engine.git import Answer, Mirror, ask_server, read_config
 from envgen.errors import EngineError, EnvgenError, LockError
@@ -70,7 +70,7 @@ class Git:
         """All submodules below ``commit``. Their addresses stand in .gitmodules, their commits in the tree."""
         if depth > MAX_DEPTH:
             raise LockError(f"its submodules nest deeper than {MAX_DEPTH} levels")
-        with tempfile.TemporaryDirectory(prefix="envgen-git-") as folder:
+        with files.Scratch("git") as folder:
             mirror = Mirror.at(Path(folder), url)
             self._fetch(mirror, ref, commit)
             direct = self._direct(mirror, url, commit)

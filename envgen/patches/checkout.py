@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import stat
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -141,7 +140,7 @@ class Checkout:
     def _combined(self, series: Series) -> bytes:
         """One diff for the whole series."""
         names = {name for patch in series.patches for name in patch.touches}
-        with tempfile.TemporaryDirectory(prefix="envgen-patches-") as scratch:
+        with files.Scratch("patches") as scratch:
             folder = Path(scratch, "source")
             folder.mkdir()
             put(folder, self.bare().read(names))
@@ -161,6 +160,8 @@ class Checkout:
             return self._work.git(["write-tree"], env=env).text
 
     def _write(self, manifest: Manifest) -> None:
+        for path in files.temporary_left(self._work.git_dir):
+            files.remove_leftover(path)
         text = json.dumps({"format": _FORMAT, **asdict(manifest)}, indent=1, sort_keys=True)
         files.write(self._manifest_file, f"{text}\n".encode())
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from envgen import files
 from envgen.errors import Place, Problem, ProjectError, RefusedError, UsageError
-from envgen.patches.series import make_patch
+from envgen.patches.series import UNDERWAY, make_patch
 
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 
@@ -38,9 +40,13 @@ def add(root: Path, folder: str, title: str, head: str, diff: bytes) -> str:
     """Write a new patch and name it last in the series. Returns its path."""
     file = series_file(root, folder)
     text = files.read(file).decode() if file.exists() else ""
-    name = next_name([*entries(text), *(path.name for path in file.parent.glob("*.patch"))], title)
-    path = f"{folder}/{name}"
     content = head.encode() + b"\n" + diff
+    there = sorted(path.name for path in file.parent.glob("*.patch"))
+    name = next_name([*entries(text), *there], title)
+    for other in there:  # written by a run that was killed before it named the file in the series
+        if other[4:] == name[4:] and other not in entries(text) and files.read(file.parent / other) == content:
+            name = other
+    path = f"{folder}/{name}"
     make_patch(name, path, content, Place(path))  # refuses what no patch may do, before anything is written
     files.write(root / path, content, within=root)
     files.write(file, (text + ("\n" if text and not text.endswith("\n") else "") + f"{name}\n").encode())
@@ -82,10 +88,41 @@ def set_field(head: bytes, name: str, value: str) -> bytes:
     return ("\n".join(kept) + "\n\n").encode("utf-8", "surrogateescape")
 
 
-def rewrite(root: Path, path: str, content: bytes) -> None:
-    """Replace a patch by another that passes the same inspection."""
+def rewrite(root: Path, folder: str, contents: Mapping[str, bytes]) -> None:
+    """Replace patches (name -> content) by others that pass the same inspection: all of them, or none.
+
+    All contents are in one file before the first patch changes: `complete` brings a killed run to its end.
+    """
+    for name, content in contents.items():
+        _inspect(f"{folder}/{name}", content)
+    if contents:
+        texts = {name: content.decode("utf-8", "surrogateescape") for name, content in contents.items()}
+        files.write(root / folder / UNDERWAY, json.dumps(texts, indent=1).encode(), within=root)
+        complete(root, folder)
+
+
+def complete(root: Path, folder: str) -> None:
+    """Finish a `rewrite` that was killed."""
+    journal = root / folder / UNDERWAY
+    try:
+        texts = json.loads(files.read(journal, follow=False))
+        contents = {str(name): str(text).encode("utf-8", "surrogateescape") for name, text in texts.items()}
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, AttributeError) as error:
+        raise ProjectError([Problem(f"cannot be read: {error}", Place(f"{folder}/{UNDERWAY}"), "remove it")]) from None
+    listed = entries(files.read(series_file(root, folder)).decode())
+    for name, content in contents.items():
+        if name not in listed or "/" in name:
+            raise ProjectError([Problem(f"{name} is not in the series", Place(f"{folder}/{UNDERWAY}"), "remove it")])
+        _inspect(f"{folder}/{name}", content)
+    for name, content in contents.items():
+        files.write(root / folder / name, content, within=root)
+    journal.unlink()
+
+
+def _inspect(path: str, content: bytes) -> None:
     try:
         make_patch(Path(path).name, path, content, Place(path))
     except ProjectError as error:
         raise ProjectError([Problem(f"would not be a patch: {p.message}", p.place) for p in error.problems]) from None
-    files.write(root / path, content, within=root)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path, PurePosixPath
 
+from envgen import files
 from envgen.engine.git import git
 from envgen.patches.checkout import as_left, commit_all
 from envgen.patches.header import head_of, in_range
@@ -42,7 +42,7 @@ class Refreshed:
 def refresh(series: Series, old: Tree, new: Tree) -> list[Refreshed]:
     """Each patch as a commit on the old files, then cherry-picked onto the new ones. Writes nothing outside."""
     names = {name for patch in series.patches for name in patch.touches}
-    with tempfile.TemporaryDirectory(prefix="envgen-refresh-") as scratch:
+    with files.Scratch("refresh") as scratch:
         folder = Path(scratch, "source")
         folder.mkdir()
         before = old.read(names)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import tempfile
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envgen import files
 from envgen.engine.git import git
 from envgen.errors import Place
 from envgen.patches.header import in_range
@@ -35,7 +35,7 @@ def rehearse(tree: Tree, series: Series, *, beyond_range: bool = False) -> Rehea
     ``beyond_range`` also measures patches that are not for this version (their state stays "out of range").
     """
     names = {name for patch in series.patches for name in patch.touches}
-    with tempfile.TemporaryDirectory(prefix="envgen-patches-") as scratch:
+    with files.Scratch("patches") as scratch:
         folder = Path(scratch, "source")
         folder.mkdir()
         put(folder, tree.read(names))

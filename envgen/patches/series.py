@@ -19,6 +19,7 @@ from envgen.patches.inspect import LARGEST, read_patch, touched
 if TYPE_CHECKING:
     from envgen.profile.model import Origin
 
+UNDERWAY = ".envgen-refresh.json"  # beside the series while `patch refresh` rewrites it
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 
@@ -83,6 +84,9 @@ def load_series(root: Path, name: str) -> Series:
     """Read ``patches/<name>/series`` and its patches. Raises ``ProjectError`` with everything that is wrong with it."""
     folder = f"patches/{name}"
     series_path = f"{folder}/series"
+    if (root / folder / UNDERWAY).exists():
+        hint = "`envgen patch list` finishes it"
+        raise ProjectError([Problem("`envgen patch refresh` was interrupted", Place(series_path), hint)])
     text = _read(root, series_path, Place(series_path)).decode("utf-8", "replace")
     problems: list[Problem] = []
     patches: list[Patch] = []

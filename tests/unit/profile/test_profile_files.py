@@ -11,6 +11,7 @@ from envgen import files
 from envgen.__main__ import main
 from envgen.errors import Problem, ProjectError, UsageError
 from envgen.profile.load import find, load_project, select
+from envgen.profile.patterns import GIT_URL, matches
 
 
 def project(folder: Path, text: str | bytes, local: str = "") -> Path:
@@ -243,3 +244,21 @@ def test_select(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         select(loaded.project, "dve")
     assert caught.value.problems[0].hint == "did you mean `dev`?"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "-x@h:p",
+        "--upload-pack@h:p",
+        "-c@x:y",
+        "git@-oProxyCommand:x",
+        "ssh://-oProxyCommand=x/p",
+        "ssh://-l@h/p",
+        "git@h:-p",
+    ],
+)
+def test_an_address_that_is_an_option_of_git_or_ssh(address: str) -> None:
+    assert not matches(GIT_URL, address)
+    for good in ("git@github.com:a/b.git", "https://github.com/a/b.git", "ssh://git@h:22/p", "file:///srv/x.git"):
+        assert matches(GIT_URL, good)
