@@ -117,7 +117,7 @@ def _own_service(asked: Asked) -> Server:
     from envgen.engine.docker import connect
     from envgen.engine.endpoint import find_endpoint
     from envgen.errors import NotFoundError, UsageError
-    from envgen.serve.where import service_url
+    from envgen.serve.where import reachable_url
 
     root, profile = asked.session.loaded().project.root, asked.session.profile()
     if asked.service:
@@ -128,7 +128,7 @@ def _own_service(asked: Asked) -> Server:
     if not name:
         raise UsageError(f"no service of profile {profile.name} publishes a port", hint="or ask any server: --url URL")
     service = profile.services[name]
-    url = service_url(service, find_endpoint().host)
+    url = reachable_url(service, find_endpoint())
     if not url:
         raise UsageError(f"service {name} publishes no port", hint="add one to its `ports`")
     engine = connect()

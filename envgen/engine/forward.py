@@ -74,10 +74,10 @@ class SshAddress:
             raise _bad(text, "has more than a user, a host, a port and the path of a socket")
         return cls(host, user, port, path)
 
-    def argv(self, local: str) -> list[str]:
-        """OpenSSH forwarding ``local`` to the remote socket. ~/.ssh/config, the agent and known_hosts apply."""
+    def argv(self, forwarding: str) -> list[str]:
+        """OpenSSH with one forwarding (LOCAL:REMOTE). ~/.ssh/config, the agent and known_hosts apply."""
         words = ["ssh", "-nNT", *(word for option in _OPTIONS for word in ("-o", option))]
-        words += ["-L", f"{local}:{self.socket}"]
+        words += ["-L", forwarding]
         words += ["-p", str(self.port)] if self.port else []
         words += ["-l", self.user] if self.user else []
         return [*words, "--", self.host]
@@ -126,18 +126,20 @@ class Forward:
 
 
 class SshForward(Forward):
-    """One ssh connection."""
+    """One ssh connection: to the engine's socket, or to ``remote``, a HOST:PORT as that machine sees it."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, remote: str = "") -> None:
         where = SshAddress.parse(address)
         super().__init__(address)
+        self.port = _free_port() if remote else 0
+        forwarding = f"127.0.0.1:{self.port}:{remote}" if remote else f"{self.path}:{where.socket}"
         self._host = where.host
         self._socket = where.socket
         self._child: process.Child | None = None
         self._failure: EngineError | None = None
         self._started = threading.Event()
         # A child that dies with its parent dies with the thread that started it: this one lives as long as ssh does.
-        threading.Thread(target=self._run, args=(where.argv(self.path),), daemon=True).start()
+        threading.Thread(target=self._run, args=(where.argv(forwarding),), daemon=True).start()
         try:
             self._await()
         except BaseException:
@@ -162,7 +164,7 @@ class SshForward(Forward):
                 f"the engine at {self.shown} is reached by ssh: {self._failure.problems[0].message}",
                 hint="install OpenSSH's client",
             )
-        while not Path(self.path).exists():
+        while not (_listens(self.port) if self.port else Path(self.path).exists()):
             if not self.alive:
                 time.sleep(0.05)  # the last of its words
                 raise EngineError(
@@ -243,6 +245,17 @@ class TlsForward(Forward):
         super().close()
 
 
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
 _forwards: dict[tuple[str, tuple[tuple[str, str], ...]], SshForward | TlsForward] = {}
 _lock = threading.Lock()
 
@@ -256,6 +269,16 @@ def forward(address: str, env: Mapping[str, str] | None = None) -> SshForward | 
             found = SshForward(address) if address.startswith("ssh://") else TlsForward(address, env or {})
             _forwards[key] = found
         return found
+
+
+def forward_port(address: str, remote: str) -> int:
+    """A port of this machine's 127.0.0.1 that leads to ``remote`` (HOST:PORT) on the machine of an ssh:// engine."""
+    key = (address, ((remote, ""),))
+    with _lock:
+        found = _forwards.get(key)
+        if not isinstance(found, SshForward) or not found.alive:
+            found = _forwards[key] = SshForward(address, remote)
+        return found.port
 
 
 def existing(address: str, env: Mapping[str, str] | None = None) -> SshForward | TlsForward | None:

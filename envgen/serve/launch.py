@@ -21,7 +21,7 @@ from envgen.serve import preflight
 from envgen.serve.log import log_text
 from envgen.serve.readiness import Answer
 from envgen.serve.wait import Awaited, Failure, NotReady, Waiter
-from envgen.serve.where import service_url
+from envgen.serve.where import reachable_url, service_url
 
 Say = Callable[[str], None]
 # A service's output and exit code -> cause and cure. The rules live in a room of the same tier: the caller brings them.
@@ -140,7 +140,7 @@ class Launcher:
 
     @property
     def url(self) -> str:
-        """Where the service answers on this machine; empty if it publishes nothing."""
+        """Where the service answers on the engine's machine; empty if it publishes nothing."""
         return service_url(self.service, self.compose.endpoint.host)
 
     def _create(self) -> Container:
@@ -182,7 +182,8 @@ class Launcher:
 
     def _wait(self, container_id: str, timeout: float | None, began: float) -> Awaited:
         key = os.environ.get(API_KEY, "") if API_KEY in self.profile.secrets else ""
-        waiter = Waiter(self.engine, self.name, self.service, self.url, self.say, key)
+        url = reachable_url(self.service, self.compose.endpoint)
+        waiter = Waiter(self.engine, self.name, self.service, url, self.say, key)
         return waiter.wait(container_id, began + (timeout if timeout is not None else self._patience()))
 
     def _failed(self, failure: Failure) -> ServiceError:

@@ -125,3 +125,28 @@ def test_a_program_on_our_own_terminal_gives_its_code() -> None:
     assert process.interactive(["sh", "-c", "exit 5"]) == 5
     with pytest.raises(EngineError):
         process.interactive(["envgen-no-such-program"])
+
+
+@pytest.mark.parametrize("how", ["run", "stream", "start"])
+def test_a_program_ends_with_a_killed_envgen(how: str, tmp_path: Path) -> None:
+    """SIGKILL, which no handler sees: the kernel tells the child."""
+    call = {
+        "run": "process.run(argv, timeout=None)",
+        "stream": "process.stream(argv, lambda *_: None)",
+        "start": "process.start(argv).wait()",
+    }[how]
+    mark = tmp_path / "pid"
+    code = (
+        f"from envgen.engine import process\nargv = ['sh', '-c', 'echo $$ >{mark}.new; mv {mark}.new {mark}; "
+        f"exec sleep 777']\n{call}"
+    )
+    with subprocess.Popen([sys.executable, "-c", code]) as parent:
+        deadline = time.monotonic() + 30
+        while not mark.exists():
+            assert time.monotonic() < deadline, "it never ran"
+            time.sleep(0.05)
+        child = int(mark.read_text())
+        parent.kill()
+    while Path(f"/proc/{child}/stat").exists() and ") Z " not in Path(f"/proc/{child}/stat").read_text():
+        assert time.monotonic() < deadline, "it goes on"
+        time.sleep(0.05)

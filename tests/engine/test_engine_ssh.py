@@ -20,6 +20,7 @@ from projects import BASE, Project, docker
 from envgen.engine.base import Engine
 from envgen.engine.docker import connect
 from envgen.engine.endpoint import find_endpoint
+from envgen.engine.forward import forward_port
 from envgen.errors import EngineError, ExitCode
 
 pytestmark = pytest.mark.engine
@@ -141,6 +142,23 @@ def test_programs_in_containers(far: Engine) -> None:
         assert far.exec_lines(box, ["sh", "-c", "echo a; echo b"], seen.append) == 0 and seen == ["a", "b"]
     finally:
         docker("rm", "-f", box)
+
+
+def test_a_port_of_that_machine_is_reached_through_ssh(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", spark.env()["PATH"])
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        remote = server.getsockname()[1]
+        before = len(spark.sessions())
+        port = forward_port("ssh://spark", f"127.0.0.1:{remote}")
+        assert port != remote and len(spark.sessions()) == before + 1
+        with socket.create_connection(("127.0.0.1", port), 20) as client:
+            client.sendall(b"hello")
+            said = b""
+            while not said:  # the first connection only looked whether ssh listens
+                with server.accept()[0] as accepted:
+                    said = accepted.recv(5)
+        assert said == b"hello"
+        assert forward_port("ssh://spark", f"127.0.0.1:{remote}") == port
 
 
 def refusal(spark: Spark, host: str, path: str = "") -> EngineError:
