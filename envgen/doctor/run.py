@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from envgen.doctor.checks import CHECKS
-from envgen.doctor.model import Check, Context, Finding, Severity, Where, warning
+from envgen.doctor.model import Check, Context, Finding, Severity, Where, error
 from envgen.doctor.remedies import envgen
 
 
@@ -38,13 +39,22 @@ class Report:
 
 
 def run_one(check: Check, context: Context) -> list[Finding]:
-    """One check; a defect in it is a finding, and the others still run."""
+    """One check. A defect in it is an error with its traceback (in --json), and the others still run."""
     try:
         found = check.run(context)
     except Exception as defect:
         seen = f"{type(defect).__name__}: {defect}"
         cure = envgen(context, "doctor", "--json")
-        found = [warning(f"the check {check.id} failed", seen, "a judgement", cure, case="defect")]
+        found = [
+            error(
+                f"the check {check.id} failed: a defect of envgen",
+                seen,
+                "a judgement",
+                cure,
+                case="defect",
+                traceback="".join(traceback.format_exception(defect)),
+            )
+        ]
     return [replace(finding, check=check.id) for finding in found]
 
 

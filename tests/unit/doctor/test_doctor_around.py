@@ -292,8 +292,10 @@ def test_a_defect_in_a_check_is_a_finding(make: Make) -> None:
         raise KeyError("x")
 
     found = run.examine(make(), checks=[FunctionCheck("x.y", "x", Where.HOST, broken)])
-    assert found.findings[0].title == "the check x.y failed"
-    assert found.worst is Severity.WARNING
+    assert found.findings[0].title == "the check x.y failed: a defect of envgen"
+    assert found.worst is Severity.ERROR
+    (finding,) = report.as_data(found)["findings"]
+    assert "in broken" in finding["evidence"]["traceback"]
 
 
 def test_a_remedy_is_one_line() -> None:
