@@ -96,12 +96,6 @@ class UsageError(EnvgenError):
     """A command was asked for something that doesn't exist: a profile, a service, a module."""
 
 
-class DriftError(EnvgenError):
-    """A committed file differs from what would be rendered."""
-
-    exit_code = ExitCode.FINDINGS
-
-
 class NotFoundError(EnvgenError):
     """What was named isn't there (an unknown JIT module, a container that doesn't run)."""
 

@@ -69,27 +69,9 @@ class LazyGroup(click.Group):
             )
         return super().resolve_command(ctx, args)
 
-    def get_help(self, ctx: click.Context) -> str:
-        # Left to itself click asks shutil for the width, which imports every compression library: 3 ms of 60.
-        ctx.terminal_width = max(min(_columns(), ctx.max_content_width or 80) - 2, 50)
-        return super().get_help(ctx)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, verb[2]) for name, verb in self.verbs.items()])
-
-
-def _columns() -> int:
-    """The width in characters, found as `shutil.get_terminal_size` does: COLUMNS, the terminal, else 80."""
-    import os
-
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isdecimal() and len(columns) < 6 and int(columns) > 0:
-        return int(columns)
-    try:
-        return os.get_terminal_size(1).columns or 80
-    except OSError:  # standard output is a pipe or a file
-        return 80
 
 
 def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:

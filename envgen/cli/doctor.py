@@ -89,22 +89,20 @@ def command(
 
 
 def look(wish: Wish, *, deep: bool) -> Report:
-    """Collect, judge, and add what plug-ins and (with ``deep``) the packages themselves say."""
+    """Collect, judge, and add what the project's own scripts and (with ``deep``) the packages themselves say."""
     from envgen.doctor.gather import gather
     from envgen.engine.docker import connect
 
     context, extra = gather(wish, connect)
 
-    from envgen.doctor import plugins, run
+    from envgen.doctor import run, scripts
     from envgen.doctor.model import Where
 
     found = run.examine(context, extra)
-    for where, findings in plugins.from_entry_points(context, plugins.entry_points()).items():
-        found = run.with_more(found, where, findings)
     if context.engine is None:
         return found
-    if (wish.root / plugins.FOLDER).is_dir():
-        found = run.with_more(found, Where.INSIDE, plugins.from_folder(context, wish.root, connect()))
+    if (wish.root / scripts.FOLDER).is_dir():
+        found = run.with_more(found, Where.INSIDE, scripts.from_folder(context, wish.root, connect()))
     if deep:
         from envgen.doctor.deep import examine
 

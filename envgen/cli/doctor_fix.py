@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,8 @@ def mend(found: Report, wish: Wish, *, dry_run: bool, yes: bool) -> bool:
     UsageError when somebody must be asked and nobody can be. A step that fails is said, and the others are done.
     """
     steps = plan(found, wish)
+    for line in moved(wish):
+        progress(f"  {line}")
     if not steps:
         progress("  nothing here that --fix mends by itself; each finding names its own command")
         return False
@@ -48,11 +51,10 @@ def plan(found: Report, wish: Wish) -> list[Mend]:
     from envgen.doctor import fix
     from envgen.engine.docker import connect
 
-    steps = _paths(wish)
     if found.context.engine is None:
-        return steps
+        return []
     engine = connect()
-    return [*steps, *fix.plan(found.context, found.findings, engine, wish.root), *_stale(engine, wish)]
+    return [*fix.plan(found.context, found.findings, engine, wish.root), *_stale(engine, wish)]
 
 
 def _agreed(count: int) -> bool:
@@ -90,15 +92,13 @@ def _stale(engine: Engine, wish: Wish) -> list[Mend]:
     return [Mend(title, "envgen cache clear --stale", clear)]
 
 
-def _paths(wish: Wish) -> list[Mend]:
-    """Checkouts that are not where the profile says, and lie in exactly one place nearby."""
-    from envgen.doctor.fix import Mend
+def moved(wish: Wish) -> list[str]:
+    """Checkouts that are not where the profile says, and lie in exactly one place nearby: what to write where."""
     from envgen.profile.load import LOCAL_NAME
-    from envgen.profile.localfile import set_value
     from envgen.render import environment as promised
 
     machine = promised.compose_environment(wish.profile, wish.root, 1)
-    steps = []
+    lines: list[str] = []
     for name, source in wish.profile.mounted_sources.items():
         configured = Path(machine.get(promised.checkout_variable(name), ""))
         if _is_checkout(configured, source.package):
@@ -106,15 +106,14 @@ def _paths(wish: Wish) -> list[Mend]:
         candidates = nearby(name, source.package, [wish.root, *configured.parents[:1]])
         if len(candidates) != 1:
             continue
-        keys = ("profiles", wish.profile.name, "sources", name, "origin", "checkout")
-        value, local = str(candidates[0]), wish.root / LOCAL_NAME
-
-        def write(keys: tuple[str, ...] = keys, value: str = value, local: Path = local) -> None:
-            set_value(local, keys, value)
-
-        title = f"{name} is not in {configured}: say that it is in {value}"
-        steps.append(Mend(title, f"{LOCAL_NAME}: {'.'.join(keys)}: {value}   (then: envgen up)", write))
-    return steps
+        place = json.dumps(str(candidates[0]))  # a YAML scalar too
+        lines += [
+            f"{name} is not in {configured}, but in {candidates[0]}. Put this into {LOCAL_NAME}, then run `envgen up`:",
+            "  profiles:",
+            f"    {wish.profile.name}:",
+            f"      sources: {{{name}: {{origin: {{checkout: {place}}}}}}}",
+        ]
+    return lines
 
 
 def nearby(name: str, package: str, places: list[Path]) -> list[Path]:

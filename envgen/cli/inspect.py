@@ -47,7 +47,6 @@ def command(session: Session, image: str | None, sbom: str | None, as_json: bool
                 "labels": dict(found.labels),
                 "inputs": dict(found.inputs),
                 "open": list(found.open),
-                "reported": list(found.reported),
             }
         )
         return ExitCode.OK
@@ -59,8 +58,6 @@ def command(session: Session, image: str | None, sbom: str | None, as_json: bool
             click.echo(f"  {name}  {value}")
     for text in found.open:
         progress(f"not locked: {text}")
-    for text in found.reported:
-        progress(f"taken from a report, never resolved: {text}")
     if not found.inputs:
         progress("it was built without a lock, so it tells no inputs")
     return ExitCode.OK

@@ -94,14 +94,13 @@ def _check(session: Session, as_json: bool) -> int:
     lock = load(root)
     patches = patch_locks(profiles, root)
     found: dict[str, list[Stale]] = {p.name: stale(p, lock, patches) for p in profiles} if lock else {}
-    reported = lock.reported if lock else ()
     if as_json:
         rows = [{"profile": p, "name": s.name, "message": s.message} for p, items in found.items() for s in items]
-        print_json({"exists": lock is not None, "reported": list(reported), "stale": rows})
+        print_json({"exists": lock is not None, "stale": rows})
     elif lock is None:
         progress("there is no envgen.lock: run `envgen lock`")
     else:
-        _say_stale(session, found, reported)
+        _say_stale(session, found)
     if lock is None or any(found.values()):
         return ExitCode.FINDINGS
     if not as_json:
@@ -109,7 +108,7 @@ def _check(session: Session, as_json: bool) -> int:
     return ExitCode.OK
 
 
-def _say_stale(session: Session, found: dict[str, list[Stale]], reported: tuple[str, ...]) -> None:
+def _say_stale(session: Session, found: dict[str, list[Stale]]) -> None:
     told: dict[str, list[str]] = {}
     for profile, items in found.items():
         for item in items:
@@ -118,8 +117,6 @@ def _say_stale(session: Session, found: dict[str, list[Stale]], reported: tuple[
         click.echo(f"{sentence} ({', '.join(profiles)})")
     if told:
         progress("envgen.lock is stale: run `envgen lock`")
-    for name in reported:
-        progress(f"note: {name} was taken from a report; `envgen lock` asks for it where there is a network")
 
 
 def place_of(session: Session, profile: str, key: str) -> str:

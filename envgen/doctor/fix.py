@@ -1,7 +1,7 @@
 """What `doctor --fix` can mend by itself: the plan first, each step with what it will do; acting is the caller's word.
 
-Here: cache folders and lost editable installs. Stale kernels are the JIT cache's own business and paths the local
-file's; the command line puts the four together. Whatever is not here stays one command of the finding.
+Here: cache folders and lost editable installs. Stale kernels are the JIT cache's own business; the command line puts
+them together. Whatever is not here stays one command of the finding.
 """
 
 from __future__ import annotations

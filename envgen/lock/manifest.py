@@ -24,7 +24,6 @@ class Manifest:
     lock: str
     inputs: Mapping[str, str]
     open: tuple[str, ...]
-    reported: tuple[str, ...]
     # source -> distribution, kind, origin, patches
     sources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     epoch: int = 0  # the time stamp of what the build added; 0 = it was built without a lock
@@ -66,7 +65,6 @@ def _manifest(name: str, image: Image, labels: Mapping[str, str], said: Mapping[
         labels.get(f"{PREFIX}lock", ""),
         {str(key): str(value) for key, value in dict(said.get("inputs") or {}).items()},
         tuple(map(str, said.get("open") or ())),
-        tuple(map(str, said.get("reported") or ())),
         {name: {k: str(v) for k, v in source.items()} for name, source in dict(said.get("sources") or {}).items()},
         int(said.get("epoch") or 0),
     )

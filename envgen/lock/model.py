@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from envgen.digests import digest_of
 
-# How an answer came about: asked of the one who knows; of the local engine only; or taken from a public report.
-REGISTRY, LOCAL, REPORTED, GIT = "registry", "local", "reported", "git"
+# How an answer came about: asked of the server that knows, or of the local engine only.
+REGISTRY, LOCAL, GIT = "registry", "local", "git"
 
 FORMAT = 1  # of envgen.lock
 
@@ -99,12 +99,6 @@ class Lock:
     patches: Mapping[str, tuple[PatchLock, ...]] = field(default_factory=dict)
     python: Mapping[str, Mapping[str, PythonLock]] = field(default_factory=dict)  # profile -> platform
     apt: Mapping[str, Mapping[str, AptLock]] = field(default_factory=dict)
-
-    @property
-    def reported(self) -> tuple[str, ...]:
-        """The entries that were taken from a report and never resolved."""
-        images = [image.name for image in self.images.values() if image.resolved == REPORTED]
-        return tuple(images + [f"{git.url} {git.ref}" for git in self.git.values() if git.resolved == REPORTED])
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ class _Reader:
             name,
             self._text(get("digest"), f"{key}.digest", _DIGEST, "sha256: and 64 digits", node),
             self._each(node, key, "platforms", lambda _n, n, k: self._text(n, k, _DIGEST, "sha256: and 64 digits")),
-            self._text(get("resolved"), f"{key}.resolved", re.compile("registry|local|reported"), "how", node),
+            self._text(get("resolved"), f"{key}.resolved", re.compile("registry|local"), "how", node),
             int(self._text(get("created"), f"{key}.created", re.compile("[0-9]{1,12}"), "seconds", node) or 0),
         )
 
@@ -144,7 +144,7 @@ class _Reader:
             self._text(get("commit"), f"{key}.commit", _COMMIT, "a commit of 40 hexadecimal digits", node),
             self._text(get("kind"), f"{key}.kind", re.compile("tag|branch|commit|pull"), "a kind", node),
             tuple(modules),
-            self._text(get("resolved"), f"{key}.resolved", re.compile("git|reported"), "how", node),
+            self._text(get("resolved"), f"{key}.resolved", re.compile("git"), "how", node),
         )
         return git_key(url, ref), found
 

@@ -7,18 +7,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from envgen.background import in_background
 from envgen.engine.base import Engine
 from envgen.errors import EngineError, EnvgenError, LockError, Problem
 from envgen.lock import ask, inside
 from envgen.lock.gitrefs import Git
-from envgen.lock.model import LOCAL, REPORTED, AptLock, GitLock, ImageLock, Lock, PatchLock, PythonLock
+from envgen.lock.model import LOCAL, AptLock, GitLock, ImageLock, Lock, PatchLock, PythonLock
 from envgen.lock.registry import resolve_image, seconds
 from envgen.lock.upgrade import Upgrade, keep
 from envgen.profile.model import Profile
 
+A = TypeVar("A", ImageLock, GitLock)
 Say = Callable[[str], None]
 Patches = Mapping[str, tuple[PatchLock, ...]]
 
@@ -50,11 +51,11 @@ def resolve(
     out = Outcome(old)
     engine = _engine(tools, out)
     images, git = _start(profiles, old, upgrade, tools, engine)
-    found_images = {name: _image(name, old, job, out) for name, job in images.items()}
+    found_images = {name: _answer(job, old.images.get(name), out) for name, job in images.items()}
     images_now = {name: image for name, image in {**old.images, **found_images}.items() if image}
     partial = Lock(images_now, old.git, old.files, old.patches, old.python, old.apt)
     python, apt = _packages(profiles, partial, upgrade, tools, engine, out)
-    found_git = {key: _git(key, old, job, out) for key, job in git.items()}
+    found_git = {key: _answer(job, old.git.get(key), out) for key, job in git.items()}
     files = {e.url: e.sha256 for p in profiles for e in p.tiktoken.encodings.values()}
     mine = {folder: patches[folder] for p in profiles for folder in ask.patched(p).values() if folder in patches}
     out.lock = _pruned(
@@ -110,11 +111,11 @@ def _start(
     for profile in profiles:
         name = str(profile.base.image)
         there = old.images.get(name)
-        if name not in images and (there is None or there.resolved == REPORTED or upgrade.wants("base", name)):
+        if name not in images and (there is None or upgrade.wants("base", name)):
             images[name] = _job(name, functools.partial(_ask_image, profile, tools, engine), tools.say)
         for one in ask.repositories(profile):
             known = old.git.get(one.key)
-            if one.key not in git and (known is None or known.resolved == REPORTED or upgrade.wants(one.name)):
+            if one.key not in git and (known is None or upgrade.wants(one.name)):
                 same = [other for p in profiles for other in ask.repositories(p) if other.key == one.key]
                 # What one profile replaces is still to be asked for another one.
                 without = set.intersection(*(set(other.without) for other in same))
@@ -143,23 +144,12 @@ def _online(tools: Tools, name: str) -> None:
         raise LockError(f"{name} would have to be asked for, and --offline forbids it")
 
 
-def _image(name: str, old: Lock, job: _Job, out: Outcome) -> ImageLock | None:
+def _answer(job: _Job, there: A | None, out: Outcome) -> A | None:
+    """The answer; what was ``there`` where it failed, which is a problem."""
     found, error = job.result()
-    image: ImageLock | None = found if error is None else _kept(name, old.images.get(name), error, out)
-    return image
-
-
-def _git(key: str, old: Lock, job: _Job, out: Outcome) -> GitLock | None:
-    found, error = job.result()
-    git: GitLock | None = found if error is None else _kept(ask.shown(key), old.git.get(key), error, out)
-    return git
-
-
-def _kept(name: str, there: Any, error: LockError, out: Outcome) -> Any:
-    """A reported entry stays what it is where nobody can be asked; anything else is a problem."""
-    if there is not None and there.resolved == REPORTED:
-        out.notes.append(f"{name} stays as it was reported: {error.problems[0].message}")
-        return there
+    if error is None:
+        answer: A = found
+        return answer
     out.problems += error.problems
     return there
 

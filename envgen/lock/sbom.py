@@ -117,7 +117,6 @@ class _Maker:
 
     def _annotations(self, top: str) -> list[Annotation]:
         texts = [f"not locked: {text}" for text in self.found.open]
-        texts += [f"taken from a report, never resolved: {text}" for text in self.found.reported]
         texts += self.differences
         if not self.found.inputs:
             texts.append("built without a lock: its inputs are not known")

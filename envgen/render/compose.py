@@ -76,7 +76,6 @@ def _context(profile: Profile, key: str) -> dict[str, object]:
     passed = [*profile.secrets, *(name for name in PROXY if profile.network.pass_proxy and name not in profile.secrets)]
     return {
         "profile": profile,
-        "plan_files": profile.dockerfile,
         "derived": derived,
         "passed": [Line(yaml_key(name)) for name in passed],
         "proxy": [Line(yaml_key(name)) for name in PROXY if profile.network.pass_proxy],

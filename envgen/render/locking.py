@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from envgen.lock.ask import python_sets, shown
 from envgen.lock.compare import facts_of
-from envgen.lock.model import LOCAL, REPORTED, GitLock, Pinned, ProfileLock
+from envgen.lock.model import LOCAL, GitLock, Pinned, ProfileLock
 from envgen.profile.model import Profile, Source
 from envgen.profile.values import ImageRef
 from envgen.render.parts import WRITTEN
@@ -98,7 +98,6 @@ def manifest(profile: Profile, lock: ProfileLock | None) -> str:
         "inputs": facts_of(lock),
         "sources": {name: _source(source) for name, source in profile.sources.items()},
         "open": sorted({f"{step}: {why}" for python in lock.python.values() for step, why in python.open.items()}),
-        "reported": _reported(lock),
     }
     return json.dumps(document, indent=1, sort_keys=True) + "\n"
 
@@ -109,8 +108,3 @@ def _source(source: Source) -> dict[str, str]:
     asked = f"{shown(origin.git)} {origin.git_ref}" if origin.git else str(origin.pypi or origin.wheel or "")
     patches = source.patches if source.patches and origin.kind != "checkout" else ""
     return {"distribution": source.distribution, "kind": origin.kind, "origin": asked, "patches": patches}
-
-
-def _reported(lock: ProfileLock) -> list[str]:
-    found = [lock.base.name] if lock.base and lock.base.resolved == REPORTED else []
-    return found + [name for name, git in lock.git.items() if git.resolved == REPORTED]

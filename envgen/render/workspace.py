@@ -15,15 +15,10 @@ from envgen.render.outputs import Rendered, render_profile, write
 
 @dataclass(frozen=True)
 class Workspace:
-    """``folder`` holds the rendered files; ``drifted`` names committed files that say something else."""
+    """``folder`` holds the rendered files."""
 
     folder: Path
     rendered: Rendered
-    drifted: tuple[str, ...]
-
-    @property
-    def dockerfile(self) -> Path:
-        return self.folder / self.rendered.dockerfile
 
 
 def prepare(profile: Profile, root: Path, lock: ProfileLock | None = None) -> Workspace:
@@ -38,16 +33,4 @@ def prepare(profile: Profile, root: Path, lock: ProfileLock | None = None) -> Wo
         with contextlib.suppress(FileNotFoundError):  # a local encoding file is only the first of several places
             made[path] = files.read(root / path)
     write(folder, made)
-    return Workspace(folder, rendered, _drifted(root, rendered))
-
-
-def _drifted(root: Path, rendered: Rendered) -> tuple[str, ...]:
-    """Committed files that differ. One that was never written is no drift: not everybody commits them."""
-    found = []
-    for path, content in rendered.files.items():
-        try:
-            if files.read(root / path) != content:
-                found.append(path)
-        except OSError:
-            continue
-    return tuple(found)
+    return Workspace(folder, rendered)

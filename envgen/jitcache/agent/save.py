@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import stat
 import tarfile
@@ -12,7 +13,6 @@ from envgen.jitcache.agent.choose import Survey
 from envgen.jitcache.agent.fault import Fault
 from envgen.jitcache.agent.hold import hold, release
 from envgen.jitcache.agent.layout import Cache, Shelf, open_cache, root_of
-from envgen.jitcache.agent.main import as_json
 from envgen.jitcache.agent.tree import FILE, FOLDER, FULL, GONE, note, reason, short
 
 
@@ -76,7 +76,7 @@ class _Writer:
         with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
             head = {"format": FORMAT, "root": root, "key": self.request.get("key") or "",
                     "made_of": self.request.get("made_of") or {}}  # fmt: skip
-            self._text(tar, HEAD, as_json(head))
+            self._text(tar, HEAD, json.dumps(head))
             for shelf, names in chosen:
                 self._shelf(tar, shelf, names)
             self._baselines(tar)

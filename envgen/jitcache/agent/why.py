@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 
@@ -11,7 +12,6 @@ from envgen.jitcache.agent.choose import Survey, choose
 from envgen.jitcache.agent.fault import Fault
 from envgen.jitcache.agent.layout import Cache, Entry, Shelf, open_cache, root_of
 from envgen.jitcache.agent.listing import looked_at
-from envgen.jitcache.agent.main import as_json
 from envgen.jitcache.agent.names import check_request
 from envgen.jitcache.agent.package import Asked, interpreter
 from envgen.jitcache.agent.recipe import Reader, Recipe, library_of
@@ -74,7 +74,7 @@ def _record(
         return {"recorded": False, "files": 0, "reason": refusal, "changed": changed[:40]}
     given = request.get("environ")
     environ = {**(given if isinstance(given, dict) else {}), **os.environ}
-    text = as_json(baseline.describe(recipe, files, environ, time.time()))
+    text = json.dumps(baseline.describe(recipe, files, environ, time.time()))
     fd = os.open(name, FOLDER, dir_fd=shelf.fd)
     try:
         if library_of(name, fd) != recipe.library:

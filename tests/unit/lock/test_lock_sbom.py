@@ -51,7 +51,7 @@ SOURCES = {
     "six": {"distribution": "six", "kind": "pypi", "origin": "six==1.16.0", "patches": ""},
 }
 LABELS = {"dev.envgen.lock": "d" * 64, "dev.envgen.patches": "vllm/0001-a.patch"}
-FOUND = Manifest("my:prod", ID, LABELS, "prod", "d" * 64, INPUTS, ("install.x: why",), (), SOURCES, 1_765_425_907)
+FOUND = Manifest("my:prod", ID, LABELS, "prod", "d" * 64, INPUTS, ("install.x: why",), SOURCES, 1_765_425_907)
 IMAGE = Image(ID, {}, "2026-01-01T00:00:00Z", 1, "amd64", ("my:prod",), {})
 HERE = "/usr/local/lib/python3.11/dist-packages"
 
@@ -147,7 +147,7 @@ def test_what_differs_from_the_lock_is_told() -> None:
 
 
 def test_without_a_lock_it_says_what_is_inside() -> None:
-    bare = Manifest("my:dev", ID, {}, "dev", "", {}, (), ())
+    bare = Manifest("my:dev", ID, {}, "dev", "", {}, ())
     said = document(bare)
     assert said["creationInfo"]["created"] == "2026-01-01T00:00:00Z"  # the image's own
     assert package("torch", "python", said)

@@ -1,126 +1,34 @@
-"""A project's own checks: Python entry points (group ``envgen.checks``), and scripts in ``checks/`` that run inside.
+"""A project's own checks: scripts in ``checks/`` that run inside the container.
 
-A plug-in that is broken in any way is one finding; the others and envgen's own checks go on.
+A script that is broken in any way is one finding; the others and envgen's own checks go on.
 """
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envgen.doctor.model import Context, Finding, FunctionCheck, Remedy, Severity, Where, warning
+from envgen.doctor.model import Context, Finding, Remedy, Severity, warning
 from envgen.doctor.remedies import command, envgen
 from envgen.errors import EnvgenError
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
     from envgen.engine.base import Engine, ExecResult
 
-GROUP = "envgen.checks"
 FOLDER = "checks"
 LIMIT = 30.0  # seconds that one script may take
 LARGEST = 1 << 20  # bytes of one script, and of its answer
-MOST = 200  # findings of one plug-in
+MOST = 200  # findings of one script
 TEXT = 2000  # characters of one of its texts
 RUN_WITH = {".py": ("python3", "-"), ".sh": ("sh", "-s")}
 WORDS = {severity.word: severity for severity in Severity}
 
 
-def entry_points() -> list[EntryPoint]:
-    """What installed packages offer, by name."""
-    if not _any_offered(sys.path):
-        return []
-    from importlib import metadata
-
-    return sorted(metadata.entry_points(group=GROUP), key=lambda point: point.name)
-
-
-def _any_offered(folders: Iterable[str]) -> bool:
-    """Whether an installed package may have entry points of our group; yes for what isn't a plain folder of packages.
-
-    Mostly none has, and importing importlib.metadata to learn that costs more than this look.
-    """
-    if any(hasattr(one, "find_distributions") and one is not PathFinder for one in sys.meta_path):
-        return True
-    for folder in dict.fromkeys(Path(one) for one in folders):
-        try:
-            if any(_offers(one) for one in folder.iterdir() if one.suffix in (".dist-info", ".egg-info", ".egg")):
-                return True
-        except FileNotFoundError:
-            continue
-        except OSError:  # a zip file, or what can't be read
-            return True
-    return False
-
-
-def _offers(package: Path) -> bool:
-    if package.suffix == ".egg":
-        return True
-    try:
-        return GROUP.encode() in (package / "entry_points.txt").read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-
-
-def from_entry_points(context: Context, points: Iterable[EntryPoint]) -> dict[Where, list[Finding]]:
-    """The findings of each, where its check says that it looks."""
-    found: dict[Where, list[Finding]] = {where: [] for where in Where}
-    for point in points:
-        name = f"plugin.{point.name}"
-        try:
-            checks = _checks_of(point.load(), name)
-        except (Exception, SystemExit) as problem:
-            found[Where.HOST].append(
-                _broken(name, f"it can't be loaded: {_said(problem)}", command(f"pip show -f {_package(point)}"))
-            )
-            continue
-        for check in checks:
-            found[check.where] += _run(check, context, name, point)
-    return found
-
-
-def _checks_of(loaded: Any, name: str) -> list[FunctionCheck]:
-    """An entry point is a check, a list of checks, or a function that takes the context and returns findings."""
-    many = loaded if isinstance(loaded, (list, tuple)) else [loaded]
-    checks = []
-    for one in many:
-        run = getattr(one, "run", None)
-        if callable(run) and isinstance(getattr(one, "where", None), Where):
-            checks.append(FunctionCheck(f"{name}.{getattr(one, 'id', '')}".rstrip("."), "", one.where, run))
-        elif callable(one):
-            checks.append(FunctionCheck(name, "", Where.HOST, one))
-        else:
-            raise TypeError(f"{type(one).__name__} is no check")
-    return checks
-
-
-def _run(check: FunctionCheck, context: Context, name: str, point: EntryPoint) -> list[Finding]:
-    try:
-        found = list(check.run(context))
-        for one in found:
-            if not isinstance(one, Finding):
-                raise TypeError(f"{type(one).__name__} is no finding")
-    except (Exception, SystemExit) as problem:
-        return [_broken(name, _said(problem), command(f"pip show -f {_package(point)}"))]
-    return [replace(one, check=check.id) for one in found[:MOST]]
-
-
-def _package(point: EntryPoint) -> str:
-    return point.dist.name if point.dist else point.name
-
-
-def _said(problem: BaseException) -> str:
-    return f"{type(problem).__name__}: {problem}"[:300]
-
-
 def _broken(name: str, seen: str, cure: Remedy) -> Finding:
-    finding = warning(f"the plug-in {name} is broken", seen, "findings", cure, case="broken")
+    finding = warning(f"the check {name} is broken", seen, "findings", cure, case="broken")
     return replace(finding, check=name)
 
 
