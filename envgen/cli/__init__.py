@@ -38,6 +38,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "doctor": ("envgen.cli.doctor", "command", "Prove which code the container imports, and what is around it."),
     "results": ("envgen.cli.results", "command", "List, show and compare the records of runs; import older figures."),
     "explain": ("envgen.cli.explain", "command", "Say what a log of a build or a server means: cause, line, cure."),
+    "prune": ("envgen.cli.prune", "command", "Remove what is left of earlier and killed runs."),
     "cache": ("envgen.cli.cache", "command", "List and clear compiled JIT modules, one at a time."),
 }
 

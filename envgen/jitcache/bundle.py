@@ -35,6 +35,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
         "load",
     ),
     "spaces": ("fault", "names", "tree", "layout", "spaces", "main"),
+    "sweep": (*_COMMON, "main"),
     "kinds": ("fault", "names", "tree", "procs", "kinds", "main"),
     "look": ("fault", "procs", "look", "main"),
 }

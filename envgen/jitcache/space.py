@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -262,6 +262,32 @@ def load(cache: JitCache, source: Path, *, force: bool = False) -> Moved:
                "made_of": made, "force": force}  # fmt: skip
     with expected():
         return replace(bind(Moved, cache.ask(place, request, Query())), key=key_in(mount.source))
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What killed loads and clears left in a cache."""
+
+    name: str
+    bytes: int
+    remove: Callable[[], str]
+
+
+def stale_inside(cache: JitCache) -> list[Swept]:
+    """What killed loads and clears left in the profile's cache; at most one entry."""
+    place = find_place(cache.engine, cache.profile, cache.root)
+    if place is None:
+        return []
+    request = {"operation": "sweep", "root": place.root}
+
+    def remove() -> str:
+        with expected():
+            return "; ".join(map(str, cache.ask(place, request, Query())["errors"]))
+
+    with expected():
+        found = cache.ask(place, {**request, "dry_run": True}, Query())
+        name = next(iter(place.sources), place.root)
+        return [Swept(name, int(found["bytes"]), remove)] if found["count"] else []
 
 
 # Removing

@@ -12,22 +12,9 @@ PACKAGE = Path(__file__).parents[2] / "envgen"
 
 # A room may import the rooms to its right, and itself. `common` files at the top (errors, paths) are open to all.
 ALLOWED: dict[str, set[str]] = {
-    "app": {"doctor", "inside", "predict", "serve", "render", "engine", "profile"},
-    "cli": {
-        "app",
-        "inside",
-        "predict",
-        "lock",
-        "patches",
-        "render",
-        "doctor",
-        "jitcache",
-        "serve",
-        "explain",
-        "results",
-        "engine",
-        "profile",
-    },
+    "cli": {"app", "inside", "predict", "lock", "patches", "render", "doctor", "jitcache", "serve", "explain", "results",
+            "engine", "profile"},
+    "app": {"inside", "predict", "jitcache", "serve", "doctor", "explain", "render", "lock", "patches", "engine", "profile"},
     "inside": {"engine"},
     "predict": {"inside", "profile"},
     "lock": {"engine", "profile"},
@@ -40,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "explain": set(),
     "engine": set(),
     "profile": set(),
-}
+}  # fmt: skip
 # A library that may be imported through one door only.
 DOORS: dict[str, tuple[str, ...]] = {
     "subprocess": (

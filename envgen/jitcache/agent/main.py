@@ -28,6 +28,8 @@ def answer(request: dict[str, object]) -> dict[str, object]:
             from envgen.jitcache.agent.load import run
         elif operation == "spaces":
             from envgen.jitcache.agent.spaces import run
+        elif operation == "sweep":
+            from envgen.jitcache.agent.sweep import run
         elif operation == "kinds":
             from envgen.jitcache.agent.kinds import run
         elif operation == "baseline":

@@ -7,8 +7,9 @@ import os
 import time
 from contextlib import contextmanager
 
+from envgen.jitcache.agent.choose import Survey
 from envgen.jitcache.agent.fault import Fault
-from envgen.jitcache.agent.layout import Cache, Shelf
+from envgen.jitcache.agent.layout import Cache, Shelf, open_cache, root_of
 from envgen.jitcache.agent.locks import Held, acquire, lock_folder
 from envgen.jitcache.agent.tree import FOLDER, measure_path, remove
 
@@ -89,6 +90,20 @@ def sweep_stages(root_fd: int, device: int, errors: list[str]) -> tuple[int, int
         count += 1
         total += measured.bytes if measured else 0
     return count, total
+
+
+def run(request: dict[str, object]) -> dict[str, object]:
+    """Operation ``sweep``: how much killed runs left in the cache ``root``; it goes, unless ``dry_run``."""
+    errors: list[str] = []
+    cache = open_cache(root_of(request), "", None)
+    if cache is None:
+        return {"count": 0, "bytes": 0, "errors": errors}
+    try:
+        trash = Survey(cache).trash
+        found = leftovers(cache, trash) if request.get("dry_run") else sweep(cache, trash, set(), errors)
+        return {**found, "errors": errors}
+    finally:
+        cache.close()
 
 
 def _stages(root_fd: int) -> list[str]:

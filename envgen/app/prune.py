@@ -1,0 +1,274 @@
+"""What runs left behind, on the engine and in the project: found, shown, removed.
+
+Only what carries envgen's labels, or the names that envgen gives, together with this project's name. Where a folder
+elsewhere has services of the same name, their volumes may be its own: then none of them is touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from envgen import files
+from envgen.engine.base import COMPOSE_PROJECT, Container, Engine
+from envgen.errors import EngineError, EnvgenError, RefusedError
+from envgen.jitcache import space
+from envgen.jitcache.service import JitCache
+from envgen.paths import state_dir
+from envgen.profile.model import Profile, Project
+from envgen.render import namespace
+from envgen.render.environment import overlay_volume
+
+PROJECT_LABEL = "dev.envgen.project"
+WORKING_DIR = "com.docker.compose.project.working_dir"
+LOGS_KEPT = 20
+CRASHES_KEPT = 5
+UNUSED = 30 * 86400.0  # a namespace that was used later stays: a folder of the same name may come back to it
+_DAY = 86400.0
+# Written beside the file that it becomes: `.NAME.PID.tmp`, with some random digits or without.
+_TEMPORARY = re.compile(r"\..+\.(\d{1,9})(\.[0-9a-f]{8})?\.tmp")
+_SCRATCH = ("build", "git", "index", "patches", "refresh", "verify")  # /tmp/envgen-*, of whoever runs envgen
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing that can go. ``remove`` returns why it stayed, or nothing."""
+
+    kind: str  # container, image, overlay, cache, stage, temporary, log or crash
+    name: str
+    bytes: int
+    why: str
+    remove: Callable[[], str] = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Gone:
+    """What became of an item: ``left`` says why it stayed; empty: it was removed."""
+
+    item: Item
+    left: str
+
+
+def find(engine: Engine, project: Project, variants: Sequence[Profile] = ()) -> Iterator[Item]:
+    """Everything that can go. ``variants``: the profiles as their variants change them; what they use stays, too."""
+    profiles = [*project.profiles.values(), *variants]
+    left = engine.leftovers()
+    for one in left:
+        yield Item("container", one.name, 0, one.reason, _container(engine, one))
+    ids = {one.id for one in left}
+    containers = [one for one in engine.containers(all=True) if one.id not in ids]
+    yield from _images(engine, project, containers)
+    yield from _overlays(engine, project, profiles, containers)
+    yield from _caches(engine, project, profiles, containers)
+    yield from _temporaries(project.root)
+    yield from _old(project.root, "log", "logs", LOGS_KEPT)
+    yield from _old(project.root, "crash", "crash", CRASHES_KEPT)
+
+
+def remove(items: Sequence[Item]) -> list[Gone]:
+    """Remove them in their order: containers first, for they hold images and volumes."""
+    found = []
+    for item in items:
+        try:
+            found.append(Gone(item, item.remove()))
+        except EnvgenError as error:
+            found.append(Gone(item, str(error)))
+        except OSError as error:
+            found.append(Gone(item, error.strerror or str(error)))
+    return found
+
+
+# On the engine
+
+
+def _container(engine: Engine, one: object) -> Callable[[], str]:
+    def act() -> str:
+        stayed = engine.remove_leftovers([one])  # type: ignore[list-item]
+        return stayed[0][1] if stayed else ""
+
+    return act
+
+
+def _images(engine: Engine, project: Project, containers: Sequence[Container]) -> Iterator[Item]:
+    """Those without a name that an earlier build of a profile left; not what a container was made of."""
+    used = {container.image_id for container in containers}
+    for image in engine.dangling(f"{PROJECT_LABEL}={project.name}"):
+        if image.id in used:
+            continue
+        profile = image.labels.get("dev.envgen.profile", "")
+        why = f"an earlier build of profile {profile}"
+        yield Item("image", image.id.removeprefix("sha256:")[:12], image.size, why, _image(engine, image.id))
+
+
+def _image(engine: Engine, image_id: str) -> Callable[[], str]:
+    return lambda: engine.remove_image(image_id)
+
+
+def _is_shared(profile: Profile, root: Path, containers: Sequence[Container]) -> bool:
+    """Whether a folder elsewhere has services of this profile's Compose name."""
+    for container in containers:
+        folder = container.labels.get(WORKING_DIR)
+        same = container.labels.get(COMPOSE_PROJECT) == profile.compose_name
+        if same and folder and not Path(folder).is_relative_to(root):
+            return True
+    return False
+
+
+def _overlays(
+    engine: Engine, project: Project, profiles: Sequence[Profile], containers: Sequence[Container]
+) -> Iterator[Item]:
+    """Editable installs for another base image, Python or set of sources than a profile has now."""
+    wanted = {overlay_volume(profile) for profile in profiles if profile.mounted_sources}
+    mounted = {mount.source for container in containers for mount in container.mounts}
+    sizes: Mapping[str, int] | None = None
+    for profile in project.profiles.values():
+        if _is_shared(profile, project.root, containers):
+            continue
+        name = re.compile(re.escape(f"{profile.compose_name}-env-") + "[0-9a-f]{12}")
+        for volume in engine.volumes_of(profile.compose_name):
+            if name.fullmatch(volume) and volume not in wanted | mounted:
+                sizes = engine.volume_sizes() if sizes is None else sizes
+                why = f"installed sources that profile {profile.name} no longer has so"
+                yield Item("overlay", volume, sizes.get(volume, 0), why, _volume(engine, volume))
+
+
+def _volume(engine: Engine, name: str) -> Callable[[], str]:
+    def act() -> str:
+        engine.remove_volume(name)
+        return ""
+
+    return act
+
+
+def _caches(
+    engine: Engine, project: Project, profiles: Sequence[Profile], containers: Sequence[Container]
+) -> Iterator[Item]:
+    """Namespaces that no profile uses, nor a container, nor anybody for a month; and what killed runs left in others.
+
+    Of volumes alone: a folder of this machine is shared by all projects that name it; `envgen cache gc` is for those.
+    """
+    keys = {_key(profile, project.root, engine) for profile in profiles}
+    for profile in project.profiles.values():
+        cache = JitCache(engine, profile, project.root)
+        made = profile.caches.get(namespace.CACHE)
+        if made is None:
+            continue
+        with contextlib.suppress(EngineError):  # without an image nothing can be looked into
+            for swept in space.stale_inside(cache):
+                yield Item("stage", swept.name, swept.bytes, "of an interrupted load or clear", swept.remove)
+        if not made.namespace or made.host is not None or _is_shared(profile, project.root, containers):
+            continue
+        owned = set(engine.volumes_of(profile.compose_name))
+        with contextlib.suppress(EngineError):
+            for one in space.spaces(cache):
+                recent = time.time() - one.used < UNUSED
+                if one.source in owned and not (one.current or one.users or recent or one.key in keys):
+                    why = f"no profile uses it, for {int((time.time() - one.used) / _DAY)} days"
+                    yield Item("cache", one.source, one.bytes, why, _volume(engine, one.source))
+
+
+def _key(profile: Profile, root: Path, engine: Engine) -> str:
+    image = engine.image(profile.image_name)
+    return namespace.namespace_here(profile, root, image.labels if image else None)
+
+
+# In the project
+
+
+def _temporaries(root: Path) -> Iterator[Item]:
+    """Files that a killed run was about to rename, its folders in /tmp, and what a killed `cache save` left."""
+    for path in space.stale_stages(root):
+        yield Item("stage", path.name, _size(path), "of an interrupted `cache save`", _tree(path))
+    state = state_dir(root).name
+    folders = [(), ("compose",), ("docker",), ("patches",), *_inner(root, "patches"), (state,), *_inner(root, state)]
+    for parts in folders:
+        for name, status in _files(root, parts):
+            found = _TEMPORARY.fullmatch(name)
+            old = time.time() - status.st_mtime > _DAY
+            if (found and (old or not _lives(int(found[1])))) or (old and name.startswith(".envgen-")):
+                why = "of an interrupted run"
+                yield Item("temporary", "/".join((*parts, name)), status.st_size, why, _file(root, parts, name))
+    yield from _scratch(Path(tempfile.gettempdir()))
+
+
+def _scratch(folder: Path) -> Iterator[Item]:
+    for kind in _SCRATCH:
+        for path in sorted(folder.glob(f"envgen-{kind}-*")):
+            with contextlib.suppress(OSError):
+                status = path.lstat()
+                mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+                if mine and time.time() - status.st_mtime > _DAY:
+                    yield Item("temporary", str(path), _size(path), "of an interrupted run", _tree(path))
+
+
+def _old(root: Path, kind: str, folder: str, kept: int) -> Iterator[Item]:
+    """All but the newest: by their time, for the names of logs begin with the profile's."""
+    parts = (state_dir(root).name, folder)
+    found = sorted(_files(root, parts), key=lambda entry: (entry[1].st_mtime_ns, entry[0]))
+    found = [entry for entry in found if not entry[0].startswith(".")]
+    for name, status in found[:-kept]:
+        why = f"the newest {kept} stay"
+        yield Item(kind, "/".join((*parts, name)), status.st_size, why, _file(root, parts, name))
+
+
+def _inner(root: Path, name: str) -> list[tuple[str, str]]:
+    """The folders in a folder of the project."""
+    try:
+        with files.folder(root / name, root, create=False) as fd, os.scandir(fd) as entries:
+            return sorted((name, entry.name) for entry in entries if entry.is_dir(follow_symlinks=False))
+    except (OSError, RefusedError):
+        return []
+
+
+def _files(root: Path, parts: Sequence[str]) -> list[tuple[str, os.stat_result]]:
+    """The files in a folder of the project that is reached through no link."""
+    try:
+        with files.folder(root.joinpath(*parts), root, create=False) as fd, os.scandir(fd) as entries:
+            plain = [entry for entry in entries if entry.is_file(follow_symlinks=False)]
+            return [(entry.name, entry.stat(follow_symlinks=False)) for entry in plain]
+    except (OSError, RefusedError):
+        return []
+
+
+def _file(root: Path, parts: Sequence[str], name: str) -> Callable[[], str]:
+    def act() -> str:
+        with files.folder(root.joinpath(*parts), root, create=False) as fd, contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=fd)
+        return ""
+
+    return act
+
+
+def _tree(path: Path) -> Callable[[], str]:
+    def act() -> str:
+        shutil.rmtree(path, ignore_errors=True)
+        return "it can't be removed" if path.exists() else ""
+
+    return act
+
+
+def _size(path: Path) -> int:
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(folder, name)).st_size  # noqa: PTH118
+    return total
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -1,0 +1,151 @@
+"""`envgen prune` on a real engine, after kill -9 of save, load and build; and whatever is not its own stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tarfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from projects import BASE, Project, docker
+
+pytestmark = pytest.mark.engine
+
+TEXT = """\
+version: 1
+name: {name}
+default_profile: dev
+profiles:
+  dev:
+    mode: development
+    base: {{image: "{base}"}}
+    cuda: {{arch_list: "12.1a"}}
+    gpu: none
+    caches: {{flashinfer: {{path: /root/.cache/flashinfer}}}}
+    services: {{dev: {{command: [sleep, infinity]}}}}
+"""
+THROWAWAY = "label=dev.envgen.throwaway"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    name = f"prune{uuid.uuid4().hex[:8]}"
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "envgen.yaml").write_text(TEXT.format(name=name, base=BASE))
+    try:
+        yield Project(root, name)
+    finally:
+        for volume in docker("volume", "ls", "-q", "--filter", f"name={name}").split():
+            docker("volume", "rm", "-f", volume, check=False)
+        for image in docker("images", "-q", "--filter", f"label=dev.envgen.project={name}").split():
+            docker("rmi", "-f", image, check=False)
+
+
+def throwaways() -> set[str]:
+    return set(docker("ps", "-aq", "--filter", THROWAWAY).split())
+
+
+def fill(volume: str, megabytes: int = 200) -> None:
+    """A cache that takes a while to be saved."""
+    made = f"""
+mkdir -p /c/0.7.2.post1/121a/cached_ops/tmp
+for n in $(seq 1 {megabytes // 10}); do
+  mkdir -p /c/0.7.2.post1/121a/cached_ops/mod_$n
+  head -c 10000000 /dev/urandom > /c/0.7.2.post1/121a/cached_ops/mod_$n/mod_$n.so
+done"""
+    docker("run", "--rm", "-v", f"{volume}:/c", BASE, "sh", "-c", made)
+
+
+def kill_when(project: Project, seen: str, *words: str) -> None:
+    """Start a command, wait for a container of its own, then kill -9 it."""
+    before = throwaways()
+    child = project.start(*words)
+    for _ in range(600):
+        if throwaways() - before or child.poll() is not None:
+            break
+        time.sleep(0.05)
+    time.sleep(0.2)
+    assert child.poll() is None, f"{seen} had ended before it could be killed: {child.communicate()}"
+    os.killpg(child.pid, signal.SIGKILL)
+    child.communicate()
+
+
+def test_nothing_is_left_after_kills(project: Project) -> None:
+    archive = project.root / "first.tar"
+    labels = ("--label", f"com.docker.compose.project={project.name}-dev")
+    source = f"{project.name}-source"
+    docker("volume", "create", *labels, source)
+    fill(source)
+    project.envgen("cache", "save", "first.tar", "--from", source)
+    assert tarfile.is_tarfile(archive)
+    before = throwaways()
+    kill_when(project, "save", "cache", "save", "again.tar", "--from", source)
+    kill_when(project, "load", "cache", "load", "first.tar", "--force")
+    assert not (project.root / "again.tar").exists()
+    left = throwaways() - before
+    assert left
+    assert list(project.root.glob(".envgen-save-*"))
+
+    planned = project.envgen("prune", "--dry-run", "--json").json
+    kinds = [item["kind"] for item in planned["items"]]
+    assert kinds.count("container") >= len(left)
+    assert "stage" in kinds
+    assert throwaways() - before == left  # a dry run changes nothing
+    refused = project.envgen("prune", code=2)
+    assert "--yes" in refused.err
+    assert "removed" in project.envgen("prune", "--yes").out
+    assert not throwaways() - before
+    assert not list(project.root.glob(".envgen-save-*"))
+    again = project.envgen("prune", "--dry-run", "--json").json
+    assert [item for item in again["items"] if item["kind"] in ("container", "stage")] == []
+    # What was killed can be done again, and comes whole.
+    again = project.envgen("cache", "load", "first.tar", "--force", "--json").json
+    assert again["modules"] + len(again["kept"]) == 20
+
+
+def test_images_overlays_and_namespaces_of_this_project_alone(project: Project, tmp_path: Path) -> None:
+    name = project.name
+    ours, theirs = (
+        ("--label", f"com.docker.compose.project={name}-dev"),
+        ("--label", "com.docker.compose.project=x-dev"),
+    )
+    volumes = {
+        f"{name}-dev-env-0123456789ab": (*ours,),  # an overlay that no profile has
+        f"{name}-dev-cache-flashinfer-0123456789ab": (*ours,),  # a namespace that nobody uses
+        f"{name}-dev-cache-flashinfer-ba9876543210": (*ours,),  # used a moment ago
+        f"{name}-dev-cache-flashinfer-aaaaaaaaaaaa": (*theirs,),  # another project's label
+        f"{name}-dev-data": (*ours,),  # not a name that envgen gives
+        f"{name}-dev-env-bbbbbbbbbbbb": (),  # by hand
+    }
+    for volume, labels in volumes.items():
+        docker("volume", "create", *labels, volume)
+        old = "" if "ba98" in volume else "touch -d '90 days ago' /c/x;"
+        docker("run", "--rm", "-v", f"{volume}:/c", BASE, "sh", "-c", f"echo x > /c/x; {old} true")
+    images = []
+    for label in (name, "other"):
+        text = f"FROM {BASE}\nLABEL dev.envgen.project={label} dev.envgen.profile=dev\nRUN echo {uuid.uuid4()} > /x\n"
+        iid = tmp_path / f"{label}.iid"
+        context = tmp_path / f"context-{label}"
+        context.mkdir()
+        (context / "Dockerfile").write_text(text)
+        docker("build", "-q", "--iidfile", str(iid), str(context))
+        images.append(iid.read_text())
+    try:
+        found = project.envgen("prune", "--yes", "--json").json["items"]
+        gone = {item["name"] for item in found if item["kind"] in ("image", "overlay", "cache")}
+        assert gone == {
+            images[0].removeprefix("sha256:")[:12],
+            f"{name}-dev-env-0123456789ab",
+            f"{name}-dev-cache-flashinfer-0123456789ab",
+        }
+        assert all(item["removed"] for item in found if item["name"] in gone)
+        left = set(docker("volume", "ls", "-q", "--filter", f"name={name}").split())
+        assert left == set(volumes) - gone
+        assert docker("image", "inspect", "-f", "{{.Id}}", images[1]).strip() == images[1]
+    finally:
+        docker("rmi", "-f", *images, check=False)
