@@ -20,9 +20,9 @@ from pathlib import Path
 from envgen import files
 from envgen.engine.base import COMPOSE_PROJECT, Container, Engine
 from envgen.errors import EngineError, EnvgenError, RefusedError
+from envgen.files import state_dir
 from envgen.jitcache import space
 from envgen.jitcache.service import JitCache
-from envgen.paths import state_dir
 from envgen.profile.model import Profile, Project
 from envgen.render import namespace
 from envgen.render.environment import overlay_volume

@@ -12,9 +12,10 @@ PACKAGE = Path(__file__).parents[2] / "envgen"
 
 # A room may import the rooms to its right, and itself. `common` files at the top (errors, paths) are open to all.
 ALLOWED: dict[str, set[str]] = {
-    "cli": {"app", "inside", "predict", "lock", "patches", "render", "doctor", "jitcache", "serve", "explain", "results",
-            "engine", "profile"},
-    "app": {"inside", "predict", "jitcache", "serve", "doctor", "explain", "render", "lock", "patches", "engine", "profile"},
+    "cli": {"app", "inside", "predict", "lock", "patches", "render", "doctor", "jitcache", "serve", "explain",
+            "results", "engine", "profile"},
+    "app": {"inside", "predict", "jitcache", "serve", "doctor", "explain", "render", "lock", "patches", "engine",
+            "profile"},
     "inside": {"engine"},
     "predict": {"inside", "profile"},
     "lock": {"engine", "profile"},
