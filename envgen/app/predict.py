@@ -120,6 +120,23 @@ def predict(profile: Profile, service: str, place: Place, gpu: Gpu, *, pretend: 
     return Prediction(service, place.shown, answer, judge(answer, described))
 
 
+def expected(profile: Profile, service: str) -> Mapping[str, str]:
+    """The patterns of ``ready.expect``."""
+    ready = profile.services[service].ready
+    return ready.expect if ready else {}
+
+
+def patterns_to_write(profile: Profile, found: Prediction) -> dict[str, str]:
+    """Those that the release's own lines give and `ready.expect` lacks or has wrong."""
+    return {name: pattern for name, pattern in found.judgement.patterns.items() if name not in found.judgement.shown}
+
+
+def own_place(profile: Profile, service: str) -> tuple[str, ...]:
+    """Where the profile's own patterns stand in a project file, or those of its variant."""
+    variant = ("variants", profile.variant) if profile.variant else ()
+    return ("profiles", profile.name, *variant, "services", service, "ready", "expect")
+
+
 class PredictedRefusal(EnvgenError):
     """The release in the image refuses what the service asks for; nothing was started."""
 

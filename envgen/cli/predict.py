@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import Any
 
 import click
 
+from envgen import files
 from envgen.app import predict as app
 from envgen.app.predict import Prediction
 from envgen.cli.common import Session, json_option, print_json, progress, project_options, variant_option
@@ -16,6 +18,7 @@ from envgen.errors import ExitCode
 from envgen.inside.run import Failure
 from envgen.predict import gpus
 from envgen.predict.judge import Verdict
+from envgen.predict.write import snippet, with_patterns
 from envgen.profile.model import Profile
 
 
@@ -26,9 +29,16 @@ from envgen.profile.model import Profile
 @click.option("--gpu", metavar="NAME", help="The GPU to report: gb10, h100, ... or a compute capability (12.1).")
 @click.option("--python", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="PATH",
               help="Ask the vLLM of a Python on this machine instead of the profile's image.")  # fmt: skip
+@click.option("--write", "write_", is_flag=True, help="Put the release's own log lines into ready.expect, as patterns.")
 @json_option
 def command(
-    session: Session, service: str | None, variant: str, gpu: str | None, python: Path | None, as_json: bool
+    session: Session,
+    service: str | None,
+    variant: str,
+    gpu: str | None,
+    python: Path | None,
+    write_: bool,
+    as_json: bool,
 ) -> int:
     """Ask the release that SERVICE would run what it would choose on a GPU, without that GPU.
 
@@ -40,9 +50,14 @@ def command(
     Without --gpu a GPU that the container can see answers itself; where there is none, the first of cuda.arch_list is
     reported. Exit code 0: nothing is refused or contradicted; 1: something is, or the release can't be asked.
 
+    --write changes the project file where the profile (or its variant) has a `ready.expect` of its own: patterns that
+    the release contradicts or that are missing; the rest of the file stays, and the change is shown. Elsewhere it
+    prints what to paste.
+
     \b
     Example:
       envgen predict serve
+      envgen predict serve --write
       envgen predict serve --variant cutlass_flashinfer --gpu gb10
       envgen predict serve --gpu 12.1 --json
       envgen predict serve --python ~/venvs/vllm/bin/python
@@ -64,7 +79,35 @@ def command(
     else:
         for line in text(found, profile):
             click.echo(line)
+    if write_:
+        _write(session, profile, found)
     return ExitCode.OK if found.ends_well else ExitCode.FINDINGS
+
+
+def _write(session: Session, profile: Profile, found: Prediction) -> None:
+    """Put patterns into the project file, or print what to paste; both on stderr, as results are on stdout."""
+    patterns = app.patterns_to_write(profile, found)
+    if not patterns:
+        progress("--write: ready.expect has what this release logs already")
+        return
+    path = app.own_place(profile, found.service)
+    plain = Session(session.file, session.profile_name, (), session.variant).profile(local=False)
+    mine = app.expected(profile, found.service)
+    overridden = [name for name in patterns if mine.get(name) != app.expected(plain, found.service).get(name)]
+    file = session.loaded().project.file
+    before = file.read_text(encoding="utf-8")
+    after = None if overridden else with_patterns(before, path, patterns)
+    if after is None:
+        why = (
+            "envgen.local.yaml, a variable or --set decides these" if overridden else f"no {'.'.join(path)} of its own"
+        )
+        progress(f"--write: {file.name} is unchanged ({why}); what to paste where it belongs:")
+        progress(snippet(path, patterns))
+        return
+    files.write(file, after.encode())
+    progress("".join(difflib.unified_diff(
+        before.splitlines(keepends=True), after.splitlines(keepends=True), file.name, file.name, n=1
+    )).rstrip("\n"))  # fmt: skip
 
 
 def document(found: Prediction, profile: Profile) -> dict[str, Any]:
@@ -167,9 +210,9 @@ def _choices(answer: Any) -> list[tuple[str, str]]:
 
 
 def _telling(answer: Any) -> list[str]:
-    """The lines of the selectors: what a server's log shows of the choice."""
+    """The lines of the selectors: what a server's log shows of the choice. A note has the one about the artifactory."""
     return [
         one["text"]
         for one in answer.get("lines", ())
-        if one["step"] in ("attention", "moe") and one["level"] != "DEBUG"
+        if one["step"] in ("attention", "moe") and one["level"] != "DEBUG" and "artifactory" not in one["text"]
     ]
