@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 # C0 and C1 controls, DEL; soft hyphen; bidi controls; zero-width characters; line and paragraph separators (also NEL,
@@ -62,6 +62,38 @@ def shorten(text: str, limit: int) -> str:
     """``text`` made visible and cut to ``limit`` characters."""
     text = visible(text[: limit + 1])
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def table(rows: Sequence[Sequence[str]], *, right: Iterable[int] = (), indent: str = "") -> list[str]:
+    """Aligned columns, one line a row, each cell made visible. ``right``: columns aligned to the right."""
+    shown = [[visible(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    to_the_right = frozenset(right)
+    return [
+        indent
+        + "  ".join(
+            cell.rjust(width) if number in to_the_right else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in shown
+    ]
+
+
+def size(count: int) -> str:
+    """A number of bytes in binary units: 8GiB, 1.5MiB, 12B."""
+    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= unit:
+            return f"{count / unit:.1f}".removesuffix(".0") + name
+    return f"{count}B"
+
+
+def duration(seconds: float) -> str:
+    """A time in its largest unit: 45s, 5m, 3h, 12d."""
+    whole = max(0, int(seconds))
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if whole >= length:
+            return f"{whole // length}{unit}"
+    return f"{whole}s"
 
 
 class Styled(str):

@@ -9,7 +9,7 @@ import click
 
 from envgen.cli.common import LARGEST, Figure, progress
 from envgen.cli.trial import Asked, Server, finish, run, trial_options
-from envgen.text import shorten
+from envgen.text import shorten, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,13 +111,7 @@ def show_cells(cells: Sequence[Any]) -> None:
                 name + other + times, found[key], spread[key], found.get("ttft_ms", "") if prefill else "",
                 "" if prefill else found.get("itl_ms", ""), "" if prefill else found.get("latency_ms", ""),
             ))  # fmt: skip
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        cells_ = [
-            row[0].ljust(widths[0]),
-            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
-        ]
-        click.echo("  " + "  ".join(cells_).rstrip())
+    click.echo("\n".join(table(rows, right=range(1, len(rows[0])), indent="  ")))
     for cell in cells:
         if cell.fault:
             click.echo(f"  pp{cell.prompt_tokens} tg{cell.output_tokens}: {cell.fault}")

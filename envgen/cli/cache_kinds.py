@@ -49,8 +49,8 @@ def show(cache: JitCache, wanted: Sequence[str], as_json: bool) -> int:
     if as_json:
         print_json([vars(one) for one in found])
         return 0
-    from envgen.cli.cache_print import age, print_table, size
-    from envgen.text import visible
+    from envgen.cli.cache_print import age, print_table
+    from envgen.text import size, visible
 
     rows: list[tuple[str, ...]] = [("KIND", "SIZE", "FILES", "AGE", "PLACE", "MOVED BY")]
     for one in found:
@@ -77,8 +77,7 @@ def clear(cache: JitCache, wanted: Sequence[str], dry_run: bool, as_json: bool) 
 
 
 def _tell(one: Kind, dry_run: bool) -> None:
-    from envgen.cli.cache_print import size
-    from envgen.text import visible
+    from envgen.text import size, visible
 
     verb = "would remove" if dry_run else "removed"
     if one.entries:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envgen.cli.common import print_json, progress
+from envgen.text import duration, size, table
 
 if TYPE_CHECKING:
     from envgen.jitcache.model import Cleared, Evidence, Inventory, Module, Recorded, Why
@@ -129,27 +130,12 @@ def _state(state: str, *, guess: bool) -> str:
 
 
 def print_table(rows: Sequence[tuple[str, ...]], right: Iterable[int]) -> None:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        cells = [row[i].rjust(width) if i in right else row[i].ljust(width) for i, width in enumerate(widths)]
-        click.echo("  ".join(cells).rstrip())
-
-
-def size(count: int) -> str:
-    from envgen.profile.values import ByteSize
-
-    return str(ByteSize(count))
+    click.echo("\n".join(table(rows, right=right)))
 
 
 def age(modified: float) -> str:
     """How long ago, in one unit: 5m, 3h, 12d."""
-    if not modified:
-        return "-"
-    seconds = max(0, int(time.time() - modified))
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= length:
-            return f"{seconds // length}{unit}"
-    return f"{seconds}s"
+    return duration(time.time() - modified) if modified else "-"
 
 
 def _names(names: Sequence[str]) -> str:

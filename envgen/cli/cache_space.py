@@ -38,7 +38,8 @@ def gc(session: Session, keep: int, dry_run: bool, as_json: bool) -> int:
     if as_json:
         print_json([vars(space) for space in found])
     else:
-        from envgen.cli.cache_print import age, print_table, size
+        from envgen.cli.cache_print import age, print_table
+        from envgen.text import size
 
         rows = [("NAMESPACE", "SIZE", "MODULES", "LAST USED", "")]
         for space in found:
@@ -101,8 +102,7 @@ def _tell(moved: Moved, what: str, as_json: bool) -> int:
     if as_json:
         print_json(vars(moved))
         return 0
-    from envgen.cli.cache_print import size
-    from envgen.text import visible
+    from envgen.text import size, visible
 
     for problem in moved.problems:
         progress(visible(problem))

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from envgen.patches.verdict import HunkVerdict, Rehearsal, State, Verdict
-from envgen.text import visible
+from envgen.text import table, visible
 
 _SHORT = {
     State.APPLIES: "applies",
@@ -87,9 +87,7 @@ def show_matrix(rehearsals: Sequence[Rehearsal]) -> None:
         click.echo(f"  [{number}] {name}")
     rows = [["", *(f"[{number}]" for number in range(1, len(names) + 1))]]
     rows += [[r.version, *(cell(verdict) for verdict in r.verdicts)] for r in rehearsals]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        click.echo("  " + "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    click.echo("\n".join(table(rows, indent="  ")))
     if any(v.state is State.OUT_OF_RANGE for r in rehearsals for v in r.verdicts):
         click.echo("  (in brackets: not for that release, so a build leaves it out)")
     for number, (name, last) in enumerate(last_fits(rehearsals).items(), 1):

@@ -16,16 +16,12 @@ from envgen.results.model import Record, plain
 from envgen.results.shelf import Entry
 from envgen.results.stats import Difference
 from envgen.results.text import criteria, effect, figure, headline, interval, probability, safe
+from envgen.text import table
 
 
 def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
     """Print ``rows`` as aligned columns; ``right`` names those that are aligned to the right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))] if rows else []
-    for row in rows:
-        cells = [
-            cell.rjust(w) if i in right else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        ]
-        click.echo("  ".join(cells).rstrip())
+    click.echo("\n".join(table(rows, right=right)))
 
 
 def entry_document(entry: Entry) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from envgen.cli.common import (
 from envgen.cli.diagnose import service_failure
 from envgen.cli.up import known_service
 from envgen.profile.exposure import exposed, is_local
+from envgen.text import table
 
 if TYPE_CHECKING:
     from envgen.engine.base import Container, Engine
@@ -113,10 +114,8 @@ def ps(session: Session, as_json: bool) -> int:
         click.echo(f"nothing of profile {profile.name} is there")
         return 0
     titles = ("service", "state", "health", "ports", "image", "since", "container")
-    table = [titles, *(tuple(str(row[title]) for title in titles) for row in rows)]
-    widths = [max(len(line[column]) for line in table) for column in range(len(titles))]
-    for line in table:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    lines = [titles, *(tuple(str(row[title]) for title in titles) for row in rows)]
+    click.echo("\n".join(table(lines)))
     for name in sorted({str(row["service"]) for row in rows if row["open_ports"]}):
         if name in profile.services and (said := exposed(profile, name)):
             progress(f"note: {said}")

@@ -16,6 +16,7 @@ from typing import ClassVar
 from envgen.profile.paths import ContainerPath as ContainerPath
 from envgen.profile.paths import HostPath as HostPath
 from envgen.profile.paths import plain_text as plain_text
+from envgen.text import size
 
 
 @dataclass(frozen=True, order=True)
@@ -167,17 +168,13 @@ class ByteSize:
         whole, _, part = match[1].lstrip("0").partition(".")
         if len(whole) > 19 or len(part) > 19:
             raise ValueError(f"a size of {len(match[1])} digits is too large or too exact; write it like 8GiB")
-        size = int(Decimal(match[1]) * cls._UNITS[(match[2] or "").lower()])
-        if size > cls._LARGEST:
+        count = int(Decimal(match[1]) * cls._UNITS[(match[2] or "").lower()])
+        if count > cls._LARGEST:
             raise ValueError(f"{text!r} is too large; the largest size is {cls(cls._LARGEST)}")
-        return cls(size)
+        return cls(count)
 
     def __str__(self) -> str:
-        for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-            if self.bytes >= unit:
-                number = f"{self.bytes / unit:.1f}".removesuffix(".0")
-                return f"{number}{name}"
-        return f"{self.bytes}B"
+        return size(self.bytes)
 
 
 @dataclass(frozen=True, order=True)

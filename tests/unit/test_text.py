@@ -12,7 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.__main__ import main
-from envgen.text import SafeStream, Styled, hide, masked, paint, safe_output, shorten, visible, wants_colour
+from envgen.text import (
+    SafeStream,
+    Styled,
+    duration,
+    hide,
+    masked,
+    paint,
+    safe_output,
+    shorten,
+    size,
+    table,
+    visible,
+    wants_colour,
+)
 
 STEERING = {"Cc", "Cs", "Zl", "Zp"}
 HOSTILE = [
@@ -130,3 +143,14 @@ def test_a_secret_of_the_shell_is_not_printed(
     monkeypatch.chdir(tmp_path)
     assert main(["render", "-f", "correct-horse-battery.yaml"]) == 2
     assert "correct-horse" not in capsys.readouterr().err
+
+
+def test_a_table() -> None:
+    rows = [("name", "size"), ("a\x1b", "12B"), ("longer", "1KiB")]
+    assert table(rows, right=[1], indent=" ") == [" name    size", " a\\x1b    12B", " longer  1KiB"]
+    assert table([]) == []
+
+
+def test_sizes_and_times() -> None:
+    assert [size(count) for count in (0, 1023, 1536, 8 << 30, 3 << 40)] == ["0B", "1023B", "1.5KiB", "8GiB", "3TiB"]
+    assert [duration(count) for count in (-1, 59.9, 60, 7200, 86400 * 400)] == ["0s", "59s", "1m", "2h", "400d"]
