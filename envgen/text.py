@@ -110,6 +110,12 @@ def paint(text: str, code: str, colour: bool) -> str:
     return Styled(f"\x1b[{code}m{text}\x1b[0m") if colour else text
 
 
+def with_own_colours(line: str) -> Styled:
+    """A line of a program's output for the terminal: its colours stay and end with it; a progress bar's last state."""
+    last = line.removesuffix("\r").rsplit("\r", 1)[-1]
+    return Styled(last + "\x1b[0m" if "\x1b[" in last else last)
+
+
 def wants_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
     """NO_COLOR and FORCE_COLOR decide; else whether ``stream`` is a terminal that is not dumb."""
     if environ.get("NO_COLOR"):

@@ -6,6 +6,7 @@ import functools
 import json
 import math
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from envgen.redact import hidden_values
-from envgen.text import hide
+from envgen.text import hide, with_own_colours
 
 if TYPE_CHECKING:
+    from envgen.engine.compose import Compose
     from envgen.profile.load import Loaded
     from envgen.profile.model import Profile
 
@@ -100,3 +102,10 @@ def print_json(document: Any) -> None:
 def progress(line: str) -> None:
     """One line of progress, on stderr."""
     click.echo(line, err=True)
+
+
+def show_log(compose: Compose, *words: str) -> int:
+    """`docker compose logs ...` on our terminal, where only colours pass; raw where a pipe or a file takes it."""
+    if not sys.stdout.isatty():
+        return compose.interactive(*words)
+    return compose.stream(*words, on_line=lambda line: click.echo(with_own_colours(line))).code

@@ -15,6 +15,7 @@ from envgen.cli.common import (
     progress,
     project_options,
     project_options_without_f,
+    show_log,
 )
 from envgen.cli.diagnose import service_failure
 from envgen.cli.up import known_service
@@ -158,7 +159,7 @@ def logs(session: Session, service: str | None, follow: bool, tail: int | None) 
     if service:
         known_service(profile, service)
         words.append(service)
-    return compose.interactive(*words)
+    return show_log(compose, *words)
 
 
 @click.command()

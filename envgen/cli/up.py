@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 import click
 
 from envgen.app.predict import foresee
-from envgen.cli.common import LARGEST, Session, json_option, print_json, progress, project_options, variant_option
+from envgen.cli.common import (
+    LARGEST,
+    Session,
+    json_option,
+    print_json,
+    progress,
+    project_options,
+    show_log,
+    variant_option,
+)
 from envgen.cli.diagnose import service_failure
 from envgen.profile.exposure import open_ports
 from envgen.serve.recreate import RecreateRefused, differences, keep_moment, missing_here
@@ -112,7 +121,7 @@ def command(
             progress(f"\nno longer waiting; {service} goes on starting: {more}")
         raise
     _report(profile, service, started, waited=not no_wait, as_json=as_json)
-    return compose.interactive("--profile", "*", "logs", "--follow", service) if follow else 0
+    return show_log(compose, "--profile", "*", "logs", "--follow", service) if follow else 0
 
 
 def _compare(

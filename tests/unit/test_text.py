@@ -25,6 +25,7 @@ from envgen.text import (
     table,
     visible,
     wants_colour,
+    with_own_colours,
 )
 
 STEERING = {"Cc", "Cs", "Zl", "Zp"}
@@ -154,3 +155,18 @@ def test_a_table() -> None:
 def test_sizes_and_times() -> None:
     assert [size(count) for count in (0, 1023, 1536, 8 << 30, 3 << 40)] == ["0B", "1023B", "1.5KiB", "8GiB", "3TiB"]
     assert [duration(count) for count in (-1, 59.9, 60, 7200, 86400 * 400)] == ["0s", "59s", "1m", "2h", "400d"]
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("plain\r", "plain"),
+        ("\x1b[31mred", "\x1b[31mred\x1b[0m"),
+        ("10%\r50%\r100%", "100%"),
+        ("\x1b]0;title\x07x\x1b[2J", "\\x1b]0;title\\x07x\\x1b[2J\x1b[0m"),
+    ],
+)
+def test_a_log_keeps_its_colours_alone(line: str, shown: str) -> None:
+    safe, raw = stream()
+    safe.write(with_own_colours(line) + "\n")
+    assert raw.getvalue().decode() == shown + "\n"
