@@ -61,8 +61,7 @@ def _variants(session: Session) -> list[Profile]:
 
 def _show(items: Sequence[Item], gone: Sequence[Gone], as_json: bool) -> int:
     """What would go (``gone`` empty), or what went and what stayed."""
-    from envgen.cli.cache_print import size
-    from envgen.text import visible
+    from envgen.text import size, visible
 
     left = {id(one.item): one.left for one in gone}
     freed = sum(item.bytes for item in items if not left.get(id(item)))
@@ -88,8 +87,8 @@ def _show(items: Sequence[Item], gone: Sequence[Gone], as_json: bool) -> int:
 
 
 def _table(items: Sequence[Item]) -> None:
-    from envgen.cli.cache_print import print_table, size
-    from envgen.text import visible
+    from envgen.cli.cache_print import print_table
+    from envgen.text import size, visible
 
     rows: list[tuple[str, ...]] = [("KIND", "NAME", "SIZE", "WHY")]
     rows += [(item.kind, visible(item.name), size(item.bytes), visible(item.why)) for item in items]
