@@ -20,8 +20,12 @@ def is_unified(context: Context) -> bool:
     return any((arch.major, arch.minor) in UNIFIED for arch in context.profile.cuda.arch_list.archs)
 
 
+# What vLLM asks for where no flag says it (0.14.0; 0.92 in 0.32.0).
+UNSAID = 0.9
+
+
 def share(context: Context) -> float | None:
-    """What part of all memory the service will ask for (`--gpu-memory-utilization`); None: it doesn't say."""
+    """What part of all memory a server will ask for (`--gpu-memory-utilization`); None: no service is vLLM's."""
     for service in context.profile.services.values():
         value = service.args.get("gpu-memory-utilization")
         if isinstance(value, str):
@@ -29,7 +33,8 @@ def share(context: Context) -> float | None:
                 return float(value)
             except ValueError:
                 return None
-    return None
+    words = [word for service in context.profile.services.values() for word in service.command]
+    return UNSAID if any(word == "vllm" or word.startswith("vllm.entrypoints") for word in words) else None
 
 
 @check(
@@ -70,7 +75,10 @@ def unified(context: Context) -> list[Finding]:
         cure = remedies.command("sudo swapoff -a && sudo swapon -a")
         seen = f"{swapped / GIB:.1f} of {system.SwapTotal / GIB:.1f} GiB of swap are in use"
         found.append(warning("programs were pushed into swap", seen, "none", cure, case="swapping"))
-    return found or [ok(f"{system.MemFree // GIB} GiB of the shared memory are free")]
+    if found:
+        return found
+    told = f"{system.MemFree // GIB} GiB of the memory that GPU and programs share are free"
+    return [ok(told)] if wanted is not None else [info(told, "no service says how much it needs")]
 
 
 def _server(context: Context) -> str:

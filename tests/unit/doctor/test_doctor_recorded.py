@@ -115,3 +115,14 @@ def test_a_triton_without_its_second_compiler(make: Make) -> None:
     assert found.title == "Triton's ptxas doesn't know sm_121a"
     assert found.remedy is not None
     assert found.remedy.text == "env: {triton: {TRITON_PTXAS_PATH: /usr/local/cuda/bin/ptxas}}"
+
+
+def test_nothing_free_is_not_ok_for_a_vllm_that_names_no_share(make: Make) -> None:
+    """Without the flag it asks for 0.9 of the memory; without any server nobody knows what is enough."""
+    vllm = ("services.dev.command=[vllm, serve, m]",)
+    (found,) = judged("memory.unified", make(with_system(MemFree=0), sets=vllm))
+    assert found.case == "page-cache" and "0.90 of 120 GiB" in found.seen
+    (found,) = judged("memory.unified", make(with_system(MemFree=0), sets=("services.dev.command=[sleep, infinity]",)))
+    assert found.severity is Severity.INFO
+    (found,) = judged("memory.unified", make(with_system(), sets=vllm))
+    assert found.severity is Severity.OK
