@@ -58,7 +58,7 @@ def command(
     Example:
       envgen predict serve
       envgen predict serve --write
-      envgen predict serve --variant cutlass_flashinfer --gpu gb10
+      envgen predict serve --variant cutlass --gpu gb10
       envgen predict serve --gpu 12.1 --json
       envgen predict serve --python ~/venvs/vllm/bin/python
     """

@@ -74,7 +74,7 @@ def command(
     \b
     Example:
       envgen up serve
-      envgen up serve --variant cutlass_flashinfer
+      envgen up serve --variant cutlass
       envgen up dev --profile dev
       envgen up serve --set services.serve.args.max-model-len=8192
     """

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 DERIVED: Mapping[str, str] = {
     "PYTHONPATH": "python_path",
     "FLASHINFER_CUDA_ARCH_LIST": "cuda.arch_list",
-    "TORCH_CUDA_ARCH_LIST": "cuda.arch_list",
+    "TORCH_CUDA_ARCH_LIST": "cuda.torch",
     "CUDA_HOME": "cuda.home",
     "MAX_JOBS": "build.max_jobs",
     "FLASHINFER_NVCC_THREADS": "build.nvcc_threads",

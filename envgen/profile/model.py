@@ -35,6 +35,7 @@ from envgen.profile.patterns import (
     NAME,
     PROGRAM,
     REQUIREMENT,
+    SENTENCE,
     SHA256,
     ULIMIT,
 )
@@ -71,11 +72,24 @@ class Base:
 
 
 @dataclass(frozen=True)
+class TorchArch:
+    """Another list for torch, and why: two lists that nobody explains drift."""
+
+    arch_list: CudaArchList = key(
+        "GPU architectures for TORCH_CUDA_ARCH_LIST: vLLM's build and torch's own extensions."
+    )
+    reason: str = key("Why it differs from cuda.arch_list.", item=SENTENCE)
+
+
+@dataclass(frozen=True)
 class Cuda:
     arch_list: CudaArchList = key("GPU architectures, separated by one space: 12.1a for GB10.")
     home: ContainerPath = key(
         "The one spelling of CUDA_HOME. FlashInfer writes it into build.ninja; another one recompiles all.",
         ContainerPath("/usr/local/cuda"),
+    )
+    torch: TorchArch | None = key(
+        "Another list for torch alone, with the reason. torch 2.10 knows 12.1a and no 12.1f, FlashInfer both.", None
     )
     fp4: bool = key("The kernels use FP4 instructions, which 10.x and later offer only with the suffix a or f.", True)
 

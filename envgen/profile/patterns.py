@@ -34,11 +34,13 @@ DOCKERFILE = r"Dockerfile(\.[A-Za-z0-9_-][A-Za-z0-9._-]*)?"
 DISTRIBUTION = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 URL_PATH = r"/([^\s/][^\s]*)?"  # two slashes at the beginning would name another host
 ULIMIT = r"[a-z]+"
+SENTENCE = r"[^\s].*[^\s]"
 PROGRAM = r"[A-Za-z0-9._/-]+"
 COMMAND = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 
 # What a pattern means, for those who read an error message.
 MEANING: Mapping[str, str] = {
+    SENTENCE: "a sentence",
     NAME: "small letters and digits, with single underscores between them",
     ENV_NAME: "letters, digits and underscores, not a digit first",
     APT_NAME: "a Debian package, such as git or git=1:2.47",

@@ -55,7 +55,7 @@ def cuda_env(profile: Profile) -> list[Pair]:
     return [
         Pair("CUDA_HOME", cuda.home.path),
         Pair("FLASHINFER_CUDA_ARCH_LIST", cuda.arch_list.flashinfer),
-        Pair("TORCH_CUDA_ARCH_LIST", cuda.arch_list.torch),
+        Pair("TORCH_CUDA_ARCH_LIST", (cuda.torch or cuda).arch_list.torch),
         Pair("FLASHINFER_NVCC_THREADS", threads),
         Pair("NVCC_THREADS", threads),
     ]

@@ -306,7 +306,7 @@ dev("path with colons", "    python_path: [⟦'/a:/b']\n", ("contains a colon", 
 for _variable, _key in (
     ("PYTHONPATH", "python_path"),
     ("FLASHINFER_CUDA_ARCH_LIST", "cuda.arch_list"),
-    ("TORCH_CUDA_ARCH_LIST", "cuda.arch_list"),
+    ("TORCH_CUDA_ARCH_LIST", "cuda.torch"),
     ("CUDA_HOME", "cuda.home"),
     ("MAX_JOBS", "build.max_jobs"),
     ("FLASHINFER_NVCC_THREADS", "build.nvcc_threads"),
@@ -478,6 +478,11 @@ dev(
     GIT.replace("%ssubmodule_", "%s⟦submodule_")
     % ("git: 'https://h/f.git', ref: v1", "submodules: false\n        ", "a/b"),
     ("there are no submodules to replace", "leave `submodules` on"),
+)
+dev(
+    "archs of torch without a reason",
+    "    cuda: {torch: {arch_list: 12.1a, reason: ⟦''}}\n",
+    ("is not accepted here", "a sentence"),
 )
 dev("tool is a source", MOUNTED + "    pip: {tools: [⟦vllm]}\n", ("what the source vllm installs", ""))
 

@@ -27,6 +27,7 @@ from envgen.profile.model import (
     Pip,
     Profile,
     Repository,
+    TorchArch,
 )
 from envgen.profile.values import ByteSize, ContainerPath, CudaArchList, HostPath, ImageRef, MaxJobs, Pin
 from envgen.render.dockerfile import dockerfile, scripts, used
@@ -102,6 +103,15 @@ def test_what_a_build_would_fetch_is_fetched_before_and_named_to_it() -> None:
         ("C_DIR", "/src/inputs/vllm/cutlass"),
     ]
     assert "source=/src/inputs/vllm,target=/src/inputs/vllm,rw" in dockerfile(found)
+
+
+def test_torch_may_compile_for_another_list() -> None:
+    torch = TorchArch(CudaArchList.parse("12.0 12.1"), "torch's extension builder knows no 12.1f")
+    env = {
+        pair.name: pair.value for pair in plan(profile(cuda=Cuda(CudaArchList.parse("12.1f"), torch=torch))).image_env
+    }
+    assert env["FLASHINFER_CUDA_ARCH_LIST"] == "12.1f"
+    assert env["TORCH_CUDA_ARCH_LIST"] == CudaArchList.parse("12.0 12.1").torch
 
 
 def test_what_is_removed_is_never_installed_again() -> None:
