@@ -182,6 +182,11 @@ def redact(text: str, *, known: Iterable[str] = ()) -> str:
     return text
 
 
+def without_login(text: str) -> str:
+    """``text`` without the user and the password of any address in it; the address stays readable."""
+    return re.sub(r"(?<=//)[^/@\s]+@", "", text)
+
+
 def secret_like(name: str) -> bool:
     """Does a variable of this name hold a secret? (``HF_TOKEN``: yes; ``MAX_TOKENS``, ``VLLM_USE_V1``: no)"""
     return re.fullmatch(f"(?i){_NAME}", name) is not None and not _VOCABULARY.search(name)

@@ -207,14 +207,14 @@ def _failure(session: Session, outcome: Outcome) -> Any:
 
 def _asked_at(session: Session, message: str) -> Place | None:
     """Where the project file asks for the input that a message begins with."""
-    from envgen.lock.ask import shown
+    from envgen.redact import without_login
 
     for profile in _profiles(session)[1]:
         if message.startswith((f"{profile.base.image}:", f"{profile.base.image} ")):
             return _place(session, profile.name, "base.image")
         for name, source in profile.sources.items():
             git = source.origin.git
-            if git and message.startswith(f"{source.origin.git_ref} of {shown(git)}:"):
+            if git and message.startswith(f"{source.origin.git_ref} of {without_login(git)}:"):
                 return _place(session, profile.name, f"sources.{name}.origin")
         if message.startswith(f"the Python packages of profile {profile.name}:"):
             return _place(session, profile.name, "pip")

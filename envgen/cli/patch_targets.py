@@ -12,7 +12,6 @@ from envgen import files
 from envgen.cli.common import Session
 from envgen.engine.git import Mirror, WorkTree
 from envgen.errors import EnvgenError, UsageError
-from envgen.lock.ask import shown
 from envgen.lock.index import PackageIndex
 from envgen.lock.model import ProfileLock
 from envgen.patches.folder import complete
@@ -20,6 +19,7 @@ from envgen.patches.header import version_of_ref
 from envgen.patches.series import Series, load_series, version_of
 from envgen.patches.trees import GitTree, SdistTree, Tree
 from envgen.profile.model import Profile, Project, Source
+from envgen.redact import without_login
 from envgen.render.locked import lock_of
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -140,7 +140,7 @@ class Sources:
         """The commit of the lock, wherever its ref points by now."""
         if self._known_commit(url, target.commit) is None:
             self.ref(target, target.commit)
-        label = f"{ref} of {shown(url)}, locked at {target.commit[:12]}"
+        label = f"{ref} of {without_login(url)}, locked at {target.commit[:12]}"
         return GitTree(Mirror(self._folder(url)), target.commit, label, target.version)
 
     def ref(self, target: Target, ref: str) -> Tree:

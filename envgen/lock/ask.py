@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from envgen.lock.model import Lock, PatchLock, ProfileLock, git_key
 from envgen.profile.model import Profile, Source
+from envgen.redact import without_login
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ def stale(
     for one in repositories(profile):
         if one.name not in mine.git:
             source = one.name.partition("/")[0].partition(".")[0]
-            message = f"{one.ref} of {shown(one.url)} is not in the lock"
+            message = f"{one.ref} of {without_login(one.url)} is not in the lock"
             found.append(Stale(one.name, message, f"sources.{source}"))
     for name, encoding in profile.tiktoken.encodings.items():
         if mine.files.get(encoding.url) != encoding.sha256:
@@ -184,8 +185,3 @@ def stale(
                 Stale("apt", f"the Debian packages{where} are not locked, or were for another question", "apt")
             )
     return found
-
-
-def shown(url: str) -> str:
-    """An address without the user and password that may stand in it."""
-    return re.sub(r"(?<=://)[^/@\s]*@", "", url)

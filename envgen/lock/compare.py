@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from envgen.lock.ask import shown
 from envgen.lock.model import AptLock, GitLock, ImageLock, Lock, PatchLock, ProfileLock, PythonLock
+from envgen.redact import without_login
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def _shared(
 ) -> dict[str, str]:
     found = {f"image {name}": image.digest for name, image in images.items()}
     for one in git.values():
-        address = f"git {shown(one.url)}"
+        address = f"git {without_login(one.url)}"
         found[f"{address} {one.ref}"] = one.commit
         found |= {f"{address} {one.ref} submodule {module.path}": module.commit for module in one.submodules}
     found |= {f"file {url}": sha256 for url, sha256 in files.items()}

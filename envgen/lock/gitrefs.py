@@ -15,8 +15,8 @@ from envgen import files
 from envgen.engine import process
 from envgen.engine.git import Answer, Mirror, ask_server, read_config
 from envgen.errors import EngineError, EnvgenError, LockError
-from envgen.lock.ask import shown
 from envgen.lock.model import GIT, GitLock, Submodule
+from envgen.redact import without_login
 
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 MAX_DEPTH = 10  # of submodules in submodules
@@ -45,7 +45,7 @@ class Git:
             modules = tuple(self._submodules(url, ref, commit, "", 0, without)) if submodules else ()
         except LockError as error:
             problem = error.problems[0]
-            raise LockError(f"{ref} of {shown(url)}: {problem.message}", hint=problem.hint) from None
+            raise LockError(f"{ref} of {without_login(url)}: {problem.message}", hint=problem.hint) from None
         return GitLock(url, ref, commit, kind, tuple(sorted(modules, key=lambda m: m.path)), GIT)
 
     def _commit(self, url: str, ref: str) -> tuple[str, str]:
@@ -194,7 +194,7 @@ def absolute(base: str, address: str) -> str:
 
 def _sentence(stderr: str) -> str:
     """Git's own reason: its last fatal or error line."""
-    lines = [line.strip() for line in shown(stderr).splitlines() if line.strip()]
+    lines = [line.strip() for line in without_login(stderr).splitlines() if line.strip()]
     reasons = [line for line in lines if line.startswith(("fatal:", "error:", "ERROR:", "remote:"))]
     told = [line for line in reasons if "Could not read from remote" not in line] or lines or ["git failed"]
     return re.sub(r"^(fatal|error|ERROR|remote): ", "", told[-1])[:300]

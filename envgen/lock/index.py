@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
+from urllib.parse import unquote, urljoin
 
 import requests
 from packaging.utils import canonicalize_name
@@ -26,6 +26,7 @@ from packaging.utils import canonicalize_name
 from envgen import files
 from envgen.errors import EnvgenError
 from envgen.lock.trust import certificates
+from envgen.redact import without_login
 
 _ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -140,11 +141,11 @@ class PackageIndex:
                     found = _sdists(answer.url, files, name)
                     self._wheels[name] = _wheel_versions(files, name)
             except (requests.RequestException, ValueError) as error:
-                troubles.append(f"{shown(index)}: {_reason(error)}")
+                troubles.append(f"{without_login(index)}: {_reason(error)}")
                 continue
             if found:
                 return found
-            troubles.append(f"{shown(index)} has none")
+            troubles.append(f"{without_login(index)} has none")
         raise EnvgenError(f"no source distributions of {name}: " + "; ".join(troubles))
 
     def _indexes(self) -> list[str]:
@@ -264,12 +265,6 @@ def default_index() -> str:
             raise EnvgenError("there is no pip to ask for the package index", hint=hint) from None
         return answer.stdout.decode().strip()
     return str(PyPI.simple_url)
-
-
-def shown(url: str) -> str:
-    """An address without the password that it may carry."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
 
 
 def _reason(error: Exception) -> str:

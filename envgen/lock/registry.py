@@ -15,9 +15,9 @@ from typing import Any
 from envgen.engine import process
 from envgen.engine.endpoint import plugin_argv
 from envgen.errors import LockError, ProcessError
-from envgen.lock.ask import shown
 from envgen.lock.model import REGISTRY, ImageLock
 from envgen.profile.values import ImageRef
+from envgen.redact import without_login
 from envgen.text import visible
 
 PLATFORMS = frozenset(("linux/amd64", "linux/arm64"))  # what envgen builds for
@@ -75,7 +75,7 @@ def _inspect() -> list[str]:
 def _words(stderr: bytes) -> str:
     lines = [line.strip() for line in stderr.decode(errors="replace").splitlines() if line.strip()]
     last = lines[-1] if lines else "buildx gave no reason"
-    return visible(shown(re.sub(r"^(ERROR|error):\s*", "", last)))[:300]
+    return visible(without_login(re.sub(r"^(ERROR|error):\s*", "", last)))[:300]
 
 
 def _explained(name: str, host: str, words: str) -> LockError:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from envgen.lock.ask import python_sets, shown
+from envgen.lock.ask import python_sets
 from envgen.lock.compare import facts_of
 from envgen.lock.model import LOCAL, GitLock, Pinned, ProfileLock
 from envgen.profile.model import Profile, Source
 from envgen.profile.values import ImageRef
+from envgen.redact import without_login
 from envgen.render.parts import WRITTEN
 
 LOCKED = "/run/envgen/locked.txt"  # where a step mounts its list of packages
@@ -105,6 +106,6 @@ def manifest(profile: Profile, lock: ProfileLock | None) -> str:
 def _source(source: Source) -> dict[str, str]:
     """What a source is called as a package, where it is from, and which series of patches is meant for it."""
     origin = source.origin
-    asked = f"{shown(origin.git)} {origin.git_ref}" if origin.git else str(origin.pypi or origin.wheel or "")
+    asked = f"{without_login(origin.git)} {origin.git_ref}" if origin.git else str(origin.pypi or origin.wheel or "")
     patches = source.patches if source.patches and origin.kind != "checkout" else ""
     return {"distribution": source.distribution, "kind": origin.kind, "origin": asked, "patches": patches}

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import platform
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from envgen.engine.base import Container, Engine
 from envgen.engine.git import WorkTree
 from envgen.errors import EnvgenError
 from envgen.profile.model import Profile
-from envgen.redact import secret_like
+from envgen.redact import secret_like, without_login
 
 HIDDEN = "(secret)"
 
@@ -69,7 +68,7 @@ def collect(
     service: str = "",
 ) -> dict[str, Any]:
     """The environment of a run, by the keys that docs/results.md names. What isn't given is left out."""
-    found: dict[str, Any] = {"url": without_password(url), "model": model, "envgen": __version__}
+    found: dict[str, Any] = {"url": without_login(url), "model": model, "envgen": __version__}
     if profile is not None:
         found |= {"project": profile.project, "profile": profile.name}
         found["sources"] = {**pins(profile), **(checkouts(profile, root) if root else {})}
@@ -161,7 +160,7 @@ def variables(env: Mapping[str, str], profile: Profile | None) -> dict[str, str]
     """Variables for a record: the values of secrets are hidden."""
     secret = set(profile.secrets) if profile else set()
     hide = {name for name in env if name in secret or secret_like(name)}
-    return {name: HIDDEN if name in hide else without_password(value) for name, value in sorted(env.items())}
+    return {name: HIDDEN if name in hide else without_login(value) for name, value in sorted(env.items())}
 
 
 def flags(argv: tuple[str, ...]) -> list[str]:
@@ -176,8 +175,3 @@ def flags(argv: tuple[str, ...]) -> list[str]:
         )
         hide = secret and not equals
     return shown
-
-
-def without_password(text: str) -> str:
-    """The same with ``//name:password@`` and ``//token@`` of any address in it taken out."""
-    return re.sub(r"(//)[^/@\s]+@", r"\1", text)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.serve.facts import HIDDEN, INSIDE, collect, flags, variables, without_password
+from envgen.redact import without_login
+from envgen.serve.facts import HIDDEN, INSIDE, collect, flags, variables
 
 
 def test_secrets_are_hidden_by_their_names() -> None:
@@ -38,7 +39,7 @@ def test_flags(argv: tuple[str, ...], shown: list[str]) -> None:
 
 @given(st.text(alphabet=st.characters(exclude_characters="/@ \n\t", exclude_categories=("Cs", "Z", "C")), min_size=1))
 def test_passwords_in_addresses(secret: str) -> None:
-    assert without_password(f"see https://{secret}@host/x") == "see https://host/x"
+    assert without_login(f"see https://{secret}@host/x") == "see https://host/x"
 
 
 def test_a_bare_address_needs_nothing_else() -> None:
