@@ -20,21 +20,21 @@ from pathlib import Path
 from envgen import files
 from envgen.engine.base import COMPOSE_PROJECT, Container, Engine
 from envgen.errors import EngineError, EnvgenError, RefusedError
-from envgen.files import state_dir
 from envgen.jitcache import space
 from envgen.jitcache.service import JitCache
 from envgen.profile.model import Profile, Project
 from envgen.render import namespace
 from envgen.render.environment import overlay_volume
 
+STATE = ".envgen"  # the project's folder of files.state_dir
 PROJECT_LABEL = "dev.envgen.project"
 WORKING_DIR = "com.docker.compose.project.working_dir"
 LOGS_KEPT = 20
 CRASHES_KEPT = 5
 UNUSED = 30 * 86400.0  # a namespace that was used later stays: a folder of the same name may come back to it
 _DAY = 86400.0
-# Written beside the file that it becomes: `.NAME.PID.tmp`, with some random digits or without.
-_TEMPORARY = re.compile(r"\..+\.(\d{1,9})(\.[0-9a-f]{8})?\.tmp")
+# Written beside the file that it becomes: `.envgen-PID-DIGITS.tmp`; earlier releases wrote `.NAME.PID.tmp`.
+_TEMPORARY = re.compile(r"\.(?:envgen-|.+\.)(\d{1,9})(?:-[0-9a-f]{8})?\.tmp")
 _SCRATCH = ("build", "git", "index", "patches", "refresh", "verify")  # /tmp/envgen-*, of whoever runs envgen
 
 
@@ -187,7 +187,7 @@ def _temporaries(root: Path) -> Iterator[Item]:
     """Files that a killed run was about to rename, its folders in /tmp, and what a killed `cache save` left."""
     for path in space.stale_stages(root):
         yield Item("stage", path.name, _size(path), "of an interrupted `cache save`", _tree(path))
-    state = state_dir(root).name
+    state = STATE
     folders = [(), ("compose",), ("docker",), ("patches",), *_inner(root, "patches"), (state,), *_inner(root, state)]
     for parts in folders:
         for name, status in _files(root, parts):
@@ -211,7 +211,7 @@ def _scratch(folder: Path) -> Iterator[Item]:
 
 def _old(root: Path, kind: str, folder: str, kept: int) -> Iterator[Item]:
     """All but the newest: by their time, for the names of logs begin with the profile's."""
-    parts = (state_dir(root).name, folder)
+    parts = (STATE, folder)
     found = sorted(_files(root, parts), key=lambda entry: (entry[1].st_mtime_ns, entry[0]))
     found = [entry for entry in found if not entry[0].startswith(".")]
     for name, status in found[:-kept]:

@@ -51,12 +51,12 @@ def left(root: Path) -> set[str]:
 def test_unfinished_files_go_and_those_of_a_living_process_stay(tmp_path: Path) -> None:
     root = tmp_path / "p"
     gone = [
-        f".Dockerfile.{DEAD}.tmp", f"compose/.prod.yaml.{DEAD}.0123abcd.tmp", f".envgen.lock.{DEAD}.tmp",
+        f".Dockerfile.{DEAD}.tmp", f"compose/.envgen-{DEAD}-0123abcd.tmp", f".envgen.lock.{DEAD}.tmp",
         f"patches/vllm/.series.{DEAD}.tmp", f".envgen/state/.build-dev.json.{DEAD}.tmp",
     ]  # fmt: skip
     stay = [
         "Dockerfile", f".Dockerfile.{os.getpid()}.tmp", "notes.tmp", f"mine.{DEAD}.tmp", f"src/.x.{DEAD}.tmp",
-        "patches/vllm/.envgen-fresh", ".hidden.tmp",
+        "patches/vllm/.envgen-fresh", f".envgen-{os.getpid()}-0123abcd.tmp", ".hidden.tmp",
     ]  # fmt: skip
     for name in (*gone, *stay):
         put(root / name)
