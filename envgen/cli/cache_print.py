@@ -31,6 +31,8 @@ CAUSES = {
     "cuda_home": "CUDA_HOME",
     "arch": "other GPU",
     "record": "damaged record",
+    "touched": "touched files",
+    "switches": "other switches",
 }
 
 
@@ -174,7 +176,7 @@ def _print_why(module: Why) -> None:
     elif module.baseline != "recorded" and module.kind == "ninja" and module.state != "partial":
         what = "its baseline is of an earlier build" if module.baseline == "outdated" else "no baseline was recorded"
         click.echo(f"  {what}: {module.checked} files judged by their times of change, a guess")
-    if module.state == "stale":
+    if module.state in ("stale", "debug"):
         click.echo(f"  cure: envgen cache clear {_visible(module.name)}")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 _FOLDER = Path(__file__).parent / "agent"
 _PREFIX = "envgen.jitcache.agent"
 _COMMON = ("fault", "names", "tree", "layout", "choose", "locks", "procs", "sweep")
-_JUDGE = ("bytesof", "deps", "ninja", "recipe", "baseline", "package", "judge")
+_JUDGE = ("arch", "bytesof", "deps", "ninja", "recipe", "baseline", "package", "judge")
 # In the order of their imports; only what an operation needs is sent.
 PARTS: Mapping[str, tuple[str, ...]] = {
     "list": (*_COMMON, *_JUDGE, "listing", "main"),
@@ -18,7 +18,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "why": (*_COMMON, *_JUDGE, "listing", "main", "why"),
     "baseline": (*_COMMON, *_JUDGE, "listing", "main", "why"),
     "clear by cause": (*_COMMON, "hold", *_JUDGE, "listing", "plan", "causes", "clear", "main"),
-    "audit": (*_COMMON, "package", "fatbin", "audit", "main"),
+    "audit": (*_COMMON, "arch", "package", "fatbin", "audit", "main"),
     "save": (*_COMMON, "hold", "archive", "main", "save"),
     "load": (
         *_COMMON,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from envgen.errors import RefusedError, UsageError
 from envgen.jitcache.agent.fault import Fault
 from envgen.jitcache.agent.names import check_request
+from envgen.profile.values import CudaArch, CudaArchList
 
 NO_ARCH = "none"  # the layout without an arch folder: no GPU and FLASHINFER_CUDA_ARCH_LIST unset
 
@@ -44,8 +45,6 @@ def arch_folders(text: str) -> tuple[str, ...]:
 
     FlashInfer up to 0.6.6 keeps ``12.1`` as ``121``; later releases make ``121a`` of it and ``120f`` of ``12.0``.
     """
-    from envgen.profile.values import CudaArchList
-
     if text == NO_ARCH:
         return ("",)
     if not text:
@@ -54,12 +53,15 @@ def arch_folders(text: str) -> tuple[str, ...]:
         parsed = CudaArchList.parse(text)
     except ValueError:
         return (text,)
-    folders = [parsed.folder]
-    if len(parsed.archs) == 1 and not parsed.archs[0].suffix:
-        folders.append(f"{parsed.folder}a")
-        if (parsed.archs[0].major, parsed.archs[0].minor) == (12, 0):
-            folders.append(f"{parsed.folder}f")
-    return tuple(folders)
+    named = [CudaArchList(tuple({_normal(arch, twelve): None for arch in parsed.archs})) for twelve in ("f", "a")]
+    return tuple(dict.fromkeys([parsed.folder, *(one.folder for one in named)]))
+
+
+def _normal(arch: CudaArch, twelve: str) -> CudaArch:
+    """What FlashInfer from 0.6.7 on makes of an arch without a suffix. ``twelve``: of 12.0; ``a`` is for CUDA 12.8."""
+    if arch.suffix or arch.major < 9:
+        return arch
+    return CudaArch(arch.major, arch.minor, twelve if (arch.major, arch.minor) == (12, 0) else "a")
 
 
 def seconds(text: str) -> float:

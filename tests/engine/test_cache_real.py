@@ -14,6 +14,8 @@ import pytest
 from jit_lab import CACHE, SITE, Envgen, Lab
 from projects import docker
 
+from envgen.jitcache.query import arch_folders
+
 pytestmark = pytest.mark.engine
 
 
@@ -147,3 +149,73 @@ def test_a_cache_larger_than_usual_in_one_exec(lab: Lab, envgen: Envgen) -> None
     envgen("clear", "big")
     assert lab.stamps("big") == {}
     assert lab.stamps("page") == page
+
+
+# The jit-cache of 0.7 is not on the package index. This stands in for it: the functions that FlashInfer 0.7 asks, as in
+# flashinfer-ai/flashinfer#4514. The libraries are empty files: which one would be loaded is asked, none is.
+SHIM = """
+from pathlib import Path
+from types import SimpleNamespace
+__version__ = "VERSION+cu130"
+def get_jit_cache_dir():
+    return str(Path(__file__).parent / "jit_cache")
+def get_jit_cache_providers():
+    return (SimpleNamespace(provider_id="ARCH", distribution="flashinfer-jit-cache-ARCH", version="PROVIDER+cu130",
+                            jit_cache_dir=Path("/provider"), cuda_architectures=frozenset({"ARCH"}),
+                            modules=frozenset({"page"})),)
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "provider", "arch", "masked"),
+    [
+        ("0.7.2.post1", "0.7.2.post1", "sm121a", True),
+        ("0.7.2.post1", "0.7.2.post1", "sm120f", True),
+        ("0.7.2.post1", "0.7.2.post1", "sm120a", False),
+        ("0.7.2.post1", "0.7.1", "sm121a", False),
+        ("0.6.18.post1", "0.6.18.post1", "sm121a", False),  # a left-over one is ignored
+    ],
+)
+def test_prebuilt_libraries_of_providers(
+    lab: Lab, envgen: Envgen, version: str, provider: str, arch: str, masked: bool
+) -> None:
+    lab.start("new")
+    folder = "/venv/new/lib/python3.11/site-packages/flashinfer_jit_cache"
+    shim = SHIM.replace("VERSION", version).replace("PROVIDER", provider).replace("ARCH", arch)
+    lab.sh(f"mkdir -p {folder}/jit_cache/page /provider/page")
+    lab.sh(f"touch /provider/page/page.so {folder}/jit_cache/page/page.so")
+    lab.sh(f"cat > {folder}/__init__.py <<'END'\n{shim}\nEND")
+    ask = 'from flashinfer.jit import env; print(len(env.get_aot_artifacts("page")))'
+    asked = lab.sh(f"python3 -c '{ask}' 2>/dev/null")
+    assert (asked.split()[-1] != "0") == masked  # FlashInfer's own answer
+    state = envgen.states()["0.7.2.post1 page"]
+    assert (state.rstrip("?") == "masked") == masked
+    assert ("/provider/page/page.so" in envgen("why", "page", "--version", "0.7.2.post1")) == masked
+
+
+@pytest.mark.parametrize("archs", ["12.1", "12.0", "12.0 12.1", "9.0 12.1", "8.0 12.1", "9.0a 12.1a", "12.1f"])
+def test_the_names_of_arch_folders(lab: Lab, archs: str) -> None:
+    """FlashInfer's own folder is among those that envgen expects, so that nothing live is called foreign."""
+    ask = "from flashinfer.jit import env; print(env.FLASHINFER_WORKSPACE_DIR)"
+    for python in ("wheel", "new"):
+        lab.start(python)
+        said = lab.sh(f"FLASHINFER_CUDA_ARCH_LIST='{archs}' python3 -c '{ask}' 2>/dev/null")
+        assert said.split()[-1].rpartition("/")[2] in arch_folders(archs)
+
+
+def test_debug_kernels_by_the_real_build(lab: Lab, envgen: Envgen) -> None:
+    """FLASHINFER_JIT_VERBOSE alone makes them; build.ninja as FlashInfer writes it is enough to tell."""
+    write = "from flashinfer.page import gen_page_module as g; g().write_ninja()"
+    for python, version in (("wheel", "0.5.3"), ("new", "0.7.2.post1")):
+        lab.start(python)
+        ninja = f"{CACHE}/{version}/121a/cached_ops/page/build.ninja"
+        assert envgen.states()[f"{version} page"] == "fresh?"
+        lab.sh(f"cp -p {ninja} /tmp/plain && rm {ninja}")
+        lab.sh(f"FLASHINFER_JIT_VERBOSE=1 python3 -c '{write}' 2>/dev/null")
+        assert envgen.states()[f"{version} page"].rstrip("?") == "debug"
+        said = envgen("why", "page", "--version", version)
+        assert "10 to 100 times slower" in said and "cure: envgen cache clear page" in said
+        both = "FLASHINFER_JIT_VERBOSE=1 FLASHINFER_JIT_DEBUG=0"
+        lab.sh(f"rm {ninja} && {both} python3 -c '{write}' 2>/dev/null")
+        assert envgen.states()[f"{version} page"].rstrip("?") == "fresh"
+        lab.sh(f"cp -p /tmp/plain {ninja}")

@@ -1,7 +1,8 @@
 """What state a module is in, and the evidence for it.
 
 ``building`` its lock is held · ``partial`` no library yet · ``masked`` a prebuilt library wins · ``foreign`` of another
-version or arch than this environment uses · ``stale`` compiled from something else than there is now · ``fresh`` ·
+version or arch than this environment uses · ``stale`` compiled from something else than there is now · ``debug``
+compiled without optimisation · ``fresh`` ·
 ``unknown`` nothing tells. Without a recorded baseline stale and fresh are guesses: a file that changed after the
 library was linked may have other bytes, or the same again. Times of change (ctime) can't be set to the past, as
 mtimes can.
@@ -12,12 +13,26 @@ from __future__ import annotations
 import os
 
 from envgen.jitcache.agent import baseline
+from envgen.jitcache.agent.arch import runs
 from envgen.jitcache.agent.bytesof import Files
 from envgen.jitcache.agent.layout import Cache, Shelf
 from envgen.jitcache.agent.package import Package
 from envgen.jitcache.agent.recipe import Reader, Recipe
 
+# From here on FlashInfer writes build.ninja again when it would be another one; before, only when it was missing.
+REWRITES = (0, 6, 11, 1)
 MANY = 40  # files named for one reason; the rest are counted
+
+
+def rewrites(version: str) -> bool:
+    """Does this release compile again by itself when its flags change? A version that says nothing: yes."""
+    numbers = []
+    for part in version.split("+")[0].split("."):
+        digits = part[4:] if part.startswith("post") else part
+        if not digits.isdigit():
+            break
+        numbers.append(int(digits))
+    return version.startswith("0.0.0") or tuple(numbers) >= REWRITES
 
 
 class Verdict:
@@ -63,22 +78,26 @@ class Judge:
     def judge(self, shelf: Shelf, name: str, kind: str, *, built: bool, locked: bool) -> Verdict:
         """The state of one module. Everything that speaks against it is collected, not only the first."""
         verdict = Verdict()
+        recipe = None
         if kind == "ninja" and (self.thorough or not locked):
             recipe = self.reader.read(shelf, name)
             self._compare(recipe, verdict)
         foreign = self.foreign(shelf)
+        masking = self.package.masking(name, shelf.arch.split("_") if shelf.arch else []) if kind == "ninja" else ""
         if locked:
             verdict.state = "building"
         elif kind == "ninja" and not built:
             verdict.state = "partial"
-        elif kind == "ninja" and self._is_masked(name):
+        elif masking:
             verdict.state = "masked"
-            verdict.add("masked", "the prebuilt library in " + self.package.aot + " is loaded instead", stale=False)
+            verdict.add("masked", "the prebuilt library " + masking + " is loaded instead", stale=False)
         elif foreign:
             verdict.state = "foreign"
             verdict.add("foreign", foreign, stale=False)
         elif verdict.stale:
             verdict.state = "stale"
+        elif recipe is not None and recipe.library is not None and recipe.is_debug():
+            verdict.state = "debug"
         verdict.guess = verdict.guess and verdict.state in ("fresh", "stale")
         return verdict
 
@@ -89,9 +108,6 @@ class Judge:
         if self.archs is not None and shelf.arch not in self.archs:
             return "this environment compiles for " + " or ".join(self.archs) + ", not " + (shelf.arch or "any GPU")
         return ""
-
-    def _is_masked(self, name: str) -> bool:
-        return bool(self.package.aot) and os.path.exists(self.package.aot + "/" + name + "/" + name + ".so")
 
     def _compare(self, recipe: Recipe, verdict: Verdict) -> None:
         if recipe.library is None:
@@ -116,6 +132,8 @@ class Judge:
         """Bytes now against bytes then. An unchanged stamp (with its ctime) spares reading, except when thorough."""
         changed = []
         gone = []
+        touched = []
+        linked = recipe.library[1] if recipe.library else 0
         files: dict[str, list[object]] = record["files"]  # type: ignore[assignment]
         for path, entry in files.items():
             stamp = self.files.stamp(path)
@@ -124,9 +142,14 @@ class Judge:
                     gone.append(path)
             elif (self.thorough or list(stamp) != entry[1:]) and self.files.digest(path) != entry[0]:
                 changed.append(path)
+            elif stamp[2] > linked:
+                touched.append(path)
         verdict.checked = len(files)
         if changed:
             verdict.add("bytes", "has other bytes than when it was compiled", changed)
+        elif touched:
+            message = "was touched since it was compiled; its bytes are the same, and yet FlashInfer will compile again"
+            verdict.add("touched", message, touched, stale=False)
         self._missing(gone, verdict)
         if record["ninja"] != recipe.ninja:
             self._flags(recipe, record, verdict)
@@ -185,11 +208,50 @@ class Judge:
                 verdict.add("flags", name + " asks for " + " ".join(missing) + "; it was compiled without")
                 verdict.guess = False
         self._cuda(recipe, verdict)
-        codes = recipe.archs()
-        folders = recipe.shelf.arch.split("_")
-        if codes and recipe.shelf.arch and not set(codes) & set(folders):
+        self._switches(recipe, verdict)
+        self._arch(recipe, verdict)
+
+    def _arch(self, recipe: Recipe, verdict: Verdict) -> None:
+        """Code that no GPU of its folder can run, where FlashInfer would not notice (up to 0.6.10).
+
+        Some generators fix their archs, whatever the list says, and name them: fp4_quantization_121 is sm_121a in a
+        folder 121f, fused_moe_90 is sm_90a in any. Such a module is as it should be.
+        """
+        codes, folders = recipe.archs(), recipe.shelf.arch.split("_")
+        if not codes or not recipe.shelf.arch or any(runs(code, folder) for code in codes for folder in folders):
+            return
+        tokens = {part[2:] if part.startswith("sm") else part for part in recipe.name.split("_")}
+        named = {code for code in codes if code in tokens or code.rstrip("af") in tokens}
+        if not named and not rewrites(recipe.shelf.version):
             verdict.add("arch", "was compiled for " + ", ".join(codes) + ", in a folder for " + ", ".join(folders))
             verdict.guess = False
+
+    def _switches(self, recipe: Recipe, verdict: Verdict) -> None:
+        """FlashInfer's own switches of how it compiles: what they made of this module, and what they say now."""
+        asked = self.environ.get("FLASHINFER_JIT_DEBUG", self.environ.get("FLASHINFER_JIT_VERBOSE", "0")) == "1"
+        again = rewrites(recipe.shelf.version)
+        if recipe.is_debug():
+            message = "was compiled for a debugger (-O0, device debug): 10 to 100 times slower"
+            if asked:
+                message += "; FLASHINFER_JIT_DEBUG asks for it, or FLASHINFER_JIT_VERBOSE where the former is not set"
+            elif again:
+                message += "; nothing asks for that any more, so FlashInfer will compile it again"
+            else:
+                message += "; nothing asks for that any more, but it stays so until it is cleared"
+            verdict.add("debug", message, stale=False)
+            return
+        changed = ["FLASHINFER_JIT_DEBUG"] if asked else []
+        words = recipe.words("cuda_cflags")
+        if (self.environ.get("FLASHINFER_JIT_LINEINFO", "0") == "1") != ("-lineinfo" in words):
+            changed.append("FLASHINFER_JIT_LINEINFO")
+        threads = [word[10:] for word in words if word.startswith("--threads=")]
+        if threads and threads[-1] != self.environ.get("FLASHINFER_NVCC_THREADS", "1"):
+            changed.append("FLASHINFER_NVCC_THREADS")
+        if changed and again:
+            names = ", ".join(changed)
+            verdict.add(
+                "switches", names + " is not what it was: FlashInfer will compile everything again", stale=False
+            )
 
     def _cuda(self, recipe: Recipe, verdict: Verdict) -> None:
         then, now = recipe.cuda_home, self.environ.get("CUDA_HOME") or self.environ.get("CUDA_PATH") or ""

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 
-# Looks without importing, which would bring torch along. Prints: package folder, version, the folder of AOT libraries.
+from envgen.jitcache.agent.arch import runs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List, Set, Tuple
+
+    Provider = Tuple[str, List[str], Set[str]]
+
+# Looks without importing FlashInfer, which would bring torch along. Prints the package's folder, its version, where
+# prebuilt libraries lie, and the providers of FlashInfer 0.7: its jit-cache is a small package (only that is imported)
+# that finds them. Of another version than FlashInfer they are ignored there; up to 0.6 such a package stops the import.
 _ASK = """
-import importlib.util, os, sys
+import importlib.util, json, os, sys
 def folder(name):
     try:
         spec = importlib.util.find_spec(name)
@@ -23,21 +34,62 @@ try:
                 version = value.strip().strip("\\"'")
 except (OSError, ValueError):
     pass
-aot = folder("flashinfer_jit_cache")
-aot = aot + "/jit_cache" if aot else root + "/data/aot" if root else ""
-sys.stdout.buffer.write(b"\\0".join(os.fsencode(part) for part in ("envgen", root, version, aot)))
+cache = folder("flashinfer_jit_cache")
+aot, providers = root + "/data/aot" if root else "", []
+try:
+    with open(root + "/jit/env.py", encoding="utf-8") as file:
+        by_providers = "get_aot_artifacts" in file.read()
+except (OSError, ValueError):
+    by_providers = False
+if cache and not by_providers:
+    aot = cache + "/jit_cache"
+elif cache:
+    loose = bool(os.environ.get("FLASHINFER_DISABLE_VERSION_CHECK")) or version == "0.0.0+unknown"
+    try:
+        import flashinfer_jit_cache
+        shim = flashinfer_jit_cache.__version__
+        if loose or shim == version or shim.startswith(version + "+"):
+            for one in flashinfer_jit_cache.get_jit_cache_providers():
+                if loose or one.version == shim:
+                    archs = sorted(arch[2:] for arch in one.cuda_architectures)
+                    providers.append([str(one.jit_cache_dir), archs, sorted(one.modules)])
+    except Exception:
+        pass
+answer = {"root": root, "version": version, "aot": aot, "providers": providers}
+sys.stdout.buffer.write(b"\\0envgen\\0" + json.dumps(answer).encode())
 """
 
 
 class Package:
-    """``root`` is the folder that Python imports, resolved; ``aot`` where libraries would win over compiled ones."""
+    """``root`` is the folder that Python imports, resolved; ``aot`` where libraries would win over compiled ones.
 
-    __slots__ = ("aot", "root", "version")
+    ``providers``: folder, archs and modules of each package of such libraries, from FlashInfer 0.7 on.
+    """
 
-    def __init__(self, root: str, version: str, aot: str) -> None:
+    __slots__ = ("aot", "providers", "root", "version")
+
+    def __init__(self, root: str, version: str, aot: str, providers: list[Provider] | None = None) -> None:
         self.root = root
         self.version = version
         self.aot = aot
+        self.providers = providers or []
+
+    def masking(self, name: str, archs: list[str]) -> str:
+        """The prebuilt library that is loaded instead of this module on every GPU of ``archs``; empty: none is."""
+        path = self.aot + "/" + name + "/" + name + ".so"
+        if self.aot and os.path.exists(path):
+            return path
+        found = ""
+        for arch in archs:
+            fitting = [
+                folder + "/" + name + "/" + name + ".so"
+                for folder, codes, modules in self.providers
+                if name in modules and any(runs(code, arch) for code in codes)
+            ]
+            found = next((path for path in fitting if os.path.exists(path)), "")
+            if not found:
+                return ""  # FlashInfer compiles for this one
+        return found
 
 
 def spawn(python: str, text: str) -> tuple[int, int]:
@@ -83,10 +135,21 @@ class Asked:
         os.waitpid(self.pid, 0)
         self.pid = 0
         # What is printed while Python starts (a .pth file, a sitecustomize) comes before our own words.
-        words = b"".join(parts).rpartition(b"envgen\0")[2].split(b"\0")
-        if len(words) == 3:
-            self.known = Package(*(os.fsdecode(word) for word in words))
+        self.known = read(b"".join(parts).rpartition(b"\0envgen\0")[2]) or self.known
         return self.known
+
+
+def read(data: bytes) -> Package | None:
+    """What the question printed; None for anything else, for the Python that answers is the container's."""
+    try:
+        said = json.loads(data)
+        providers = [
+            (str(folder), [str(arch) for arch in archs], {str(name) for name in modules})
+            for folder, archs, modules in said["providers"]
+        ]
+        return Package(str(said["root"]), str(said["version"]), str(said["aot"]), providers)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
 
 
 def interpreter(request: dict[str, object]) -> str:

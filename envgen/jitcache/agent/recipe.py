@@ -48,10 +48,19 @@ class Recipe:
                 return head
         return ""
 
+    def words(self, *names: str) -> list[str]:
+        """The flags in these variables of build.ninja."""
+        return [word for name in names for word in self.variables.get(name, "").split()]
+
+    def is_debug(self) -> bool:
+        """Compiled for a debugger, without optimisation: FLASHINFER_JIT_DEBUG, or FLASHINFER_JIT_VERBOSE alone."""
+        words = self.words("cuda_cflags", "cuda_post_cflags")
+        return "-G" in words or "--device-debug" in words
+
     def archs(self) -> list[str]:
         """The GPU archs it was compiled for, as in sm_121a, without the sm_."""
         found = []
-        for word in self.variables.get("cuda_cflags", "").split():
+        for word in self.words("cuda_cflags"):
             _, mark, code = word.partition("code=sm_")
             if mark and code not in found:
                 found.append(code)

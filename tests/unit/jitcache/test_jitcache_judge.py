@@ -29,6 +29,7 @@ class Lab:
         self.root = folder / ".cache/flashinfer"
         self.package = self.make_package("site/flashinfer")
         self.imported = self.package
+        self.providers: list[tuple[str, list[str], set[str]]] = []
         self.shelf = Shelf(self.root, version)
         self.environ = {"CUDA_HOME": str(folder / "cuda")}
         (folder / "cuda-13.0").mkdir()
@@ -99,13 +100,16 @@ def forge(path: Path, text: str = "// other bytes\n") -> None:
 
 @pytest.fixture(params=RELEASES)
 def lab(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    for name in ("CUDA_HOME", "CUDA_PATH", "FLASHINFER_EXTRA_CUDAFLAGS", "FLASHINFER_EXTRA_CFLAGS"):
+    for name in (
+        "CUDA_HOME", "CUDA_PATH", "FLASHINFER_EXTRA_CUDAFLAGS", "FLASHINFER_EXTRA_CFLAGS", "FLASHINFER_JIT_DEBUG",
+        "FLASHINFER_JIT_VERBOSE", "FLASHINFER_JIT_LINEINFO", "FLASHINFER_NVCC_THREADS",
+    ):  # fmt: skip
         monkeypatch.delenv(name, raising=False)
     found = Lab(tmp_path, request.param)
 
     def told(self: package.Asked) -> package.Package:
         root = found.imported
-        return package.Package(str(root), found.version, f"{root}/data/aot")
+        return package.Package(str(root), found.version, f"{root}/data/aot", found.providers)
 
     monkeypatch.setattr(package.Asked, "answer", told)
     return found
@@ -189,10 +193,10 @@ def test_trap_4_cuda_home_spelled_otherwise(lab: Lab) -> None:
 def test_an_edited_build_ninja(lab: Lab) -> None:
     lab.baseline()
     path = lab.shelf.ops / "page/build.ninja"
-    path.write_text(path.read_text().replace("-O3", "-O0 -G"))
+    path.write_text(path.read_text().replace("-O3", "-O1 -fast"))
     (reason,) = lab.why("page").reasons
     assert reason.kind == "flags"
-    assert reason.files == ("cuda_cflags: --O3 +-O0 +-G",)
+    assert reason.files == ("cuda_cflags: --O3 +-O1 +-fast",)
 
 
 def test_the_same_bytes_again_are_fresh(lab: Lab) -> None:
@@ -307,3 +311,118 @@ def test_names_with_odd_characters(lab: Lab) -> None:
             continue
         assert lab.baseline(name).modules[0].recorded
         assert lab.list(name)[name].state == "fresh"
+
+
+def flags(lab: Lab, name: str, old: str, new: str) -> None:
+    """The module as if it had been compiled with other flags."""
+    path = lab.shelf.ops / name / "build.ninja"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize("debug", ["-O0 $\n    -G", "-O0 $\n    --device-debug"])  # 0.5.3; from 0.6 on
+def test_debug_kernels_have_a_state_of_their_own(lab: Lab, debug: str) -> None:
+    flags(lab, "page", "-O3", debug)
+    lab.baseline()
+    assert states(lab) == {"page": ("debug", False), "rope": ("fresh", False)}
+    (reason,) = lab.why("page").reasons
+    assert "10 to 100 times slower" in reason.message
+    again = lab.version not in SHARED_LOG
+    assert ("will compile it again" if again else "stays so until it is cleared") in reason.message
+    plain = lab.environ
+    for asked in ({"FLASHINFER_JIT_VERBOSE": "1"}, {"FLASHINFER_JIT_DEBUG": "1"}):
+        lab.environ = {**plain, **asked}
+        assert lab.list()["page"].state == "debug"
+        assert "asks for it" in lab.why("page").reasons[0].message
+    # Verbose without debug kernels, as docs/serving.md has it.
+    lab.environ = {**plain, "FLASHINFER_JIT_VERBOSE": "1", "FLASHINFER_JIT_DEBUG": "0"}
+    assert "nothing asks" in lab.why("page").reasons[0].message
+    assert lab.clear(stale=True).modules == ()
+
+
+def test_switches_that_compile_everything_again_are_announced(lab: Lab) -> None:
+    flags(lab, "page", "-O3", "-O3 $\n    --threads=1")
+    lab.baseline()
+    again = lab.version not in SHARED_LOG  # before 0.6.11.post1 they are ignored
+    for name, value in (("DEBUG", "1"), ("VERBOSE", "1"), ("LINEINFO", "1")):
+        environ = {**lab.environ, f"FLASHINFER_JIT_{name}": value}
+        found = lab.list(environ=environ)["page"]
+        assert (found.state, "switches" in found.causes) == ("fresh", again), name
+    environ = {**lab.environ, "FLASHINFER_NVCC_THREADS": "4"}
+    assert ("switches" in lab.list(environ=environ)["page"].causes) == again
+    assert "switches" not in lab.list(environ=environ)["rope"].causes  # it names no threads
+    assert lab.list()["page"].causes == ()
+
+
+def test_a_touched_header_is_announced(lab: Lab) -> None:
+    """git switch and back: the bytes are the same, and yet ninja compiles again for half an hour."""
+    lab.baseline()
+    time.sleep(0.02)
+    lab.header().write_text(lab.header().read_text())
+    found = lab.list()["page"]
+    assert (found.state, found.guess, found.causes) == ("fresh", False, ("touched",))
+    assert kinds(lab.why("page")) == {"touched": (str(lab.header()),)}
+    assert lab.list()["rope"].causes == ()
+
+
+def test_code_for_another_gpu(lab: Lab) -> None:
+    """Up to 0.6.10 it stays so; later FlashInfer sees it itself."""
+    flags(lab, "page", "arch=compute_121a,code=sm_121a", "arch=compute_90a,code=sm_90a")
+    lab.baseline()
+    assert lab.list()["page"].state == ("stale" if lab.version in SHARED_LOG else "fresh")
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "folder"),
+    [
+        ("fp4_quantization_121", "121a", "121f"),
+        ("fp4_quantization_120", "120a", "121a"),
+        ("fused_moe_90", "90a", "121a"),
+        ("fused_moe_120", "120f", "121a"),
+        ("gemm_sm120", "120a", "121a"),
+        ("page", "120f", "121a"),
+        ("page", "90", "90a"),
+    ],
+)
+def test_archs_that_generators_fix(tmp_path: Path, name: str, code: str, folder: str) -> None:
+    """fp4_quantization_121 is sm_121a in a folder 121f: cleared for that, it came back the same at each run."""
+    for version in RELEASES:
+        shelf = Shelf(tmp_path / version, version, folder)
+        path = shelf.module(name) / "build.ninja"
+        path.write_text(f"cuda_cflags = -gencode=arch=compute_{code},code=sm_{code}\n" + path.read_text())
+        request = {"operation": "list", "root": str(tmp_path / version), "expected_archs": [folder]}
+        (found,) = bind(Inventory, answer(request)["result"]).modules
+        assert "arch" not in found.causes, version
+
+
+def test_libraries_of_providers_mask(lab: Lab) -> None:
+    """FlashInfer 0.7: wheels for one GPU each, found by a small flashinfer-jit-cache."""
+    wheel = lab.folder / "provider/jit_cache"
+    lab.providers = [
+        (str(wheel), ["90a"], {"page"}),
+        (str(wheel), ["120f"], {"rope"}),
+        (str(wheel), ["121a"], {"page"}),
+    ]
+    assert states(lab)["page"][0] == "fresh"  # named, but not there
+    put(wheel / "page/page.so")
+    put(wheel / "rope/rope.so")
+    assert {name: state for name, (state, _) in states(lab).items()} == {"page": "masked", "rope": "masked"}
+    assert str(wheel / "page/page.so") in lab.why("page").reasons[-1].message
+    lab.providers = [(str(wheel), ["90a", "121f"], {"rope"})]
+    assert {name: state for name, (state, _) in states(lab).items()} == {"page": "fresh", "rope": "masked"}
+    lab.providers = [(str(wheel), ["90a"], {"rope"})]
+    assert states(lab)["rope"][0] == "fresh"  # not for this GPU: FlashInfer compiles
+
+
+def test_every_target_needs_a_library(tmp_path: Path) -> None:
+    wheel = put(tmp_path / "wheel/page/page.so").parents[1]
+    found = package.Package("/x", "0.7.2.post1", "/x/data/aot", [(str(wheel), ["120f"], {"page"})])
+    assert found.masking("page", ["120f", "121a"]) == str(wheel / "page/page.so")
+    assert found.masking("page", ["90a", "121a"]) == ""
+    assert found.masking("page", []) == ""
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{", b"null", b'{"root": "", "version": "", "aot": "", "providers": 7}'])
+def test_an_answer_about_the_package_that_can_not_be_read(data: bytes) -> None:
+    assert package.read(data) is None
