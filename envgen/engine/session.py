@@ -35,6 +35,10 @@ SICK = 1.0  # for a question to an engine that let one pass within the last half
 LARGEST = 16 << 20  # bytes of one answer; the list of 5,000 containers has 8 MiB
 
 
+# When an engine last let a time pass: of all clients in this process, for a command may connect more than once.
+_missed: dict[str, float] = {}
+
+
 class Session(docker.APIClient):
     """The SDK's client. Every request ends in time, and no answer is larger than LARGEST."""
 
@@ -43,12 +47,12 @@ class Session(docker.APIClient):
         with told(endpoint):
             super().__init__(base_url=endpoint.url, version=version, timeout=seconds)
         self.trust_env = False  # neither a proxy nor ~/.netrc has a say between us and the engine
-        self.missed = -1000.0  # when it last let a time pass
+        self._host = endpoint.host
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
         """One request. With ``stream`` the time is that until the answer begins."""
         limit = float(options.get("timeout") or QUESTION)
-        if limit <= PATIENT and time.monotonic() - self.missed < 30:
+        if limit <= PATIENT and time.monotonic() - _missed.get(self._host, -1000.0) < 30:
             limit = SICK
         streams = options.pop("stream", False)
 
@@ -59,7 +63,7 @@ class Session(docker.APIClient):
         try:
             return within(limit, ask)
         except TimeoutError:
-            self.missed = time.monotonic()
+            _missed[self._host] = time.monotonic()
             raise EngineTimeout(
                 f"the Docker Engine did not answer within {limit:g} s",
                 hint="is it stopped or overloaded? `docker version` shows whether it answers",

@@ -107,7 +107,7 @@ def test_the_number_of_jobs_rebuilds_nothing(project: Project) -> None:
     docker("image", "rm", "envgentestbuild:prod")
     told = project.envgen("build", "--max-jobs", "3", "--json")
     assert told.json["max_jobs"] == 3
-    assert not [step for step in told.json["steps"] if "RUN" in step["title"] and not step["cached"]]
+    assert not [step for step in told.json["steps"] if "RUN" in step["name"] and not step["cached"]]
 
 
 def test_plain_progress_and_a_log_of_everything(project: Project) -> None:
