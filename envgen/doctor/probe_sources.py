@@ -24,7 +24,7 @@ FILE_LIMIT = 4 << 20
 ENGINE_ARGS, SERVER_ARGS = "engine/arg_utils.py", "entrypoints"
 # Folders that hold no code that reads settings: half of vLLM's bytes.
 SKIPPED = ("__pycache__", "data", "tests", ".git", "models", "third_party", "benchmarks", "configs")
-HINTS = ("deprecated", "renamed", "removed", "no longer", "instead")
+HINTS = ("deprecated", "renamed", "removed", "no longer", "ignored", "instead of")
 BYTE_HINTS = tuple(hint.encode() for hint in HINTS)
 
 
@@ -134,7 +134,7 @@ def look(path: str, data: bytes, facts: dict[str, Doc], relative: str) -> None:
                 facts[text]["known"] = True
             elif text and len(text) < 400 and any(hint in text.lower() for hint in HINTS):
                 for name in facts:
-                    if name in text and not facts[name]["note"]:
+                    if disowns(text, name) and not facts[name]["note"]:
                         facts[name]["note"] = " ".join(text.split())[:200]
         elif what == "Attribute" and node.attr in facts:  # envs.NAME
             facts[node.attr]["known"] = True
@@ -144,11 +144,48 @@ def look(path: str, data: bytes, facts: dict[str, Doc], relative: str) -> None:
                     facts[name]["assigned"].append("%s:%d" % (relative, node.lineno))
 
 
+def disowns(text: str, name: str) -> bool:
+    """Does a message say that ``name`` itself is on its way out? Most such messages name its successor, too.
+
+    Disowned: `NAME is deprecated, use OTHER`, `use OTHER instead of NAME`. Recommended: `... instead (set NAME=1)`.
+    """
+    import re
+
+    low, wanted = " ".join(text.lower().split()), re.escape(name.lower()) + r"\b"
+    for sentence in re.split(r"(?<=[.;!])\s+", low):
+        if re.search("instead of [`'\"$]?" + wanted, sentence):
+            return True
+        for found in re.finditer(wanted, sentence):
+            before, after = sentence[: found.start()], sentence[found.end() :]
+            if re.search(r"(?:use|set|setting|prefer|with|by|export|in favou?r of|replaced by)[ `'\"(]*$", before):
+                continue
+            if re.match(r"[`'\"]?(?:[ =].{0,60}?)?\b(?:deprecated|renamed|removed|no longer|ignored)\b", after):
+                return True
+            if re.search(r"\b(?:deprecated|removed|renamed|ignored)\b[^,]{0,40}$", before):
+                return True
+    return False
+
+
 def near(name: str, known: set[str]) -> list[str]:
     """The names that the release knows and that look most alike."""
     import difflib
 
     return difflib.get_close_matches(name, sorted(known), 2, 0.75)
+
+
+def misspelt(name: str, known: set[str]) -> list[str]:
+    """The names that ``name`` becomes by one or two typing errors. Longer resemblance is another setting."""
+    return [other for other in near(name, known) if typing_errors(name, other) <= 2]
+
+
+def typing_errors(one: str, other: str) -> int:
+    """Letters left out, put in or replaced (Levenshtein's distance)."""
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        above, row[0] = row[0], i
+        for j, wanted in enumerate(other, 1):
+            above, row[j] = row[j], min(above + (letter != wanted), row[j] + 1, row[j - 1] + 1)
+    return row[-1]
 
 
 def is_telling(data: bytes, pattern: Any) -> bool:
@@ -193,7 +230,7 @@ def package_variables(package: str, folder: str, names: list[str]) -> list[Doc]:
     for fact in facts.values():
         fact["assigned"] = sorted(fact["assigned"])[:5]
         if not fact["known"]:
-            fact["similar"] = near(fact["name"], known - set(facts))
+            fact["similar"] = misspelt(fact["name"], known - set(facts))
     return list(facts.values())
 
 

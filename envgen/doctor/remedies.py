@@ -27,8 +27,9 @@ def build(context: Context) -> Remedy:
 
 
 def up(context: Context) -> Remedy:
-    """Start the service; Compose recreates a container whose configuration has changed."""
-    return envgen(context, "up", context.service)
+    """Start the service; a running container whose settings differ is replaced."""
+    replaces = context.container is not None and context.container.state == "running" and not context.is_throw_away
+    return envgen(context, "up", context.service, *(["--recreate"] if replaces else []))
 
 
 def renew(context: Context) -> Remedy:

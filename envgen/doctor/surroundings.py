@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from envgen.doctor import expectation
@@ -12,6 +13,7 @@ from envgen.engine.endpoint import find_plugin
 from envgen.engine.jobs import capacity, decide
 from envgen.engine.ports import conflict, listening, owner
 from envgen.errors import EnvgenError
+from envgen.render.environment import checkout_variable, compose_environment
 
 if TYPE_CHECKING:
     from envgen.doctor.gather import Wish
@@ -31,8 +33,16 @@ def look(wish: Wish, service: str, containers: Sequence[Container], engine: Engi
         "image": image,
         "host": host_facts(profile, info, busy_ports(profile, containers, engine)),
         "env": expectation.service_env(profile, service),
+        "others": tuple(one for one in containers if one.service != service),
+        "checkouts": _checkouts(profile, wish.root) if info and info.endpoint.startswith("unix://") else {},
         "digest": attempt(lambda: expectation.image_digest(profile, wish.root, image.labels if image else None)) or "",
     }
+
+
+def _checkouts(profile: Profile, root: Path) -> dict[str, str]:
+    machine = compose_environment(profile, root, 1)
+    return {name: machine[checkout_variable(name)] for name in profile.mounted_sources
+            if checkout_variable(name) in machine}  # fmt: skip
 
 
 def attempt(ask: Callable[[], T]) -> T | None:

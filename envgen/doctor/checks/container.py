@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Says, Severity, Where, check, error, info, ok, warning
 from envgen.doctor.probe_facts import is_safe
@@ -39,6 +41,45 @@ def running(context: Context) -> list[Finding]:
         return [error(title, "its health check fails", "healthy", cure, case="unhealthy")]
     health = f", {container.health}" if container.health else ""
     return [ok(f"{container.name} is running{health}", id=container.id, since=str(container.started_at))]
+
+
+@check(
+    "container.others", "other services of the profile", Where.CONTAINER,
+    Says("died", Severity.ERROR, "the container of another service has ended with an exit code, or is paused",
+         "nobody answers there", "`envgen logs` says why"),
+    needs=("engine",),
+)  # fmt: skip
+def others(context: Context) -> list[Finding]:
+    """No other service of the profile has ended by itself, or is stuck."""
+    found, alive = [], []
+    for one in context.others:
+        if one.service not in context.profile.services:
+            continue
+        if one.state == "running":
+            alive.append(one.service)
+        elif one.state in ("exited", "dead", "paused", "restarting") and (one.state != "exited" or one.exit_code):
+            cure = remedies.command(shlex.join(["envgen", "logs", "-p", context.profile.name, one.service]))
+            why = ", killed for memory" if one.oom_killed else f": {one.error}" if one.error else ""
+            seen = f"exit code {one.exit_code}{why}" if one.state != "paused" else "docker pause"
+            found.append(error(f"{one.name} is {one.state}", seen, "running, or removed", cure, case="died"))
+    return found or ([ok(f"running too: {', '.join(sorted(alive))}")] if alive else [])
+
+
+@check(
+    "up.refused", "what `envgen up` would refuse", Where.HOST,
+    Says("refused", Severity.ERROR, "a mounted checkout, a file that the profile names, memory, a GPU or weights are missing",
+         "`envgen up` starts nothing until they are there", "what `envgen up` itself says"),
+    needs=("engine",),
+)  # fmt: skip
+def refused(context: Context) -> list[Finding]:
+    """`envgen up` of the service would find its checkouts, files, memory, GPU and weights."""
+    if context.container is not None and context.container.state == "running":
+        return []
+    found = []
+    for problem in context.refused:
+        cure = remedies.command(problem.hint or f"envgen up -p {context.profile.name} {context.service}")
+        found.append(error(problem.message, f"service {context.service}", "what `envgen up` needs", cure, case="refused"))
+    return found or [ok(f"`envgen up {context.service}` finds what it needs on this machine")]
 
 
 @check(

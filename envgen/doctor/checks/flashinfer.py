@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 
 from envgen.doctor import remedies
 from envgen.doctor.checks.packages import UNKNOWN, active_root, named
+from envgen.doctor.checks.versions import numbers
 from envgen.doctor.evidence import Root
 from envgen.doctor.model import Context, Finding, Says, Severity, Where, check, error, ok, warning
 
 if TYPE_CHECKING:
     from envgen.profile.model import Source
+
+IGNORES = (0, 7)  # the first release that ignores companions of other versions instead of raising
 
 
 @check(
@@ -67,11 +70,16 @@ def _flashinfer_root(name: str, source: Source, root: Root, context: Context) ->
 @check(
     "flashinfer.set", "cubins and prebuilt kernels fit", Where.INSIDE,
     Says("mismatch", Severity.ERROR, "flashinfer-cubin or flashinfer-jit-cache is of another version than flashinfer",
-         "FlashInfer refuses to be imported", "install the same version"),
+         "FlashInfer up to 0.6 refuses to be imported", "remove it: FlashInfer then compiles or downloads what it needs"),
+    Says("ignored", Severity.WARNING, "the same, beside FlashInfer 0.7 or newer",
+         "FlashInfer ignores the package with a warning, and compiles or downloads instead", "remove it"),
     needs=("probe",),
 )  # fmt: skip
 def flashinfer_set(context: Context) -> list[Finding]:
-    """flashinfer, its cubins and its prebuilt kernels are of one version: FlashInfer refuses others at import."""
+    """flashinfer, its cubins and its prebuilt kernels are of one version: FlashInfer refuses or ignores others.
+
+    Read in ``flashinfer/jit/env.py``: 0.5.3 and 0.6.18 raise RuntimeError at import, 0.7.2 warns.
+    """
     assert context.probe is not None
     core = named(context.probe, "flashinfer-python")
     root = active_root(context.probe, "flashinfer")
@@ -80,10 +88,14 @@ def flashinfer_set(context: Context) -> list[Finding]:
     for name in ("flashinfer-cubin", "flashinfer-jit-cache"):
         for one in named(context.probe, name)[:1]:
             if version and one.version.split("+")[0] != version.split("+")[0]:
-                cure = remedies.inside(context, "python3", "-m", "pip", "install", f"{name}=={version.split('+')[0]}")
+                # Not `pip install`: no index that pip knows has the jit-cache, nor the cubins of releases after 0.6.13.
+                cure = remedies.inside(context, "python3", "-m", "pip", "uninstall", "-y", name)
                 title = f"{name} is of another version than flashinfer"
                 seen = f"{name} {one.version}, flashinfer {version}"
-                found.append(error(title, seen, version, cure, case="mismatch"))
+                if numbers(version) >= IGNORES:
+                    found.append(warning(title, seen, f"{version}, or none", cure, case="ignored"))
+                else:
+                    found.append(error(title, seen, f"{version}, or none", cure, case="mismatch"))
             else:
                 found.append(ok(f"{name} {one.version} fits flashinfer {version}"))
     return found

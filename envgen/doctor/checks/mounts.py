@@ -28,6 +28,8 @@ def _folder(context: Context, path: str) -> Folder | None:
          "the checkout's path in the profile"),
     Says("no-package", Severity.ERROR, "the mounted folder doesn't hold the package", "it is another checkout",
          "the checkout's path in the profile"),
+    Says("elsewhere", Severity.ERROR, "another folder of this machine is mounted than the profile names: another "
+         "worktree, or somebody else's clone", "your edits are not what runs", "`envgen up --recreate`"),
     Says("read-only", Severity.WARNING, "the checkout is mounted read-only",
          "an editable install writes links and metadata into it, and fails", "`envgen up`"),
     Says("owner", Severity.WARNING, "the container's user may not write the checkout: whose it is",
@@ -62,6 +64,10 @@ def _source_mount(name: str, source: Source, folder: Folder, context: Context, p
         seen = f"{path} holds no folder {source.package}"
         title = f"{name}: another folder than its checkout is mounted"
         return error(title, seen, wanted, point_at, case="no-package")
+    mounted, named = _mounted_from(context, path), context.checkouts.get(name, "")
+    if mounted and named and mounted != named:
+        title, up = f"{name}: another checkout is mounted than the profile names", remedies.up(context)
+        return error(title, f"{mounted} at {path}", named, up, case="elsewhere")
     if folder.read_only:
         title, up = f"{name} is mounted read-only", remedies.up(context)
         return warning(title, f"{path}: ro", "a writable mount", up, case="read-only")
@@ -76,6 +82,13 @@ def _source_mount(name: str, source: Source, folder: Folder, context: Context, p
         title, cure = f"{name} can't be written by the container", _own(context, folder)
         return warning(title, seen, "a folder that the container's user may write", cure, case="owner")
     return ok(f"{name} is mounted at {path}", owner=folder.uid, read_only=folder.read_only)
+
+
+def _mounted_from(context: Context, target: str) -> str:
+    """The folder of the engine's machine that is mounted there; "" where the engine names none."""
+    if context.container is None or context.is_throw_away:
+        return ""
+    return next((one.source for one in context.container.mounts if one.target == target and one.kind == "bind"), "")
 
 
 @check(

@@ -37,7 +37,7 @@ def group_of(context: Context, name: str) -> str:
     "env.known", "variables and releases", Where.INSIDE,
     Says("unknown", Severity.WARNING, "a VLLM_* or FLASHINFER_* variable that the installed release never reads",
          "it has no effect: silent in most releases; vLLM's newer ones warn, or stop", "take it out of the profile"),
-    Says("renamed", Severity.WARNING, "such a variable, and the release reads one that is spelled almost alike",
+    Says("renamed", Severity.WARNING, "such a variable, one or two letters away from one that the release reads",
          "it has no effect under this name", "the release's own name"),
     Says("bygone", Severity.WARNING, "a variable that the release reads, and calls deprecated or removed",
          "the next release ignores it", "what its message says"),
@@ -62,7 +62,7 @@ def _variable(one: KnownVariable, context: Context) -> list[Finding]:
     if not one.known:
         seen = f"{who} never reads it" + (f"; set by {where}" if where else "; the profile doesn't set it")
         if one.similar:
-            title = f"{one.name}: {who} calls it {one.similar[0]}, or something else"
+            title = f"{one.name}: {who} reads {one.similar[0]}"
             return [
                 warning(title, seen, " or ".join(one.similar), _rename(one, where, context), case="renamed", **facts)
             ]
