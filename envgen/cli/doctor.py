@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,10 +91,15 @@ def command(
 
 def look(wish: Wish, *, deep: bool) -> Report:
     """Collect, judge, and add what the project's own scripts and (with ``deep``) the packages themselves say."""
+    from envgen.doctor import surroundings
     from envgen.doctor.gather import gather
     from envgen.engine.docker import connect
+    from envgen.serve import preflight
 
     context, extra = gather(wish, connect)
+    if context.engine is not None and context.service in wish.profile.services:
+        refused = surroundings.attempt(lambda: preflight.refusals(connect(), wish.profile, wish.root, context.service))
+        context = replace(context, refused=refused or ())
 
     from envgen.doctor import run, scripts
     from envgen.doctor.model import Where

@@ -52,12 +52,14 @@ def choose_service(profile: Profile, wanted: str | None) -> str:
 
 
 def choose_container(containers: Sequence[Container], wanted: str | None) -> Container | None:
-    """The running container: of the wanted service, else of `dev`, else any; a stopped one only if it is wanted."""
+    """The running container: of the wanted service, else of `dev`, else any; an ended one if it is wanted or failed."""
     mine = [one for one in containers if not wanted or one.service == wanted]
     running = sorted((one for one in mine if one.state == "running"), key=lambda one: one.service != "dev")
     if running:
         return running[0]
-    return mine[0] if wanted and mine else None
+    # One that ended by itself is worth a look; 143 is what `docker stop` leaves of a well-behaved program.
+    failed = [one for one in mine if one.state != "created" and one.exit_code not in (0, 143)]
+    return mine[0] if wanted and mine else failed[0] if failed else None
 
 
 def gather(wish: Wish, connect: Connect) -> tuple[Context, list[Finding]]:

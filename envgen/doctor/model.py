@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from envgen.doctor.evidence import Probe
 
 if TYPE_CHECKING:
-    from envgen.errors import Problem
     from envgen.engine.base import Container, EngineInfo, Image
+    from envgen.errors import Problem
     from envgen.profile.model import Profile
 
 
@@ -131,7 +131,7 @@ class Context:
     probe: Probe | None = None
     trouble: Trouble | None = None
     others: tuple[Container, ...] = ()  # containers of the profile's other services, running or not
-    checkouts: Mapping[str, str] = field(default_factory=dict)  # source -> folder of the engine's machine, if it is ours
+    checkouts: Mapping[str, str] = field(default_factory=dict)  # source -> folder on this machine
     refused: tuple[Problem, ...] = ()  # what `envgen up` would refuse besides what other checks see
     is_throw_away: bool = False  # started by `--run`
     asked: tuple[float, float] | None = None  # this machine's clock before and after the probe ran

@@ -62,6 +62,17 @@ def check(engine: Engine, profile: Profile, root: Path, name: str, digest: str) 
     return Preflight(gpu, mine[0] if mine else None, tuple(notes))
 
 
+def refusals(engine: Engine, profile: Profile, root: Path, name: str) -> tuple[Problem, ...]:
+    """What `up` would refuse besides a stale image and taken ports: checkouts, files, memory, the GPU."""
+    service, problems = profile.services[name], list[Problem]()
+    if engine.info().endpoint.startswith("unix://"):
+        problems += [*_mounts(profile, root), *files(profile, root)]
+        if service.needs_memory is not None:
+            problems += memory.check(service.needs_memory.bytes, unified=profile.gpu is not GpuMode.NONE)[0]
+    _, reason = gpu_mode(engine, profile.gpu)
+    return (*problems, *([reason] if reason else []))
+
+
 def _build_command(profile: Profile) -> str:
     return f"envgen build --profile {profile.name}"
 

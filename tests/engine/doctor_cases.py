@@ -13,12 +13,15 @@ RECORDED = {
     ("host.disk", "full"): "a full disk",
     ("host.disk", "tight"): "a disk that is nearly full",
     ("gpu.arch", "other"): "a GPU; the document was recorded on one",
+    ("cuda.driver", "old"): "a GPU with an older driver than its container's CUDA",
+    ("flashinfer.set", "ignored"): "FlashInfer 0.7 beside companions of another version",
     ("memory.unified", "swapping"): "a machine that swaps",
     ("memory.unified", "taken"): "a machine whose memory is taken",
 }
 
 # The same for checks that only such a machine can show silent.
-RECORDED_SILENT = {"host.disk": "a disk with 30 GiB free", "gpu.arch": "a GPU; the document was recorded on one"}
+RECORDED_SILENT = {"host.disk": "a disk with 30 GiB free", "gpu.arch": "a GPU; the document was recorded on one",
+                   "cuda.driver": "a GPU"}  # fmt: skip
 
 # check -> case -> scenario
 FIRES: dict[str, dict[str, str]] = {
@@ -32,11 +35,14 @@ FIRES: dict[str, dict[str, str]] = {
     "image.render": {"foreign": "trap", "other-profile": "other_profile", "outdated": "outdated"},
     "image.platform": {"wrong": "wrong_platform", "emulated": "emulated"},
     "container.running": {"none": "no_image", "ended": "restart_loop", "unhealthy": "bad_notes"},
+    "container.others": {"died": "other_service_died"},
+    "up.refused": {"refused": "no_image"},
     "container.image": {"older": "outdated"},
     "container.env": {"differ": "trap"},
     "container.restart": {"endless": "restart_loop", "looping": "restart_loop"},
     "python.start": {"no-document": "no_python", "hook": "hook_kills", "part": "bad_notes", "noise": "wrong_clock"},
     "mounts.sources": {
+        "elsewhere": "mount_elsewhere",
         "missing": "mount_missing", "no-mount": "trap", "empty": "mount_empty", "no-package": "mount_of_another",
         "read-only": "mount_read_only", "owner": "mount_of_another_user", "dangling": "mount_dangling",
     },
@@ -99,4 +105,6 @@ MUTE: dict[str, str] = {
     "import.leftovers": "good",
     "tiktoken.load": "good",  # it is asked for
     "image.patches": "good",
+    "container.others": "good",
+    "up.refused": "good",  # a container runs
 }

@@ -210,7 +210,7 @@ def checkout(stage: Stage, name: str) -> Path:
 
 def mounted(stage: Stage, folder: Path, *args: str, options: str = "", sets: Sequence[str] = ()) -> Report:
     stage.start(args=["-v", f"{folder}:{PP}{options}", *args])
-    return stage.doctor(sets=sets)
+    return stage.doctor(sets=[f"sources.flashinfer.origin.checkout={folder}", *sets])
 
 
 def mount_missing(stage: Stage) -> Report:
@@ -220,6 +220,23 @@ def mount_missing(stage: Stage) -> Report:
 
 def mount_empty(stage: Stage) -> Report:
     return mounted(stage, stage.folder("empty"))
+
+
+def mount_elsewhere(stage: Stage) -> Report:
+    """Another worktree than the profile names is mounted: right inside, and not what the user edits."""
+    folder = checkout(stage, "elsewhere")
+    stage.start(args=["-v", f"{folder}:{PP}"])
+    return stage.doctor(sets=[f"sources.flashinfer.origin.checkout={stage.folder('worktree')}"])
+
+
+def other_service_died(stage: Stage) -> Report:
+    """Beside the service that runs, the profile's other one has ended with an exit code."""
+    stage.start()
+    labels = ("--label", f"com.docker.compose.project={PROJECT}-dev", "--label", "com.docker.compose.service=serve")
+    name = f"{PROJECT}-scene-died"
+    docker("run", "-d", "--network", "none", "--name", name, *labels, IMAGE, "sh", "-c", "exit 7")
+    docker("wait", name)
+    return stage.doctor(sets=["services.serve.command=[vllm, serve]"])
 
 
 def mount_of_another(stage: Stage) -> Report:

@@ -66,23 +66,6 @@ def others(context: Context) -> list[Finding]:
 
 
 @check(
-    "up.refused", "what `envgen up` would refuse", Where.HOST,
-    Says("refused", Severity.ERROR, "a mounted checkout, a file that the profile names, memory, a GPU or weights are missing",
-         "`envgen up` starts nothing until they are there", "what `envgen up` itself says"),
-    needs=("engine",),
-)  # fmt: skip
-def refused(context: Context) -> list[Finding]:
-    """`envgen up` of the service would find its checkouts, files, memory, GPU and weights."""
-    if context.container is not None and context.container.state == "running":
-        return []
-    found = []
-    for problem in context.refused:
-        cure = remedies.command(problem.hint or f"envgen up -p {context.profile.name} {context.service}")
-        found.append(error(problem.message, f"service {context.service}", "what `envgen up` needs", cure, case="refused"))
-    return found or [ok(f"`envgen up {context.service}` finds what it needs on this machine")]
-
-
-@check(
     "container.image", "container and image agree", Where.CONTAINER,
     Says("older", Severity.WARNING, "the container was created from an older image than the name stands for now",
          "what was built since is not in it", "`envgen up` creates it anew"),

@@ -70,7 +70,7 @@ def _flashinfer_root(name: str, source: Source, root: Root, context: Context) ->
 @check(
     "flashinfer.set", "cubins and prebuilt kernels fit", Where.INSIDE,
     Says("mismatch", Severity.ERROR, "flashinfer-cubin or flashinfer-jit-cache is of another version than flashinfer",
-         "FlashInfer up to 0.6 refuses to be imported", "remove it: FlashInfer then compiles or downloads what it needs"),
+         "FlashInfer up to 0.6 refuses to be imported", "remove it: FlashInfer then compiles or downloads"),
     Says("ignored", Severity.WARNING, "the same, beside FlashInfer 0.7 or newer",
          "FlashInfer ignores the package with a warning, and compiles or downloads instead", "remove it"),
     needs=("probe",),

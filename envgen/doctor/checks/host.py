@@ -172,6 +172,24 @@ def exposure(context: Context) -> list[Finding]:
 
 
 @check(
+    "up.refused", "what `envgen up` would refuse", Where.HOST,
+    Says("refused", Severity.ERROR, "a mounted checkout, a file that the profile names, memory or a GPU is missing",
+         "`envgen up` starts nothing until it is there", "what `envgen up` itself says"),
+    needs=("engine",),
+)  # fmt: skip
+def refused(context: Context) -> list[Finding]:
+    """`envgen up` of the service would find its checkouts, files, memory and GPU."""
+    if context.container is not None and context.container.state == "running":
+        return []
+    found = []
+    for problem in context.refused:
+        cure = remedies.command(problem.hint or f"envgen up -p {context.profile.name} {context.service}")
+        seen, wanted = f"service {context.service}", "what `envgen up` needs"
+        found.append(error(problem.message, seen, wanted, cure, case="refused"))
+    return found or [ok(f"`envgen up {context.service}` finds what it needs on this machine")]
+
+
+@check(
     "host.clock", "clocks agree", Where.HOST,
     Says("skew", Severity.WARNING, f"the container's clock is more than {SKEW:.0f} s away from this machine's",
          "ninja and make compare modification times: what was edited here looks older than what was built there, and "

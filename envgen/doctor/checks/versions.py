@@ -12,6 +12,8 @@ from envgen.doctor.model import Context, Finding, Remedy, Says, Severity, Where,
 
 # What kernels for Blackwell need: FP4 conversions in ptxas, and cuDNN's attention for it.
 CUDA, CUDNN = (12, 9), (9, 14)
+# CUDA release -> first driver that loads its PTX.
+DRIVERS = {(12, 8): 570, (12, 9): 575, (13, 0): 580, (13, 1): 590}
 BLACKWELL = 10  # major number of the first architecture that needs them
 OPENCV = (
     "opencv",
@@ -217,3 +219,35 @@ def gpu_arch(context: Context) -> list[Finding]:
             found.append(error(title, seen, f"{major}.{minor}{suffix}", cure, case="other"))
     names = ", ".join(sorted({f"{one.name} ({one.capability})" for one in context.probe.gpus}))
     return found or ([ok(f"{context.profile.cuda.arch_list} runs on {names}")] if names else [])
+
+
+@check(
+    "cuda.driver", "driver and CUDA", Where.INSIDE,
+    Says("old", Severity.WARNING, "the machine's driver is older than the one that the container's CUDA was released "
+         "with, and no compatibility library is in front of it",
+         "what nvcc leaves as PTX (vLLM's Marlin, for a GB10) can't be loaded: `the provided PTX was compiled with an "
+         "unsupported toolchain`", "a newer driver, or an older base image"),
+    needs=("probe",),
+)  # fmt: skip
+def driver(context: Context) -> list[Finding]:
+    """The driver knows the PTX that the container's nvcc writes, or NVIDIA's compatibility library is used.
+
+    Drivers by CUDA release: NVIDIA's release notes of CUDA 12.8 to 13.0; NGC's 25.12 image asks for 590.
+    """
+    assert context.probe is not None
+    probe = context.probe
+    toolkit = numbers(probe.cuda.toolkit.version)[:2]
+    said = " ".join([*(gpu.driver for gpu in probe.gpus), probe.system.nvidia.driver or ""])
+    there = re.search(r"\b(\d{3,4})\.\d+", said)
+    wanted = DRIVERS.get((toolkit[0], toolkit[1])) if len(toolkit) == 2 else None
+    if there is None or wanted is None:
+        return []
+    release = ".".join(map(str, toolkit))
+    compat = [one for one in probe.variables.get("LD_LIBRARY_PATH", "").split(":") if "/compat" in one]
+    if int(there[1]) >= wanted:
+        return [ok(f"driver {there[0]} is new enough for CUDA {release}")]
+    if compat:
+        return [ok(f"driver {there[0]} with CUDA {release}'s compatibility library", path=compat[0])]
+    title = f"the driver is older than CUDA {release}"
+    cure = remedies.command("sudo apt-get install --only-upgrade 'nvidia-driver-*'")
+    return [warning(title, f"driver {there[0]}", f"{wanted} or newer", cure, case="old")]

@@ -55,7 +55,7 @@ def test_the_cure_of_the_trap_depends_on_who_is_wrong(make: Make) -> None:
         return remedy.text, remedy.is_line
 
     assert cure() == (f"python_path: [{PP}]", True)  # the profile lacks the line
-    assert cure(python_path=PP) == ("envgen up -p dev dev", False)  # the container is older than the profile
+    assert cure(python_path=PP) == ("envgen up -p dev dev --recreate", False)  # the container is older than the profile
     assert cure(python_path=PP, digest="other") == ("envgen build -p dev", False)  # the image is
 
 

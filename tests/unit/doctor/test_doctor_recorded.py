@@ -50,9 +50,38 @@ CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
     ("memory.unified", "swapping"): lambda make: make(with_system(SwapFree=10)),
     ("memory.unified", "taken"): lambda make: make(with_system(MemAvailable=60, MemFree=50), sets=SHARE),
 }
+
+
+def with_driver(driver: str, toolkit: str, library_path: str = "") -> dict[str, Any]:
+    """A GB10's driver and a container's CUDA."""
+    document = with_system()
+    document["gpus"][0]["driver"] = driver
+    document.setdefault("cuda", {})["toolkit"] = {"version": toolkit, "path": "/usr/local/cuda/version.json"}
+    document["environment"]["values"]["LD_LIBRARY_PATH"] = library_path
+    return document
+
+
+def with_companion(version: str) -> dict[str, Any]:
+    """FlashInfer of one version beside the cubins of another."""
+    document = recording("hook")
+    document["roots"] = [{**root, "version": version} for root in document["roots"]]
+    cubins = {
+        "name": "flashinfer-cubin",
+        "version": "0.6.13",
+        "location": "/x",
+        "metadata": "/x/y",
+        "kind": "dist-info",
+    }
+    document["distributions"] = [*document["distributions"], cubins]
+    return document
+
+
+CASES[("cuda.driver", "old")] = lambda make: make(with_driver("580.95.05", "13.1.0"))
+CASES[("flashinfer.set", "ignored")] = lambda make: make(with_companion("0.7.2"))
 SILENT_CASES: dict[str, Callable[[Make], Context]] = {
     "host.disk": lambda make: make(host=Host(disk_path="/d", disk_free=99 * GIB)),
     "gpu.arch": lambda make: make(H100, sets=("cuda.arch_list=9.0a",)),
+    "cuda.driver": lambda make: make(with_driver("580.95.05", "13.0.2")),
 }
 
 
@@ -126,3 +155,15 @@ def test_nothing_free_is_not_ok_for_a_vllm_that_names_no_share(make: Make) -> No
     assert found.severity is Severity.INFO
     (found,) = judged("memory.unified", make(with_system(), sets=vllm))
     assert found.severity is Severity.OK
+
+
+def test_a_compatibility_library_makes_up_for_an_old_driver(make: Make) -> None:
+    (found,) = judged("cuda.driver", make(with_driver("580.95.05", "13.1.0", "/usr/local/cuda/compat/lib:/usr/lib")))
+    assert found.severity is Severity.OK and "compatibility library" in found.title
+    assert judged("cuda.driver", make(with_driver("580.95.05", "99.0"))) == []
+
+
+def test_a_companion_of_another_version_is_removed_and_not_looked_for(make: Make) -> None:
+    (found,) = [one for one in judged("flashinfer.set", make(with_companion("0.6.18"))) if one.case]
+    assert found.case == "mismatch" and found.remedy is not None
+    assert "uninstall -y flashinfer-cubin" in found.remedy.text

@@ -11,7 +11,7 @@ from doctor_facts import Make
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.doctor import collect
+from envgen.doctor import collect, probe_sources
 from envgen.doctor.claims import added, claims
 from envgen.doctor.probe_sources import claimed_patches, flags_in, known_variables, knows
 
@@ -133,3 +133,34 @@ def test_claims(make: Make, tmp_path: Path) -> None:
     assert state() == "missing"
     (package / "x.py").write_text("a\r\nb = 1\r\n")
     assert state() == "there"
+
+
+@pytest.mark.parametrize(
+    ("text", "disowned"),
+    [
+        ("VLLM_X is deprecated, use VLLM_Y instead.", True),
+        ("use --new instead of VLLM_X", True),
+        ("The environment variable VLLM_X will be removed in v0.16", True),
+        ("the deprecated VLLM_X", True),
+        # vLLM 0.14.0, of VLLM_USE_FLASHINFER_MOE_FP4: the message recommends it.
+        ("X is ignored. use flashinfer CUTLASS Fused MoE backend instead (set VLLM_X=1)", False),
+        ("VLLM_Y is deprecated, use VLLM_X instead", False),
+        ("VLLM_XY is deprecated", False),
+    ],
+)
+def test_which_variable_a_message_disowns(text: str, disowned: bool) -> None:
+    assert probe_sources.disowns(text, "VLLM_X") is disowned
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("VLLM_USE_FLASHINFER_MOE_MXFP4_BF16", "VLLM_USE_FLASHINFER_MOE_INT4"),
+        ("VLLM_FLASHINFER_MOE_BACKEND", "VLLM_FLASHINFER_ALLREDUCE_BACKEND"),
+        ("FLASHINFER_LOGLEVEL", "FLASHINFER_LOGGING_LEVEL"),
+    ],
+)
+def test_another_setting_is_not_called_a_misspelling(name: str, known: str) -> None:
+    """Each of these was once given as the cure; the second one's values are not the first one's."""
+    assert probe_sources.misspelt(name, {known}) == []
+    assert probe_sources.misspelt(known[:-2] + known[-1], {known}) == [known]
