@@ -76,7 +76,7 @@ def test_init_writes_a_project_that_loads(tmp_path: Path, capsys: pytest.Capture
     assert sorted(path.name for path in folder.iterdir()) == [".gitignore", "envgen.schema.json", "envgen.yaml"]
     loaded = load_project(file=folder / "envgen.yaml")
     assert loaded.project.name == "my-new-project"
-    assert list(loaded.project.profiles) == ["dev", "prod"]
+    assert list(loaded.project.profiles) == ["current", "dev", "prod"]
     assert "envgen.local.yaml" in (folder / ".gitignore").read_text()
     umask = os.umask(0)
     os.umask(umask)
