@@ -136,14 +136,15 @@ def argv(profile: Profile) -> list[str]:
 
 def read(answer: ExecResult | EnvgenError, python: str) -> tuple[Probe | None, Trouble | None]:
     """What the exec gave back, as facts or as the reason why there are none: exactly one of the two."""
-    from envgen.doctor.evidence import BadDocument, read_document
+    from envgen.binding import ShapeError
+    from envgen.doctor.evidence import read_document
     from envgen.doctor.model import Trouble
 
     if isinstance(answer, EnvgenError):
         return None, Trouble("the probe could not be run", str(answer).splitlines()[0][:300])
     try:
         probe = read_document(answer.stdout)
-    except BadDocument as problem:
+    except ShapeError as problem:
         return None, Trouble("the probe's document can't be read", str(problem)[:300])
     if probe is not None:
         return probe, None

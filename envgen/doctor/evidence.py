@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, TypeVar
 
+from envgen.binding import ShapeError, bind
 from envgen.doctor.evidence_parts import Cell as Cell
 from envgen.doctor.evidence_parts import Claim as Claim
 from envgen.doctor.evidence_parts import Cuda as Cuda
@@ -38,10 +38,6 @@ from envgen.engine.base import read_json
 T = TypeVar("T")
 NO_PROMISES, NO_SYSTEM, NO_CUDA, NO_PROCESSES, NO_FLAGS = Promises(), System(), Cuda(), Processes(), Flags()
 MARK = b'{"envgen_probe": 1,'
-
-
-class BadDocument(ValueError):
-    """The document isn't one of the probe's."""
 
 
 @dataclass(frozen=True)
@@ -84,128 +80,72 @@ class Probe:
         return tuple(entry for entry in self.variables.get("PYTHONPATH", "").split(":") if entry)
 
 
-def _value(value: Any) -> Any:
-    """Lists become tuples all the way down; texts lose what no terminal can show."""
-    if isinstance(value, list):
-        return tuple(_value(item) for item in value)
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    return value
+@dataclass(frozen=True)
+class Environment:
+    """Variables of the container: the values that may leave it, and the names of all."""
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    names: frozenset[str] = frozenset()
 
 
-def record(kind: type[T], data: Any) -> T:
-    """Build one of the classes above from plain data. Unknown keys are left out; types are checked."""
-    if not isinstance(data, dict):
-        raise BadDocument(f"{kind.__name__} is no mapping")
-    values: dict[str, Any] = {}
-    for name, wanted in kind.__annotations__.items():
-        if name in data:
-            values[name] = _checked(kind, name, wanted, data[name])
-        elif not hasattr(kind, name):  # a default is an attribute of the class
-            raise BadDocument(f"{kind.__name__} has no {name}")
-    return kind(**values)
-
-
-_NESTED: dict[str, Any] = {
-    "tuple[DataLink, ...]": DataLink,
-    "tuple[Promised, ...]": Promised,
-    "tuple[Tool, ...]": Tool,
-    "tuple[UnknownFlag, ...]": UnknownFlag,
-    "Nvidia": Nvidia,
-    "Software": Software,
-}
-_PLAIN: dict[str, tuple[type, ...]] = {
-    "str": (str,),
-    "str | None": (str, type(None)),
-    "int": (int,),
-    "float": (int, float),
-    "bool": (bool,),
-}
-
-
-def _checked(kind: type[Any], name: str, wanted: str, data: Any) -> Any:
-    if wanted in _NESTED:
-        nested = _NESTED[wanted]
-        return tuple(record(nested, one) for one in data) if isinstance(data, list) else record(nested, data)
-    if wanted in _PLAIN and isinstance(data, _PLAIN[wanted]) and _is_sane(data):
-        return _value(data)
-    texts = isinstance(data, list) and all(isinstance(one, str) or (one is None and "None" in wanted) for one in data)
-    if wanted.startswith("tuple[str") and texts:
-        return _value(data)
-    raise BadDocument(f"{kind.__name__}.{name} is not {wanted}")
-
-
-def _is_sane(data: Any) -> bool:
-    """No number that nothing can be calculated from."""
-    return not isinstance(data, (int, float)) or abs(data) < 1 << 63
-
-
-def _records(kind: type[T], data: Any) -> tuple[T, ...]:
-    if not isinstance(data, list):
-        raise BadDocument(f"no list of {kind.__name__}")
-    return tuple(record(kind, one) for one in data)
+@dataclass(frozen=True)
+class _Timed:
+    seconds: float = 0.0
 
 
 def read_document(stdout: bytes) -> Probe | None:
-    """Find the probe's line in what the container printed; None where there is none. Raises BadDocument."""
+    """Find the probe's line in what the container printed; None where there is none. Raises ShapeError."""
     start = stdout.rfind(MARK)
     if start < 0:
         return None
     try:
         data = read_json(stdout[start:].split(b"\n", 1)[0])
     except ValueError as problem:
-        raise BadDocument(f"it is cut off or damaged ({problem})") from None
+        raise ShapeError(f"it is cut off or damaged ({problem})") from None
     return from_json(data, noise=start)
 
 
 def from_json(data: Mapping[str, Any], *, noise: int = 0) -> Probe:
-    """The typed document. Raises BadDocument."""
-    environment = _mapping(data, "environment")
-    variables = _mapping(environment, "values")
-    names = environment.get("names", [])
-    if not isinstance(names, list):
-        raise BadDocument("environment.names is not a list")
-    seconds = data.get("seconds", 0)
-    if not isinstance(seconds, (int, float)) or not _is_sane(seconds):
-        raise BadDocument("seconds is not a number")
+    """The typed document. Raises ShapeError."""
+    environment = bind(Environment, data.get("environment", {}), "environment")
     return Probe(
-        python=record(Python, data.get("python")),
-        imports=_cells(data.get("imports", [])),
-        scripts=_records(Script, data.get("scripts", [])),
-        pth=_records(PthFile, data.get("pth", [])),
-        distributions=_records(Distribution, data.get("distributions", [])),
-        portions=_records(Portion, data.get("portions", [])),
-        roots=_records(Root, data.get("roots", [])),
-        variables=MappingProxyType({_value(str(key)): _value(str(text)) for key, text in variables.items()}),
-        names=frozenset(_value(str(name)) for name in names),
-        folders=_records(Folder, data.get("folders", [])),
-        encodings=_records(EncodingFile, data.get("encodings", [])),
-        patched=_records(PatchedFile, data.get("patched", [])),
-        locked=record(Promises, data.get("locked", {})),
-        protected=record(Promises, data.get("protected", {})),
-        system=record(System, data.get("system", {})),
-        cuda=record(Cuda, data.get("cuda", {})),
-        gpus=_records(Gpu, data.get("gpus", [])),
-        processes=record(Processes, data.get("processes", {})),
-        known=_records(KnownVariable, data.get("known", [])),
-        flags=record(Flags, data.get("flags", {})),
-        claimed=_records(Claim, data.get("claimed", [])),
-        loads=_records(Load, data.get("loads", [])),
-        errors=_records(PartError, data.get("errors", [])),
+        python=bind(Python, data.get("python"), "python"),
+        imports=_cells(data),
+        scripts=_all(Script, data, "scripts"),
+        pth=_all(PthFile, data, "pth"),
+        distributions=_all(Distribution, data, "distributions"),
+        portions=_all(Portion, data, "portions"),
+        roots=_all(Root, data, "roots"),
+        variables=environment.values,
+        names=environment.names,
+        folders=_all(Folder, data, "folders"),
+        encodings=_all(EncodingFile, data, "encodings"),
+        patched=_all(PatchedFile, data, "patched"),
+        locked=bind(Promises, data.get("locked", {}), "locked"),
+        protected=bind(Promises, data.get("protected", {}), "protected"),
+        system=bind(System, data.get("system", {}), "system"),
+        cuda=bind(Cuda, data.get("cuda", {}), "cuda"),
+        gpus=_all(Gpu, data, "gpus"),
+        processes=bind(Processes, data.get("processes", {}), "processes"),
+        known=_all(KnownVariable, data, "known"),
+        flags=bind(Flags, data.get("flags", {}), "flags"),
+        claimed=_all(Claim, data, "claimed"),
+        loads=_all(Load, data, "loads"),
+        errors=_all(PartError, data, "errors"),
         noise=noise,
-        seconds=float(seconds),
+        seconds=bind(_Timed, data).seconds,
     )
 
 
-def _cells(data: Any) -> tuple[Cell, ...]:
-    cells = _records(Cell, data)
+def _all(kind: type[T], data: Mapping[str, Any], name: str) -> tuple[T, ...]:
+    found = data.get(name, [])
+    if not isinstance(found, list):
+        raise ShapeError(f"{name} is not a list")
+    return tuple(bind(kind, one, name) for one in found)
+
+
+def _cells(data: Mapping[str, Any]) -> tuple[Cell, ...]:
+    cells = _all(Cell, data, "imports")
     if any(len(cell.portions) != len(cell.entries) for cell in cells if cell.kind == "namespace"):
-        raise BadDocument("a namespace has other entries than portions")
+        raise ShapeError("a namespace has other entries than portions")
     return cells
-
-
-def _mapping(data: Mapping[str, Any], name: str) -> dict[str, Any]:
-    found = data.get(name, {})
-    if not isinstance(found, dict):
-        raise BadDocument(f"{name} is not a mapping")
-    return found

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from envgen.binding import bind
 from envgen.engine.base import Mount
 from envgen.jitcache.agent.kinds import KINDS
-from envgen.jitcache.model import bind
 from envgen.jitcache.place import Place
 from envgen.jitcache.query import Query
 from envgen.jitcache.service import JitCache, expected
@@ -34,6 +34,13 @@ class Kind:
     errors: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Kinds:
+    """The agent's answer."""
+
+    kinds: tuple[Kind, ...]
+
+
 def kinds(cache: JitCache, wanted: Sequence[str], *, clear: bool = False, dry_run: bool = False) -> list[Kind]:
     """Look at (or clear) the wanted kinds, in a running service or in a throw-away container with the same mounts.
 
@@ -47,7 +54,7 @@ def kinds(cache: JitCache, wanted: Sequence[str], *, clear: bool = False, dry_ru
         request["environ"] = service_env(cache.profile)
     answer = cache.ask(place, request, Query())
     with expected():
-        return [bind(Kind, entry) for entry in answer["kinds"]]
+        return list(bind(Kinds, answer).kinds)
 
 
 def _somewhere(cache: JitCache) -> Place:

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, TypeVar, cast
-
-T = TypeVar("T")
-Reader = Callable[[Any, str], Any]  # (data, where it stands) -> the value
-PLAIN: Mapping[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
 
 
 @dataclass(frozen=True)
@@ -244,59 +236,40 @@ class Cleared:
     guesses: tuple[str, ...] = ()
 
 
-class ShapeError(ValueError):
-    """The agent's document is not what this version of envgen expects."""
+@dataclass(frozen=True)
+class Looked:
+    """What one more container says: who holds each lock that was asked about, and who has loaded a library."""
+
+    holders: tuple[tuple[Holder, ...], ...]
+    users: tuple[User, ...]
+    unseen: int
 
 
-def bind(kind: type[T], data: Any, where: str = "") -> T:
-    """Make a ``kind`` of parsed JSON. Raises ShapeError naming the key that is wrong."""
-    if not isinstance(data, Mapping):
-        raise ShapeError(f"{where or 'the document'} is not an object")
-    values = {}
-    for name, read, required in _fields(cast(Any, kind)):
-        if name in data:
-            values[name] = read(data[name], f"{where}.{name}".lstrip("."))
-        elif required:
-            raise ShapeError(f"{where}.{name} is missing".lstrip("."))
-    return kind(**values)
+@dataclass(frozen=True)
+class HeldLock:
+    """A lock that stands in the way of a clear."""
+
+    lock: str
+    device: int
+    inode: int
+    holders: tuple[Holder, ...]
 
 
-@cache
-def _fields(kind: type) -> tuple[tuple[str, Reader, bool], ...]:
-    """Name, reader, and whether it must be there. Annotations are strings; ``typing`` would compile each of them."""
-    names = vars(sys.modules[kind.__module__])
-    return tuple((name, _reader(text, names), not hasattr(kind, name)) for name, text in kind.__annotations__.items())
+@dataclass(frozen=True)
+class Refusal:
+    """What an agent's refusal holds beside its sentence. ``missing``: names and globs that match nothing."""
+
+    missing: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+    leftovers: Leftovers = Leftovers(0, 0)
+    held: tuple[HeldLock, ...] = ()
 
 
-def _reader(text: str, names: Mapping[str, Any]) -> Reader:
-    if text.startswith("tuple["):
-        return _list_of(_reader(text.removeprefix("tuple[").removesuffix(", ...]"), names))
-    if text.endswith(" | None"):
-        inner = _reader(text.removesuffix(" | None"), names)
-        return lambda data, where: None if data is None else inner(data, where)
-    if text in PLAIN:
-        return _plain(PLAIN[text])
-    kind: type = names[text]
-    return lambda data, where: bind(kind, data, where)
+@dataclass(frozen=True)
+class Failure:
+    """An agent's answer without a result. ``kind``: not_found, refused or failed."""
 
-
-def _list_of(item: Reader) -> Reader:
-    def read(data: Any, where: str) -> Any:
-        if not isinstance(data, list):
-            raise ShapeError(f"{where} is not a list")
-        return tuple([item(entry, where) for entry in data])
-
-    return read
-
-
-def _plain(kind: type) -> Reader:
-    def read(data: Any, where: str) -> Any:
-        if kind is float and type(data) is int and abs(data) < 1 << 63:
-            data = float(data)
-        # Exact: a bool is not a number here. And a number is one that can be calculated with: JSON may hold 1e999.
-        usable = not isinstance(data, (int, float)) or abs(data) < 1 << 63
-        if type(data) is kind and usable:
-            return data
-        raise ShapeError(f"{where} is not {kind.__name__}")
-
-    return read
+    kind: str
+    message: str
+    data: Refusal

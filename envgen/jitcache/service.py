@@ -8,15 +8,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from envgen.engine.base import COMPOSE_PROJECT, MISSHAPEN
+from envgen.binding import ShapeError, bind
+from envgen.engine.base import COMPOSE_PROJECT
 from envgen.errors import EngineError, RefusedError
+from envgen.jitcache.model import (
+    Building,
+    Cleared,
+    Evidence,
+    Failure,
+    HeldLock,
+    Holder,
+    Inventory,
+    Leftovers,
+    Looked,
+    Module,
+    Recorded,
+    Refusal,
+    User,
+)
 from envgen.jitcache.place import Place, find_place, root_in
 from envgen.jitcache.talk import describe_holders, look, not_found, send, what_is_locked
 
 if TYPE_CHECKING:
     from envgen.engine.base import Container, Engine
     from envgen.jitcache.audit import Audit
-    from envgen.jitcache.model import Building, Cleared, Evidence, Holder, Inventory, Module, Recorded, User
     from envgen.jitcache.query import Query
     from envgen.profile.model import Profile
 
@@ -26,10 +41,10 @@ LockId = tuple[int, int]  # device and inode of a lock file: the same in every c
 
 @contextmanager
 def expected() -> Iterator[None]:
-    """Around everything that reads the agent's answer: another shape is an error of the engine's side, no defect."""
+    """Around the binding of an agent's answer, and nothing else: another shape is the container's fault."""
     try:
         yield
-    except MISSHAPEN as error:
+    except ShapeError as error:
         raise EngineError(f"the answer about the JIT cache is not what was expected: {error}") from None
 
 
@@ -45,31 +60,25 @@ class JitCache:
         """Every module that the query chooses. NotFoundError for a name or glob that matches nothing."""
         place = find_place(self.engine, self.profile, self.root)
         data = self.ask(place, self._judged(query.request("list", place.root), place), query) if place else None
-        from envgen.jitcache.model import Inventory, Leftovers, bind
-
         if place is None:
             if query.patterns:
-                raise not_found({"missing": query.patterns}, query)
+                raise not_found(Refusal(missing=tuple(query.patterns)), query)
             return Inventory(root_in({}, self.profile), False, (), (), (), Leftovers(0, 0), ())
         with expected():
             found = bind(Inventory, data)
-            if found.building or any(module.locked for module in found.modules):
-                found = self._name_holders(place, found)
+        if found.building or any(module.locked for module in found.modules):
+            found = self._name_holders(place, found)
         return replace(found, place=place.shown)
 
     def why(self, query: Query) -> Evidence:
         """The evidence for every module that the query chooses: every byte is read."""
         place, data = self._must(query, "why")
-        from envgen.jitcache.model import Evidence, bind
-
         with expected():
             return replace(bind(Evidence, data), place=place.shown)
 
     def baseline(self, query: Query, *, force: bool = False, since: int = 0) -> Recorded:
         """Record what the chosen modules are made of; not where files changed since, unless ``force``."""
         place, data = self._must(query, "baseline", force=force, since=since)
-        from envgen.jitcache.model import Recorded, bind
-
         with expected():
             return replace(bind(Recorded, data), place=place.shown)
 
@@ -93,7 +102,6 @@ class JitCache:
         names = [arch.sm for arch in self.profile.cuda.arch_list.archs]
         place, data = self._must(Query(), "audit", names=names)
         from envgen.jitcache.audit import Audit
-        from envgen.jitcache.model import bind
 
         with expected():
             return replace(bind(Audit, data), place=place.shown)
@@ -111,7 +119,7 @@ class JitCache:
     def _must(self, query: Query, operation: str, **more: Any) -> tuple[Place, Any]:
         place = find_place(self.engine, self.profile, self.root)
         if place is None:
-            raise not_found({"missing": query.patterns}, query)
+            raise not_found(Refusal(missing=tuple(query.patterns)), query)
         return place, self.ask(place, {**self._judged(query.request(operation, place.root), place), **more}, query)
 
     def _judged(self, request: dict[str, Any], place: Place) -> dict[str, Any]:
@@ -138,16 +146,14 @@ class JitCache:
         """
         place = find_place(self.engine, self.profile, self.root)
         if place is None:
-            raise not_found({"missing": query.patterns}, query)
+            raise not_found(Refusal(missing=tuple(query.patterns)), query)
         request = {**query.request("clear", place.root), "all": everything, "dry_run": dry_run}
         if causes is not None:
             request = {**self._judged(request, place), "causes": dict(causes)}
         data = self.ask(place, request, query)
-        from envgen.jitcache.model import Cleared, bind
-
         with expected():
             cleared = bind(Cleared, data)
-            users, unseen = self._users(place, cleared)
+        users, unseen = self._users(place, cleared)
         restart = tuple(sorted({user.where for user in users if user.where}))
         return replace(cleared, place=place.shown, users=users, unseen=unseen, restart=restart)
 
@@ -157,12 +163,12 @@ class JitCache:
         if document.get("ok") is True:
             return document.get("result")
         with expected():
-            message, data = str(document["message"]), document["data"]
-            if document["kind"] == "not_found":
-                raise not_found(data, query)
-            if document["kind"] == "refused":
-                raise self._held(place, data["held"]) if data.get("held") else RefusedError(message)
-        raise EngineError(f"the JIT cache could not be read in {place.shown}: {message}")
+            failure = bind(Failure, document)
+        if failure.kind == "not_found":
+            raise not_found(failure.data, query)
+        if failure.kind == "refused":
+            raise self._held(place, failure.data.held) if failure.data.held else RefusedError(failure.message)
+        raise EngineError(f"the JIT cache could not be read in {place.shown}: {failure.message}")
 
     # Other processes
 
@@ -181,14 +187,12 @@ class JitCache:
         ours = container.labels.get(COMPOSE_PROJECT) == self.profile.compose_name
         return container.service if ours and container.service else container.name
 
-    def _look(self, container: Container, locks: Sequence[LockId], libraries: Sequence[Any]) -> dict[str, Any] | None:
+    def _look(self, container: Container, locks: Sequence[LockId], libraries: Sequence[Any]) -> Looked | None:
         request = {"operation": "look", "locks": [list(lock) for lock in locks], "libraries": list(libraries)}
         return look(self.engine, self.profile.base.python, container, request)
 
     def _users(self, place: Place, cleared: Cleared) -> tuple[tuple[User, ...], int]:
         """Who has loaded what is gone, in all containers on this cache; and how many could not be asked."""
-        from envgen.jitcache.model import User, bind
-
         libraries = [[inode, target.name] for target in cleared.modules for inode in target.libraries]
         if not libraries:
             return (), 0
@@ -199,19 +203,17 @@ class JitCache:
             if seen is None:
                 unseen += 1
                 continue
-            unseen += int(seen["unseen"])
-            users += [replace(bind(User, user), where=self._label(container)) for user in seen["users"]]
+            unseen += seen.unseen
+            users += [replace(user, where=self._label(container)) for user in seen.users]
         return tuple(users), unseen
 
     def _holders(self, place: Place, locks: Sequence[LockId]) -> dict[LockId, list[Holder]]:
         """Who holds these locks, asked of the other containers on this cache, then of this machine."""
-        from envgen.jitcache.model import Holder, bind
-
         found: dict[LockId, list[Holder]] = {lock: [] for lock in locks}
         for container in self._sharing(place):
-            seen = self._look(container, locks, ()) or {"holders": ()}
-            for lock, holders in zip(locks, seen["holders"], strict=False):
-                found[lock] += [replace(bind(Holder, holder), where=self._label(container)) for holder in holders]
+            seen = self._look(container, locks, ())
+            for lock, holders in zip(locks, seen.holders if seen else (), strict=False):
+                found[lock] += [replace(holder, where=self._label(container)) for holder in holders]
         missing = [lock for lock in locks if not found[lock]]
         # A builder on the host itself, on a bind mount. Elsewhere (a remote engine) the numbers would mean nothing.
         if missing and self.engine.info().endpoint.startswith("unix://"):
@@ -221,16 +223,14 @@ class JitCache:
                 found[lock] += [replace(bind(Holder, entry), where="this machine") for entry in entries]
         return found
 
-    def _held(self, place: Place, held: Sequence[Mapping[str, Any]]) -> RefusedError:
-        from envgen.jitcache.model import Holder, bind
-
-        unknown = [(lock["device"], lock["inode"]) for lock in held if not lock["holders"]]
+    def _held(self, place: Place, held: Sequence[HeldLock]) -> RefusedError:
+        unknown = [(lock.device, lock.inode) for lock in held if not lock.holders]
         asked = self._holders(place, unknown) if unknown else {}
         lines = []
         for lock in held:
-            holders = [replace(bind(Holder, entry), where=self._label(place.container)) for entry in lock["holders"]]
-            holders = holders or asked.get((lock["device"], lock["inode"]), [])
-            lines.append(f"{what_is_locked(lock['lock'])}, {describe_holders(holders)}")
+            holders = [replace(holder, where=self._label(place.container)) for holder in lock.holders]
+            holders = holders or asked.get((lock.device, lock.inode), [])
+            lines.append(f"{what_is_locked(lock.lock)}, {describe_holders(holders)}")
         return RefusedError("nothing was changed: " + "; ".join(lines), hint="wait until it is done, or stop it")
 
     def _name_holders(self, place: Place, found: Inventory) -> Inventory:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from envgen.binding import ShapeError, bind
 from envgen.engine.base import COMPOSE_PROJECT, Mount
 from envgen.errors import EngineError, EnvgenError, NotFoundError, RefusedError, UsageError
-from envgen.jitcache.model import bind
 from envgen.jitcache.place import CACHE, Place, find_place, mount_of, root_in
 from envgen.jitcache.query import Query
 from envgen.jitcache.service import JitCache, expected
@@ -49,6 +49,13 @@ class Measured:
     used: float
     libraries: int
     problem: str
+
+
+@dataclass(frozen=True)
+class AllMeasured:
+    """The agent's answer."""
+
+    spaces: tuple[Measured, ...]
 
 
 @dataclass(frozen=True)
@@ -260,8 +267,9 @@ def load(cache: JitCache, source: Path, *, force: bool = False) -> Moved:
     made = _made_of(cache)
     request = {"operation": "load", "root": place.root, "source": ARCHIVE, "key": key_in(mount.source),
                "made_of": made, "force": force}  # fmt: skip
+    answer = cache.ask(place, request, Query())
     with expected():
-        return replace(bind(Moved, cache.ask(place, request, Query())), key=key_in(mount.source))
+        return replace(bind(Moved, answer), key=key_in(mount.source))
 
 
 @dataclass(frozen=True)
@@ -335,9 +343,10 @@ def _measured(cache: JitCache, found: Sequence[Space]) -> list[Space]:
     request = {"operation": "spaces", "roots": [mount.target for mount in mounts]}
     answer = cache.ask(place, request, Query())
     with expected():
-        return [
-            replace(space, **vars(bind(Measured, entry))) for space, entry in zip(found, answer["spaces"], strict=True)
-        ]
+        measured = bind(AllMeasured, answer).spaces
+        if len(measured) != len(found):
+            raise ShapeError(f"{len(measured)} spaces for {len(found)} that were asked about")
+    return [replace(space, **vars(one)) for space, one in zip(found, measured, strict=True)]
 
 
 def gc(cache: JitCache, keep: int, *, dry_run: bool) -> list[Space]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from envgen.binding import ShapeError, bind
 from envgen.errors import EngineError, EnvgenError, NotFoundError
 from envgen.jitcache.bundle import FLAGS, program
+from envgen.jitcache.model import Holder, Looked, Refusal
 from envgen.text import visible
 
 if TYPE_CHECKING:
     from envgen.engine.base import Container, Engine, ExecResult
-    from envgen.jitcache.model import Holder
     from envgen.jitcache.place import Place
     from envgen.jitcache.query import Query
 
@@ -42,15 +43,14 @@ def _run(engine: Engine, words: Sequence[str], place: Place, text: bytes) -> Exe
     return engine.exec(place.container.id, words, stdin=text, user=user_of(place), timeout=TIMEOUT, hold=True)
 
 
-def look(engine: Engine, python: str, container: Container, request: Mapping[str, Any]) -> dict[str, Any] | None:
+def look(engine: Engine, python: str, container: Container, request: Mapping[str, Any]) -> Looked | None:
     """Ask one more container who holds or uses what; None when it can't answer (no Python in it, say)."""
     try:
         result = engine.exec(container.id, argv(python), stdin=program(request), user=ROOT_USER, hold=True)
         document = _document(result, python, container.name)
-    except EnvgenError:
+        return bind(Looked, document.get("result")) if document.get("ok") is True else None
+    except (EnvgenError, ShapeError):
         return None
-    found = document.get("result")
-    return found if document.get("ok") is True and isinstance(found, dict) else None
 
 
 def _document(result: ExecResult, python: str, shown: str) -> dict[str, Any]:
@@ -67,24 +67,23 @@ def _document(result: ExecResult, python: str, shown: str) -> dict[str, Any]:
     return document
 
 
-def not_found(data: Mapping[str, Any], query: Query) -> NotFoundError:
+def not_found(data: Refusal, query: Query) -> NotFoundError:
     """The error for names and globs that match nothing, with near matches from what is there."""
-    missing = [str(name) for name in data.get("missing") or ()]
-    names = [str(name) for name in data.get("names") or ()]
+    missing = data.missing
     scope = f" in version {query.version}" if query.version else ""
     if query.archs is not None:
         scope += f" for arch {' or '.join(arch or 'none' for arch in query.archs)}"
     message = f"no module matches {', '.join(map(visible, missing))}{scope}" if missing else "the cache is empty"
-    swept = data.get("leftovers") or {}
-    if swept.get("count"):
+    if data.leftovers.count:
         message += "; what an interrupted clear had left behind is deleted now"
-    return NotFoundError(message, hint=_near(missing, names, data))
+    return NotFoundError(message, hint=_near(data))
 
 
-def _near(missing: Sequence[str], names: Sequence[str], data: Mapping[str, Any]) -> str:
+def _near(data: Refusal) -> str:
+    missing, names = data.missing, data.names
     if not names:
-        if data.get("links"):
-            return f"links are not followed: {', '.join(data['links'])}"
+        if data.links:
+            return f"links are not followed: {', '.join(data.links)}"
         return "nothing has been compiled there yet; `envgen cache list` shows all versions and archs"
     import difflib
 

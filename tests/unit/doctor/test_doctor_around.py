@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from doctor_facts import CONTAINER, DATA, ENGINE, IMAGE, Make, recording
 
+from envgen.binding import ShapeError
 from envgen.doctor import collect, report, run
 from envgen.doctor.checks import around, container, host, image, mounts
-from envgen.doctor.evidence import BadDocument, from_json, read_document
+from envgen.doctor.evidence import from_json, read_document
 from envgen.doctor.gather import Wish, choose_container, gather
 from envgen.doctor.model import Context, Finding, FunctionCheck, Host, Remedy, Severity, Trouble, Where, error, ok
 from envgen.doctor.probe_facts import is_safe, without_password
@@ -334,7 +335,7 @@ def test_text_and_data(make: Make) -> None:
     ],
 )  # fmt: skip
 def test_foreign_documents_are_refused(damage: dict[str, Any]) -> None:
-    with pytest.raises(BadDocument):
+    with pytest.raises(ShapeError):
         from_json({**recording("hook"), **damage})
 
 
@@ -344,7 +345,7 @@ def test_the_document_is_found_behind_noise() -> None:
     assert found is not None
     assert found.noise == 9 - 0
     assert read_document(b"x" * 1000) is None
-    with pytest.raises(BadDocument, match="cut off"):
+    with pytest.raises(ShapeError, match="cut off"):
         read_document(line[: len(line) // 2])
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from doctor_facts import Make, recording
 
+from envgen.binding import ShapeError
 from envgen.doctor import probe_patches
 from envgen.doctor.checks import flashinfer
-from envgen.doctor.evidence import BadDocument, PatchedFile, from_json
+from envgen.doctor.evidence import PatchedFile, from_json
 
 
 def test_the_probe_compares_with_the_notes_of_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,5 +49,5 @@ def test_documents() -> None:
     document["patched"] = [{"package": "vllm", "path": "/a", "state": "same"}]
     assert from_json(document).patched == (PatchedFile("vllm", "/a", "same"),)
     document["patched"] = [{"package": 3}]
-    with pytest.raises(BadDocument):
+    with pytest.raises(ShapeError):
         from_json(document)

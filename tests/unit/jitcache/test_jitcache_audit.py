@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jitcache_layouts import Shelf, put
 
+from envgen.binding import bind
 from envgen.jitcache.agent.fatbin import MAGIC, Damaged, archs_of
 from envgen.jitcache.agent.main import answer
 from envgen.jitcache.audit import Audit, Library, findings, judge, runs_on
-from envgen.jitcache.model import bind
 
 FLAGS = {"": 0x11, "a": 0x100011, "f": 0x200011}
 

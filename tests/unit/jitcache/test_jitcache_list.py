@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from jitcache_layouts import RELEASES, Shelf, put, release, snapshot
 
+from envgen.binding import bind
 from envgen.jitcache.agent import layout
 from envgen.jitcache.agent.main import answer, main
-from envgen.jitcache.model import Inventory, bind
+from envgen.jitcache.model import Inventory
 
 
 def listed(root: Path, *patterns: str, **request: Any) -> Inventory:

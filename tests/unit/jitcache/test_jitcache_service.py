@@ -13,11 +13,13 @@ from jitcache_engine import PROJECT, ROOT, VOLUME, LocalEngine, cache, container
 from jitcache_layouts import Shelf, put, release
 
 from envgen.__main__ import main
+from envgen.binding import ShapeError, bind
 from envgen.engine.base import ExecResult, Mount
 from envgen.errors import EngineError, NotFoundError, RefusedError
-from envgen.jitcache.model import Cleared, ShapeError, bind
+from envgen.jitcache.model import Cleared
 from envgen.jitcache.place import BASE
 from envgen.jitcache.query import arch_folders, make_query
+from envgen.jitcache.service import JitCache
 from envgen.text import visible
 
 
@@ -271,3 +273,15 @@ def test_what_stays_is_said(shell: LocalEngine, capsys: pytest.CaptureFixture[st
     shelf.module("two", (), ("both/b.cu",))
     assert main(["cache", "clear", "one"]) == 0
     assert "kept 0.7.2.post1/121a/generated/both: also compiled by two" in capsys.readouterr().out
+
+
+def test_a_defect_of_envgen_is_not_blamed_on_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release(tmp_path / "cache", "0.7.2.post1")
+    engine = LocalEngine(tmp_path / "cache", [container("c1", service="dev", mounts=[VOLUME])])
+
+    def broken(*_: object) -> None:
+        raise KeyError("ours")
+
+    monkeypatch.setattr(JitCache, "_users", broken)
+    with pytest.raises(KeyError, match="ours"):
+        cache(tmp_path, engine).clear(make_query(("page",)))
