@@ -18,6 +18,7 @@ from envgen.profile.model import GpuMode, Profile, Service
 from envgen.render.compose import overlay_file
 from envgen.render.plan import compose_environment
 from envgen.serve import preflight
+from envgen.serve.checkouts import guard_file
 from envgen.serve.log import log_text
 from envgen.serve.readiness import Answer
 from envgen.serve.wait import Awaited, Failure, NotReady, Waiter
@@ -55,12 +56,15 @@ def compose_for(
     files = [folder / profile.compose_file]
     if profile.gpu is GpuMode.AUTO and gpu in (GpuMode.ALL, GpuMode.CDI):
         files.append(folder / overlay_file(profile, gpu))
+    endpoint = find_endpoint()
+    if endpoint.local and (guards := guard_file(profile, root, folder)):
+        files.append(guards)
     build = profile.build
     needs = profile.services[name].needs_memory if name else None
     free = jobs.less(jobs.capacity(engine.info()), needs.bytes if needs else 0)
     decided = jobs.decide(build.max_jobs.count, build.memory_per_job.bytes, free)
     # Relative paths in the rendered file start from compose/, wherever the copy that is used lies.
-    return Compose(find_endpoint(), files, root / "compose", compose_environment(profile, root, decided.count))
+    return Compose(endpoint, files, root / "compose", compose_environment(profile, root, decided.count))
 
 
 class Launcher:

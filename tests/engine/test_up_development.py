@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -98,3 +100,40 @@ def test_doctor_fix_installs_what_was_lost(project: Project) -> None:
     project.envgen("doctor", "--fix", "--yes", code=None)
     assert project.envgen(*version).out == "['1.5']\n"
     assert project.envgen("exec", "dev", "--", "lib-cli").code == 0
+
+
+def test_a_container_cannot_write_what_git_on_the_host_would_run(project: Project) -> None:
+    lib = project.root / "lib"
+
+    def git(*words: str) -> str:
+        who = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
+        return subprocess.run(["git", *who, *words], cwd=lib, check=True, capture_output=True, text=True).stdout
+
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "one")
+    try:
+        project.envgen("up", "dev")
+
+        def inside(command: str) -> int:
+            return project.envgen("exec", "dev", "--", "sh", "-c", f"cd /workspace/lib && {command}", code=None).code
+
+        for attempt in (
+            "echo '[core]' >> .git/config",
+            "git config core.fsmonitor x",
+            "echo x > .git/hooks/pre-commit",
+            "rm .git/config",
+            "mv .git/hooks .git/old",
+            "mv .git .old",
+        ):
+            assert inside(attempt) != 0, attempt
+        assert "fsmonitor" not in (lib / ".git" / "config").read_text()
+        # Work goes on: what git does in a container is as before.
+        identity = "git -c user.name=t -c user.email=t@localhost -c safe.directory='*'"
+        assert inside(f"echo new > new.txt && {identity} add new.txt && {identity} commit -qm two") == 0
+        assert inside(f"{identity} status && {identity} checkout -qb other && {identity} stash list") == 0
+        assert git("log", "-1", "--format=%s").strip() == "two"
+        assert project.envgen("up", "dev").code == 0  # nothing is recreated for it
+    finally:
+        project.envgen("down", "--volumes")
+        shutil.rmtree(lib / ".git")
