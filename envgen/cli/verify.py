@@ -1,4 +1,4 @@
-"""`envgen verify`: build twice without cache, and say whether the same bytes came out."""
+"""`envgen verify`: build twice without cache, and compare what came out."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ SHOWN = 40
 @click.option("--max-jobs", type=click.IntRange(1, 9999), metavar="N", help="Compilers at once.")
 @json_option
 def command(session: Session, max_jobs: int | None, as_json: bool) -> int:
-    """Build the image of a profile twice without cache, from two folders, and compare the image IDs.
+    """Build the image of a profile twice without cache, from two folders, and compare the images.
 
-    Where they differ, each difference is named: layer, path, field (exit code 1). Images of this command are removed
-    again; the profile's own image stays as it is. On another machine compare the printed ID, which is the same where
-    lock, base image and the engine's image store are.
+    Content is compared: files, modes, owners, links, bytes and configuration; times don't count. Where it differs, each
+    difference is named (exit code 1). A profile with `reproducible: true` must also give the same image ID. Images of
+    this command are removed again; the profile's own image stays as it is.
 
     \b
     Example:
@@ -57,11 +57,11 @@ def command(session: Session, max_jobs: int | None, as_json: bool) -> int:
     try:
         results = _twice(job, request, names)
         ids = [result.image_id for result in results]
-        found = [] if ids[0] == ids[1] else _differences(engine, names)
+        found, content = ([], True) if ids[0] == ids[1] else _differences(engine, names, bytewise=profile.reproducible)
     finally:
         _remove(engine, names)
-    _report(ids, [result.seconds for result in results], found, as_json)
-    return ExitCode.OK if ids[0] == ids[1] else ExitCode.FINDINGS
+    _report(ids, content, [result.seconds for result in results], found, as_json)
+    return ExitCode.FINDINGS if found else ExitCode.OK
 
 
 def _twice(job: Job, request: BuildRequest, names: Sequence[str]) -> list[BuildResult]:
@@ -70,14 +70,13 @@ def _twice(job: Job, request: BuildRequest, names: Sequence[str]) -> list[BuildR
 
     results = []
     with files.Scratch("verify") as folder:
-        copy = Path(folder)
-        for path in job.rendered.context_files:
-            if (job.root / path).is_file():
-                (copy / path).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(job.root / path, copy / path)
-        for name, context in zip(names, (job.root, copy), strict=True):
+        copy = Path(folder, "context")
+        shutil.copytree(job.folder, copy)
+        for name, context in zip(names, (job.folder, copy), strict=True):
             progress(f"building {name} from {context}")
-            results.append(_build(replace(request, tags=(name,), context=context)))
+            results.append(
+                _build(replace(request, tags=(name,), context=context, dockerfile=context / job.rendered.dockerfile))
+            )
             progress(f"{name}: {results[-1].image_id} in {results[-1].seconds:.1f} s")
     return results
 
@@ -94,15 +93,17 @@ def _build(request: BuildRequest) -> BuildResult:
     return result
 
 
-def _differences(engine: Engine, names: Sequence[str]) -> list[Difference]:
-    from envgen.lock.imagediff import compare
+def _differences(engine: Engine, names: Sequence[str], *, bytewise: bool) -> tuple[list[Difference], bool]:
+    """What differs, and whether the content is the same. ``bytewise``: times are differences, too."""
+    from envgen.lock.imagediff import compare, same_content
 
-    progress("the image IDs differ: comparing the layers")
+    progress("the image IDs differ: comparing the content")
     with files.Scratch("verify") as folder:
         paths = [Path(folder, f"{number}.tar") for number in (1, 2)]
         for name, path in zip(names, paths, strict=True):
             engine.save_image(name, path)
-        return compare(*paths)
+        found = same_content(*paths)
+        return (found or compare(*paths) if bytewise else found), not found
 
 
 def _remove(engine: Engine, names: Sequence[str]) -> None:
@@ -110,7 +111,9 @@ def _remove(engine: Engine, names: Sequence[str]) -> None:
         engine.remove_image(name)
 
 
-def _report(ids: Sequence[str], seconds: Sequence[float], found: Sequence[Difference], as_json: bool) -> None:
+def _report(
+    ids: Sequence[str], content: bool, seconds: Sequence[float], found: Sequence[Difference], as_json: bool
+) -> None:
     same = ids[0] == ids[1]
     if as_json:
         rows = [
@@ -118,12 +121,11 @@ def _report(ids: Sequence[str], seconds: Sequence[float], found: Sequence[Differ
             for d in found
         ]
         times = [round(each, 1) for each in seconds]
-        print_json({"identical": same, "image_ids": list(ids), "seconds": times, "differences": rows})
+        document = {"same_content": content, "same_id": same, "image_ids": list(ids), "seconds": times}
+        print_json({**document, "differences": rows})
         return
-    if same:
-        click.echo(f"identical: {ids[0]}")
-        return
-    click.echo(f"different: {ids[0]} and {ids[1]}")
+    click.echo("same content" if content else "different content")
+    click.echo(f"same ID: {ids[0]}" if same else f"different IDs: {ids[0]} and {ids[1]}")
     for difference in found[:SHOWN]:
         click.echo(f"  {difference}")
     if len(found) > SHOWN:

@@ -1,9 +1,13 @@
-"""Two images compared down to the byte: which layer, which path, which field. Reads what `docker image save` writes."""
+"""Two images compared: their content (what a container sees), or down to the byte (layer, path, field).
+
+Reads what `docker image save` writes. Content is files, modes, owners, links, bytes and configuration, and no times.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,12 +16,20 @@ from typing import Any
 
 from envgen.errors import EngineError
 
+# Files that are made of times, or name them: logs, the loader's auxiliary cache, uv's note of when a wheel was made.
+_TIMES = re.compile(
+    r"/var/log/(apt/[^/]+|dpkg\.log|alternatives\.log|bootstrap\.log)|/var/cache/ldconfig/aux-cache|.*/uv_cache\.json"
+)
+_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 MOST = 1000  # differences in one layer; more say nothing new
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One field of one path in one layer; ``step`` is the command that made the layer. Layer 0 = the configuration."""
+    """One field of one path in one layer; ``step`` is the command that made the layer.
+
+    Layer 0 = the configuration, -1 = all layers together.
+    """
 
     layer: int
     step: str
@@ -27,7 +39,9 @@ class Difference:
     second: str
 
     def __str__(self) -> str:
-        where = f"layer {self.layer} ({self.step}): {self.path}" if self.layer else f"configuration: {self.path}"
+        where = {0: f"configuration: {self.path}", -1: self.path}.get(
+            self.layer, f"layer {self.layer} ({self.step}): {self.path}"
+        )
         return f"{where}: {self.field}: {self.first or 'nothing'} and {self.second or 'nothing'}"
 
 
@@ -58,8 +72,9 @@ class _Saved:
             for member in layer:
                 file = layer.extractfile(member) if member.isreg() else None
                 digest = hashlib.sha256()
-                while file and (block := file.read(1 << 20)):
-                    digest.update(block)
+                noted = file is not None and member.name.endswith(".dist-info/RECORD")
+                while file and (block := file.read(-1 if noted else 1 << 20)):
+                    digest.update(_without_notes(block) if noted else block)
                 yield (
                     "/" + member.name.lstrip("./"),
                     {
@@ -92,6 +107,63 @@ def compare(first: Path, second: Path) -> list[Difference]:
     finally:
         one.tar.close()
         two.tar.close()
+
+
+def same_content(first: Path, second: Path) -> list[Difference]:
+    """What a container of one image sees and one of the other doesn't; times don't count."""
+    one, two = _Saved(first), _Saved(second)
+    try:
+        found = [
+            d for d in _configurations(one, two) if not (d.path.endswith("created") or d.path.startswith("rootfs"))
+        ]
+        pairs = zip(one.diff_ids, two.diff_ids, strict=False)
+        shared = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one.layers), len(two.layers)))
+        mine, theirs = (_tree(saved, shared, len(saved.layers)) for saved in (one, two))
+        below: dict[str, Mapping[str, str] | None] = {}
+        if any((path in mine) != (path in theirs) for path in {*mine, *theirs}):  # touched, and perhaps as it was
+            below = _tree(one, 0, shared)
+        for path in sorted({*mine, *theirs}):
+            fields, others = (tree.get(path, below.get(path)) for tree in (mine, theirs))
+            found += _fields(path, fields, others)
+        return found[:MOST]
+    finally:
+        one.tar.close()
+        two.tar.close()
+
+
+def _fields(path: str, one: Mapping[str, str] | None, two: Mapping[str, str] | None) -> Iterator[Difference]:
+    if _TIMES.fullmatch(path):
+        return
+    if one is None or two is None:
+        if one is not two:
+            yield Difference(-1, "", path, "path", *("there" if side is not None else "" for side in (one, two)))
+        return
+    for field in sorted({*one, *two} - {"time", "size"}):
+        if one.get(field) != two.get(field):
+            yield Difference(-1, "", path, field, one.get(field, ""), two.get(field, ""))
+
+
+def _tree(saved: _Saved, start: int, end: int) -> dict[str, Mapping[str, str] | None]:
+    """What these layers together hold; None = they remove what lies below them."""
+    found: dict[str, Mapping[str, str] | None] = {}
+    for index in range(start, end):
+        layer = list(saved.entries(index))
+        for path, _ in layer:  # what a layer removes is below it, wherever in the archive the mark stands
+            folder, _, name = path.rpartition("/")
+            if not name.startswith(_WHITEOUT):
+                continue
+            gone = folder if name == _OPAQUE else f"{folder}/{name.removeprefix(_WHITEOUT)}"
+            for inner in [inner for inner in found if inner.startswith(f"{gone}/")]:
+                del found[inner]
+            if name != _OPAQUE:
+                found[gone] = None
+        found.update((path, fields) for path, fields in layer if not path.rpartition("/")[2].startswith(_WHITEOUT))
+    return found
+
+
+def _without_notes(record: bytes) -> bytes:
+    """A package's list of files without the line of uv's note, which has a digest of a time."""
+    return b"".join(line for line in record.splitlines(keepends=True) if b"/uv_cache.json," not in line)
 
 
 def _layers(
