@@ -1,0 +1,26 @@
+"""The programs that run in builds and containers: each is seen by the linters, and is Python that 3.8 can read."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from envgen.paths import docker_dir
+
+TOP = docker_dir().parent
+PYTHON = [p for part in ("build", "runtime") for p in sorted((TOP / "docker" / part).rglob("*")) if p.is_file()]
+PYTHON = [path for path in PYTHON if path.read_text("utf-8").startswith("#!/usr/bin/env python3")]
+
+
+def test_ruff_reads_each_of_them() -> None:
+    """They have no suffix by which it would find them."""
+    listed = re.findall(r'^  "(docker/[^"]+)",$', Path(TOP / "pyproject.toml").read_text("utf-8"), re.M)
+    assert listed == sorted(path.relative_to(TOP).as_posix() for path in PYTHON)
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=lambda path: path.name)
+def test_python_38_can_read_them(path: Path) -> None:
+    ast.parse(path.read_text("utf-8"), feature_version=(3, 8))
