@@ -55,6 +55,7 @@ class Session(docker.APIClient):
         if limit <= PATIENT and time.monotonic() - _missed.get(self._host, -1000.0) < 30:
             limit = SICK
         streams = options.pop("stream", False)
+        options["timeout"] = limit + 5  # of the socket, between two bytes: the whole is over before
 
         def ask() -> requests.Response:
             response = super(Session, self).send(request, stream=True, **options)
@@ -167,6 +168,8 @@ def unreachable(endpoint: Endpoint, error: BaseException, environ: Mapping[str, 
         return found.trouble()
     cause = _innermost(error)
     where = f"{endpoint.host} (from {endpoint.said_by})"
+    if isinstance(cause, TimeoutError):
+        return EngineTimeout(f"the Docker Engine at {where} stopped answering", hint="is it stopped or overloaded?")
     if isinstance(cause, PermissionError):
         return EngineError(
             f"no permission to use the Docker Engine at {where}",
