@@ -14,7 +14,7 @@ from envgen.engine.base import Engine
 from envgen.errors import EnvgenError, ExitCode, NotFoundError, Problem, UsageError
 from envgen.inside import run
 from envgen.predict.gpus import Gpu, target
-from envgen.predict.judge import Judgement, Verdict, backends, judge
+from envgen.predict.judge import Judgement, Verdict, backends, judge, with_cubins
 from envgen.profile.model import GpuMode, Profile, Service
 from envgen.render.environment import service_env
 
@@ -42,6 +42,13 @@ class Prediction:
     place: str
     answer: Mapping[str, Any] | run.Failure
     judgement: Judgement
+
+    @property
+    def effective(self) -> Mapping[str, Any]:
+        """The answer that was judged: the one with NVIDIA's cubins where the service fits only with them."""
+        if isinstance(self.answer, run.Failure):
+            return {}
+        return with_cubins(self.answer) if self.judgement.cubins else self.answer
 
     @property
     def ends_well(self) -> bool:
@@ -166,7 +173,7 @@ def foresee(engine: Engine, profile: Profile, root: Path, service: str) -> list[
         raise PredictedRefusal(service, found)
     if isinstance(found.answer, run.Failure):
         return [f"the release could not be asked what it would choose: {found.answer}"]
-    chosen = ", ".join(f"{step} {name}" for step, name in backends(found.answer).items())
+    chosen = ", ".join(f"{step} {name}" for step, name in backends(found.effective).items())
     notes = [f"this release would choose on {gpu.name}: {chosen}"] if chosen else []
     notes += [f"not asked: {one}" for one in judged.unasked]
     notes += [

@@ -15,7 +15,6 @@ from envgen.cli.common import Session, json_option, print_json, progress, projec
 from envgen.cli.up import known_service
 from envgen.engine.docker import connect
 from envgen.errors import ExitCode
-from envgen.inside.run import Failure
 from envgen.predict import gpus
 from envgen.predict.judge import Verdict
 from envgen.predict.write import snippet, with_patterns
@@ -113,7 +112,7 @@ def _write(session: Session, profile: Profile, found: Prediction) -> None:
 def document(found: Prediction, profile: Profile) -> dict[str, Any]:
     """The answer and its judgement as JSON."""
     judged = found.judgement
-    answer = {} if isinstance(found.answer, Failure) else found.answer
+    answer = found.effective
     asked = answer.get("asked", {})
     return {
         "attention": asked.get("attention"),
@@ -151,7 +150,7 @@ def text(found: Prediction, profile: Profile) -> list[str]:
     """The answer and its judgement as lines for people."""
     judged = found.judgement
     variant = f", variant {profile.variant}" if profile.variant else ""
-    answer = {} if isinstance(found.answer, Failure) else found.answer
+    answer = found.effective
     lines = [f"{found.service} (profile {profile.name}{variant}): {_release(answer)}, asked in {found.place}"]
     lines += [f"  {title:<13} {value}" for title, value in _choices(answer) if value]
     titles = ["log", *[""] * 99]
