@@ -1,0 +1,124 @@
+"""The steps of scripts/compile-proof. Standard library only; FlashInfer compiles in processes of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+REPOSITORY, WORK, PYTHON = Path(sys.argv[1]).resolve(), Path(sys.argv[2]), sys.argv[3]
+sys.path.insert(0, str(REPOSITORY))
+
+from envgen.jitcache.bundle import FLAGS, program  # noqa: E402
+
+ROOT = WORK / "home/.cache/flashinfer"
+MODULE, BESIDE = "fused_moe_120", "page"
+BUILD = """
+import sys, time
+from flashinfer.jit.fused_moe import gen_cutlass_fused_moe_sm120_module
+from flashinfer.jit.page import gen_page_module
+spec = {"fused_moe_120": gen_cutlass_fused_moe_sm120_module, "page": gen_page_module}[sys.argv[1]]()
+start = time.time()
+spec.build(verbose=False)
+print("SECONDS %.1f" % (time.time() - start))
+"""
+STEPS: list = []
+
+
+def step(name: str, held: bool, **seen: object) -> None:
+    """Note what was seen; a step that did not hold doesn't end the proof, it fails it."""
+    STEPS.append({"step": name, "held": bool(held), **seen})
+    print(("held    " if held else "FAILED  ") + name + "  " + json.dumps(seen)[:600], file=sys.stderr, flush=True)
+
+
+def build(name: str) -> dict:
+    """Let FlashInfer build a module in a fresh process."""
+    done = subprocess.run([PYTHON, "-c", BUILD, name], cwd=WORK, capture_output=True, text=True, check=False)
+    for line in done.stdout.splitlines():
+        if line.startswith("SECONDS "):
+            return {"seconds": float(line[8:])}
+    return {"failed": done.returncode, "error": (done.stdout + done.stderr)[-3000:]}
+
+
+def agent(operation: str, **request: object) -> dict:
+    """envgen's agent as a container would run it: one text on stdin of an isolated Python, one JSON document."""
+    request = {"operation": operation, "root": str(ROOT), "python": PYTHON, **request}
+    start = time.time()
+    done = subprocess.run([PYTHON, *FLAGS], input=program(request), capture_output=True, check=False)
+    try:
+        document = json.loads(done.stdout)
+    except ValueError:
+        document = {"ok": False, "message": done.stderr.decode()[-2000:]}
+    document["seconds"] = round(time.time() - start, 3)
+    return document
+
+
+def modules() -> dict:
+    """Every module's row as `envgen cache list` has it."""
+    found = agent("list")
+    return {module["name"]: module for module in found["result"]["modules"]} if found["ok"] else {"error": found}
+
+
+def objects(name: str) -> dict:
+    """Times and inodes of a module's objects."""
+    found = {}
+    for path in sorted(ROOT.glob("*/*/cached_ops/" + name + "/**/*.o")):
+        status = path.stat()
+        found[path.name] = [status.st_mtime_ns, status.st_ino]
+    return found
+
+
+def main() -> int:
+    """All steps, then the document."""
+    nvcc = (
+        subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=False).stdout.strip().splitlines()
+    )
+    beside, built = build(BESIDE), build(MODULE)
+    size = sum(path.stat().st_size for path in ROOT.glob("*/*/cached_ops/" + MODULE + "/*.so"))
+    step("FlashInfer compiles fused_moe_120 for 12.1a", "seconds" in built and "seconds" in beside,
+         nvcc=nvcc[-1:], jobs=os.environ["MAX_JOBS"], cores=os.cpu_count(), objects=len(objects(MODULE)),
+         library_bytes=size, beside=beside, **built)  # fmt: skip
+    if "seconds" in built:
+        judge()
+    good = all(entry["held"] for entry in STEPS)
+    print(json.dumps({"held": good, "steps": STEPS}, indent=2))
+    return 0 if good else 1
+
+
+def judge() -> None:
+    """list, why, audit; one edited source; clear."""
+    recorded = agent("baseline", patterns=[MODULE, BESIDE])
+    good = recorded["ok"] and all(module["recorded"] for module in recorded["result"]["modules"])
+    step("the baseline is recorded", good, seconds=recorded["seconds"])
+    rows = modules()
+    states = {name: row.get("state") for name, row in rows.items()}
+    shown = {name: {key: row.get(key) for key in ("arch", "state", "objects", "size")} for name, row in rows.items()}
+    step("list: both are fresh", states == {MODULE: "fresh", BESIDE: "fresh"}, rows=shown)
+    audit = agent("audit", patterns=[MODULE])
+    step("audit: the library holds code for sm_121a", audit["ok"] and "121a" in json.dumps(audit["result"]),
+         answer=json.dumps(audit.get("result", audit))[:800], seconds=audit["seconds"])  # fmt: skip
+
+    before, other = objects(MODULE), objects(BESIDE)
+    folder = WORK / "site/flashinfer/data/csrc/fused_moe/cutlass_backend"
+    source = folder / "flashinfer_cutlass_fused_moe_sm100_binding.cu"
+    source.write_text(source.read_text() + "\n// edited by the proof\n")
+    state = modules()[MODULE]["state"]
+    why = agent("why", patterns=[MODULE])
+    named = json.dumps(why.get("result", why))
+    step("one source is edited: stale, and why names it", state == "stale" and source.name in named, state=state,
+         source=source.name, seconds=why["seconds"])  # fmt: skip
+    again = build(MODULE)
+    changed = sorted(name for name, stamp in objects(MODULE).items() if before.get(name) != stamp)
+    step(
+        "FlashInfer compiles that one object again", len(changed) == 1 and "seconds" in again, changed=changed, **again
+    )
+
+    cleared = agent("clear", patterns=[MODULE], all=False, dry_run=False)
+    gone = [module["name"] for module in cleared["result"]["modules"]] if cleared["ok"] else []
+    step("clear fused_moe_120 takes it alone", gone == [MODULE] and not objects(MODULE) and objects(BESIDE) == other,
+         seconds=cleared["seconds"], left=sorted(modules()))  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())
