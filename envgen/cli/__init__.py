@@ -21,6 +21,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "verify": ("envgen.cli.verify", "command", "Build twice without cache and compare the images down to the byte."),
     "inspect": ("envgen.cli.inspect", "command", "Print every input of an image, as the image itself tells it."),
     "diff": ("envgen.cli.diff", "command", "Say in which inputs two locks or images differ."),
+    "model": ("envgen.cli.model", "command", "Fetch and check the weights that services load."),
     "build": ("envgen.cli.build", "command", "Render, then build the image of a profile."),
     "predict": ("envgen.cli.predict", "command", "Ask the release what it would choose on a GPU, without that GPU."),
     "up": ("envgen.cli.up", "command", "Start a service and wait until it really answers."),

@@ -78,6 +78,7 @@ def command(
       envgen up dev --profile dev
       envgen up serve --set services.serve.args.max-model-len=8192
     """
+    from envgen.app import weights
     from envgen.cli.crash import keeper
     from envgen.engine.docker import connect
     from envgen.render.locked import lock_of_image
@@ -91,7 +92,11 @@ def command(
     engine = connect()
     image = engine.image(profile.image_name)
     workspace = prepare(profile, root, lock_of_image(profile, root, image.labels if image else None))
-    found = preflight.check(engine, profile, root, service, workspace.rendered.digest)
+    commit = weights.locked_commit(profile, root, service)
+    found = preflight.check(
+        engine, profile, root, service, workspace.rendered.digest,
+        lambda: weights.preflight(engine, profile, root, service, commit),
+    )  # fmt: skip
     compose = compose_for(profile, root, workspace.folder, engine, found.gpu, service)
     differing: tuple[str, ...] = ()
     if found.running:

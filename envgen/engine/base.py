@@ -204,10 +204,11 @@ class Engine(Protocol):
         timeout: float = 60,
         memory: int = MEMORY,
         hold: bool = False,
+        on_line: Callable[[str], None] | None = None,
     ) -> ExecResult:
         """Run a program in a throw-away container that is always removed; the image's entrypoint is bypassed.
 
-        It gets ``memory`` bytes, no swap, and at most ``PIDS`` processes.
+        It gets ``memory`` bytes, no swap, and at most ``PIDS`` processes. ``on_line`` hears each line as it is written.
         """
 
     def leftovers(self) -> tuple[Leftover, ...]:

@@ -248,20 +248,29 @@ class DockerEngine:
         timeout: float = 60,
         memory: int = MEMORY,
         hold: bool = False,
+        on_line: Callable[[str], None] | None = None,
     ) -> ExecResult:
         what = f"`{argv[0]}` in a container of {image}"
         body = _throwaway(image, argv, bool(stdin), mounts, env or {}, network, memory) | {"User": user}
         with self._told(what), process.terminable():
             container_id = str(self._work.create_container_from_config(body)["Id"])
             try:
-                return self._run_created(container_id, stdin, timeout, what, hold)
+                return self._run_created(container_id, stdin, timeout, what, hold, on_line)
             finally:
                 # Anonymous volumes go with it; a failure here must not hide the error that brought us here.
                 with contextlib.suppress(EngineError, docker.errors.APIError, OSError):
                     self._api.remove_container(container_id, v=True, force=True)
         raise AssertionError("unreachable")
 
-    def _run_created(self, container_id: str, stdin: bytes, timeout: float, what: str, hold: bool) -> ExecResult:
+    def _run_created(
+        self,
+        container_id: str,
+        stdin: bytes,
+        timeout: float,
+        what: str,
+        hold: bool,
+        on_line: Callable[[str], None] | None,
+    ) -> ExecResult:
         query = {"stream": "1", "stdout": "1", "stderr": "1", "stdin": "1" if stdin else "0"}
         stream = self._attached(self._url("containers", container_id, "attach"), what, params=query, hold=hold)
         try:
@@ -273,7 +282,8 @@ class DockerEngine:
             stream.close()
             raise
         output = Output()
-        talk(stream, stdin, timeout, what, output.take, lambda: None)
+        take = output.take if on_line is None else _both(output.take, Lines(on_line).take)
+        talk(stream, stdin, timeout, what, take, lambda: None)
         state = within(QUESTION, lambda: read_all(ended).json())
         return ExecResult(int(state["StatusCode"]), bytes(output.stdout), bytes(output.stderr))
 
@@ -293,6 +303,14 @@ class DockerEngine:
                 if "already in progress" not in str(error):
                     stayed.append((one, error.problems[0].message))
         return tuple(stayed)
+
+
+def _both(first: Callable[[int, bytes], None], second: Callable[[int, bytes], None]) -> Callable[[int, bytes], None]:
+    def take(channel: int, data: bytes) -> None:
+        first(channel, data)
+        second(channel, data)
+
+    return take
 
 
 class _absent(contextlib.suppress):

@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from envgen.lock.model import Lock, PatchLock, ProfileLock, git_key
-from envgen.profile.model import Profile, Source
+from envgen.lock.model import Lock, PatchLock, ProfileLock, git_key, model_key
+from envgen.profile.model import ModelRef, Profile, Source
 from envgen.redact import without_login
 
 
@@ -174,6 +174,10 @@ def stale(
         if mine.patches.get(folder) != patches.get(folder):
             message = f"patches/{folder} is not what was locked"
             found.append(Stale(f"patches.{source_name}", message, f"sources.{source_name}.patches"))
+    for name, model in models_of(profile).items():
+        if model_key(model.repo, model.revision) not in lock.models:
+            message = f"{model.revision} of the model {model.repo} is not in the lock"
+            found.append(Stale(name, message, f"services.{name}.model"))
     if mine.base is not None:
         where = f" for {platform}" if platform else ""
         if not (platform in mine.python if platform else mine.python):
@@ -185,3 +189,8 @@ def stale(
                 Stale("apt", f"the Debian packages{where} are not locked, or were for another question", "apt")
             )
     return found
+
+
+def models_of(profile: Profile) -> dict[str, ModelRef]:
+    """The weights that the services of a profile load, by service."""
+    return {name: service.model for name, service in profile.services.items() if service.model is not None}

@@ -32,6 +32,7 @@ def _short(value: str) -> str:
 def facts(lock: Lock) -> dict[str, str]:
     """Every input of a lock by a name that a user knows."""
     found = _shared(lock.images, lock.git, lock.files, lock.patches)
+    found |= {f"model {key}": commit for key, commit in lock.models.items()}
     for profile in lock.python:
         for platform, python in lock.python[profile].items():
             found |= _python(f"{profile} {platform}", python)

@@ -49,6 +49,9 @@ def text_of(lock: Lock) -> str:
     for folder, patches in sorted(lock.patches.items()):
         out.append(f"  {_q(folder)}:\n" if patches else f"  {_q(folder)}: []\n")
         out += [f"    - {_q(f'{patch.file} {patch.sha256}')}\n" for patch in patches]
+    if lock.models:
+        out.append("\nmodels:\n")
+    out += [f"  {_q(key)}: {commit}\n" for key, commit in sorted(lock.models.items())]
     out += _python_text(lock)
     if lock.apt:
         out.append("\napt:\n")

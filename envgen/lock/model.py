@@ -99,6 +99,7 @@ class Lock:
     patches: Mapping[str, tuple[PatchLock, ...]] = field(default_factory=dict)
     python: Mapping[str, Mapping[str, PythonLock]] = field(default_factory=dict)  # profile -> platform
     apt: Mapping[str, Mapping[str, AptLock]] = field(default_factory=dict)
+    models: Mapping[str, str] = field(default_factory=dict)  # by model_key -> commit
 
 
 @dataclass(frozen=True)
@@ -148,3 +149,8 @@ def _modules(git: GitLock) -> list[list[str]]:
 def git_key(url: str, ref: str) -> str:
     """Under which a git ref stands in the lock."""
     return f"{url} {ref}"
+
+
+def model_key(repo: str, revision: str) -> str:
+    """Under which a model's revision is in the lock."""
+    return f"{repo} {revision}"

@@ -61,12 +61,13 @@ class _Reader:
             message = f"this envgen reads lock files of format {FORMAT}" + (f", not {version.text}" if version else "")
             hint = "use the envgen that wrote it; or remove the file and run `envgen lock`"
             raise ProjectError([Problem(message, place, hint)])
-        self._known(top, "", "format", "images", "git", "files", "patches", "python", "apt")
+        self._known(top, "", "format", "images", "git", "files", "patches", "models", "python", "apt")
         found = Lock(
             images=self._each(top, "", "images", self._image),
             git=dict(self._git(key, node, f"git.{key}") for key, node in self._items(top, "", "git")),
             files=self._each(top, "", "files", lambda _name, node, key: self._text(node, key, _SHA, "a sha256")),
             patches=self._each(top, "", "patches", self._patches),
+            models=self._each(top, "", "models", lambda _name, node, key: self._text(node, key, _COMMIT, "a commit")),
             python=self._each(top, "", "python", lambda _n, node, key: self._platforms(node, key, self._python)),
             apt=self._each(top, "", "apt", lambda _n, node, key: self._platforms(node, key, self._apt)),
         )

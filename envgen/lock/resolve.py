@@ -14,10 +14,11 @@ from envgen.engine.base import Engine
 from envgen.errors import EngineError, EnvgenError, LockError, Problem
 from envgen.lock import ask, inside
 from envgen.lock.gitrefs import Git
-from envgen.lock.model import LOCAL, AptLock, GitLock, ImageLock, Lock, PatchLock, PythonLock
+from envgen.lock.hub import COMMIT, commit_of
+from envgen.lock.model import LOCAL, AptLock, GitLock, ImageLock, Lock, PatchLock, PythonLock, model_key
 from envgen.lock.registry import resolve_image, seconds
 from envgen.lock.upgrade import Upgrade, keep
-from envgen.profile.model import Profile
+from envgen.profile.model import ModelRef, Profile
 
 A = TypeVar("A", ImageLock, GitLock)
 Say = Callable[[str], None]
@@ -53,9 +54,11 @@ def resolve(
     images, git = _start(profiles, old, upgrade, tools, engine)
     found_images = {name: _answer(job, old.images.get(name), out) for name, job in images.items()}
     images_now = {name: image for name, image in {**old.images, **found_images}.items() if image}
+    models = _models(profiles, old, upgrade, tools)
     partial = Lock(images_now, old.git, old.files, old.patches, old.python, old.apt)
     python, apt = _packages(profiles, partial, upgrade, tools, engine, out)
     found_git = {key: _answer(job, old.git.get(key), out) for key, job in git.items()}
+    found_models = {key: _model(key, old, job, out) for key, job in models.items()}
     files = {e.url: e.sha256 for p in profiles for e in p.tiktoken.encodings.values()}
     mine = {folder: patches[folder] for p in profiles for folder in ask.patched(p).values() if folder in patches}
     out.lock = _pruned(
@@ -66,6 +69,7 @@ def resolve(
             patches={**old.patches, **mine},
             python={**old.python, **python},
             apt={**old.apt, **apt},
+            models={key: commit for key, commit in {**old.models, **found_models}.items() if commit},
         ),
         every,
     )
@@ -99,6 +103,8 @@ def _told(found: Any) -> str:
     if isinstance(found, GitLock):
         more = f" and {len(found.submodules)} submodules" if found.submodules else ""
         return f"{found.kind} is {found.commit[:12]}{more}"
+    if isinstance(found, str):
+        return f"commit is {found[:12]}"
     return "resolved"
 
 
@@ -137,6 +143,33 @@ def _ask_image(profile: Profile, tools: Tools, engine: Engine | None) -> ImageLo
 def _ask_git(tools: Tools, one: ask.Repository) -> GitLock:
     _online(tools, one.name)
     return tools.git.resolve(one.url, one.ref, one.submodules, one.without)
+
+
+def _models(profiles: Sequence[Profile], old: Lock, upgrade: Upgrade, tools: Tools) -> dict[str, _Job]:
+    """Ask for the commit of each model's revision that has none, or whose commit shall move."""
+    found: dict[str, _Job] = {}
+    for profile in profiles:
+        for name, model in ask.models_of(profile).items():
+            key = model_key(model.repo, model.revision)
+            if key not in found and (key not in old.models or upgrade.wants(name, model.repo)):
+                question = functools.partial(_ask_model, tools, model)
+                found[key] = _job(f"{model.repo} {model.revision}", question, tools.say)
+    return found
+
+
+def _ask_model(tools: Tools, model: ModelRef) -> str:
+    if COMMIT.fullmatch(model.revision):
+        return model.revision
+    _online(tools, model.repo)
+    return commit_of(model)
+
+
+def _model(key: str, old: Lock, job: _Job, out: Outcome) -> str:
+    found, error = job.result()
+    if error is None:
+        return str(found)
+    out.problems += error.problems
+    return old.models.get(key, "")
 
 
 def _online(tools: Tools, name: str) -> None:
@@ -261,6 +294,7 @@ def _pruned(lock: Lock, every: Sequence[Profile]) -> Lock:
     files = {e.url for p in every for e in p.tiktoken.encodings.values()}
     folders = {folder for p in every for folder in ask.patched(p).values()}
     names = {p.name for p in every}
+    models = {model_key(m.repo, m.revision) for p in every for m in ask.models_of(p).values()}
     return Lock(
         images={k: v for k, v in lock.images.items() if k in images},
         git={k: v for k, v in lock.git.items() if k in git},
@@ -268,4 +302,5 @@ def _pruned(lock: Lock, every: Sequence[Profile]) -> Lock:
         patches={k: v for k, v in lock.patches.items() if k in folders},
         python={k: v for k, v in lock.python.items() if k in names},
         apt={k: v for k, v in lock.apt.items() if k in names},
+        models={k: v for k, v in lock.models.items() if k in models},
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from packaging.utils import canonicalize_name
 
 from envgen.errors import UsageError
-from envgen.lock.ask import repositories
+from envgen.lock.ask import models_of, repositories
 from envgen.lock.model import Lock, PythonLock
 from envgen.profile.model import Profile
 
@@ -63,7 +63,12 @@ def checked(names: Sequence[str], profiles: Sequence[Profile], lock: Lock) -> tu
     """``names``, if each is an input; UsageError with the nearest one."""
     known = {"base", "pip", "apt"}
     for profile in profiles:
-        known |= {str(profile.base.image), *profile.sources, *(one.name for one in repositories(profile))}
+        known |= {
+            str(profile.base.image),
+            *profile.sources,
+            *models_of(profile),
+            *(one.name for one in repositories(profile)),
+        }
         for python in lock.python.get(profile.name, {}).values():
             known |= {pin.name for pins in python.sets.values() for pin in pins}
     for name in names:

@@ -30,9 +30,28 @@ def check(report: Report) -> None:
         _same_port(report, path, service)
         _patterns(report, path, service)
         _args(report, path, service)
+        _model(report, path, service)
     _caches(report)
     _targets(report)
     _files(report)
+
+
+def _model(report: Report, path: tuple[str, ...], service: Service) -> None:
+    """What is fetched and checked must be what the server loads."""
+    if service.model is None:
+        return
+    if "huggingface" not in report.profile.caches:
+        hint = "add `caches: {huggingface: {path: /root/.cache/huggingface, host: ~/.cache/huggingface}}`"
+        report.problem((*path, "model"), "there is no cache `huggingface` to keep it in", hint, at_key=True, whole=True)
+    if not service.is_vllm:
+        return
+    loaded = service.command[2] if len(service.command) > 2 else service.args.get("model")
+    if loaded != service.model.repo:
+        hint = f"write command: [vllm, serve, {service.model.repo}]"
+        report.problem((*path, "model", "repo"), f"the command loads {loaded or 'no model'}", hint)
+    revision = service.args.get("revision")
+    if revision is not None and revision != service.model.revision:
+        report.problem((*path, "model", "revision"), f"args.revision is {revision}", "write it in one of the two only")
 
 
 def _ports(report: Report, path: tuple[str, ...], service: Service) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from envgen.profile.keys import key
 from envgen.profile.model_services import ArgValue as ArgValue
 from envgen.profile.model_services import Health as Health
+from envgen.profile.model_services import ModelRef as ModelRef
 from envgen.profile.model_services import Phases as Phases
 from envgen.profile.model_services import Ready as Ready
 from envgen.profile.model_services import Service as Service

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from envgen.profile.keys import key
-from envgen.profile.patterns import ENV_NAME, FLAG, NAME, RESTART, URL_PATH
+from envgen.profile.patterns import ENV_NAME, FLAG, HUB_IGNORE, HUB_REPO, HUB_REVISION, NAME, RESTART, URL_PATH
 from envgen.profile.values import ByteSize, ContainerPath, Duration, PortMapping
 
 
@@ -53,6 +53,19 @@ class Ready:
     forbid: Mapping[str, str] = key("What the log must not show: the same.", {}, names=NAME)
 
 
+@dataclass(frozen=True)
+class ModelRef:
+    """The weights that a service loads: a repository on the Hugging Face Hub at one revision."""
+
+    repo: str = key("The repository, such as openai/gpt-oss-120b.", item=HUB_REPO)
+    revision: str = key("A branch, tag or commit. `envgen lock` pins its commit.", "main", item=HUB_REVISION)
+    ignore: tuple[str, ...] = key(
+        "Files that `envgen model pull` leaves out: gpt-oss has its weights three times.",
+        ("original/*", "metal/*"),
+        item=HUB_IGNORE,
+    )
+
+
 ArgValue = bool | str | tuple[str, ...]  # bind.py knows this alias by its name
 
 
@@ -76,6 +89,9 @@ class Service:
     restart: str = key("no, or on-failure:N. `always` would wedge a host with unified memory.", "no", item=RESTART)
     health: Health | None = key("Docker's health check.", None)
     ready: Ready | None = key("What `envgen up` waits for.", None)
+    model: ModelRef | None = key(
+        "The weights it loads. `envgen model pull` fetches them, and `up` starts nothing until they are there.", None
+    )
     needs_memory: ByteSize | None = key(
         "Memory that must be free on the engine's machine before it is started (unified memory: the GPU's too).", None
     )
@@ -92,7 +108,14 @@ class Service:
                 words += [flag, *value]
             elif value is not False:
                 words += [flag, value]
+        if self.model is not None and self.model.revision != "main" and "revision" not in self.args and self.is_vllm:
+            words += ["--revision", self.model.revision]
         return tuple(words)
+
+    @property
+    def is_vllm(self) -> bool:
+        """Whether the command is `vllm serve`."""
+        return self.command[:2] == ("vllm", "serve")
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,10 @@ IPC = r"private|host|shareable"
 DOCKERFILE = r"Dockerfile(\.[A-Za-z0-9_-][A-Za-z0-9._-]*)?"
 DISTRIBUTION = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 URL_PATH = r"/([^\s/][^\s]*)?"  # two slashes at the beginning would name another host
+# Hugging Face: owner/name, without "--" and "..", which its cache gives a meaning of their own.
+HUB_REPO = r"(?!.*(--|\.\.))[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
+HUB_REVISION = r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._/-]{0,199}"
+HUB_IGNORE = r"[A-Za-z0-9*?_.\[\]/-]+"
 ULIMIT = r"[a-z]+"
 SENTENCE = r"[^\s].*[^\s]"
 PROGRAM = r"[A-Za-z0-9._/-]+"
@@ -57,6 +61,9 @@ MEANING: Mapping[str, str] = {
     DOCKERFILE: "Dockerfile, or Dockerfile. and a word",
     DISTRIBUTION: "the name that stands behind `pip install`",
     URL_PATH: "a path such as /health",
+    HUB_REPO: "a repository such as openai/gpt-oss-120b",
+    HUB_REVISION: "a branch, tag or commit of the repository",
+    HUB_IGNORE: "a file name with * and ?, such as original/*",
     ULIMIT: "the name of a limit, such as memlock",
     PROGRAM: "a program such as python3",
     COMMAND: "the name of a command",

@@ -13,6 +13,7 @@ from envgen.render.templating import render
 
 PROXY = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 STOP_GRACE = "30s"
+OFFLINE = "HF_HUB_OFFLINE"
 
 
 @dataclass(frozen=True)
@@ -158,11 +159,15 @@ def _service(profile: Profile, name: str, number: int) -> ServiceView:
     chosen = [n for n in groups_in_use(profile) if service.env_groups is None or n in service.env_groups]
     # YAML merges let the first of a list win, so the strongest group stands first.
     aliases = [*(f"*env-{group}" for group in reversed(chosen)), "*env-derived", "*env-passed"]
+    env = _lines(service.env)
+    if service.model is not None and OFFLINE not in service.env:
+        # `up` starts it when all weights are there, and then no hub can stop it.
+        env.insert(0, Line(yaml_key(OFFLINE), compose_variable(names.OFFLINE_VARIABLE, "0")))
     return ServiceView(
         name=yaml_key(name),
         command=service.argv,
         groups=Quoted(", ".join(aliases)),
-        env=tuple(_lines(service.env)),
+        env=tuple(env),
         service=service,
         health=(HealthView(_health_test(service.health), service.health),) if service.health else (),
         # Only the first service starts when none is named; `up NAME` starts exactly that one.

@@ -117,6 +117,7 @@ def cache_variable(cache: str) -> str:
 
 JOBS_VARIABLE = "ENVGEN_BUILD__MAX_JOBS"
 CA_VARIABLE = "ENVGEN_NETWORK__CA_CERTIFICATES"
+OFFLINE_VARIABLE = "ENVGEN_HF_OFFLINE"  # 1 where `up` has seen that a service's weights are there
 WHEELHOUSE_VARIABLE = "ENVGEN_BUILD__WHEELHOUSE"
 
 
@@ -158,4 +159,6 @@ def compose_environment(profile: Profile, root: Path, max_jobs: int) -> dict[str
         env[CA_VARIABLE] = absolute(profile.network.ca_certificates)
     if profile.build.wheelhouse is not None:
         env[WHEELHOUSE_VARIABLE] = absolute(profile.build.wheelhouse)
+    if any(service.model is not None for service in profile.services.values()):
+        env[OFFLINE_VARIABLE] = "1"
     return env

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,9 +37,18 @@ class Preflight:
     notes: tuple[str, ...] = ()
 
 
-def check(engine: Engine, profile: Profile, root: Path, name: str, digest: str) -> Preflight:
-    """Look at image, mounts, ports, GPU runtime and files. ``digest``: the render digest of the profile as it is now.
+def check(
+    engine: Engine,
+    profile: Profile,
+    root: Path,
+    name: str,
+    digest: str,
+    weights: Callable[[], Iterable[Problem]] = tuple,
+) -> Preflight:
+    """Look at image, mounts, ports, GPU runtime, files and weights.
 
+    ``digest``: the render digest of the profile as it is now. ``weights``: what keeps it from loading its model,
+    asked only where the image is there and the service does not run already.
     Raises PreflightError with every problem. Starts, pulls and writes nothing.
     """
     service = profile.services[name]
@@ -57,6 +66,8 @@ def check(engine: Engine, profile: Profile, root: Path, name: str, digest: str) 
     gpu, reason = gpu_mode(engine, profile.gpu)
     if reason:
         problems.append(reason)
+    if service.model is not None and not mine and engine.image(profile.image_name) is not None:
+        problems += weights()
     if problems:
         raise PreflightError(name, tuple(problems))
     return Preflight(gpu, mine[0] if mine else None, tuple(notes))

@@ -1,0 +1,247 @@
+"""The weights of a service: fetched into the Hugging Face cache, listed, and checked before anything is started."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envgen.doctor import collect
+from envgen.engine.base import MEMORY, Engine, ExecResult, Mount
+from envgen.errors import EnvgenError, ExitCode, NotFoundError, Problem, UsageError
+from envgen.inside import run
+from envgen.lock import reading
+from envgen.lock.model import model_key
+from envgen.profile.model import ModelRef, Profile
+from envgen.render import environment as names
+from envgen.render.compose import PROXY
+
+PROGRAM = run.Program(("hub",))
+CACHE = "huggingface"
+HOME = "/run/envgen/huggingface"  # where the cache is mounted in a throw-away container
+LOOK = 60.0  # seconds to look at the headers of all shards
+FETCH = 24 * 3600.0
+FETCH_MEMORY = 8 << 30  # bytes, the page cache of what is written included
+TOKEN = "HF_TOKEN"
+ENDPOINT = "HF_ENDPOINT"
+PROGRESS = "envgen-progress "
+
+
+class WeightsError(EnvgenError):
+    """Weights that can't be fetched or are not whole."""
+
+    exit_code = ExitCode.LOCK
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What of a service's model is in the cache. ``state``: absent, partial, damaged or whole; ``bytes`` on disk."""
+
+    service: str
+    model: ModelRef
+    state: str
+    commit: str
+    bytes: int
+    files: int
+    problems: tuple[str, ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether a server can load it without a network."""
+        return self.state == "whole"
+
+
+def locked_commit(profile: Profile, root: Path, service: str) -> str:
+    """The commit of the service's model in envgen.lock; "" where there is none. ProjectError for a damaged lock."""
+    model = profile.services[service].model
+    lock = reading.load(root) if model is not None else None
+    return lock.models.get(model_key(model.repo, model.revision), "") if lock and model is not None else ""
+
+
+def services_with_model(profile: Profile) -> tuple[str, ...]:
+    """The services whose weights the profile names."""
+    return tuple(name for name, service in profile.services.items() if service.model is not None)
+
+
+def choose(profile: Profile, wanted: str | None) -> str:
+    """The service to deal with: the wanted one, or the only one that names a model."""
+    found = services_with_model(profile)
+    if wanted is not None and wanted in found:
+        return wanted
+    if wanted is not None or len(found) != 1:
+        named = f"service {wanted} of profile {profile.name}" if wanted else f"profile {profile.name}"
+        what = f"several services have one: {', '.join(found)}" if len(found) > 1 else "names no model"
+        line = f"services: {{{wanted or 'serve'}: {{model: {{repo: openai/gpt-oss-120b}}}}}}"
+        raise UsageError(f"{named}: {what}", hint=f"envgen model check {found[0]}" if found else f"write `{line}`")
+    return found[0]
+
+
+def look(engine: Engine, profile: Profile, root: Path, service: str, commit: str = "") -> Weights:
+    """Check what is there, without a network. ``commit``: the one that the lock names ("": none does)."""
+    model = profile.services[service].model
+    assert model is not None
+    request = {"verb": "check", "repo": model.repo, "revision": model.revision, "commit": commit}
+    found = _ask(engine, profile, root, request, LOOK)
+    if found is None:
+        return Weights(service, model, "absent", "", 0, 0, ())
+    problems = tuple(str(one) for one in _list(found.get("problems")))
+    state = str(found.get("state"))
+    return Weights(
+        service, model, state if state in ("absent", "partial", "damaged", "whole") else "damaged",
+        str(found.get("commit", "")), _number(found.get("bytes")), _number(found.get("files")), problems,
+    )  # fmt: skip
+
+
+def cached(engine: Engine, profile: Profile, root: Path) -> list[Mapping[str, Any]]:
+    """Every model in the cache, as the program found it."""
+    found = _ask(engine, profile, root, {"verb": "list"}, LOOK)
+    return [one for one in _list(found.get("models")) if isinstance(one, dict)] if found else []
+
+
+def pull(
+    engine: Engine,
+    profile: Profile,
+    root: Path,
+    service: str,
+    commit: str,
+    shell: Mapping[str, str],
+    on_progress: Callable[[Mapping[str, Any]], None],
+) -> tuple[str, int]:
+    """Fetch what is missing; returns commit and bytes. WeightsError says why it could not be fetched.
+
+    ``commit``: the one that the lock names, or "". ``on_progress`` gets ``bytes`` and ``total``, once a second.
+    """
+    model = profile.services[service].model
+    assert model is not None
+    mount = _mount(engine, profile, root, make=True)
+    assert mount is not None
+    request = {
+        "verb": "pull", "repo": model.repo, "revision": model.revision, "commit": commit, "ignore": list(model.ignore),
+        "token": shell.get(TOKEN, ""), "endpoint": shell.get(ENDPOINT, ""), "ca": names.CA_FILE,
+    }  # fmt: skip
+
+    def on_line(line: str) -> None:
+        if line.startswith(PROGRESS):
+            try:
+                found = json.loads(line[len(PROGRESS) :])
+            except ValueError:
+                return
+            if isinstance(found, dict):
+                on_progress(found)
+
+    answer = _ask(engine, profile, root, request, FETCH, on_line=on_line, shell=shell)
+    assert answer is not None
+    if "problem" in answer:
+        raise _refused(model, answer)
+    return str(answer.get("commit", "")), _number(answer.get("bytes"))
+
+
+def preflight(engine: Engine, profile: Profile, root: Path, service: str, commit: str = "") -> Iterator[Problem]:
+    """What keeps a service from loading its weights without a network."""
+    found = look(engine, profile, root, service, commit)
+    if found.whole:
+        return
+    name, hint = found.model.repo, f"envgen model pull {service} --profile {profile.name}"
+    if found.state == "absent":
+        yield Problem(f"the weights of {name} are not in the Hugging Face cache", hint=hint)
+    else:
+        shown = "; ".join(found.problems[:3]) or "a download was not finished"
+        yield Problem(f"the weights of {name} are {found.state}: {shown}", hint=hint)
+
+
+def _refused(model: ModelRef, answer: Mapping[str, Any]) -> WeightsError:
+    kind, message = str(answer.get("kind")), str(answer["problem"])
+    hints = {
+        "access": f"export {TOKEN}=... in this shell, and accept the model's licence on its page",
+        "missing": "check services.SERVICE.model.repo and .revision",
+        "network": "run the same command again: what is there is kept",
+        "space": "make room in the folder of caches.huggingface, or name another one",
+        "image": "take an image with vLLM or huggingface_hub in it: `pip: {tools: [huggingface_hub]}`",
+    }
+    if kind == "space" and "missing" in answer:
+        gib = 1 << 30
+        need, free = _number(answer["missing"]) / gib, _number(answer["free"]) / gib
+        message = f"{need:.1f} GiB are missing, and {free:.1f} GiB are free"
+    error = WeightsError(f"{model.repo} could not be fetched: {message}", hint=hints.get(kind, ""))
+    error.exit_code = ExitCode.REFUSED if kind == "space" else ExitCode.LOCK
+    return error
+
+
+def _mount(engine: Engine, profile: Profile, root: Path, *, make: bool = False) -> Mount | None:
+    """The Hugging Face cache as a mount for our containers; None when it is not there. ``make``: create it, as us."""
+    cache = profile.caches.get(CACHE)
+    if cache is None:
+        line = "caches: {huggingface: {path: /root/.cache/huggingface, host: ~/.cache/huggingface}}"
+        raise UsageError(f"profile {profile.name} has no cache `{CACHE}` to keep weights in", hint=f"write `{line}`")
+    if cache.host is None:
+        volume = names.cache_volume(profile, CACHE)
+        if engine.volume(volume) is None:
+            if not make:
+                return None
+            engine.create_volume(volume, {"dev.envgen.project": profile.project, "dev.envgen.profile": profile.name})
+        return Mount(volume, HOME, "volume", read_only=not make)
+    folder = (root / Path(cache.host.path).expanduser()).resolve()
+    if engine.info().endpoint.startswith("unix://"):
+        if make:
+            folder.mkdir(parents=True, exist_ok=True)
+        elif not folder.is_dir():
+            return None
+    return Mount(str(folder), HOME, read_only=not make)
+
+
+def _ask(
+    engine: Engine,
+    profile: Profile,
+    root: Path,
+    request: Mapping[str, Any],
+    timeout: float,
+    *,
+    on_line: Callable[[str], None] | None = None,
+    shell: Mapping[str, str] | None = None,
+) -> Mapping[str, Any] | None:
+    """The program's answer; None when there is no cache to look at. ``on_line``: it fetches, and reports progress."""
+    mount = _mount(engine, profile, root, make=on_line is not None)
+    if mount is None:
+        return None
+    if engine.image(profile.image_name) is None:
+        raise NotFoundError(f"the image {profile.image_name} is not built", hint=f"envgen build -p {profile.name}")
+    mounts, env = [mount], {"HOME": "/tmp"}
+    fetches = on_line is not None
+    if fetches:
+        env |= {name: value for name, value in (shell or {}).items() if name in PROXY and profile.network.pass_proxy}
+        ca = profile.network.ca_certificates
+        if ca is not None:
+            mounts.append(Mount(str((root / Path(ca.path).expanduser()).resolve()), names.CA_FILE, read_only=True))
+
+    def execute(argv: Sequence[str], stdin: bytes, seconds: float) -> ExecResult:
+        return engine.run_once(
+            profile.image_name, argv, stdin=stdin, mounts=mounts, env=env, user=_user(mount),
+            network="bridge" if fetches else "none", timeout=seconds, on_line=on_line,
+            memory=FETCH_MEMORY if fetches else MEMORY,
+        )  # fmt: skip
+
+    answer = run.ask(execute, collect.program(profile), PROGRAM, {**request, "home": HOME}, timeout=timeout)
+    if isinstance(answer, run.Failure):
+        raise WeightsError(f"the Hugging Face cache could not be looked at: {answer}")
+    return answer
+
+
+def _user(mount: Mount) -> str:
+    """Files in a folder of the host belong to whoever runs envgen (through sudo: to who called it)."""
+    if mount.kind == "volume":
+        return ""
+    uid, gid = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
+    if os.getuid() == 0 and uid.isdecimal() and gid.isdecimal():
+        return f"{uid}:{gid}"
+    return f"{os.getuid()}:{os.getgid()}"
+
+
+def _list(found: Any) -> list[Any]:
+    return found if isinstance(found, list) else []
+
+
+def _number(found: Any) -> int:
+    return found if isinstance(found, int) and not isinstance(found, bool) else 0

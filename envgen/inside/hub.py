@@ -1,0 +1,303 @@
+"""Runs inside the container: looks at a Hugging Face cache, and fills it with huggingface_hub.
+
+``check`` needs nothing but Python: it reads the files that are there. A shard is whole when it has as many bytes as its
+own header says (https://github.com/huggingface/safetensors: 8 bytes of length, a JSON header with offsets, the data).
+``pull`` uses the huggingface_hub of the image; it continues partial files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import struct
+import sys
+import tempfile
+import threading
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Tuple
+
+    Doc = Dict[str, Any]
+
+COMMIT = re.compile(r"[0-9a-f]{40}$")
+HEADER = 100 << 20  # bytes; safetensors itself refuses longer headers
+FILES = 20000  # a snapshot with more files is not a model's
+INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+RETRIES = 5
+
+
+def answer(request: Doc) -> Doc:
+    """One of ``check``, ``list`` and ``pull``, for the cache in the folder ``home``."""
+    verb = request["verb"]
+    if verb == "list":
+        return {"models": list_models(str(request["home"]))}
+    if verb == "check":
+        return check(str(request["home"]), str(request["repo"]), str(request["revision"]), str(request["commit"]))
+    return pull(request)
+
+
+def folder_of(home: str, repo: str) -> str:
+    """Where the cache keeps a repository of models."""
+    return os.path.join(home, "hub", "models--" + repo.replace("/", "--"))
+
+
+def commit_of(folder: str, revision: str) -> str:
+    """The commit that the cache knows under a revision; "" when it knows none."""
+    if COMMIT.match(revision):
+        return revision
+    try:
+        with open(os.path.join(folder, "refs", revision), encoding="ascii", errors="replace") as file:
+            found = file.read(100).strip()
+    except OSError:
+        return ""
+    return found if COMMIT.match(found) else ""
+
+
+def check(home: str, repo: str, revision: str, commit: str) -> Doc:
+    """What of the model is there: ``state`` is absent, partial, damaged or whole; ``problems`` say what is wrong.
+
+    ``commit``: the one that the lock names ("": none does). What a server loads is what ``revision`` leads to.
+    """
+    folder = folder_of(home, repo)
+    found = commit_of(folder, revision)
+    snapshot = os.path.join(folder, "snapshots", commit or found)
+    partial = list(incomplete(folder))
+    document: Doc = {"commit": found, "bytes": 0, "files": 0, "partial": len(partial), "problems": []}
+    if not (commit or found) or not os.path.isdir(snapshot):
+        document["state"] = "partial" if partial else "absent"
+        return document
+    problems: List[str] = document["problems"]
+    if commit and found != commit:
+        problems.append("%s is %s here, and the lock says %s" % (revision, found[:12] or "unknown", commit[:12]))
+    names = sorted(walk(snapshot))
+    sizes: Dict[str, int] = {}
+    for name in names:
+        try:
+            sizes[name] = os.stat(os.path.join(snapshot, name)).st_size
+        except OSError:
+            problems.append("%s is missing" % name)
+    document["files"], document["bytes"] = len(sizes), sum(sizes.values())
+    if "config.json" not in sizes:
+        problems.append("config.json is missing")
+    shards, why = wanted_shards(snapshot, sizes)
+    problems.extend(why)
+    problems.extend("%s is missing" % name for name in shards if name not in sizes)
+    for name in sorted(sizes):
+        if name.endswith(".safetensors"):
+            expected = size_of_shard(os.path.join(snapshot, name))
+            if expected < 0:
+                problems.append("%s is not a safetensors file" % name)
+            elif expected != sizes[name]:
+                problems.append("%s has %d bytes of %d" % (name, sizes[name], expected))
+    problems[:] = list(dict.fromkeys(problems))
+    if not problems:
+        document["state"] = "whole"
+    elif partial or any(text.endswith("is missing") for text in problems):
+        document["state"] = "partial"
+    else:
+        document["state"] = "damaged"
+    return document
+
+
+def walk(snapshot: str) -> Iterator[str]:
+    """Names of files relative to the snapshot; folders that are links are not entered."""
+    count = 0
+    for top, _folders, files in os.walk(snapshot):
+        for name in files:
+            count += 1
+            if count > FILES:
+                return
+            yield os.path.relpath(os.path.join(top, name), snapshot)
+
+
+def incomplete(folder: str) -> Iterator[str]:
+    """Files that a download has begun and not ended."""
+    blobs = os.path.join(folder, "blobs")
+    try:
+        names = os.listdir(blobs)
+    except OSError:
+        return
+    for name in names:
+        if name.endswith(".incomplete"):
+            yield os.path.join(blobs, name)
+
+
+def wanted_shards(snapshot: str, sizes: Dict[str, int]) -> Tuple[List[str], List[str]]:
+    """The weight files that the model's own index names, and what is wrong with it; without an index: at least one."""
+    for index in INDEXES:
+        if index not in sizes:
+            continue
+        try:
+            with open(os.path.join(snapshot, index), encoding="utf-8") as file:
+                weights = json.load(file)["weight_map"]
+            return sorted({str(name) for name in weights.values()}), []
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return [], ["%s can't be read" % index]
+    if any(name.endswith((".safetensors", ".bin", ".gguf")) for name in sizes):
+        return [], []
+    return [], ["no weights are there"]
+
+
+def size_of_shard(path: str) -> int:
+    """How many bytes a safetensors file must have by its own header; -1: it has none that can be read."""
+    try:
+        with open(path, "rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if not 2 <= length <= HEADER:
+                return -1
+            header = json.loads(file.read(length).decode("utf-8"))
+        ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, struct.error):
+        return -1
+    return 8 + int(length) + max(ends, default=0)
+
+
+def list_models(home: str) -> List[Doc]:
+    """Every repository of models in the cache."""
+    hub = os.path.join(home, "hub")
+    found = []
+    try:
+        names = sorted(os.listdir(hub))
+    except OSError:
+        return []
+    for name in names:
+        if not name.startswith("models--"):
+            continue
+        folder = os.path.join(hub, name)
+        refs = {ref: commit_of(folder, ref) for ref in sorted(walk(os.path.join(folder, "refs")))}
+        size, count = size_of_blobs(folder)
+        found.append({"repo": name[len("models--") :].replace("--", "/"), "refs": refs, "bytes": size, "blobs": count,
+                      "partial": len(list(incomplete(folder)))})  # fmt: skip
+    return found
+
+
+def size_of_blobs(folder: str) -> Tuple[int, int]:
+    """Bytes on disk and number of files, partial ones included. Sparse files count by what is written."""
+    size = count = 0
+    blobs = os.path.join(folder, "blobs")
+    try:
+        entries = list(os.scandir(blobs))
+    except OSError:
+        return 0, 0
+    for entry in entries:
+        try:
+            status = entry.stat()
+        except OSError:
+            continue  # renamed while we looked
+        size += min(status.st_size, status.st_blocks * 512) if status.st_blocks else status.st_size
+        count += 1
+    return size, count
+
+
+# --- fetching ---------------------------------------------------------------------------------------------------------
+
+
+def pull(request: Doc) -> Doc:
+    """Fetch what is missing; ``problem`` says why it could not be. Progress goes to stderr as JSON, a line a second."""
+    trust(str(request.get("ca", "")))
+    home, repo, revision = str(request["home"]), str(request["repo"]), str(request["revision"])
+    os.environ.update({"HF_HOME": home, "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"})
+    os.environ.pop("HF_HUB_OFFLINE", None)
+    if request.get("endpoint"):
+        os.environ["HF_ENDPOINT"] = str(request["endpoint"])
+    token = str(request.get("token", "")) or None
+    try:
+        import huggingface_hub
+    except ImportError as missing:
+        return {"problem": "the image has no huggingface_hub: %s" % missing, "kind": "image"}
+    for attempt in range(RETRIES):
+        try:
+            return fetch(huggingface_hub, request, home, repo, revision, token)
+        except Exception as problem:
+            kind = kind_of(problem)
+            if kind != "network" or attempt == RETRIES - 1:
+                return {"problem": "%s: %s" % (type(problem).__name__, str(problem)[:2000]), "kind": kind}
+            say({"retry": attempt + 1, "of": RETRIES - 1, "problem": str(problem)[:300]})
+            time.sleep(min(30, 2**attempt))
+    raise AssertionError("unreachable")
+
+
+def fetch(hub: Any, request: Doc, home: str, repo: str, revision: str, token: Any) -> Doc:
+    """One try. Raises whatever huggingface_hub raises."""
+    info = hub.HfApi().model_info(repo, revision=request.get("commit") or revision, files_metadata=True, token=token)
+    ignore = [str(pattern) for pattern in request.get("ignore", ())]
+    names = {one.rfilename for one in info.siblings}
+    chosen = set(hub.utils.filter_repo_objects(names, ignore_patterns=ignore))
+    total = sum(one.size or 0 for one in info.siblings if one.rfilename in chosen)
+    folder = folder_of(home, repo)
+    there = size_of_blobs(folder)[0]
+    os.makedirs(home, exist_ok=True)
+    free = shutil.disk_usage(home).free
+    if total - there > free:
+        return {"problem": "%d bytes are missing, and %d are free" % (total - there, free), "kind": "space",
+                "missing": total - there, "free": free}  # fmt: skip
+    done = threading.Event()
+    watcher = threading.Thread(target=watch, args=(folder, total, done), daemon=True)
+    watcher.start()
+    try:
+        hub.snapshot_download(repo, revision=info.sha, ignore_patterns=ignore, token=token, max_workers=4)
+    finally:
+        done.set()
+        watcher.join(5)
+    # A server asks for the revision by its name; snapshot_download of a commit writes no ref.
+    if not COMMIT.match(revision):
+        write_ref(folder, revision, info.sha)
+    return {"commit": info.sha, "bytes": total}
+
+
+def write_ref(folder: str, revision: str, commit: str) -> None:
+    """Let ``revision`` lead to ``commit``, as huggingface_hub itself does."""
+    path = os.path.join(folder, "refs", revision)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path))
+    with os.fdopen(handle, "w") as file:
+        file.write(commit)
+    os.replace(temporary, path)
+
+
+def watch(folder: str, total: int, done: threading.Event) -> None:
+    """Say every second how much is there."""
+    while not done.wait(1):
+        say({"bytes": min(size_of_blobs(folder)[0], total), "total": total})
+
+
+def say(document: Doc) -> None:
+    """A line of progress: one JSON document, marked, so that a package's own lines are not taken for it."""
+    sys.stderr.write("envgen-progress %s\n" % json.dumps(document))
+    sys.stderr.flush()
+
+
+def kind_of(problem: Exception) -> str:
+    """access, missing, network or other: by the names of huggingface_hub's errors, which have moved between modules."""
+    names = {one.__name__ for one in type(problem).__mro__}
+    status = getattr(getattr(problem, "response", None), "status_code", 0)
+    if (names & {"GatedRepoError", "RepositoryNotFoundError"} and status in (401, 403)) or status in (401, 403):
+        return "access"
+    if names & {"RepositoryNotFoundError", "RevisionNotFoundError", "EntryNotFoundError"}:
+        return "missing"
+    if names & {"ConnectionError", "Timeout", "TransportError", "ProtocolError", "ChunkedEncodingError", "TimeoutError",
+                "LocalEntryNotFoundError"} or status >= 500 or status == 429:  # fmt: skip
+        return "network"
+    if isinstance(problem, OSError) and problem.errno == 28:
+        return "space"
+    return "other"
+
+
+def trust(extra: str) -> None:
+    """Add a company's CA certificates to the system's, for this process."""
+    try:
+        if not extra or not os.path.getsize(extra):
+            return
+        bundle = os.environ.get("SSL_CERT_FILE", "/etc/ssl/certs/ca-certificates.crt")
+        with tempfile.NamedTemporaryFile("wb", suffix=".pem", delete=False) as file:
+            for path in (bundle, extra):
+                if os.path.exists(path):
+                    with open(path, "rb") as part:
+                        file.write(part.read() + b"\n")
+    except OSError:
+        return
+    os.environ.update({"SSL_CERT_FILE": file.name, "REQUESTS_CA_BUNDLE": file.name})

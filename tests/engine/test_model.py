@@ -1,0 +1,116 @@
+"""`envgen model` on a real engine, with the real huggingface_hub in the image, against a stand-in for the hub."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hub_server import COMMIT, Hub, model_files, serve
+from projects import BASE, Project, docker
+
+pytestmark = pytest.mark.engine
+
+FILE = f"""
+default_profile: prod
+defaults:
+  base: {{image: {BASE}}}
+  cuda: {{arch_list: 12.1a}}
+  gpu: none
+  build: {{ccache: false}}
+  pip: {{tools: [huggingface_hub]}}
+  caches: {{huggingface: {{path: /hf, host: cache}}}}
+  secrets: [HF_TOKEN]
+profiles:
+  prod:
+    mode: production
+    services:
+      web:
+        command: [sh, -c, "echo offline=$HF_HUB_OFFLINE; exec sleep 1000"]
+        model: {{repo: acme/tiny}}
+"""
+
+
+@pytest.fixture(scope="module")
+def project(make_project: Callable[..., Project]) -> Project:
+    made = make_project("envgentestmodel", FILE)
+    made.envgen("build")
+    return made
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[Hub]:
+    with serve(Hub(model_files())) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def reach(hub: Hub) -> dict[str, str]:
+    """What leads both the containers and this machine to the stand-in."""
+    gateway = docker("network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}")
+    return {"HF_ENDPOINT": f"http://{gateway}:{hub.port}"}
+
+
+def shard(project: Project) -> Path:
+    folder = project.root / "cache/hub/models--acme--tiny/snapshots" / COMMIT
+    return folder / "model-00002-of-00002.safetensors"
+
+
+def test_pull_check_up_and_a_damaged_shard(project: Project, hub: Hub, reach: dict[str, str]) -> None:
+    refused = project.envgen("up", "web", code=6)
+    assert "the weights of acme/tiny are not in the Hugging Face cache" in refused.err
+    assert "envgen model pull web --profile prod" in refused.err
+    assert project.envgen("model", "check", "--json", code=1).json["state"] == "absent"
+
+    hub.cut["model-00002-of-00002.safetensors"] = 1  # one download breaks off in the middle
+    pulled = project.envgen("model", "pull", "web", env=reach)
+    assert f"acme/tiny is complete: 0.0 GiB at {COMMIT[:12]}" in pulled.out
+    assert not [one for one in hub.asked if "original" in one]
+    owner = shard(project).stat()
+    assert (owner.st_uid, owner.st_gid) == (os.getuid(), os.getgid())
+    found = project.envgen("model", "check", "--json").json
+    assert (found["state"], found["commit"], found["files"]) == ("whole", COMMIT, 4)
+    assert "acme/tiny" in project.envgen("model", "list").out
+
+    project.envgen("up", "web")
+    try:
+        assert project.envgen("logs", "web").out == "offline=1\n"
+    finally:
+        project.envgen("down")
+
+    whole = shard(project).resolve()
+    data = whole.read_bytes()
+    whole.write_bytes(data[:-100])
+    damaged = project.envgen("up", "web", code=6)
+    assert f"are damaged: model-00002-of-00002.safetensors has {len(data) - 100} bytes of {len(data)}" in damaged.err
+    whole.unlink()
+    assert "model-00002-of-00002.safetensors is missing" in project.envgen("model", "check", code=1).out
+    project.envgen("model", "pull", env=reach)
+    assert project.envgen("model", "check", "--json").json["state"] == "whole"
+
+
+def test_what_the_hub_refuses(project: Project, hub: Hub, reach: dict[str, str]) -> None:
+    hub.token = "hf_right"
+    try:
+        closed = project.envgen("model", "pull", "--set", "services.web.model.revision=main", env=reach, code=7)
+        assert "could not be fetched" in closed.err and "export HF_TOKEN" in closed.err
+        project.envgen("model", "pull", env={**reach, "HF_TOKEN": "hf_right"})
+    finally:
+        hub.token = ""
+    none = project.envgen("model", "pull", "--set", "services.web.model.repo=acme/none", env=reach, code=7)
+    assert "check services.SERVICE.model.repo" in none.err
+    away = project.envgen("model", "check", "nothing", code=2)
+    assert "names no model" in away.err
+
+
+def test_the_lock_pins_the_commit(project: Project, hub: Hub, reach: dict[str, str]) -> None:
+    project.envgen("lock", env=reach)
+    text = (project.root / "envgen.lock").read_text()
+    try:
+        assert f'  "acme/tiny main": {COMMIT}\n' in text
+        assert project.envgen("model", "check").code == 0
+        (project.root / "envgen.lock").write_text(text.replace(COMMIT, "f" * 40))
+        assert project.envgen("model", "check", "--json", code=1).json["state"] == "absent"
+    finally:
+        (project.root / "envgen.lock").unlink()
