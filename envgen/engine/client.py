@@ -259,8 +259,21 @@ class DockerEngine:
             finally:
                 # Anonymous volumes go with it; a failure here must not hide the error that brought us here.
                 with contextlib.suppress(EngineError, docker.errors.APIError, OSError):
-                    self._api.remove_container(container_id, v=True, force=True)
+                    self._gone(container_id)
         raise AssertionError("unreachable")
+
+    def _gone(self, container_id: str) -> None:
+        """Remove a container, and wait until it is: the engine may be removing it already, and until that is done its
+        volumes are in use."""
+        for _ in range(50):
+            try:
+                self._api.remove_container(container_id, v=True, force=True)
+            except docker.errors.NotFound:
+                return
+            except docker.errors.APIError as error:
+                if error.status_code != 409:  # its removal is in progress
+                    raise
+            time.sleep(0.1)
 
     def _run_created(
         self,
