@@ -41,6 +41,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 }
 # `python3 -` would read it line by line through its tokenizer. What follows the program is never sent: see WATCH.
 STARTER = "import marshal, sys; data = marshal.load(sys.stdin.buffer); exec(data[0]) # envgen-agent"
+MARK = "# envgen-agent"  # in a command line: one of ours, not a compiler
 # -I: nothing of the container's own settings or working folder; -S: no site-packages, which halves the start.
 FLAGS = ("-I", "-S", "-c", STARTER)
 _FORMAT = 2  # of marshal: plain values in it are read by every Python 3

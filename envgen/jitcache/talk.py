@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from envgen.binding import ShapeError, bind
 from envgen.errors import EngineError, EnvgenError, NotFoundError
-from envgen.jitcache.bundle import FLAGS, program
+from envgen.jitcache.bundle import FLAGS, MARK, program
 from envgen.jitcache.model import Holder, Looked, Refusal
 from envgen.text import visible
 
@@ -111,5 +111,8 @@ def describe_holders(holders: Sequence[Holder]) -> str:
     parts = []
     for holder in holders:
         where = f" in {holder.where}" if holder.where else ""
+        if MARK in holder.command:
+            parts.append(f"by an envgen that is still running there (pid {holder.pid}{where})")
+            continue
         parts.append(f"by pid {holder.pid}{where}: {visible(holder.command) or 'unknown command'}")
     return " and ".join(parts)

@@ -16,10 +16,12 @@ from envgen.__main__ import main
 from envgen.binding import ShapeError, bind
 from envgen.engine.base import ExecResult, Mount
 from envgen.errors import EngineError, NotFoundError, RefusedError
-from envgen.jitcache.model import Cleared
+from envgen.jitcache.bundle import STARTER
+from envgen.jitcache.model import Cleared, Holder
 from envgen.jitcache.place import BASE
 from envgen.jitcache.query import arch_folders, make_query
 from envgen.jitcache.service import JitCache
+from envgen.jitcache.talk import describe_holders
 from envgen.text import visible
 
 
@@ -285,3 +287,10 @@ def test_a_defect_of_envgen_is_not_blamed_on_the_engine(tmp_path: Path, monkeypa
     monkeypatch.setattr(JitCache, "_users", broken)
     with pytest.raises(KeyError, match="ours"):
         cache(tmp_path, engine).clear(make_query(("page",)))
+
+
+def test_an_envgen_that_holds_a_lock_is_named_as_such() -> None:
+    """Another clear that still runs: not a compiler, nor one of our long command lines."""
+    ours = Holder(42, f"python3 -I -S -c {STARTER}", "serve")
+    assert describe_holders([ours]) == "by an envgen that is still running there (pid 42 in serve)"
+    assert describe_holders([Holder(7, "ninja -v")]) == "by pid 7: ninja -v"
