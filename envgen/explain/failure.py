@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from envgen.explain.match import classify
-from envgen.explain.rulebase import rules_for
+from envgen.explain.rulebase import Rule, rules_for
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,22 @@ def cause_of(
         if evidence is None and exit_code in rule.codes:
             evidence = f"exit code {exit_code}"
         if evidence is not None:
-            cure = _memory_cure(jobs) if rule.rule == "out_of_memory" and not service else rule.cure
-            return Cause(rule.rule, rule.cause, evidence, cure)
+            return Cause(rule.rule, rule.cause, evidence, rule.cure if service else _cure(rule, jobs))
     return None
 
 
 def next_jobs(jobs: int) -> int | None:
     """Half as many jobs; None when it was one already."""
     return jobs // 2 if jobs > 1 else None
+
+
+def _cure(rule: Rule, jobs: int | None) -> str:
+    """The rule's cure, or for want of memory the number of jobs to build with next."""
+    if rule.rule == "out_of_memory":
+        return _memory_cure(jobs)
+    if rule.rule == "killed":
+        return f"`dmesg` shows whether it was memory; if so, {_memory_cure(jobs)}"
+    return rule.cure
 
 
 def _memory_cure(jobs: int | None) -> str:

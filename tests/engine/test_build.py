@@ -175,8 +175,8 @@ RUN mkdir /s && cd /s && git init -q && printf 'one\n' >a
 RUN printf -- '--- a/a\n+++ b/a\n@@ -1 +1 @@\n-zwei\n+drei\n' >/p && cd /s && git apply --verbose /p
 """
 CAUSES = [
-    ("out_of_memory", "RUN echo compiling; sh -c 'kill -9 $$'; exit $?"),
-    ("out_of_memory", 'RUN python3 -c "import os; os.kill(os.getpid(), 9)"; exit $?'),
+    ("killed", "RUN echo compiling; sh -c 'kill -9 $$'; exit $?"),
+    ("killed", 'RUN python3 -c "import os; os.kill(os.getpid(), 9)"; exit $?'),
     ("no_space", "RUN --mount=type=tmpfs,target=/t,size=1m dd if=/dev/zero of=/t/x bs=1M count=4"),
     ("patch", PATCHED),
     ("dns", "RUN python3 -c \"import socket; socket.getaddrinfo('envgen.invalid', 443)\""),

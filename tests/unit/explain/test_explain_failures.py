@@ -14,12 +14,13 @@ LOGS = [
     ("out_of_memory", "c++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated.\n"
                       "ninja: build stopped: subcommand failed."),
     ("out_of_memory", "nvcc error   : 'cicc' died due to signal 9 (Kill signal)"),
-    ("out_of_memory", "/bin/sh: line 1:  4711 Killed                  make -j16"),
-    ("out_of_memory", "Killed"),
+    ("killed", "/bin/sh: line 1:  4711 Killed                  make -j16"),
+    ("killed", "Killed"),
+    ("killed", "process exited with code 137"),
+    ("out_of_memory", "Killed\nc++: fatal error: Killed signal terminated program cc1plus"),
     ("out_of_memory", "cc1plus: out of memory\nvirtual memory exhausted: Cannot allocate memory"),
     ("out_of_memory", "terminate called after throwing an instance of 'std::bad_alloc'"),
-    ("out_of_memory", "subprocess.CalledProcessError: Command '['ninja']' died with <Signals.SIGKILL: 9>.\n"
-                      "process exited with code 137"),
+    ("killed", "subprocess.CalledProcessError: Command '['ninja']' died with <Signals.SIGKILL: 9>."),
     # disk
     ("no_space", "cp: error writing '/wheels/x.whl': No space left on device"),
     ("no_space", "OSError: [Errno 28] No space left on device"),
@@ -66,6 +67,9 @@ LOGS = [
     ("python_package", "ERROR: No matching distribution found for flashinfer-python==0.0.0"),
     ("python_package", "  x No solution found when resolving dependencies:"),
     ("debian_package", "E: Unable to locate package ccachee"),
+    ("source_release", '#28 ERROR: process "/bin/sh -c make" did not complete successfully: exit code: 137: context '
+                       "canceled: context canceled\n"
+                       "#20 fetch-sdist: no source distribution of humanize 99.0 on https://index.example.org/simple"),
     ("protected_package", "protect: torch 2.10 of the base image was replaced by 2.9 in /x\n"
                           "protect: an installation broke pip.protect; switch the dependency off in pip.override"),
     ("dockerfile", "ERROR: failed to solve: dockerfile parse error on line 2: unknown instruction: RUNN"),
@@ -99,7 +103,36 @@ SERVICE_LOGS = [
     ("arguments", "api_server.py: error: unrecognized arguments: --max-modl-len 5"),
     ("program_missing", 'exec: "vllm": executable file not found in $PATH'),
     ("port", "OSError: [Errno 98] Address already in use"),
-    ("out_of_memory", "RuntimeError: Engine core was killed\nKilled"),
+    ("killed", "RuntimeError: Engine core was killed\nKilled"),
+    (
+        "attention_sinks",
+        "ValueError: Selected backend AttentionBackendEnum.FLASHINFER is not valid for this configuration. "
+        "Reason: ['sink setting not supported']",
+    ),
+    (
+        "attention_sinks",
+        "ValueError: Selected backend AttentionBackendEnum.FLASHINFER is not valid for this configuration. "
+        "Reason: ['attention sinks not supported']",
+    ),
+    ("moe_backend", "NotImplementedError: No NvFp4 MoE backend supports the deployment configuration."),
+    ("moe_backend", "RuntimeError: FlashInfer-CUTLASS MoE kernel does not support current device sm_120"),
+    (
+        "cutlass_kernel",
+        "RuntimeError: [TensorRT-LLM][ERROR] Assertion failed: Failed to initialize cutlass TMA WS grouped gemm. "
+        "Error: Error Internal",
+    ),
+    ("cutlass_kernel", "RuntimeError: Unsupported tile shape config 256256128 for MoE gemm."),
+    ("cutlass_kernel", "Not Implemented: SM120 group GEMM only supports nvfp4."),
+    ("other_archs_only", "RuntimeError: No supported CUDA architectures found for major versions [9, 10]."),
+    ("no_supported_archs", "RuntimeError: No supported CUDA architectures found for major versions [10, 12]."),
+    ("cuda_compat", "Error 804: forward compatibility was attempted on non supported HW"),
+    ("nvcc_path", "/bin/sh: 1: :/usr/local/cuda/bin/nvcc: not found"),
+    ("harmony_tokens", "openai_harmony.HarmonyError: Unexpected token 12606 while expecting start token 200006"),
+    (
+        "ray_memory",
+        "(raylet) node_manager.cc:3069: 1 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers",
+    ),
+    ("rdma_memory", "misc/ibvwrap.cc:278 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory"),
 ]
 
 
@@ -120,6 +153,7 @@ def test_the_kinds_above_are_rules() -> None:
         "skilled workers", "[5/9] Building CUDA object oom_handler.cu.o", "Successfully installed killed-1.0",
         "test_not_found ... ok", "warning: unused variable 'proxy'", "copying x509.py", "error: expected ';'",
         "make: *** [Makefile:3: all] Error 1", "x.cu(3): error: identifier \"foo\" is undefined",
+        '#28 ERROR: process "/bin/sh -c make" did not complete successfully: exit code: 137: context canceled',
     ],
 )  # fmt: skip
 def test_what_merely_looks_like_a_cause(line: str) -> None:
@@ -129,13 +163,24 @@ def test_what_merely_looks_like_a_cause(line: str) -> None:
 def test_the_certain_cause_beats_an_early_warning() -> None:
     lines = ["WARNING: Retrying after connection broken: Read timed out.", "ok", "Killed", "make: *** Error 137"]
     cause = cause_of(lines, exit_code=2, jobs=8)
-    assert cause is not None and cause.kind == "out_of_memory" and cause.evidence == "Killed"
+    assert cause is not None and cause.kind == "killed" and cause.evidence == "Killed"
 
 
-def test_exit_137_alone_is_enough() -> None:
+def test_exit_137_alone_says_killed_not_why() -> None:
     cause = cause_of(["compiling"], exit_code=137, jobs=16)
-    assert cause is not None and (cause.kind, cause.evidence) == ("out_of_memory", "exit code 137")
-    assert "--max-jobs 8" in cause.cure
+    assert cause is not None and (cause.kind, cause.evidence) == ("killed", "exit code 137")
+    assert "somebody" in cause.summary and "if so" in cause.cure and "--max-jobs 8" in cause.cure
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "DEBUG Some attention backends are not valid for cuda. Reasons: {FLASHINFER: [sink setting not supported]}",
+        "PATH=/usr/bin:/usr/local/cuda/bin/nvcc", "[1/9] /usr/local/cuda/bin/nvcc -c page.cu",
+    ],
+)  # fmt: skip
+def test_what_a_healthy_service_prints(line: str) -> None:
+    assert cause_of([line], service=True) is None
 
 
 @pytest.mark.parametrize(("jobs", "fewer"), [(16, 8), (5, 2), (2, 1), (1, None)])

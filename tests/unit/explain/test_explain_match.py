@@ -45,6 +45,18 @@ def test_failures_come_before_notices() -> None:
     assert [(one.rule, one.failure, one.line) for one in found] == [("no_space", True, 2), ("nccl_sockets", False, 1)]
 
 
+def test_kernels_that_the_autotuner_skips_are_no_failure() -> None:
+    skipped = next(rule for rule in ALL if rule.rule == "tactics_skipped")
+    assert [(one.rule, one.failure) for one in classify(skipped.example.splitlines())] == [("tactics_skipped", False)]
+
+
+def test_one_line_is_not_explained_twice() -> None:
+    """What is said of the card, the driver or Ray is not said again of the machine's memory."""
+    for name in ("rdma_memory", "ray_memory", "no_supported_archs", "other_archs_only", "harmony_tokens", "vocabulary"):
+        rule = next(rule for rule in ALL if rule.rule == name)
+        assert [one.rule for one in classify(rule.example.splitlines())] == [name]
+
+
 def test_lines_are_counted_across_blocks() -> None:
     lines = [f"line {n} " + "x" * 1000 for n in range(1, 5001)]
     lines[4321] = "fatal: couldn't find remote ref v1"
@@ -60,9 +72,9 @@ def test_the_evidence_of_a_huge_line_is_cut_around_the_match() -> None:
 def test_a_classifier_is_fed_piece_by_piece() -> None:
     classifier = Classifier("serve")
     assert classifier.feed(["all is well"]) == []
-    new = classifier.feed(["openai_harmony.HarmonyError: x", "y"])
+    new = classifier.feed(["HarmonyError: error downloading or loading vocab file", "y"])
     assert [(one.rule, one.line) for one in new] == [("vocabulary", 2)]
-    assert classifier.feed(["openai_harmony.HarmonyError: again"]) == []
+    assert classifier.feed(["HarmonyError: error downloading or loading vocab file: again"]) == []
     assert classifier.lines == 4 and len(classifier.result()) == 1
 
 
