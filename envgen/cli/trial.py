@@ -210,9 +210,10 @@ def _gone(error: EnvgenError, server: Server, path: Path) -> EnvgenError:
         return ServiceError(f"{error}; {kept}")
     words = last_words(server.engine, server.container.id)
     code = words.container.exit_code if words.container else 0
-    if code == KILLED and words.container and not words.container.oom_killed:
+    oom_killed = words.container is not None and words.container.oom_killed
+    if code == KILLED and not oom_killed:
         code = 0  # it tells that somebody killed it, not who: no cause is read out of it
-    cause = cause_of(words.lines, exit_code=code or None, service=True)
+    cause = cause_of(words.lines, exit_code=code or None, service=True, oom_killed=oom_killed)
     told = "".join(f"\n    {line}" for line in words.lines)
     bundle = _bundle(server, str(error), cause.summary if cause else "")
     return ServiceError(

@@ -20,13 +20,21 @@ class Cause:
 
 
 def cause_of(
-    lines: Sequence[str], *, exit_code: int | None = None, jobs: int | None = None, service: bool = False
+    lines: Sequence[str],
+    *,
+    exit_code: int | None = None,
+    jobs: int | None = None,
+    service: bool = False,
+    oom_killed: bool = False,
 ) -> Cause | None:
     """The cause of a failure from its output; None when no rule knows it.
 
     ``jobs``: the MAX_JOBS that was in use. ``service``: the output is a service's, not a build's.
+    ``oom_killed``: the engine itself says that memory was the reason.
     """
     found = {one.rule: one.evidence for one in classify(lines, kind="serve" if service else "build") if one.failure}
+    if oom_killed:
+        found.setdefault("out_of_memory", "the engine reports that it was killed for want of memory")
     for rule in rules_for("serve" if service else "build"):
         evidence = found.get(rule.rule)
         if evidence is None and exit_code in rule.codes:

@@ -26,7 +26,7 @@ from envgen.serve.where import reachable_url, service_url
 
 Say = Callable[[str], None]
 # A service's output and exit code -> cause and cure. The rules live in a room of the same tier: the caller brings them.
-Diagnose = Callable[[Sequence[str], int | None], "tuple[str, str] | None"]
+Diagnose = Callable[[Sequence[str], int | None, bool], "tuple[str, str] | None"]
 LAST_LINES = 30  # of the log, in an error message
 CAUSE_LINES = 5000  # of the log, for the cause: what ends a server is often told long before its last words
 API_KEY = "VLLM_API_KEY"
@@ -199,7 +199,8 @@ class Launcher:
         log = self.engine.logs(container.id, tail=CAUSE_LINES) if container else ""
         lines = [log_text(line) for line in (*failure.lines, *log.splitlines())]
         code = container.exit_code if container and not container.running else None
-        cause = None if failure.says_all else self.diagnose(lines, code or None)
+        oom_killed = container is not None and container.oom_killed
+        cause = None if failure.says_all else self.diagnose(lines, code or None, oom_killed)
         self.say(f"  {self.name}: {failure.reason}; keeping what it left behind")
         kept = self.keep(failure, cause[0] if cause else "")
         told = "\n".join(f"    {line}" for line in lines[-LAST_LINES:]) or "    (it wrote nothing)"

@@ -183,6 +183,13 @@ def test_what_a_healthy_service_prints(line: str) -> None:
     assert cause_of([line], service=True) is None
 
 
+def test_what_the_engine_knows_of_memory_is_certain() -> None:
+    cause = cause_of(["loading"], exit_code=137, service=True, oom_killed=True)
+    assert cause is not None and cause.kind == "out_of_memory" and "engine" in cause.evidence
+    better = cause_of(["torch.OutOfMemoryError: CUDA out of memory."], exit_code=137, service=True, oom_killed=True)
+    assert better is not None and better.kind == "cuda_memory"
+
+
 @pytest.mark.parametrize(("jobs", "fewer"), [(16, 8), (5, 2), (2, 1), (1, None)])
 def test_half_as_many_jobs_next(jobs: int, fewer: int | None) -> None:
     assert next_jobs(jobs) == fewer
