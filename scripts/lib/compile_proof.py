@@ -4,32 +4,33 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 REPOSITORY, WORK, PYTHON = Path(sys.argv[1]).resolve(), Path(sys.argv[2]), sys.argv[3]
 sys.path.insert(0, str(REPOSITORY))
 
-from envgen.jitcache.bundle import FLAGS, program  # noqa: E402
+from proof import Proof, ask_agent  # noqa: E402
 
 ROOT = WORK / "home/.cache/flashinfer"
-MODULE, BESIDE = "fused_moe_120", "page"
+# The module that is judged, and the one that must stay as it is. Another one than the mission's makes a quick trial.
+MODULE, BESIDE = os.environ.get("ENVGEN_PROOF_MODULE", "fused_moe_120"), "page"
+SOURCES = {
+    "fused_moe_120": "fused_moe/cutlass_backend/flashinfer_cutlass_fused_moe_sm100_binding.cu",
+    "norm": "norm.cu",
+}
 BUILD = """
 import sys, time
 from flashinfer.jit.fused_moe import gen_cutlass_fused_moe_sm120_module
+from flashinfer.jit.norm import gen_norm_module
 from flashinfer.jit.page import gen_page_module
-spec = {"fused_moe_120": gen_cutlass_fused_moe_sm120_module, "page": gen_page_module}[sys.argv[1]]()
+generators = {"fused_moe_120": gen_cutlass_fused_moe_sm120_module, "page": gen_page_module, "norm": gen_norm_module}
+spec = generators[sys.argv[1]]()
 start = time.time()
 spec.build(verbose=False)
 print("SECONDS %.1f" % (time.time() - start))
 """
-STEPS: list = []
-
-
-def step(name: str, held: bool, **seen: object) -> None:
-    """Note what was seen; a step that did not hold doesn't end the proof, it fails it."""
-    STEPS.append({"step": name, "held": bool(held), **seen})
-    print(("held    " if held else "FAILED  ") + name + "  " + json.dumps(seen)[:600], file=sys.stderr, flush=True)
+PROOF = Proof()
+step = PROOF.step
 
 
 def build(name: str) -> dict:
@@ -42,16 +43,8 @@ def build(name: str) -> dict:
 
 
 def agent(operation: str, **request: object) -> dict:
-    """envgen's agent as a container would run it: one text on stdin of an isolated Python, one JSON document."""
-    request = {"operation": operation, "root": str(ROOT), "python": PYTHON, **request}
-    start = time.time()
-    done = subprocess.run([PYTHON, *FLAGS], input=program(request), capture_output=True, check=False)
-    try:
-        document = json.loads(done.stdout)
-    except ValueError:
-        document = {"ok": False, "message": done.stderr.decode()[-2000:]}
-    document["seconds"] = round(time.time() - start, 3)
-    return document
+    """envgen's agent on this cache."""
+    return ask_agent(PYTHON, ROOT, operation, **request)
 
 
 def modules() -> dict:
@@ -76,14 +69,12 @@ def main() -> int:
     )
     beside, built = build(BESIDE), build(MODULE)
     size = sum(path.stat().st_size for path in ROOT.glob("*/*/cached_ops/" + MODULE + "/*.so"))
-    step("FlashInfer compiles fused_moe_120 for 12.1a", "seconds" in built and "seconds" in beside,
+    step(f"FlashInfer compiles {MODULE} for 12.1a", "seconds" in built and "seconds" in beside,
          nvcc=nvcc[-1:], jobs=os.environ["MAX_JOBS"], cores=os.cpu_count(), objects=len(objects(MODULE)),
          library_bytes=size, beside=beside, **built)  # fmt: skip
     if "seconds" in built:
         judge()
-    good = all(entry["held"] for entry in STEPS)
-    print(json.dumps({"held": good, "steps": STEPS}, indent=2))
-    return 0 if good else 1
+    return PROOF.end()
 
 
 def judge() -> None:
@@ -100,10 +91,9 @@ def judge() -> None:
          answer=json.dumps(audit.get("result", audit))[:800], seconds=audit["seconds"])  # fmt: skip
 
     before, other = objects(MODULE), objects(BESIDE)
-    folder = WORK / "site/flashinfer/data/csrc/fused_moe/cutlass_backend"
-    source = folder / "flashinfer_cutlass_fused_moe_sm100_binding.cu"
+    source = WORK / "site/flashinfer/data/csrc" / SOURCES[MODULE]
     source.write_text(source.read_text() + "\n// edited by the proof\n")
-    state = modules()[MODULE]["state"]
+    state = modules().get(MODULE, {}).get("state")
     why = agent("why", patterns=[MODULE])
     named = json.dumps(why.get("result", why))
     step("one source is edited: stale, and why names it", state == "stale" and source.name in named, state=state,
@@ -116,7 +106,7 @@ def judge() -> None:
 
     cleared = agent("clear", patterns=[MODULE], all=False, dry_run=False)
     gone = [module["name"] for module in cleared["result"]["modules"]] if cleared["ok"] else []
-    step("clear fused_moe_120 takes it alone", gone == [MODULE] and not objects(MODULE) and objects(BESIDE) == other,
+    step(f"clear {MODULE} takes it alone", gone == [MODULE] and not objects(MODULE) and objects(BESIDE) == other,
          seconds=cleared["seconds"], left=sorted(modules()))  # fmt: skip
 
 

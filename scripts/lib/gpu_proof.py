@@ -4,14 +4,13 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 REPOSITORY, WORK, PYTHON = Path(sys.argv[1]).resolve(), Path(sys.argv[2]), sys.argv[3]
 # Without the checkout on the path of the kernels' processes: only this one uses envgen.
 sys.path.insert(0, str(REPOSITORY))
 
-from envgen.jitcache.bundle import FLAGS, program  # noqa: E402
+from proof import Proof, ask_agent  # noqa: E402
 
 ROOT = WORK / "home/.cache/flashinfer"
 MODULES = ("norm", "silu_and_mul")
@@ -43,13 +42,8 @@ answer["gpu"] = torch.cuda.get_device_name()
 answer["torch"] = torch.__version__
 print("ANSWER " + json.dumps(answer))
 """
-STEPS: list = []
-
-
-def step(name: str, held: bool, **seen: object) -> None:
-    """Note what was seen; a step that did not hold doesn't end the proof, it fails it."""
-    STEPS.append({"step": name, "held": bool(held), **seen})
-    print(("held    " if held else "FAILED  ") + name, file=sys.stderr)
+PROOF = Proof()
+step = PROOF.step
 
 
 def kernels() -> dict:
@@ -62,16 +56,8 @@ def kernels() -> dict:
 
 
 def agent(operation: str, **request: object) -> dict:
-    """envgen's agent as a container would run it: one text on stdin of an isolated Python, one JSON document."""
-    request = {"operation": operation, "root": str(ROOT), "python": PYTHON, **request}
-    start = time.time()
-    done = subprocess.run([PYTHON, *FLAGS], input=program(request), capture_output=True, check=False)
-    try:
-        document = json.loads(done.stdout)
-    except ValueError:
-        document = {"ok": False, "message": done.stderr.decode()[-2000:]}
-    document["seconds"] = round(time.time() - start, 3)
-    return document
+    """envgen's agent on this cache."""
+    return ask_agent(PYTHON, ROOT, operation, **request)
 
 
 def states() -> dict:
@@ -120,9 +106,7 @@ def main() -> int:
     step("a second process compiles nothing", quick, **again)
     if "failed" not in first:
         explain()
-    good = all(entry["held"] for entry in STEPS)
-    print(json.dumps({"held": good, "steps": STEPS}, indent=2))
-    return 0 if good else 1
+    return PROOF.end()
 
 
 def explain() -> None:
