@@ -236,7 +236,7 @@ def other_service_died(stage: Stage) -> Report:
     name = f"{PROJECT}-scene-died"
     docker("run", "-d", "--network", "none", "--name", name, *labels, IMAGE, "sh", "-c", "exit 7")
     docker("wait", name)
-    return stage.doctor(sets=["services.serve.command=[vllm, serve]"])
+    return stage.doctor(sets=["services={dev: {command: [bash]}, serve: {command: [vllm, serve]}}"])
 
 
 def mount_of_another(stage: Stage) -> Report:

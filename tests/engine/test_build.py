@@ -114,7 +114,7 @@ def test_plain_progress_and_a_log_of_everything(project: Project) -> None:
     done = project.envgen("build", "--no-cache")
     lines = done.err.splitlines()
     assert lines[0].startswith("MAX_JOBS=") and "GiB" in lines[0]
-    assert any(line.startswith("[ 1/") for line in lines) and any("FROM" in line for line in lines)
+    assert any(line.startswith(("[ 1/", "[1/")) for line in lines) and any("FROM" in line for line in lines)
     assert done.out.startswith("built envgentestbuild:prod (") and "steps" in done.out
     log = max((project.root / ".envgen" / "logs").glob("build-prod-*.log"))
     text = log.read_text()

@@ -126,6 +126,10 @@ def test_production_must_not_import_a_checkout(lab: Lab, tmp_path: Path, capsys:
 def test_nothing_runs(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = project(tmp_path)
     code, report = doctor(capsys, "-f", str(file))
+    assert code == 1 and "is empty" in one(report, "up.refused", "error")["title"]
+    (tmp_path / "checkout/flashinfer").mkdir(parents=True)
+    (tmp_path / "checkout/flashinfer/__init__.py").touch()
+    code, report = doctor(capsys, "-f", str(file))
     assert code == 0
     assert "no container" in one(report, "container.running", "warning")["title"]
     assert envgen(["doctor", "--strict", "-f", str(file)]) == 1
