@@ -90,7 +90,7 @@ class Faults:
     server: CpuServer
 
     def up(self, service: str, *words: str, code: int = 0, env: dict[str, str] | None = None) -> Finished:
-        return self.server.project.envgen("up", service, "-p", "cpu", *words, code=code, env=env)
+        return self.server.project.envgen("up", service, "--recreate", "-p", "cpu", *words, code=code, env=env)
 
     def fails(self, service: str, *words: str, env: dict[str, str] | None = None) -> tuple[str, dict[str, str]]:
         """The sentence that an `up` ends with, and what lies in the bundle that it names."""
@@ -184,7 +184,7 @@ def test_no_secret_reaches_the_bundle(faults: Faults) -> None:
 def test_ctrl_c_while_it_waits_leaves_the_service_and_no_bundle(faults: Faults) -> None:
     folder = faults.server.project.root / ".envgen" / "crash"
     before = sorted(folder.glob("*"))
-    child = faults.server.project.start("up", "fault", "-p", "cpu", *mode("hang"))
+    child = faults.server.project.start("up", "fault", "--recreate", "-p", "cpu", *mode("hang"))
     until(lambda: bool(faults.container("fault")) and "GET /v1/models" in logs(faults.container("fault")))
     done = interrupt(child)
     assert done.code == 130 and "fault goes on starting" in done.err
