@@ -37,7 +37,7 @@ def probe_ran(context: Context) -> list[Finding]:
                              case="noise"))  # fmt: skip
     if found:
         return found
-    version = probe.python.version.split()[0]
+    version = probe.python.version.partition(" ")[0]
     return [ok(f"Python {version}, {probe.python.executable}", finders=list(probe.python.meta_path))]
 
 
