@@ -78,15 +78,18 @@ def test_llama_benchy(cpu_server: CpuServer, tmp_path: Path) -> None:
     (cell,) = done["cells"]
     assert done["tool"] == "llama-benchy" and done["version"] == "0.4.0"
     # Now and then this server sends all tokens in one piece; the tool has no figure for such a repeat.
-    assert 1 <= cell["decode_tps"]["n"] <= 4 and cell["decode_tps"]["mean"] > 0 and cell["prefill_tps"]["n"] >= 1
+    decode = cell.get("decode_tps") or {"n": 0}
+    assert 0 <= decode["n"] <= 4 and (not decode["n"] or decode["mean"] > 0) and cell["prefill_tps"]["n"] >= 1
     units = [line["data"] for line in record(done["record"]) if line["type"] == "sample"]
     assert len(units) == 4 and {one["unit"] for one in units} == {"repeat"}
 
 
 def test_the_acceptance_list(cpu_server: CpuServer) -> None:
     words = ("accept", *CPU, "--pp", "64", "--tg", "384", "-r", "2", "--set", EXPECT, "--set", FORBID)
-    green = cpu_server.project.envgen(*words, "--reference", "turtle=0.5")
-    assert "FAIL" not in green.out and "?   " not in green.out
+    green = cpu_server.project.envgen(*words, "--reference", "turtle=0.5", code=None)
+    # Now and then this server sends all tokens in one piece. Then there is no decode figure, and accept says so.
+    unmeasured = "no decode throughput was measured" in green.out
+    assert green.code == unmeasured and "FAIL" not in green.out and green.out.count("?   ") == unmeasured
     for line in (
         "ok    stress: requests: 0 of 200 failed", "ok    stress: zombie processes: 0",
         "ok    backends: log shows eager",
@@ -102,7 +105,10 @@ def test_accept_is_red_where_it_should_be(cpu_server: CpuServer) -> None:
         *words, "--set", wrong, "--reference", "rocket=1e6", code=1
     )  # fmt: skip
     assert "FAIL  backends: log shows attention: no line of it" in red.out
-    assert "FAIL  decode: decode throughput against rocket" in red.out and red.out.count("FAIL") == 2
+    # Now and then this server sends all tokens in one piece. Then there is no decode figure, and accept says so.
+    unmeasured = "no decode throughput was measured" in red.out
+    assert unmeasured or "FAIL  decode: decode throughput against rocket" in red.out
+    assert red.out.count("FAIL") == 2 - unmeasured
 
 
 def test_a_real_server_that_hangs(cpu_server: CpuServer) -> None:
