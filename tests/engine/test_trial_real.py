@@ -93,9 +93,10 @@ def test_the_acceptance_list(cpu_server: CpuServer) -> None:
     for line in (
         "ok    stress: requests: 0 of 200 failed", "ok    stress: zombie processes: 0",
         "ok    backends: log shows eager",
-        "ok    decode: decode throughput against turtle", "ok    end: zombie processes at the end: 0",
+        "ok    end: zombie processes at the end: 0",
     ):  # fmt: skip
         assert line in green.out
+    assert unmeasured or "ok    decode: decode throughput against turtle" in green.out
 
 
 def test_accept_is_red_where_it_should_be(cpu_server: CpuServer) -> None:
