@@ -6,8 +6,8 @@ from envgen.doctor.checks import CHECKS
 from envgen.doctor.model import FunctionCheck, Severity, Where
 from envgen.doctor.report import HEADINGS
 
-BEGIN = "<!-- from the checks themselves: scripts/doctor-page writes this part -->"
-END = "<!-- end of that part -->"
+BEGIN = "<!-- generated from the checks by scripts/regenerate -->"
+END = "<!-- end of the generated part -->"
 
 
 def cell(text: str) -> str:

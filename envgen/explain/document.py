@@ -27,11 +27,3 @@ def _row(rule: Rule) -> str:
     name = f"`{rule.rule}`" + (" (notice)" if rule.notice else "")
     cells = (name, rule.cause, rule.cure, ", ".join(sorted(rule.kinds)), f"[link]({rule.link})")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-if __name__ == "__main__":
-    import sys
-    from pathlib import Path
-
-    target = Path(sys.argv[1])
-    target.write_text(renew(target.read_text("utf-8")), encoding="utf-8")

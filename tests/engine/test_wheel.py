@@ -28,7 +28,9 @@ def run(*argv: str | Path, cwd: Path, **env: str) -> subprocess.CompletedProcess
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program `envgen` of an environment that holds the wheel and what it asks for, and nothing else."""
     work = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", work / "dist", CHECKOUT, cwd=work)
+    # As a release is made: the source distribution first, and the wheel from that.
+    uv = (sys.executable, "-m", "uv", "build", "-q", "--python", sys.executable, "--out-dir", work / "dist")
+    run(*uv, CHECKOUT, cwd=work, UV_NATIVE_TLS="true", UV_SYSTEM_CERTS="true")
     run(sys.executable, "-m", "venv", work / "venv", cwd=work)
     (wheel,) = (work / "dist").glob("envgen-*.whl")
     run(work / "venv" / "bin" / "python", "-m", "pip", "install", "-q", wheel, cwd=work)

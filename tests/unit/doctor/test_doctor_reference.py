@@ -17,7 +17,7 @@ MODULES = sorted((ROOT / "envgen" / "doctor" / "checks").glob("*.py"))
 
 def test_the_page_is_current() -> None:
     text = (ROOT / "docs" / "doctor.md").read_text()
-    assert page(text) == text, "run scripts/doctor-page"
+    assert page(text) == text, "run scripts/regenerate"
 
 
 def test_a_page_without_the_marks_is_refused() -> None:

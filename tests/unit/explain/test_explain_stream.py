@@ -123,7 +123,7 @@ def test_steering_characters_of_a_log_stay_out_of_the_terminal() -> None:
 
 def test_the_page_has_every_rule_as_it_is_now() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert renew(page) == page, "run: python -m envgen.explain.document docs/explain.md"
+    assert renew(page) == page, "run scripts/regenerate"
 
 
 def test_thirty_rules_and_more_are_proven_by_public_threads() -> None:
