@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envgen.errors import EnvgenError
+from envgen.inside.run import text_of
 
 if TYPE_CHECKING:
     from envgen.doctor.evidence import Probe
@@ -18,15 +18,7 @@ if TYPE_CHECKING:
     from envgen.engine.base import ExecResult
     from envgen.profile.model import Profile, Service
 
-PARTS = (
-    "probe_facts.py",
-    "probe_patches.py",
-    "probe_machine.py",
-    "probe_sources.py",
-    "probe_load.py",
-    "probe_scripts.py",
-    "probe.py",
-)
+PARTS = ("facts", "patches", "machine", "sources", "load", "scripts", "main")
 # What runs the parts' texts in one namespace; the probe passes it on when it must start another interpreter.
 LOADER = "for _name, _text in PARTS:\n    exec(compile(_text, _name, 'exec'), globals())\n"
 # One read of the whole of stdin; `python3 -` would read it line by line through its tokenizer.
@@ -48,7 +40,7 @@ DISTRIBUTIONS = (
 
 def probe_program(request: Mapping[str, Any]) -> bytes:
     """What STARTER reads from stdin: the probe's files, their loader, and the request."""
-    parts = [(name, (Path(__file__).parent / name).read_text(encoding="utf-8")) for name in PARTS]
+    parts = [(f"{name}.py", text_of(f"probe/{name}")) for name in PARTS]
     return marshal.dumps((_HEAD, parts, LOADER, dict(request)), _FORMAT)
 
 

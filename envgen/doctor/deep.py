@@ -1,6 +1,6 @@
 """`doctor --deep`: what the packages themselves say, asked in the container, and what that means for the profile.
 
-The questions are in ``probe_deep.py``, each answered in a process of its own with a time limit.
+The questions are in ``inside/deep.py``, each answered in a process of its own with a time limit.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import contextlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envgen.doctor import collect
@@ -17,6 +16,7 @@ from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warni
 from envgen.doctor.remedies import command, envgen, line
 from envgen.engine.base import MISSHAPEN, read_json
 from envgen.errors import EnvgenError
+from envgen.inside.run import text_of
 from envgen.render.environment import with_start_up
 
 if TYPE_CHECKING:
@@ -37,8 +37,7 @@ SINKS = ("FLASHINFER", "TRITON_ATTN", "FLASH_ATTN")
 
 def text() -> bytes:
     """What goes to the stdin of the container's Python."""
-    source = (Path(__file__).parent / "probe_deep.py").read_text(encoding="utf-8")
-    return f"TEXT = {source!r}\nexec(compile(TEXT, 'probe_deep', 'exec'))\n".encode()
+    return f"TEXT = {text_of('deep')!r}\nexec(compile(TEXT, 'deep', 'exec'))\n".encode()
 
 
 def questions(packages: set[str]) -> dict[str, int]:

@@ -23,7 +23,14 @@ BYTES = 4 << 20
 GRACE = 15  # seconds that the container gets to report its own time-out
 MEMORY = 8 << 30  # an import of vLLM and torch takes 2 to 4 GiB
 
+FOLDER = Path(__file__).parent
+
 Execute = Callable[[Sequence[str], bytes, float], ExecResult]
+
+
+def text_of(name: str) -> str:
+    """The text of one of our programs: ``probe/main`` is ``envgen/inside/probe/main.py``."""
+    return (FOLDER / f"{name}.py").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -34,8 +41,7 @@ class Program:
 
     def files(self) -> dict[str, str]:
         """Module name -> source."""
-        folder = Path(__file__).parent
-        return {name: (folder / f"{name}.py").read_text(encoding="utf-8") for name in self.names}
+        return {name: text_of(name) for name in self.names}
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,7 @@ def ask(
     """The program's answer, or why there is none. EngineError only where the engine itself is the trouble."""
     mark = f"envgen-{secrets.token_hex(8)}"
     envelope = {
-        "frame": (Path(__file__).parent / "frame.py").read_text(encoding="utf-8"),
+        "frame": text_of("frame"),
         "files": program.files(),
         "entry": program.names[-1],
         "request": dict(request),

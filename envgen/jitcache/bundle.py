@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-_FOLDER = Path(__file__).parent / "agent"
-_PREFIX = "envgen.jitcache.agent"
+from envgen.inside.run import text_of
+
+_PREFIX = "envgen.inside.jit"
 _COMMON = ("fault", "names", "tree", "layout", "choose", "locks", "procs", "sweep")
 _JUDGE = ("arch", "bytesof", "deps", "ninja", "recipe", "baseline", "package", "judge")
 # In the order of their imports; only what an operation needs is sent.
@@ -59,7 +59,7 @@ _thread.start_new_thread(watch, ())
 _HEAD = f"""\
 {WATCH}
 _, parts, request = data
-for name in ("envgen", "envgen.jitcache", {_PREFIX!r}):
+for name in ("envgen", "envgen.inside", {_PREFIX!r}):
     sys.modules[name] = type(sys)(name)
 for name, source in parts:
     module = sys.modules[name] = type(sys)(name)
@@ -76,4 +76,4 @@ def program(request: Mapping[str, Any]) -> bytes:
 
 
 def _part(name: str) -> tuple[str, str]:
-    return f"{_PREFIX}.{name}", (_FOLDER / f"{name}.py").read_text(encoding="utf-8")
+    return f"{_PREFIX}.{name}", text_of(f"jit/{name}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from envgen.binding import bind
 from envgen.engine.base import Mount
-from envgen.jitcache.agent.kinds import KINDS
+from envgen.inside.jit.kinds import KINDS
 from envgen.jitcache.place import Place
 from envgen.jitcache.query import Query
 from envgen.jitcache.service import JitCache, expected

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from envgen.errors import RefusedError, UsageError
-from envgen.jitcache.agent.fault import Fault
-from envgen.jitcache.agent.names import check_request
+from envgen.inside.jit.fault import Fault
+from envgen.inside.jit.names import check_request
 from envgen.profile.values import CudaArch, CudaArchList
 
 NO_ARCH = "none"  # the layout without an arch folder: no GPU and FLASHINFER_CUDA_ARCH_LIST unset

@@ -217,7 +217,7 @@ class JitCache:
         missing = [lock for lock in locks if not found[lock]]
         # A builder on the host itself, on a bind mount. Elsewhere (a remote engine) the numbers would mean nothing.
         if missing and self.engine.info().endpoint.startswith("unix://"):
-            from envgen.jitcache.agent.procs import holders as local_holders
+            from envgen.inside.jit.procs import holders as local_holders
 
             for lock, entries in local_holders(missing).items():
                 found[lock] += [replace(bind(Holder, entry), where="this machine") for entry in entries]

@@ -6,12 +6,12 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envgen.engine.base import MISSHAPEN, read_json
 from envgen.errors import EngineError
-from envgen.jitcache.warm_inside import MARK
+from envgen.inside.run import text_of
+from envgen.inside.warm import MARK
 from envgen.render.environment import with_start_up
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Warm:
         return name in self.built and self.built[name].killed
 
     def _once(self, names: Sequence[str], jobs: int) -> None:
-        text = (Path(__file__).parent / "warm_inside.py").read_text(encoding="utf-8")
+        text = text_of("warm")
         self._tail = []
         # -P (3.11) isn't everywhere: the empty entry that -c puts first would make /flashinfer a package.
         start = "import sys; sys.path[:] = [p for p in sys.path if p]; "

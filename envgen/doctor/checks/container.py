@@ -6,7 +6,7 @@ import shlex
 
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Says, Severity, Where, check, error, info, ok, warning
-from envgen.doctor.probe_facts import is_safe
+from envgen.inside.probe.facts import is_safe
 
 LOOPING = 3  # restarts that are no accident any more
 

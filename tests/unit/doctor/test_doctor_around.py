@@ -17,11 +17,11 @@ from envgen.doctor.checks import around, container, host, image, mounts
 from envgen.doctor.evidence import from_json, read_document
 from envgen.doctor.gather import Wish, choose_container, gather
 from envgen.doctor.model import Context, Finding, FunctionCheck, Host, Remedy, Severity, Trouble, Where, error, ok
-from envgen.doctor.probe_facts import is_safe, without_password
 from envgen.engine.base import Container, EngineInfo, ExecResult, Image, Port
 from envgen.errors import EngineError
+from envgen.inside.probe.facts import is_safe, without_password
+from envgen.inside.run import text_of
 
-ROOT = Path(__file__).parents[3]
 GIB = 1 << 30
 
 
@@ -376,7 +376,7 @@ def test_request(make: Make) -> None:
 
 def test_the_probe_is_text_for_python_3_8() -> None:
     for name in collect.PARTS:
-        text = (ROOT / "envgen" / "doctor" / name).read_text()
+        text = text_of(f"probe/{name}")
         tree = ast.parse(text, feature_version=(3, 8))
         names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
         names += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
@@ -387,7 +387,7 @@ def test_the_probe_is_text_for_python_3_8() -> None:
 def test_the_parts_of_the_probe_share_one_namespace_without_clashes() -> None:
     owners: dict[str, str] = {}
     for name in collect.PARTS:
-        for node in ast.parse((ROOT / "envgen" / "doctor" / name).read_text()).body:
+        for node in ast.parse(text_of(f"probe/{name}")).body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
                 names = [node.name]
             elif isinstance(node, ast.Assign):

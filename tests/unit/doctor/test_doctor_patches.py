@@ -10,9 +10,9 @@ import pytest
 from doctor_facts import Make, recording
 
 from envgen.binding import ShapeError
-from envgen.doctor import probe_patches
 from envgen.doctor.checks import flashinfer
 from envgen.doctor.evidence import PatchedFile, from_json
+from envgen.inside.probe import patches as probe_patches
 
 
 def test_the_probe_compares_with_the_notes_of_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,10 @@ from doctor_facts import Make
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.doctor import collect, probe_sources
+from envgen.doctor import collect
 from envgen.doctor.claims import added, claims
-from envgen.doctor.probe_sources import claimed_patches, flags_in, known_variables, knows
+from envgen.inside.probe import sources as probe_sources
+from envgen.inside.probe.sources import claimed_patches, flags_in, known_variables, knows
 
 ROOT = Path(__file__).parents[3]
 VLLM = {"package": "vllm"}

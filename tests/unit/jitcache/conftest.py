@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envgen.jitcache.agent import package
+from envgen.inside.jit import package
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from jitcache_layouts import lost, snapshot
 
-from envgen.jitcache.agent.main import answer
+from envgen.inside.jit.main import answer
 
 
 def ask(root: Path, *patterns: str, **request: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from jitcache_layouts import put
 
 from envgen.engine.base import Container, EngineInfo, ExecResult, Image, Mount
 from envgen.engine.leftovers import Leftover
-from envgen.jitcache.agent.main import answer
+from envgen.inside.jit.main import answer
 from envgen.jitcache.service import JitCache
 from envgen.profile.load import load_project, select
 

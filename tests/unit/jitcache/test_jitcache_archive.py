@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from jitcache_asking import hold
 from jitcache_layouts import RELEASES, SHARED_LOG, Shelf, put, release, snapshot
 
-from envgen.jitcache.agent import placing
-from envgen.jitcache.agent.archive import END, HEAD, Sum, nanoseconds, parts_of, time_text
-from envgen.jitcache.agent.fault import Fault
-from envgen.jitcache.agent.main import answer
+from envgen.inside.jit import placing
+from envgen.inside.jit.archive import END, HEAD, Sum, nanoseconds, parts_of, time_text
+from envgen.inside.jit.fault import Fault
+from envgen.inside.jit.main import answer
 
 ODD = 1_700_000_000_123_456_789
 

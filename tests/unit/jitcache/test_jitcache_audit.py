@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from jitcache_layouts import Shelf, put
 
 from envgen.binding import bind
-from envgen.jitcache.agent.fatbin import MAGIC, Damaged, archs_of
-from envgen.jitcache.agent.main import answer
+from envgen.inside.jit.fatbin import MAGIC, Damaged, archs_of
+from envgen.inside.jit.main import answer
 from envgen.jitcache.audit import Audit, Library, findings, judge, runs_on
 
 FLAGS = {"": 0x11, "a": 0x100011, "f": 0x200011}

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from jitcache_layouts import release
 
+from envgen.inside.run import text_of
 from envgen.jitcache import bundle
 
 
@@ -35,9 +36,9 @@ def run(document: bytes, capsys: pytest.CaptureFixture[str]) -> Any:
 @pytest.mark.parametrize("operation", sorted(bundle.PARTS))
 def test_each_part_comes_after_what_it_imports(operation: str) -> None:
     """The container has nothing else; here, where all of them can be imported, no run would tell."""
-    prefix, before = "envgen.jitcache.agent.", set()
+    prefix, before = "envgen.inside.jit.", set()
     for name in bundle.PARTS[operation]:
-        tree = ast.parse((Path(bundle.__file__).parent / "agent" / f"{name}.py").read_text())
+        tree = ast.parse(text_of(f"jit/{name}"))
         modules = [node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom)]
         wanted = {module.removeprefix(prefix) for module in modules if module.startswith(prefix)}
         assert wanted <= before, f"{operation}: {name} imports {sorted(wanted - before)}"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from jitcache_asking import ask, bad, good
 from jitcache_layouts import lost, outermost, put, release, snapshot
 
-from envgen.jitcache.agent import clear as clearing
-from envgen.jitcache.agent.main import answer
+from envgen.inside.jit import clear as clearing
+from envgen.inside.jit.main import answer
 
 
 class Killed(BaseException):
@@ -140,7 +140,7 @@ def test_every_other_fault_is_a_document_too(tmp_path: Path, monkeypatch: pytest
 
 
 def test_processes_that_loaded_the_library_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from envgen.jitcache.agent import procs
+    from envgen.inside.jit import procs
 
     shelf = release(tmp_path / "cache", "0.5.3")
     inode = (shelf.ops / "page/page.so").stat().st_ino

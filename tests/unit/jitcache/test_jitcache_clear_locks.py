@@ -86,7 +86,7 @@ def test_a_lock_that_is_a_fifo_does_not_hang(tmp_path: Path) -> None:
 
 def test_a_lock_file_replaced_while_we_took_it_is_taken_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Newer filelock releases unlink on release: a lock on the old file would guard nothing."""
-    from envgen.jitcache.agent import locks
+    from envgen.inside.jit import locks
 
     put(tmp_path / "page.lock", b"")
     real, swapped = fcntl.flock, []

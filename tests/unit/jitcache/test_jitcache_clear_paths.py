@@ -8,7 +8,7 @@ import pytest
 from jitcache_asking import bad, good
 from jitcache_layouts import Shelf, lost, outermost, put, release, snapshot
 
-from envgen.jitcache.agent import clear as clearing
+from envgen.inside.jit import clear as clearing
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from jitcache_asking import good
 from jitcache_layouts import Shelf, put, release
 from test_jitcache_archive import load, save
 
-from envgen.jitcache.agent import tree
-from envgen.jitcache.agent.main import answer
+from envgen.inside.jit import tree
+from envgen.inside.jit.main import answer
 
 DEPTH = 1500
 
@@ -159,7 +159,7 @@ def test_what_is_on_another_file_system_is_left_alone(tmp_path: Path) -> None:
 
 def test_answers_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More modules than an answer holds are counted, and cleared nevertheless."""
-    from envgen.jitcache.agent import clear, listing
+    from envgen.inside.jit import clear, listing
 
     monkeypatch.setattr(listing, "LISTED", 5)
     monkeypatch.setattr(clear, "LISTED", 5)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.jitcache.agent.deps import MAGIC, parse
+from envgen.inside.jit.deps import MAGIC, parse
 
 
 def record(inputs: Mapping[str, Sequence[str]], version: int = 4, repeat: int = 1) -> bytes:

@@ -14,8 +14,8 @@ from jitcache_layouts import RELEASES, SHARED_LOG, Shelf, put, snapshot
 from test_jitcache_deps import record
 
 from envgen.binding import bind
-from envgen.jitcache.agent import package
-from envgen.jitcache.agent.main import answer
+from envgen.inside.jit import package
+from envgen.inside.jit.main import answer
 from envgen.jitcache.model import Cleared, Evidence, Inventory, Module, Recorded, Why
 
 STEMS = {"page": ("page",), "rope": ("rope",)}

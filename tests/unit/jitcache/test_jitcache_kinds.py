@@ -12,9 +12,9 @@ from jitcache_layouts import put, snapshot
 
 from envgen.cli import cache_kinds
 from envgen.errors import RefusedError
+from envgen.inside.jit import kinds
+from envgen.inside.jit.main import answer
 from envgen.jitcache import kinds as host
-from envgen.jitcache.agent import kinds
-from envgen.jitcache.agent.main import answer
 
 TRITON = "A" * 51 + "7"
 

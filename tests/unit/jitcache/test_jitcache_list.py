@@ -12,8 +12,8 @@ import pytest
 from jitcache_layouts import RELEASES, Shelf, put, release, snapshot
 
 from envgen.binding import bind
-from envgen.jitcache.agent import layout
-from envgen.jitcache.agent.main import answer, main
+from envgen.inside.jit import layout
+from envgen.inside.jit.main import answer, main
 from envgen.jitcache.model import Inventory
 
 
@@ -148,7 +148,7 @@ def test_a_cache_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pyte
         (shelf.ops / "page").rmdir()
         return entries
 
-    monkeypatch.setattr("envgen.jitcache.agent.choose.entries_of", vanish)
+    monkeypatch.setattr("envgen.inside.jit.choose.entries_of", vanish)
     assert "page" not in {module.name for module in listed(tmp_path).modules}
 
 
@@ -187,6 +187,6 @@ def test_names_that_are_no_text_survive(tmp_path: Path, capsys: pytest.CaptureFi
 def test_the_agent_is_python_3_8() -> None:
     import ast
 
-    folder = Path(sys.modules["envgen.jitcache.agent.main"].__file__ or "").parent
+    folder = Path(sys.modules["envgen.inside.jit.main"].__file__ or "").parent
     for path in folder.glob("*.py"):
         ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 8))

@@ -15,7 +15,7 @@ from mutated import CHANGES, Changes, mutated
 
 from envgen.__main__ import main
 from envgen.engine.base import ExecResult
-from envgen.jitcache.agent.main import answer
+from envgen.inside.jit.main import answer
 
 ASKED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "list": ({"operation": "list"}, ["list"]),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.jitcache.agent.ninja import parse, quote
+from envgen.inside.jit.ninja import parse, quote
 
 PATHS = st.text(st.characters(blacklist_characters="\n\r|\0", blacklist_categories=["Cs"]), min_size=1).filter(
     lambda path: "\t" not in path

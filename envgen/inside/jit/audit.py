@@ -1,0 +1,114 @@
+"""Operation ``audit``: which GPU code lies in the cache's libraries, in those of installed packages, and what Triton's
+own assembler knows."""
+
+from __future__ import annotations
+
+import os
+
+from envgen.inside.jit.choose import Survey
+from envgen.inside.jit.fatbin import Damaged, archs_of
+from envgen.inside.jit.layout import open_cache, root_of
+from envgen.inside.jit.package import Asked, interpreter, spawn
+from envgen.inside.jit.tree import reason
+
+PACKAGES = ("vllm", "flash_attn", "vllm_flash_attn", "flashinfer_jit_cache", "triton")
+_ASK = """
+import importlib.util, os, sys
+found = []
+for name in %r:
+    try:
+        spec = importlib.util.find_spec(name)
+    except Exception:
+        spec = None
+    found.append(os.path.dirname(spec.origin) if spec is not None and spec.origin else "")
+sys.stdout.buffer.write(b"\\0".join([b"envgen", *map(os.fsencode, found)]))
+"""
+
+
+def run(request: dict[str, object]) -> dict[str, object]:
+    """Every library with the archs in it."""
+    python = interpreter(request)
+    asked = Asked(python)
+    folders = _folders(python)
+    libraries: list[dict[str, object]] = []
+    root = root_of(request)
+    cache = open_cache(root, "", None)
+    if cache is not None:
+        try:
+            for shelf, entries in Survey(cache).found:
+                for entry in entries:
+                    path = cache.root + "/" + shelf.shown + "/" + entry.name + "/" + entry.name + ".so"
+                    if entry.kind == "folder" and os.path.isfile(path):
+                        libraries.append(_library(path, "cache", entry.name, shelf.version, shelf.arch))
+        finally:
+            cache.close()
+    package = asked.answer()
+    for name, folder in folders.items():
+        for path in _files(folder):
+            libraries.append(_library(path, name, os.path.relpath(path, folder), "", ""))
+    # Of a package only what holds GPU code matters.
+    kept = [entry for entry in libraries if entry["owner"] == "cache" or entry["archs"] or entry["problem"]]
+    return {"root": root, "libraries": kept, "version": package.version, "assemblers": _assemblers(folders, request)}
+
+
+def _folders(python: str) -> dict[str, str]:
+    try:
+        pid, fd = spawn(python, "import sys; sys.path[:] = [p for p in sys.path if p]\n" + _ASK % (PACKAGES,))
+    except OSError:
+        return {}
+    data = b""
+    while True:
+        part = os.read(fd, 65536)
+        if not part:
+            break
+        data += part
+    os.close(fd)
+    os.waitpid(pid, 0)
+    words = data.rpartition(b"envgen\0")[2].split(b"\0")
+    if len(words) != len(PACKAGES):
+        return {}
+    return {name: os.fsdecode(words[number]) for number, name in enumerate(PACKAGES) if words[number]}
+
+
+def _files(folder: str) -> list[str]:
+    found = []
+    for path, folders, files in os.walk(folder):
+        folders.sort()
+        found += [path + "/" + name for name in sorted(files) if ".so" in name]
+    return found
+
+
+def _library(path: str, owner: str, name: str, version: str, arch: str) -> dict[str, object]:
+    found: dict[str, object] = {"path": path, "owner": owner, "name": name, "version": version, "arch": arch,
+                                "archs": [], "problem": ""}  # fmt: skip
+    try:
+        archs = archs_of(path)
+        found["archs"] = archs or []
+        if archs is None and owner == "cache":
+            found["problem"] = "is no ELF file"
+    except Damaged as error:
+        found["problem"] = str(error)
+    except OSError as error:
+        found["problem"] = reason(error)
+    return found
+
+
+def _assemblers(folders: dict[str, str], request: dict[str, object]) -> list[dict[str, object]]:
+    """Triton's ptxas: does its text know the name of each wanted arch."""
+    wanted = request.get("names")
+    names = [str(name) for name in wanted] if isinstance(wanted, list) else []
+    found: list[dict[str, object]] = []
+    folder = folders.get("triton", "") + "/backends/nvidia/bin"
+    try:
+        programs = sorted(name for name in os.listdir(folder) if name.startswith("ptxas"))
+    except OSError:
+        return found
+    for program in programs:
+        try:
+            with open(folder + "/" + program, "rb") as file:
+                data = file.read()
+        except OSError:
+            continue
+        missing = [name for name in names if name.encode() not in data]
+        found.append({"path": folder + "/" + program, "missing": missing})
+    return found

@@ -1,0 +1,128 @@
+"""What every file was when a module was compiled: ``<root>/.envgen/baseline/<version>/<arch>/<module>.json``.
+
+Beside FlashInfer's folders, never in them: its own clear-cache removes those whole. A record counts only as long as the
+library is the one that it was made for.
+"""
+
+from __future__ import annotations
+
+import os
+
+from envgen.inside.jit.bytesof import Files
+from envgen.inside.jit.fault import Fault
+from envgen.inside.jit.layout import Cache, Shelf
+from envgen.inside.jit.locks import own_as
+from envgen.inside.jit.recipe import Recipe
+from envgen.inside.jit.tree import FOLDER, GONE, read_file, reason
+
+FORMAT = 1
+OURS = (".envgen", "baseline")
+# Flags that FlashInfer appends from the environment of whoever compiles.
+ENV_FLAGS = ("FLASHINFER_EXTRA_CFLAGS", "FLASHINFER_EXTRA_CUDAFLAGS", "FLASHINFER_EXTRA_LDFLAGS")
+
+
+def read(cache: Cache, shelf: Shelf, name: str) -> dict[str, object] | None:
+    """The record of this module; None where there is none that can be read."""
+    fd = _folder(cache, shelf, create=False)
+    if fd is None:
+        return None
+    try:
+        data = read_file(file_name(name), fd)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    import json
+
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) and _is_sound(document) else None
+
+
+def _is_sound(document: dict[str, object]) -> bool:
+    """Somebody may have edited it: whatever is read from it later has the type that it must have."""
+    files = document.get("files")
+    return (
+        document.get("format") == FORMAT
+        and isinstance(document.get("library"), list)
+        and isinstance(files, dict)
+        and all(isinstance(entry, list) and len(entry) == 5 for entry in files.values())
+        and all(isinstance(document.get(key), dict) for key in ("flags", "env"))
+        and all(isinstance(document.get(key), str) for key in ("ninja", "cuda_home", "root"))
+    )
+
+
+def describe(recipe: Recipe, files: Files, environ: dict[str, str], now: float) -> dict[str, object]:
+    """The record of a module as it is now."""
+    known: dict[str, list[object]] = {}
+    for path in recipe.inputs:
+        stamp = files.stamp(path)
+        known[path] = [files.digest(path), *(stamp or (0, 0, 0, 0))]
+    return {"format": FORMAT, "module": recipe.name, "recorded": now, "library": list(recipe.library or ()),
+            "ninja": recipe.ninja, "root": recipe.package_root(), "cuda_home": recipe.cuda_home,
+            "flags": recipe.flags, "env": {name: environ[name] for name in ENV_FLAGS if environ.get(name)},
+            "files": known}  # fmt: skip
+
+
+def write(cache: Cache, shelf: Shelf, name: str, text: str) -> None:
+    """Put the record in its place, whole or not at all."""
+    try:
+        fd = _folder(cache, shelf, create=True)
+    except OSError as error:
+        raise Fault("refused", "/".join(OURS) + " can't be written: " + reason(error)) from None
+    if fd is None:
+        raise Fault("refused", "/".join(OURS) + " can't be made")
+    temporary = ".new-" + os.urandom(8).hex()
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        out = os.open(temporary, flags, 0o644, dir_fd=fd)
+        with os.fdopen(out, "w", encoding="ascii") as file:
+            file.write(text)
+            own_as(file.fileno(), fd)
+        os.rename(temporary, file_name(name), src_dir_fd=fd, dst_dir_fd=fd)
+    except OSError as error:
+        raise Fault("refused", "/".join(OURS) + " can't be written: " + reason(error)) from None
+    finally:
+        os.close(fd)
+
+
+def file_name(name: str) -> str:
+    """A file name of at most 255 bytes, whatever the module's."""
+    if len(os.fsencode(name)) <= 200:
+        return name + ".json"
+    from envgen.inside.jit.bytesof import digest_of_text
+
+    return os.fsdecode(os.fsencode(name)[:150]) + "-" + digest_of_text(os.fsencode(name))[:16] + ".json"
+
+
+def _folder(cache: Cache, shelf: Shelf, *, create: bool) -> int | None:
+    """The open folder of this shelf's records. Links on the way are not followed."""
+    fd = os.dup(cache.fd)
+    for part in (*OURS, shelf.version, shelf.arch or "none"):
+        try:
+            inner = _enter(part, fd, create=create)
+        except OSError:
+            os.close(fd)
+            if create:
+                raise
+            return None
+        os.close(fd)
+        fd = inner
+    return fd
+
+
+def _enter(name: str, dir_fd: int, *, create: bool) -> int:
+    try:
+        return os.open(name, FOLDER, dir_fd=dir_fd)
+    except OSError as error:
+        if not create or error.errno not in GONE:
+            raise
+    try:
+        os.mkdir(name, 0o777, dir_fd=dir_fd)
+    except FileExistsError:
+        pass
+    fd = os.open(name, FOLDER, dir_fd=dir_fd)
+    own_as(fd, dir_fd)
+    return fd

@@ -1,0 +1,99 @@
+"""Which of the chosen modules to clear for a cause: stale, foreign, older than, compiled from changed files."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from envgen.inside.jit.choose import Choice
+from envgen.inside.jit.fault import Fault
+from envgen.inside.jit.judge import Judge
+from envgen.inside.jit.layout import Cache, Entry, Shelf
+from envgen.inside.jit.listing import looked_at
+from envgen.inside.jit.package import Asked, interpreter
+from envgen.inside.jit.tree import FOLDER, measure_path
+
+
+class Causes:
+    """What the request asks for. ``why`` holds, for each module taken, the words that say so."""
+
+    def __init__(self, cache: Cache, request: dict[str, object], given: dict[str, object]) -> None:
+        self.stale = bool(given.get("stale"))
+        self.guessed = bool(given.get("guessed"))
+        self.is_foreign = bool(given.get("foreign"))
+        age = given.get("older_than")
+        self.before = time.time() - age if isinstance(age, (int, float)) else None
+        asked = Asked(interpreter(request))
+        self.package = asked.answer()
+        self.judge = Judge(cache, request, self.package)
+        if self.is_foreign and not self.package.root and self.judge.archs is None:
+            raise Fault("failed", "Python imports no FlashInfer here, so nothing can be told foreign")
+        changed = given.get("changed")
+        self.changed = [self.judge.files.real(str(path)) for path in changed] if isinstance(changed, list) else []
+        self.why: dict[str, str] = {}
+        self.guesses: list[str] = []
+
+    def narrow(self, choice: Choice) -> Choice:
+        """The choice without the modules that no cause speaks against."""
+        left = Choice()
+        left.others = {fd: list(entries) for fd, entries in choice.others.items()}
+        for shelf, entries in choice.chosen:
+            taken = []
+            for entry in entries:
+                words = self._reason(shelf, entry)
+                if words:
+                    taken.append(entry)
+                    self.why[shelf.shown + "/" + entry.name] = words
+                elif entry.kind != "file":
+                    left.others.setdefault(shelf.fd, []).append(entry)
+            if taken:
+                left.chosen.append((shelf, taken))
+        return left
+
+    def _reason(self, shelf: Shelf, entry: Entry) -> str:
+        if entry.kind != "folder":
+            return ""  # a link is nobody's module
+        kind, built, locked = looked_at(shelf, entry.name)
+        if self.before is not None and self._is_old(shelf, entry.name):
+            return "older"
+        if self.is_foreign and self.judge.foreign(shelf):
+            return "foreign"
+        if self.changed:
+            path = self._changed(shelf, entry.name)
+            if path:
+                return "compiled from " + path
+        if self.stale or self.guessed:
+            verdict = self.judge.judge(shelf, entry.name, kind, built=built, locked=locked)
+            if verdict.state != "stale":
+                return ""
+            if not verdict.guess:
+                return "stale"
+            if self.guessed:
+                return "stale by a guess"
+            self.guesses.append(entry.name)
+        return ""
+
+    def _is_old(self, shelf: Shelf, name: str) -> bool:
+        """By its library's time, as the list shows it; a module without one by its youngest file."""
+        assert self.before is not None
+        try:
+            fd = os.open(name, FOLDER, dir_fd=shelf.fd)
+        except OSError:
+            return False
+        try:
+            modified = os.stat(name + ".so", dir_fd=fd, follow_symlinks=False).st_mtime
+        except OSError:
+            measured = measure_path(name, shelf.fd)
+            modified = measured.newest if measured else time.time()
+        finally:
+            os.close(fd)
+        return modified < self.before
+
+    def _changed(self, shelf: Shelf, name: str) -> str:
+        """The first changed file, or file below a changed folder (a submodule), that it was compiled from."""
+        for path in self.judge.reader.read(shelf, name).inputs:
+            real = self.judge.files.real(path)
+            for changed in self.changed:
+                if real == changed or real.startswith(changed + "/"):
+                    return path
+        return ""

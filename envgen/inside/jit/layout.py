@@ -1,0 +1,179 @@
+"""Where modules lie: ``<root>/<version>[/<arch>]/cached_ops/<module>`` in every FlashInfer release from 0.5.3 to 0.7.2.
+
+Without a GPU and without FLASHINFER_CUDA_ARCH_LIST the arch folder is missing. Up to 0.6.0 all modules share one
+``cached_ops/.ninja_log`` and ``.ninja_deps``; from 0.6.1 each has its own. Neither makes a difference here: the shared
+ones are files, and only folders are modules.
+"""
+
+from __future__ import annotations
+
+import os
+
+from envgen.inside.jit.fault import Fault
+from envgen.inside.jit.names import is_reserved
+from envgen.inside.jit.tree import FOLDER, GONE, note, reason
+
+TRASH = ".envgen-trash-"
+# What may lie beside the versions: downloaded kernels, autotuner results (0.7).
+BESIDE = ("autotune", "cubins")
+
+
+class Shelf:
+    """One ``cached_ops`` folder. ``base`` = the folder that also holds ``generated``; both are open descriptors."""
+
+    __slots__ = ("arch", "base", "fd", "root", "version")
+
+    def __init__(self, root: str, version: str, arch: str, base: int, fd: int) -> None:
+        self.root = root
+        self.version = version
+        self.arch = arch
+        self.base = base
+        self.fd = fd
+
+    @property
+    def shown(self) -> str:
+        """Relative to the root, for messages."""
+        return "/".join(part for part in (self.version, self.arch, "cached_ops") if part)
+
+    @property
+    def prefix(self) -> str:
+        """``<version>[/<arch>]``, relative to the root."""
+        return "/".join(part for part in (self.version, self.arch) if part)
+
+    def close(self) -> None:
+        os.close(self.fd)
+        os.close(self.base)
+
+
+class Cache:
+    """The root and all its shelves. ``problems`` = what was left out, and why."""
+
+    def __init__(self, root: str, fd: int) -> None:
+        self.root = root
+        self.fd = fd
+        self.device = os.fstat(fd).st_dev
+        self.shelves: list[Shelf] = []
+        self.beside: list[str] = []
+        self.problems: list[str] = []
+        self.links: list[str] = []
+
+    def close(self) -> None:
+        for shelf in self.shelves:
+            shelf.close()
+        os.close(self.fd)
+
+
+def root_of(request: dict[str, object]) -> str:
+    """The explicit root, or FlashInfer's own rule."""
+    given = request.get("root")
+    if given:
+        return str(given)
+    base = os.environ.get("FLASHINFER_WORKSPACE_BASE") or os.path.expanduser("~")
+    return os.path.join(base, ".cache", "flashinfer")
+
+
+def open_cache(root: str, version: str, archs: list[str] | None) -> Cache | None:
+    """Open the root and every ``cached_ops`` of the wanted version and archs; None when there is no root.
+
+    The root itself may be a link (a user moved the cache to a bigger disk). Below it no link is followed.
+    """
+    real = os.path.realpath(root)
+    try:
+        fd = os.open(real, FOLDER)
+    except OSError as error:
+        if error.errno in GONE:
+            return None
+        raise Fault("failed", "the cache " + root + " can't be opened: " + reason(error)) from None
+    cache = Cache(real, fd)
+    try:
+        for name in _folders(cache, fd, ""):
+            if name in BESIDE:
+                cache.beside.append(name)
+            elif not version or name == version:
+                _open_version(cache, name, archs)
+    except BaseException:
+        cache.close()
+        raise
+    return cache
+
+
+def _open_version(cache: Cache, version: str, archs: list[str] | None) -> None:
+    fd = _open(cache, version, cache.fd, version)
+    if fd is None:
+        return
+    try:
+        for name in _folders(cache, fd, version):
+            if name == "cached_ops":
+                if archs is None or "" in archs:
+                    _add_shelf(cache, version, "", os.dup(fd))
+            elif name != "generated" and (archs is None or name in archs):
+                base = _open(cache, name, fd, version + "/" + name)
+                if base is not None:
+                    _add_shelf(cache, version, name, base)
+    finally:
+        os.close(fd)
+
+
+def _add_shelf(cache: Cache, version: str, arch: str, base: int) -> None:
+    shown = "/".join(part for part in (version, arch, "cached_ops") if part)
+    fd = _open(cache, "cached_ops", base, shown)
+    if fd is None:
+        os.close(base)
+    else:
+        cache.shelves.append(Shelf(cache.root, version, arch, base, fd))
+
+
+def _open(cache: Cache, name: str, dir_fd: int, shown: str) -> int | None:
+    try:
+        return os.open(name, FOLDER, dir_fd=dir_fd)
+    except OSError as error:
+        if error.errno not in GONE:
+            if os.path.islink(cache.root + "/" + shown):
+                note(cache.links, shown)
+            note(cache.problems, shown + ": " + reason(error))
+        return None
+
+
+def _folders(cache: Cache, fd: int, shown: str) -> list[str]:
+    """The folders in ``fd``, sorted. Links are not followed, but remembered."""
+    names = []
+    try:
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    path = (shown + "/" if shown else "") + entry.name
+                    note(cache.links, path)
+                    note(cache.problems, path + ": is a link; not followed")
+                elif entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                    names.append(entry.name)
+    except OSError as error:
+        note(cache.problems, (shown or ".") + ": " + reason(error))
+    return sorted(names)
+
+
+class Entry:
+    """One name in ``cached_ops``: ``folder``, ``link`` or ``file``."""
+
+    __slots__ = ("kind", "name")
+
+    def __init__(self, name: str, kind: str) -> None:
+        self.name = name
+        self.kind = kind
+
+
+def entries_of(shelf: Shelf, problems: list[str]) -> tuple[list[Entry], list[str]]:
+    """What lies in ``cached_ops``, sorted by name: candidates for modules, and leftover trash of a killed clear."""
+    found = []
+    trash = []
+    try:
+        with os.scandir(shelf.fd) as entries:
+            for entry in entries:
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if entry.name.startswith(TRASH) and is_folder:
+                    trash.append(entry.name)
+                elif not is_reserved(entry.name):
+                    kind = "folder" if is_folder else "link" if entry.is_symlink() else "file"
+                    found.append(Entry(entry.name, kind))
+    except OSError as error:
+        problems.append(shelf.shown + ": " + reason(error))
+    return sorted(found, key=lambda entry: entry.name), sorted(trash)

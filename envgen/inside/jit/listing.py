@@ -1,0 +1,211 @@
+"""Operation ``list``: every module with what it takes, how old it is, and whether somebody builds it now."""
+
+from __future__ import annotations
+
+import os
+
+from envgen.inside.jit.choose import Choice, Survey, choose
+from envgen.inside.jit.fault import Fault
+from envgen.inside.jit.judge import Judge
+from envgen.inside.jit.layout import Entry, Shelf, open_cache, root_of
+from envgen.inside.jit.locks import probe
+from envgen.inside.jit.names import check_request
+from envgen.inside.jit.package import Asked, interpreter
+from envgen.inside.jit.procs import holders
+from envgen.inside.jit.recipe import library_of
+from envgen.inside.jit.sweep import BATCH, leftovers
+from envgen.inside.jit.tree import FOLDER, GONE, LISTED, Measure, measure, measure_path, note, reason
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Tuple
+
+    Identity = Tuple[int, int]  # device and inode
+
+
+def run(request: dict[str, object]) -> dict[str, object]:
+    """List the modules that the request's patterns, version and archs choose (none: all)."""
+    patterns: list[str] = list(request.get("patterns") or ())  # type: ignore[call-overload]
+    archs: list[str] | None = request.get("archs")  # type: ignore[assignment]
+    version = str(request.get("version") or "")
+    check_request(patterns, version, archs)
+    root = root_of(request)
+    asked = Asked(interpreter(request))
+    try:
+        return _list(request, asked, root, version, archs, patterns)
+    finally:
+        asked.answer()
+
+
+def _list(
+    request: dict[str, object], asked: Asked, root: str, version: str, archs: list[str] | None, patterns: list[str]
+) -> dict[str, object]:
+    cache = open_cache(root, version, archs)
+    answer: dict[str, object] = {"root": root, "exists": cache is not None, "modules": [], "others": [],
+                                 "building": [], "leftovers": {"count": 0, "bytes": 0}, "problems": []}  # fmt: skip
+    if cache is None:
+        if patterns:
+            raise Fault("not_found", "there is no cache at " + root, missing=patterns, names=[], links=[], places=[])
+        return answer
+    try:
+        survey = Survey(cache)
+        choice = choose(survey, patterns, not patterns)
+        held: list[tuple[dict[str, object], Identity]] = []
+        modules: list[dict[str, object]] = []
+        building: list[dict[str, object]] = []
+        for shelf, entries in choice.chosen:
+            locks = _Locks(shelf, cache.problems)
+            if len(modules) + len(entries) > LISTED:
+                left = len(modules) + len(entries) - LISTED
+                note(cache.problems, shelf.shown + ": " + str(left) + " more modules; name those that you want")
+            for entry in entries[: LISTED - len(modules)]:
+                described = _describe(shelf, entry, cache.problems)
+                if described is not None:
+                    modules.append(described)
+                    locks.add(entry.name + ".lock", described, held)
+            batch: dict[str, object] = {"version": shelf.version, "arch": shelf.arch}
+            locks.add(BATCH, batch, held)
+            locks.close()
+            if batch["locked"]:
+                building.append(batch)
+        judge = Judge(cache, request, asked.answer())
+        for described in modules:
+            _judge(judge, choice, described)
+        known = holders(sorted({identity for _, identity in held})) if held else {}
+        for described, identity in held:
+            described["holders"] = known[identity]
+        answer.update(modules=modules, building=building)
+        if not patterns and not version and archs is None:
+            answer["others"] = _beside(cache.fd, cache.beside)
+        answer.update(leftovers=leftovers(cache, survey.trash), problems=cache.problems)
+        return answer
+    finally:
+        cache.close()
+
+
+def _judge(judge: Judge, choice: Choice, described: dict[str, object]) -> None:
+    """Add the state. The reasons stay behind: `why` tells them."""
+    place = (described["version"], described["arch"])
+    shelf = next(shelf for shelf, _ in choice.chosen if (shelf.version, shelf.arch) == place)
+    verdict = judge.judge(shelf, str(described["name"]), str(described["kind"]),
+                          built=bool(described["built"]), locked=described["locked"] is True)  # fmt: skip
+    described.update(state=verdict.state, guess=verdict.guess,
+                     causes=sorted({str(reason["kind"]) for reason in verdict.reasons}))  # fmt: skip
+
+
+def kind_from(name: str, names: list[str]) -> str:
+    """``ninja`` (has a build.ninja), ``cute_dsl`` (from 0.6.16: meta.json, objects) or ``other`` (kda_ptx, ...)."""
+    if "build.ninja" in names:
+        return "ninja"
+    if "meta.json" in names or name.endswith("_cute_dsl"):
+        return "cute_dsl"
+    return "other"
+
+
+def looked_at(shelf: Shelf, name: str) -> tuple[str, bool, bool]:
+    """Its kind, whether its library is there, whether it is being built."""
+    try:
+        fd = os.open(name, FOLDER, dir_fd=shelf.fd)
+    except OSError:
+        return "other", False, False
+    try:
+        kind = kind_from(name, os.listdir(fd))
+        built = library_of(name, fd) is not None
+    finally:
+        os.close(fd)
+    try:
+        folder = os.open("tmp", FOLDER, dir_fd=shelf.fd)
+    except OSError:
+        return kind, built, False
+    try:
+        locked = probe(name + ".lock", folder) is not None
+    except OSError:
+        locked = False
+    finally:
+        os.close(folder)
+    return kind, built, locked
+
+
+def _describe(shelf: Shelf, entry: Entry, problems: list[str]) -> dict[str, object] | None:
+    described: dict[str, object] = {
+        "version": shelf.version, "arch": shelf.arch, "name": entry.name, "kind": "link", "bytes": 0, "files": 0,
+        "objects": 0, "built": False, "modified": 0.0, "locked": False, "holders": [], "unread": 0,
+    }  # fmt: skip
+    if entry.kind == "link":
+        return described
+    total = Measure()
+    kind = "other"
+    try:
+        fd = os.open(entry.name, FOLDER, dir_fd=shelf.fd)
+    except OSError as error:
+        if error.errno in GONE:
+            return None
+        note(problems, shelf.shown + "/" + entry.name + ": " + reason(error))
+        described["unread"] = 1
+        described["kind"] = kind
+        return described
+    try:
+        measure(fd, total)
+        kind = kind_from(entry.name, [name for name in ("build.ninja", "meta.json") if _is_there(name, fd)])
+    finally:
+        os.close(fd)
+    library = [mtime for name, _, mtime in total.libraries if name == entry.name + ".so"]
+    for text in total.unread:
+        note(problems, shelf.shown + "/" + entry.name + "/" + text)
+    described.update(
+        kind=kind, bytes=total.bytes, files=total.files, objects=total.objects, unread=len(total.unread),
+        built=bool(library), modified=library[0] if library else total.newest,
+    )  # fmt: skip
+    return described
+
+
+def _is_there(name: str, dir_fd: int) -> bool:
+    try:
+        os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
+
+
+class _Locks:
+    """The lock files of one shelf: read once, for most modules of an old cache have one, and none is held."""
+
+    def __init__(self, shelf: Shelf, problems: list[str]) -> None:
+        self.fd = -1
+        self.shown = shelf.shown + "/tmp"
+        self.problems = problems
+        self.names: set[str] = set()
+        try:
+            self.fd = os.open("tmp", FOLDER, dir_fd=shelf.fd)
+            self.names = set(os.listdir(self.fd))
+        except OSError as error:
+            if error.errno not in GONE:
+                problems.append(self.shown + ": " + reason(error))
+
+    def add(self, name: str, described: dict[str, object], held: list[tuple[dict[str, object], Identity]]) -> None:
+        """Note in ``described`` whether the lock ``name`` is held; None = it can't be told."""
+        described.update(locked=False, holders=[])
+        if name not in self.names:
+            return
+        try:
+            identity = probe(name, self.fd)
+        except OSError as error:
+            described["locked"] = None
+            self.problems.append(self.shown + "/" + name + ": " + reason(error))
+            return
+        if identity is not None:
+            described.update(locked=True, lock=list(identity))
+            held.append((described, identity))
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+def _beside(root_fd: int, names: list[str]) -> list[dict[str, object]]:
+    found = []
+    for name in names:
+        measured = measure_path(name, root_fd)
+        if measured is not None:
+            found.append({"name": name, "bytes": measured.bytes, "files": measured.files})
+    return found

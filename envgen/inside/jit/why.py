@@ -1,0 +1,129 @@
+"""Operations ``why`` (the evidence for modules, every byte read) and ``baseline`` (remember what they are made of)."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from envgen.inside.jit import baseline
+from envgen.inside.jit.bytesof import Files
+from envgen.inside.jit.choose import Survey, choose
+from envgen.inside.jit.fault import Fault
+from envgen.inside.jit.layout import Cache, Entry, Shelf, open_cache, root_of
+from envgen.inside.jit.listing import looked_at
+from envgen.inside.jit.names import check_request
+from envgen.inside.jit.package import Asked, interpreter
+from envgen.inside.jit.recipe import Reader, Recipe, library_of
+from envgen.inside.jit.tree import FOLDER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List, Tuple
+
+    Chosen = Tuple[Cache, List[Tuple[Shelf, Entry]]]
+
+
+def run(request: dict[str, object]) -> dict[str, object]:
+    """The evidence for each chosen module."""
+    from envgen.inside.jit.judge import Judge
+
+    asked = Asked(interpreter(request))
+    cache, entries = _open(request)
+    try:
+        package = asked.answer()
+        judge = Judge(cache, request, package, thorough=True)
+        modules = []
+        for shelf, entry in entries:
+            kind, built, locked = looked_at(shelf, entry.name)
+            verdict = judge.judge(shelf, entry.name, kind, built=built, locked=locked)
+            recipe = judge.reader.read(shelf, entry.name)
+            modules.append({"version": shelf.version, "arch": shelf.arch, "name": entry.name, "kind": kind,
+                            "compiled_root": recipe.package_root(), "cuda_home": recipe.cuda_home,
+                            "compiled_archs": recipe.archs(), **verdict.as_dict()})  # fmt: skip
+        return {"root": root_of(request), "modules": modules, "problems": cache.problems,
+                "package": {"root": package.root, "version": package.version, "aot": package.aot}}  # fmt: skip
+    finally:
+        asked.answer()
+        cache.close()
+
+
+def record(request: dict[str, object]) -> dict[str, object]:
+    """Record the chosen modules. One whose files changed after it was linked is refused unless ``force``."""
+    cache, entries = _open(request)
+    try:
+        reader = Reader()
+        files = Files()
+        done = []
+        for shelf, entry in entries:
+            outcome = _record(cache, shelf, entry.name, reader, files, request)
+            done.append({"version": shelf.version, "arch": shelf.arch, "name": entry.name, **outcome})
+        return {"root": root_of(request), "modules": done, "problems": cache.problems}
+    finally:
+        cache.close()
+
+
+def _record(
+    cache: Cache, shelf: Shelf, name: str, reader: Reader, files: Files, request: dict[str, object]
+) -> dict[str, object]:
+    recipe = reader.read(shelf, name)
+    refusal, changed = _refusal(recipe, files, bool(request.get("force")), _since(request))
+    if looked_at(shelf, name)[2]:
+        refusal = "it is being built"
+    if refusal:
+        return {"recorded": False, "files": 0, "reason": refusal, "changed": changed[:40]}
+    given = request.get("environ")
+    environ = {**(given if isinstance(given, dict) else {}), **os.environ}
+    text = json.dumps(baseline.describe(recipe, files, environ, time.time()))
+    fd = os.open(name, FOLDER, dir_fd=shelf.fd)
+    try:
+        if library_of(name, fd) != recipe.library:
+            return {"recorded": False, "files": 0, "reason": "it was built again meanwhile", "changed": []}
+    finally:
+        os.close(fd)
+    baseline.write(cache, shelf, name, text)
+    return {"recorded": True, "files": len(recipe.inputs), "reason": "", "changed": []}
+
+
+def _since(request: dict[str, object]) -> int:
+    """When a compilation that we started began, in ns; 0: it isn't known."""
+    value = request.get("since")
+    return value if isinstance(value, int) else 0
+
+
+def _refusal(recipe: Recipe, files: Files, force: bool, since: int) -> tuple[str, list[str]]:
+    """Why the record would be worth nothing: it must show what the library was made of, not what came later."""
+    if recipe.library is None:
+        return "it has no library yet", []
+    if not recipe.inputs or not recipe.recorded:
+        return recipe.problem or "ninja's record of what it was compiled from is missing", []
+    if force:
+        return "", []
+    # What changed while the compiler ran may have been read before or after.
+    limit = min(since, recipe.library[1]) if since else recipe.library[1]
+    changed = []
+    for path in recipe.inputs:
+        stamp = files.stamp(path)
+        made_here = "/generated/" in path and path.startswith(recipe.shelf.root)
+        if stamp is None or (stamp[3] >= (recipe.library[1] if made_here else limit)):
+            changed.append(path)
+    if changed:
+        return "files changed after it was compiled", changed
+    return "", []
+
+
+def _open(request: dict[str, object]) -> Chosen:
+    patterns: list[str] = list(request.get("patterns") or ())  # type: ignore[call-overload]
+    archs: list[str] | None = request.get("archs")  # type: ignore[assignment]
+    version = str(request.get("version") or "")
+    check_request(patterns, version, archs)
+    root = root_of(request)
+    cache = open_cache(root, version, archs)
+    if cache is None:
+        raise Fault("not_found", "there is no cache at " + root, missing=patterns, names=[], links=[], places=[])
+    try:
+        chosen = choose(Survey(cache), patterns, not patterns).chosen
+    except BaseException:
+        cache.close()
+        raise
+    return cache, [(shelf, entry) for shelf, entries in chosen for entry in entries if entry.kind == "folder"]

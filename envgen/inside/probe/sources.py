@@ -1,0 +1,324 @@
+"""Runs INSIDE the container, before main.py, in the same namespace: what the installed sources themselves say.
+
+Which VLLM_* and FLASHINFER_* variables they read, which of them they set over the user's head, and which flags vLLM's
+parser knows: read from the package's own files, never imported (that would bring torch, and seconds). The same rules:
+Python 3.8 and later, standard library only, evidence and no judgement.
+"""
+
+# os.path instead of pathlib, and typing only for the type checker: importing both would cost every probe 8 ms.
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, Dict
+
+    Doc = Dict[str, Any]
+
+ONLY_AST = 0x400  # what ast.parse passes to compile(); importing ast would cost 5 ms
+FILE_LIMIT = 4 << 20
+# Where vLLM's releases say their flags: the engine's in one file, the server's in files that move below this folder.
+ENGINE_ARGS, SERVER_ARGS = "engine/arg_utils.py", "entrypoints"
+# Folders that hold no code that reads settings: half of vLLM's bytes.
+SKIPPED = ("__pycache__", "data", "tests", ".git", "models", "third_party", "benchmarks", "configs")
+HINTS = ("deprecated", "renamed", "removed", "no longer", "ignored", "instead of")
+BYTE_HINTS = tuple(hint.encode() for hint in HINTS)
+
+
+def active_folder(document: Doc, package: str) -> str | None:
+    """The folder that most ways of starting Python import."""
+    cells = [cell for cell in document.get("imports", []) if cell["package"] == package and cell["kind"] == "regular"]
+    folders = [os.path.dirname(cell["origin"]) for cell in cells]
+    return max(folders, key=folders.count) if folders else None
+
+
+def python_files(folder: str) -> Iterator[str]:
+    """The paths of all Python files below a folder; links to folders are not followed, data folders not looked at."""
+    waiting = [folder]
+    while waiting:
+        try:
+            entries = list(os.scandir(waiting.pop()))
+        except OSError:
+            continue
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name not in SKIPPED:
+                    waiting.append(entry.path)
+            elif entry.name.endswith(".py"):
+                yield entry.path
+
+
+def read_bytes(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(FILE_LIMIT)
+    except OSError:
+        return b""
+
+
+def files_with(folder: str, word: bytes) -> Iterator[tuple[str, bytes]]:
+    """The Python files below a folder that hold a word. All are read into one buffer: half the time of `open`."""
+    buffer = bytearray(FILE_LIMIT)
+    for path in python_files(folder):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            size = os.readv(descriptor, [buffer])
+        except OSError:
+            continue
+        finally:
+            os.close(descriptor)
+        if buffer.find(word, 0, size) >= 0:
+            yield path, bytes(memoryview(buffer)[:size])
+
+
+def tree_of(path: str, data: bytes) -> Any:
+    """The syntax tree; None for a file that this Python can't read."""
+    try:
+        return compile(data, path, "exec", ONLY_AST, True)
+    except (SyntaxError, ValueError):
+        return None
+
+
+def nodes(tree: Any) -> Iterator[Any]:
+    """Every node of a tree, without the ast module (whose own walk asks far more of each node)."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for value in node.__dict__.values():
+            if type(value) is list:
+                waiting.extend(item for item in value if hasattr(item, "_fields"))
+            elif hasattr(value, "_fields"):
+                waiting.append(value)
+
+
+def kind(node: Any) -> str:
+    return type(node).__name__
+
+
+def text_of(node: Any) -> str | None:
+    """The value of a string in the source (``Str`` up to Python 3.7)."""
+    value = getattr(node, "value", None) if kind(node) == "Constant" else None
+    return value if isinstance(value, str) else None
+
+
+def names_environ(node: Any) -> bool:
+    """`os.environ` or `environ`."""
+    return getattr(node, "attr", getattr(node, "id", "")) == "environ"
+
+
+def assigned(node: Any) -> Iterator[str]:
+    """The names in `os.environ["NAME"] = ...`: done whatever the user has set."""
+    for target in node.targets:
+        if kind(target) == "Subscript" and names_environ(target.value):
+            index = getattr(target.slice, "value", None) if kind(target.slice) == "Index" else target.slice
+            name = text_of(index)
+            if name:
+                yield name
+
+
+def look(path: str, data: bytes, facts: dict[str, Doc], relative: str) -> None:
+    """What one file says about the variables in question."""
+    tree = tree_of(path, data)
+    for node in nodes(tree) if tree is not None else ():
+        what = kind(node)
+        if what == "Constant":
+            text = node.value if isinstance(node.value, str) else ""
+            if text in facts:
+                facts[text]["known"] = True
+            elif text and len(text) < 400 and any(hint in text.lower() for hint in HINTS):
+                for name in facts:
+                    if disowns(text, name) and not facts[name]["note"]:
+                        facts[name]["note"] = " ".join(text.split())[:200]
+        elif what == "Attribute" and node.attr in facts:  # envs.NAME
+            facts[node.attr]["known"] = True
+        elif what == "Assign":
+            for name in assigned(node):
+                if name in facts:
+                    facts[name]["assigned"].append("%s:%d" % (relative, node.lineno))
+
+
+def disowns(text: str, name: str) -> bool:
+    """Does a message say that ``name`` itself is on its way out? Most such messages name its successor, too.
+
+    Disowned: `NAME is deprecated, use OTHER`, `use OTHER instead of NAME`. Recommended: `... instead (set NAME=1)`.
+    """
+    import re
+
+    low, wanted = " ".join(text.lower().split()), re.escape(name.lower()) + r"\b"
+    for sentence in re.split(r"(?<=[.;!])\s+", low):
+        if re.search("instead of [`'\"$]?" + wanted, sentence):
+            return True
+        for found in re.finditer(wanted, sentence):
+            before, after = sentence[: found.start()], sentence[found.end() :]
+            if re.search(r"(?:use|set|setting|prefer|with|by|export|in favou?r of|replaced by)[ `'\"(]*$", before):
+                continue
+            if re.match(r"[`'\"]?(?:[ =].{0,60}?)?\b(?:deprecated|renamed|removed|no longer|ignored)\b", after):
+                return True
+            if re.search(r"\b(?:deprecated|removed|renamed|ignored)\b[^,]{0,40}$", before):
+                return True
+    return False
+
+
+def near(name: str, known: set[str]) -> list[str]:
+    """The names that the release knows and that look most alike."""
+    import difflib
+
+    return difflib.get_close_matches(name, sorted(known), 2, 0.75)
+
+
+def misspelt(name: str, known: set[str]) -> list[str]:
+    """The names that ``name`` becomes by one or two typing errors. Longer resemblance is another setting."""
+    return [other for other in near(name, known) if typing_errors(name, other) <= 2]
+
+
+def typing_errors(one: str, other: str) -> int:
+    """Letters left out, put in or replaced (Levenshtein's distance)."""
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        above, row[0] = row[0], i
+        for j, wanted in enumerate(other, 1):
+            above, row[j] = row[j], min(above + (letter != wanted), row[j] + 1, row[j - 1] + 1)
+    return row[-1]
+
+
+def is_telling(data: bytes, pattern: Any) -> bool:
+    """May this file set one of the variables itself, or call one by-gone? What stands in the same line tells."""
+    for found in pattern.finditer(data):
+        begin = data.rfind(b"\n", 0, found.start()) + 1
+        end = data.find(b"\n", found.end())
+        before, after = data[begin : found.start()], data[found.end() : end if end > 0 else len(data)]
+        if b"environ[" in before and b"=" in after:
+            return True
+        line = (before + after).lower()
+        if any(hint in line for hint in BYTE_HINTS):
+            return True
+    return False
+
+
+def package_variables(package: str, folder: str, names: list[str]) -> list[Doc]:
+    """Facts about each of these set variables, all of which have the package's prefix.
+
+    A release that lists its variables in one file (vLLM's envs.py) is believed; elsewhere only files that may set or
+    disown one of them are parsed. A variable that this file lacks is looked for everywhere.
+    """
+    import re
+
+    prefix = package.upper() + "_"
+    facts: dict[str, Doc] = {name: {"name": name, "package": package, "known": False, "assigned": [], "note": "",
+                                    "similar": []} for name in names}  # fmt: skip
+    central = os.path.join(folder, "envs.py")
+    listed = read_bytes(central)
+    for found in re.findall(rb"^\s+['\"]([A-Z0-9_]+)['\"]\s*:", listed, re.MULTILINE):  # the keys of its table
+        if found.decode() in facts:
+            facts[found.decode()]["known"] = True
+    unknown = [name.encode() for name in facts if not facts[name]["known"]]
+    pattern = re.compile(prefix.encode() + rb"[A-Z0-9_]+[A-Z0-9]")
+    mine = re.compile(("(?:" + "|".join(facts) + r")\b").encode())
+    known = {found.decode() for found in pattern.findall(listed)}
+    for path, data in files_with(folder, prefix.encode()):
+        if unknown and not listed:
+            known.update(found.decode() for found in pattern.findall(data))
+        if any(name in data for name in unknown) or is_telling(data, mine):
+            look(path, data, facts, os.path.relpath(path, folder))
+    for fact in facts.values():
+        fact["assigned"] = sorted(fact["assigned"])[:5]
+        if not fact["known"]:
+            fact["similar"] = misspelt(fact["name"], known - set(facts))
+    return list(facts.values())
+
+
+def known_variables(request: Doc, document: Doc) -> list[Doc]:
+    """Each variable with a source's prefix: does the installed release read it, set it itself, call it by-gone?"""
+
+    found = []
+    for package in request.get("packages", []):
+        folder, prefix = active_folder(document, package["package"]), package["package"].upper() + "_"
+        names = sorted(name for name in os.environ if name.startswith(prefix))
+        if folder is not None and names:
+            found += package_variables(package["package"], folder, names)
+    return found
+
+
+# --- flags -----------------------------------------------------------------------------------------------------------
+
+
+def flags_in(path: str, data: bytes) -> set[str]:
+    """The flags of one file: quoted words like "--name", and the fields of classes called ...FrontendArgs."""
+    import re
+
+    found = {flag.decode() for flag in re.findall(rb"['\"](--[a-z][a-z0-9_-]*)['\"]", data)}
+    tree = tree_of(path, data) if b"FrontendArgs:" in data or b"FrontendArgs(" in data else None
+    for node in tree.body if tree is not None else ():
+        if kind(node) == "ClassDef" and node.name.endswith("FrontendArgs"):
+            fields = [part.target.id for part in node.body if kind(part) == "AnnAssign" and kind(part.target) == "Name"]
+            found.update("--" + field.replace("_", "-") for field in fields)
+    return found
+
+
+def knows(flag: str, flags: set[str]) -> bool:
+    """As vLLM's own parser takes them: underscores for dashes, --no-NAME, --NAME.KEY, and any unique beginning.
+
+    Short flags (-q, -O3, -tp) are left alone: their values stick to them.
+    """
+    if flag in flags or not flag.startswith("--"):
+        return True
+    name = flag.partition("=")[0].partition(".")[0].replace("_", "-")
+    plain = "--" + name[len("--no-") :] if name.startswith("--no-") else name
+    return name in flags or plain in flags or sum(one.startswith(name) for one in flags) == 1
+
+
+def serve_flags(request: Doc, document: Doc) -> Doc:
+    """The flags of the service's command against those that the installed vLLM's sources name."""
+    asked = request.get("flags", [])
+    folder = active_folder(document, "vllm") if asked else None
+    if folder is None:
+        return {}
+    return judged_flags(asked, folder)
+
+
+def judged_flags(asked: list[str], folder: str) -> Doc:
+    """Which of these flags the vLLM in this folder doesn't know, and where it was read."""
+    flags, read, frontend = {"--help"}, [], False
+    engine = os.path.join(folder, ENGINE_ARGS)
+    for path in [engine, *sorted(python_files(os.path.join(folder, SERVER_ARGS)))]:
+        data = read_bytes(path)
+        if b"add_argument(" in data or b"FrontendArgs" in data:
+            flags |= flags_in(path, data)
+            read.append(os.path.relpath(path, folder))
+            frontend = frontend or b"class FrontendArgs" in data
+    if not frontend or ENGINE_ARGS not in read:  # laid out in a way that is not known here: don't judge
+        return {"folder": folder, "asked": len(asked)}
+    unknown = [flag for flag in asked if not knows(flag, flags)]
+    found = [{"flag": flag, "similar": near(flag, flags)} for flag in unknown]
+    return {"folder": folder, "read": read, "count": len(flags), "asked": len(asked), "unknown": found}
+
+
+# --- patches ---------------------------------------------------------------------------------------------------------
+
+
+def claimed_patches(request: Doc, document: Doc) -> list[Doc]:
+    """Each block of lines that a claimed patch adds: is it in the file that would be imported?"""
+    found = []
+    for claim in request.get("claims", []):
+        folder = active_folder(document, claim["package"])
+        if folder is None:
+            continue
+        path = os.path.join(os.path.dirname(folder), claim["file"])
+        state = "no-file"
+        if os.path.isfile(path):
+            text = read_bytes(path).decode("utf-8", "replace").replace("\r\n", "\n")
+            state = "there" if all(block in text for block in claim["blocks"]) else "missing"
+        found.append({"patch": claim["patch"], "package": claim["package"], "path": path, "state": state})
+    return found
+
+
+globals().setdefault("FACTS", []).extend(
+    [("known", known_variables), ("flags", serve_flags), ("claimed", claimed_patches)]
+)
