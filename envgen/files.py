@@ -15,9 +15,8 @@ import secrets
 import shutil
 import stat
 import tempfile
-import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -108,36 +107,52 @@ def write(
     With ``within`` (a folder above ``path``) missing folders are made, and a link between the two is refused.
     ``new``: FileExistsError where anything has that name already.
     """
+    with writing(path, mode=mode, within=within, new=new) as out:
+        out.write(content)
+
+
+@contextlib.contextmanager
+def writing(
+    path: Path, *, mode: int | None = None, within: Path | None = None, new: bool = False
+) -> Iterator[BinaryIO]:
+    """As ``write``, for a content that comes in pieces: the file takes its name when the block ends well."""
     try:
         with folder(path.parent, within) as directory:
-            _write(directory, path.name, content, mode, new)
+            yield from _written(directory, path.name, mode, new)
     except OSError as error:
         if not isinstance(error.filename, str) or error.filename != str(path):
             error.filename, error.filename2 = str(path), None
         raise
 
 
-def _write(directory: int, name: str, content: bytes, mode: int | None, new: bool) -> None:
-    temporary = f".envgen-{os.getpid()}-{secrets.token_hex(4)}.tmp"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(temporary, flags, 0o644 if mode is None else mode, dir_fd=directory)
+def _written(directory: int, name: str, mode: int | None, new: bool) -> Iterator[BinaryIO]:
+    descriptor, temporary = _temporary(directory, 0o644 if mode is None else mode)
     try:
-        with os.fdopen(descriptor, "wb") as out:
+        with os.fdopen(descriptor, "wb") as out:  # locked until it has its name
             before = _mode_of(name, directory) if mode is None else mode
             if before is not None:
                 os.fchmod(out.fileno(), before)
-            out.write(content)
+            yield out
             out.flush()
             os.fsync(out.fileno())
-        if new:
-            os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-        else:
-            os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-            temporary = ""
+            if new:
+                os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+            else:
+                os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+                temporary = ""
     finally:
         if temporary:
             with contextlib.suppress(OSError):
                 os.unlink(temporary, dir_fd=directory)
+
+
+def _temporary(directory: int, mode: int) -> tuple[int, str]:
+    while True:
+        name = f".envgen-{secrets.token_hex(8)}.tmp"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(name, flags, mode, dir_fd=directory)
+        if _take(descriptor, name, directory):
+            return descriptor, name
 
 
 def create(path: Path, *, within: Path) -> TextIO:
@@ -170,17 +185,21 @@ def state_dir(root: Path, *parts: str) -> Path:
     return path
 
 
-def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """``~/.cache/envgen``, or below XDG_CACHE_HOME, which counts only as an absolute path."""
+def xdg_dir(variable: str, default: str, environ: Mapping[str, str] | None = None) -> Path:
+    """A base folder of the user, which counts only as an absolute path; ``default`` is below the home folder."""
     environ = os.environ if environ is None else environ
-    given = environ.get("XDG_CACHE_HOME", "")
+    given = environ.get(variable, "")
     if given.startswith("/"):
-        return Path(given, "envgen")
+        return Path(given)
     try:
-        home = Path(environ.get("HOME") or "~").expanduser()
+        return Path(environ.get("HOME") or "~").expanduser() / default
     except RuntimeError:
-        raise UsageError("there is no home folder for envgen's cache", hint="set HOME or XDG_CACHE_HOME") from None
-    return home / ".cache" / "envgen"
+        raise UsageError("there is no home folder", hint=f"set HOME or {variable}") from None
+
+
+def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """``~/.cache/envgen``, or below XDG_CACHE_HOME."""
+    return xdg_dir("XDG_CACHE_HOME", ".cache", environ) / "envgen"
 
 
 def is_ours(path: Path, *, root: bool = False) -> bool:
@@ -241,82 +260,123 @@ def _enter(directory: int, part: str, at: Path, create: bool) -> int:
         raise RefusedError(f"{at} is {what}; envgen writes there only below a real folder", hint=f"rm {at}") from None
 
 
-class Scratch(tempfile.TemporaryDirectory[str]):
-    """A temporary folder that is locked while its process lives: `leftovers` finds those of killed ones."""
+# --- what a killed run leaves: a folder or file that is locked while its process lives --------------------------------
 
-    def __init__(self, kind: str) -> None:
-        super().__init__(prefix=f"envgen-{kind}-")
-        descriptor = os.open(self.name, _DIRECTORY)
-        weakref.finalize(self, os.close, descriptor)
+SHORT = Path("/tmp")  # for sockets: TMPDIR may be longer than the path of one may be
+# What each is for. Nothing else of that name is ever removed: the random part is that of mkdtemp and token_hex.
+_KINDS = ("build", "engine", "git", "patches", "refresh", "save", "verify")
+_OURS = re.compile(rf"\.?envgen-(?:{'|'.join(_KINDS)})-[a-z0-9_]{{8}}|\.envgen-[0-9a-f]{{16}}\.tmp")
+
+
+class Scratch:
+    """A temporary folder, gone when the block ends, this object, or the process. ``parent``: not the system's own.
+
+    It is locked while its process lives, so whoever makes one removes those of killed processes beside it first.
+    """
+
+    def __init__(self, kind: str, parent: Path | None = None) -> None:
+        assert kind in _KINDS
+        above = Path(tempfile.gettempdir()) if parent is None else parent
+        for left in leftovers(above):
+            remove_leftover(left)
+        prefix = f"envgen-{kind}-" if parent is None else f".envgen-{kind}-"
+        while True:
+            self.name = tempfile.mkdtemp(prefix=prefix, dir=above)
+            with contextlib.suppress(FileNotFoundError):  # somebody who cleans up was faster
+                descriptor = os.open(self.name, _DIRECTORY)
+                if _take(descriptor, self.name):
+                    break
+        self._end = weakref.finalize(self, _end_scratch, self.name, descriptor)
+
+    def __enter__(self) -> str:
+        return self.name
+
+    def __exit__(self, *_: object) -> None:
+        self.cleanup()
+
+    def cleanup(self) -> None:
+        """Remove it now."""
+        self._end()
+
+
+def _end_scratch(name: str, descriptor: int) -> None:
+    shutil.rmtree(name, ignore_errors=True)
+    os.close(descriptor)
+
+
+def _take(descriptor: int, name: str, directory: int | None = None) -> bool:
+    """Lock what was just made. False, and closed, where somebody who cleans up was faster: then it is gone again."""
+    try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError:  # a file system without locks: `_abandoned` finds nothing there either
+        return True
+    try:
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        os.close(descriptor)
+        return False
+    return True
 
 
-_SCRATCH = re.compile(r"envgen-(build|git|patches|refresh|verify)-[a-z0-9_]{8}")
-_TEMPORARY = re.compile(r"\.envgen-([0-9]{1,10})-[0-9a-f]{8}\.tmp")
-_AT_WORK = 10.0  # seconds: younger ones may be just between two system calls
-
-
-def leftovers(project: Path | None = None) -> list[Path]:
-    """Temporary files in a project, and temporary folders of this user, that killed runs left behind."""
-    return [*_scratch_left(Path(tempfile.gettempdir())), *(_files_left(project) if project else ())]
-
-
-def remove_leftover(path: Path) -> None:
-    """Delete what ``leftovers`` found."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _scratch_left(parent: Path) -> Iterator[Path]:
-    for entry in sorted(os.scandir(parent), key=lambda entry: entry.name):
-        if not _SCRATCH.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
-            continue
+@contextlib.contextmanager
+def _abandoned(path: Path) -> Iterator[bool]:
+    """Whether this is a file or folder of ours whose process is gone. In the block no other process can take it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        yield False
+        return
+    try:
+        found, above = os.fstat(descriptor), path.parent.stat()
+        plain = stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)
+        if not plain or found.st_uid not in (os.geteuid(), above.st_uid):
+            yield False
+            return
         try:
-            descriptor = os.open(entry.path, _DIRECTORY | os.O_NOFOLLOW)
-        except OSError:
-            continue
-        try:
-            found = os.fstat(descriptor)
-            if found.st_uid == os.geteuid() and time.time() - found.st_mtime > _AT_WORK:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                yield Path(entry.path)
-        except BlockingIOError:
-            pass  # its process lives
-        finally:
-            os.close(descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # its process lives
+            yield False
+            return
+        yield True
+    finally:
+        os.close(descriptor)
 
 
-def _files_left(project: Path) -> Iterator[Path]:
-    """Temporary files in the folders that envgen writes to."""
-    below = (path for name in ("compose", "docker", "patches", ".envgen", "results") for path in _tree(project / name))
-    for at in (project, *below):
-        yield from temporary_left(at)
-
-
-def temporary_left(folder: Path) -> list[Path]:
-    """Files in a folder that a killed `write` left behind."""
+def leftovers(folder: Path) -> list[Path]:
+    """Temporary files and folders in a folder whose processes were killed."""
     found = []
-    for path in sorted(folder.glob(".envgen-*.tmp")):
-        name = _TEMPORARY.fullmatch(path.name)
-        old = time.time() - path.lstat().st_mtime > _AT_WORK
-        if name and old and not path.is_symlink() and not _runs(name[1]):
-            found.append(path)
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listdir(folder)):  # noqa: PTH208 (no objects for 10,000 names)
+            if _OURS.fullmatch(name):
+                with _abandoned(folder / name) as gone:
+                    found += [folder / name] if gone else []
     return found
 
 
-def _tree(folder: Path) -> Iterator[Path]:
-    for at, _folders, _names in os.walk(folder):  # follows no link
-        if not Path(at).is_symlink():
-            yield Path(at)
+def all_leftovers(project: Path) -> list[Path]:
+    """``leftovers`` of every folder that envgen writes to: the project's, the cache's, the temporary ones."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    folders = [*_trees(project, ("compose", "docker", "patches", "results", ".envgen"))]
+    with contextlib.suppress(UsageError):
+        folders += _trees(cache_dir(), ("sdists", "rehearsed"))
+    folders += [Path(tempfile.gettempdir()), SHORT, *([Path(runtime)] if runtime.startswith("/") else [])]
+    return [path for folder in dict.fromkeys(folders) for path in leftovers(folder)]
 
 
-def _runs(pid: str) -> bool:
-    try:
-        os.kill(int(pid), 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
+def remove_leftover(path: Path) -> bool:
+    """Delete what ``leftovers`` found, unless a process has it after all. Whether it is gone."""
+    with _abandoned(path) as gone:
+        if gone and path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif gone:
+            path.unlink(missing_ok=True)
+    return not os.path.lexists(path)
+
+
+def _trees(root: Path, names: Sequence[str]) -> Iterator[Path]:
+    """A folder, and all folders in some of its folders. No link is followed."""
+    yield root
+    for name in names:
+        with contextlib.suppress(OSError):
+            for at, *_ in os.fwalk(root / name):
+                yield Path(at)

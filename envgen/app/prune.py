@@ -9,9 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
-import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,9 +30,6 @@ LOGS_KEPT = 20
 CRASHES_KEPT = 5
 UNUSED = 30 * 86400.0  # a namespace that was used later stays: a folder of the same name may come back to it
 _DAY = 86400.0
-# Written beside the file that it becomes: `.envgen-PID-DIGITS.tmp`; earlier releases wrote `.NAME.PID.tmp`.
-_TEMPORARY = re.compile(r"\.(?:envgen-|.+\.)(\d{1,9})(?:-[0-9a-f]{8})?\.tmp")
-_SCRATCH = ("build", "git", "index", "patches", "refresh", "verify")  # /tmp/envgen-*, of whoever runs envgen
 
 
 @dataclass(frozen=True)
@@ -184,29 +178,14 @@ def _key(profile: Profile, root: Path, engine: Engine) -> str:
 
 
 def _temporaries(root: Path) -> Iterator[Item]:
-    """Files that a killed run was about to rename, its folders in /tmp, and what a killed `cache save` left."""
-    for path in space.stale_stages(root):
-        yield Item("stage", path.name, _size(path), "of an interrupted `cache save`", _tree(path))
-    state = STATE
-    folders = [(), ("compose",), ("docker",), ("patches",), *_inner(root, "patches"), (state,), *_inner(root, state)]
-    for parts in folders:
-        for name, status in _files(root, parts):
-            found = _TEMPORARY.fullmatch(name)
-            old = time.time() - status.st_mtime > _DAY
-            if (found and (old or not _lives(int(found[1])))) or (old and name.startswith(".envgen-")):
-                why = "of an interrupted run"
-                yield Item("temporary", "/".join((*parts, name)), status.st_size, why, _file(root, parts, name))
-    yield from _scratch(Path(tempfile.gettempdir()))
+    """Files that a killed run was about to rename, and its folders."""
+    for path in files.all_leftovers(root):
+        name = str(path.relative_to(root) if path.is_relative_to(root) else path)
+        yield Item("temporary", name, _size(path), "of an interrupted run", _temporary(path))
 
 
-def _scratch(folder: Path) -> Iterator[Item]:
-    for kind in _SCRATCH:
-        for path in sorted(folder.glob(f"envgen-{kind}-*")):
-            with contextlib.suppress(OSError):
-                status = path.lstat()
-                mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
-                if mine and time.time() - status.st_mtime > _DAY:
-                    yield Item("temporary", str(path), _size(path), "of an interrupted run", _tree(path))
+def _temporary(path: Path) -> Callable[[], str]:
+    return lambda: "" if files.remove_leftover(path) else "it can't be removed"
 
 
 def _old(root: Path, kind: str, folder: str, kept: int) -> Iterator[Item]:
@@ -217,15 +196,6 @@ def _old(root: Path, kind: str, folder: str, kept: int) -> Iterator[Item]:
     for name, status in found[:-kept]:
         why = f"the newest {kept} stay"
         yield Item(kind, "/".join((*parts, name)), status.st_size, why, _file(root, parts, name))
-
-
-def _inner(root: Path, name: str) -> list[tuple[str, str]]:
-    """The folders in a folder of the project."""
-    try:
-        with files.folder(root / name, root, create=False) as fd, os.scandir(fd) as entries:
-            return sorted((name, entry.name) for entry in entries if entry.is_dir(follow_symlinks=False))
-    except (OSError, RefusedError):
-        return []
 
 
 def _files(root: Path, parts: Sequence[str]) -> list[tuple[str, os.stat_result]]:
@@ -247,28 +217,10 @@ def _file(root: Path, parts: Sequence[str], name: str) -> Callable[[], str]:
     return act
 
 
-def _tree(path: Path) -> Callable[[], str]:
-    def act() -> str:
-        shutil.rmtree(path, ignore_errors=True)
-        return "it can't be removed" if path.exists() else ""
-
-    return act
-
-
 def _size(path: Path) -> int:
-    total = 0
+    total = path.lstat().st_size if path.is_file() else 0
     for folder, _, names in os.walk(path):
         for name in names:
             with contextlib.suppress(OSError):
                 total += os.lstat(os.path.join(folder, name)).st_size  # noqa: PTH118
     return total
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True

@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -20,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from envgen import files
 from envgen.engine import process
 from envgen.errors import EngineError
 
 REMOTE_SOCKET = "/var/run/docker.sock"
 PATIENCE = 15.0  # seconds to log in; ConnectTimeout below ends sooner where nothing answers
-_FOLDER = "envgen-engine-"
 _OPTIONS = (
     "BatchMode=yes",  # never asks: a password prompt would wait for ever
     "ConnectTimeout=10",
@@ -92,12 +91,11 @@ class Forward:
 
     def __init__(self, shown: str) -> None:
         self.shown = shown
-        _sweep()
         # Not the user's TMPDIR, which may be too long: a socket's path has 107 bytes.
-        base = next((d for d in (os.environ.get("XDG_RUNTIME_DIR", ""), "/tmp") if d and len(d) < 60), "/tmp")
-        base = base if os.access(base, os.W_OK) else tempfile.gettempdir()
-        self._folder = tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-", dir=base)
-        self.path = f"{self._folder}/s"
+        runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+        base = Path(runtime) if runtime.startswith("/") and len(runtime) < 60 else files.SHORT
+        self._folder = files.Scratch("engine", base if os.access(base, os.W_OK) else None)
+        self.path = f"{self._folder.name}/s"
         self._words: list[str] = []
         atexit.register(self.close)
 
@@ -111,7 +109,7 @@ class Forward:
 
     def close(self) -> None:
         """End the connection and remove its socket."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.cleanup()
 
     def _listen(self, child: process.Child) -> None:
         """Keep the end of a program's stderr; also waits for its end."""
@@ -284,23 +282,3 @@ def forward_port(address: str, remote: str) -> int:
 def existing(address: str, env: Mapping[str, str] | None = None) -> SshForward | TlsForward | None:
     """The connection to ``address`` as it is, alive or not."""
     return _forwards.get((address, tuple(sorted((env or {}).items()))))
-
-
-def _sweep() -> None:
-    """Remove the folders of runs that were killed."""
-    for base in {os.environ.get("XDG_RUNTIME_DIR") or "/tmp", "/tmp", tempfile.gettempdir()}:
-        with contextlib.suppress(OSError):
-            for path in Path(base).glob(f"{_FOLDER}*"):
-                found = re.match(rf"{_FOLDER}(\d+)-", path.name)
-                if found and path.lstat().st_uid == os.getuid() and not _lives(int(found[1])):
-                    shutil.rmtree(path, ignore_errors=True)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True

@@ -384,7 +384,7 @@ class WorkTree:
             raise UsageError(f"{self.folder} is a linked worktree with reftables, which envgen cannot read", hint=hint)
         lines = ["[core]", "\trepositoryformatversion = 1", "\tbare = false", "\tuntrackedCache = false"]
         lines += [f"\t{key[5:]} = {value}" for key, value in kept.items() if key.startswith("core.")]
-        ignore = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config", "git", "ignore").expanduser()
+        ignore = files.xdg_dir("XDG_CONFIG_HOME", ".config") / "git" / "ignore"
         if ignore.is_file() and not re.search(r'["\\\n]', str(ignore)):
             lines.append(f'\texcludesFile = "{ignore}"')  # the user's own, which HOME no longer leads to
         lines += ["[extensions]"]

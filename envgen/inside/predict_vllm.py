@@ -76,8 +76,8 @@ def answer(request: Doc) -> Doc:
     lines = Lines()
     found: Doc = {"asked": {}, "refusals": [], "unasked": [], "stubs": [], "notes": []}
     found["python"] = sys.version.split()[0]
-    prepare_environment()
     with tempfile.TemporaryDirectory(prefix="envgen-predict-") as folder:
+        prepare_environment(folder)
         try:
             ask_all(request, found, lines, folder)
         except Refused as no:
@@ -97,11 +97,11 @@ def last_frame(problem: BaseException) -> str:
     return "%s:%s" % (frame.filename, frame.lineno)
 
 
-def prepare_environment() -> None:
+def prepare_environment(folder: str) -> None:
     """Nothing is downloaded, and no cache of the service is written."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["VLLM_NO_USAGE_STATS"] = "1"
-    os.environ["VLLM_CACHE_ROOT"] = tempfile.mkdtemp(prefix="envgen-predict-cache-")
+    os.environ["VLLM_CACHE_ROOT"] = os.path.join(folder, "cache")
 
 
 def ask_all(request: Doc, found: Doc, lines: Lines, folder: str) -> None:

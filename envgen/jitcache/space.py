@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import fcntl
 import os
 import re
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from envgen import files
 from envgen.binding import ShapeError, bind
 from envgen.engine.base import COMPOSE_PROJECT, Mount
 from envgen.errors import EngineError, EnvgenError, NotFoundError, RefusedError, UsageError
@@ -22,7 +19,6 @@ from envgen.jitcache.query import Query
 from envgen.jitcache.service import JitCache, expected
 from envgen.render import namespace as names
 
-STAGE = ".envgen-save-"  # beside the file that a save writes
 ARCHIVE = "/envgen-archive"  # where the folder or file of an archive is mounted
 _KEY = re.compile(r"-([0-9a-f]{12})")
 
@@ -145,8 +141,12 @@ def save(cache: JitCache, target: Path, *, source: str = "", force: bool = False
         raise UsageError(f"the folder {folder} is not there")
     mount = _source_mount(cache, source)
     key = key_in(mount.source)
-    with _stage(folder) as work:
-        place = _place(cache, mount, Mount(str(work), ARCHIVE, "bind"))
+    try:
+        stage = files.Scratch("save", folder)
+    except OSError as error:
+        raise UsageError(f"nothing can be written in the folder {folder}: {error.strerror}") from None
+    with stage as work:
+        place = _place(cache, mount, Mount(work, ARCHIVE, "bind"))
         made = _made_of(cache) if cache.profile.caches.get(CACHE) else {}
         request = {
             "operation": "save", "root": place.root, "target": f"{ARCHIVE}/cache", "key": key,
@@ -187,53 +187,6 @@ def _put(written: Path, target: Path, *, force: bool) -> None:
         raise _there_already(target) from None
     except OSError as error:
         raise UsageError(f"{target} can't be written: {error.strerror}") from None
-
-
-@contextlib.contextmanager
-def _stage(folder: Path) -> Iterator[Path]:
-    """A new folder beside the archive, locked while it is used. What killed saves left there is removed first."""
-    try:
-        above = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise UsageError(f"the folder {folder} can't be read: {error.strerror}") from None
-    try:
-        # Under the lock of the folder above: a stage that is made and not yet locked would look left behind.
-        with contextlib.suppress(OSError):
-            fcntl.flock(above, fcntl.LOCK_EX)
-            for left in stale_stages(folder):
-                shutil.rmtree(left, ignore_errors=True)
-        try:
-            work = Path(tempfile.mkdtemp(prefix=STAGE, dir=folder))
-        except OSError as error:
-            raise UsageError(f"nothing can be written in the folder {folder}: {error.strerror}") from None
-        lock = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        with contextlib.suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_EX)
-    finally:
-        os.close(above)
-    try:
-        yield work
-    finally:
-        os.close(lock)
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def stale_stages(folder: Path) -> list[Path]:
-    """What killed saves left in a folder; one that is at work holds a lock on its own."""
-    found = []
-    for path in sorted(folder.glob(f"{STAGE}*")):
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            found.append(path)
-        except OSError:
-            pass
-        finally:
-            os.close(fd)
-    return found
 
 
 def _source_mount(cache: JitCache, source: str) -> Mount:

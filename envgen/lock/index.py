@@ -12,7 +12,6 @@ import json
 import os
 import re
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -108,9 +107,9 @@ class PackageIndex:
         self._say(f"fetching {name} {version} from the package index")
         self.cache.mkdir(parents=True, exist_ok=True)
         archive = self.cache / f"{canonicalize_name(name)}-{version}.tar.gz"
-        descriptor, temporary = tempfile.mkstemp(dir=self.cache, prefix="tmp.")
         try:
-            with os.fdopen(descriptor, "wb") as out, self._get(sdist.url, "*/*") as answer:
+            # The archive first: without a record it counts for nothing.
+            with files.writing(archive) as out, self._get(sdist.url, "*/*") as answer:
                 deadline, size, found = time.monotonic() + self._seconds, 0, hashlib.sha256()
                 for block in answer.iter_content(1 << 20):
                     size += len(block)
@@ -118,17 +117,13 @@ class PackageIndex:
                         raise EnvgenError(f"{name} {version} is too large, or took longer than {self._seconds:.0f} s")
                     found.update(block)
                     out.write(block)
-            if found.hexdigest() != sdist.sha256:
-                raise EnvgenError(
-                    f"{name} {version} arrived with sha256 {found.hexdigest()}, but the index says {sdist.sha256}"
-                )
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(archive)  # the archive first: without a record it counts for nothing
+                if found.hexdigest() != sdist.sha256:
+                    raise EnvgenError(
+                        f"{name} {version} arrived with sha256 {found.hexdigest()}, but the index says {sdist.sha256}"
+                    )
             files.write(Path(f"{archive}.sha256"), f"{sdist.sha256}\n".encode())
         except requests.RequestException as error:
             raise EnvgenError(f"cannot fetch {name} {version}: {_reason(error)}") from None
-        finally:
-            Path(temporary).unlink(missing_ok=True)
         return archive
 
     def _page(self, name: str) -> list[Sdist]:
@@ -226,17 +221,17 @@ def _same_version(version: str) -> Callable[[str], bool]:
 def pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
     """index-url, extra-index-url and cert as pip would take them: files, then variables."""
     home = Path(environ.get("HOME") or "~").expanduser()
-    files = [
+    sources = [
         Path("/etc/xdg/pip/pip.conf"),
         Path("/etc/pip.conf"),
         home / ".pip/pip.conf",
-        Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip/pip.conf",
+        files.xdg_dir("XDG_CONFIG_HOME", ".config", environ) / "pip/pip.conf",
         Path(sys.prefix) / "pip.conf",
     ]
     if environ.get("PIP_CONFIG_FILE"):
-        files.append(Path(environ["PIP_CONFIG_FILE"]))
+        sources.append(Path(environ["PIP_CONFIG_FILE"]))
     found: dict[str, str] = {}
-    for file in files:
+    for file in sources:
         parser = configparser.RawConfigParser()
         try:
             parser.read(file, encoding="utf-8")

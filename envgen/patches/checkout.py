@@ -160,7 +160,7 @@ class Checkout:
             return self._work.git(["write-tree"], env=env).text
 
     def _write(self, manifest: Manifest) -> None:
-        for path in files.temporary_left(self._work.git_dir):
+        for path in files.leftovers(self._work.git_dir):
             files.remove_leftover(path)
         text = json.dumps({"format": _FORMAT, **asdict(manifest)}, indent=1, sort_keys=True)
         files.write(self._manifest_file, f"{text}\n".encode())

@@ -57,7 +57,8 @@ def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-    monkeypatch.setattr(files, "_AT_WORK", 0.0)
+    monkeypatch.setattr(files, "SHORT", tmp_path / "tmp")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def killed(program: str, *words: str | Path, longest: float) -> bool:
@@ -89,8 +90,8 @@ def settle(top: Path) -> None:
 
 
 def clean_up(root: Path, tmp: Path) -> None:
-    for path in files.leftovers(root):
-        files.remove_leftover(path)
+    for path in files.all_leftovers(root):
+        assert files.remove_leftover(path)
     assert list(tmp.iterdir()) == []
     assert not [path for path in root.rglob("*") if path.name.endswith(".tmp")]
 

@@ -91,7 +91,7 @@ def test_nothing_is_left_after_kills(project: Project) -> None:
 
     planned = project.envgen("prune", "--dry-run", "--json").json
     kinds = [item["kind"] for item in planned["items"]]
-    assert "stage" in kinds
+    assert "temporary" in kinds
     assert list(project.root.glob(".envgen-save-*"))  # a dry run changes nothing
     refused = project.envgen("prune", code=2)
     assert "--yes" in refused.err
@@ -99,7 +99,7 @@ def test_nothing_is_left_after_kills(project: Project) -> None:
     assert not throwaways() - before
     assert not list(project.root.glob(".envgen-save-*"))
     again = project.envgen("prune", "--dry-run", "--json").json
-    assert [item for item in again["items"] if item["kind"] in ("container", "stage")] == []
+    assert [item for item in again["items"] if item["kind"] in ("container", "stage", "temporary")] == []
     # What was killed can be done again, and comes whole.
     again = project.envgen("cache", "load", "first.tar", "--force", "--json").json
     assert again["modules"] + len(again["kept"]) == 20

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
+from envgen import files
 from envgen.app import prune
 from envgen.engine.base import Container
 from envgen.profile.load import load_project
@@ -24,7 +26,6 @@ profiles:
     gpu: none
     services: {dev: {command: [sleep, infinity]}}
 """
-DEAD = 999_999_999
 
 
 def put(path: Path, age: float = 0) -> Path:
@@ -36,9 +37,11 @@ def put(path: Path, age: float = 0) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_other_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scratch = tmp_path / "tmp"
-    scratch.mkdir()
-    monkeypatch.setattr(prune.tempfile, "gettempdir", lambda: str(scratch))
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr(files, "SHORT", tmp_path / "tmp")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
 
 
 def left(root: Path) -> set[str]:
@@ -51,18 +54,23 @@ def left(root: Path) -> set[str]:
 def test_unfinished_files_go_and_those_of_a_living_process_stay(tmp_path: Path) -> None:
     root = tmp_path / "p"
     gone = [
-        f".Dockerfile.{DEAD}.tmp", f"compose/.envgen-{DEAD}-0123abcd.tmp", f".envgen.lock.{DEAD}.tmp",
-        f"patches/vllm/.series.{DEAD}.tmp", f".envgen/state/.build-dev.json.{DEAD}.tmp",
+        ".envgen-0123456789abcdef.tmp", "compose/.envgen-0123456789abcdef.tmp",
+        "patches/a/.envgen-00000000000000aa.tmp", ".envgen/state/.envgen-0123456789abcdef.tmp",
+        ".envgen-save-abcd_123/cache",
     ]  # fmt: skip
     stay = [
-        "Dockerfile", f".Dockerfile.{os.getpid()}.tmp", "notes.tmp", f"mine.{DEAD}.tmp", f"src/.x.{DEAD}.tmp",
-        "patches/vllm/.envgen-fresh", f".envgen-{os.getpid()}-0123abcd.tmp", ".hidden.tmp",
+        "Dockerfile", "notes.tmp", ".x.tmp", "src/.envgen-0123456789abcdef.tmp", ".envgen-0123456789abcdeg.tmp",
+        "patches/a/.envgen-fresh", "envgen-build-abcdefghi/x", "envgen-other-abcdefgh/x", ".hidden.tmp",
     ]  # fmt: skip
     for name in (*gone, *stay):
         put(root / name)
-    put(root / "patches/vllm/.envgen-old", age=2 * 86400)
-    assert left(root) == {*gone, "patches/vllm/.envgen-old"}
-    assert sorted(stay) == sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
+    with files.writing(root / "compose" / "dev.yaml") as out, files.Scratch("save", root) as scratch:
+        out.write(b"half")
+        assert left(root) == {*gone[1:-1]}, "making a scratch folder removes those of killed runs beside it"
+        assert Path(scratch).is_dir()
+    assert (root / "compose" / "dev.yaml").read_bytes() == b"half"
+    there = [path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()]
+    assert sorted([*stay, "compose/dev.yaml"]) == sorted(there)
     assert left(root) == set()
 
 
@@ -76,7 +84,7 @@ def test_the_newest_logs_and_crash_bundles_stay(tmp_path: Path) -> None:
 
 
 def test_no_link_is_followed(tmp_path: Path) -> None:
-    victim = put(tmp_path / f"victim/.x.{DEAD}.tmp")
+    victim = put(tmp_path / "victim/.envgen-0123456789abcdef.tmp")
     for number in range(9):
         put(tmp_path / f"victim/{number}.log")
     root = tmp_path / "p"
@@ -84,16 +92,40 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     (root / "compose").symlink_to(victim.parent)
     (root / ".envgen").mkdir()
     (root / ".envgen/logs").symlink_to(victim.parent)
-    (root / f".y.{DEAD}.tmp").symlink_to(victim)
+    (root / ".envgen-fedcba9876543210.tmp").symlink_to(victim)
+    (root / ".envgen-save-abcdefgh").symlink_to(victim.parent)
     assert left(root) == set()
     assert len(list(victim.parent.iterdir())) == 10
 
 
-def test_folders_of_killed_runs_in_tmp_go_after_a_day(tmp_path: Path) -> None:
-    for name, age in (("envgen-build-old", 2 * 86400), ("envgen-build-new", 0), ("other-old", 2 * 86400)):
-        folder = put(tmp_path / "tmp" / name / "x").parent
-        os.utime(folder, (time.time() - age,) * 2)
-    assert {Path(name).name for name in left(tmp_path)} == {"envgen-build-old"}
+def test_folders_of_killed_runs_go_at_once(tmp_path: Path) -> None:
+    other = tmp_path / "tmp" / "envgen-defect-abcdefgh.txt"
+    for name in ("envgen-build-01234567", "envgen-git-abcdefgh", "envgen-notes-abcdefgh", "other"):
+        put(tmp_path / "tmp" / name / "inner" / "x")
+    put(other)
+    put(tmp_path / "cache" / "envgen" / "sdists" / ".envgen-0123456789abcdef.tmp")
+    found = {Path(name).name for name in left(tmp_path / "p")}
+    assert found == {"envgen-build-01234567", "envgen-git-abcdefgh", ".envgen-0123456789abcdef.tmp"}
+    assert {path.name for path in (tmp_path / "tmp").iterdir()} == {"envgen-notes-abcdefgh", "other", other.name}
+
+
+def test_a_folder_that_is_taken_again_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever cleans up between the two steps of making one: the other makes another."""
+    made: list[str] = []
+    real = tempfile.mkdtemp
+
+    def swept(**words: str) -> str:
+        made.append(real(**words))
+        if len(made) == 1:
+            assert files.remove_leftover(Path(made[0]))
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", swept)
+    with files.Scratch("git") as folder:
+        assert made[1:] == [folder]
+        assert files.leftovers(tmp_path / "tmp") == []
+        assert not files.remove_leftover(Path(folder))
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 @pytest.mark.parametrize(("folder", "shared"), [("p/compose", False), ("p", False), ("p2/compose", True), ("", True)])

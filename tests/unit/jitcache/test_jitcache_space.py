@@ -217,14 +217,14 @@ def test_what_killed_saves_left_is_swept_but_not_one_at_work(tmp_path: Path) -> 
     release(tmp_path / "cache", "0.7.2.post1")
     jit = cache(tmp_path, engine, VOLUMES)
     engine.volumes_ = {space.current_mount(jit).source}
-    put(tmp_path / ".envgen-save-dead/cache")
-    put(tmp_path / ".envgen-save-alive/cache")
-    lock = os.open(tmp_path / ".envgen-save-alive", os.O_RDONLY)
+    put(tmp_path / ".envgen-save-dead_123/cache")
+    put(tmp_path / ".envgen-save-alive_12/cache")
+    lock = os.open(tmp_path / ".envgen-save-alive_12", os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
         space.save(jit, tmp_path / "file")
-        assert [path.name for path in tmp_path.glob(".envgen-save-*")] == [".envgen-save-alive"]
-        assert (tmp_path / ".envgen-save-alive/cache").exists()
+        assert [path.name for path in tmp_path.glob(".envgen-save-*")] == [".envgen-save-alive_12"]
+        assert (tmp_path / ".envgen-save-alive_12/cache").exists()
     finally:
         os.close(lock)
     space.save(jit, tmp_path / "other")
