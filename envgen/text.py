@@ -172,6 +172,11 @@ def hide(values: Mapping[str, str]) -> None:
             stream.hidden.update(values)
 
 
+def progress(line: str) -> None:
+    """One line of progress, on stderr."""
+    print(line, file=sys.stderr, flush=True)
+
+
 @contextlib.contextmanager
 def safe_output() -> Iterator[None]:
     """Standard output and standard error made safe, for as long as the program runs."""

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envgen.cli.common import LARGEST, Figure, progress
+from envgen.cli.common import LARGEST, Figure
 from envgen.cli.trial import Asked, Server, finish, run, trial_options
-from envgen.text import shorten, table
+from envgen.text import progress, shorten, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,26 +1,22 @@
-"""What the verbs share: options that choose file, profile and overrides, and the session built from them."""
+"""What the verbs share: options that choose file, profile and overrides, and how results are printed."""
 
 from __future__ import annotations
 
 import functools
 import json
 import math
-import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from envgen.redact import hidden_values
-from envgen.text import hide, with_own_colours
+from envgen.app.session import Session
+from envgen.text import with_own_colours
 
 if TYPE_CHECKING:
     from envgen.engine.compose import Compose
-    from envgen.profile.load import Loaded
-    from envgen.profile.model import Profile
 
 LARGEST = 1_000_000_000  # of any number on a command line: beyond it clocks and sizes overflow
 
@@ -34,36 +30,6 @@ class Figure(click.FloatRange):
 
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-@dataclass
-class Session:
-    """The choices of one command line: which file, which profile, which overrides."""
-
-    file: Path | None = None
-    profile_name: str | None = None
-    sets: tuple[str, ...] = ()
-    variant: str = ""
-    _loaded: dict[bool, Loaded] = field(default_factory=dict)
-
-    def loaded(self, *, local: bool = True) -> Loaded:
-        """The project with all layers; ``local=False`` leaves out envgen.local.yaml and ENVGEN_ variables."""
-        if local not in self._loaded:
-            from envgen.profile.load import load_project
-
-            environ = dict(os.environ) if local else {}
-            self._loaded[local] = load_project(
-                file=self.file, sets=self.sets, environ=environ, local=local, variant=self.variant
-            )
-        return self._loaded[local]
-
-    def profile(self, *, local: bool = True) -> Profile:
-        """The chosen profile: -p, else ENVGEN_PROFILE, else the project's default_profile."""
-        from envgen.profile.load import select
-
-        profile = select(self.loaded(local=local).project, self.profile_name, self.variant)
-        hide(hidden_values(os.environ, profile.secrets))
-        return profile
 
 
 def project_options(function: F) -> F:
@@ -97,11 +63,6 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 def print_json(document: Any) -> None:
     """Print ``document`` with stable keys; results go to stdout, everything else to stderr."""
     click.echo(json.dumps(document, indent=2, sort_keys=True))
-
-
-def progress(line: str) -> None:
-    """One line of progress, on stderr."""
-    click.echo(line, err=True)
 
 
 def show_log(compose: Compose, *words: str) -> int:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envgen.cli.common import LARGEST, json_option, print_json, progress
+from envgen.cli.common import LARGEST, json_option, print_json
+from envgen.text import progress
 
 if TYPE_CHECKING:
     from envgen.results.model import Record

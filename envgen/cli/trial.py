@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from envgen.cli.common import LARGEST, Session, json_option, print_json, progress, project_options, variant_option
+from envgen.app.session import Session
+from envgen.cli.common import LARGEST, json_option, print_json, project_options, variant_option
 from envgen.errors import ExitCode
 from envgen.extras import require
+from envgen.text import progress
 
 if TYPE_CHECKING:
     from envgen.engine.base import Container, Engine
@@ -113,7 +115,7 @@ def server_of(asked: Asked) -> Server:
 
 
 def _own_service(asked: Asked) -> Server:
-    from envgen.cli.up import known_service
+    from envgen.cli.services.up import known_service
     from envgen.engine.docker import connect
     from envgen.engine.endpoint import find_endpoint
     from envgen.errors import NotFoundError, UsageError
@@ -227,7 +229,7 @@ def _gone(error: EnvgenError, server: Server, path: Path) -> EnvgenError:
 
 def _bundle(server: Server, reason: str, cause: str) -> str:
     """The crash bundle's path; empty where the server is no service of a profile, or it could not be written."""
-    from envgen.cli import crash
+    from envgen.app import crash
 
     if server.profile is None or server.root is None or server.engine is None or server.container is None:
         return ""

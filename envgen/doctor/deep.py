@@ -20,7 +20,7 @@ from envgen.inside.run import text_of
 from envgen.render.environment import with_start_up
 
 if TYPE_CHECKING:
-    from envgen.doctor.gather import Wish
+    from envgen.doctor.model import Wish
     from envgen.engine.base import Engine, ExecResult
 
 Answers = Mapping[str, Mapping[str, Any]]

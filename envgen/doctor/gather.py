@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from envgen.background import in_background
@@ -17,23 +16,11 @@ from envgen.doctor.claims import LABEL, claims
 from envgen.errors import EngineError, EnvgenError
 
 if TYPE_CHECKING:
-    from envgen.doctor.model import Context, Finding
+    from envgen.doctor.model import Context, Finding, Wish
     from envgen.engine.base import Container, Engine, ExecResult
     from envgen.profile.model import Profile
 
 Connect = Callable[[], "Engine"]
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What the user asked for, and what only the caller knows."""
-
-    profile: Profile
-    root: Path
-    service: str | None = None
-    throw_away: bool = False  # start one when nothing runs
-    project_file: str = "envgen.yaml"
-    load: bool = False  # also load the vocabularies for real: takes a second
 
 
 def attempt(ask: Callable[[], ExecResult]) -> ExecResult | EnvgenError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from envgen.doctor.evidence import Probe
@@ -198,3 +199,15 @@ def check(
 ) -> Callable[[Judge], FunctionCheck]:
     """Make a check of the function below; ``says`` lists each case that it can find."""
     return lambda judge: FunctionCheck(id, title, where, judge, needs, says)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user asked for, and what only the caller knows."""
+
+    profile: Profile
+    root: Path
+    service: str | None = None
+    throw_away: bool = False  # start one when nothing runs
+    project_file: str = "envgen.yaml"
+    load: bool = False  # also load the vocabularies for real: takes a second

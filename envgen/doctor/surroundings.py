@@ -16,7 +16,7 @@ from envgen.errors import EnvgenError
 from envgen.render.environment import checkout_variable, compose_environment
 
 if TYPE_CHECKING:
-    from envgen.doctor.gather import Wish
+    from envgen.doctor.model import Wish
     from envgen.engine.base import Container, Engine, EngineInfo
     from envgen.profile.model import Profile
 

@@ -17,6 +17,7 @@ from envgen.errors import Place, Problem
 from envgen.profile import shape as shapes
 from envgen.profile import variants
 from envgen.profile.model import Variant
+from envgen.profile.overrides import join_path
 from envgen.profile.patterns import ENV_NAME, matches, meaning
 from envgen.profile.shape import Field, Shape, fields_of
 from envgen.profile.tree import BOOL, FLOAT, INT, LIST, MAP, NULL, TEXT, Node, near
@@ -82,6 +83,17 @@ class Binding:
                 values[name] = _stand_in(field.shape)
         return cls(**values)
 
+    def variant(self, node: Node, path: str) -> Variant:
+        """The variant at ``node``; nothing in it is required."""
+        inner = Binding(partial=True, overlay=True)
+        bound: Variant = inner.record(Variant, node, path, changes=MappingProxyType({}))
+        self.problems += inner.problems
+        if inner.problems:
+            self.broken.add(path)
+        written = variants.written(variants.overlay(node)) if node.kind == MAP else ()
+        changes = MappingProxyType({join_path(where): text for where, text, _ in written})
+        return Variant(changes=changes, description=bound.description)
+
     def unknown(self, child: Node, name: str, path: str, known: list[str]) -> None:
         """Note an unknown key, with the nearest known one."""
         key = f"{path}.{name}" if path else name
@@ -109,11 +121,7 @@ class Binding:
         if kind == shapes.VALUE:
             return self.value_type(shape.type, node, path)
         if kind == shapes.RECORD:
-            return (
-                variants.bind(self, Binding(partial=True, overlay=True), node, path)
-                if shape.type is Variant
-                else self.record(shape.type, node, path)
-            )
+            return self.variant(node, path) if shape.type is Variant else self.record(shape.type, node, path)
         if kind == shapes.MAPPING:
             return self.mapping(shape, node, path, item, names)
         if kind == shapes.SEQUENCE:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from envgen.profile.tree import near
 
 if TYPE_CHECKING:
-    from envgen.profile.checks import Report
+    from envgen.profile.report import Report
 
 # Variables that envgen sets itself, and the key that decides each. Written twice, they would drift.
 DERIVED: Mapping[str, str] = {

@@ -12,7 +12,7 @@ from envgen.profile.tree import LIST, MAP, TEXT, Node
 from envgen.redact import is_secret_value, secret_in, secret_like, secret_word
 
 if TYPE_CHECKING:
-    from envgen.profile.checks import Report
+    from envgen.profile.report import Report
 
 Path_ = tuple[str, ...]
 _PROSE = frozenset(("description", "prompt", "expect_text", "expect", "forbid"))

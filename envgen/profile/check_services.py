@@ -12,7 +12,7 @@ from envgen.profile.values import ContainerPath
 from envgen.text import shorten
 
 if TYPE_CHECKING:
-    from envgen.profile.checks import Report
+    from envgen.profile.report import Report
 
 RESERVED_SERVICES = frozenset(("all",))
 

@@ -16,7 +16,7 @@ from envgen.profile.values import ContainerPath, HostPath
 from envgen.text import visible
 
 if TYPE_CHECKING:
-    from envgen.profile.checks import Report
+    from envgen.profile.report import Report
 
 # Names that mean something else where a source's name is used: stages of a Dockerfile, words of the command line.
 RESERVED_SOURCES = frozenset(("all", "base", "context", "scratch", "scripts", "wheelhouse"))

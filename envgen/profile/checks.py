@@ -3,111 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
-from envgen.errors import Place, Problem
+from envgen.errors import Problem
+from envgen.profile import check_env, check_secrets, check_services, check_sources
 from envgen.profile.bind import Binding
-from envgen.profile.model import Profile, Source
-from envgen.profile.tree import MAP, PROJECT, Node
-
-Path_ = tuple[str, ...]
-
-
-class Report:
-    """What the checks see of one profile, and where they put what they find."""
-
-    def __init__(self, profile: Profile, tree: Node, binding: Binding, root: Path) -> None:
-        self.profile = profile
-        self.tree = tree
-        self.root = root
-        self._binding = binding
-
-    def problem(
-        self,
-        path: Path_,
-        message: str,
-        hint: str = "",
-        *,
-        at_key: bool = False,
-        whole: bool = False,
-        hidden: bool = False,
-    ) -> None:
-        """Note a problem with the value at ``path`` (list items by their number).
-
-        ``hidden``: the value is a secret, so its line is not shown.
-
-        Nothing is noted about a value that could not be bound; with ``whole``, nor where anything below it could not.
-        """
-        broken = self._binding.broken
-        key = ""
-        for part in path:
-            key = f"{key}[{part}]" if part.isdigit() and key else f"{key}.{part}" if key else part
-            if key in broken:
-                return
-        if whole and any(other.startswith(key + ".") for other in broken):
-            return
-        place = self._place(path, key, at_key)
-        self._binding.problems.append(Problem(message, replace(place, text="") if hidden else place, hint))
-
-    def is_broken(self, key: str) -> bool:
-        """True when the value at ``key`` is missing or wrong, so that the profile holds a stand-in."""
-        return key in self._binding.broken
-
-    def sources(self, *keys: str) -> list[tuple[str, Source]]:
-        """The sources of which all of ``keys`` are as the user wrote them."""
-        return [
-            (name, source)
-            for name, source in self.profile.sources.items()
-            if not any(self.is_broken(f"sources.{name}.{key}") for key in keys)
-        ]
-
-    def _place(self, path: Path_, key: str, at_key: bool) -> Place:
-        node = self.node(path)
-        if node is None:  # a default: the nearest thing that is written down
-            above = self.nearest(path)
-            return above.key_place(key)
-        return node.key_place(key) if at_key else node.place(key)
-
-    def node(self, path: Path_) -> Node | None:
-        """The node at ``path``, or None where the value is a default."""
-        node: Node | None = self.tree
-        for part in path:
-            node = node.items.get(part) if node is not None else None
-        return node
-
-    def nearest(self, path: Path_) -> Node:
-        """The deepest node on the way to ``path``."""
-        node = self.tree
-        for part in path:
-            below = node.items.get(part)
-            if below is None:
-                break
-            node = below
-        return node
-
-    def is_shared(self, path: Path_) -> bool:
-        """True when the value at ``path`` comes from the shared project file."""
-        node = self.node(path)
-        return node is not None and node.source.layer == PROJECT
-
-    def names(self, path: Path_) -> list[str]:
-        """The keys written at ``path``."""
-        node = self.node(path)
-        return list(node.items) if node is not None and node.kind == MAP else []
+from envgen.profile.model import Profile
+from envgen.profile.report import Report
+from envgen.profile.tree import LIST, Node, near
 
 
 def check_profile(profile: Profile, tree: Node, binding: Binding, root: Path) -> None:
     """Note everything that is wrong with ``profile``."""
-    from envgen.profile import check_env, check_secrets, check_services, check_sources, variants
-
     report = Report(profile, tree, binding, root)
     _image(report)
     check_sources.check(report)
     check_env.check(report)
     check_secrets.check(report)
     check_services.check(report)
-    variants.check(report)
+    _variants(report)
 
 
 def _image(report: Report) -> None:
@@ -134,6 +48,28 @@ def _image(report: Report) -> None:
         infinite = 1 << 62
         if (infinite if limit.soft < 0 else limit.soft) > (infinite if limit.hard < 0 else limit.hard):
             report.problem(("ulimits", name), f"the soft limit {limit.soft} is above the hard limit {limit.hard}")
+
+
+def _variants(report: Report) -> None:
+    """Note variants that change a service or choose a group of variables that the profile does not have."""
+    services = list(report.profile.services)
+    for name in report.profile.variants:
+        for service in report.names(("variants", name, "services")):
+            if service not in services and not report.is_broken(f"variants.{name}"):
+                message = f"this profile has no service {service!r} to change"
+                report.problem(("variants", name, "services", service), message, near(service, services), at_key=True)
+        _groups(report, name)
+
+
+def _groups(report: Report, name: str) -> None:
+    path = ("variants", name, "env_groups")
+    node = report.node(path)
+    if node is None or node.kind != LIST:
+        return
+    known = [*report.names(("env",)), *report.names(("variants", name, "env"))]
+    for number, child in node.items.items():
+        if child.text not in known:
+            report.problem((*path, number), f"there is no group {child.text!r} in env", near(child.text, known))
 
 
 def check_project(profiles: Mapping[str, Profile], trees: Mapping[str, Node]) -> list[Problem]:

@@ -15,9 +15,10 @@ from envgen.profile.model import Profile
 from envgen.render.compose import compose_files
 from envgen.render.dockerfile import LABELS_HERE, docker_files, dockerfile, used, with_labels
 from envgen.render.namespace import namespace, series_of
-from envgen.render.outputs import IGNORE_FILE, dockerignore
 from envgen.render.parts import Plan
 from envgen.render.plan import plan
+
+IGNORE_FILE = ".dockerignore"
 
 
 def assemble(profile: Profile, lock: Any, root: Path | None) -> dict[str, Any]:
@@ -38,6 +39,13 @@ def assemble(profile: Profile, lock: Any, root: Path | None) -> dict[str, Any]:
     files[IGNORE_FILE] = dockerignore(made.context_files)
     _refuse_machine_paths(profile, files)
     return {"files": files, "digest": digest, "context_files": list(made.context_files)}
+
+
+def dockerignore(context_files: tuple[str, ...] | list[str]) -> str:
+    """Nothing but what the build reads is sent to the engine."""
+    lines = ["# Written by `envgen render`: the build reads nothing else of this folder.", "*", "!docker/", "!patches/"]
+    lines += [f"!{path}" for path in context_files if not path.startswith("patches/")]
+    return "\n".join(lines) + "\n"
 
 
 def _digest(text: str, made: Plan, scripts: Mapping[str, str], root: Path | None) -> str:

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 from envgen import files as file_io
 from envgen.errors import Problem, ProjectError, RefusedError
+from envgen.render.assemble import IGNORE_FILE, assemble, dockerignore
 from envgen.render.parts import WRITTEN
 
 if TYPE_CHECKING:
     from envgen.lock.model import ProfileLock
     from envgen.profile.model import Profile, Project
-
-IGNORE_FILE = ".dockerignore"
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,6 @@ class Rendered:
 
 def render_profile(profile: Profile, lock: ProfileLock | None = None, *, root: Path | None = None) -> Rendered:
     """All files of ``profile``. ``root``, the project's folder, is read for patches and local encoding files only."""
-    from envgen.render.assemble import assemble
-
     record = assemble(profile, lock, root)
     return Rendered(
         files={path: text.encode() for path, text in record["files"].items()},
@@ -69,13 +66,6 @@ def render_project(project: Project, *, only: str | None = None) -> dict[str, by
         files = {path: content for path, content in files.items() if owners[path] == only}
     files[IGNORE_FILE] = dockerignore(sorted(context)).encode()
     return files
-
-
-def dockerignore(context_files: tuple[str, ...] | list[str]) -> str:
-    """Nothing but what the build reads is sent to the engine."""
-    lines = ["# Written by `envgen render`: the build reads nothing else of this folder.", "*", "!docker/", "!patches/"]
-    lines += [f"!{path}" for path in context_files if not path.startswith("patches/")]
-    return "\n".join(lines) + "\n"
 
 
 def diff(root: Path, files: Mapping[str, bytes]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from envgen.engine.base import Container, Engine
 from envgen.engine.compose import Compose
 from envgen.engine.endpoint import find_endpoint
 from envgen.errors import ProcessError, ServiceError
+from envgen.explain import cause_of
 from envgen.profile.model import GpuMode, Profile, Service
 from envgen.render.compose import overlay_file
 from envgen.render.plan import compose_environment
@@ -25,8 +26,6 @@ from envgen.serve.wait import Awaited, Failure, NotReady, Waiter
 from envgen.serve.where import reachable_url, service_url
 
 Say = Callable[[str], None]
-# A service's output and exit code -> cause and cure. The rules live in a room of the same tier: the caller brings them.
-Diagnose = Callable[[Sequence[str], int | None, bool], "tuple[str, str] | None"]
 LAST_LINES = 30  # of the log, in an error message
 CAUSE_LINES = 5000  # of the log, for the cause: what ends a server is often told long before its last words
 API_KEY = "VLLM_API_KEY"
@@ -68,7 +67,7 @@ def compose_for(
 
 
 class Launcher:
-    """Starts ``name`` of ``profile``. ``say`` gets a line of progress at a time; ``diagnose`` reads a failure's log.
+    """Starts ``name`` of ``profile``. ``say`` gets a line of progress at a time;
 
     ``keep`` is called for every failure, before anything is removed.
     """
@@ -80,7 +79,6 @@ class Launcher:
         profile: Profile,
         name: str,
         say: Say,
-        diagnose: Diagnose,
         keep: Keep = lambda _failure, _cause: "",
     ) -> None:
         self.engine = engine
@@ -88,7 +86,6 @@ class Launcher:
         self.profile = profile
         self.name = name
         self.say = say
-        self.diagnose = diagnose
         self.keep = keep
         self.service: Service = profile.services[name]
         self.created = False  # from then on it can be left alone
@@ -200,17 +197,19 @@ class Launcher:
         lines = [log_text(line) for line in (*failure.lines, *log.splitlines())]
         code = container.exit_code if container and not container.running else None
         oom_killed = container is not None and container.oom_killed
-        cause = None if failure.says_all else self.diagnose(lines, code or None, oom_killed)
+        known = (
+            None if failure.says_all else cause_of(lines, exit_code=code or None, service=True, oom_killed=oom_killed)
+        )
         self.say(f"  {self.name}: {failure.reason}; keeping what it left behind")
-        kept = self.keep(failure, cause[0] if cause else "")
+        kept = self.keep(failure, known.summary if known else "")
         told = "\n".join(f"    {line}" for line in lines[-LAST_LINES:]) or "    (it wrote nothing)"
         closer = f"envgen up {self.name} --no-wait keeps it running for a closer look"
         return ServiceError(
             f"{self.name} is not ready: {failure.reason}"
-            + (f"; cause: {cause[0]}" if cause else "")
+            + (f"; cause: {known.summary}" if known else "")
             + f"\n  its last lines:\n{told}"
             + (f"\n  crash bundle: {kept}" if kept else ""),
-            hint=cause[1] if cause else closer,
+            hint=known.cure if known else closer,
         )
 
     def _clean_up(self, before: set[str]) -> None:

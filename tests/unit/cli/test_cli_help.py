@@ -12,11 +12,19 @@ def help_text(group: click.Group) -> str:
     return group.get_help(click.Context(group, info_name="envgen", max_content_width=100))
 
 
-def test_every_verb_stands_in_the_help() -> None:
+def test_every_command_stands_in_the_help() -> None:
     text = help_text(cli.main)
-    for verb, (_, _, line) in cli.VERBS.items():
-        assert f"  {verb} " in text
-        assert line.split()[0] in text
+    for heading, rows in cli.GROUPS.items():
+        assert f"{heading}:\n" in text
+        for name, (_, line) in rows.items():
+            assert f"  {name} " in text
+            assert line.split()[0] in text
+
+
+def test_names_are_completed_with_their_help() -> None:
+    found = {item.value: item.help for item in cli.main.shell_complete(click.Context(cli.main), "re")}
+    assert found == {name: rows[name][1] for rows in cli.GROUPS.values() for name in rows if name.startswith("re")}
+    assert set(found) == {"render", "restart", "results"}
 
 
 def test_a_near_miss_is_suggested() -> None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 
 import click
 import pytest
 
 from envgen.__main__ import main
-from envgen.cli import VERBS
+from envgen.cli import main as group
 
 
 def commands() -> list[tuple[list[str], click.Command]]:
     found: list[tuple[list[str], click.Command]] = []
-    for name, (module, attribute, _) in VERBS.items():
-        command = getattr(importlib.import_module(module), attribute)
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
         if isinstance(command, click.Group):
             context = click.Context(command)
             below = ((sub, command.get_command(context, sub)) for sub in command.list_commands(context))

@@ -15,8 +15,8 @@ from envgen.binding import ShapeError
 from envgen.doctor import collect, report, run
 from envgen.doctor.checks import around, container, host, image, mounts
 from envgen.doctor.evidence import from_json, read_document
-from envgen.doctor.gather import Wish, choose_container, gather
-from envgen.doctor.model import Context, Finding, FunctionCheck, Host, Remedy, Severity, Trouble, Where, error, ok
+from envgen.doctor.gather import choose_container, gather
+from envgen.doctor.model import Context, Finding, FunctionCheck, Host, Remedy, Severity, Trouble, Where, Wish, error, ok
 from envgen.engine.base import Container, EngineInfo, ExecResult, Image, Port
 from envgen.errors import EngineError
 from envgen.inside.probe.facts import is_safe, without_password

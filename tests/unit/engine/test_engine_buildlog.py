@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envgen.cli.build_display import LiveDisplay, PlainDisplay, done_line, printable, running_line
+from envgen.cli.images.display import LiveDisplay, PlainDisplay, done_line, printable, running_line
 from envgen.engine.buildlog import BuildLog
 from envgen.engine.rawjson import Done, Line, Note, Started, Step
 

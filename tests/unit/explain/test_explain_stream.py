@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen import cli
-from envgen.cli.explain import command
+from envgen.cli.look.explain import command
 from envgen.errors import UsageError
 from envgen.explain import classify
 from envgen.explain.document import renew

@@ -10,7 +10,7 @@ import pytest
 from jitcache_engine import LocalEngine, cache, container
 from jitcache_layouts import put, snapshot
 
-from envgen.cli import cache_kinds
+from envgen.cli.caches import kinds as cache_kinds
 from envgen.errors import RefusedError
 from envgen.inside.jit import kinds
 from envgen.inside.jit.main import answer

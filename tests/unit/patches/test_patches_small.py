@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envgen.cli.patch_targets import versions_between
+from envgen.app.patch_sources import versions_between
 from envgen.errors import UsageError
 from envgen.patches.similar import most_similar
 

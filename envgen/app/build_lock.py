@@ -1,0 +1,70 @@
+"""What a build demands of the lock: production needs a whole and current one, development is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envgen.errors import Problem, RefusedError
+from envgen.text import progress
+
+if TYPE_CHECKING:
+    from envgen.engine.base import Engine
+    from envgen.lock.model import ProfileLock
+    from envgen.profile.model import Profile
+
+_ARCHS = {"x86_64": "amd64", "aarch64": "arm64"}
+_UNLOCKED = "`envgen build --unlocked` builds all the same"
+
+
+def choose(profile: Profile, root: Path, unlocked: bool) -> ProfileLock | None:
+    """The lock that this build goes by; None for none."""
+    from envgen.render.locked import lock_of
+
+    return None if unlocked else lock_of(profile, root)
+
+
+def demand(profile: Profile, root: Path, engine: Engine, lock: ProfileLock | None, unlocked: bool) -> None:
+    """RefusedError when a production build would not be what the lock says; development gets warnings."""
+    from envgen.profile.model import Mode
+
+    if unlocked:
+        return  # he insists
+    production = profile.mode is Mode.PRODUCTION
+    problems = _problems(profile, root, engine, lock)
+    if not problems:
+        return
+    if production:
+        error = RefusedError(problems[0].message)
+        error.problems = (
+            Problem(f"{profile.name} is a production profile, and the lock does not hold all of its inputs:"),
+            *problems,
+            Problem("nothing was built", hint=f"run `envgen lock`; {_UNLOCKED}"),
+        )
+        raise error
+    if lock is None:
+        progress("note: there is no envgen.lock; `envgen lock` makes this build repeatable")
+        return
+    for problem in problems:
+        progress(f"warning: envgen.lock: {problem.message}")
+
+
+def _problems(profile: Profile, root: Path, engine: Engine, lock: ProfileLock | None) -> list[Problem]:
+    from envgen.app.lock import patch_locks
+    from envgen.lock.ask import stale
+    from envgen.lock.model import LOCAL
+    from envgen.lock.reading import load
+
+    whole = load(root)
+    if whole is None or lock is None:
+        return [Problem("there is no envgen.lock")]
+    arch = engine.info().arch
+    platform = profile.base.platform.value if profile.base.platform else f"linux/{_ARCHS.get(arch, arch)}"
+    found = [Problem(str(each)) for each in stale(profile, whole, patch_locks([profile], root), platform)]
+    if lock.base and lock.base.resolved == LOCAL:
+        image = engine.image(lock.base.name)
+        if image is None or image.id != lock.base.digest:
+            seen = "is not there" if image is None else "is another one"
+            message = f"base: {lock.base.name} was made on one machine, and here it {seen}"
+            found.append(Problem(message, hint="`envgen lock --upgrade base` takes the one that is here"))
+    return found

@@ -1,0 +1,117 @@
+"""Writes the crash bundle of a service that failed; `up`, `restart` and the load tests come here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envgen.text import progress
+
+if TYPE_CHECKING:
+    from envgen.engine.base import Engine
+    from envgen.profile.model import Profile
+    from envgen.serve.wait import Failure
+
+FOLDER = "crash"  # below the state folder, which git ignores
+
+
+def write(
+    engine: Engine,
+    profile: Profile,
+    root: Path,
+    service: str,
+    container_id: str,
+    findings: Mapping[str, Any],
+    compose_files: Sequence[Path] = (),
+) -> str:
+    """Collect what ``service`` left behind and write it to .envgen/crash/; returns the file's path.
+
+    ``findings``: plain data, the reason first. What the log says and what the doctor sees is added here. A bundle that
+    can't be written is told on stderr, and the path is empty: the failure itself is what the user must hear.
+    """
+    from envgen.bundle import write_bundle
+    from envgen.errors import EnvgenError
+    from envgen.files import state_dir
+    from envgen.serve.crash import collect
+
+    known = [value for name in profile.secrets if (value := os.environ.get(name, ""))]
+    facts = {"profile": profile.name, "variant": profile.variant, "image": profile.image_name, **findings}
+    try:
+        members = dict(
+            collect(engine, container_id, service, compose_files=compose_files, secrets=profile.secrets, findings=facts)
+        )
+        members["explanations.json"] = _explanations(members["server.log"])
+        members["doctor.json"] = _doctor(profile, root, service)
+        folder = state_dir(root, FOLDER)
+        target = _free_name(folder, service)
+        write_bundle(target, members, known=known, within=root)
+    except (EnvgenError, OSError) as error:
+        progress(f"  the crash bundle could not be written: {error}")
+        return ""
+    try:
+        return str(target.relative_to(Path.cwd()))
+    except ValueError:
+        return str(target)
+
+
+def keeper(
+    engine: Engine, profile: Profile, root: Path, service: str, compose_files: Sequence[Path]
+) -> Callable[[Failure, str], str]:
+    """What a Launcher calls when a start fails."""
+
+    def keep(failure: Failure, cause: str) -> str:
+        container = failure.container
+        findings = {
+            "reason": failure.reason,
+            "cause": cause,
+            "phases": failure.phases,
+            "shown": failure.shown,
+            "missing": failure.missing,
+            "restarts": failure.restarts,
+            "compose": failure.lines,
+        }
+        return write(engine, profile, root, service, container.id if container else "", findings, compose_files)
+
+    return keep
+
+
+def _free_name(folder: Path, service: str) -> Path:
+    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    for number in range(1, 1000):
+        target = folder / (f"{stamp}-{service}.tar.gz" if number == 1 else f"{stamp}-{service}-{number}.tar.gz")
+        if not target.exists():
+            break
+    return target
+
+
+def _explanations(log: bytes) -> bytes:
+    """All that the rules know in the whole log, best first."""
+    import json
+
+    from envgen.explain import classify
+
+    found = classify(log.decode("utf-8", "replace").splitlines(), kind="serve")
+    rows = [{"rule": one.rule, "cause": one.cause, "evidence": one.evidence, "line": one.line, "cure": one.cure,
+             "link": one.link} for one in found]  # fmt: skip
+    return (json.dumps(rows, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _doctor(profile: Profile, root: Path, service: str) -> bytes:
+    """What `envgen doctor` finds right now, in the container if it still runs."""
+    import json
+
+    from envgen.doctor import report, run
+    from envgen.doctor.gather import gather
+    from envgen.doctor.model import Wish
+    from envgen.engine.docker import connect
+    from envgen.errors import EnvgenError
+
+    try:
+        context, extra = gather(Wish(profile, root, service, False, "envgen.yaml"), connect)
+        document: Any = report.as_data(run.examine(context, extra))
+    except (EnvgenError, OSError) as error:
+        document = {"not available": str(error)}
+    return (json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()

@@ -1,0 +1,133 @@
+"""`envgen doctor --fix`: show the plan, ask, act."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from envgen.errors import EnvgenError
+from envgen.text import progress
+
+if TYPE_CHECKING:
+    from envgen.doctor.fix import Mend
+    from envgen.doctor.model import Wish
+    from envgen.doctor.run import Report
+    from envgen.engine.base import Engine
+
+
+def mend(found: Report, wish: Wish, *, dry_run: bool, yes: bool) -> bool:
+    """Do what is safe. True when something was done, so that it is worth looking again.
+
+    UsageError when somebody must be asked and nobody can be. A step that fails is said, and the others are done.
+    """
+    steps = plan(found, wish)
+    for line in moved(wish):
+        progress(f"  {line}")
+    if not steps:
+        progress("  nothing here that --fix mends by itself; each finding names its own command")
+        return False
+    for number, step in enumerate(steps, 1):
+        progress(f"  {number}. {step.title}")
+        progress(f"     {step.how}")
+    if dry_run:
+        return False
+    if not yes and not _agreed(len(steps)):
+        return False
+    for number, step in enumerate(steps, 1):
+        try:
+            step.act()
+            progress(f"  {number}. done")
+        except EnvgenError as problem:
+            progress(f"  {number}. failed: {problem}")
+    return True
+
+
+def plan(found: Report, wish: Wish) -> list[Mend]:
+    """All steps, of every room."""
+    from envgen.doctor import fix
+    from envgen.engine.docker import connect
+
+    if found.context.engine is None:
+        return []
+    engine = connect()
+    return [*fix.plan(found.context, found.findings, engine, wish.root), *_stale(engine, wish)]
+
+
+def _agreed(count: int) -> bool:
+    from envgen.errors import UsageError
+
+    if not sys.stdin.isatty():
+        raise UsageError("--fix needs --yes when nobody can be asked", hint="envgen doctor --fix --yes, or --dry-run")
+    return click.confirm(f"Do {'this' if count == 1 else f'these {count}'}?", err=True)
+
+
+def _stale(engine: Engine, wish: Wish) -> list[Mend]:
+    """Modules that are proven stale, by the cache's own plan, guard and act."""
+    from envgen.doctor.fix import Mend
+    from envgen.jitcache.query import make_query
+    from envgen.jitcache.service import JitCache
+
+    if not any(source.package == "flashinfer" for source in wish.profile.sources.values()):
+        return []
+    cache, causes = JitCache(engine, wish.profile, wish.root), {"stale": True, "guessed": False, "foreign": False}
+    try:
+        found = cache.clear(make_query(), dry_run=True, causes=causes)
+    except EnvgenError:
+        return []  # no cache, none to clear, or one that is being built: `cache list` tells
+    if not found.modules:
+        return []
+    names = ", ".join(f"{one.version} {one.name}" for one in found.modules)
+
+    def clear() -> None:
+        done = cache.clear(make_query(), causes=causes)
+        if done.errors:
+            raise EnvgenError(f"not all was cleared: {done.errors[0]}")
+
+    count = len(found.modules)
+    title = f"clear {count} stale JIT module{'s' * (count != 1)}: {names}"
+    return [Mend(title, "envgen cache clear --stale", clear)]
+
+
+def moved(wish: Wish) -> list[str]:
+    """Checkouts that are not where the profile says, and lie in exactly one place nearby: what to write where."""
+    from envgen.profile.load import LOCAL_NAME
+    from envgen.render import environment as promised
+
+    machine = promised.compose_environment(wish.profile, wish.root, 1)
+    lines: list[str] = []
+    for name, source in wish.profile.mounted_sources.items():
+        configured = Path(machine.get(promised.checkout_variable(name), ""))
+        if _is_checkout(configured, source.package):
+            continue
+        candidates = nearby(name, source.package, [wish.root, *configured.parents[:1]])
+        if len(candidates) != 1:
+            continue
+        place = json.dumps(str(candidates[0]))  # a YAML scalar too
+        lines += [
+            f"{name} is not in {configured}, but in {candidates[0]}. Put this into {LOCAL_NAME}, then run `envgen up`:",
+            "  profiles:",
+            f"    {wish.profile.name}:",
+            f"      sources: {{{name}: {{origin: {{checkout: {place}}}}}}}",
+        ]
+    return lines
+
+
+def nearby(name: str, package: str, places: list[Path]) -> list[Path]:
+    """Checkouts of ``package`` in these folders, in those above and beside them, under a name that says so."""
+    found: dict[Path, None] = {}
+    for place in places:
+        for folder in (place, place.parent, place / "checkouts", place / "src"):
+            for called in dict.fromkeys((name, package, package.replace("_", "-"))):
+                candidate = folder / called
+                if _is_checkout(candidate, package):
+                    found[candidate.resolve()] = None
+    return list(found)
+
+
+def _is_checkout(folder: Path, package: str) -> bool:
+    built = any((folder / name).is_file() for name in ("pyproject.toml", "setup.py"))
+    return built and (folder / package / "__init__.py").is_file()

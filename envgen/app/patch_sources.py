@@ -1,0 +1,231 @@
+"""What `envgen patch` works on: the patched sources of a project, and the bare sources to hold them against."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envgen import files
+from envgen.app.session import Session
+from envgen.engine.git import Mirror, WorkTree
+from envgen.errors import EnvgenError, UsageError
+from envgen.lock.index import PackageIndex
+from envgen.lock.model import ProfileLock
+from envgen.patches.folder import complete
+from envgen.patches.header import version_of_ref
+from envgen.patches.series import Series, load_series, version_of
+from envgen.patches.trees import GitTree, SdistTree, Tree
+from envgen.profile.model import Profile, Project, Source
+from envgen.redact import without_login
+from envgen.render.locked import lock_of
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A source with patches, as one profile builds it."""
+
+    name: str
+    profile: str
+    source: Source
+    root: Path
+    commit: str = ""  # what envgen.lock says that the ref is; "" = it does not say
+
+    @property
+    def folder(self) -> str:
+        """The folder of its series, relative to the project."""
+        return f"patches/{self.source.patches}"
+
+    @property
+    def version(self) -> str:
+        """The version that the profile builds, where its origin tells it."""
+        return version_of(self.source.origin)
+
+    def series(self) -> Series:
+        """Its patches. Raises ``ProjectError`` with everything that is wrong with them."""
+        return load_series(self.root, self.source.patches or "")
+
+
+def targets_of(profile: Profile, root: Path, lock: ProfileLock | None) -> list[Target]:
+    """The sources of one profile that a build patches; with a lock, at the commits that it names."""
+    commits = {name: git.commit for name, git in lock.git.items()} if lock else {}
+    return [
+        Target(name, profile.name, source, root, commits.get(name, ""))
+        for name, source in profile.sources.items()
+        if source.patches and source.origin.kind != "checkout"
+    ]
+
+
+def find_targets(session: Session, names: Sequence[str] = ()) -> list[Target]:
+    """The patched sources of the chosen profile; without a choice, of all profiles, each origin once."""
+    project = session.loaded().project
+    profiles = [session.profile()] if session.profile_name else list(project.profiles.values())
+    found: dict[tuple[str, str, str], Target] = {}
+    for profile in profiles:
+        for target in targets_of(profile, project.root, lock_of(profile, project.root)):
+            found.setdefault((target.name, target.folder, repr(target.source.origin)), target)
+    known = sorted({target.name for target in found.values()})
+    if not known:
+        where = f"profile {profiles[0].name}" if session.profile_name else "any profile"
+        hint = "write `patches: NAME` into a source that is not a mounted checkout (docs/patches.md)"
+        raise UsageError(f"no source of {where} has patches", hint=hint)
+    for folder in {target.folder for target in found.values()}:
+        complete(project.root, folder)
+    for name in names:
+        if name not in known:
+            raise UsageError(f"no source {name!r} with patches", hint=f"there is {', '.join(known)}")
+    return [target for target in found.values() if not names or target.name in names]
+
+
+def one_target(session: Session, name: str | None) -> Target:
+    """The one source that a command is about."""
+    found = find_targets(session, (name,) if name else ())
+    kinds = {target.folder for target in found}
+    if len(kinds) > 1:
+        raise UsageError("more than one source has patches", hint=f"name one: {', '.join(t.name for t in found)}")
+    return found[0]
+
+
+class Sources:
+    """Finds bare sources: in the cache, else from the package index or the git server."""
+
+    def __init__(self, *, seconds: float = 300, say: Callable[[str], None] = lambda _line: None) -> None:
+        self.index = PackageIndex(seconds=seconds, say=say)
+        self._seconds = seconds
+        self._say = say
+
+    def release(self, target: Target, version: str) -> Tree:
+        """The source distribution of a release."""
+        from packaging.version import InvalidVersion, Version
+
+        try:
+            Version(version)
+        except InvalidVersion:
+            raise UsageError(f"{version!r} is no release", hint="as in: --release 0.16.0") from None
+        archive = self.index.fetch(target.source.distribution, version)
+        return SdistTree(archive, f"{target.name} {version}", version)
+
+    def built(self, target: Target) -> Tree:
+        """What the profile's build starts from."""
+        origin = target.source.origin
+        if origin.git is None:
+            return self.release(target, target.version)
+        ref, version = origin.git_ref, target.version
+        if target.commit:
+            try:
+                return self._locked(target, origin.git, ref)
+            except EnvgenError as error:
+                if not version:
+                    raise
+                self._say(f"{error}; taking the source distribution of {version} instead of the locked commit")
+                return self.release(target, version)
+        known = self._known_commit(origin.git, ref)
+        if known is not None:
+            return known
+        if version and self.index.cached(target.source.distribution, version):
+            return self.release(target, version)
+        try:
+            return self.ref(target, ref)
+        except EnvgenError as error:
+            if not version:
+                raise
+            self._say(f"{error}; taking the source distribution of {version} instead")
+            return self.release(target, version)
+
+    def _locked(self, target: Target, url: str, ref: str) -> Tree:
+        """The commit of the lock, wherever its ref points by now."""
+        if self._known_commit(url, target.commit) is None:
+            self.ref(target, target.commit)
+        label = f"{ref} of {without_login(url)}, locked at {target.commit[:12]}"
+        return GitTree(Mirror(self._folder(url)), target.commit, label, target.version)
+
+    def ref(self, target: Target, ref: str) -> Tree:
+        """A branch, tag or commit of the source's repository; only the files that are asked for are transferred."""
+        url = target.source.origin.git
+        if url is None:
+            hint = "name a checkout with --checkout, or a release with --release"
+            raise UsageError(f"{target.name} comes from the package index, which has no refs", hint=hint)
+        known = self._known_commit(url, ref)
+        if known is not None:
+            return known
+        mirror = Mirror.at(self._folder(url), url)
+        self._say(f"fetching {ref} of {url}")
+        options = ["--quiet", "--depth=1", "--filter=blob:none", "--no-tags"]
+        mirror.git(["fetch", *options, "origin", f"+{ref}:{_name(ref)}"], timeout=self._seconds)
+        return self._tree(mirror, url, ref)
+
+    def _known_commit(self, url: str, ref: str) -> Tree | None:
+        """A tag or commit that was fetched before; a branch may have moved since."""
+        mirror = Mirror(self._folder(url))
+        if not (version_of_ref(ref) or _COMMIT.fullmatch(ref)) or not (mirror.folder / "HEAD").is_file():
+            return None
+        if mirror.git(["rev-parse", "--verify", "--quiet", f"{_name(ref)}^{{commit}}"], check=False).code:
+            return None
+        return self._tree(mirror, url, ref)
+
+    def _tree(self, mirror: Mirror, url: str, ref: str) -> Tree:
+        commit = mirror.git(["rev-parse", f"{_name(ref)}^{{commit}}"]).text
+        shown = ref if not _COMMIT.fullmatch(ref) else ref[:12]
+        return GitTree(mirror, commit, f"{shown} of {url}", version_of_ref(ref))
+
+    def _folder(self, url: str) -> Path:
+        return Path(files.cache_dir(), "git", hashlib.sha256(url.encode()).hexdigest()[:24])
+
+
+def _name(ref: str) -> str:
+    """Where a fetched ref is kept."""
+    return f"refs/envgen/{hashlib.sha256(ref.encode()).hexdigest()[:24]}"
+
+
+def checkout_tree(folder: Path, ref: str) -> Tree:
+    """A commit of a checkout on this machine; its work tree is not looked at."""
+    checkout = WorkTree(_folder(folder))
+    commit = checkout.commit(ref)
+    if not commit:
+        raise UsageError(f"{folder} has no commit {ref!r}")
+    tag = checkout.git(["describe", "--tags", "--exact-match", commit], check=False).text
+    return GitTree(checkout, commit, f"{ref} of {folder}", version_of_ref(ref) or version_of_ref(tag))
+
+
+def _folder(folder: Path) -> Path:
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is no folder")
+    return folder
+
+
+def versions_between(available: Sequence[str], text: str) -> list[str]:
+    """The finished releases from A to B, both included, for ``A..B``."""
+    from packaging.version import InvalidVersion, Version
+
+    low, dots, high = text.partition("..")
+    try:
+        first, last = Version(low), Version(high)
+    except InvalidVersion:
+        raise UsageError(f"{text!r} is no range of releases", hint="as in: --range 0.13.0..0.20.2") from None
+    if not dots or first > last:
+        raise UsageError(f"{text!r} is no range of releases", hint="the older release comes first")
+    found = set()
+    for version in available:
+        try:
+            parsed = Version(version)
+        except InvalidVersion:
+            continue
+        if first <= parsed <= last and not parsed.is_prerelease:
+            found.add(parsed)
+    return [str(version) for version in sorted(found)]
+
+
+def checkout_of(project: Project, name: str, given: Path | None) -> Path:
+    """Where a source's mounted checkout lies on this machine."""
+    if given is not None:
+        return _folder(given)
+    for profile in project.profiles.values():
+        source = profile.sources.get(name)
+        if source is not None and source.origin.checkout is not None:
+            path = Path(source.origin.checkout.path).expanduser()
+            return _folder(path if path.is_absolute() else (project.root / path).resolve())
+    raise UsageError(f"no profile mounts a checkout of {name}", hint="name one with --checkout DIR")

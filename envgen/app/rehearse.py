@@ -1,0 +1,85 @@
+"""The rehearsal before a build: a patch that does not fit is found in seconds, before Docker has anything to do."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envgen import files
+from envgen.errors import BuildError, EnvgenError
+from envgen.patches import report
+from envgen.text import progress
+
+if TYPE_CHECKING:
+    from envgen.lock.model import ProfileLock
+    from envgen.patches.verdict import Rehearsal
+    from envgen.profile.model import Profile
+
+# A source that takes longer to come is not worth waiting for: the build fetches and patches it anyway.
+SECONDS = 60.0
+
+
+def rehearse_before_build(profile: Profile, root: Path, digest: str, lock: ProfileLock | None) -> None:
+    """Hold each patched source's series against its bare source. Raises ``BuildError`` when a patch does not fit.
+
+    The source is the one that will be built: the commit in ``lock`` where there is one. ``digest`` is the render's,
+    which covers patches, origins and commits: what passed once is not tried again. A branch without a locked commit
+    moves, so it is tried every time. A source that cannot be had is said, and left to the build.
+    """
+    if not any(source.patches and source.origin.kind != "checkout" for source in profile.sources.values()):
+        return
+    # Not in the project: whoever could commit it there would switch the rehearsal off.
+    record = files.cache_dir() / "rehearsed" / _key(digest)
+    if record.is_file():
+        return
+    from envgen.app.patch_sources import Sources, targets_of
+    from envgen.patches.rehearse import rehearse
+
+    started = time.monotonic()
+    bare = Sources(seconds=SECONDS, say=progress)
+    passed: list[Rehearsal] = []
+    failed: list[Rehearsal] = []
+    complete = True
+    for target in targets_of(profile, root, lock):
+        series = target.series()
+        if not series.patches:
+            continue
+        try:
+            tree = bare.built(target)
+            rehearsal = rehearse(tree, series)
+        except EnvgenError as error:
+            progress(f"{series.folder} is not rehearsed: {error}")
+            complete = False
+            continue
+        (passed if rehearsal.ok else failed).append(rehearsal)
+        complete = complete and bool(target.version or target.commit)
+    for rehearsal in failed:
+        progress(f"{rehearsal.series} does not fit {rehearsal.tree}:")
+        for line in report.lines(rehearsal, only_bad=True):
+            progress(line)
+    if failed:
+        bad = [verdict for rehearsal in failed for verdict in rehearsal.verdicts if not verdict.ok]
+        names = ", ".join(f"{verdict.path} ({verdict.state.value})" for verdict in bad)
+        raise BuildError(
+            f"patches do not fit, so nothing was built: {names}", hint="`envgen patch check` shows it again"
+        )
+    if passed:
+        progress(f"rehearsed in {time.monotonic() - started:.1f} s: {'; '.join(_summary(r) for r in passed)}")
+    if complete:
+        with contextlib.suppress(OSError):  # only a memory
+            record.parent.mkdir(parents=True, exist_ok=True)
+            files.write(record, b"")
+
+
+def _summary(rehearsal: Rehearsal) -> str:
+    fitting = sum(verdict.state.fits for verdict in rehearsal.verdicts)
+    skipped = len(rehearsal.verdicts) - fitting
+    words = f"{fitting} patch{'es' * (fitting != 1)} fit{'s' * (fitting == 1)} {rehearsal.tree}"
+    return words + (f" ({skipped} skipped, not for this version)" if skipped else "")
+
+
+def _key(digest: str) -> str:
+    return hashlib.sha256(f"1 {digest}".encode()).hexdigest()

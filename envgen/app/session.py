@@ -1,0 +1,56 @@
+"""The session: which file, profile and overrides a command works with, and the project that they give."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from envgen.engine.docker import connect
+from envgen.errors import EngineError
+from envgen.profile.load import Loaded, load_project, select
+from envgen.profile.model import Profile
+from envgen.redact import hidden_values
+from envgen.text import hide
+
+VARIANT_LABEL = "dev.envgen.variant"
+
+
+@dataclass
+class Session:
+    """The choices of one command line: which file, which profile, which overrides."""
+
+    file: Path | None = None
+    profile_name: str | None = None
+    sets: tuple[str, ...] = ()
+    variant: str = ""
+    _loaded: dict[bool, Loaded] = field(default_factory=dict)
+
+    def loaded(self, *, local: bool = True) -> Loaded:
+        """The project with all layers; ``local=False`` leaves out envgen.local.yaml and ENVGEN_ variables."""
+        if local not in self._loaded:
+            environ = dict(os.environ) if local else {}
+            self._loaded[local] = load_project(
+                file=self.file, sets=self.sets, environ=environ, local=local, variant=self.variant
+            )
+        return self._loaded[local]
+
+    def profile(self, *, local: bool = True) -> Profile:
+        """The chosen profile: -p, else ENVGEN_PROFILE, else the project's default_profile."""
+        profile = select(self.loaded(local=local).project, self.profile_name, self.variant)
+        hide(hidden_values(os.environ, profile.secrets))
+        return profile
+
+
+def of_running(session: Session, service: str | None) -> Session:
+    """``session`` with the variant of the running ``service`` (None: any of the profile's); itself if there is none."""
+    profile = session.profile()
+    try:
+        found = connect().containers(profile.compose_name, service)
+    except EngineError:
+        return session  # the caller's own question reports it
+    names = {container.labels.get(VARIANT_LABEL, "") for container in found}
+    variant = names.pop() if len(names) == 1 else ""
+    if variant not in profile.variants:
+        return session
+    return Session(session.file, session.profile_name, session.sets, variant)

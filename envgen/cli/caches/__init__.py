@@ -1,0 +1,1 @@
+"""Commands for compiled kernels and leftovers."""

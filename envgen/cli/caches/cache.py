@@ -1,0 +1,39 @@
+"""`envgen cache`: the group. Each command's file is imported when the command is used."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import click
+
+from envgen.cli import Groups, LazyGroup
+
+
+class CacheGroup(LazyGroup):
+    """The commands of `envgen cache`."""
+
+    groups: ClassVar[Groups] = {
+        "Commands": {
+            "list": ("caches.read:list_", "Show every compiled module: size, objects, age, state."),
+            "why": ("caches.read:why", "Say why a module is stale, or that it is not."),
+            "clear": ("caches.clear:clear", "Remove compiled modules, by name or by cause."),
+            "warm": ("caches.warm:warm", "Compile modules inside a running service."),
+            "baseline": ("caches.read:baseline", "Record the bytes that modules were compiled from."),
+            "gc": ("caches.space:gc", "Remove namespaces that were not used for long."),
+            "save": ("caches.space:save", "Write all modules into an archive that keeps their times."),
+            "load": ("caches.space:load", "Take modules from a saved archive."),
+            "audit": ("caches.audit:audit", "Show which GPU code each library really holds."),
+        }
+    }
+
+
+@click.group(cls=CacheGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """FlashInfer's JIT cache: what is compiled, what is stale and why, and clearing one module at a time.
+
+    \b
+    Examples:
+      envgen cache list
+      envgen cache why fused_moe_120
+      envgen cache clear fused_moe_120
+    """

@@ -1,0 +1,134 @@
+"""`envgen cache clear`: by name, or by cause."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from envgen.app.session import Session
+from envgen.cli.caches import kinds as cache_kinds
+from envgen.cli.caches.kinds import clear_option, only_kinds
+from envgen.cli.caches.options import HELP, arch_option, open_cache, version_option
+from envgen.cli.common import json_option, project_options
+
+if TYPE_CHECKING:
+    from envgen.jitcache.query import Query
+    from envgen.jitcache.service import JitCache
+
+
+@click.command("clear", context_settings=HELP)
+@click.argument("patterns", nargs=-1, metavar="[NAME|GLOB]...")
+@version_option
+@arch_option
+@click.option("--stale", is_flag=True, help="What is proven stale.")
+@click.option("--guessed", is_flag=True, help="And what is stale by a guess: `list` shows it as stale?.")
+@click.option("--foreign", is_flag=True, help="What this environment's version and arch will never use.")
+@click.option("--older-than", metavar="AGE", help="What was built longer ago: 30d, 12h, 45m.")
+@click.option(
+    "--changed",
+    metavar="REV",
+    is_flag=False,
+    flag_value="HEAD",
+    default=None,
+    help="What is compiled from files of the mounted checkout that differ from REV (HEAD when left out).",
+)
+@clear_option
+@click.option("--all", "everything", is_flag=True, help="Every module (that --version and --arch leave).")
+@click.option("-n", "--dry-run", is_flag=True, help="Show the plan; change nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Don't ask before --all.")
+@json_option
+@project_options
+def clear(
+    session: Session,
+    patterns: tuple[str, ...],
+    version: str | None,
+    arch: str | None,
+    stale: bool,
+    guessed: bool,
+    foreign: bool,
+    older_than: str | None,
+    changed: str | None,
+    kinds: tuple[str, ...],
+    everything: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Remove compiled modules, and the sources generated for them; nothing else.
+
+    Takes the lock that FlashInfer takes: a module that is being built is refused, and so is all that was named with it.
+
+    \b
+    Examples:
+      envgen cache clear fused_moe_120
+      envgen cache clear 'batch_decode_*' --version 0.5.3
+      envgen cache clear 'fp4_gemm_*' --arch 12.1a --dry-run
+      envgen cache clear --stale
+      envgen cache clear --changed=main
+      envgen cache clear --all --yes
+      envgen cache clear --kind triton --dry-run
+    """
+    from envgen.jitcache.query import make_query
+
+    by_cause = stale or guessed or foreign or older_than is not None or changed is not None
+    if kinds:
+        only_kinds(patterns, version, arch, by_cause or everything)
+        return cache_kinds.clear(open_cache(session), kinds, dry_run, as_json)
+    _check(patterns, everything, by_cause)
+    query = make_query(patterns, version, arch)
+    causes: dict[str, Any] | None = None
+    if by_cause:
+        causes = {"stale": stale or guessed, "guessed": guessed, "foreign": foreign}
+        causes.update(_more_causes(session, older_than, changed))
+    cache = open_cache(session)
+    if everything and not yes and not dry_run:
+        _confirm(cache, query)
+    cleared = cache.clear(query, everything=everything, dry_run=dry_run, causes=causes)
+    from envgen.cli.caches.print import print_as_json, print_cleared
+
+    if as_json:
+        print_as_json(cleared)
+    else:
+        print_cleared(cleared)
+    return 1 if cleared.errors else 0
+
+
+def _check(patterns: Sequence[str], everything: bool, by_cause: bool) -> None:
+    """UsageError for words that contradict each other, or that mean everything without saying so."""
+    from envgen.errors import UsageError
+
+    if everything and patterns:
+        raise UsageError("--all takes no names", hint="name modules, or say --all")
+    if everything and by_cause:
+        raise UsageError("--all leaves nothing to choose by cause", hint="leave one of them out")
+    stars = [pattern for pattern in patterns if pattern and not pattern.strip("*")]
+    if stars or not (patterns or everything or by_cause):
+        what = f"{stars[0]!r} means every module" if stars else "names no module"
+        raise UsageError(f"cache clear: {what}", hint="name one as `envgen cache list` shows it, or say --all")
+
+
+def _more_causes(session: Session, older_than: str | None, changed: str | None) -> dict[str, Any]:
+    """The causes that take a value: an age in seconds, and the files of the checkout that differ from a revision."""
+    from envgen.jitcache.query import seconds
+
+    found: dict[str, Any] = {"older_than": None if older_than is None else seconds(older_than)}
+    if changed is not None:
+        from envgen.jitcache.changed import changed_files
+
+        found["changed"] = list(changed_files(session.profile(), session.loaded().project.root, changed))
+    return found
+
+
+def _confirm(cache: JitCache, query: Query) -> None:
+    """Show what would go, and ask. UsageError where nobody can be asked."""
+    from envgen.errors import UsageError
+
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("cache clear --all needs --yes when nobody can be asked", hint="add --yes or --dry-run")
+    from envgen.cli.caches.print import print_cleared
+
+    print_cleared(cache.clear(query, everything=True, dry_run=True))
+    click.confirm("Clear all of this?", abort=True, err=True)

@@ -1,0 +1,97 @@
+"""`envgen prune`: shows what runs left behind, and removes it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from envgen.app.session import Session
+from envgen.cli.common import json_option, print_json, project_options
+from envgen.text import progress
+
+if TYPE_CHECKING:
+    from envgen.app.prune import Gone, Item
+    from envgen.profile.model import Profile
+
+
+@click.command("prune", context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("-n", "--dry-run", is_flag=True, help="Show what would be removed.")
+@click.option("-y", "--yes", is_flag=True, help="Don't ask.")
+@json_option
+@project_options
+def command(session: Session, dry_run: bool, yes: bool, as_json: bool) -> int:
+    """Remove what is left of earlier and killed runs, on the engine and in the project.
+
+    Throw-away containers, images without a name, overlays and cache namespaces that no profile uses, unfinished files,
+    and all but the newest logs and crash bundles. Ends with 1 when something could not be removed.
+
+    \b
+    Examples:
+      envgen prune --dry-run
+      envgen prune --yes
+    """
+    from envgen.app.prune import find, remove
+    from envgen.engine.docker import connect
+    from envgen.errors import UsageError
+
+    loaded = session.loaded()
+    items = list(find(connect(), loaded.project, _variants(session)))
+    if dry_run:
+        return _show(items, [], as_json)
+    if items and not yes:
+        if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise UsageError("prune needs --yes when nobody can be asked", hint="add --yes or --dry-run")
+        _table(items)
+        click.confirm("Remove all of this?", abort=True, err=True)
+    return _show(items, remove(items), as_json)
+
+
+def _variants(session: Session) -> list[Profile]:
+    """The profiles as each of their variants changes them."""
+    from dataclasses import replace
+
+    names = {name for profile in session.loaded().project.profiles.values() for name in profile.variants}
+    found = []
+    for name in sorted(names):
+        project = replace(session, variant=name, _loaded={}).loaded().project
+        found += [profile for profile in project.profiles.values() if profile.variant == name]
+    return found
+
+
+def _show(items: Sequence[Item], gone: Sequence[Gone], as_json: bool) -> int:
+    """What would go (``gone`` empty), or what went and what stayed."""
+    from envgen.text import size, visible
+
+    left = {id(one.item): one.left for one in gone}
+    freed = sum(item.bytes for item in items if not left.get(id(item)))
+    if as_json:
+        rows = [
+            {"kind": item.kind, "name": item.name, "bytes": item.bytes, "why": item.why,
+             "removed": bool(gone) and not left[id(item)], "left": left.get(id(item), "")}
+            for item in items
+        ]  # fmt: skip
+        print_json({"items": rows, "bytes": freed})
+    elif not items:
+        click.echo("nothing is left behind")
+    else:
+        if not gone:
+            _table(items)
+        for one in gone:
+            if one.left:
+                progress(f"not removed: {one.item.kind} {visible(one.item.name)}: {visible(one.left)}")
+        count = sum(not left.get(id(item)) for item in items)
+        verb = "removed" if gone else "would remove"
+        click.echo(f"{verb} {count} thing{'s' * (count != 1)}, {size(freed)}")
+    return 1 if any(left.values()) else 0
+
+
+def _table(items: Sequence[Item]) -> None:
+    from envgen.cli.caches.print import print_table
+    from envgen.text import size, visible
+
+    rows: list[tuple[str, ...]] = [("KIND", "NAME", "SIZE", "WHY")]
+    rows += [(item.kind, visible(item.name), size(item.bytes), visible(item.why)) for item in items]
+    print_table(rows, right=(2,))

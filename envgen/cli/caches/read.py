@@ -1,0 +1,131 @@
+"""`envgen cache list`, `why` and `baseline`: what is there, and what it was made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from envgen.app.session import Session
+from envgen.cli.caches import kinds as cache_kinds
+from envgen.cli.caches.kinds import list_option, only_kinds
+from envgen.cli.caches.options import HELP, arch_option, open_cache, version_option
+from envgen.cli.common import json_option, project_options
+
+if TYPE_CHECKING:
+    from envgen.jitcache.service import JitCache
+
+
+@click.command("list", context_settings=HELP)
+@click.argument("patterns", nargs=-1, metavar="[NAME|GLOB]...")
+@version_option
+@arch_option
+@list_option
+@json_option
+@project_options
+def list_(
+    session: Session,
+    patterns: tuple[str, ...],
+    version: str | None,
+    arch: str | None,
+    kinds: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Show every compiled module: size, objects, age, and whether it is being built.
+
+    \b
+    Examples:
+      envgen cache list
+      envgen cache list 'fused_moe_*' --arch 12.1a
+      envgen cache list --version 0.5.3 --json
+      envgen cache list --kind all
+    """
+    if kinds:
+        only_kinds(patterns, version, arch)
+        return cache_kinds.show(open_cache(session), kinds, as_json)
+    from envgen.jitcache.query import make_query
+
+    query = make_query(patterns, version, arch)
+    cache = open_cache(session)
+    inventory = cache.inventory(query)
+    if not inventory.modules:
+        _tell_of_older(cache)
+    from envgen.cli.caches.print import print_as_json, print_inventory
+
+    if as_json:
+        print_as_json(inventory)
+    else:
+        print_inventory(inventory)
+    return 0
+
+
+@click.command("why", context_settings=HELP)
+@click.argument("patterns", nargs=-1, required=True, metavar="NAME|GLOB...")
+@version_option
+@arch_option
+@json_option
+@project_options
+def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None, as_json: bool) -> int:
+    """Say why a module is stale, or that it is not: reads every file that it was compiled from.
+
+    Ends with 1 when a module is stale.
+
+    \b
+    Examples:
+      envgen cache why fused_moe_120
+      envgen cache why '*' --json
+    """
+    from envgen.jitcache.query import make_query
+
+    evidence = open_cache(session).why(make_query(patterns, version, arch))
+    from envgen.cli.caches.print import print_as_json, print_evidence
+
+    if as_json:
+        print_as_json(evidence)
+    else:
+        print_evidence(evidence)
+    return 1 if any(module.state == "stale" for module in evidence.modules) else 0
+
+
+@click.command("baseline", context_settings=HELP)
+@click.argument("patterns", nargs=-1, metavar="[NAME|GLOB]...")
+@version_option
+@arch_option
+@click.option("--force", is_flag=True, help="Also where files changed after it was compiled: you know better.")
+@json_option
+@project_options
+def baseline(
+    session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None, force: bool, as_json: bool
+) -> int:
+    """Record the bytes of every file that modules were compiled from, so that `list` and `why` are certain.
+
+    Ends with 1 when a module could not be recorded.
+
+    \b
+    Examples:
+      envgen cache baseline
+      envgen cache baseline page rope
+    """
+    from envgen.jitcache.query import make_query
+
+    recorded = open_cache(session).baseline(make_query(patterns, version, arch), force=force)
+    from envgen.cli.caches.print import print_as_json, print_recorded
+
+    if as_json:
+        print_as_json(recorded)
+    else:
+        print_recorded(recorded)
+    return 0 if all(module.recorded for module in recorded.modules) else 1
+
+
+def _tell_of_older(cache: JitCache) -> None:
+    """An empty namespace, and a cache of the time before there were any: say how to take it over."""
+    from envgen.jitcache.space import older
+    from envgen.text import progress
+
+    found = older(cache)
+    if found:
+        progress(
+            f"an older cache without a namespace is there: `envgen cache save old.tar --from {found}`, then "
+            "`envgen cache load old.tar --force`, takes it over"
+        )

@@ -1,0 +1,117 @@
+"""`envgen cache gc`, `save` and `load`: whole namespaces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from envgen.app.session import Session
+from envgen.cli.caches.options import HELP, open_cache
+from envgen.cli.common import LARGEST, json_option, print_json, project_options
+from envgen.text import progress
+
+if TYPE_CHECKING:
+    from envgen.jitcache.space import Moved
+
+
+@click.command("gc", context_settings=HELP)
+@click.option(
+    "--keep", type=click.IntRange(1, LARGEST), default=3, show_default=True, metavar="N", help="How many stay."
+)
+@click.option("-n", "--dry-run", is_flag=True, help="Show the plan; change nothing.")
+@json_option
+@project_options
+def gc(session: Session, keep: int, dry_run: bool, as_json: bool) -> int:
+    """Remove the namespaces of this profile that were not used for the longest time.
+
+    Never the one that the profile uses now, never one that a container has mounted. Ends with 1 when one could not be
+    removed.
+
+    \b
+    Examples:
+      envgen cache gc --keep 2 --dry-run
+      envgen cache gc --keep 2
+    """
+    from envgen.jitcache.space import gc as collect
+
+    found = collect(open_cache(session), keep, dry_run=dry_run)
+    if as_json:
+        print_json([vars(space) for space in found])
+    else:
+        from envgen.cli.caches.print import age, print_table
+        from envgen.text import size
+
+        rows = [("NAMESPACE", "SIZE", "MODULES", "LAST USED", "")]
+        for space in found:
+            used = "now, by " + ", ".join(space.users) if space.users else f"{age(space.used)} ago"
+            word = ", ".join(part for part in ("current" if space.current else "", space.fate) if part)
+            rows.append((space.key, size(space.bytes), str(space.libraries), used, word))
+        if found:
+            print_table(rows, right=(1, 2))
+        gone = [space for space in found if space.fate in ("removed", "would go")]
+        click.echo(f"{'would free' if dry_run else 'freed'} {size(sum(space.bytes for space in gone))}")
+    return 1 if any(space.fate.startswith("not removed") for space in found) else 0
+
+
+@click.command("save", context_settings=HELP)
+@click.argument("archive", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--from", "source", metavar="VOLUME|FOLDER", default="", help="Another cache than the profile's.")
+@click.option("--force", is_flag=True, help="Replace FILE.")
+@json_option
+@project_options
+def save(session: Session, archive: Path, source: str, force: bool, as_json: bool) -> int:
+    """Write all modules into one archive, with times to the nanosecond, so that a restored cache is not compiled again.
+
+    Compressed when FILE ends in .gz or .tgz. Refused while a module is being built. Baselines that are missing are
+    recorded first, where a service runs.
+
+    \b
+    Examples:
+      envgen cache save kernels.tar.gz
+      envgen cache save old.tar --from mxfp4-dev-cache-flashinfer
+    """
+    from envgen.jitcache.space import save as write
+
+    cache = open_cache(session)
+    if not source:
+        cache.record_missing(progress)
+    return _tell(write(cache, archive, source=source, force=force), f"saved into {archive}", as_json)
+
+
+@click.command("load", context_settings=HELP)
+@click.argument("archive", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--force", is_flag=True, help="Also what was compiled in another environment.")
+@json_option
+@project_options
+def load(session: Session, archive: Path, force: bool, as_json: bool) -> int:
+    """Put the modules of a saved archive into the profile's cache. What is there already stays.
+
+    The archive is unpacked aside and checked whole before anything is put in its place: links, devices and paths that
+    lead out of the cache are refused.
+
+    \b
+    Example:
+      envgen cache load kernels.tar.gz
+    """
+    from envgen.jitcache.space import load as read
+
+    return _tell(read(open_cache(session), archive, force=force), f"loaded from {archive}", as_json)
+
+
+def _tell(moved: Moved, what: str, as_json: bool) -> int:
+    if as_json:
+        print_json(vars(moved))
+        return 0
+    from envgen.text import size, visible
+
+    for problem in moved.problems:
+        progress(visible(problem))
+    if moved.kept:
+        progress(
+            f"kept as they are, {len(moved.kept)} modules that were there: {', '.join(map(visible, moved.kept[:5]))}"
+        )
+    where = f", namespace {moved.key}" if moved.key else ""
+    click.echo(f"{what}: {moved.modules} modules, {size(moved.bytes)} in {moved.files} files{where}")
+    return 0

@@ -1,0 +1,84 @@
+"""`envgen cache warm`: how many jobs, progress, and how it went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from envgen.app.session import Session
+from envgen.cli.caches.options import HELP, open_cache
+from envgen.cli.common import LARGEST, json_option, print_json, project_options
+from envgen.text import progress
+
+if TYPE_CHECKING:
+    from envgen.jitcache.model import Recorded
+    from envgen.jitcache.service import JitCache
+    from envgen.jitcache.warm import Built
+
+SAID = {
+    "done": "compiled",
+    "masked": "not compiled: a prebuilt library wins",
+    "unknown": "not compiled: no generator of this FlashInfer takes its name alone; its first use compiles it",
+    "failed": "failed",
+}
+
+
+@click.command("warm", context_settings=HELP)
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option(
+    "-j", "--jobs", type=click.IntRange(1, LARGEST), metavar="N", help="Compilers at once (default: as for builds)."
+)
+@json_option
+@project_options
+def warm(session: Session, names: tuple[str, ...], jobs: int | None, as_json: bool) -> int:
+    """Compile modules inside a running service, by FlashInfer's own build; without names: what is partial or stale.
+
+    What is proven stale is cleared first. Records a baseline. Ends with 1 when a module could not be compiled.
+
+    \b
+    Examples:
+      envgen cache warm
+      envgen cache warm fused_moe_120 page --jobs 4
+    """
+    from envgen.jitcache.query import make_query
+
+    make_query(names, None, None)  # refuses paths
+    return run(open_cache(session), names, jobs, as_json)
+
+
+def run(cache: JitCache, names: Sequence[str], jobs: int | None, as_json: bool) -> int:
+    """Warm, and print one line a module."""
+    from envgen.engine.jobs import capacity, decide
+    from envgen.jitcache.warm import warm
+
+    build = cache.profile.build
+    wanted = jobs if jobs is not None else build.max_jobs.count
+    decided = decide(wanted, build.memory_per_job.bytes, capacity(cache.engine.info()))
+    progress(decided.sentence)
+    built, recorded = warm(cache, names, decided.count, progress)
+    if as_json:
+        print_json({"jobs": decided.count, "modules": [_as_json(one, recorded) for one in built]})
+    else:
+        for one in built:
+            _print(one, recorded)
+        if not built:
+            click.echo("nothing to compile: no module is partial or stale")
+    return 0 if all(one.outcome in ("done", "masked") for one in built) else 1
+
+
+def _print(built: Built, recorded: Recorded | None) -> None:
+    took = f" in {built.seconds:.1f}s with {built.jobs} jobs" if built.outcome == "done" else ""
+    click.echo(f"{built.name}: {SAID.get(built.outcome, built.outcome)}{took}")
+    for line in built.error.splitlines():
+        click.echo(f"    {line}")
+    refused = [r for r in recorded.modules if r.name == built.name and not r.recorded] if recorded else []
+    for record in refused:
+        progress(f"{built.name}: no baseline recorded, {record.reason}: {', '.join(record.changed[:3])}")
+
+
+def _as_json(built: Built, recorded: Recorded | None) -> dict[str, object]:
+    baseline = any(record.name == built.name and record.recorded for record in recorded.modules) if recorded else False
+    return {"name": built.name, "outcome": built.outcome, "seconds": built.seconds, "jobs": built.jobs,
+            "killed": built.killed, "error": built.error, "baseline": baseline}  # fmt: skip

@@ -1,0 +1,298 @@
+"""`envgen build`: render, then build the image of a profile."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from envgen.app.session import Session
+from envgen.cli.common import json_option, print_json, project_options
+from envgen.errors import BuildError, EngineError, ExitCode, UsageError
+from envgen.extras import require
+from envgen.text import progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from envgen.app.build_plan import Job
+    from envgen.engine.base import Engine
+    from envgen.engine.buildx import BuildRequest, BuildResult
+    from envgen.engine.jobs import Jobs
+    from envgen.explain import Cause
+    from envgen.profile.model import Profile
+SHOWN_LINES = 25
+
+
+@click.command()
+@project_options
+@click.option("--no-cache", is_flag=True, help="Run every step again.")
+@click.option("--pull", is_flag=True, help="Look for a newer base image in its registry.")
+@click.option("--max-jobs", type=click.IntRange(1, 9999), metavar="N", help="Compilers at once, for this build.")
+@click.option("--unlocked", is_flag=True, help="Go by names and tags, whatever envgen.lock says or lacks.")
+@click.option(
+    "--sbom",
+    is_flag=False,
+    flag_value="",
+    metavar="[FILE]",
+    help="Write what is in the image as an SPDX 2.3 document (default: .envgen/sbom/PROFILE.spdx.json; - for stdout).",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
+@json_option
+def command(
+    session: Session,
+    no_cache: bool,
+    pull: bool,
+    max_jobs: int | None,
+    unlocked: bool,
+    sbom: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Render a profile, then build its image with BuildKit.
+
+    If nothing has changed since the last build, BuildKit isn't even asked. The whole output of every build is kept
+    below .envgen/logs. A changed number of jobs rebuilds nothing. A production profile wants an envgen.lock that holds
+    all of its inputs.
+
+    \b
+    Example:
+      envgen build --profile dev
+      envgen build -p prod --max-jobs 4
+      envgen build --set cuda.arch_list=12.1f --dry-run
+      envgen build -p prod --sbom prod.spdx.json
+    """
+    from envgen.app.build_lock import choose, demand
+    from envgen.app.build_plan import job_of, jobs_of, request_of, up_to_date
+    from envgen.app.rehearse import rehearse_before_build
+
+    profile, root = session.profile(), session.loaded().project.root
+    after = _sbom_of(profile, root, sbom, as_json)
+    job = job_of(profile, root, choose(profile, root, unlocked))
+    for warning in session.loaded().warnings:
+        progress(f"warning: {warning}")
+    if dry_run:
+        return _dry_run(job, max_jobs, no_cache, pull, as_json)
+    rehearse_before_build(job.profile, job.root, job.rendered.digest, job.lock)
+    from envgen.engine.docker import connect
+
+    engine = connect()
+    demand(profile, root, engine, job.lock, unlocked)
+    image_id = "" if no_cache or pull else up_to_date(job, engine)
+    if image_id:
+        _say_up_to_date(job, image_id, as_json, to_stderr=sbom == "-")
+        after(engine)
+        return ExitCode.OK
+    _warn_of_drift(session)
+    jobs = jobs_of(job.profile, engine, max_jobs)
+    request = request_of(job, jobs, no_cache=no_cache, pull=pull)
+    _say_built(job, jobs, _build(job, engine, request, jobs, live=not as_json), as_json, to_stderr=sbom == "-")
+    after(engine)
+    return ExitCode.OK
+
+
+def _say_built(job: Job, jobs: Jobs, outcome: Outcome, as_json: bool, to_stderr: bool) -> None:
+    """How the build ended. BuildError when it failed."""
+    result = outcome.result
+    if as_json:
+        print_json(_document(job, jobs, outcome))
+    if not result.ok:
+        raise _failure(job, outcome, quiet=as_json)
+    if not as_json:
+        click.echo(
+            f"built {job.image} ({_short(result.image_id)}) in {result.seconds:.1f} s: "
+            f"{len(result.steps)} steps, {result.cached} from the cache",
+            err=to_stderr,
+        )
+
+
+def _sbom_of(profile: Profile, root: Path, sbom: str | None, as_json: bool) -> Callable[[Engine], None]:
+    """What remains to be done when the image is there: write its SBOM, if one is wanted."""
+    if sbom is None:
+        return lambda _engine: None
+    from envgen.cli.images.sbom import target_of, write_sbom
+    from envgen.files import state_dir
+
+    require("sbom")
+
+    if as_json and sbom == "-":
+        raise UsageError("--json and --sbom - would both print to stdout", hint="give --sbom a file")
+    target = target_of(sbom, state_dir(root, "sbom") / f"{profile.name}.spdx.json")
+    return lambda engine: write_sbom(engine, profile.image_name, target)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished build, what was behind a failure, and where its log is."""
+
+    result: BuildResult
+    cause: Cause | None
+    log: str
+
+
+def _build(job: Job, engine: Engine, request: BuildRequest, jobs: Jobs, live: bool) -> Outcome:
+    from envgen.app.build_plan import identity, remember
+    from envgen.cli.images.display import choose
+    from envgen.engine import buildx
+    from envgen.engine.buildlog import BuildLog
+    from envgen.engine.endpoint import find_endpoint
+    from envgen.engine.rawjson import Event
+    from envgen.files import state_dir
+    from envgen.render.workspace import prepare
+
+    endpoint = find_endpoint()
+    before = identity(job, engine)
+    prepare(job.profile, job.root, job.lock)
+    progress(jobs.sentence)
+    display = choose(live)
+
+    def on_event(event: Event, total: int) -> None:
+        log.event(event)
+        display.event(event, total)
+
+    with BuildLog(state_dir(job.root, "logs"), job.profile.name) as log:
+        log.say(f"$ {shlex.join(buildx.argv_of(request))}")
+        log.say(jobs.sentence)
+        try:
+            result = buildx.build(request, on_event, endpoint=endpoint, on_tick=display.tick)
+        finally:
+            display.close()
+        cause = _cause(result, jobs)
+        if cause:
+            log.say(f"{cause.summary}: {cause.evidence}")
+        log.say(f"ended with {result.code} after {result.seconds:.1f} s {result.image_id}")
+    if result.ok:
+        remember(job, before, engine)
+    return Outcome(result, cause, _relative(job, log.path))
+
+
+def _cause(result: BuildResult, jobs: Jobs) -> Cause | None:
+    if result.ok:
+        return None
+    from envgen.explain import cause_of
+
+    lines = [*result.last_lines]
+    if result.failed:
+        lines.append(result.failed.error)
+    code = result.failed.exit_code if result.failed else None
+    return cause_of([*lines, *result.error.splitlines()], exit_code=code, jobs=jobs.count)
+
+
+def _failure(job: Job, outcome: Outcome, quiet: bool) -> BuildError:
+    """Show what the failing step wrote last; the error itself says which step, why, and what to do."""
+    from envgen.cli.images.display import printable
+
+    result, cause = outcome.result, outcome.cause
+    if not quiet:
+        for line in result.last_lines[-SHOWN_LINES:]:
+            progress(f"    {printable(line, 300)}")
+    step = result.failed
+    what = f"the build of {job.image} failed"
+    if step:
+        code = f" (exit code {step.exit_code})" if step.exit_code is not None else ""
+        what += f" in step [{step.number or '-'}/{len(result.steps)}] {printable(step.title, 120)}{code}"
+    if cause:
+        what += f"\n    {cause.summary}:\n    > {printable(cause.evidence, 300)}"
+    elif step and step.exit_code is None:
+        what += f"\n    {printable(step.error, 500)}"
+    hints = [cause.cure] if cause else []
+    return BuildError(what, hint="; ".join([*hints, f"the whole output is in {outcome.log}"]))
+
+
+def _document(job: Job, jobs: Jobs, outcome: Outcome) -> dict[str, Any]:
+    result, cause = outcome.result, outcome.cause
+    failure = None
+    if not result.ok:
+        failure = {
+            "step": result.failed.title if result.failed else None,
+            "exit_code": result.failed.exit_code if result.failed else None,
+            "lines": result.last_lines[-SHOWN_LINES:],
+            "error": result.error or None,
+            "cause": {"kind": cause.kind, "summary": cause.summary, "evidence": cause.evidence, "cure": cause.cure}
+            if cause
+            else None,
+        }
+    return {
+        **_head(job),
+        "ok": result.ok,
+        "up_to_date": False,
+        "image_id": result.image_id,
+        "seconds": round(result.seconds, 3),
+        "steps": [
+            {"number": s.number, "name": s.title, "seconds": round(s.seconds, 3), "cached": s.cached, "error": s.error}
+            for s in result.steps
+        ],
+        "max_jobs": jobs.count,
+        "max_jobs_because": jobs.sentence,
+        "log": outcome.log,
+        "failure": failure,
+    }
+
+
+def _say_up_to_date(job: Job, image_id: str, as_json: bool, *, to_stderr: bool = False) -> None:
+    if as_json:
+        print_json({**_head(job), "ok": True, "up_to_date": True, "image_id": image_id})
+    else:
+        click.echo(f"{job.image} is up to date ({_short(image_id)})", err=to_stderr)
+
+
+def _head(job: Job) -> dict[str, Any]:
+    return {"profile": job.profile.name, "image": job.image, "digest": job.rendered.digest}
+
+
+def _dry_run(job: Job, max_jobs: int | None, no_cache: bool, pull: bool, as_json: bool) -> int:
+    """The exact plan. Works without an engine too; then it can't say whether the image is up to date."""
+    from envgen.app.build_plan import jobs_of, request_of, up_to_date
+    from envgen.engine.buildx import argv_of
+    from envgen.engine.docker import connect
+
+    engine: Engine | None
+    try:
+        engine, trouble = connect(), ""
+    except EngineError as error:
+        engine, trouble = None, str(error)
+    jobs = jobs_of(job.profile, engine, max_jobs)
+    request = request_of(job, jobs, no_cache=no_cache, pull=pull)
+    argv = argv_of(request)
+    current = bool(engine and not no_cache and not pull and up_to_date(job, engine))
+    if as_json:
+        plan = {**_head(job), "dry_run": True, "up_to_date": current, "argv": argv}
+        print_json({**plan, "max_jobs": jobs.count, "max_jobs_because": jobs.sentence, "engine": trouble or "ok"})
+        return ExitCode.OK
+    if trouble:
+        progress(f"no engine: {trouble}")
+    click.echo(f"image    {job.image}{' (up to date: nothing would be built)' if current else ''}")
+    click.echo(f"digest   {job.rendered.digest}")
+    click.echo(f"files    {', '.join(sorted(job.rendered.files))} into {_relative(job, job.folder)}")
+    click.echo(f"jobs     {jobs.sentence}")
+    click.echo(f"command  {shlex.join(argv)}")
+    return ExitCode.OK
+
+
+def _warn_of_drift(session: Session) -> None:
+    """What is built has all layers in it; but the committed files should be what the project file says."""
+    from envgen.render import outputs
+    from envgen.render.assemble import IGNORE_FILE
+    from envgen.render.locked import lock_of
+
+    plain = Session(session.file, session.profile_name)
+    profile, root = plain.profile(local=False), plain.loaded(local=False).project.root
+    files = outputs.render_profile(profile, lock_of(profile, root), root=root).files
+    drifted = [
+        name
+        for name, content in sorted(files.items())
+        if name != IGNORE_FILE and (root / name).is_file() and (root / name).read_bytes() != content
+    ]
+    if drifted:
+        progress(f"warning: {', '.join(drifted)} differ from what the project file says now: run `envgen render`")
+
+
+def _short(image_id: str) -> str:
+    return image_id.removeprefix("sha256:")[:12]
+
+
+def _relative(job: Job, path: Any) -> str:
+    return str(path.relative_to(job.root)) if path.is_relative_to(job.root) else str(path)

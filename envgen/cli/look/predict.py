@@ -1,0 +1,219 @@
+"""`envgen predict`: what a release would choose on a GPU, before anything is started."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+import click
+
+from envgen import files
+from envgen.app import predict as app
+from envgen.app.predict import Prediction
+from envgen.app.session import Session
+from envgen.cli.common import json_option, print_json, project_options, variant_option
+from envgen.cli.services.up import known_service
+from envgen.engine.docker import connect
+from envgen.errors import ExitCode
+from envgen.predict import gpus
+from envgen.predict.judge import Verdict
+from envgen.predict.write import snippet, with_patterns
+from envgen.profile.model import Profile
+from envgen.text import progress
+
+
+@click.command()
+@click.argument("service", required=False)
+@project_options
+@variant_option
+@click.option("--gpu", metavar="NAME", help="The GPU to report: gb10, h100, ... or a compute capability (12.1).")
+@click.option("--python", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="PATH",
+              help="Ask the vLLM of a Python on this machine instead of the profile's image.")  # fmt: skip
+@click.option("--write", "write_", is_flag=True, help="Put the release's own log lines into ready.expect, as patterns.")
+@json_option
+def command(
+    session: Session,
+    service: str | None,
+    variant: str,
+    gpu: str | None,
+    python: Path | None,
+    write_: bool,
+    as_json: bool,
+) -> int:
+    """Ask the release that SERVICE would run what it would choose on a GPU, without that GPU.
+
+    vLLM's own argument parser, configuration and selectors run in the profile's image (or in its running container)
+    with a platform that reports the GPU. The answer: attention backend, MoE backend, quantization and KV cache, or the
+    refusal in the release's own words, and the log lines that it prints. They are compared with `ready.expect` and
+    `ready.forbid`. Nothing is started, loaded or downloaded.
+
+    Without --gpu a GPU that the container can see answers itself; where there is none, the first of cuda.arch_list is
+    reported. Exit code 0: nothing is refused or contradicted; 1: something is, or the release can't be asked.
+
+    --write changes the project file where the profile (or its variant) has a `ready.expect` of its own: patterns that
+    the release contradicts or that are missing; the rest of the file stays, and the change is shown. Elsewhere it
+    prints what to paste.
+
+    \b
+    Example:
+      envgen predict serve
+      envgen predict serve --write
+      envgen predict serve --variant cutlass --gpu gb10
+      envgen predict serve --gpu 12.1 --json
+      envgen predict serve --python ~/venvs/vllm/bin/python
+    """
+    session.variant = variant
+    profile = session.profile()
+    if service is not None:
+        known_service(profile, service)
+    name = app.choose_service(profile, service)
+    chosen = gpus.find(gpu) if gpu else gpus.target(profile)
+    if python is not None:
+        place = app.place_on_host(profile, name, python)
+    else:
+        place = app.place_in_engine(connect(), profile, session.loaded().project.root, name)
+    progress(f"asking {place.shown} what it would choose for {name}")
+    found = app.predict(profile, name, place, chosen, pretend=gpu is not None)
+    if as_json:
+        print_json(document(found, profile))
+    else:
+        for line in text(found, profile):
+            click.echo(line)
+    if write_:
+        _write(session, profile, found)
+    return ExitCode.OK if found.ends_well else ExitCode.FINDINGS
+
+
+def _write(session: Session, profile: Profile, found: Prediction) -> None:
+    """Put patterns into the project file, or print what to paste; both on stderr, as results are on stdout."""
+    patterns = app.patterns_to_write(profile, found)
+    if not patterns:
+        progress("--write: ready.expect has what this release logs already")
+        return
+    path = app.own_place(profile, found.service)
+    plain = Session(session.file, session.profile_name, (), session.variant).profile(local=False)
+    mine = app.expected(profile, found.service)
+    overridden = [name for name in patterns if mine.get(name) != app.expected(plain, found.service).get(name)]
+    file = session.loaded().project.file
+    before = file.read_text(encoding="utf-8")
+    after = None if overridden else with_patterns(before, path, patterns)
+    if after is None:
+        why = (
+            "envgen.local.yaml, a variable or --set decides these" if overridden else f"no {'.'.join(path)} of its own"
+        )
+        progress(f"--write: {file.name} is unchanged ({why}); what to paste where it belongs:")
+        progress(snippet(path, patterns))
+        return
+    files.write(file, after.encode())
+    progress("".join(difflib.unified_diff(
+        before.splitlines(keepends=True), after.splitlines(keepends=True), file.name, file.name, n=1
+    )).rstrip("\n"))  # fmt: skip
+
+
+def document(found: Prediction, profile: Profile) -> dict[str, Any]:
+    """The answer and its judgement as JSON."""
+    judged = found.judgement
+    answer = found.effective
+    asked = answer.get("asked", {})
+    return {
+        "attention": asked.get("attention"),
+        "caveats": list(judged.caveats),
+        "contradictions": [
+            {"first": one.first, "kind": one.kind, "name": one.name, "pattern": one.pattern, "seen": one.seen}
+            for one in judged.contradictions
+        ],
+        "gpu": answer.get("platform"),
+        "kv_cache": answer.get("kv"),
+        "lines": [one for one in answer.get("lines", ()) if one["level"] != "DEBUG"],
+        "model": answer.get("model"),
+        "moe": asked.get("moe"),
+        "patterns": dict(judged.patterns),
+        "place": found.place,
+        "profile": profile.name,
+        "quantization": answer.get("quantization"),
+        "refusals": [
+            {"first": one.first, "message": one.message, "reasons": list(one.reasons), "step": one.step}
+            for one in judged.refusals
+        ],
+        "release": answer.get("vllm"),
+        "service": found.service,
+        "shown": dict(judged.shown),
+        "stubs": list(answer.get("stubs", ())),
+        "unasked": list(judged.unasked),
+        "unjudged": list(judged.unjudged),
+        "variant": profile.variant,
+        "verdict": judged.verdict.value,
+        "versions": answer.get("versions"),
+    }
+
+
+def text(found: Prediction, profile: Profile) -> list[str]:
+    """The answer and its judgement as lines for people."""
+    judged = found.judgement
+    variant = f", variant {profile.variant}" if profile.variant else ""
+    answer = found.effective
+    lines = [f"{found.service} (profile {profile.name}{variant}): {_release(answer)}, asked in {found.place}"]
+    lines += [f"  {title:<13} {value}" for title, value in _choices(answer) if value]
+    titles = ["log", *[""] * 99]
+    shown = list(dict.fromkeys(one for one in _telling(answer)))
+    lines += [f"  {title:<13} {line}" for title, line in zip(titles, shown, strict=False)]
+    lines += [f"  ready.expect  {name}: {line}" for name, line in judged.shown.items()]
+    lines += [f"  ready.expect  {name}: logged later than the choice, not judged" for name in judged.unjudged]
+    for refusal in judged.refusals:
+        lines.append(f"refused ({refusal.step}): {refusal.message}")
+        lines += [f"  {refusal.first}"] if refusal.first else []
+    for one in judged.contradictions:
+        verb = app.CONTRADICTED[one.kind]
+        lines.append(f"ready.{one.kind}.{one.name}: {one.pattern!r} {verb}; this release logs: {one.seen}")
+        lines += [f"  {one.first}"] if one.first else []
+    lines += [f"not asked: {one}" for one in judged.unasked]
+    lines += [f"note: {one}" for one in judged.caveats]
+    lines.append({
+        Verdict.FITS: "it fits: nothing is refused, and no ready pattern contradicts it",
+        Verdict.REFUSED: "refused: this service would not start",
+        Verdict.CONTRADICTS: "it would start, but never be called ready",
+        Verdict.UNKNOWN: "unknown: this release could not be asked about all of it",
+    }[judged.verdict])  # fmt: skip
+    return lines
+
+
+def _release(answer: Any) -> str:
+    release, gpu = answer.get("vllm"), answer.get("platform")
+    head = f"vLLM {release['version']}" if release else "vLLM"
+    if not gpu:
+        return head
+    capability = ".".join(map(str, gpu["capability"]))
+    size = f"{gpu['memory'] / gpus.GIB:.0f} GiB"
+    many = f"{gpu['count']} x " if gpu["count"] > 1 else ""
+    return f"{head} on {many}{gpu['name']} ({capability}, {size}{', real' if gpu['real'] else ''})"
+
+
+def _choices(answer: Any) -> list[tuple[str, str]]:
+    asked, kv, model = answer.get("asked", {}), answer.get("kv") or {}, answer.get("model") or {}
+    found = []
+    for title, step in (("attention", "attention"), ("MoE", "moe")):
+        one = asked.get(step)
+        if one:
+            found.append((title, one["backend"] + (f"  (asked for: {one['asked_for']})" if one["asked_for"] else "")))
+    found.append(("quantization", str(answer.get("quantization") or "")))
+    if kv:
+        layout = f", layout {kv['layout']}" if kv.get("layout") else ""
+        found.append(("KV cache", f"dtype {kv['dtype']}, blocks of {kv['block_size']}{layout}"))
+    if model:
+        origin = {"envgen": "envgen's own copy", "cache": "the Hugging Face cache"}.get(
+            model.get("from", ""), str(model.get("place", ""))
+        )
+        facts = f"head size {model['head_size']}, " if "head_size" in model else ""
+        facts += "attention sinks, " if model.get("sinks") else ""
+        found.append(("model", f"{model['name']}: {facts}config.json from {origin}"))
+    return found
+
+
+def _telling(answer: Any) -> list[str]:
+    """The lines of the selectors: what a server's log shows of the choice. A note has the one about the artifactory."""
+    return [
+        one["text"]
+        for one in answer.get("lines", ())
+        if one["step"] in ("attention", "moe") and one["level"] != "DEBUG" and "artifactory" not in one["text"]
+    ]

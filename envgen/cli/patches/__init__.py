@@ -1,0 +1,1 @@
+"""`envgen patch`."""

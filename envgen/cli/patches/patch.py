@@ -1,0 +1,261 @@
+"""`envgen patch`: the patches of a project's sources. Looking at them; what changes them is in patch_edit.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from envgen.app.session import Session
+from envgen.cli.common import json_option, print_json, project_options
+from envgen.errors import EnvgenError, ExitCode, UsageError
+from envgen.text import progress
+
+if TYPE_CHECKING:
+    from envgen.app.patch_sources import Sources, Target
+    from envgen.patches.trees import Tree
+    from envgen.patches.verdict import Rehearsal, Verdict
+
+HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(context_settings=HELP)
+def command() -> None:
+    """Patches: rehearse, make, carry over, apply to a checkout, retire.
+
+    \b
+    Examples:
+      envgen patch check
+      envgen patch check vllm --range 0.13.0..0.20.2
+      envgen patch new faster-moe vllm
+    """
+
+
+@command.command("list", context_settings=HELP)
+@click.argument("sources", nargs=-1, metavar="[SOURCE]...")
+@json_option
+@project_options
+def list_(session: Session, sources: tuple[str, ...], as_json: bool) -> int:
+    """Show the patches of each source: what for, for which versions, and whether a compiler has to see them.
+
+    \b
+    Example:
+      envgen patch list vllm
+    """
+    from envgen.app.patch_sources import find_targets
+    from envgen.patches.header import in_range
+
+    documents: list[dict[str, Any]] = []
+    for target in find_targets(session, sources):
+        series = target.series()
+        fitting = series.for_version(target.version)
+        late = {patch.name for patch in fitting.split(target.source.package)[1]}
+        rows: list[dict[str, Any]] = [
+            {
+                "name": patch.name,
+                "path": patch.path,
+                "title": patch.header.title,
+                "applies_to": patch.header.applies_to or None,
+                "in_range": in_range(patch.header.applies_to, target.version),
+                "python_only": patch.name in late or patch.is_python_only(target.source.package),
+                "touches": list(patch.touches),
+                "fields": dict(patch.header.fields),
+            }
+            for patch in series.patches
+        ]
+        documents.append(
+            {
+                "source": target.name,
+                "profile": target.profile,
+                "series": f"{series.folder}/series",
+                "version": target.version or None,
+                "patches": rows,
+            }
+        )
+    if as_json:
+        print_json({"sources": documents})
+        return ExitCode.OK
+    for document in documents:
+        click.echo(
+            f"{document['source']} {document['version'] or ''} (profile {document['profile']})".replace("  ", " ")
+        )
+        for row in document["patches"]:
+            kind = "Python only" if row["python_only"] else "built with the wheel"
+            note = "" if row["in_range"] else ", SKIPPED: not for this version"
+            click.echo(
+                f"  {row['name']}\n      {row['title']}\n      {kind}; for {row['applies_to'] or 'every version'}{note}"
+            )
+    return ExitCode.OK
+
+
+@command.command("check", context_settings=HELP)
+@click.argument("sources", nargs=-1, metavar="[SOURCE]...")
+@click.option("--release", "releases", multiple=True, metavar="V", help="Against this release; may be repeated.")
+@click.option("--range", "span", metavar="A..B", help="Against every release from A to B: a matrix.")
+@click.option("--ref", metavar="REF", help="Against a branch, tag or commit of the source's repository.")
+@click.option(
+    "--checkout",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Against a commit (--ref, or HEAD) of a checkout here.",
+)
+@click.option("--allow-fuzzy", is_flag=True, help="Let a patch pass that fits with less context than it has.")
+@json_option
+@project_options
+def check(
+    session: Session,
+    sources: tuple[str, ...],
+    releases: tuple[str, ...],
+    span: str | None,
+    ref: str | None,
+    checkout: Path | None,
+    allow_fuzzy: bool,
+    as_json: bool,
+) -> int:
+    """Rehearse patches against bare sources. Nothing is built, and nothing but a cache is written.
+
+    Without an option: against what the profiles build. Exits with 1 where a build would stop.
+
+    \b
+    Examples:
+      envgen patch check
+      envgen patch check vllm --release 0.16.0
+      envgen patch check vllm --range 0.13.0..0.20.2
+      envgen patch check vllm --checkout ~/src/vllm --ref main
+    """
+    from envgen.app.patch_sources import Sources, find_targets
+    from envgen.patches import report
+
+    if sum(map(bool, (releases, span, ref or checkout))) > 1:
+        raise UsageError("--release, --range and --ref/--checkout exclude each other")
+    targets = find_targets(session, sources)
+    bare = Sources(say=progress)
+    found: list[tuple[Target, list[Rehearsal]]] = []
+    untried: dict[str, list[str]] = {}
+    for target in targets:
+        trees = _trees(bare, target, releases, span, ref, checkout, alone=len(targets) == 1)
+        if span and (gaps := _gaps(bare, target, span)):
+            untried[target.name] = gaps
+        if trees:
+            found.append((target, _rehearse(target, trees, beyond_range=bool(span) or len(releases) > 1)))
+    if not found:
+        raise UsageError("none of these sources has such a release", hint="see the names: envgen patch list")
+    if as_json:
+        documents = []
+        for target, rehearsals in found:
+            documents += [report.as_document(target.name, rehearsal) for rehearsal in rehearsals]
+        last = {target.name: report.last_fits(rehearsals) for target, rehearsals in found}
+        print_json({"rehearsals": documents, "last_fits": last, "untried": untried})
+    else:
+        for target, rehearsals in found:
+            if span or len(rehearsals) > 1:
+                click.echo("\n".join(report.matrix(rehearsals)))
+            else:
+                click.echo("\n".join(report.lines(rehearsals[0])))
+            if missing := untried.get(target.name):
+                listed, tag = ", ".join(missing), f"v{missing[0]}"
+                click.echo(f"not tried: {listed}: the index has wheels of these alone, no source distribution")
+                click.echo(f"    try the tag: envgen patch check {target.name} --ref {tag}")
+    bad = [v for _, rehearsals in found for r in rehearsals for v in r.verdicts if not _passes(v, allow_fuzzy)]
+    return ExitCode.FINDINGS if bad else ExitCode.OK
+
+
+def _passes(verdict: Verdict, allow_fuzzy: bool) -> bool:
+    from envgen.patches.verdict import State
+
+    return verdict.ok or (allow_fuzzy and verdict.state is State.FUZZY)
+
+
+def _rehearse(target: Target, trees: Sequence[Tree], beyond_range: bool) -> list[Rehearsal]:
+    from envgen.patches.rehearse import rehearse
+
+    series = target.series()
+    if not series.patches:
+        raise UsageError(f"{series.folder}/series names no patch")
+    return [rehearse(tree, series, beyond_range=beyond_range) for tree in trees]
+
+
+def _trees(
+    bare: Sources,
+    target: Target,
+    releases: Sequence[str],
+    span: str | None,
+    ref: str | None,
+    checkout: Path | None,
+    *,
+    alone: bool,
+) -> list[Tree]:
+    """What a source is held against. With several sources, one without such a release is passed over and said."""
+    from envgen.app.patch_sources import checkout_tree, versions_between
+
+    if checkout is not None:
+        if not alone:
+            raise UsageError("--checkout is about one source", hint="name it: envgen patch check vllm --checkout DIR")
+        return [checkout_tree(checkout, ref or "HEAD")]
+    if ref:
+        return [bare.ref(target, ref)]
+    wanted = list(releases)
+    if span:
+        wanted = versions_between(_available(bare, target), span)
+        if not wanted:
+            progress(f"{target.name}: no release in {span}")
+            return []
+        _prefetch(bare, target, wanted)
+    if not wanted:
+        return [bare.built(target)]
+    trees: list[Tree] = []
+    for version in wanted:
+        try:
+            trees.append(bare.release(target, version))
+        except EnvgenError as error:
+            if alone:
+                raise
+            progress(f"{target.name}: {error}")
+    return trees
+
+
+def _gaps(bare: Sources, target: Target, span: str) -> list[str]:
+    """The releases of a range that have no source distribution to try a patch on."""
+    from envgen.app.patch_sources import versions_between
+
+    try:
+        return versions_between(bare.index.only_wheels(target.source.distribution), span)
+    except EnvgenError:
+        return []  # the index can't be read: that was said, and the cache was taken
+
+
+def _available(bare: Sources, target: Target) -> list[str]:
+    name = target.source.distribution
+    try:
+        return [sdist.version for sdist in bare.index.releases(name)]
+    except EnvgenError as error:
+        cached = bare.index.cached_versions(name)
+        if not cached:
+            raise
+        progress(f"{error}; taking the {len(cached)} releases in the cache")
+        return cached
+
+
+def _prefetch(bare: Sources, target: Target, versions: Sequence[str]) -> None:
+    """Several downloads at once; what fails is said when it is used."""
+    import contextlib
+    from concurrent.futures import ThreadPoolExecutor
+
+    def fetch(version: str) -> None:
+        with contextlib.suppress(EnvgenError):
+            bare.index.fetch(target.source.distribution, version)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(fetch, versions))
+
+
+def _add_commands() -> None:
+    from envgen.cli.patches import edit as patch_edit
+
+    for made in (patch_edit.new, patch_edit.refresh, patch_edit.apply, patch_edit.drop):
+        command.add_command(made)
+
+
+_add_commands()

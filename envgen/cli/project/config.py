@@ -1,0 +1,62 @@
+"""``envgen config``: the values of a profile, and where each comes from."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from envgen.app.session import Session
+from envgen.cli.common import json_option, print_json, project_options, variant_option
+
+
+@click.command()
+@project_options
+@click.option("--explain", "with_origin", is_flag=True, help="One value a line, and where it comes from.")
+@variant_option
+@json_option
+def command(session: Session, with_origin: bool, variant: str, as_json: bool) -> None:
+    """Show the values of a profile after all layers are merged.
+
+    \b
+    Example:
+      envgen config --explain
+      envgen config -p prod --set build.max_jobs=4
+      envgen config -p prod --variant upstream --explain
+    """
+    from envgen.profile.explain import plain, values
+    from envgen.profile.tree import VARIANT
+
+    session.variant = variant
+    loaded = session.loaded()
+    profile = session.profile()
+    for warning in loaded.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    listing = list(values(profile, loaded.trees[profile.name])) if with_origin else []
+    if as_json:
+        document: dict[str, Any] = {
+            "project": loaded.project.name,
+            "file": str(loaded.project.file),
+            "profile": profile.name,
+            "variant": profile.variant,
+            "values": plain(profile),
+            "warnings": list(loaded.warnings),
+        }
+        if with_origin:
+            document["origins"] = [
+                {"key": v.key, "value": v.value, "layer": v.layer, "place": str(v.place) if v.place else None}
+                for v in listing
+            ]
+        print_json(document)
+    elif with_origin:
+        for value in listing:
+            origin = str(value.place) if value.place else "default"
+            origin += f", variant {variant}" if value.layer == VARIANT else ""
+            click.echo(f"{value.key} = {json.dumps(value.value, ensure_ascii=False)}  # {origin}")
+    else:
+        import yaml
+
+        text = yaml.safe_dump(plain(profile), sort_keys=False, allow_unicode=True, width=10**6)
+        laid_over = f", variant {profile.variant}" if profile.variant else ""
+        click.echo(f"# profile {profile.name} of {loaded.project.name}{laid_over}\n{text}", nl=False)

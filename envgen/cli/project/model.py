@@ -1,0 +1,141 @@
+"""`envgen model pull|list|check`: the weights of a service, before it is started."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from envgen.app import weights
+from envgen.app.session import Session
+from envgen.cli.common import json_option, print_json, project_options
+from envgen.engine.docker import connect
+from envgen.profile.model import ModelRef
+from envgen.text import progress
+
+GIB = 1 << 30
+EVERY = 5.0  # seconds between two lines of progress
+
+
+@click.group("model")
+def command() -> None:
+    """Fetch and check the weights that services load.
+
+    \b
+    Examples:
+      envgen model pull
+      envgen model check serve --json
+    """
+
+
+@command.command("pull")
+@click.argument("service", required=False)
+@project_options
+@json_option
+def pull(session: Session, service: str | None, as_json: bool) -> int:
+    """Fetch the weights of SERVICE into the Hugging Face cache; continue what was begun.
+
+    They are fetched by the image's huggingface_hub, at the commit that envgen.lock names, and belong to you.
+    HF_TOKEN and HF_ENDPOINT are taken from this shell. Ctrl-C keeps what is there.
+
+    \b
+    Example:
+      envgen model pull serve
+    """
+    root, profile = session.loaded().project.root, session.profile()
+    name = weights.choose(profile, service)
+    model = profile.services[name].model
+    assert model is not None
+    shown = _Progress(model)
+    commit, size = weights.pull(
+        connect(), profile, root, name, weights.locked_commit(profile, root, name), os.environ, shown
+    )
+    found = weights.look(connect(), profile, root, name, weights.locked_commit(profile, root, name))
+    if as_json:
+        print_json({**_as_json(found), "fetched": size})
+    else:
+        click.echo(f"{model.repo} is complete: {size / GIB:.1f} GiB at {commit[:12]}")
+    return 0 if found.whole else 1
+
+
+@command.command("check")
+@click.argument("service", required=False)
+@project_options
+@json_option
+def check(session: Session, service: str | None, as_json: bool) -> int:
+    """Check without a network that the weights of SERVICE are whole (exit code 1: they are not).
+
+    \b
+    Example:
+      envgen model check serve
+    """
+    root, profile = session.loaded().project.root, session.profile()
+    name = weights.choose(profile, service)
+    found = weights.look(connect(), profile, root, name, weights.locked_commit(profile, root, name))
+    if as_json:
+        print_json(_as_json(found))
+    else:
+        size = f", {found.bytes / GIB:.1f} GiB in {found.files} files" if found.files else ""
+        click.echo(f"{found.model.repo} is {found.state}{size}{f' at {found.commit[:12]}' if found.commit else ''}")
+        for problem in found.problems:
+            click.echo(f"  {problem}")
+        if not found.whole:
+            progress(f"hint: envgen model pull {name} --profile {profile.name}")
+    return 0 if found.whole else 1
+
+
+@command.command("list")
+@project_options
+@json_option
+def list_(session: Session, as_json: bool) -> int:
+    """List the models in the profile's Hugging Face cache.
+
+    \b
+    Example:
+      envgen model list
+    """
+    root, profile = session.loaded().project.root, session.profile()
+    found = weights.cached(connect(), profile, root)
+    if as_json:
+        print_json([dict(one) for one in found])
+        return 0
+    for one in found:
+        refs = ", ".join(f"{ref} {str(commit)[:12]}" for ref, commit in dict(one.get("refs") or {}).items())
+        partial = f", {one['partial']} files not finished" if one.get("partial") else ""
+        click.echo(f"{one.get('repo')}  {int(one.get('bytes') or 0) / GIB:.1f} GiB  {refs}{partial}")
+    if not found:
+        click.echo("no models in the cache")
+    return 0
+
+
+class _Progress:
+    """Prints how much is there: a line every few seconds, with the rate and the time left."""
+
+    def __init__(self, model: ModelRef) -> None:
+        self.model, self.last, self.began = model, 0.0, time.monotonic()
+        self.first: int | None = None
+
+    def __call__(self, found: Mapping[str, Any]) -> None:
+        if "retry" in found:
+            progress(
+                f"{self.model.repo}: trying again ({found.get('retry')} of {found.get('of')}): {found.get('problem')}"
+            )
+            return
+        here, total = found.get("bytes"), found.get("total")
+        if not isinstance(here, int) or not isinstance(total, int) or time.monotonic() - self.last < EVERY:
+            return
+        self.last = time.monotonic()
+        self.first = here if self.first is None else self.first
+        rate = (here - self.first) / max(self.last - self.began, 0.001)
+        left = f", {(total - here) / rate / 60:.0f} min left at {rate / (1 << 20):.1f} MiB/s" if rate > 0 else ""
+        progress(f"{self.model.repo}: {here / GIB:.2f} of {total / GIB:.2f} GiB{left}")
+
+
+def _as_json(found: weights.Weights) -> dict[str, object]:
+    return {
+        "bytes": found.bytes, "commit": found.commit, "files": found.files, "problems": list(found.problems),
+        "repo": found.model.repo, "revision": found.model.revision, "service": found.service, "state": found.state,
+    }  # fmt: skip

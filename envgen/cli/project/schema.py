@@ -1,0 +1,29 @@
+"""``envgen schema``: the JSON Schema of the project file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("--write", "target", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Write FILE instead of printing.")  # fmt: skip
+def command(target: Path | None) -> None:
+    """Print the JSON Schema of the project file.
+
+    \b
+    Example:
+      envgen schema --write envgen.schema.json
+    """
+    from envgen.profile import schema
+
+    text = schema.text()
+    if target is None:
+        click.echo(text, nl=False)
+        return
+    from envgen.cli.project.init import write_file
+
+    write_file(target, text, overwrite=True)
+    click.echo(f"wrote {target}", err=True)

@@ -1,0 +1,96 @@
+"""What the semantic checks see of one profile, and where they put what they find."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from envgen.errors import Place, Problem
+from envgen.profile.bind import Binding
+from envgen.profile.model import Profile, Source
+from envgen.profile.tree import MAP, PROJECT, Node
+
+Path_ = tuple[str, ...]
+
+
+class Report:
+    """What the checks see of one profile, and where they put what they find."""
+
+    def __init__(self, profile: Profile, tree: Node, binding: Binding, root: Path) -> None:
+        self.profile = profile
+        self.tree = tree
+        self.root = root
+        self._binding = binding
+
+    def problem(
+        self,
+        path: Path_,
+        message: str,
+        hint: str = "",
+        *,
+        at_key: bool = False,
+        whole: bool = False,
+        hidden: bool = False,
+    ) -> None:
+        """Note a problem with the value at ``path`` (list items by their number).
+
+        ``hidden``: the value is a secret, so its line is not shown.
+
+        Nothing is noted about a value that could not be bound; with ``whole``, nor where anything below it could not.
+        """
+        broken = self._binding.broken
+        key = ""
+        for part in path:
+            key = f"{key}[{part}]" if part.isdigit() and key else f"{key}.{part}" if key else part
+            if key in broken:
+                return
+        if whole and any(other.startswith(key + ".") for other in broken):
+            return
+        place = self._place(path, key, at_key)
+        self._binding.problems.append(Problem(message, replace(place, text="") if hidden else place, hint))
+
+    def is_broken(self, key: str) -> bool:
+        """True when the value at ``key`` is missing or wrong, so that the profile holds a stand-in."""
+        return key in self._binding.broken
+
+    def sources(self, *keys: str) -> list[tuple[str, Source]]:
+        """The sources of which all of ``keys`` are as the user wrote them."""
+        return [
+            (name, source)
+            for name, source in self.profile.sources.items()
+            if not any(self.is_broken(f"sources.{name}.{key}") for key in keys)
+        ]
+
+    def _place(self, path: Path_, key: str, at_key: bool) -> Place:
+        node = self.node(path)
+        if node is None:  # a default: the nearest thing that is written down
+            above = self.nearest(path)
+            return above.key_place(key)
+        return node.key_place(key) if at_key else node.place(key)
+
+    def node(self, path: Path_) -> Node | None:
+        """The node at ``path``, or None where the value is a default."""
+        node: Node | None = self.tree
+        for part in path:
+            node = node.items.get(part) if node is not None else None
+        return node
+
+    def nearest(self, path: Path_) -> Node:
+        """The deepest node on the way to ``path``."""
+        node = self.tree
+        for part in path:
+            below = node.items.get(part)
+            if below is None:
+                break
+            node = below
+        return node
+
+    def is_shared(self, path: Path_) -> bool:
+        """True when the value at ``path`` comes from the shared project file."""
+        node = self.node(path)
+        return node is not None and node.source.layer == PROJECT
+
+    def names(self, path: Path_) -> list[str]:
+        """The keys written at ``path``."""
+        node = self.node(path)
+        return list(node.items) if node is not None and node.kind == MAP else []
