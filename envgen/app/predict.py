@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from envgen.doctor import collect
+from envgen.doctor import collect, remedies
 from envgen.doctor.expectation import compose_env, mounts
+from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warning
 from envgen.engine.base import Engine
 from envgen.errors import EnvgenError, ExitCode, NotFoundError, Problem, UsageError
 from envgen.inside import run
@@ -184,3 +185,63 @@ def foresee(engine: Engine, profile: Profile, root: Path, service: str) -> list[
 
 
 CONTRADICTED = {"expect": "is never logged", "forbid": "is logged"}
+
+
+def examine(engine: Engine, context: Context, root: Path) -> list[Finding]:
+    """What `doctor --deep` reports of each server: the whole answer, every refusal and contradiction a finding."""
+    profile = context.profile
+    servers = [name for name, service in profile.services.items() if vllm_words(service) is not None]
+    if profile.gpu is GpuMode.NONE:
+        return []
+    gpu, found = target(profile), list[Finding]()
+    for name in [context.service] if context.service in servers else servers:
+        try:
+            place = place_in_engine(engine, profile, root, name)
+            found += findings(predict(profile, name, place, gpu, pretend=False), context)
+        except EnvgenError as problem:
+            found.append(_not_asked(name, str(problem).splitlines()[0], context))
+    return [replace(one, check="deep.predict") for one in found]
+
+
+def findings(found: Prediction, context: Context) -> list[Finding]:
+    """A prediction in doctor's words."""
+    judged, name = found.judgement, found.service
+    reported = [
+        error(f"{name}: this release refuses what it asks for ({one.step})", one.message[:600],
+              one.first or "kernels that the release has for this GPU", _without_backend(one.step, name, context),
+              case="refused", reasons=list(one.reasons))
+        for one in judged.refusals
+    ]  # fmt: skip
+    for odd in judged.contradictions:
+        words = () if odd.first else ("--write",)
+        title = f"{name} would start, but never be called ready: ready.{odd.kind}.{odd.name} {CONTRADICTED[odd.kind]}"
+        wanted = f"{odd.kind}: {odd.pattern}" + (f"; {odd.first}" if odd.first else "")
+        reported.append(error(title, odd.seen, wanted, _again(name, context, *words), case="contradicts"))
+    chosen = ", ".join(f"{step} {backend}" for step, backend in backends(found.effective).items())
+    platform = found.effective.get("platform") or {}
+    if judged.verdict is Verdict.FITS:
+        title = f"{name}: on {platform.get('name')} this release would choose {chosen}"
+        reported.append(ok(title, quantization=found.effective.get("quantization"), kv_cache=found.effective.get("kv")))
+    elif chosen and not reported:
+        reported.append(info(f"{name}: this release would choose {chosen}", "and could not be asked about the rest"))
+    reported += [_not_asked(name, one, context) for one in judged.unasked]
+    return reported + [info(f"{name}: {one}") for one in judged.caveats if "cubins" in one]
+
+
+def _not_asked(service: str, why: str, context: Context) -> Finding:
+    title = f"{service}: the release could not be asked what it would choose"
+    return warning(title, why[:600], "an answer", _again(service, context), case="not-asked")
+
+
+def _again(service: str, context: Context, *words: str) -> Remedy:
+    variant = ("--variant", context.profile.variant) if context.profile.variant else ()
+    return remedies.envgen(context, "predict", service, *variant, *words)
+
+
+def _without_backend(step: str, service: str, context: Context) -> Remedy:
+    """Where the service names the attention backend that is refused: leave the choice to the release."""
+    args = context.profile.services[service].args
+    asked = [flag for flag in ("attention-config", "attention-backend") if flag in args]
+    if step == "attention" and asked:
+        return remedies.line(f"services: {{{service}: {{args: {{{asked[0]}: null}}}}}}")
+    return _again(service, context)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from envgen.lock.model import model_key
 from envgen.profile.model import ModelRef, Profile
 from envgen.render import environment as names
 from envgen.render.compose import PROXY
+from envgen.text import progress
 
 PROGRAM = run.Program(("hub",))
 CACHE = "huggingface"
@@ -28,6 +30,8 @@ FETCH_MEMORY = 8 << 30  # bytes, the page cache of what is written included
 TOKEN = "HF_TOKEN"
 ENDPOINT = "HF_ENDPOINT"
 PROGRESS = "envgen-progress "
+GIB = 1 << 30
+EVERY = 5.0  # seconds between two lines of progress
 
 
 class WeightsError(EnvgenError):
@@ -139,6 +143,37 @@ def pull(
     return str(answer.get("commit", "")), _number(answer.get("bytes"))
 
 
+def fetch(engine: Engine, profile: Profile, root: Path, service: str) -> tuple[str, int]:
+    """Fetch what is missing and show how far it is; HF_TOKEN and HF_ENDPOINT come from this shell. Commit and bytes."""
+    model = profile.services[service].model
+    assert model is not None
+    commit = locked_commit(profile, root, service)
+    return pull(engine, profile, root, service, commit, os.environ, _Progress(model))
+
+
+class _Progress:
+    """Prints how much is there: a line every few seconds, with the rate and the time left."""
+
+    def __init__(self, model: ModelRef) -> None:
+        self.model, self.last, self.began = model, 0.0, time.monotonic()
+        self.first: int | None = None
+
+    def __call__(self, found: Mapping[str, Any]) -> None:
+        if "retry" in found:
+            progress(
+                f"{self.model.repo}: trying again ({found.get('retry')} of {found.get('of')}): {found.get('problem')}"
+            )
+            return
+        here, total = found.get("bytes"), found.get("total")
+        if not isinstance(here, int) or not isinstance(total, int) or time.monotonic() - self.last < EVERY:
+            return
+        self.last = time.monotonic()
+        self.first = here if self.first is None else self.first
+        rate = (here - self.first) / max(self.last - self.began, 0.001)
+        left = f", {(total - here) / rate / 60:.0f} min left at {rate / (1 << 20):.1f} MiB/s" if rate > 0 else ""
+        progress(f"{self.model.repo}: {here / GIB:.2f} of {total / GIB:.2f} GiB{left}")
+
+
 def preflight(engine: Engine, profile: Profile, root: Path, service: str, commit: str = "") -> Iterator[Problem]:
     """What keeps a service from loading its weights without a network."""
     found = look(engine, profile, root, service, commit)
@@ -152,6 +187,18 @@ def preflight(engine: Engine, profile: Profile, root: Path, service: str, commit
         yield Problem(f"the weights of {name} are {found.state}: {shown}", hint=hint)
 
 
+def report(engine: Engine, profile: Profile, root: Path) -> dict[str, tuple[Problem, ...]]:
+    """Service -> what its weights lack, for doctor; without an image there is nothing to look with."""
+    found = {}
+    for service in services_with_model(profile) if engine.image(profile.image_name) is not None else ():
+        try:
+            commit = locked_commit(profile, root, service)
+            found[service] = tuple(preflight(engine, profile, root, service, commit))
+        except EnvgenError as problem:
+            found[service] = (Problem(str(problem).splitlines()[0]),)
+    return found
+
+
 def _refused(model: ModelRef, answer: Mapping[str, Any]) -> WeightsError:
     kind, message = str(answer.get("kind")), str(answer["problem"])
     hints = {
@@ -162,8 +209,7 @@ def _refused(model: ModelRef, answer: Mapping[str, Any]) -> WeightsError:
         "image": "take an image with vLLM or huggingface_hub in it: `pip: {tools: [huggingface_hub]}`",
     }
     if kind == "space" and "missing" in answer:
-        gib = 1 << 30
-        need, free = _number(answer["missing"]) / gib, _number(answer["free"]) / gib
+        need, free = _number(answer["missing"]) / GIB, _number(answer["free"]) / GIB
         message = f"{need:.1f} GiB are missing, and {free:.1f} GiB are free"
     error = WeightsError(f"{model.repo} could not be fetched: {message}", hint=hints.get(kind, ""))
     error.exit_code = ExitCode.REFUSED if kind == "space" else ExitCode.LOCK

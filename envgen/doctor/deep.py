@@ -1,11 +1,11 @@
 """`doctor --deep`: what the packages themselves say, asked in the container, and what that means for the profile.
 
-The questions are in ``inside/deep.py``, each answered in a process of its own with a time limit.
+The questions are in ``inside/deep.py``, each answered in a process of its own with a time limit. Which kernels vLLM
+would choose is asked by ``envgen.app.predict``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -26,13 +26,12 @@ if TYPE_CHECKING:
 Answers = Mapping[str, Mapping[str, Any]]
 # Seconds: an import of vLLM takes 2 to 20, a kernel's compilation 6 to 60.
 QUESTIONS: dict[str, int] = {
-    "vllm": 120, "flashinfer": 120, "fused_moe": 120, "gpu": 60, "mxfp4": 120, "sinks": 120, "kernel": 300,
+    "vllm": 120, "flashinfer": 120, "fused_moe": 120, "gpu": 60, "kernel": 300,
 }  # fmt: skip
 TITLES = {
     "vllm": "import vllm", "flashinfer": "import flashinfer", "fused_moe": "FlashInfer's fused MoE",
-    "gpu": "the GPU", "mxfp4": "the MXFP4 backend", "sinks": "attention sinks", "kernel": "a kernel",
+    "gpu": "the GPU", "kernel": "a kernel",
 }  # fmt: skip
-SINKS = ("FLASHINFER", "TRITON_ATTN", "FLASH_ATTN")
 
 
 def text() -> bytes:
@@ -43,7 +42,7 @@ def text() -> bytes:
 def questions(packages: set[str]) -> dict[str, int]:
     """The questions that make sense for a profile with these packages, with their limits in seconds."""
     wanted = {"gpu"}
-    wanted |= {"vllm", "fused_moe", "mxfp4", "sinks"} if "vllm" in packages else set()
+    wanted |= {"vllm", "fused_moe"} if "vllm" in packages else set()
     wanted |= {"flashinfer", "kernel"} if "flashinfer" in packages else set()
     return {name: limit for name, limit in QUESTIONS.items() if name in wanted}
 
@@ -204,53 +203,6 @@ def _gpu(answer: Any, _said: Mapping[str, Any], context: Context, _has: bool) ->
     return ok(title, **answer)
 
 
-def _mxfp4(answer: Any, _said: Mapping[str, Any], context: Context, gpu: bool) -> Finding:
-    backend = str(answer["backend"])
-    if backend == "UNKNOWN":
-        return info("which MXFP4 backend vLLM would choose can't be asked without a model", answer["why"], **answer)
-    if backend == "NONE":
-        return info(
-            "vLLM would choose no MXFP4 backend", str(answer.get("why", "no GPU that it knows"))[:300], **answer
-        )
-    if "MARLIN" in backend and gpu:
-        cure = command("envgen patch list")
-        return warning("MXFP4 would run through Marlin, in 16 bits", backend, "a backend that uses the GPU's FP4 units",
-                       cure, case="marlin", **answer)  # fmt: skip
-    return ok(f"vLLM would choose the MXFP4 backend {backend}", **answer)
-
-
-def asked_backend(context: Context) -> tuple[str, str]:
-    """(service, attention backend) of the first service that names one; empty where none does."""
-    for name, service in context.profile.services.items():
-        settings = service.args.get("attention-config")
-        with contextlib.suppress(ValueError, AttributeError):
-            backend = json.loads(settings).get("backend") if isinstance(settings, str) else None
-            if backend:
-                return name, str(backend)
-        plain = service.args.get("attention-backend")
-        if isinstance(plain, str):
-            return name, plain
-    return "", ""
-
-
-def _sinks(answer: Any, _said: Mapping[str, Any], context: Context, gpu: bool) -> Finding:
-    service, wanted = asked_backend(context)
-    if gpu and wanted and wanted in answer and answer[wanted] is not True:
-        title = f"{service} asks for {wanted}, which takes no attention sinks here (gpt-oss needs them)"
-        seen = "; ".join(f"{name}: {value}" for name, value in answer.items())[:400]
-        return error(
-            title, seen, f"{wanted}: True", envgen(context, "predict", service), case="asked-backend", **answer
-        )
-    able = [name for name in SINKS if answer.get(name) is True]
-    if able:
-        return ok(f"attention sinks: {', '.join(able)}", **answer)
-    seen = "; ".join(f"{name}: {value}" for name, value in answer.items())[:400] or "no backend answered"
-    if not gpu:
-        return info("no attention backend takes sinks (gpt-oss needs them)", seen, **answer)
-    return warning("no attention backend takes sinks (gpt-oss needs them)", seen, f"one of {', '.join(SINKS)}",
-                   envgen(context, "doctor"), case="no-sinks", **answer)  # fmt: skip
-
-
 def _kernel(answer: Any, _said: Mapping[str, Any], context: Context, _gpu: bool) -> Finding:
     if "skipped" in answer:
         return info("no kernel was compiled and run", str(answer["skipped"]), **answer)
@@ -263,5 +215,5 @@ def _kernel(answer: Any, _said: Mapping[str, Any], context: Context, _gpu: bool)
 
 JUDGES: dict[str, Judge] = {
     "vllm": _import("vllm"), "flashinfer": _import("flashinfer"), "fused_moe": _fused_moe, "gpu": _gpu,
-    "mxfp4": _mxfp4, "sinks": _sinks, "kernel": _kernel,
+    "kernel": _kernel,
 }  # fmt: skip

@@ -11,6 +11,7 @@ from envgen.doctor.evidence_parts import Cell as Cell
 from envgen.doctor.evidence_parts import Claim as Claim
 from envgen.doctor.evidence_parts import Cuda as Cuda
 from envgen.doctor.evidence_parts import DataLink as DataLink
+from envgen.doctor.evidence_parts import Defaults as Defaults
 from envgen.doctor.evidence_parts import Distribution as Distribution
 from envgen.doctor.evidence_parts import EncodingFile as EncodingFile
 from envgen.doctor.evidence_parts import Flags as Flags
@@ -36,7 +37,8 @@ from envgen.doctor.evidence_parts import UnknownFlag as UnknownFlag
 from envgen.engine.base import read_json
 
 T = TypeVar("T")
-NO_PROMISES, NO_SYSTEM, NO_CUDA, NO_PROCESSES, NO_FLAGS = Promises(), System(), Cuda(), Processes(), Flags()
+NO_PROMISES, NO_SYSTEM, NO_CUDA, NO_PROCESSES = Promises(), System(), Cuda(), Processes()
+NO_FLAGS, NO_DEFAULTS = Flags(), Defaults()
 MARK = b'{"envgen_probe": 1,'
 
 
@@ -64,6 +66,7 @@ class Probe:
     processes: Processes = NO_PROCESSES
     known: tuple[KnownVariable, ...] = ()
     flags: Flags = NO_FLAGS
+    defaults: Defaults = NO_DEFAULTS
     claimed: tuple[Claim, ...] = ()
     loads: tuple[Load, ...] = ()
     errors: tuple[PartError, ...] = ()
@@ -129,6 +132,7 @@ def from_json(data: Mapping[str, Any], *, noise: int = 0) -> Probe:
         processes=bind(Processes, data.get("processes", {}), "processes"),
         known=_all(KnownVariable, data, "known"),
         flags=bind(Flags, data.get("flags", {}), "flags"),
+        defaults=bind(Defaults, data.get("defaults", {}), "defaults"),
         claimed=_all(Claim, data, "claimed"),
         loads=_all(Load, data, "loads"),
         errors=_all(PartError, data, "errors"),

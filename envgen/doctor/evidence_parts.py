@@ -257,6 +257,13 @@ class Flags:
 
 
 @dataclass(frozen=True)
+class Defaults:
+    """What the installed vLLM takes where no flag says it; 0: its sources don't tell."""
+
+    gpu_memory_utilization: float = 0.0
+
+
+@dataclass(frozen=True)
 class Claim:
     """A file that a patch of the image's label changes: do its added lines stand in what is imported?"""
 

@@ -134,6 +134,8 @@ class Context:
     others: tuple[Container, ...] = ()  # containers of the profile's other services, running or not
     checkouts: Mapping[str, str] = field(default_factory=dict)  # source -> folder on this machine
     refused: tuple[Problem, ...] = ()  # what `envgen up` would refuse besides what other checks see
+    # Service -> what its weights lack (nothing: they are whole), of those that name a model and could be looked at.
+    weights: Mapping[str, tuple[Problem, ...]] = field(default_factory=dict)
     is_throw_away: bool = False  # started by `--run`
     asked: tuple[float, float] | None = None  # this machine's clock before and after the probe ran
 

@@ -63,76 +63,6 @@ def ask_gpu() -> Doc:
     return found
 
 
-def ask_mxfp4() -> Doc:
-    """Up to 0.18: a function without a model. Later: an oracle that wants a layer's shape, here gpt-oss-20b's."""
-    try:
-        old = importlib.import_module("vllm.model_executor.layers.quantization.mxfp4")
-        if hasattr(old, "get_mxfp4_backend"):
-            return {"backend": old.get_mxfp4_backend(False).name, "how": "get_mxfp4_backend"}
-    except ImportError:
-        pass
-    oracle = importlib.import_module("vllm.model_executor.layers.fused_moe.oracle.mxfp4")
-    choose = getattr(oracle, "select_gpt_oss_mxfp4_moe_backend", None) or oracle.select_mxfp4_moe_backend
-    settings = importlib.import_module("vllm.config")
-    whole = settings.VllmConfig()
-    whole.model_config = whole.model_config or Absent()
-    try:
-        with settings.set_current_vllm_config(whole):
-            backend, _ = choose(moe_layer())
-        return {"backend": backend.name, "how": choose.__name__}
-    except (NotImplementedError, ValueError) as no:
-        return {"backend": "NONE", "how": choose.__name__, "why": str(no)[:4000]}
-    except (AssertionError, AttributeError, TypeError) as odd:  # it wants to know more of a model than we make up
-        return {"backend": "UNKNOWN", "how": choose.__name__, "why": "%s: %s" % (type(odd).__name__, str(odd)[:500])}
-
-
-class Absent:
-    """A model's settings, none of which is set."""
-
-    def __getattr__(self, name: str) -> None:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return
-
-
-def moe_layer() -> Any:
-    """A mixture-of-experts layer as gpt-oss-20b has it, for the oracle: nothing of it is computed."""
-    torch = importlib.import_module("torch")
-    config = importlib.import_module("vllm.model_executor.layers.fused_moe.config")
-    activation = importlib.import_module("vllm.model_executor.layers.fused_moe.activation").MoEActivation
-    values = {
-        "num_experts": 32, "num_local_experts": 32, "num_logical_experts": 32, "experts_per_token": 4,
-        "hidden_dim": 2880, "intermediate_size": 2880, "intermediate_size_per_partition": 2880,
-        "activation": activation.SWIGLUOAI, "device": "cuda" if torch.cuda.is_available() else "cpu",
-        "routing_method": config.RoutingMethodType.Renormalize, "in_dtype": torch.bfloat16, "has_bias": True,
-        "moe_parallel_config": config.FusedMoEParallelConfig.make_no_parallel(),
-    }  # fmt: skip
-    fields = config.FusedMoEConfig.__dataclass_fields__
-    return config.FusedMoEConfig(**{name: value for name, value in values.items() if name in fields})
-
-
-def ask_sinks() -> Doc:
-    """Which attention backends say that they take attention sinks; the registry moved in 0.14."""
-    for place in ("vllm.v1.attention.backends.registry", "vllm.attention.backends.registry"):
-        try:
-            registry = importlib.import_module(place)
-            break
-        except ImportError as problem:
-            missing = problem
-    else:
-        raise missing
-    found: Doc = {}
-    for name in ("FLASHINFER", "TRITON_ATTN", "FLASH_ATTN", "CPU_ATTN"):
-        member = getattr(registry.AttentionBackendEnum, name, None)
-        if member is None:
-            continue
-        try:
-            found[name] = bool(member.get_class().supports_sink())
-        except Exception as problem:  # a backend that this build can't load
-            found[name] = "%s: %s" % (type(problem).__name__, str(problem)[:200])
-    return found
-
-
 def ask_kernel() -> Doc:
     """Compile and run FlashInfer's smallest kernel in a cache of its own, and compare with torch."""
     torch = importlib.import_module("torch")
@@ -155,8 +85,7 @@ def ask_kernel() -> Doc:
 
 
 QUESTIONS: Dict[str, Callable[[], Doc]] = {
-    "vllm": ask_vllm, "flashinfer": ask_flashinfer, "fused_moe": ask_fused_moe, "gpu": ask_gpu, "mxfp4": ask_mxfp4,
-    "sinks": ask_sinks, "kernel": ask_kernel,
+    "vllm": ask_vllm, "flashinfer": ask_flashinfer, "fused_moe": ask_fused_moe, "gpu": ask_gpu, "kernel": ask_kernel,
 }  # fmt: skip
 
 

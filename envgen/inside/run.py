@@ -84,7 +84,7 @@ def in_image(
 
 
 def on_host(env: Mapping[str, str]) -> Execute:
-    """Run on this machine, with these variables and no others."""
+    """Run on this machine, with these variables over those of the shell."""
 
     def execute(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
         done = process.run(list(argv), stdin=stdin, env=dict(env), timeout=timeout, check=False)

@@ -19,13 +19,14 @@ RENDER_LABEL = "dev.envgen.render"
 
 
 class PreflightError(EnvgenError):
-    """The service can't be started as things are; carries all reasons."""
+    """The service can't be started as things are; carries all reasons. ``only_weights``: fetching them is enough."""
 
     exit_code = ExitCode.REFUSED
 
-    def __init__(self, service: str, problems: tuple[Problem, ...]) -> None:
+    def __init__(self, service: str, problems: tuple[Problem, ...], *, only_weights: bool = False) -> None:
         super().__init__(f"{service} can't be started")
         self.problems = (Problem(f"{service} was not started:"), *problems)
+        self.only_weights = only_weights
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,10 @@ def check(
     gpu, reason = gpu_mode(engine, profile.gpu)
     if reason:
         problems.append(reason)
-    if service.model is not None and not mine and engine.image(profile.image_name) is not None:
-        problems += weights()
-    if problems:
-        raise PreflightError(name, tuple(problems))
+    looked = service.model is not None and not mine and engine.image(profile.image_name) is not None
+    lacking = tuple(weights()) if looked else ()
+    if problems or lacking:
+        raise PreflightError(name, (*problems, *lacking), only_weights=not problems)
     return Preflight(gpu, mine[0] if mine else None, tuple(notes))
 
 

@@ -37,6 +37,7 @@ FIRES: dict[str, dict[str, str]] = {
     "container.running": {"none": "no_image", "ended": "restart_loop", "unhealthy": "bad_notes"},
     "container.others": {"died": "other_service_died"},
     "up.refused": {"refused": "no_image"},
+    "weights.whole": {"not-whole": "weights_cut"},
     "container.image": {"older": "outdated"},
     "container.env": {"differ": "trap"},
     "container.restart": {"endless": "restart_loop", "looping": "restart_loop"},
@@ -95,6 +96,7 @@ SILENT: dict[str, str] = {
         "good",
     ),
     "patches.claimed": "claims_kept",
+    "weights.whole": "weights_whole",
     "serve.flags": "vllm_right",
 }  # fmt: skip
 

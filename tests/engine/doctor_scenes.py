@@ -13,6 +13,7 @@ from pathlib import Path
 
 from doctor_lab import IMAGE, PP, PROJECT, docker, project
 from doctor_stage import Report, Stage, locked, metadata, note, site
+from hub_server import COMMIT, model_files
 
 from envgen.cli import run as envgen
 from envgen.doctor import expectation
@@ -411,6 +412,28 @@ def vocabulary_missing(stage: Stage) -> Report:
 
 def vocabulary_unused(stage: Stage) -> Report:
     return vocabulary(stage, "mkdir /enc && : > /enc/o200k_base.tiktoken")
+
+
+def weights(stage: Stage, cut: int) -> Report:
+    """A model in a Hugging Face cache, its last shard without its last ``cut`` bytes."""
+    cache = stage.folder(f"hf-{time.monotonic_ns()}")
+    model = cache / "hub" / "models--acme--tiny"
+    for name, data in model_files().items():
+        path = model / "snapshots" / COMMIT / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data[: len(data) - cut] if name.startswith("model-00002") else data)
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text(COMMIT)
+    sets = ["services.dev.model={repo: acme/tiny}", f"caches.huggingface={{path: /hf, host: {cache}}}"]
+    return stage.doctor(sets=sets)
+
+
+def weights_cut(stage: Stage) -> Report:
+    return weights(stage, 100)
+
+
+def weights_whole(stage: Stage) -> Report:
+    return weights(stage, 0)
 
 
 # --- the machine -----------------------------------------------------------------------------------------------------

@@ -147,6 +147,12 @@ def test_variables_and_flags(play: Play) -> None:
     assert finding(report, "serve.flags", "unknown")["title"].startswith("--mxfp4-layers is unknown to vllm")
 
 
+def test_a_shard_that_was_cut_short(play: Play) -> None:
+    found = finding(play("weights_cut"), "weights.whole", "not-whole")
+    assert "model-00002-of-00002.safetensors has " in found["title"]
+    assert found["remedy"]["text"] == "envgen model pull dev --profile dev"
+
+
 def test_no_flag_of_the_real_parser_is_called_unknown(engine: Engine, cpu_server: CpuServer) -> None:
     """vLLM 0.30.0's own help lists some 380 flags; what doctor reads from its sources must hold every one of them."""
     parser = [*MODULE, "--help"]

@@ -138,11 +138,7 @@ def test_deep_asks_the_real_vllm(cpu_server: CpuServer) -> None:
     found = {one["check"]: one for one in done.json["findings"]}
     assert "0.30.0" in found["deep.vllm"]["title"]
     assert found["deep.fused_moe"]["evidence"]["has_flashinfer_cutlass_fused_moe"] is False
-    assert "TRITON_ATTN" in found["deep.sinks"]["title"]
-    assert found["deep.mxfp4"]["evidence"]["backend"] == "NONE"
-    # The sentence lists all candidates before it says why; how long that list is differs from release to release.
-    assert "No MXFP4 MoE backend" in found["deep.mxfp4"]["seen"]
-    assert "current device" in found["deep.mxfp4"]["evidence"]["why"]
+    assert "deep.predict" not in found  # gpu: none
 
 
 def test_deep_without_a_container_says_what_to_start(box: Box) -> None:

@@ -8,30 +8,48 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from envgen.app.predict import vllm_words
 from envgen.profile.load import load_project
+from envgen.profile.model import Profile
 
 TOP = Path(__file__).parents[2]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "envgen" / "predict"
-# Release -> FlashInfer's release that it pins.
-RELEASES = {"0.14.0": "0.5.3", "0.32.0": "0.7.0.post1"}
-# Shipped profile -> the release that it builds or takes. dev: a checkout of prod's release, unpatched.
-PROFILES = {"prod": "0.14.0", "dev": "0.14.0", "current": "0.32.0"}
-# Their source is on no package index: `envgen predict` asks them in the image that a user builds.
-NOT_HERE = {"fork"}
 PROJECT = load_project(file=TOP / "envgen.yaml", environ={}, local=False).project
+
+
+def _release(profile: Profile, source: str) -> str:
+    """The release that a shipped profile builds, takes as a wheel, or (`dev`) has as a checkout; "" for a commit."""
+    origin = profile.sources[source].origin
+    if origin.kind == "checkout":
+        return _release(PROJECT.profiles["prod"], source)
+    pin = origin.wheel or origin.pypi
+    found = pin.version if pin else (origin.ref or "").removeprefix("v")
+    return found if re.match(r"\d+\.\d", found) else ""
+
+
+# Shipped profile -> its release of vLLM. A profile that is added or changed is asked without a word here.
+PROFILES = {name: _release(profile, "vllm") for name, profile in PROJECT.profiles.items()}
+# A commit is on no package index: `envgen predict` asks it in the image that a user builds.
+NOT_HERE = {name for name, version in PROFILES.items() if not version}
+# Release -> FlashInfer's release beside it.
+RELEASES = {version: _release(PROJECT.profiles[name], "flashinfer") for name, version in PROFILES.items() if version}
 SHIPPED = [
-    (profile, variant)
-    for profile, described in PROJECT.profiles.items()
-    if profile not in NOT_HERE
-    for variant in ("", *described.variants)
+    (name, variant, service)
+    for name, profile in PROJECT.profiles.items()
+    if name not in NOT_HERE
+    for service, described in profile.services.items()
+    if vllm_words(described) is not None
+    for variant in ("", *profile.variants)
 ]
 # What differs from the rest: TRITON_ATTN, MARLIN, and everything fits.
 ATTENTION = {("current", "flashinfer"): "FLASHINFER"}
@@ -43,27 +61,33 @@ MOE = {
 CONTRADICTED = {("dev", "cutlass")}
 
 
-def _environment(version: str) -> Path:
+def environment(version: str) -> Path:
+    """The Python of a release, made where it is not there."""
     folder = CACHE / version
     subprocess.run([TOP / "scripts" / "predict-env", version, folder, RELEASES[version]], check=True)
     return folder / "bin" / "python"
 
 
 def _predict(python: Path, *words: str, path: Path | None = None) -> tuple[int, dict[str, Any]]:
-    """(exit code, the JSON report) of `envgen predict`."""
+    """(exit code, the JSON report) of `envgen predict`, whatever models, cubins and network this machine has."""
     argv = [sys.executable, "-m", "envgen", "predict", *words, "--gpu", "gb10", "--python", str(python), "--json"]
-    done = subprocess.run(
-        argv, cwd=TOP, env={**os.environ, "PYTHONPATH": str(path or "")}, capture_output=True, text=True
-    )
+    with tempfile.TemporaryDirectory() as home:
+        nowhere = {"HOME": home, "HF_HOME": home, "HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": ""}
+        env = {**os.environ, **nowhere, "PYTHONPATH": str(path or "")}
+        done = subprocess.run(argv, cwd=TOP, env=env, capture_output=True, text=True)
     assert done.stdout, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
     return done.returncode, document
 
 
+def test_all_but_the_fork_is_asked() -> None:
+    assert list(NOT_HERE) == ["fork"] and {name for name, _, _ in SHIPPED} == set(PROFILES) - NOT_HERE
+
+
 @pytest.fixture(scope="session")
 def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """vLLM 0.14.0's source with the patches that `prod` applies."""
-    _environment("0.14.0")
+    environment("0.14.0")
     tree = tmp_path_factory.mktemp("patched") / "vllm"
     shutil.copytree(CACHE / "0.14.0" / "src", tree, ignore=shutil.ignore_patterns(".git", "csrc", "tests", "docs"))
     for patch in sorted((TOP / "patches" / "vllm").glob("*.patch")):
@@ -73,7 +97,7 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_old_default_is_refused() -> None:
     """What the first edition shipped: FlashInfer attention on 0.14.0."""
-    python = _environment("0.14.0")
+    python = environment("0.14.0")
     backend = 'services.serve.args.attention-config={"backend": "FLASHINFER"}'
     code, report = _predict(python, "serve", "-p", "prod", "--set", backend)
     assert (code, report["verdict"]) == (1, "refused")
@@ -85,19 +109,19 @@ def test_the_old_default_is_refused() -> None:
 
 
 def test_a_flag_of_a_fork_is_refused_in_the_release_s_own_words() -> None:
-    python = _environment("0.14.0")
+    python = environment("0.14.0")
     code, report = _predict(python, "serve", "-p", "prod", "--set", "services.serve.args.mxfp4-backend=CUTLASS")
     assert (code, report["verdict"]) == (1, "refused")
     assert report["refusals"][0]["message"] == "unrecognized arguments: --mxfp4-backend CUTLASS"
     assert "a fork" in report["refusals"][0]["first"]
 
 
-@pytest.mark.parametrize(("profile", "variant"), SHIPPED)
-def test_what_is_shipped_fits_a_gb10(patched: Path, profile: str, variant: str) -> None:
-    """Every profile and variant of envgen.yaml."""
-    words = ["serve", "-p", profile, *(["--variant", variant] if variant else [])]
-    tree = patched if profile == "prod" else None
-    code, report = _predict(_environment(PROFILES[profile]), *words, path=tree)
+@pytest.mark.parametrize(("profile", "variant", "service"), SHIPPED)
+def test_what_is_shipped_fits_a_gb10(patched: Path, profile: str, variant: str, service: str) -> None:
+    """Every profile, variant and server of envgen.yaml."""
+    words = [service, "-p", profile, *(["--variant", variant] if variant else [])]
+    tree = patched if PROJECT.profiles[profile].sources["vllm"].patches else None
+    code, report = _predict(environment(PROFILES[profile]), *words, path=tree)
     shown = json.dumps({name: report[name] for name in report if name != "lines"}, indent=1)
     if (profile, variant) in CONTRADICTED:
         assert (code, report["verdict"]) == (1, "contradicts"), shown
@@ -108,13 +132,13 @@ def test_what_is_shipped_fits_a_gb10(patched: Path, profile: str, variant: str) 
     assert (code, report["verdict"]) == (0, "fits"), shown
     assert report["attention"]["backend"] == ATTENTION.get((profile, variant), "TRITON_ATTN")
     assert report["moe"]["backend"] == MOE.get((profile, variant), "MARLIN")
-    assert set(report["shown"]) >= {"attention", "moe", "quantization"}
+    assert set(report["shown"]) >= {"attention", "moe", "quantization"} and report["model"]["from"] == "envgen"
     assert report["release"]["version"] == PROFILES[profile] and report["gpu"]["capability"] == [12, 1]
 
 
 def test_flashinfer_attention_of_current_needs_nvidia_s_cubins() -> None:
     """The caveat that a user has to read."""
-    _, report = _predict(_environment("0.32.0"), "serve", "-p", "current", "--variant", "flashinfer")
+    _, report = _predict(environment("0.32.0"), "serve", "-p", "current", "--variant", "flashinfer")
     assert any("without them" in one and "attention sinks not supported" in one for one in report["caveats"])
 
 

@@ -92,6 +92,7 @@ def command(
 
 def look(wish: Wish, *, deep: bool) -> Report:
     """Collect, judge, and add what the project's own scripts and (with ``deep``) the packages themselves say."""
+    from envgen.app import weights
     from envgen.doctor import surroundings
     from envgen.doctor.gather import gather
     from envgen.engine.docker import connect
@@ -100,7 +101,8 @@ def look(wish: Wish, *, deep: bool) -> Report:
     context, extra = gather(wish, connect)
     if context.engine is not None and context.service in wish.profile.services:
         refused = surroundings.attempt(lambda: preflight.refusals(connect(), wish.profile, wish.root, context.service))
-        context = replace(context, refused=refused or ())
+        lacking = surroundings.attempt(lambda: weights.report(connect(), wish.profile, wish.root))
+        context = replace(context, refused=refused or (), weights=lacking or {})
 
     from envgen.doctor import run, scripts
     from envgen.doctor.model import Where
@@ -111,10 +113,13 @@ def look(wish: Wish, *, deep: bool) -> Report:
     if (wish.root / scripts.FOLDER).is_dir():
         found = run.with_more(found, Where.INSIDE, scripts.from_folder(context, wish.root, connect()))
     if deep:
+        from envgen.app import predict
         from envgen.doctor.deep import examine
 
         progress("  asking the packages themselves; imports take seconds, a kernel up to minutes")
-        found = run.with_more(found, Where.INSIDE, examine(context, wish, connect()))
+        engine = connect()
+        answers = [*examine(context, wish, engine), *predict.examine(engine, context, wish.root)]
+        found = run.with_more(found, Where.INSIDE, answers)
     return found
 
 

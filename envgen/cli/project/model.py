@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Mapping
-from typing import Any
-
 import click
 
 from envgen.app import weights
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.engine.docker import connect
-from envgen.profile.model import ModelRef
 from envgen.text import progress
 
 GIB = 1 << 30
-EVERY = 5.0  # seconds between two lines of progress
 
 
 @click.group("model")
@@ -46,18 +39,13 @@ def pull(session: Session, service: str | None, as_json: bool) -> int:
       envgen model pull serve
     """
     root, profile = session.loaded().project.root, session.profile()
-    name = weights.choose(profile, service)
-    model = profile.services[name].model
-    assert model is not None
-    shown = _Progress(model)
-    commit, size = weights.pull(
-        connect(), profile, root, name, weights.locked_commit(profile, root, name), os.environ, shown
-    )
-    found = weights.look(connect(), profile, root, name, weights.locked_commit(profile, root, name))
+    name, engine = weights.choose(profile, service), connect()
+    commit, size = weights.fetch(engine, profile, root, name)
+    found = weights.look(engine, profile, root, name, weights.locked_commit(profile, root, name))
     if as_json:
         print_json({**_as_json(found), "fetched": size})
     else:
-        click.echo(f"{model.repo} is complete: {size / GIB:.1f} GiB at {commit[:12]}")
+        click.echo(f"{found.model.repo} is complete: {size / GIB:.1f} GiB at {commit[:12]}")
     return 0 if found.whole else 1
 
 
@@ -109,29 +97,6 @@ def list_(session: Session, as_json: bool) -> int:
     if not found:
         click.echo("no models in the cache")
     return 0
-
-
-class _Progress:
-    """Prints how much is there: a line every few seconds, with the rate and the time left."""
-
-    def __init__(self, model: ModelRef) -> None:
-        self.model, self.last, self.began = model, 0.0, time.monotonic()
-        self.first: int | None = None
-
-    def __call__(self, found: Mapping[str, Any]) -> None:
-        if "retry" in found:
-            progress(
-                f"{self.model.repo}: trying again ({found.get('retry')} of {found.get('of')}): {found.get('problem')}"
-            )
-            return
-        here, total = found.get("bytes"), found.get("total")
-        if not isinstance(here, int) or not isinstance(total, int) or time.monotonic() - self.last < EVERY:
-            return
-        self.last = time.monotonic()
-        self.first = here if self.first is None else self.first
-        rate = (here - self.first) / max(self.last - self.began, 0.001)
-        left = f", {(total - here) / rate / 60:.0f} min left at {rate / (1 << 20):.1f} MiB/s" if rate > 0 else ""
-        progress(f"{self.model.repo}: {here / GIB:.2f} of {total / GIB:.2f} GiB{left}")
 
 
 def _as_json(found: weights.Weights) -> dict[str, object]:

@@ -6,6 +6,7 @@ import difflib
 import os
 import shlex
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -18,10 +19,13 @@ from envgen.serve.recreate import RecreateRefused, differences, keep_moment, mis
 from envgen.text import progress
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from envgen.engine.base import Container, Engine
     from envgen.engine.compose import Compose
     from envgen.profile.model import Profile
     from envgen.serve.launch import Started
+    from envgen.serve.preflight import PreflightError
 
 
 @click.command()
@@ -52,7 +56,9 @@ def command(
     """Start SERVICE and wait until it really answers.
 
     First all is checked: the image is built and not older than the profile, mounted checkouts are there, ports are
-    free, memory and a GPU can be had where they are wanted. If anything is wrong, nothing is started (exit code 6).
+    free, memory and a GPU can be had where they are wanted, and so are the weights that `model` names. If anything is
+    wrong, nothing is started (exit code 6); where the weights alone are missing, a terminal is asked whether to fetch
+    them.
     Ready means: the model is listed, a prompt is completed, and the log shows what `ready` expects. A service that
     fails is removed again, after all that it left behind was put into a crash bundle (exit code 5). Ctrl-C stops the
     waiting, not the service.
@@ -85,10 +91,16 @@ def command(
     image = engine.image(profile.image_name)
     workspace = prepare(profile, root, lock_of_image(profile, root, image.labels if image else None))
     commit = weights.locked_commit(profile, root, service)
-    found = preflight.check(
-        engine, profile, root, service, workspace.rendered.digest,
+    look = partial(
+        preflight.check, engine, profile, root, service, workspace.rendered.digest,
         lambda: weights.preflight(engine, profile, root, service, commit),
     )  # fmt: skip
+    try:
+        found = look()
+    except preflight.PreflightError as refused:
+        if dry_run or not (refused.only_weights and _fetched(engine, profile, root, service, refused)):
+            raise
+        found = look()
     compose = compose_for(profile, root, workspace.folder, engine, found.gpu, service)
     differing: tuple[str, ...] = ()
     if found.running:
@@ -119,6 +131,20 @@ def command(
         raise
     _report(profile, service, started, waited=not no_wait, as_json=as_json)
     return show_log(compose, "--profile", "*", "logs", "--follow", service) if follow else 0
+
+
+def _fetched(engine: Engine, profile: Profile, root: Path, service: str, refused: PreflightError) -> bool:
+    """On a terminal: offer to fetch the weights that are missing, and do so after a yes."""
+    from envgen.app import weights
+
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    for problem in refused.problems[1:]:
+        progress(f"  {problem.message}")
+    if not click.confirm("Fetch them now?", default=False, err=True):
+        return False
+    weights.fetch(engine, profile, root, service)
+    return True
 
 
 def _compare(

@@ -25,6 +25,7 @@ CHECKS: tuple[FunctionCheck, ...] = (
     host.gpu_runtime,
     host.ports,
     host.refused,
+    host.weights,
     host.exposure,
     host.clock,
     image.exists,

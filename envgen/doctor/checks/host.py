@@ -190,6 +190,27 @@ def refused(context: Context) -> list[Finding]:
 
 
 @check(
+    "weights.whole", "weights of a service", Where.HOST,
+    Says("not-whole", Severity.ERROR, "weights of a service's `model:` are missing, cut short, or not of the commit in "
+         "the lock: each shard that the index names must have as many bytes as its own header says",
+         "`envgen up` starts nothing; a server that is started by hand loads for minutes and ends, or downloads them",
+         "`envgen model pull SERVICE`"),
+    needs=("engine",),
+)  # fmt: skip
+def weights(context: Context) -> list[Finding]:
+    """The weights that services name are whole, and at the commit that the lock names."""
+    found = []
+    for service, problems in context.weights.items():
+        for problem in problems:
+            cure = remedies.command(problem.hint or f"envgen model check {service} -p {context.profile.name}")
+            seen, wanted = f"service {service}", "every file of the model, whole"
+            found.append(error(problem.message, seen, wanted, cure, case="not-whole"))
+        if not problems:
+            found.append(ok(f"the weights of {service} are whole"))
+    return found
+
+
+@check(
     "host.clock", "clocks agree", Where.HOST,
     Says("skew", Severity.WARNING, f"the container's clock is more than {SKEW:.0f} s away from this machine's",
          "ninja and make compare modification times: what was edited here looks older than what was built there, and "

@@ -20,12 +20,11 @@ def is_unified(context: Context) -> bool:
     return any((arch.major, arch.minor) in UNIFIED for arch in context.profile.cuda.arch_list.archs)
 
 
-# What vLLM asks for where no flag says it (0.14.0; 0.92 in 0.32.0).
-UNSAID = 0.9
-
-
 def share(context: Context) -> float | None:
-    """What part of all memory a server will ask for (`--gpu-memory-utilization`); None: no service is vLLM's."""
+    """What part of all memory a server will ask for (`--gpu-memory-utilization`); None: no service is vLLM's.
+
+    Where no flag says it, the installed release's own default counts: 0.9 in 0.14.0, 0.92 in 0.32.0.
+    """
     for service in context.profile.services.values():
         value = service.args.get("gpu-memory-utilization")
         if isinstance(value, str):
@@ -34,7 +33,9 @@ def share(context: Context) -> float | None:
             except ValueError:
                 return None
     words = [word for service in context.profile.services.values() for word in service.command]
-    return UNSAID if any(word == "vllm" or word.startswith("vllm.entrypoints") for word in words) else None
+    serves = any(word == "vllm" or word.startswith("vllm.entrypoints") for word in words)
+    default = context.probe.defaults.gpu_memory_utilization if context.probe else 0.0
+    return default or None if serves else None
 
 
 @check(

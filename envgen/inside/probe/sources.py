@@ -22,6 +22,7 @@ ONLY_AST = 0x400  # what ast.parse passes to compile(); importing ast would cost
 FILE_LIMIT = 4 << 20
 # Where vLLM's releases say their flags: the engine's in one file, the server's in files that move below this folder.
 ENGINE_ARGS, SERVER_ARGS = "engine/arg_utils.py", "entrypoints"
+CACHE_CONFIG = "config/cache.py"
 # Folders that hold no code that reads settings: half of vLLM's bytes.
 SKIPPED = ("__pycache__", "data", "tests", ".git", "models", "third_party", "benchmarks", "configs")
 HINTS = ("deprecated", "renamed", "removed", "no longer", "ignored", "instead of")
@@ -300,6 +301,18 @@ def judged_flags(asked: list[str], folder: str) -> Doc:
     return {"folder": folder, "read": read, "count": len(flags), "asked": len(asked), "unknown": found}
 
 
+def server_defaults(request: Doc, document: Doc) -> Doc:
+    """What the installed vLLM takes where no flag says it; empty where its sources are laid out in another way."""
+    import re
+
+    folder = active_folder(document, "vllm")
+    text = read_bytes(os.path.join(folder, CACHE_CONFIG)) if folder is not None else b""
+    found = re.search(
+        rb"^\s+gpu_memory_utilization\s*:\s*float\s*=\s*(?:Field\(\s*default\s*=\s*)?([0-9.]+)", text, re.M
+    )
+    return {"gpu_memory_utilization": float(found.group(1))} if found else {}
+
+
 # --- patches ---------------------------------------------------------------------------------------------------------
 
 
@@ -320,5 +333,5 @@ def claimed_patches(request: Doc, document: Doc) -> list[Doc]:
 
 
 globals().setdefault("FACTS", []).extend(
-    [("known", known_variables), ("flags", serve_flags), ("claimed", claimed_patches)]
+    [("known", known_variables), ("flags", serve_flags), ("defaults", server_defaults), ("claimed", claimed_patches)]
 )

@@ -1,4 +1,4 @@
-"""What `up` asks before it starts anything: the engine's answers are recordings of real releases."""
+"""What `up` and `doctor --deep` ask before anything is started: the answers are recordings of real releases."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from envgen.app.predict import PredictedRefusal, choose_service, foresee, vllm_words
+from envgen.app.predict import PredictedRefusal, choose_service, examine, foresee, vllm_words
+from envgen.doctor.model import Context, Finding, Severity
 from envgen.engine.base import Engine, ExecResult, Image
 from envgen.errors import UsageError
 from envgen.profile.load import load_project
@@ -115,3 +116,39 @@ def test_the_one_service_that_starts_vllm_needs_no_name(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="dev starts `sleep infinity`, not `vllm serve`") as caught:
         choose_service(found, "dev")
     assert "envgen predict serve --profile prod" in str(caught.value)
+
+
+def reported(tmp_path: Path, engine: Recorded, service: str = "dev", text: str = TEXT) -> list[Finding]:
+    """What `doctor --deep` says; asked about `dev` it asks every server of the profile."""
+    found = examine(cast(Engine, engine), Context(profile(tmp_path, text), service), tmp_path)
+    assert all(one.check == "deep.predict" for one in found)
+    return found
+
+
+def test_doctor_reports_a_refusal_with_its_reasons_and_a_line_that_cures_it(tmp_path: Path) -> None:
+    text = TEXT.replace("        ports:", "        args: {attention-config: {backend: FLASHINFER}}\n        ports:")
+    (found,) = reported(tmp_path, Recorded(recorded("0.14.0-flashinfer")), text=text)
+    assert (found.severity, found.case) == (Severity.ERROR, "refused")
+    assert found.evidence["reasons"] == ["sink setting not supported"] and "0.28.0" in found.expected
+    assert found.remedy is not None and found.remedy.text == "services: {serve: {args: {attention-config: null}}}"
+
+
+def test_doctor_reports_the_choice_and_what_ready_would_wait_for_in_vain(tmp_path: Path) -> None:
+    found, _ = reported(tmp_path, Recorded(recorded("0.32.0-two-gpus")))
+    assert (found.severity, found.case) == (Severity.ERROR, "contradicts")
+    assert found.seen == "Using 'MARLIN' Mxfp4 MoE backend." and found.expected == "expect: Using Marlin backend"
+    assert found.remedy is not None and found.remedy.text == "envgen predict -p prod serve --write"
+    text = TEXT.replace("Using Marlin", "Using 'MARLIN' Mxfp4 MoE")
+    fits, _ = reported(tmp_path, Recorded(recorded("0.32.0-two-gpus")), text=text)
+    assert fits.severity is Severity.OK
+    assert fits.title == "serve: on NVIDIA GB10 this release would choose attention TRITON_ATTN, moe MARLIN"
+
+
+def test_doctor_says_what_hangs_on_cubins_and_what_could_not_be_asked(tmp_path: Path) -> None:
+    text = TEXT.replace("Using Marlin backend", "Using 'MARLIN' Mxfp4 MoE backend")
+    fits, cubins = reported(tmp_path, Recorded(recorded("0.32.0-flashinfer")), text=text)
+    assert fits.severity is Severity.OK and "attention FLASHINFER" in fits.title
+    assert cubins.severity is Severity.INFO and "NVIDIA's artifactory" in cubins.title
+    (late,) = reported(tmp_path, Recorded(None, 137), "serve")
+    assert (late.severity, late.case) == (Severity.WARNING, "not-asked") and "killed" in late.seen
+    assert reported(tmp_path, Recorded(None), text=TEXT.replace("    mode:", "    gpu: none\n    mode:")) == []

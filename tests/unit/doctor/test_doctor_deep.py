@@ -64,45 +64,6 @@ def test_the_gpu_against_the_profile(make: Make) -> None:
     assert none.severity is Severity.INFO and "can't be checked" in none.title
 
 
-@pytest.mark.parametrize(
-    ("backend", "severity"),
-    [("MARLIN", Severity.WARNING), ("SM100_FI_MXFP4_MXFP8_CUTLASS", Severity.OK), ("NONE", Severity.INFO),
-     ("UNKNOWN", Severity.INFO)],
-)  # fmt: skip
-def test_the_mxfp4_backend(backend: str, severity: Severity, make: Make) -> None:
-    answer = {"answer": {"backend": backend, "how": "x", "why": "w"}}
-    assert judged(make, gpu=GPU, mxfp4=answer)["deep.mxfp4"].severity is severity
-
-
-def test_attention_sinks(make: Make) -> None:
-    able = {"answer": {"FLASHINFER": "ImportError: x", "TRITON_ATTN": True}}
-    assert "TRITON_ATTN" in judged(make, sinks=able)["deep.sinks"].title
-    unable = {"answer": {"FLASH_ATTN": False}}
-    assert judged(make, gpu=GPU, sinks=unable)["deep.sinks"].case == "no-sinks"
-    assert judged(make, sinks=unable)["deep.sinks"].severity is Severity.INFO
-
-
-@pytest.mark.parametrize(
-    "flag",
-    [
-        'services.serve.args.attention-config={"backend": "FLASHINFER"}',
-        "services.serve.args.attention-backend=FLASHINFER",
-    ],
-)
-def test_attention_sinks_are_compared_with_the_backend_that_a_service_asks_for(make: Make, flag: str) -> None:
-    """One backend that takes them is no comfort where the service asks for another."""
-    context = make(profile="prod", sets=(flag,))
-    answers = {"gpu": GPU, "sinks": {"answer": {"FLASHINFER": False, "TRITON_ATTN": True}}}
-    found = {one.check: one for one in deep.judge(answers, context)}["deep.sinks"]
-    assert (found.severity, found.case) == (
-        Severity.ERROR,
-        "asked-backend",
-    ) and "serve asks for FLASHINFER" in found.title
-    assert found.remedy and found.remedy.text.startswith("envgen predict")
-    without_gpu = {one.check: one for one in deep.judge({"sinks": answers["sinks"]}, context)}["deep.sinks"]
-    assert without_gpu.severity is Severity.OK  # which backends take them depends on the GPU
-
-
 def test_a_kernel(make: Make) -> None:
     ran = {"kernel": "silu_and_mul", "seconds": 6.0, "worst": 0.0, "right": True}
     assert judged(make, kernel={"answer": ran})["deep.kernel"].severity is Severity.OK
@@ -122,7 +83,7 @@ def test_what_a_real_gpu_answered(make: Make) -> None:
 
 def test_only_questions_that_the_profile_has_are_asked() -> None:
     assert set(deep.questions(set())) == {"gpu"}
-    assert set(deep.questions({"vllm"})) == {"gpu", "vllm", "fused_moe", "mxfp4", "sinks"}
+    assert set(deep.questions({"vllm"})) == {"gpu", "vllm", "fused_moe"}
     assert deep.questions({"vllm", "flashinfer"}) == deep.QUESTIONS
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from envgen.doctor import collect
 from envgen.doctor.claims import added, claims
 from envgen.inside.probe import sources as probe_sources
-from envgen.inside.probe.sources import claimed_patches, flags_in, known_variables, knows
+from envgen.inside.probe.sources import claimed_patches, flags_in, known_variables, knows, server_defaults
 
 ROOT = Path(__file__).parents[3]
 VLLM = {"package": "vllm"}
@@ -165,3 +165,19 @@ def test_another_setting_is_not_called_a_misspelling(name: str, known: str) -> N
     """Each of these was once given as the cure; the second one's values are not the first one's."""
     assert probe_sources.misspelt(name, {known}) == []
     assert probe_sources.misspelt(known[:-2] + known[-1], {known}) == [known]
+
+
+@pytest.mark.parametrize(
+    ("line", "share"),
+    [
+        ("    gpu_memory_utilization: float = Field(default=0.92, gt=0, le=1)", 0.92),
+        ("    gpu_memory_utilization: float = 0.9", 0.9),
+        ("    gpu_memory_utilization: float = Field(default_factory=share)", None),
+        ("", None),
+    ],
+)
+def test_the_release_s_own_share_of_memory(tmp_path: Path, line: str, share: float | None) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "cache.py").write_text(f"class CacheConfig:\n{line}\n")
+    assert server_defaults({}, imported(tmp_path)).get("gpu_memory_utilization") == share
+    assert server_defaults({}, {"imports": []}) == {}

@@ -1,0 +1,40 @@
+"""What doctor reads in the sources of real releases: nothing that envgen ships or sets is called wrong there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_predict import PROFILES, RELEASES, SHIPPED, TOP, environment
+
+from envgen.doctor import collect
+from envgen.doctor.expectation import compose_env
+from envgen.inside.probe import sources as probe_sources
+from envgen.profile.load import load_project
+
+# Release -> the share of memory that its server takes without a flag.
+SHARES = {"0.14.0": 0.9, "0.32.0": 0.92}
+
+
+def folder_of(version: str) -> Path:
+    """The package's folder."""
+    top = environment(version).parents[1]
+    return next(path for path in (top / "src" / "vllm", *top.glob("lib/*/site-packages/vllm")) if path.is_dir())
+
+
+@pytest.mark.parametrize("version", RELEASES)
+def test_the_share_of_memory_is_the_release_s_own(version: str) -> None:
+    document = {"imports": [{"package": "vllm", "kind": "regular", "origin": str(folder_of(version) / "__init__.py")}]}
+    assert probe_sources.server_defaults({}, document) == {"gpu_memory_utilization": SHARES[version]}
+
+
+@pytest.mark.parametrize(("name", "variant", "service"), SHIPPED)
+def test_no_shipped_variable_or_flag_is_called_unknown_or_bygone(name: str, variant: str, service: str) -> None:
+    """Those that envgen sets of its own (VLLM_CACHE_ROOT) among them."""
+    folder = str(folder_of(PROFILES[name]))
+    profile = load_project(file=TOP / "envgen.yaml", environ={}, local=False, variant=variant).project.profiles[name]
+    names = sorted(one for one in compose_env(profile, service) if one.startswith("VLLM_"))
+    read = probe_sources.package_variables("vllm", folder, names)
+    assert names and {one["name"]: one["note"] or "unknown" for one in read if one["note"] or not one["known"]} == {}
+    flags = probe_sources.judged_flags(collect.flags(profile, service), folder)
+    assert flags["count"] > 200 and not flags["unknown"]
