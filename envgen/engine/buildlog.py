@@ -1,4 +1,4 @@
-"""The log file of one build: everything that was said, in the order of time. Old ones are removed."""
+"""The log file of one build: everything that buildx printed. Old ones are removed."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ from types import TracebackType
 from typing import TextIO
 
 from envgen import files
-from envgen.engine.rawjson import Done, Event, Line, Note, Started, Step
 
 KEPT = 20
 
 
 class BuildLog:
-    """Writes events as text, each line with the number of its step."""
+    """A new file, which is written line by line."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.path, self._file = _free(folder, f"build-{name}-{time.strftime('%Y%m%dT%H%M%S')}")
-        self._numbers: dict[str, int] = {}
         prune(folder, f"build-{name}-", KEPT)
 
     def __enter__(self) -> BuildLog:
@@ -32,24 +30,9 @@ class BuildLog:
         self._file.close()
 
     def say(self, text: str) -> None:
-        """A line of envgen's own."""
+        """Write a line."""
         self._file.write(f"{text}\n")
         self._file.flush()
-
-    def event(self, event: Event) -> None:
-        """Write one event; progress percentages are left out."""
-        if isinstance(event, Note):
-            self._file.write(f"{event.text}\n")
-        elif isinstance(event, Line):
-            self._file.write(f"#{self._number(event.step)} {event.text}\n")
-        elif isinstance(event, Started):
-            self._file.write(f"#{self._number(event.step)} {event.step.name}\n")
-        elif isinstance(event, Done):
-            self._file.write(f"#{self._number(event.step)} {_outcome(event.step)}\n")
-            self._file.flush()
-
-    def _number(self, step: Step) -> int:
-        return self._numbers.setdefault(step.digest, len(self._numbers) + 1)
 
 
 def prune(folder: Path, prefix: str, kept: int) -> None:
@@ -67,9 +50,3 @@ def _free(folder: Path, stem: str) -> tuple[Path, TextIO]:
         with contextlib.suppress(FileExistsError):
             return path, files.create(path, within=folder.parents[1])
     raise AssertionError
-
-
-def _outcome(step: Step) -> str:
-    if step.error:
-        return f"ERROR: {step.error}"
-    return "CACHED" if step.cached else f"DONE {step.seconds:.1f}s"

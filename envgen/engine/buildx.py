@@ -1,4 +1,4 @@
-"""Build an image with buildx: a request becomes an argv, the structured stream becomes events and a result."""
+"""Build an image with buildx: a request becomes an argv, what it prints becomes steps and a result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from envgen import files
 from envgen.engine import process
 from envgen.engine.endpoint import Endpoint, find_endpoint, plugin_argv
-from envgen.engine.rawjson import Event, Progress, Step
+from envgen.engine.progress import Progress, Step
 from envgen.errors import EngineError
 
 
@@ -51,7 +51,7 @@ class BuildRequest:
 
     def words(self) -> list[str]:
         """The arguments behind ``buildx build``."""
-        words = ["--progress=rawjson", "--load", "--provenance=false", f"--file={self.dockerfile}"]
+        words = ["--progress=plain", "--load", "--provenance=false", f"--file={self.dockerfile}"]
         words += [f"--tag={tag}" for tag in self.tags]
         words += [f"--label={name}={value}" for name, value in self.labels.items()]
         words += [f"--build-arg={name}={value}" for name, value in self.args.items()]
@@ -73,7 +73,7 @@ class BuildRequest:
 
 @dataclass(frozen=True)
 class BuildResult:
-    """How a build ended. ``image_id`` is "" unless it succeeded; ``steps`` are those of the Dockerfile that ran."""
+    """How a build ended. ``image_id`` is "" unless it succeeded; ``steps`` are those of the Dockerfile that began."""
 
     code: int
     image_id: str
@@ -81,6 +81,7 @@ class BuildResult:
     steps: tuple[Step, ...]
     failed: Step | None = None
     error: str = ""  # buildx's own last words
+    warnings: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -107,12 +108,13 @@ def argv_of(request: BuildRequest, environ: Mapping[str, str] | None = None) -> 
 
 def build(
     request: BuildRequest,
-    on_event: Callable[[Event, int], None],
     *,
-    endpoint: Endpoint | None = None,
+    on_line: Callable[[str], None] = lambda _line: None,
+    on_step: Callable[[Step], None] = lambda _step: None,
     on_tick: Callable[[], None] | None = None,
+    endpoint: Endpoint | None = None,
 ) -> BuildResult:
-    """Build. ``on_event`` gets each event and how many steps are known by then.
+    """Build. ``on_line`` gets each line of buildx, ``on_step`` each step that has begun, written something or ended.
 
     A step that fails is in the result; EngineError means that buildx itself could not be run.
     """
@@ -120,10 +122,11 @@ def build(
     progress = Progress()
     started = time.monotonic()
 
-    def on_line(channel: str, line: bytes) -> None:
-        # rawjson comes on stderr; stdout stays empty with --load, and whatever comes there is worth showing.
-        for event in progress.feed(line):
-            on_event(event, progress.total)
+    def take(_channel: str, line: bytes) -> None:
+        text = line.decode(errors="replace")
+        on_line(text)
+        if step := progress.feed(text):
+            on_step(step)
 
     with files.Scratch("build") as folder:
         metadata = Path(folder) / "metadata.json"
@@ -135,7 +138,7 @@ def build(
             # Else buildx runs git in the project's folder, and git obeys the commands in that repository's config.
             "BUILDX_GIT_INFO": "false",
         }
-        done = process.stream([*words, f"--metadata-file={metadata}", context], on_line, env=env, on_tick=on_tick)
+        done = process.stream([*words, f"--metadata-file={metadata}", context], take, env=env, on_tick=on_tick)
         image_id = _image_id(metadata) if done.code == 0 else ""
     if done.code == 0 and not image_id:
         raise EngineError("buildx ended without naming the image that it built")
@@ -143,9 +146,10 @@ def build(
         code=done.code,
         image_id=image_id,
         seconds=time.monotonic() - started,
-        steps=tuple(step for step in progress.visible if step.started is not None),
+        steps=progress.steps,
         failed=progress.failed,
         error="\n".join(progress.notes).strip() if done.code else "",
+        warnings=progress.warnings,
     )
 
 

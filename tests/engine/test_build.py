@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from projects import BASE, Project, docker, interrupt
 
 from envgen.engine import buildx
 from envgen.engine.base import Engine
-from envgen.engine.rawjson import Done, Event, Line, Started
+from envgen.engine.progress import Step
 from envgen.explain import cause_of
 
 pytestmark = pytest.mark.engine
@@ -114,7 +115,7 @@ def test_plain_progress_and_a_log_of_everything(project: Project) -> None:
     done = project.envgen("build", "--no-cache")
     lines = done.err.splitlines()
     assert lines[0].startswith("MAX_JOBS=") and "GiB" in lines[0]
-    assert any(line.startswith(("[ 1/", "[1/")) for line in lines) and any("FROM" in line for line in lines)
+    assert any(re.match(r"\[\S+ 1/\d+\] FROM .*  [0-9.]+s|.*cached", line) for line in lines)
     assert done.out.startswith("built envgentestbuild:prod (") and "steps" in done.out
     log = max((project.root / ".envgen" / "logs").glob("build-prod-*.log"))
     text = log.read_text()
@@ -125,7 +126,7 @@ def test_dry_run_does_nothing_and_shows_all(project: Project) -> None:
     before = sorted(project.root.rglob("*"))
     docker("image", "rm", "envgentestbuild:prod")
     done = project.envgen("build", "--dry-run", "--max-jobs", "2")
-    assert "MAX_JOBS=2 (as given)" in done.out and "--progress=rawjson" in done.out
+    assert "MAX_JOBS=2 (as given)" in done.out and "--progress=plain" in done.out
     assert sorted(project.root.rglob("*")) == before
     assert docker("images", "-q", "envgentestbuild:prod") == ""
     told = project.envgen("build", "--dry-run", "--json", env={"DOCKER_HOST": "unix:///no/such.sock"}).json
@@ -188,11 +189,11 @@ CAUSES = [
 ]
 
 
-def build(folder: Path, text: str, **more: object) -> tuple[buildx.BuildResult, list[Event]]:
+def build(folder: Path, text: str, **more: object) -> tuple[buildx.BuildResult, list[Step]]:
     (folder / "Dockerfile").write_text(text)
-    events: list[Event] = []
+    seen: list[Step] = []
     request = buildx.BuildRequest(folder / "Dockerfile", folder, **more)  # type: ignore[arg-type]
-    return buildx.build(request, lambda event, _total: events.append(event)), events
+    return buildx.build(request, on_step=seen.append), seen
 
 
 @pytest.mark.parametrize(("kind", "text"), CAUSES)
@@ -248,7 +249,7 @@ def test_a_build_from_nothing(engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "more" / "file").write_text("hello")
     text = 'FROM scratch AS a\nARG WHO\nLABEL who="$WHO"\nCOPY --from=more file /\nFROM a AS b\nLABEL not=this\n'
     tag = "envgentestscratch:1"
-    result, events = build(
+    result, steps = build(
         tmp_path, text, tags=(tag,), args={"WHO": "a b$c"}, labels={"x": 'y "z"'}, target="a",
         contexts={"more": tmp_path / "more"},
     )  # fmt: skip
@@ -257,7 +258,11 @@ def test_a_build_from_nothing(engine: Engine, tmp_path: Path) -> None:
         image = engine.image(tag)
         assert image is not None and image.id == result.image_id
         assert dict(image.labels) == {"who": "a b$c", "x": 'y "z"'}
-        assert any(isinstance(event, Started) for event in events) and any(isinstance(event, Done) for event in events)
+        assert (
+            steps
+            and all(step.ended for step in result.steps)
+            and result.steps[0].title == "[a 1/1] COPY --from=more file /"
+        )
     finally:
         docker("image", "rm", "-f", tag)
 
@@ -272,11 +277,17 @@ def test_a_path_with_commas_and_blanks(engine: Engine, tmp_path: Path) -> None:
 
 
 def test_lines_come_with_their_step(engine: Engine, tmp_path: Path) -> None:
-    result, events = build(tmp_path, f"FROM {BASE}\nRUN echo envgen-line-{time.time()}; echo err >&2\n")
-    lines = [event for event in events if isinstance(event, Line)]
-    (told,) = [line for line in lines if line.text.startswith("envgen-line-")]  # stderr may come before stdout
-    assert result.ok and "RUN echo" in told.step.title
-    assert {line.text for line in lines if line is not told} == {"err"}
+    text = f"FROM {BASE}\nRUN printf 'a\\rb {time.time()}\\n'; echo err >&2\nRUN false\n"
+    result, _ = build(tmp_path, text)
+    assert [len(step.lines) for step in result.steps] == [0, 2, 0]
+    said = result.steps[1]
+    assert "RUN printf" in said.title and "err" in said.lines and any(line.startswith("b ") for line in said.lines)
+    assert result.failed is result.steps[2] and result.failed.exit_code == 1 and said.ended and not said.error
+
+
+def test_what_buildx_has_against_a_dockerfile(engine: Engine, tmp_path: Path) -> None:
+    result, _ = build(tmp_path, "FROM scratch AS base\nENV API_TOKEN=x\nFROM base\n")
+    assert any(warning.startswith("SecretsUsedInArgOrEnv: ") for warning in result.warnings)
 
 
 def test_secrets_are_in_no_layer_and_no_history(make_project: Callable[..., Project], tmp_path: Path) -> None:
@@ -314,7 +325,7 @@ import sys
 from pathlib import Path
 from envgen.engine import buildx
 request = buildx.BuildRequest(Path(sys.argv[1]) / "Dockerfile", Path(sys.argv[1]))
-buildx.build(request, lambda event, total: print(event.step.title if hasattr(event, "step") else "", flush=True))
+buildx.build(request, on_line=lambda line: print(line, flush=True))
 """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.errors import BuildError, EngineError, ExitCode, UsageError
 from envgen.extras import require
-from envgen.text import progress
+from envgen.text import progress, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,6 +98,8 @@ def command(
 def _say_built(job: Job, jobs: Jobs, outcome: Outcome, as_json: bool, to_stderr: bool) -> None:
     """How the build ended. BuildError when it failed."""
     result = outcome.result
+    for warning in result.warnings:
+        progress(f"warning: {warning}")
     if as_json:
         print_json(_document(job, jobs, outcome))
     if not result.ok:
@@ -135,11 +138,10 @@ class Outcome:
 
 def _build(job: Job, engine: Engine, request: BuildRequest, jobs: Jobs, live: bool) -> Outcome:
     from envgen.app.build_plan import identity, remember
-    from envgen.cli.images.display import choose
+    from envgen.cli.images.display import Display
     from envgen.engine import buildx
     from envgen.engine.buildlog import BuildLog
     from envgen.engine.endpoint import find_endpoint
-    from envgen.engine.rawjson import Event
     from envgen.files import state_dir
     from envgen.render.workspace import prepare
 
@@ -147,17 +149,14 @@ def _build(job: Job, engine: Engine, request: BuildRequest, jobs: Jobs, live: bo
     before = identity(job, engine)
     prepare(job.profile, job.root, job.lock)
     progress(jobs.sentence)
-    display = choose(live)
-
-    def on_event(event: Event, total: int) -> None:
-        log.event(event)
-        display.event(event, total)
-
+    display = Display(live=live and sys.stderr.isatty())
     with BuildLog(state_dir(job.root, "logs"), job.profile.name) as log:
         log.say(f"$ {shlex.join(buildx.argv_of(request))}")
         log.say(jobs.sentence)
         try:
-            result = buildx.build(request, on_event, endpoint=endpoint, on_tick=display.tick)
+            result = buildx.build(
+                request, on_line=log.say, on_step=display.step, on_tick=display.tick, endpoint=endpoint
+            )
         finally:
             display.close()
         cause = _cause(result, jobs)
@@ -183,21 +182,19 @@ def _cause(result: BuildResult, jobs: Jobs) -> Cause | None:
 
 def _failure(job: Job, outcome: Outcome, quiet: bool) -> BuildError:
     """Show what the failing step wrote last; the error itself says which step, why, and what to do."""
-    from envgen.cli.images.display import printable
-
     result, cause = outcome.result, outcome.cause
     if not quiet:
         for line in result.last_lines[-SHOWN_LINES:]:
-            progress(f"    {printable(line, 300)}")
+            progress(f"    {shorten(line.strip(), 300)}")
     step = result.failed
     what = f"the build of {job.image} failed"
     if step:
         code = f" (exit code {step.exit_code})" if step.exit_code is not None else ""
-        what += f" in step [{step.number or '-'}/{len(result.steps)}] {printable(step.title, 120)}{code}"
+        what += f" in step {shorten(step.title, 120)}{code}"
     if cause:
-        what += f"\n    {cause.summary}:\n    > {printable(cause.evidence, 300)}"
+        what += f"\n    {cause.summary}:\n    > {shorten(cause.evidence.strip(), 300)}"
     elif step and step.exit_code is None:
-        what += f"\n    {printable(step.error, 500)}"
+        what += f"\n    {shorten(step.error, 500)}"
     hints = [cause.cure] if cause else []
     return BuildError(what, hint="; ".join([*hints, f"the whole output is in {outcome.log}"]))
 
@@ -222,8 +219,8 @@ def _document(job: Job, jobs: Jobs, outcome: Outcome) -> dict[str, Any]:
         "image_id": result.image_id,
         "seconds": round(result.seconds, 3),
         "steps": [
-            {"number": s.number, "name": s.title, "seconds": round(s.seconds, 3), "cached": s.cached, "error": s.error}
-            for s in result.steps
+            {"number": n, "name": s.title, "seconds": s.seconds, "cached": s.cached, "error": s.error}
+            for n, s in enumerate(result.steps, 1)
         ],
         "max_jobs": jobs.count,
         "max_jobs_because": jobs.sentence,

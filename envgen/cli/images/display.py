@@ -1,4 +1,4 @@
-"""What a build shows while it runs: a line a finished step; on a terminal also the running ones with their time."""
+"""What a build shows while it runs: a line for each finished step; on a terminal also what runs, and how long."""
 
 from __future__ import annotations
 
@@ -8,133 +8,71 @@ import sys
 import time
 from typing import TextIO
 
-from envgen.engine.rawjson import Done, Event, Line, Note, Started, Status, Step
+from envgen.engine.progress import Step
 from envgen.text import shorten
 
 _WRAPPERS = re.compile(r"((sh|python3) )?/run/envgen/(with-(network|index) )?(?=\S)")
-HEARTBEAT = 30.0  # seconds of silence after which a plain display shows that a step still runs
+HEARTBEAT = 30.0  # seconds of silence after which a pipe or a log is told that a step still runs
 
 
-class PlainDisplay:
-    """For pipes and logs: lines only, never rewritten."""
+class Display:
+    """``live``: rewrite the last line, so that the steps that run and their time can be seen."""
 
-    def __init__(self, out: TextIO | None = None) -> None:
-        self.out = out or sys.stderr
-        self.total = 0
-        self.running: dict[str, tuple[Step, float]] = {}
+    def __init__(self, out: TextIO | None = None, *, live: bool = False) -> None:
+        self._out = out or sys.stderr
+        self._live = live
+        self._running: dict[int, tuple[Step, float]] = {}
         self._said = time.monotonic()
 
-    def event(self, event: Event, total: int) -> None:
-        """Take in one event; ``total`` is how many steps are known now."""
-        self.total = total
-        if isinstance(event, Started):
-            self.running.setdefault(event.step.digest, (event.step, time.monotonic()))
-        elif isinstance(event, Done):
-            self.running.pop(event.step.digest, None)
-            if event.step.number:
-                self.say(done_line(event.step, total, self._width()))
-        elif isinstance(event, Note) and event.warning:
-            self.say(f"warning: {event.text}")
+    def step(self, step: Step) -> None:
+        """A step that has begun, written something or ended."""
+        if step.internal:
+            return
+        if not step.ended:
+            self._running.setdefault(id(step), (step, time.monotonic()))
+        elif self._running.pop(id(step), None):
+            self._print(done_line(step, self._width()))
 
     def tick(self) -> None:
         """Called a few times a second."""
-        if self.running and time.monotonic() - self._said > HEARTBEAT:
-            for step, since in list(self.running.values()):
-                if step.number:
-                    self.say(running_line(step, self.total, time.monotonic() - since))
-
-    def say(self, text: str) -> None:
-        self._said = time.monotonic()
-        print(text, file=self.out, flush=True)
+        now = time.monotonic()
+        if self._running and now - self._said > (0.2 if self._live else HEARTBEAT):
+            rows = [running_line(step, now - since) for step, since in self._running.values()]
+            if self._live:
+                more = f"{len(rows)} steps run; " if len(rows) > 1 else ""
+                self._print(more + rows[0], end="")
+            else:
+                self._print("\n".join(rows))
 
     def close(self) -> None:
         """The build has ended."""
+        self._print("", end="")
+
+    def _print(self, text: str, end: str = "\n") -> None:
+        if self._live:
+            getattr(self._out, "raw", self._out).write("\r\x1b[K")  # the line of the steps that run
+            text = text[: self._width()]
+        self._said = time.monotonic()
+        print(text, file=self._out, end=end, flush=True)
 
     def _width(self) -> int:
-        return 120
+        return max(20, shutil.get_terminal_size().columns - 1) if self._live else 120
 
 
-class LiveDisplay(PlainDisplay):
-    """For terminals: finished steps scroll away above, running ones stay at the bottom and count their seconds."""
+def done_line(step: Step, width: int = 120) -> str:
+    """``[final 3/17] RUN make  12.3s``; a long instruction is cut, never the outcome."""
+    outcome = "cached" if step.cached else f"{step.seconds:.1f}s"
+    if step.error:
+        outcome = "FAILED" if step.failed else "called off"
+    return f"{shorten(title(step), max(10, width - len(outcome) - 2))}  {outcome}"
 
-    ROWS = 8
 
-    def __init__(self, out: TextIO | None = None) -> None:
-        super().__init__(out)
-        self._drawn = 0
-        self._next = 0.0
-
-    def event(self, event: Event, total: int) -> None:
-        super().event(event, total)
-        if not isinstance(event, (Line, Status)):
-            self._draw()
-
-    def tick(self) -> None:
-        if time.monotonic() >= self._next:
-            self._draw()
-
-    def say(self, text: str) -> None:
-        self._erase()
-        print(text[: self._width()], file=self.out)
-        self._draw()
-
-    def close(self) -> None:
-        self._erase()
-        self.out.flush()
-
-    def _draw(self) -> None:
-        self._next = time.monotonic() + 0.2
-        now = time.monotonic()
-        rows = [running_line(step, self.total, now - since) for step, since in self.running.values()]
-        if len(rows) > self.ROWS:
-            rows = [*rows[: self.ROWS - 1], f"      and {len(rows) - self.ROWS + 1} more"]
-        self._erase()
-        width = self._width()
-        self.out.write("".join(f"{row[:width]}\n" for row in rows))
-        self.out.flush()
-        self._drawn = len(rows)
-
-    def _erase(self) -> None:
-        if self._drawn:
-            getattr(self.out, "raw", self.out).write(f"\x1b[{self._drawn}A\x1b[J")
-        self._drawn = 0
-
-    def _width(self) -> int:
-        return max(20, shutil.get_terminal_size().columns - 1)
+def running_line(step: Step, seconds: float) -> str:
+    """``[final 3/17] RUN make … 12s: the last thing that it said``."""
+    said = f": {shorten(step.status.strip(), 80)}" if step.status.strip() else ""
+    return f"{shorten(title(step), 70)} … {seconds:.0f}s{said}"
 
 
 def title(step: Step) -> str:
     """The instruction without the wrappers that envgen puts around every download."""
     return _WRAPPERS.sub("", step.title)
-
-
-def done_line(step: Step, total: int, width: int = 120) -> str:
-    """``[ 3/17] RUN make  12.3s``; a long instruction is cut, never the outcome."""
-    outcome = "cached" if step.cached else f"{step.seconds:.1f}s"
-    if step.error:
-        outcome = "FAILED" if step.failed else "called off"
-    head = _head(step, total)
-    return f"{head} {printable(title(step), max(10, width - len(head) - len(outcome) - 3))}  {outcome}"
-
-
-def running_line(step: Step, total: int, seconds: float) -> str:
-    """``[ 3/17] RUN make … 12s: the last thing that it said``."""
-    said = step.status or (step.lines[-1] if step.lines else "")
-    tail = f": {printable(said, 80)}" if said.strip() else ""
-    return f"{_head(step, total)} {printable(title(step), 60)} … {seconds:.0f}s{tail}"
-
-
-def printable(text: str, limit: int) -> str:
-    """One line without control characters: output of a build must not be able to drive the terminal."""
-    return shorten(text.strip(), limit)
-
-
-def _head(step: Step, total: int) -> str:
-    if not step.number:
-        return " " * (len(str(total)) * 2 + 3)
-    return f"[{step.number:>{len(str(total))}}/{total}]"
-
-
-def choose(live: bool) -> PlainDisplay:
-    """The display for stderr as it is."""
-    return LiveDisplay() if live and sys.stderr.isatty() else PlainDisplay()

@@ -87,7 +87,7 @@ def _build(request: BuildRequest) -> BuildResult:
     from envgen.engine import buildx
     from envgen.errors import BuildError
 
-    result = buildx.build(request, lambda _event, _total: None)
+    result = buildx.build(request)
     if not result.ok:
         step = result.failed.title if result.failed else "buildx"
         lines = "\n    ".join(result.last_lines[-15:])

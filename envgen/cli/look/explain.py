@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from envgen.cli.common import json_option, print_json
-from envgen.text import progress
+from envgen.text import progress, shorten
 
 if TYPE_CHECKING:
     from envgen.explain import Explanation
@@ -101,15 +101,13 @@ def _data(one: Explanation) -> dict[str, Any]:
 
 
 def _text(found: tuple[Explanation, ...], name: str, lines: int) -> str:
-    from envgen.cli.images.display import printable
-
     if not found:
         return f"{name}: {lines} lines, and no rule knows a failure in them"
     parts = []
     for one in found:
         parts += [
             f"{'FAIL' if one.failure else 'note'}  {one.cause} ({one.rule})",
-            f"      {name}:{one.line}: {printable(one.evidence, 400)}",
+            f"      {name}:{one.line}: {shorten(one.evidence.strip(), 400)}",
             f"      fix:  {one.cure}",
             f"      more: {one.link}",
         ]

@@ -7,22 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from envgen.cli.images.display import LiveDisplay, PlainDisplay, done_line, printable, running_line
+from envgen.cli.images.display import Display, done_line, running_line
 from envgen.engine.buildlog import BuildLog
-from envgen.engine.rawjson import Done, Line, Note, Started, Step
+from envgen.engine.progress import Step
 
 
-def step(**more: object) -> Step:
-    return Step("d", "[final 2/2] RUN make all", **more)  # type: ignore[arg-type]
+def step(name: str = "[final 2/2] RUN make all", **more: object) -> Step:
+    return Step(name, **more)  # type: ignore[arg-type]
 
 
 def test_everything_is_in_the_log(tmp_path: Path) -> None:
-    one = step(number=1, started=0.0, completed=2.5)
     with BuildLog(tmp_path / "logs", "dev") as log:
         log.say("$ buildx")
-        for event in (Started(one), Line(one, "gcc -c"), Note("a note"), Done(one)):
-            log.event(event)
-    assert log.path.read_text() == "$ buildx\n#1 [final 2/2] RUN make all\n#1 gcc -c\na note\n#1 DONE 2.5s\n"
+        log.say("#1 [final 2/2] RUN make all")
+        assert log.path.read_text() == "$ buildx\n#1 [final 2/2] RUN make all\n"
 
 
 def test_an_interrupted_build_says_so_in_its_log(tmp_path: Path) -> None:
@@ -48,56 +46,57 @@ def test_two_builds_in_one_second_have_two_logs(tmp_path: Path) -> None:
 
 
 def test_lines_of_steps() -> None:
-    assert done_line(step(number=3, started=0.0, completed=12.34), 17) == "[ 3/17] final: RUN make all  12.3s"
-    assert done_line(step(number=3, cached=True), 17).endswith("  cached")
-    assert done_line(step(number=3, error="exit code: 1"), 17).endswith("FAILED")
-    assert done_line(step(number=3, error="context canceled"), 17).endswith("called off")
-    running = step(number=3)
-    running.lines.append("[5/9] \x1b[31mBuilding\x1b[0m")
-    assert running_line(running, 17, 61.2) == "[ 3/17] final: RUN make all … 61s: [5/9] \\x1b[31mBuilding\\x1b[0m"
+    assert done_line(step(ended=True, seconds=12.34)) == "[final 2/2] RUN make all  12.3s"
+    assert done_line(step(cached=True)).endswith("  cached")
+    assert done_line(step(error="exit code: 1")).endswith("FAILED")
+    assert done_line(step(error="context canceled")).endswith("called off")
+    running = step(status="[5/9] \x1b[31mBuilding\x1b[0m")
+    assert running_line(running, 61.2) == "[final 2/2] RUN make all … 61s: [5/9] \\x1b[31mBuilding\\x1b[0m"
 
 
-def test_output_cannot_drive_the_terminal() -> None:
-    assert "\x1b" not in printable("\x1b]0;title\x07 a\tb\n", 80)
-    assert printable("x" * 100, 10) == "x" * 9 + "…"
-
-
-def test_a_plain_display_says_a_line_a_finished_step() -> None:
+def test_a_plain_display_prints_a_line_for_each_finished_step() -> None:
     out = io.StringIO()
-    display = PlainDisplay(out)
-    one, chore = step(number=1, started=0.0, completed=1.0), Step("c", "[internal] load")
-    for event in (Started(one), Line(one, "noise"), Done(one), Done(chore), Note("careful", warning=True)):
-        display.event(event, 2)
+    display = Display(out)
+    one, chore = step(), step("[internal] load")
+    for each in (one, chore):
+        display.step(each)
+        each.ended, each.seconds = True, 1.0
+        display.step(each)
     display.tick()
-    assert out.getvalue() == "[1/2] final: RUN make all  1.0s\nwarning: careful\n"
+    display.close()
+    assert out.getvalue() == "[final 2/2] RUN make all  1.0s\n"
 
 
 def test_a_plain_display_is_never_silent_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     out = io.StringIO()
-    display = PlainDisplay(out)
-    display.event(Started(step(number=1)), 2)
+    display = Display(out)
+    display.step(step())
     for _ in range(10):
         now[0] += 10
         display.tick()
-    assert out.getvalue().splitlines() == [f"[1/2] final: RUN make all … {s}s" for s in (40, 80)]
+    assert out.getvalue().splitlines() == [f"[final 2/2] RUN make all … {s}s" for s in (40, 80)]
 
 
-def test_a_live_display_erases_what_it_drew() -> None:
+def test_a_live_display_erases_what_it_drew(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
     out = io.StringIO()
-    display = LiveDisplay(out)
-    one = step(number=1, started=0.0, completed=1.0)
-    display.event(Started(one), 2)
-    display.event(Done(one), 2)
+    display = Display(out, live=True)
+    one = step()
+    display.step(one)
+    now[0] += 2
+    display.tick()
+    one.ended, one.seconds = True, 2.0
+    display.step(one)
     display.close()
-    text = out.getvalue()
-    assert text.count("\x1b[1A\x1b[J") >= 1
-    assert text.rstrip("\n").endswith("[1/2] final: RUN make all  1.0s")
+    erased = "\r\x1b[K"
+    assert out.getvalue() == f"{erased}[final 2/2] RUN make all … 2s{erased}[final 2/2] RUN make all  2.0s\n{erased}"
 
 
 def test_the_wrappers_of_a_download_are_not_shown_and_the_outcome_always() -> None:
     name = "[base 2/2] RUN sh /run/envgen/with-network python3 /run/envgen/with-index sh /run/envgen/bootstrap python3"
-    one = Step("d", name, number=2, started=0.0, completed=7.0)
-    assert done_line(one, 9) == "[2/9] base: RUN bootstrap python3  7.0s"
-    assert done_line(one, 9, 30) == "[2/9] base: RUN bootstr…  7.0s"
+    one = step(name, seconds=7.0)
+    assert done_line(one) == "[base 2/2] RUN bootstrap python3  7.0s"
+    assert done_line(one, 25) == "[base 2/2] RUN boo…  7.0s"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.engine.buildx import BuildRequest, BuildResult, Secret, _csv, argv_of, proxy_arguments
-from envgen.engine.rawjson import Step
+from envgen.engine.progress import Step
 
 
 def request(**more: object) -> BuildRequest:
@@ -23,7 +23,7 @@ def test_everything_in_its_place() -> None:
         contexts={"wheelhouse": Path("/wheels")}, platform="linux/arm64", no_cache=True, pull=True,
     ).words()  # fmt: skip
     assert words == [
-        "--progress=rawjson", "--load", "--provenance=false", "--file=/p/.envgen/Dockerfile", "--tag=demo:dev",
+        "--progress=plain", "--load", "--provenance=false", "--file=/p/.envgen/Dockerfile", "--tag=demo:dev",
         "--label=a=b=c", "--build-arg=X=1", "--build-arg=HTTPS_PROXY",
         "--secret=id=jobs,env=ENVGEN_BUILD_SECRET_JOBS", "--secret=id=ca_certificates,src=/etc/ca.pem",
         "--build-context=wheelhouse=/wheels", "--target=final", "--platform=linux/arm64", "--no-cache", "--pull", "/p",
@@ -65,7 +65,7 @@ def test_only_proxies_that_are_set_are_passed_and_by_name() -> None:
 
 
 def test_a_failed_result_shows_the_step_or_buildx_s_own_words() -> None:
-    step = Step("d", "[2/2] RUN make", error="exit code: 2")
+    step = Step("[2/2] RUN make", error="exit code: 2")
     step.lines.extend(["a", "b"])
     assert BuildResult(1, "", 1.0, (step,), step, "ERROR: x").last_lines == ["a", "b"]
     assert BuildResult(1, "", 1.0, (), None, "ERROR: x\ny").last_lines == ["ERROR: x", "y"]

@@ -1,0 +1,97 @@
+"""Reads what ``buildx build --progress=plain`` prints: the steps, and which one failed. Never fails on odd input."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass, field
+
+# Enough of a step's output to show and to classify; compilers write their reason long before they end.
+KEPT_LINES = 2000
+_OF_STEP = re.compile(r"#(\d{1,6}) (.*)", re.DOTALL)
+_WRITTEN = re.compile(r"\d+\.\d+ (.*)", re.DOTALL)  # what its command wrote has a time in front
+_ENDED = re.compile(r"(CACHED|CANCELED|DONE (\d+\.\d+)s|ERROR: (.*))", re.DOTALL)
+_INSTRUCTION = re.compile(r"\[(?:[^\]]* )?\d+/\d+\] ")
+_FLAGS = re.compile(r"(\] \w+ )(?:--(?:mount|network|security|chmod|chown|link)(?:=\S+)?\s+)+")
+
+
+@dataclass
+class Step:
+    """An instruction of the Dockerfile, or a chore of BuildKit (``internal``). ``status``: what it last said."""
+
+    name: str
+    seconds: float = 0.0
+    cached: bool = False
+    ended: bool = False
+    error: str = ""
+    status: str = ""
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+
+    @property
+    def internal(self) -> bool:
+        return not _INSTRUCTION.match(self.name)
+
+    @property
+    def title(self) -> str:
+        """BuildKit's name for it in one line, without the flags of mounts."""
+        return _FLAGS.sub(r"\1", " ".join(self.name.split()), count=1)
+
+    @property
+    def failed(self) -> bool:
+        """True for the step that broke, not for those that were called off because of it."""
+        return bool(self.error) and "context canceled" not in self.error
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of its command, where it had one."""
+        found = re.search(r"exit code: (\d+)", self.error)
+        return int(found[1]) if found else None
+
+
+class Progress:
+    """All steps of one build that have begun; ``notes`` are buildx's own lines."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self._steps: dict[str, Step] = {}
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Those that a user wrote."""
+        return tuple(step for step in self._steps.values() if not step.internal)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What buildx has against the Dockerfile: its list at the end."""
+        found = (re.fullmatch(r"(?:\x1b\[0m)? - ([A-Z]\w+: .*)", note) for note in self.notes)
+        return tuple(match[1] for match in found if match)
+
+    @property
+    def failed(self) -> Step | None:
+        return next((step for step in self._steps.values() if step.failed), None)
+
+    def feed(self, line: str) -> Step | None:
+        """Take in one line of buildx's output. Returns the step that it is about."""
+        found = _OF_STEP.fullmatch(line)
+        if not found:
+            self.notes.append(line)
+            return None
+        number, text = found.groups()
+        step = self._steps.get(number)
+        if step is None:
+            step = self._steps[number] = Step(text)
+        elif ended := _ENDED.fullmatch(text):
+            step.ended, step.cached = True, text == "CACHED"
+            step.seconds, step.error = (
+                float(ended[2] or 0),
+                "context canceled" if text == "CANCELED" else ended[3] or "",
+            )
+        elif text == step.name:
+            step.ended = False  # it is named again whenever it goes on after another one
+        elif written := _WRITTEN.fullmatch(text):
+            # A progress bar rewrites its line: what a terminal would show at the end is what counts.
+            step.lines.append(written[1].rstrip("\r").rsplit("\r", 1)[-1])
+            step.status = step.lines[-1]
+        elif text != "...":  # another step goes on here
+            step.status = text
+        return step
