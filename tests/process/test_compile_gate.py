@@ -1,0 +1,325 @@
+"""The compile gate with real processes: compilers that take memory, are killed, hang, meet in one folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GATE = Path(__file__).resolve().parents[2] / "docker/runtime/bin/compile-gate"
+
+# A compiler: MIB and SECONDS from its source, a note when it starts and ends, an object at the end.
+COMPILER = """#!{python} -IS
+import os, sys, time
+argv = sys.argv
+source, output = argv[argv.index("-c") + 1], argv[argv.index("-o") + 1]
+mib, seconds, code = open(source).read().split()
+log = os.open({log!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+os.write(log, ("start %s %d\\n" % (os.path.basename(source), os.getpid())).encode())
+block = bytearray(int(float(mib) * (1 << 20)))
+for place in range(0, len(block), 4096):
+    block[place] = 1
+end = time.monotonic() + float(seconds)
+while time.monotonic() < end:
+    time.sleep(0.02)
+os.write(log, ("end %s\\n" % os.path.basename(source)).encode())
+if int(code) > 0:
+    sys.exit(int(code))
+if int(code) < 0:
+    os.kill(os.getpid(), -int(code))
+os.makedirs(os.path.dirname(output) or ".", exist_ok=True)
+open(output, "w").close()
+"""
+
+
+class Lab:
+    """A folder with a compiler, and gates that were started in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        self.log = folder / "log"
+        self.compiler = folder / "nvcc"
+        self.compiler.write_text(COMPILER.format(python=sys.executable, log=str(self.log)))
+        self.compiler.chmod(0o755)
+        self.started: list[subprocess.Popen[str]] = []
+
+    def source(self, name: str, mib: float, seconds: float, code: int = 0) -> list[str]:
+        (self.folder / name).write_text(f"{mib} {seconds} {code}")
+        return [str(self.compiler), "-c", str(self.folder / name), "-o", str(self.folder / "out" / f"{name}.o")]
+
+    def expect(self, name: str, mib: int, seconds: float) -> None:
+        """As if it had been learned."""
+        path = self.state / "learned" / f"nvcc-{self.folder.parent.name}" / "out" / f"{name}.o"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{mib} {seconds}\n")
+
+    def start(self, argv: list[str], **env: str) -> subprocess.Popen[str]:
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("ENVGEN_GATE")}
+        process = subprocess.Popen(
+            [str(GATE), *argv], env={**clean, "ENVGEN_GATE_DIR": str(self.state), "ENVGEN_GATE_CORES": "8", **env},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+        self.started.append(process)
+        return process
+
+    def lines(self) -> list[str]:
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+    def names(self, word: str) -> list[str]:
+        return [line.split()[1] for line in self.lines() if line.startswith(word)]
+
+    def pid(self, name: str) -> int:
+        return next(int(line.split()[2]) for line in self.lines() if line.startswith(f"start {name} "))
+
+    def status(self) -> dict[str, Any]:
+        env = {**os.environ, "ENVGEN_GATE_DIR": str(self.state)}
+        found: dict[str, Any] = json.loads(subprocess.check_output([str(GATE), "status", "--json"], env=env, text=True))
+        return found
+
+    def ends(self) -> list[int]:
+        return [process.wait(60) for process in self.started]
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    (tmp_path / "cuda/bin").mkdir(parents=True)
+    made = Lab(tmp_path / "cuda/bin")
+    yield made
+    for process in made.started:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(20)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def eventually(true: Callable[[], object], seconds: float = 40) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "did not come to pass"
+        time.sleep(0.05)
+
+
+def left_over(lab: Lab) -> list[str]:
+    return sorted(path.name for path in (lab.state / "gate").iterdir() if path.name != "keeper.lock")
+
+
+def test_it_compiles_learns_and_leaves_nothing_behind(lab: Lab) -> None:
+    argv = lab.source("a.cu", 60, 0.3)
+    assert lab.start(argv).wait(60) == 0
+    assert (lab.folder / "out/a.cu.o").exists()
+    [learned] = (lab.state / "learned").glob("*/out/a.cu.o")
+    peak, seconds = learned.read_text().split()
+    assert 60 <= int(peak) <= 120 and float(seconds) >= 0.3
+    assert left_over(lab) == []
+
+
+@pytest.mark.parametrize("code", [3, -signal.SIGSEGV])
+def test_it_ends_as_the_compiler_does(lab: Lab, code: int) -> None:
+    assert lab.start(lab.source("a.cu", 1, 0, code)).wait(60) == code
+    assert not list((lab.state / "learned").glob("*/out/a.cu.o"))
+    assert left_over(lab) == []
+
+
+def test_one_that_was_killed_for_its_memory_is_expected_to_need_more(lab: Lab) -> None:
+    lab.expect("a.cu", 100, 5)
+    assert lab.start(lab.source("a.cu", 1, 0, -signal.SIGKILL)).wait(60) == -signal.SIGKILL
+    [learned] = (lab.state / "learned").glob("*/out/a.cu.o")
+    assert learned.read_text().split()[0] == "150"
+
+
+def test_what_does_not_fit_waits_until_memory_is_given_back(lab: Lab) -> None:
+    for name in ("a.cu", "b.cu"):
+        lab.expect(name, 600, 5)
+        lab.start(lab.source(name, 10, 2), ENVGEN_GATE_MEMORY="1")
+    eventually(lambda: lab.names("start"))
+    eventually(lambda: lab.status()["waiting"] == 1)
+    assert lab.ends() == [0, 0]
+    words = [line.split()[0] for line in lab.lines()]
+    assert words == ["start", "end", "start", "end"]
+
+
+def test_what_fits_runs_at_the_same_time_and_the_longest_first(lab: Lab) -> None:
+    lab.expect("holds.cu", 900, 9)
+    lab.start(lab.source("holds.cu", 10, 4), ENVGEN_GATE_MEMORY="1")
+    eventually(lambda: lab.names("start"))
+    for name, seconds in (("short.cu", 1), ("long.cu", 90), ("middle.cu", 30)):
+        lab.expect(name, 100, seconds)
+        lab.start(lab.source(name, 10, 1), ENVGEN_GATE_MEMORY="1", ENVGEN_GATE_CORES="3")
+    eventually(lambda: lab.status()["waiting"] == 3)
+    assert lab.ends() == [0] * 4
+    assert lab.names("start")[0] == "holds.cu"
+    assert set(lab.names("start")[1:3]) == {"long.cu", "middle.cu"} or lab.names("start")[1] == "long.cu"
+
+
+def test_a_killed_gate_leaves_no_slot_taken(lab: Lab) -> None:
+    for name in ("a.cu", "b.cu"):
+        lab.expect(name, 900, 5)
+    first = lab.start(lab.source("a.cu", 10, 3), ENVGEN_GATE_MEMORY="1")
+    eventually(lambda: lab.names("start"))
+    second = lab.start(lab.source("b.cu", 10, 0), ENVGEN_GATE_MEMORY="1")
+    eventually(lambda: lab.status()["waiting"] == 1)
+    first.kill()  # the keeper, too
+    assert second.wait(60) == 0
+    assert left_over(lab) == []
+
+
+def test_a_waiting_gate_ends_at_once_and_is_forgotten(lab: Lab) -> None:
+    for name in ("a.cu", "b.cu"):
+        lab.expect(name, 900, 5)
+    first = lab.start(lab.source("a.cu", 10, 2), ENVGEN_GATE_MEMORY="1")
+    eventually(lambda: lab.names("start"))
+    second = lab.start(lab.source("b.cu", 10, 0), ENVGEN_GATE_MEMORY="1")
+    eventually(lambda: lab.status()["waiting"] == 1)
+    second.terminate()
+    assert second.wait(20) == -signal.SIGTERM
+    assert first.wait(60) == 0
+    assert lab.names("start") == ["a.cu"]
+    assert left_over(lab) == []
+
+
+def test_a_signal_reaches_the_compiler(lab: Lab) -> None:
+    gate = lab.start(lab.source("a.cu", 1, 60))
+    eventually(lambda: lab.names("start"))
+    gate.terminate()
+    assert gate.wait(20) == -signal.SIGTERM
+    eventually(lambda: not Path(f"/proc/{lab.pid('a.cu')}").exists())
+
+
+def process_state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_the_youngest_is_paused_when_memory_runs_out_and_goes_on_later(lab: Lab) -> None:
+    # Both are thought to be small; together they take more than the budget of 0.25 GiB.
+    for name in ("old.cu", "young.cu"):
+        lab.expect(name, 20, 5)
+    lab.start(lab.source("old.cu", 150, 5), ENVGEN_GATE_MEMORY="0.25")
+    eventually(lambda: lab.names("start"))
+    lab.start(lab.source("young.cu", 150, 9), ENVGEN_GATE_MEMORY="0.25")
+    eventually(lambda: lab.status()["paused"] == 1)
+    assert process_state(lab.pid("young.cu")) == "T"
+    assert lab.ends() == [0, 0]
+    assert lab.names("end") == ["old.cu", "young.cu"]
+    for learned in (lab.state / "learned").glob("*/out/*"):
+        assert int(learned.read_text().split()[0]) >= 150, learned
+
+
+def test_a_killed_gate_does_not_leave_a_paused_compiler_stopped_for_ever(lab: Lab) -> None:
+    for name in ("old.cu", "young.cu"):
+        lab.expect(name, 20, 5)
+    lab.start(lab.source("old.cu", 150, 6), ENVGEN_GATE_MEMORY="0.25")
+    eventually(lambda: lab.names("start"))
+    young = lab.start(lab.source("young.cu", 150, 30), ENVGEN_GATE_MEMORY="0.25")
+    eventually(lambda: lab.status()["paused"] == 1)
+    pid = lab.pid("young.cu")
+    young.kill()
+    young.wait(20)
+    eventually(lambda: not Path(f"/proc/{pid}").exists() or process_state(pid) != "T")
+
+
+def test_more_than_there_is_in_all_is_said_and_runs_alone(lab: Lab) -> None:
+    lab.expect("a.cu", 3000, 5)
+    gate = lab.start(lab.source("a.cu", 10, 0), ENVGEN_GATE_MEMORY="1")
+    out = gate.communicate(timeout=60)[0]
+    assert gate.returncode == 0
+    assert out.count("\n") == 1 and "is expected to need 2.9 GiB, and there are 1.0 GiB in all" in out
+
+
+@pytest.mark.parametrize("argv", [["--version"], ["-shared", "a.o", "-o", "a.so"]])
+def test_what_is_no_compilation_is_not_held_up(lab: Lab, argv: list[str]) -> None:
+    lab.compiler.write_text('#!/bin/sh\necho "ran $*"\n')
+    assert lab.start([str(lab.compiler), *argv]).communicate(timeout=20)[0] == f"ran {' '.join(argv)}\n"
+    assert not lab.state.exists()
+
+
+def test_as_flashinfer_and_torch_call_it_it_is_nvcc(lab: Lab) -> None:
+    gate = lab.start(lab.source("a.cu", 1, 0)[1:], CUDA_HOME=str(lab.folder.parent))
+    assert gate.wait(60) == 0
+    assert lab.names("end") == ["a.cu"]
+
+
+def test_off_and_inside_another_gate_it_only_runs(lab: Lab) -> None:
+    assert lab.start(lab.source("a.cu", 1, 0), ENVGEN_GATE="off").wait(20) == 0
+    assert not lab.state.exists()
+    assert lab.start([str(GATE), *lab.source("a.cu", 1, 0)]).wait(60) == 0
+    assert len(list((lab.state / "learned").glob("*/*/*"))) == 1
+
+
+def test_a_compiler_that_is_not_there(lab: Lab) -> None:
+    gate = lab.start(["/no/such/nvcc", "-c", "a.cu", "-o", "a.o"])
+    assert gate.communicate(timeout=20)[0] == "compile-gate: cannot run /no/such/nvcc: No such file or directory\n"
+    assert gate.returncode == 127
+
+
+@pytest.mark.parametrize("broken", ["file", "read_only", "foreign"])
+def test_a_place_that_can_t_be_used_is_passed_over(lab: Lab, broken: str) -> None:
+    if broken == "file":
+        lab.state.write_text("not a folder")
+    elif broken == "read_only":
+        # Even root can't write below /proc.
+        lab.state = Path("/proc/self")
+    else:
+        (lab.state / "gate").mkdir(parents=True)
+        os.chown(lab.state / "gate", 12345, 12345)
+    assert lab.start(lab.source("a.cu", 1, 0)).wait(60) == 0
+    assert lab.names("end") == ["a.cu"]
+
+
+def test_a_full_disk_stops_no_compiler(lab: Lab) -> None:
+    """/dev/full refuses every byte."""
+    (lab.state / "gate").mkdir(parents=True)
+    (lab.state / "gate/keeper.lock").symlink_to("/dev/full")
+    (lab.state / "learned").symlink_to("/dev/full")
+    assert lab.start(lab.source("a.cu", 1, 0)).wait(60) == 0
+
+
+def test_garbage_among_the_entries_is_no_compiler(lab: Lab) -> None:
+    folder = lab.state / "gate"
+    folder.mkdir(parents=True)
+    (folder / "keeper.lock").write_bytes(b"\xff\0../x")
+    (folder / "dead").write_text("{}")
+    os.mkfifo(folder / "dead.pipe")
+    (folder / "text.pipe").write_text("no pipe")
+    reader = os.open(folder / "alive.pipe", os.O_RDWR) if os.mkfifo(folder / "alive.pipe") is None else -1
+    (folder / "alive").write_bytes(b"\0garbage")
+    try:
+        assert lab.start(lab.source("a.cu", 1, 0), ENVGEN_GATE_MEMORY="1").wait(60) == 0
+        assert not (folder / "dead.pipe").exists()
+        assert lab.status()["running"] == 0
+    finally:
+        os.close(reader)
+
+
+def test_a_hundred_that_wait_cost_next_to_nothing(lab: Lab) -> None:
+    lab.expect("holds.cu", 1000, 60)
+    lab.start(lab.source("holds.cu", 10, 60), ENVGEN_GATE_MEMORY="1")
+    eventually(lambda: lab.names("start"))
+    for number in range(100):
+        lab.expect(f"w{number}.cu", 900, 5)
+        lab.start(lab.source(f"w{number}.cu", 1, 0), ENVGEN_GATE_MEMORY="1")
+    eventually(lambda: lab.status()["waiting"] == 100, 120)
+
+    def spent() -> float:
+        """Processor seconds of all gates."""
+        ticks = 0
+        for process in lab.started:
+            words = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(words[11]) + int(words[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    time.sleep(2)
+    before, start = spent(), time.monotonic()
+    time.sleep(15)
+    share = (spent() - before) / (time.monotonic() - start)
+    assert share < 0.01, f"{share:.1%} of a core"
+    assert lab.names("start") == ["holds.cu"]

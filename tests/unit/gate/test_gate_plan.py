@@ -1,0 +1,118 @@
+"""Who may start, who is paused: the gate's decision, without a clock, a process or a file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from gate_program import BENCHMARK, gate, load
+
+GIB = 1 << 30
+NOW = 10_000.0
+
+
+def waits(name: str, gib: float, seconds: float = 60.0, since: float = 0.0) -> Any:
+    return gate.Entry(name, "waiting", int(gib * GIB), seconds, arrived=NOW - since)
+
+
+def runs(
+    name: str, expect: float, current: float, *, since: float = 10.0, top: float = 0.0, state: str = "running"
+) -> Any:
+    return gate.Entry(
+        name, state, int(expect * GIB), 60.0, int(current * GIB), int(max(top, current) * GIB),
+        arrived=NOW - since, started=NOW - since,
+    )  # fmt: skip
+
+
+def plan(entries: list[Any], free: float, cores: int = 20, reserve: float = 1.0) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = gate.plan(entries, int(free * GIB), int(reserve * GIB), cores, NOW)
+    return found
+
+
+def test_what_fits_starts_and_the_longest_goes_first() -> None:
+    entries = [waits("short", 1, 20), waits("long", 1, 300), waits("middle", 1, 90)]
+    assert plan(entries, free=3.5) == [("long", "go"), ("middle", "go")]
+
+
+def test_what_is_too_large_now_lets_smaller_ones_pass() -> None:
+    assert plan([waits("large", 10, 150), waits("small", 1, 20)], free=6) == [("small", "go")]
+
+
+def test_nothing_waits_for_ever() -> None:
+    entries = [runs("r", 1, 1), waits("large", 10, 150, since=1000), waits("small", 1, 20)]
+    assert plan(entries, free=6) == []
+    assert plan(entries, free=11.5) == [("large", "go")]
+
+
+def test_what_is_promised_to_those_who_still_grow_is_not_free() -> None:
+    growing = runs("r", expect=8, current=2)
+    assert plan([growing, waits("w", 3)], free=9) == []  # 9 - 1 reserve - 6 promised = 2
+    assert plan([growing, waits("w", 3)], free=10) == [("w", "go")]
+
+
+def test_past_its_peak_a_compiler_gives_most_of_its_promise_back() -> None:
+    past = runs("r", expect=8, current=1, top=7.5)
+    assert plan([past, waits("w", 5)], free=8) == [("w", "go")]
+    assert plan([runs("r", expect=8, current=1, top=5), waits("w", 5)], free=8) == []
+
+
+def test_a_compiler_that_hangs_is_promised_nothing_more() -> None:
+    assert plan([runs("r", expect=8, current=1, since=700), waits("w", 5)], free=8) == [("w", "go")]
+
+
+def test_cores_limit_too() -> None:
+    entries = [runs("r", 1, 1), *[waits(f"w{n}", 0.5) for n in range(9)]]
+    assert len(plan(entries, free=100, cores=4)) == 3
+
+
+def test_one_compiler_always_runs() -> None:
+    assert plan([waits("large", 10), waits("small", 5)], free=0.1) == [("small", "go")]
+    assert plan([runs("p", 8, 4, state="paused")], free=0.1) == [("p", "continue")]
+
+
+def test_below_the_reserve_the_youngest_are_paused_and_nothing_starts() -> None:
+    entries = [
+        runs("old", 2, 2, since=50),
+        runs("young", 2, 2, since=5),
+        runs("middle", 2, 2, since=20),
+        waits("w", 0.1),
+    ]
+    assert plan(entries, free=0.9) == [("middle", "pause"), ("young", "pause")]
+    # Close to the end, all but the oldest.
+    assert plan([*entries, runs("other", 2, 2, since=30)], free=0.4) == [
+        ("other", "pause"), ("middle", "pause"), ("young", "pause"),
+    ]  # fmt: skip
+    assert plan([runs("old", 2, 2)], free=0.1) == []
+
+
+def test_the_paused_go_on_before_anything_new_starts() -> None:
+    entries = [runs("r", 2, 2), runs("p", 8, 4, state="paused"), waits("w", 1)]
+    assert plan(entries, free=4) == []
+    assert plan(entries, free=5.5) == [("p", "continue")]
+    assert plan(entries, free=6.5) == [("p", "continue"), ("w", "go")]
+
+
+def test_an_entry_survives_its_file_and_garbage_does_not() -> None:
+    entry = runs("r", 8, 2, top=3)
+    again = gate.entry_of("r", entry.text())
+    assert all(getattr(again, name) == getattr(entry, name) for name in gate.Entry.__slots__)
+    broken = [b"", b"\0" * 100, b"[]", b"{}", b'{"state": 1}', b"\xff\xfe", entry.text()[:-5]]
+    for garbage in [*broken, entry.text().replace(b'"running"', b'"else"')]:
+        assert gate.entry_of("r", garbage) is None, garbage
+
+
+def test_time_left() -> None:
+    assert gate.left([], NOW) == 0
+    assert gate.left([runs("r", 1, 1, since=20)], NOW) == pytest.approx(40)
+    assert gate.left([runs("a", 1, 1, since=60), runs("b", 1, 1, since=60), waits("w", 1, 60)], NOW) == 60
+
+
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("gib", [16, 24, 32, 48])
+def test_on_the_recorded_build_it_is_faster_than_a_divisor_and_within_the_budget(gib: int, learned: bool) -> None:
+    benchmark = load(BENCHMARK, "benchmark_gate")
+    objects = benchmark.trace()
+    before = benchmark.simulate(objects, benchmark.fixed(gib // 8))
+    after = benchmark.simulate(objects, benchmark.gated(gate, gib * 1024, 20, learned))
+    assert before.seconds / after.seconds >= 1.8
+    assert after.peak <= gib * 1024
