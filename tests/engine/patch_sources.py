@@ -11,6 +11,7 @@ from projects import Project
 
 from envgen.cli.images.build import command as build_command
 from envgen.engine.git import git
+from envgen.files import cache_dir
 from envgen.lock.index import PackageIndex
 from envgen.patches.series import load_series
 from envgen.patches.trees import File, SdistTree, put
@@ -47,7 +48,11 @@ def checkout(folder: Path, source: str, version: str) -> Path:
 def project(
     root: Path, vllm: str = "pypi: vllm==0.14.0", flashinfer: str = "pypi: flashinfer-python==0.5.3"
 ) -> Project:
-    """A production project with the shipped patches, which the test may change."""
+    """A production project with the shipped patches, which the test may change.
+
+    What earlier runs of the tests rehearsed is forgotten: a series that passed once is not rehearsed again.
+    """
+    shutil.rmtree(cache_dir() / "rehearsed", ignore_errors=True)
     shutil.copytree(TOP / "patches", root / "patches")
     (root / "envgen.yaml").write_text(f"""\
 version: 1

@@ -159,7 +159,9 @@ def test_a_bundle_has_all_and_no_secret(jit_lab: Lab, engine: Engine, tmp_path: 
         "exec", "-i", jit_lab.container, "sh", "-c", "cat >/proc/1/fd/1", stdin=everything + "\nsaid only-words-here\n"
     )
     project = Project(jit_lab.folder, jit_lab.name)
-    (jit_lab.folder / "envgen.local.yaml").write_text("profiles: {dev: {env: {mine: {API_KEY: zzTopSecret99}}}}\n")
+    (jit_lab.folder / "envgen.local.yaml").write_text(
+        "# API_KEY: zzTopSecret99 (as a value: refused)\nprofiles: {dev: {env: {mine: {PLAIN: word}}}}\n"
+    )
     logs = jit_lab.folder / ".envgen" / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     (logs / "build-dev-1.log").write_text(everything)
