@@ -17,7 +17,7 @@ from envgen.lock.model import ProfileLock
 from envgen.patches.folder import complete
 from envgen.patches.header import version_of_ref
 from envgen.patches.series import Series, load_series, version_of
-from envgen.patches.trees import GitTree, SdistTree, Tree
+from envgen.patches.trees import GitTree, SdistTree, Tree, WheelTree
 from envgen.profile.model import Profile, Project, Source
 from envgen.redact import without_login
 from envgen.render.locked import lock_of
@@ -99,14 +99,17 @@ class Sources:
         self._say = say
 
     def release(self, target: Target, version: str) -> Tree:
-        """The source distribution of a release."""
+        """The source distribution of a release; its wheel where that is what is installed, or all that there is."""
         from packaging.version import InvalidVersion, Version
 
         try:
             Version(version)
         except InvalidVersion:
             raise UsageError(f"{version!r} is no release", hint="as in: --release 0.16.0") from None
-        archive = self.index.fetch(target.source.distribution, version)
+        name, wheel = target.source.distribution, target.source.origin.wheel is not None
+        if wheel or (self.index.cached(name, version) is None and self.index.only_wheels(name, version)):
+            return WheelTree(self.index.wheel(name, version), f"{target.name} {version} (wheel)", version)
+        archive = self.index.fetch(name, version)
         return SdistTree(archive, f"{target.name} {version}", version)
 
     def built(self, target: Target) -> Tree:

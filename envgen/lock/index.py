@@ -8,6 +8,7 @@ from __future__ import annotations
 import configparser
 import hashlib
 import html.parser
+import io
 import json
 import os
 import re
@@ -16,10 +17,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import unquote, urljoin
 
 import requests
+import urllib3
 from packaging.utils import canonicalize_name
 
 from envgen import files
@@ -30,6 +32,7 @@ from envgen.redact import without_login
 _ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 LARGEST = 512 << 20
+PART = 1 << 18  # bytes; the list of vLLM's files takes two of these, a file one more
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class PackageIndex:
         self._seconds = seconds
         self._say = say
         self._pages: dict[str, list[Sdist]] = {}
-        self._wheels: dict[str, set[str]] = {}
+        self._wheels: dict[str, dict[str, str]] = {}  # name -> version -> address of one of its wheels
 
     def releases(self, name: str) -> list[Sdist]:
         """The source distributions of a package that were not withdrawn, in no particular order."""
@@ -68,10 +71,28 @@ class PackageIndex:
             self._pages[key] = [sdist for sdist in self._page(key) if not sdist.yanked]
         return self._pages[key]
 
-    def only_wheels(self, name: str) -> list[str]:
-        """The versions that the index has wheels of, and no source distribution."""
-        have = {sdist.version for sdist in self.releases(name)}
-        return sorted(self._wheels.get(canonicalize_name(name), set()) - have)
+    def versions(self, name: str) -> list[str]:
+        """Every version that was not withdrawn, as a source distribution or as wheels alone."""
+        sources = [sdist.version for sdist in self.releases(name)]
+        return [*sources, *sorted(self._wheels.get(canonicalize_name(name), {}).keys() - set(sources))]
+
+    def only_wheels(self, name: str, version: str) -> bool:
+        """Whether the index has wheels of a release, and no source distribution."""
+        same = _same_version(version)
+        sources = [sdist.version for sdist in self.releases(name)]
+        return any(map(same, self._wheels.get(canonicalize_name(name), {}))) and not any(map(same, sources))
+
+    def wheel(self, name: str, version: str) -> BinaryIO:
+        """A wheel of a release, for any machine: a file that is fetched in parts, as it is read.
+
+        Parts have no checksum, so what is read here may be looked at, and never installed.
+        """
+        self.releases(name)
+        wheels = self._wheels.get(canonicalize_name(name), {})
+        url = next((wheels[one] for one in wheels if _same_version(version)(one)), None)
+        if url is None:
+            raise EnvgenError(f"the package index has no wheel of {name} {version}")
+        return io.BufferedReader(_Parts(lambda part: self._get(url, "*/*", part), f"{name} {version}"), PART)
 
     def cached_versions(self, name: str) -> list[str]:
         """The versions whose source distribution lies in the cache."""
@@ -134,26 +155,70 @@ class PackageIndex:
                 with self._get(url, _ACCEPT) as answer:
                     files = _files(answer)
                     found = _sdists(answer.url, files, name)
-                    self._wheels[name] = _wheel_versions(files, name)
+                    self._wheels[name] = _wheels(answer.url, files, name)
             except (requests.RequestException, ValueError) as error:
                 troubles.append(f"{without_login(index)}: {_reason(error)}")
                 continue
-            if found:
+            if found or self._wheels[name]:
                 return found
             troubles.append(f"{without_login(index)} has none")
-        raise EnvgenError(f"no source distributions of {name}: " + "; ".join(troubles))
+        raise EnvgenError(f"no releases of {name}: " + "; ".join(troubles))
 
     def _indexes(self) -> list[str]:
         first = self._settings.get("index-url") or default_index()
         others = self._settings.get("extra-index-url", "").split()
         return [index for index in (first, *others) if index.startswith(("http://", "https://"))]
 
-    def _get(self, url: str, accept: str) -> requests.Response:
+    def _get(self, url: str, accept: str, part: str = "") -> requests.Response:
         options: dict[str, Any] = {"timeout": min(60.0, self._seconds), "stream": True}
         options["verify"] = self._settings.get("cert") or certificates()
-        answer = requests.get(url, headers={"Accept": accept, "User-Agent": "envgen"}, **options)
+        headers = {"Accept": accept, "User-Agent": "envgen"}
+        headers |= {"Range": part, "Accept-Encoding": "identity"} if part else {}
+        answer = requests.get(url, headers=headers, **options)
         answer.raise_for_status()
         return answer
+
+
+class _Parts(io.RawIOBase):
+    """A file on a server, read by ranges of bytes."""
+
+    def __init__(self, get: Callable[[str], requests.Response], name: str) -> None:
+        super().__init__()
+        self._get, self._name, self._at = get, name, 0
+        size = self._ask("bytes=-1", 1)[1].rpartition("/")[2]
+        self._size = int(size) if size.isdecimal() else 0
+
+    def _ask(self, part: str, size: int) -> tuple[bytes, str]:
+        """(bytes, their place in the file). EnvgenError where the server sends no parts."""
+        try:
+            with self._get(part) as answer:
+                if answer.status_code != 206:
+                    raise EnvgenError(f"the package index has a wheel of {self._name}, and sends no parts of it")
+                return answer.raw.read(size), answer.headers.get("Content-Range", "")
+        except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+            raise EnvgenError(f"cannot read the wheel of {self._name}: {_reason(error)}") from None
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        end = min(self._at + len(buffer), self._size)
+        if end <= self._at:
+            return 0
+        data = self._ask(f"bytes={self._at}-{end - 1}", end - self._at)[0]
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
 
 
 # --- pages of an index ------------------------------------------------------------------------------------------------
@@ -186,10 +251,14 @@ def _files(answer: requests.Response) -> list[dict[str, Any]]:
     return links.files
 
 
-def _wheel_versions(files: Sequence[dict[str, Any]], name: str) -> set[str]:
-    """The versions of wheels that were not withdrawn; a wheel's name is NAME-VERSION-TAGS.whl."""
-    words = [file["filename"].split("-") for file in files if not file.get("yanked")]
-    return {parts[1] for parts in words if parts[-1].endswith(".whl") and canonicalize_name(parts[0]) == name}
+def _wheels(page: str, files: Sequence[dict[str, Any]], name: str) -> dict[str, str]:
+    """Version -> a wheel that was not withdrawn; a wheel's name is NAME-VERSION-TAGS.whl."""
+    words = [(file["filename"].split("-"), file["url"]) for file in files if not file.get("yanked")]
+    return {
+        parts[1]: urljoin(page, url)
+        for parts, url in words
+        if parts[-1].endswith(".whl") and canonicalize_name(parts[0]) == name
+    }
 
 
 def _sdists(page: str, files: Sequence[dict[str, Any]], name: str) -> list[Sdist]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import tarfile
-from collections.abc import Collection
+import zipfile
+import zlib
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from envgen.engine.git import Repository
 from envgen.errors import EnvgenError
+
+LARGEST = 16 << 20  # bytes of one file
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,36 @@ class SdistTree:
             raise EnvgenError(
                 f"cannot read {self.archive.name}: {error}", hint="delete it; it is fetched again"
             ) from None
+
+
+@dataclass(frozen=True)
+class WheelTree:
+    """A wheel, which may lie on a server: only what is asked for is fetched. It has what is installed, no more."""
+
+    file: BinaryIO
+    label: str
+    version: str
+
+    def read(self, names: Collection[str]) -> dict[str, File]:
+        """The named files."""
+        with self._archive() as archive:
+            there = {info.filename: info for info in archive.infolist() if info.filename in names}
+            if large := [name for name, info in there.items() if info.file_size > LARGEST]:
+                raise EnvgenError(f"{large[0]} in {self.label} is too large to be patched")
+            return {name: File(archive.read(info)) for name, info in there.items()}
+
+    def names(self) -> set[str]:
+        """All plain files."""
+        with self._archive() as archive:
+            return {info.filename for info in archive.infolist() if not info.is_dir()}
+
+    @contextlib.contextmanager
+    def _archive(self) -> Iterator[zipfile.ZipFile]:
+        try:
+            with zipfile.ZipFile(self.file) as archive:
+                yield archive
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
+            raise EnvgenError(f"cannot read {self.label}: {error}", hint="try again") from None
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ def test_up_offers_to_fetch_the_weights_on_a_terminal(project: Project, hub: Hub
         project.envgen("down")
     code, shown = on_a_terminal(project, b"y\n", "up", "web", "--set", "services.web.needs_memory=64TiB",
                                 "--set", "caches.huggingface.host=third", env=reach)  # fmt: skip
-    assert code == 6 and "64" in shown and "Fetch them" not in shown  # what it would not start anyway
+    assert code == 6 and "65536.0 GiB" in shown and "Fetch them" not in shown  # what it would not start anyway
 
 
 def test_what_the_hub_refuses(project: Project, hub: Hub, reach: dict[str, str]) -> None:

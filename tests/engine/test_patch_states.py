@@ -175,6 +175,20 @@ def test_check_of_a_range_asks_the_index(made: Project) -> None:
     assert "flashinfer: no release in 0.13.0..0.14.0" in found.err
 
 
+def test_a_release_without_a_source_distribution_is_tried_on_its_wheel(made: Project) -> None:
+    """0.15.0 is on the index as wheels of 460 MB alone; the few files that patches touch are read in parts."""
+    (found,) = made.envgen("patch", "check", "vllm", "--release", "0.15.0", "--json").json["rehearsals"]
+    assert found["tree"] == "vllm 0.15.0 (wheel)"
+    assert [one["state"] for one in found["patches"]] == ["applies with offset"] * 3
+
+
+def test_patches_of_a_wheel_are_tried_on_that_wheel(tmp_path: Path) -> None:
+    made = project(tmp_path, vllm="wheel: vllm==0.14.0")
+    (found,) = made.envgen("patch", "check", "vllm", "--json").json["rehearsals"]
+    assert found["tree"] == "vllm 0.14.0 (wheel)"
+    assert [one["state"] for one in found["patches"]] == ["applies"] * 3
+
+
 def test_check_says_what_a_build_would_meet(made: Project) -> None:
     assert made.envgen("patch", "check").out.count(" ok ") == 4
     patch = next((made.root / "patches/vllm").glob("0002-*"))

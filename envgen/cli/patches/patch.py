@@ -135,9 +135,8 @@ def check(
     found: list[tuple[Target, list[Rehearsal]]] = []
     untried: dict[str, list[str]] = {}
     for target in targets:
-        trees = _trees(bare, target, releases, span, ref, checkout, alone=len(targets) == 1)
-        if span and (gaps := _gaps(bare, target, span)):
-            untried[target.name] = gaps
+        missing = untried.setdefault(target.name, []) if span else None
+        trees = _trees(bare, target, releases, span, ref, checkout, missing, alone=len(targets) == 1)
         if trees:
             found.append((target, _rehearse(target, trees, beyond_range=bool(span) or len(releases) > 1)))
     if not found:
@@ -154,10 +153,9 @@ def check(
                 click.echo("\n".join(report.matrix(rehearsals)))
             else:
                 click.echo("\n".join(report.lines(rehearsals[0])))
-            if missing := untried.get(target.name):
-                listed, tag = ", ".join(missing), f"v{missing[0]}"
-                click.echo(f"not tried: {listed}: the index has wheels of these alone, no source distribution")
-                click.echo(f"    try the tag: envgen patch check {target.name} --ref {tag}")
+            if left := untried.get(target.name):
+                click.echo(f"not tried: {', '.join(left)}")
+                click.echo(f"    try the tag: envgen patch check {target.name} --ref v{left[0]}")
     bad = [v for _, rehearsals in found for r in rehearsals for v in r.verdicts if not _passes(v, allow_fuzzy)]
     return ExitCode.FINDINGS if bad else ExitCode.OK
 
@@ -184,10 +182,14 @@ def _trees(
     span: str | None,
     ref: str | None,
     checkout: Path | None,
+    untried: list[str] | None,
     *,
     alone: bool,
 ) -> list[Tree]:
-    """What a source is held against. With several sources, one without such a release is passed over and said."""
+    """What a source is held against. With several sources, one without such a release is passed over and said.
+
+    ``untried`` gets the releases of a range that can't be read.
+    """
     from envgen.app.patch_sources import checkout_tree, versions_between
 
     if checkout is not None:
@@ -210,26 +212,18 @@ def _trees(
         try:
             trees.append(bare.release(target, version))
         except EnvgenError as error:
-            if alone:
+            if untried is not None:
+                untried.append(version)
+            elif alone:
                 raise
             progress(f"{target.name}: {error}")
     return trees
 
 
-def _gaps(bare: Sources, target: Target, span: str) -> list[str]:
-    """The releases of a range that have no source distribution to try a patch on."""
-    from envgen.app.patch_sources import versions_between
-
-    try:
-        return versions_between(bare.index.only_wheels(target.source.distribution), span)
-    except EnvgenError:
-        return []  # the index can't be read: that was said, and the cache was taken
-
-
 def _available(bare: Sources, target: Target) -> list[str]:
     name = target.source.distribution
     try:
-        return [sdist.version for sdist in bare.index.releases(name)]
+        return bare.index.versions(name)
     except EnvgenError as error:
         cached = bare.index.cached_versions(name)
         if not cached:
