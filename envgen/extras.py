@@ -1,4 +1,4 @@
-"""Libraries that only some commands need, and that are installed by name: ``envgen[bench]``, ``envgen[sbom]``."""
+"""Libraries that only some commands need, and that are installed by name: ``envgen[bench]``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from envgen.errors import UsageError
 
-EXTRAS = {"bench": ("httptools", "scipy"), "sbom": ("packageurl", "spdx_tools")}
+EXTRAS = {"bench": ("httptools", "scipy")}
 
 
 def require(extra: str) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from envgen.binding import bind
 from envgen.engine.base import MISSHAPEN, Engine
 from envgen.errors import NotFoundError
 from envgen.paths import templates_dir
@@ -36,7 +36,6 @@ class Distribution:
     name: str
     version: str
     place: str
-    installer: str
     homepage: str
     license: str
     license_said: str
@@ -44,7 +43,7 @@ class Distribution:
 
 @dataclass(frozen=True)
 class Inventory:
-    """Everything that was found; ``os``: /etc/os-release."""
+    """Everything that was found, sorted by name; ``os``: /etc/os-release."""
 
     os: Mapping[str, str]
     machine: str
@@ -58,27 +57,10 @@ def take(engine: Engine, image_id: str) -> Inventory:
     script = (templates_dir() / "scripts" / "inventory").read_bytes()
     done = engine.run_once(image_id, ["sh", "-c", _LAUNCH, "sh", UV], stdin=script, user="0:0", timeout=TIMEOUT)
     try:
-        return parse(done.document())
+        return bind(Inventory, done.document())
     except MISSHAPEN:
         tail = " / ".join(done.stderr.decode(errors="replace").strip().splitlines()[-3:])
         raise NotFoundError(
             f"the image {image_id[:19]} does not tell what is installed in it: {tail or f'exit code {done.code}'}",
             hint="does it have Python 3.8 or newer, as python3?",
         ) from None
-
-
-def parse(said: Mapping[str, Any]) -> Inventory:
-    """The document that the script prints. ValueError, TypeError or KeyError when it is another one."""
-    return Inventory(
-        {str(key): str(value) for key, value in said["os"].items()},
-        str(said["machine"]),
-        str(said["python"]),
-        tuple(sorted((Debian(**_texts(each)) for each in said["debian"]), key=lambda d: (d.name, d.arch))),
-        tuple(
-            sorted((Distribution(**_texts(each)) for each in said["distributions"]), key=lambda d: (d.name, d.place))
-        ),
-    )
-
-
-def _texts(said: Mapping[str, Any] | Sequence[Any]) -> dict[str, str]:
-    return {str(key): str(value) for key, value in dict(said).items()}

@@ -34,8 +34,3 @@ def test_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["results", "show", "latest", "--folder", str(tmp_path)]) == 0
     assert main(["results", "compare", "latest~1", "latest", "--folder", str(tmp_path)]) == 2
     assert 'pip install "envgen[bench]"' in capsys.readouterr().err
-
-
-def test_sbom(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", "x:1", "--sbom", "x.json"]) == 2
-    assert 'pip install "envgen[sbom]"' in capsys.readouterr().err

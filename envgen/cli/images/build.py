@@ -12,7 +12,6 @@ import click
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.errors import BuildError, EngineError, ExitCode, UsageError
-from envgen.extras import require
 from envgen.text import progress, shorten
 
 if TYPE_CHECKING:
@@ -118,8 +117,6 @@ def _sbom_of(profile: Profile, root: Path, sbom: str | None, as_json: bool) -> C
         return lambda _engine: None
     from envgen.cli.images.sbom import target_of, write_sbom
     from envgen.files import state_dir
-
-    require("sbom")
 
     if as_json and sbom == "-":
         raise UsageError("--json and --sbom - would both print to stdout", hint="give --sbom a file")

@@ -9,7 +9,6 @@ import click
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.errors import ExitCode, UsageError
-from envgen.extras import require
 from envgen.text import progress
 
 
@@ -32,8 +31,6 @@ def command(session: Session, image: str | None, sbom: str | None, as_json: bool
 
     if sbom is not None:
         from envgen.cli.images.sbom import target_of, write_sbom
-
-        require("sbom")
 
         if as_json or not sbom:
             raise UsageError("--sbom wants a file, and prints no other document", hint="--sbom - writes it to stdout")
