@@ -12,7 +12,11 @@ from envgen.paths import docker_dir
 
 TOP = docker_dir().parent
 PYTHON = [p for part in ("build", "runtime") for p in sorted((TOP / "docker" / part).rglob("*")) if p.is_file()]
-PYTHON = [path for path in PYTHON if path.read_text("utf-8").startswith("#!/usr/bin/env python3")]
+PYTHON = [
+    path
+    for path in PYTHON
+    if path.read_text("utf-8").startswith(("#!/usr/bin/env python3", "#!/usr/bin/env -S python3"))
+]
 
 
 def test_ruff_reads_each_of_them() -> None:
