@@ -5,8 +5,6 @@ Nothing here skips: where no engine answers, every test of this tier fails and s
 
 from __future__ import annotations
 
-import signal
-import socket
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -19,12 +17,6 @@ from projects import BASE, Project, docker
 from envgen.engine.base import Engine
 from envgen.engine.docker import connect
 from envgen.errors import EngineError
-
-
-def pytest_sessionstart() -> None:
-    """Started in the background of a script, this process ignores Ctrl-C, and so would all that the tests start."""
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -62,11 +54,3 @@ def make_project(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> It
         for profile in ("dev", "prod"):
             project.envgen("down", "-p", profile, "--volumes", code=None)
         docker("image", "rm", "-f", f"{project.name}:dev", f"{project.name}:prod", check=False)
-
-
-@pytest.fixture
-def free_port() -> int:
-    """A TCP port of this machine that nobody has."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])

@@ -1,4 +1,4 @@
-"""The unit tier starts no process and opens no socket: whoever tries gets an error that names the tier."""
+"""The unit tier starts no process and opens no socket: a test that tries gets an error that names the tier."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ForbiddenInUnitTests(AssertionError):
 
 def _refuse(what: str) -> Any:
     def refuse(*_args: object, **_kwargs: object) -> NoReturn:
-        raise ForbiddenInUnitTests(f"{what} in the unit tier; such a test belongs into tests/engine")
+        raise ForbiddenInUnitTests(f"{what} in the unit tier; such a test belongs in tests/process")
 
     return refuse
 

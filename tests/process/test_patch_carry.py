@@ -1,4 +1,4 @@
-"""Patches and what moves: files that upstream has renamed, and refs that point elsewhere than the lock says."""
+"""Patches of files that upstream has renamed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import difflib
 from pathlib import Path
 
 import pytest
-from lock_servers import git_daemon
-from patch_sources import checkout, project, tree
-from projects import BASE, Project, docker
+from patch_sources import project, tree
+from projects import Project
 
-from envgen.engine.git import git
 from envgen.patches.header import head_of
 from envgen.patches.refresh import successors
 
@@ -61,35 +59,3 @@ def test_what_vanished_for_good_is_a_conflict(made: Project) -> None:
 def test_successors_are_new_files_of_the_same_kind() -> None:
     old, new = {"a/x.py", "a/y.py"}, {"a/y.py", "b/x.py", "a/z.py", "b/x.md"}
     assert successors({"a/x.py"}, old, new) == ["a/z.py", "b/x.py"]
-
-
-def test_build_rehearses_the_locked_commit(made: Project, tmp_path: Path) -> None:
-    """The branch has moved to a source that the patches do not fit; the lock has not."""
-    bare = tmp_path / "srv/vllm.git"
-    work = checkout(tmp_path / "work", "vllm", "0.14.0")
-    git(["clone", "-q", "--bare", str(work), str(bare)], cwd=tmp_path)
-    own = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    base = "envgentestcarry:base"
-    docker("build", "-q", "-t", base, "-", stdin=f"FROM {BASE}\nLABEL carry=1\n")
-    try:
-        with git_daemon(bare.parent) as address:
-            text = (made.root / "envgen.yaml").read_text()
-            text = text.replace("pypi: vllm==0.14.0", f"git: {address}/vllm.git, ref: main")
-            start, end = text.index("      flashinfer:"), text.index("      vllm:")
-            (made.root / "envgen.yaml").write_text((text[:start] + text[end:]).replace(BASE, base))
-            made.envgen("lock", env=own)
-            locked = git(["rev-parse", "main"], cwd=bare).text
-            for path in (work / "vllm").rglob("*.py"):
-                path.write_text("# rewritten\n")
-            git(["commit", "-qam", "away"], cwd=work)
-            git(["push", "-qf", str(bare), "HEAD:main"], cwd=work)
-            moved = made.envgen("build", "--unlocked", env=own, code=4)
-            assert "patches do not fit, so nothing was built" in moved.err
-            out = made.envgen("patch", "check", "vllm", env=own).out
-            assert f"locked at {locked[:12]}" in out
-            (made.root / "envgen.yaml").write_text((made.root / "envgen.yaml").read_text() + "\n")
-            # What comes after the rehearsal is stopped at once: the build's own program is not there.
-            done = made.envgen("build", env={**own, "DOCKER_CONFIG": str(tmp_path), "PATH": "/usr/bin:/bin"}, code=None)
-            assert f"3 patches fit main of {address}/vllm.git, locked at {locked[:12]}" in done.err
-    finally:
-        docker("image", "rm", "-f", base, f"{made.name}:prod", check=False)
