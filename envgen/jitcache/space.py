@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -19,19 +18,19 @@ from envgen.jitcache.query import Query
 from envgen.jitcache.service import JitCache, expected
 from envgen.render import namespace as names
 
-ARCHIVE = "/envgen-archive"  # where the folder or file of an archive is mounted
+ARCHIVE = "/envgen-archive"  # where the archive is mounted
 _KEY = re.compile(r"-([0-9a-f]{12})")
 
 
 @dataclass(frozen=True)
 class Moved:
-    """A cache that was saved or loaded. ``kept``: modules that were there already; ``key``: of its namespace."""
+    """A cache that was saved or loaded. ``replaced``: modules that had to go for it; ``key``: of its namespace."""
 
     root: str
     modules: int
     files: int
     bytes: int
-    kept: tuple[str, ...]
+    replaced: tuple[str, ...]
     problems: tuple[str, ...]
     key: str = ""
 
@@ -146,47 +145,35 @@ def save(cache: JitCache, target: Path, *, source: str = "", force: bool = False
     except OSError as error:
         raise UsageError(f"nothing can be written in the folder {folder}: {error.strerror}") from None
     with stage as work:
-        place = _place(cache, mount, Mount(work, ARCHIVE, "bind"))
+        written = Path(work, "cache")
+        written.touch(0o600)
+        place = _place(cache, mount, Mount(str(written), ARCHIVE, "bind"))
         made = _made_of(cache) if cache.profile.caches.get(CACHE) else {}
         request = {
-            "operation": "save", "root": place.root, "target": f"{ARCHIVE}/cache", "key": key,
+            "operation": "save", "root": place.root, "target": ARCHIVE, "key": key,
             "made_of": made if key and key == names.key_of(made) else {},
-            "owner": [os.getuid(), os.getgid()], "compress": target.suffix in (".gz", ".tgz"),
+            "compress": target.suffix in (".gz", ".tgz"),
         }  # fmt: skip
         answer = cache.ask(place, request, Query())
-        written = Path(work, "cache")
-        if not written.is_file():
+        if not written.stat().st_size:
             raise EngineError(
                 "the archive was written on the engine's machine, which is another one",
                 hint="run this command on the machine where Docker runs",
             )
-        _put(written, target, force=force)
+        try:
+            if not force:  # the name is reserved: a rename would replace what came meanwhile
+                os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            written.replace(target)
+        except FileExistsError:
+            raise _there_already(target) from None
+        except OSError as error:
+            raise UsageError(f"{target} can't be written: {error.strerror}") from None
     with expected():
         return replace(bind(Moved, answer), key=key)
 
 
 def _there_already(target: Path) -> RefusedError:
     return RefusedError(f"{target} is there already", hint="name another file, or add --force")
-
-
-def _put(written: Path, target: Path, *, force: bool) -> None:
-    """Give the finished file its name. Without ``force`` a link, for a rename would replace what came meanwhile."""
-    try:
-        if force:
-            written.replace(target)
-            return
-        try:
-            os.link(written, target)
-        except OSError as error:
-            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
-                raise
-            # A file system without hard links: an empty file reserves the name.
-            os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-            written.replace(target)
-    except FileExistsError:
-        raise _there_already(target) from None
-    except OSError as error:
-        raise UsageError(f"{target} can't be written: {error.strerror}") from None
 
 
 def _source_mount(cache: JitCache, source: str) -> Mount:
@@ -205,8 +192,13 @@ def _source_mount(cache: JitCache, source: str) -> Mount:
     return Mount(mount.source, mount.target, mount.kind)
 
 
-def load(cache: JitCache, source: Path, *, force: bool = False) -> Moved:
-    """Put the modules of an archive into the profile's namespace. ``force``: those of another environment too."""
+def load(
+    cache: JitCache, source: Path, *, force: bool = False, replacing: bool = False, dry_run: bool = False
+) -> Moved:
+    """Put a saved cache into the profile's namespace.
+
+    ``force``: one of another environment too. ``replacing``: instead of modules that are there.
+    """
     if not source.is_file():
         raise UsageError(f"there is no archive {source}")
     mount = current_mount(cache)
@@ -219,7 +211,7 @@ def load(cache: JitCache, source: Path, *, force: bool = False) -> Moved:
     place = _place(cache, mount, Mount(str(source.absolute()), ARCHIVE, "bind", read_only=True))
     made = _made_of(cache)
     request = {"operation": "load", "root": place.root, "source": ARCHIVE, "key": key_in(mount.source),
-               "made_of": made, "force": force}  # fmt: skip
+               "made_of": made, "force": force, "replace": replacing, "dry_run": dry_run}  # fmt: skip
     answer = cache.ask(place, request, Query())
     with expected():
         return replace(bind(Moved, answer), key=key_in(mount.source))

@@ -20,8 +20,8 @@ class CacheGroup(LazyGroup):
             "warm": ("caches.warm:warm", "Compile modules inside a running service."),
             "baseline": ("caches.read:baseline", "Record the bytes that modules were compiled from."),
             "gc": ("caches.space:gc", "Remove namespaces that were not used for long."),
-            "save": ("caches.space:save", "Write all modules into an archive that keeps their times."),
-            "load": ("caches.space:load", "Take modules from a saved archive."),
+            "save": ("caches.space:save", "Write the whole cache into an archive that keeps its times."),
+            "load": ("caches.space:load", "Put a saved cache into the profile's."),
             "audit": ("caches.audit:audit", "Show which GPU code each library really holds."),
         }
     }

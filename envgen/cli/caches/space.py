@@ -62,7 +62,7 @@ def gc(session: Session, keep: int, dry_run: bool, as_json: bool) -> int:
 @json_option
 @project_options
 def save(session: Session, archive: Path, source: str, force: bool, as_json: bool) -> int:
-    """Write all modules into one archive, with times to the nanosecond, so that a restored cache is not compiled again.
+    """Write the whole cache into one archive, with times to the nanosecond, so that a restored one is not compiled again.
 
     Compressed when FILE ends in .gz or .tgz. Refused while a module is being built. Baselines that are missing are
     recorded first, where a service runs.
@@ -83,21 +83,25 @@ def save(session: Session, archive: Path, source: str, force: bool, as_json: boo
 @click.command("load", context_settings=HELP)
 @click.argument("archive", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--force", is_flag=True, help="Also what was compiled in another environment.")
+@click.option("--replace", "replacing", is_flag=True, help="Remove modules of the same FlashInfer version for it.")
+@click.option("-n", "--dry-run", is_flag=True, help="Check FILE and show what would go; change nothing.")
 @json_option
 @project_options
-def load(session: Session, archive: Path, force: bool, as_json: bool) -> int:
-    """Put the modules of a saved archive into the profile's cache. What is there already stays.
+def load(session: Session, archive: Path, force: bool, replacing: bool, dry_run: bool, as_json: bool) -> int:
+    """Put a saved cache into the profile's. Refused where modules of the same FlashInfer version are there already.
 
     The archive is unpacked aside and checked whole before anything is put in its place: links, devices and paths that
     lead out of the cache are refused.
 
     \b
-    Example:
+    Examples:
       envgen cache load kernels.tar.gz
+      envgen cache load kernels.tar.gz --replace --dry-run
     """
     from envgen.jitcache.space import load as read
 
-    return _tell(read(open_cache(session), archive, force=force), f"loaded from {archive}", as_json)
+    moved = read(open_cache(session), archive, force=force, replacing=replacing, dry_run=dry_run)
+    return _tell(moved, f"{'would load' if dry_run else 'loaded'} from {archive}", as_json)
 
 
 def _tell(moved: Moved, what: str, as_json: bool) -> int:
@@ -108,10 +112,9 @@ def _tell(moved: Moved, what: str, as_json: bool) -> int:
 
     for problem in moved.problems:
         progress(visible(problem))
-    if moved.kept:
-        progress(
-            f"kept as they are, {len(moved.kept)} modules that were there: {', '.join(map(visible, moved.kept[:5]))}"
-        )
+    if moved.replaced:
+        shown = ", ".join(map(visible, moved.replaced[:5])) + (", ..." if len(moved.replaced) > 5 else "")
+        progress(f"instead of {len(moved.replaced)} modules that were there: {shown}")
     where = f", namespace {moved.key}" if moved.key else ""
     click.echo(f"{what}: {moved.modules} modules, {size(moved.bytes)} in {moved.files} files{where}")
     return 0

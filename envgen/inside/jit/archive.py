@@ -1,81 +1,58 @@
-"""What a saved cache looks like: a tar archive whose first member says what it is and whose last says that it is whole.
+"""Operations ``save`` and ``load``: a whole namespace as one tar archive, and back.
 
-Times are kept to the nanosecond, in the extended headers of the POSIX format: ninja compiles again what is younger than
-its record says, and a baseline knows its library by this time. Members are named as they lie below the cache's root.
+Its first member says what it is, its last that it is whole. Times are kept to the nanosecond, in the extended headers
+of the POSIX format: ninja compiles again what is younger than its record says, and a baseline knows its library by this
+time. Members are named as they lie below the cache's root.
 
-The archive may come from anywhere, so it is read here header by header, each of a bounded size, rather than by
-``tarfile``, which takes an extended header of gigabytes into memory before anybody is asked.
+An archive may come from anywhere: only plain files and folders are taken, only below the root, never more than the disk
+holds, each header is checked before tarfile reads it, and nothing is placed before the last byte was read.
 """
 
 from __future__ import annotations
 
+import fcntl
+import gzip
+import hashlib
+import io
+import json
 import os
+import stat
 import tarfile
+import zlib
 
+from envgen.inside.jit.choose import Survey
 from envgen.inside.jit.fault import Fault
-from envgen.inside.jit.layout import BESIDE
-from envgen.inside.jit.names import is_reserved
-from envgen.inside.jit.tree import DEEPEST, short
+from envgen.inside.jit.hold import hold, release
+from envgen.inside.jit.layout import BESIDE, OURS, Cache, Shelf, open_cache, root_of
+from envgen.inside.jit.locks import own_as
+from envgen.inside.jit.sweep import STAGE, alone, sweep_stages
+from envgen.inside.jit.tree import DEEPEST, FILE, FOLDER, FULL, GONE, kind_of, note, reason, remove, short
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import BinaryIO, Iterator
+    from typing import BinaryIO
 
 FORMAT = 1
 HEAD = "envgen-cache.json"
 END = "envgen-cache.end"
-OURS = (".envgen", "baseline")
-SHARED = (".ninja_log", ".ninja_deps")  # of all modules of a shelf, up to FlashInfer 0.6.0
 MOST = 1_000_000  # members
-BLOCK = 512
 _LONGEST = 1024  # bytes of a name; FlashInfer's longest are some 400
 _PART = 255  # what a file system takes
-_HEADER = 64 << 10  # bytes of one extended header; envgen writes some 40, with a long name some 500
-_HEADERS = 1 << 30  # bytes of all of them
-_BIGGEST = 1 << 40  # bytes of one file
+_HEADER = 8 << 10  # bytes of one extended header; envgen writes some 40, with the longest name 1,100
 
 
-def why_not(name: str, *, folder: bool) -> str:
-    """Why this cache would not hold a file (or ``folder``) of this name; empty when it would."""
-    size = len(os.fsencode(name))
-    if not name or size > _LONGEST or "\0" in name:
-        return "is not a name for a file in a cache" if size <= _LONGEST else "has a name longer than any in a cache"
+def why_not(name: str) -> str:
+    """Why a cache holds nothing of this name; empty when it may."""
     parts = name.split("/")
-    if any(part in ("", ".", "..") for part in parts):
+    if "\0" in name or any(part in ("", ".", "..") for part in parts):
         return "leads out of the cache"
     if len(parts) > DEEPEST:
         return "is nested more than " + str(DEEPEST) + " folders deep"
-    if any(len(os.fsencode(part)) > _PART for part in parts):
-        return "has a name longer than a file system takes"
-    if parts[0] == OURS[0]:
-        return "" if 2 <= len(parts) <= 5 and parts[1] == OURS[1] else "does not belong into a cache"
-    if parts[0].startswith(".") or parts[0] in BESIDE or (len(parts) == 1 and not folder):
-        return "does not belong into a cache"
-    for depth in (1, 2):
-        if len(parts) > depth and parts[depth] in ("cached_ops", "generated"):
-            return _why_not_below(parts[depth:], folder=folder)
-    if not folder or len(parts) > 2 or parts[-1].startswith("."):
+    if len(os.fsencode(name)) > _LONGEST or any(len(os.fsencode(part)) > _PART for part in parts):
+        return "has a name longer than any in a cache"
+    if (parts[0].startswith(".") and parts[0] != OURS) or any(part.startswith(".envgen-") for part in parts):
         return "does not belong into a cache"
     return ""
-
-
-def _why_not_below(parts: list[str], *, folder: bool) -> str:
-    if len(parts) == 1:
-        return "" if folder else "is a file where a folder must be"
-    if parts[0] != "cached_ops":
-        return ""
-    if is_reserved(parts[1]):
-        shared = not folder and len(parts) == 2 and parts[1] in SHARED
-        return "" if shared else "belongs to the cache's own housekeeping"
-    return "" if folder or len(parts) > 2 else "is a file where a module's folder must be"
-
-
-def parts_of(name: str, *, folder: bool) -> list[str]:
-    """The parts of a member's name; Fault for whatever this cache would not hold at that place."""
-    why = why_not(name, folder=folder)
-    if why:
-        raise refused(name, why)
-    return name.split("/")
 
 
 def refused(name: str, why: str) -> Fault:
@@ -91,139 +68,14 @@ class Sum:
     would be loaded into a GPU."""
 
     def __init__(self) -> None:
-        from hashlib import sha256
-
-        self._digest = sha256()
+        self._digest = hashlib.sha256()
+        self.data = self._digest.update
 
     def member(self, name: str, when: int, size: int) -> None:
-        words = name + "\0" + str(when) + "\0" + str(size) + "\0"
-        self._digest.update(words.encode("utf-8", "surrogateescape"))
-
-    def data(self, block: bytes) -> None:
-        self._digest.update(block)
+        self.data((name + "\0" + str(when) + "\0" + str(size) + "\0").encode("utf-8", "surrogateescape"))
 
     def text(self) -> str:
-        return str(self._digest.hexdigest())
-
-
-class Summed:
-    """A file whose bytes go into a sum as they are read."""
-
-    def __init__(self, file: object, total: Sum) -> None:
-        self._file = file
-        self._total = total
-
-    def read(self, size: int = -1) -> bytes:
-        block: bytes = self._file.read(size)  # type: ignore[attr-defined]
-        self._total.data(block)
-        return block
-
-
-class Member:
-    """One file or folder of an archive. ``when`` is in nanoseconds."""
-
-    __slots__ = ("is_folder", "mode", "name", "size", "when")
-
-    def __init__(self, name: str, size: int, when: int, mode: int, *, is_folder: bool) -> None:
-        self.name = name
-        self.size = size
-        self.when = when
-        self.mode = mode
-        self.is_folder = is_folder
-
-
-class Members:
-    """Reads the members of an unpacked stream, one after the other; a Fault for what envgen never writes."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self._left = 0  # bytes of the current member that were not read yet
-        self._padding = 0
-        self._headers = 0
-
-    def __iter__(self) -> Iterator[Member]:
-        for _ in range(MOST):
-            member = self._next()
-            if member is None:
-                return
-            yield member
-        raise Fault("refused", "the archive holds more than " + str(MOST) + " files; nothing was changed")
-
-    def read(self, size: int) -> bytes:
-        """Some of the current member's bytes; empty at its end."""
-        block = self._stream.read(min(size, self._left))
-        if not block and self._left:
-            raise damaged("it ends in the middle of a file")
-        self._left -= len(block)
-        return block
-
-    def _next(self) -> Member | None:
-        while self._left:
-            self.read(1 << 20)
-        self._exactly(self._padding)
-        info = self._header()
-        if info is None:
-            return None
-        more: dict[str, str] = {}
-        if info.type == tarfile.XHDTYPE:
-            self._headers += info.size
-            if not 0 <= info.size <= _HEADER or self._headers > _HEADERS:
-                raise damaged("it has a header of " + str(info.size) + " bytes")
-            more = _records(self._exactly(info.size + -info.size % BLOCK)[: info.size])
-            info = self._header()
-            if info is None:
-                raise damaged("it ends after a header")
-        is_folder = info.type == tarfile.DIRTYPE
-        name = more.get("path", info.name)
-        if is_folder:
-            name = name.rstrip("/")
-        if not is_folder and info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
-            raise refused(name, "is neither a plain file nor a folder")
-        if any(key.startswith("GNU.sparse.") for key in more):
-            raise refused(name, "is neither a plain file nor a folder")
-        size = 0 if is_folder else _number(more.get("size", str(info.size)))
-        self._left, self._padding = size, -size % BLOCK
-        when = nanoseconds(more.get("mtime", str(info.mtime)))
-        return Member(name, size, when, info.mode, is_folder=is_folder)
-
-    def _header(self) -> tarfile.TarInfo | None:
-        """The next header block; None at the end of the archive."""
-        block = self._stream.read(BLOCK)
-        if not block or block == bytes(BLOCK):
-            return None
-        if len(block) < BLOCK:
-            raise damaged("it ends in the middle of a header")
-        try:
-            return tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
-        except tarfile.TarError as error:
-            raise damaged(str(error)) from None
-
-    def _exactly(self, size: int) -> bytes:
-        data = self._stream.read(size) if size else b""
-        if len(data) < size:
-            raise damaged("it ends in the middle of a file")
-        return data
-
-
-def _records(data: bytes) -> dict[str, str]:
-    """The ``LENGTH key=value`` lines of an extended header."""
-    found = {}
-    while data.strip(b"\0"):
-        digits, space, _ = data[:20].partition(b" ")
-        if not space or not digits.isdigit() or not len(digits) + 3 <= int(digits) <= len(data):
-            raise damaged("a header of it can't be read")
-        record, data = data[len(digits) + 1 : int(digits)], data[int(digits) :]
-        key, equals, value = record.partition(b"=")
-        if not equals or not value.endswith(b"\n"):
-            raise damaged("a header of it can't be read")
-        found[key.decode("utf-8", "surrogateescape")] = value[:-1].decode("utf-8", "surrogateescape")
-    return found
-
-
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) < _BIGGEST):
-        raise damaged("a file of it has an impossible size")
-    return int(text)
+        return self._digest.hexdigest()
 
 
 def time_text(nanoseconds: int) -> str:
@@ -234,8 +86,416 @@ def time_text(nanoseconds: int) -> str:
 def nanoseconds(text: str) -> int:
     """The time of an extended header; Fault for what no file of a cache has."""
     whole, _, fraction = text.partition(".")
-    if not (whole.isascii() and whole.isdigit() and len(whole) <= 11):
-        raise damaged("a file of it has an impossible time")
-    if fraction and not (fraction.isascii() and fraction.isdigit() and len(fraction) <= 9):
+    if len(whole) > 11 or len(fraction) > 9 or not (text.isascii() and whole.isdigit() and (fraction or "0").isdigit()):
         raise damaged("a file of it has an impossible time")
     return int(whole) * 10**9 + int((fraction + "000000000")[:9])
+
+
+# Saving
+
+
+def save(request: dict[str, object]) -> dict[str, object]:
+    """Write the archive into ``target``, an empty file, under the locks of all modules."""
+    root = root_of(request)
+    cache = open_cache(root, "", None)
+    nothing: dict[str, object] = {"missing": [], "names": [], "links": [], "places": []}
+    if cache is None:
+        raise Fault("not_found", "there is no cache at " + root, **nothing)
+    try:
+        chosen = [(shelf, [e.name for e in entries if e.kind == "folder"]) for shelf, entries in Survey(cache).found]
+        count = sum(len(names) for _, names in chosen)
+        if not count:
+            raise Fault("not_found", "the cache is empty", **nothing)
+        taken = hold(chosen)
+        try:
+            writer = _Writer(cache)
+            writer.write(request, root)
+        except OSError as error:
+            kind = "refused" if error.errno in FULL else "failed"
+            raise Fault(kind, "the archive can't be written: " + reason(error)) from None
+        finally:
+            release(taken)
+        return {"root": root, "modules": count, "files": writer.files, "bytes": writer.bytes,
+                "problems": cache.problems, "replaced": []}  # fmt: skip
+    finally:
+        cache.close()
+
+
+class _Writer:
+    """Adds folders by descriptor: no link is followed, and nothing but files and folders is written."""
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+        self.files = self.bytes = self.members = 0
+        self.sum = Sum()
+
+    def write(self, request: dict[str, object], root: str) -> None:
+        flags = os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(str(request["target"]), flags), "wb") as out:
+            # Libraries shrink to a third at any level; the lowest is five times as fast as the usual one.
+            packed = gzip.GzipFile("", "wb", 1, out, mtime=0) if request.get("compress") else out
+            with tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
+                head = {"format": FORMAT, "root": root, "key": request.get("key") or "",
+                        "made_of": request.get("made_of") or {}}  # fmt: skip
+                self._text(tar, HEAD, json.dumps(head))
+                for path, folders, names, fd in os.fwalk(".", dir_fd=self.cache.fd, onerror=self._unread):
+                    inner = path[2:] + "/" if path != "." else ""
+                    folders[:] = [name for name in sorted(folders) if self._add(tar, inner + name, name, fd)]
+                    for name in sorted(names):
+                        self._add(tar, inner + name, name, fd)
+                self._text(tar, END, self.sum.text())
+            if packed is not out:
+                packed.close()
+            out.flush()
+            os.fsync(out.fileno())
+
+    def _unread(self, error: OSError) -> None:
+        note(self.cache.problems, short(str(error.filename)) + ": left out: " + reason(error))
+
+    def _text(self, tar: tarfile.TarFile, name: str, text: str) -> None:
+        info = tarfile.TarInfo(name)
+        info.size, info.mode = len(text), 0o644
+        tar.addfile(info, io.BytesIO(text.encode("ascii")))
+
+    def _add(self, tar: tarfile.TarFile, shown: str, name: str, dir_fd: int) -> bool:
+        """Add one file or folder; False for what stays out, above all what ``load`` would refuse."""
+        self.members += 1
+        if self.members > MOST - 10:
+            raise Fault("refused", "the cache holds more than " + str(MOST) + " files, too many for an archive")
+        if name.startswith(".envgen-"):
+            return False  # what killed runs left
+        why = why_not(shown)
+        fd = -1
+        try:
+            if not why:
+                fd = os.open(name, FILE, dir_fd=dir_fd)
+                why = self._add_open(tar, shown, fd)
+        except OSError as error:
+            if error.errno in GONE:
+                return False
+            if fd >= 0:
+                raise  # the archive can't be written
+            why = reason(error)
+        finally:
+            if fd >= 0:
+                os.close(fd)
+        if why:
+            note(self.cache.problems, short(shown) + ": left out: " + why)
+        return not why
+
+    def _add_open(self, tar: tarfile.TarFile, shown: str, fd: int) -> str:
+        status = os.fstat(fd)
+        info = tarfile.TarInfo(shown)
+        info.mode = stat.S_IMODE(status.st_mode) & 0o777
+        info.mtime = status.st_mtime_ns // 10**9
+        info.pax_headers = {"mtime": time_text(status.st_mtime_ns)}
+        if stat.S_ISDIR(status.st_mode):
+            info.type = tarfile.DIRTYPE
+            tar.addfile(info)
+            return ""
+        if not stat.S_ISREG(status.st_mode):
+            return "is not a file"
+        info.size = status.st_size
+        self.sum.member(shown, status.st_mtime_ns, status.st_size)
+        with os.fdopen(os.dup(fd), "rb") as file:
+            try:
+                tar.addfile(info, _Summed(file, self.sum))  # type: ignore[arg-type]
+            except OSError as error:
+                if error.errno is not None:
+                    raise
+                raise Fault("failed", shown + " became shorter while it was read; save again") from None
+        self.files += 1
+        self.bytes += status.st_size
+        return ""
+
+
+class _Summed:
+    """A file whose bytes go into a sum as they are read."""
+
+    def __init__(self, file: BinaryIO, total: Sum) -> None:
+        self.file = file
+        self.sum = total
+
+    def read(self, size: int = -1) -> bytes:
+        block = self.file.read(size)
+        self.sum.data(block)
+        return block
+
+
+# Loading
+
+
+def load(request: dict[str, object]) -> dict[str, object]:
+    """Unpack ``source`` aside, check it whole, then put each version in its place by one rename.
+
+    Modules of a version that is there already stop it, unless ``replace``. ``dry_run``: check, and place nothing.
+    """
+    root = root_of(request)
+    try:
+        os.makedirs(root, exist_ok=True)
+        fd = os.open(os.path.realpath(root), FOLDER)
+    except OSError as error:
+        raise Fault("refused", "the cache " + root + " can't be made: " + reason(error)) from None
+    problems: list[str] = []
+    device = os.fstat(fd).st_dev
+    name = STAGE + os.urandom(8).hex()
+    try:
+        with alone(fd) as is_alone:
+            if is_alone:
+                sweep_stages(fd, device, problems)
+            try:
+                os.mkdir(name, 0o700, dir_fd=fd)
+            except OSError as error:
+                raise Fault("refused", "the cache can't be written: " + reason(error)) from None
+            stage = os.open(name, FOLDER, dir_fd=fd)
+            fcntl.flock(stage, fcntl.LOCK_EX)
+        try:
+            reader = _Reader(stage, fd, request, root)
+            reader.read(str(request["source"]))
+            replaced = _place(root, fd, stage, request)
+        finally:
+            os.close(stage)
+            remove(name, fd, device, problems, name)
+        return {"root": root, "modules": len(reader.modules), "files": reader.files, "bytes": reader.bytes,
+                "replaced": replaced, "problems": reader.problems + problems}  # fmt: skip
+    finally:
+        os.close(fd)
+
+
+class _Header(tarfile.TarInfo):
+    """A header that is refused before tarfile acts on it: it would read one of gigabytes whole, or follow a link."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes, encoding: str, errors: str) -> _Header:  # type: ignore[override]
+        info: _Header = super().frombuf(buf, encoding, errors)  # type: ignore[assignment]
+        if info.type == tarfile.XHDTYPE:
+            if not 0 <= info.size <= _HEADER:
+                raise damaged("it has a header of " + str(info.size) + " bytes")
+        elif info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE):
+            raise refused(info.name, "is neither a plain file nor a folder")
+        return info
+
+
+class _Reader:
+    """Unpacks into the folder ``new`` of the stage."""
+
+    def __init__(self, stage: int, root_fd: int, request: dict[str, object], root: str) -> None:
+        self.stage = stage
+        self.request = request
+        self.root = root
+        self.modules: set[str] = set()
+        self.files = self.bytes = 0
+        self.problems: list[str] = []
+        self.sum = Sum()
+        space = os.fstatvfs(root_fd)
+        self.room = space.f_bavail * space.f_frsize
+        self._open: tuple[tuple[str, ...], int] | None = None
+
+    def read(self, source: str) -> None:
+        """Everything, or a Fault. From the first byte to the last, no seeking by what the archive says."""
+        try:
+            with open(source, "rb") as file:
+                packed = file.read(2) == b"\x1f\x8b"
+                file.seek(0)
+                stream = gzip.GzipFile(fileobj=file) if packed else file
+                with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header,  # type: ignore[call-overload]
+                                  encoding="utf-8", errors="surrogateescape") as tar:  # fmt: skip
+                    self._members(tar)
+        except (EOFError, zlib.error, tarfile.TarError, ValueError, RecursionError) as error:
+            raise damaged(str(error)) from None
+        except OSError as error:
+            if error.errno is None:  # what gzip raises for bytes that are none of its own
+                raise damaged(str(error)) from None
+            if error.errno in FULL:
+                raise Fault("refused", "the disk of the cache is full; nothing was changed") from None
+            raise Fault("failed", "the archive could not be unpacked: " + reason(error)) from None
+        finally:
+            if self._open is not None:
+                os.close(self._open[1])
+
+    def _members(self, tar: tarfile.TarFile) -> None:
+        whole = False
+        for number in range(MOST):
+            member = tar.next()
+            if member is None:
+                break
+            tar.members = []  # type: ignore[attr-defined]
+            if member.size < 0 or any(key.startswith("GNU.sparse") for key in member.pax_headers):
+                raise refused(member.name, "is neither a plain file nor a folder")
+            if not number:
+                self._check_head(tar, member)
+            elif whole:
+                raise refused(member.name, "comes after the end")
+            elif member.name == END:
+                whole = member.size == 64 and _data(tar, member).read(64) == self.sum.text().encode("ascii")
+                if not whole:
+                    raise damaged("its sum is wrong")
+            else:
+                self._take(tar, member)
+        else:
+            raise Fault("refused", "the archive holds more than " + str(MOST) + " files; nothing was changed")
+        if not whole:
+            raise Fault("refused", "the archive is cut off, or is not one of a cache; nothing was changed")
+
+    def _check_head(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        if member.name != HEAD or member.isdir() or member.size >= 100_000:
+            raise Fault("refused", "this is not an archive that `envgen cache save` wrote; nothing was changed")
+        try:
+            head = json.loads(_data(tar, member).read())
+        except (ValueError, RecursionError):
+            raise damaged("its first member is not JSON") from None
+        if not isinstance(head, dict) or head.get("format") != FORMAT:
+            raise Fault("refused", "the archive is of another format, by another release of envgen")
+        if head.get("key") != (self.request.get("key") or "") and not self.request.get("force"):
+            what = "the archive is of another environment" + self._difference(head)
+            raise Fault("refused", what + "; --force takes it anyway")
+        if head.get("root") != self.root:
+            there = short(str(head.get("root")))
+            self.problems.append("saved from " + there + ": FlashInfer from 0.6.1 on has this path in its build files, "
+                                 "and will compile again")  # fmt: skip
+
+    def _difference(self, head: dict[str, object]) -> str:
+        """Which of the things that the key is made of differ, where both sides tell."""
+        there, here = head.get("made_of"), self.request.get("made_of")
+        if not isinstance(there, dict) or not isinstance(here, dict) or not there or not here:
+            return ""
+        names = [name for name in sorted(set(there) | set(here)) if there.get(name) != here.get(name)]
+        return ": " + ", ".join(
+            (name if name.isidentifier() else repr(short(name)))
+            + " was " + short(repr(there.get(name, ""))) + ", here " + short(repr(here.get(name, "")))
+            for name in names[:20]
+        )  # fmt: skip
+
+    def _take(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        name = member.name.rstrip("/") if member.isdir() else member.name
+        why = why_not(name)
+        if why:
+            raise refused(name, why)
+        parts = name.split("/")
+        if "cached_ops" in parts[1:3] and len(parts) > parts.index("cached_ops") + 1 + (not member.isdir()):
+            module = parts[parts.index("cached_ops") + 1]
+            if module != "tmp":
+                self.modules.add("/".join(parts[: parts.index("cached_ops")]) + "/" + module)
+        if member.isdir():
+            self._folder(parts)
+            return
+        folder = self._folder(parts[:-1])
+        self.room -= member.size
+        if self.room < 0:
+            raise Fault("refused", "the archive holds more than the disk has room for; nothing was changed")
+        when = nanoseconds(member.pax_headers.get("mtime", str(int(member.mtime))))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            out = os.open(parts[-1], flags, 0o644 | (member.mode & 0o111), dir_fd=folder)
+        except FileExistsError:
+            raise refused(name, "is in it twice") from None
+        self.sum.member(name, when, member.size)
+        data = _data(tar, member)
+        with os.fdopen(out, "wb") as file:
+            for block in iter(lambda: data.read(1 << 20), b""):
+                self.sum.data(block)
+                file.write(block)
+            file.flush()
+            own_as(out, self.stage)
+            os.utime(out, ns=(when, when))
+        self.files += 1
+        self.bytes += member.size
+
+    def _folder(self, parts: list[str]) -> int:
+        """The open folder in the stage, made where it is missing. The last one stays open: files come in rows."""
+        wanted = ("new", *parts)
+        if self._open is not None and self._open[0] == wanted:
+            return self._open[1]
+        fd = os.dup(self.stage)
+        for part in wanted:
+            try:
+                inner = _enter(fd, part)
+            except NotADirectoryError:
+                raise refused("/".join(parts), "is a file in one place and a folder in another") from None
+            finally:
+                os.close(fd)
+            fd = inner
+        if self._open is not None:
+            os.close(self._open[1])
+        self._open = (wanted, fd)
+        return fd
+
+
+def _data(tar: tarfile.TarFile, member: tarfile.TarInfo) -> io.BufferedReader:
+    data = tar.extractfile(member)
+    assert data is not None  # it is a plain file
+    return data  # type: ignore[return-value]
+
+
+def _enter(fd: int, name: str) -> int:
+    """The folder ``name`` in ``fd``, open; made where it is missing. A link of that name is an OSError."""
+    try:
+        os.mkdir(name, 0o755, dir_fd=fd)
+        fresh = True
+    except FileExistsError:
+        fresh = False
+    inner = os.open(name, FOLDER, dir_fd=fd)
+    if fresh:
+        own_as(inner, fd)
+    return inner
+
+
+def _place(root: str, root_fd: int, stage: int, request: dict[str, object]) -> list[str]:
+    """Move what was unpacked to where it belongs, under FlashInfer's locks; the modules that had to go for it."""
+    new, old = _enter(stage, "new"), _enter(stage, "old")
+    versions = set(os.listdir(new))
+    cache = open_cache(root, "", None)
+    there: list[tuple[Shelf, list[str]]] = []
+    taken: list[int] = []
+    try:
+        links = [name for name in versions if kind_of(name, root_fd) == "link"]
+        if links:
+            raise Fault("refused", links[0] + " in the cache is a link; nothing was changed")
+        for shelf, entries in Survey(cache).found if cache is not None else ():
+            if shelf.version in versions:
+                there.append((shelf, [entry.name for entry in entries if entry.kind == "folder"]))
+        replaced = [shelf.shown + "/" + name for shelf, names in there for name in names]
+        if replaced and not request.get("replace"):
+            what = "the cache has " + str(len(replaced)) + " modules of the same version already, " + replaced[0] + " first"
+            raise Fault("refused", what + "; --replace puts those of the archive in their place")
+        if request.get("dry_run"):
+            return replaced
+        taken = hold(there)
+        _swap(new, root_fd, old, "")
+        return replaced
+    except OSError as error:
+        raise Fault("failed", "not everything could be placed: " + reason(error) + "; load again") from None
+    finally:
+        release([*taken, new, old])
+        if cache is not None:
+            cache.close()
+
+
+def _swap(source: int, target: int, old: int, path: str) -> None:
+    """Rename each name from ``source`` into ``target``, and what has that name there into ``old``.
+
+    Cubins and tuning results that are there stay; of envgen's own records each is swapped by itself.
+    """
+    # Modules come last: a load that was killed before can simply be run again.
+    for name in sorted(os.listdir(source), key=lambda name: (not path and name[:1].isdigit(), name)):
+        if (path + name).startswith(OURS) and path.count("/") < 2 and stat.S_ISDIR(os.lstat(name, dir_fd=source).st_mode):
+            inner, there = os.open(name, FOLDER, dir_fd=source), _enter(target, name)
+            try:
+                _swap(inner, there, old, path + name + "/")
+            finally:
+                release([inner, there])
+            continue
+        aside = "%d-%s" % (len(os.listdir(old)), name[:100])
+        try:
+            os.stat(name, dir_fd=target, follow_symlinks=False)
+        except FileNotFoundError:
+            os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
+            continue
+        if name in BESIDE and not path:
+            continue
+        os.rename(name, aside, src_dir_fd=target, dst_dir_fd=old)
+        try:
+            os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
+        except OSError:
+            os.rename(aside, name, src_dir_fd=old, dst_dir_fd=target)
+            raise

@@ -10,13 +10,13 @@ import os
 
 from envgen.inside.jit.bytesof import Files
 from envgen.inside.jit.fault import Fault
-from envgen.inside.jit.layout import Cache, Shelf
+from envgen.inside.jit.layout import OURS, Cache, Shelf
 from envgen.inside.jit.locks import own_as
 from envgen.inside.jit.recipe import Recipe
 from envgen.inside.jit.tree import FOLDER, GONE, read_file, reason
 
 FORMAT = 1
-OURS = (".envgen", "baseline")
+RECORDS = (OURS, "baseline")
 # Flags that FlashInfer appends from the environment of whoever compiles.
 ENV_FLAGS = ("FLASHINFER_EXTRA_CFLAGS", "FLASHINFER_EXTRA_CUDAFLAGS", "FLASHINFER_EXTRA_LDFLAGS")
 
@@ -71,9 +71,9 @@ def write(cache: Cache, shelf: Shelf, name: str, text: str) -> None:
     try:
         fd = _folder(cache, shelf, create=True)
     except OSError as error:
-        raise Fault("refused", "/".join(OURS) + " can't be written: " + reason(error)) from None
+        raise Fault("refused", "/".join(RECORDS) + " can't be written: " + reason(error)) from None
     if fd is None:
-        raise Fault("refused", "/".join(OURS) + " can't be made")
+        raise Fault("refused", "/".join(RECORDS) + " can't be made")
     temporary = ".new-" + os.urandom(8).hex()
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -83,7 +83,7 @@ def write(cache: Cache, shelf: Shelf, name: str, text: str) -> None:
             own_as(file.fileno(), fd)
         os.rename(temporary, file_name(name), src_dir_fd=fd, dst_dir_fd=fd)
     except OSError as error:
-        raise Fault("refused", "/".join(OURS) + " can't be written: " + reason(error)) from None
+        raise Fault("refused", "/".join(RECORDS) + " can't be written: " + reason(error)) from None
     finally:
         os.close(fd)
 
@@ -100,7 +100,7 @@ def file_name(name: str) -> str:
 def _folder(cache: Cache, shelf: Shelf, *, create: bool) -> int | None:
     """The open folder of this shelf's records. Links on the way are not followed."""
     fd = os.dup(cache.fd)
-    for part in (*OURS, shelf.version, shelf.arch or "none"):
+    for part in (*RECORDS, shelf.version, shelf.arch or "none"):
         try:
             inner = _enter(part, fd, create=create)
         except OSError:

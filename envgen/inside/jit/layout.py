@@ -14,6 +14,7 @@ from envgen.inside.jit.names import is_reserved
 from envgen.inside.jit.tree import FOLDER, GONE, note, reason
 
 TRASH = ".envgen-trash-"
+OURS = ".envgen"  # beside the versions: records of envgen
 # What may lie beside the versions: downloaded kernels, autotuner results (0.7).
 BESIDE = ("autotune", "cubins")
 

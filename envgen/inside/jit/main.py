@@ -23,9 +23,9 @@ def answer(request: dict[str, object]) -> dict[str, object]:
         elif operation == "audit":
             from envgen.inside.jit.audit import run
         elif operation == "save":
-            from envgen.inside.jit.save import run
+            from envgen.inside.jit.archive import save as run
         elif operation == "load":
-            from envgen.inside.jit.load import run
+            from envgen.inside.jit.archive import load as run
         elif operation == "spaces":
             from envgen.inside.jit.spaces import run
         elif operation == "sweep":
