@@ -62,7 +62,7 @@ def gc(session: Session, keep: int, dry_run: bool, as_json: bool) -> int:
 @json_option
 @project_options
 def save(session: Session, archive: Path, source: str, force: bool, as_json: bool) -> int:
-    """Write the whole cache into one archive, with times to the nanosecond, so that a restored one is not compiled again.
+    """Write the whole cache into one archive, with times to the nanosecond: a restored one is not compiled again.
 
     Compressed when FILE ends in .gz or .tgz. Refused while a module is being built. Baselines that are missing are
     recorded first, where a service runs.

@@ -134,7 +134,7 @@ class _Writer:
         with os.fdopen(os.open(str(request["target"]), flags), "wb") as out:
             # Libraries shrink to a third at any level; the lowest is five times as fast as the usual one.
             packed = gzip.GzipFile("", "wb", 1, out, mtime=0) if request.get("compress") else out
-            with tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
+            with tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar:
                 head = {"format": FORMAT, "root": root, "key": request.get("key") or "",
                         "made_of": request.get("made_of") or {}}  # fmt: skip
                 self._text(tar, HEAD, json.dumps(head))
@@ -199,7 +199,7 @@ class _Writer:
         self.sum.member(shown, status.st_mtime_ns, status.st_size)
         with os.fdopen(os.dup(fd), "rb") as file:
             try:
-                tar.addfile(info, _Summed(file, self.sum))  # type: ignore[arg-type]
+                tar.addfile(info, _Summed(file, self.sum))
             except OSError as error:
                 if error.errno is not None:
                     raise
@@ -267,7 +267,7 @@ class _Header(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes, encoding: str, errors: str) -> _Header:  # type: ignore[override]
-        info: _Header = super().frombuf(buf, encoding, errors)  # type: ignore[assignment]
+        info: _Header = super().frombuf(buf, encoding, errors)
         if info.type == tarfile.XHDTYPE:
             if not 0 <= info.size <= _HEADER:
                 raise damaged("it has a header of " + str(info.size) + " bytes")
@@ -298,7 +298,7 @@ class _Reader:
                 packed = file.read(2) == b"\x1f\x8b"
                 file.seek(0)
                 stream = gzip.GzipFile(fileobj=file) if packed else file
-                with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header,  # type: ignore[call-overload]
+                with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header,
                                   encoding="utf-8", errors="surrogateescape") as tar:  # fmt: skip
                     self._members(tar)
         except (EOFError, zlib.error, tarfile.TarError, ValueError, RecursionError) as error:
@@ -456,7 +456,7 @@ def _place(root: str, root_fd: int, stage: int, request: dict[str, object]) -> l
                 there.append((shelf, [entry.name for entry in entries if entry.kind == "folder"]))
         replaced = [shelf.shown + "/" + name for shelf, names in there for name in names]
         if replaced and not request.get("replace"):
-            what = "the cache has " + str(len(replaced)) + " modules of the same version already, " + replaced[0] + " first"
+            what = "%d modules of the same version are there already, %s first" % (len(replaced), replaced[0])
             raise Fault("refused", what + "; --replace puts those of the archive in their place")
         if request.get("dry_run"):
             return replaced
@@ -478,7 +478,11 @@ def _swap(source: int, target: int, old: int, path: str) -> None:
     """
     # Modules come last: a load that was killed before can simply be run again.
     for name in sorted(os.listdir(source), key=lambda name: (not path and name[:1].isdigit(), name)):
-        if (path + name).startswith(OURS) and path.count("/") < 2 and stat.S_ISDIR(os.lstat(name, dir_fd=source).st_mode):
+        if (
+            (path + name).startswith(OURS)
+            and path.count("/") < 2
+            and stat.S_ISDIR(os.lstat(name, dir_fd=source).st_mode)
+        ):
             inner, there = os.open(name, FOLDER, dir_fd=source), _enter(target, name)
             try:
                 _swap(inner, there, old, path + name + "/")

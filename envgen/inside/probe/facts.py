@@ -210,9 +210,9 @@ def roots(request: Doc, document: Doc) -> list[Doc]:
 
 
 def environment(_request: Doc, _document: Doc) -> Doc:
-    """All names; values only of harmless ones."""
+    """The values of harmless variables."""
     values = {name: without_password(value[:TEXT_LIMIT]) for name, value in os.environ.items() if is_safe(name)}
-    return {"names": sorted(os.environ), "values": values}
+    return {"values": values}
 
 
 def mount_options() -> dict[str, tuple[str, bool]]:
@@ -261,7 +261,7 @@ def encodings(request: Doc, _document: Doc) -> list[Doc]:
             with open(name, "rb") as file:
                 for block in iter(lambda: file.read(1 << 20), b""):
                     digest.update(block)
-            fact.update(sha256=digest.hexdigest(), size=os.path.getsize(name))
+            fact.update(sha256=digest.hexdigest())
         found.append(fact)
     return found
 

@@ -13,7 +13,6 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import Any, Dict
 
     Doc = Dict[str, Any]
@@ -59,28 +58,18 @@ def call(argv: list[str], limit: float) -> tuple[str, str]:
     return data.decode("utf-8", "replace"), why
 
 
-def first_file(paths: Iterable[str]) -> str | None:
-    return next((path for path in paths if os.path.isfile(path)), None)
-
-
 def system(_request: Doc, _document: Doc) -> Doc:
     """User, processors, memory and what there is of an NVIDIA GPU."""
     import time
 
-    found: Doc = {"uid": os.getuid(), "gid": os.getgid(), "cpus": os.cpu_count(), "machine": os.uname().machine}
-    found["now"] = time.time()
-    if hasattr(os, "sched_getaffinity"):
-        found["usable_cpus"] = len(os.sched_getaffinity(0))
+    found: Doc = {"uid": os.getuid(), "gid": os.getgid(), "now": time.time()}
     for line in text("/proc/meminfo").splitlines():
         words = line.split()
         if words[0] in ("MemTotal:", "MemAvailable:", "MemFree:", "Cached:", "SwapTotal:", "SwapFree:"):
             found[words[0][:-1]] = int(words[1]) * 1024
-    limit = "/sys/fs/cgroup/memory.max"
-    found["memory_limit"] = text(limit).strip()
     driver = "/proc/driver/nvidia/version"
     found["nvidia"] = {
         "devices": ["/dev/" + name for name in names("/dev") if name.startswith("nvidia")],
-        "smi": first_file(os.path.join(d, "nvidia-smi") for d in os.environ.get("PATH", "").split(":")),
         "driver": text(driver).partition("\n")[0] or None,
     }
     return found

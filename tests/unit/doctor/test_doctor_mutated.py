@@ -57,8 +57,8 @@ def test_any_document_of_a_probe(make: Make, name: str, changes: Changes) -> Non
     "part",
     [
         {"environment": []}, {"environment": {"values": []}}, {"environment": {"values": "x"}},
-        {"environment": {"names": 7}}, {"environment": {"names": None}}, {"seconds": "x"}, {"seconds": []},
-        {"seconds": float("inf")}, {"seconds": 10**400},
+        {"environment": {"values": 7}}, {"environment": {"values": None}}, {"system": {"now": "x"}},
+        {"system": {"now": []}}, {"system": {"now": float("inf")}}, {"system": {"now": 10**400}},
     ],
 )  # fmt: skip
 def test_parts_that_were_not_looked_at(make: Make, part: dict[str, Any]) -> None:

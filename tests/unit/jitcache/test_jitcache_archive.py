@@ -91,7 +91,9 @@ def test_modules_of_the_same_version_are_replaced_only_when_asked(tmp_path: Path
     put(there / ".envgen/baseline/0.7.2.post1/121a/gone.json", "mine")
     others = [put(there / "0.5.3/121a/cached_ops/page/page.so", "other"),
               put(there / ".envgen/baseline/0.5.3/121a/page.json", "other")]  # fmt: skip
-    refused(there, tmp_path / "file", "has 1 modules of the same version already, 0.7.2.post1/121a/cached_ops/page")
+    refused(
+        there, tmp_path / "file", "1 modules of the same version are there already, 0.7.2.post1/121a/cached_ops/page"
+    )
     before = snapshot(there)
     plan = load(there, tmp_path / "file", replace=True, dry_run=True)["result"]
     assert snapshot(there) == before
@@ -268,14 +270,14 @@ def pax(*records: tuple[str, str]) -> bytes:
         ([header(tarfile.XGLTYPE, 3 << 30)], "plain file"),
         ([header(tarfile.GNUTYPE_SPARSE, 100)], "plain file"),
         ([pax(("path", MODULE + "a"))] * 5000, "damaged"),  # a header of a header of ...
-        ([pax(("GNU.sparse.major", "1"), ("GNU.sparse.minor", "0")), header(b"0", 512)], "plain file"),
-        ([pax(("size", "9" * 19)), header(b"0", 0)], "impossible size"),
-        ([pax(("size", "-1")), header(b"0", 0)], "impossible size"),
+        ([pax(("GNU.sparse.major", "1"), ("GNU.sparse.minor", "0")), header(b"0", 512)], "damaged"),
+        ([pax(("size", "9" * 19)), header(b"0", 0)], "room for"),
+        ([pax(("size", "-1")), header(b"0", 0)], "plain file"),
         ([pax(("mtime", "1e300")), header(b"0", 0)], "impossible time"),
-        ([header(tarfile.XHDTYPE, 10) + b"99 path=x\n".ljust(512, b"\0")], "can't be read"),
-        ([header(tarfile.XHDTYPE, 10) + b"0000000000".ljust(512, b"\0")], "can't be read"),
+        ([header(tarfile.XHDTYPE, 10) + b"99 path=x\n".ljust(512, b"\0")], "damaged"),
+        ([header(tarfile.XHDTYPE, 10) + b"0000000000".ljust(512, b"\0")], "damaged"),
         ([header(b"0", 1 << 33)], "room for"),
-        ([header(b"0", 4096) + bytes(512)], "in the middle of a file"),
+        ([header(b"0", 4096) + bytes(512)], "unexpected end of data"),
     ],
 )
 def test_headers_that_envgen_never_writes(
