@@ -6,7 +6,9 @@ that takes too long ends with a stack of where it was, not in silence.
 
 from __future__ import annotations
 
+import _thread
 import faulthandler
+import importlib
 import json
 import os
 import sys
@@ -19,12 +21,32 @@ if TYPE_CHECKING:
     Doc = Dict[str, Any]
 
 
-def modules(files: Dict[str, str]) -> None:
-    """Make a module of each text, in their order: later ones may import earlier ones by name."""
-    for name, text in files.items():
-        module = sys.modules[name] = type(sys)(name)
-        module.__dict__["__file__"] = "<%s>" % name
-        exec(compile(text, "<%s>" % name, "exec", dont_inherit=True), module.__dict__)
+class Files:
+    """Imports the program's files by name, each when it is asked for first."""
+
+    def __init__(self, files: Dict[str, str]) -> None:
+        self.files = files
+        self.packages = {name[:dot] for name in files for dot, letter in enumerate(name) if letter == "."}
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+        if name not in self.files and name not in self.packages:
+            return None
+        return type(sys.__spec__)(name, self, is_package=name in self.packages)  # type: ignore[arg-type]
+
+    def create_module(self, spec: object) -> None:
+        return None
+
+    def exec_module(self, module: Any) -> None:
+        name = "<%s>" % module.__name__
+        exec(compile(self.files.get(module.__name__, ""), name, "exec", dont_inherit=True), module.__dict__)
+
+
+def watch() -> None:
+    """The end of stdin means that envgen was killed: nothing waits for the answer, and the next envgen must not find
+    this one at work. What an operation leaves half done the next one finishes."""
+    while os.read(0, 4096):
+        pass
+    os._exit(1)
 
 
 def bounded(document: Doc, limit: int) -> bytes:
@@ -41,8 +63,10 @@ def main(envelope: Doc) -> None:
     os.dup2(2, 1)
     faulthandler.dump_traceback_later(float(envelope["seconds"]), exit=True)
     try:
-        modules(envelope["files"])
-        document = {"answer": sys.modules[envelope["entry"]].answer(envelope["request"])}
+        sys.meta_path.insert(0, Files(envelope["files"]))
+        if envelope["watch"]:
+            _thread.start_new_thread(watch, ())
+        document = {"answer": importlib.import_module(envelope["entry"]).answer(envelope["request"])}
     except BaseException as problem:  # an import may raise anything, SystemExit included
         stack = traceback.format_exc().splitlines()[-12:]
         document = {"error": type(problem).__name__, "message": str(problem)[:4000], "stack": stack}

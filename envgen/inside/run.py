@@ -14,16 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from envgen.engine import process
-from envgen.engine.base import Engine, ExecResult, Mount
+from envgen.engine.base import Engine, ExecResult, Mount, read_json
 from envgen.errors import EngineError
 
-# One read of the whole of stdin: `python3 -` would read it line by line through its tokenizer.
-STARTER = "import json, sys; ENVELOPE = json.loads(sys.stdin.buffer.read()); exec(ENVELOPE['frame'])"
+# One line of stdin, which may stay open: `python3 -` would read it through its tokenizer.
+MARK = "# envgen-inside"  # in a command line: one of ours, not a compiler
+STARTER = f"import json, sys; ENVELOPE = json.loads(sys.stdin.buffer.readline()); exec(ENVELOPE['frame']) {MARK}"
 BYTES = 4 << 20
 GRACE = 15  # seconds that the container gets to report its own time-out
 MEMORY = 8 << 30  # an import of vLLM and torch takes 2 to 4 GiB
 
 FOLDER = Path(__file__).parent
+NEEDED = "the container needs Python 3.8 or later under the name of the profile's base.python"
 
 Execute = Callable[[Sequence[str], bytes, float], ExecResult]
 
@@ -35,13 +37,23 @@ def text_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class Program:
-    """Files of ``envgen/inside``, in the order of their imports; the last one has ``answer(request)``."""
+    """Files of ``envgen/inside``; the last one has ``answer(request)``.
+
+    ``jit/main`` is imported there as ``envgen.inside.jit.main``, a file outside of a folder by its bare name.
+    """
 
     names: tuple[str, ...]
+    flags: tuple[str, ...] = ()  # of Python
+    watch: bool = False  # end when envgen does, which keeps stdin open so long
+    bytes: int = BYTES  # the longest answer
 
     def files(self) -> dict[str, str]:
         """Module name -> source."""
-        return {name: text_of(name) for name in self.names}
+        return {module_of(name): text_of(name) for name in self.names}
+
+
+def module_of(name: str) -> str:
+    return "envgen.inside." + name.replace("/", ".") if "/" in name else name
 
 
 @dataclass(frozen=True)
@@ -56,11 +68,11 @@ class Failure:
         return f"{self.error}: {self.message}" if self.message else self.error
 
 
-def in_container(engine: Engine, container: str, *, workdir: str = "", user: str = "") -> Execute:
-    """Run in a container that is running."""
+def in_container(engine: Engine, container: str, *, workdir: str = "", user: str = "", hold: bool = False) -> Execute:
+    """Run in a container that is running. ``hold``: keep stdin open, for a program that watches it."""
 
     def execute(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
-        return engine.exec(container, argv, stdin=stdin, workdir=workdir, user=user, timeout=timeout)
+        return engine.exec(container, argv, stdin=stdin, workdir=workdir, user=user, timeout=timeout, hold=hold)
 
     return execute
 
@@ -72,13 +84,15 @@ def in_image(
     mounts: Sequence[Mount] = (),
     env: Mapping[str, str] | None = None,
     network: str = "none",
+    user: str = "",
+    hold: bool = False,
+    memory: int = MEMORY,
 ) -> Execute:
     """Run in a throw-away container of an image."""
 
     def execute(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
-        return engine.run_once(
-            image, argv, stdin=stdin, mounts=mounts, env=env, network=network, timeout=timeout, memory=MEMORY
-        )
+        return engine.run_once(image, argv, stdin=stdin, mounts=mounts, env=env, network=network, user=user,
+                               timeout=timeout, memory=memory, hold=hold)  # fmt: skip
 
     return execute
 
@@ -101,13 +115,15 @@ def ask(
     envelope = {
         "frame": text_of("frame"),
         "files": program.files(),
-        "entry": program.names[-1],
+        "entry": module_of(program.names[-1]),
         "request": dict(request),
         "mark": mark,
         "seconds": timeout,
-        "bytes": BYTES,
+        "bytes": program.bytes,
+        "watch": program.watch,
     }
-    return read(execute([python, "-c", STARTER], json.dumps(envelope).encode(), timeout + GRACE), mark, python)
+    argv = [python, *program.flags, "-c", STARTER]
+    return read(execute(argv, json.dumps(envelope).encode() + b"\n", timeout + GRACE), mark, python)
 
 
 def read(result: ExecResult, mark: str, python: str) -> dict[str, Any] | Failure:
@@ -116,7 +132,7 @@ def read(result: ExecResult, mark: str, python: str) -> dict[str, Any] | Failure
         if not line.startswith(f"{mark} "):
             continue
         try:
-            document = json.loads(line[len(mark) + 1 :])
+            document = read_json(line[len(mark) + 1 :])
         except ValueError:
             break
         if isinstance(document, dict) and isinstance(document.get("answer"), dict):
@@ -128,7 +144,10 @@ def read(result: ExecResult, mark: str, python: str) -> dict[str, Any] | Failure
         break
     tail = tuple(result.stderr.decode("utf-8", "replace").strip().splitlines()[-12:])
     if result.code in (126, 127):
-        raise EngineError(f"there is no {python} to ask: {tail[-1] if tail else f'exit code {result.code}'}")
+        raise EngineError(
+            f"there is no {python} to ask: {tail[-1] if tail else f'exit code {result.code}'}",
+            hint=NEEDED,
+        )
     late = any("Timeout (" in line for line in tail)
     killed = "killed (out of memory, or stopped)" if result.code in (137, -9) else f"exit code {result.code}"
     return Failure("no answer in time" if late else "no answer", killed, tail)

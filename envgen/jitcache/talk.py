@@ -6,65 +6,48 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from envgen.binding import ShapeError, bind
+from envgen.engine.base import MEMORY
 from envgen.errors import EngineError, EnvgenError, NotFoundError
-from envgen.jitcache.bundle import FLAGS, MARK, program
+from envgen.inside import run
 from envgen.jitcache.model import Holder, Looked, Refusal
+from envgen.jitcache.place import Place
 from envgen.text import visible
 
 if TYPE_CHECKING:
-    from envgen.engine.base import Container, Engine, ExecResult
-    from envgen.jitcache.place import Place
+    from envgen.engine.base import Container, Engine
     from envgen.jitcache.query import Query
 
 TIMEOUT = 900.0  # 160 microseconds a file: a million files are three minutes
 ROOT_USER = "0:0"
+_FILES = sorted(
+    f"jit/{path.stem}" for path in (run.FOLDER / "jit").glob("*.py") if path.stem not in ("__init__", "main")
+)
+# -I: nothing of the container's own settings or working folder; -S: no site-packages, which halves the start.
+AGENT = run.Program((*_FILES, "jit/main"), flags=("-I", "-S"), watch=True, bytes=64 << 20)
 
 
 def send(engine: Engine, python: str, place: Place, request: Mapping[str, Any]) -> dict[str, Any]:
     """Run the agent at ``place`` and return its document. EngineError when it gave none."""
-    return _document(_run(engine, argv(python), place, program(request)), python, place.shown)
-
-
-def argv(python: str) -> list[str]:
-    """The words that start the agent's interpreter, whatever it will be asked."""
-    return [python, *FLAGS]
-
-
-def user_of(place: Place) -> str:
-    """Root may delete what any service wrote; with no explicit root the container's own user decides, by its HOME."""
-    return ROOT_USER if place.root or place.container is None else ""
-
-
-def _run(engine: Engine, words: Sequence[str], place: Place, text: bytes) -> ExecResult:
     if place.container is None:
-        return engine.run_once(
-            place.image, words, stdin=text, mounts=place.mounts, user=ROOT_USER, timeout=TIMEOUT, hold=True
-        )
-    return engine.exec(place.container.id, words, stdin=text, user=user_of(place), timeout=TIMEOUT, hold=True)
+        execute = run.in_image(engine, place.image, mounts=place.mounts, user=ROOT_USER, hold=True, memory=MEMORY)
+    else:
+        # Root may delete what any service wrote; with no explicit root the container's own user decides, by its HOME.
+        user = ROOT_USER if place.root else ""
+        execute = run.in_container(engine, place.container.id, user=user, hold=True)
+    answer = run.ask(execute, python, AGENT, request, timeout=TIMEOUT)
+    if isinstance(answer, run.Failure):
+        said = " / ".join([str(answer), *answer.stack[-3:]])
+        raise EngineError(f"{python} in {place.shown} gave no answer: {said}", hint=run.NEEDED)
+    return answer
 
 
 def look(engine: Engine, python: str, container: Container, request: Mapping[str, Any]) -> Looked | None:
     """Ask one more container who holds or uses what; None when it can't answer (no Python in it, say)."""
     try:
-        result = engine.exec(container.id, argv(python), stdin=program(request), user=ROOT_USER, hold=True)
-        document = _document(result, python, container.name)
+        document = send(engine, python, Place("/", container.name, container), request)
         return bind(Looked, document.get("result")) if document.get("ok") is True else None
     except (EnvgenError, ShapeError):
         return None
-
-
-def _document(result: ExecResult, python: str, shown: str) -> dict[str, Any]:
-    try:
-        document = result.document()
-    except ValueError:
-        document = None
-    if not isinstance(document, dict):
-        tail = result.stderr.decode("utf-8", "replace").strip().splitlines()[-3:] or [f"exit code {result.code}"]
-        raise EngineError(
-            f"{python} in {shown} gave no answer: {' / '.join(tail)}",
-            hint="the container needs Python 3.8 or later under the name of the profile's base.python",
-        )
-    return document
 
 
 def not_found(data: Refusal, query: Query) -> NotFoundError:
@@ -111,7 +94,7 @@ def describe_holders(holders: Sequence[Holder]) -> str:
     parts = []
     for holder in holders:
         where = f" in {holder.where}" if holder.where else ""
-        if MARK in holder.command:
+        if run.MARK in holder.command:
             parts.append(f"by an envgen that is still running there (pid {holder.pid}{where})")
             continue
         parts.append(f"by pid {holder.pid}{where}: {visible(holder.command) or 'unknown command'}")

@@ -304,7 +304,9 @@ def test_a_kill_in_mid_clear_is_finished_by_the_next(lab: Lab, capsys: pytest.Ca
     docker("exec", container, "python3", "-c", many)
     command = subprocess.Popen([sys.executable, "-m", "envgen", "cache", "clear", "page"], stderr=subprocess.PIPE)
     lab.processes.append(command)
-    find = f"ls -d {ops}/.envgen-trash-*/module-0 && kill -9 $(grep -l envgen-agent /proc/[0-9]*/cmdline | cut -d/ -f3)"
+    find = (
+        f"ls -d {ops}/.envgen-trash-*/module-0 && kill -9 $(grep -l envgen-inside /proc/[0-9]*/cmdline | cut -d/ -f3)"
+    )
     for _ in range(400):
         if "module-0" in docker("exec", container, "sh", "-c", find, check=False):
             break

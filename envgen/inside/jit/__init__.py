@@ -1,6 +1,4 @@
-"""What runs inside a container: the standard library only, Python 3.8 and later, one JSON document, never a traceback.
+"""FlashInfer's cache, from inside a container: the standard library only, Python 3.8 and later, never a traceback.
 
-``envgen.jitcache.bundle`` joins these files into one text for the container's Python; envgen is not installed there.
-They import each other by their full names, which that text sets up, and nothing else of envgen. ``typing``,
-``dataclasses``, ``pathlib`` and ``shutil`` are left out on purpose: importing them costs more than the work itself.
+``envgen.inside.run`` sends these files; they import each other by their full names, and nothing else of envgen.
 """

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
-
 from envgen.inside.jit.fault import Fault
 
 
@@ -41,9 +38,3 @@ def answer(request: dict[str, object]) -> dict[str, object]:
         return {"ok": False, "kind": fault.kind, "message": fault.message, "data": fault.data}
     except BaseException as error:  # the host reads JSON, never a traceback
         return {"ok": False, "kind": "failed", "message": type(error).__name__ + ": " + str(error), "data": {}}
-
-
-def main(request: dict[str, object]) -> None:
-    """Answer the request as JSON on stdout. ASCII only: file names may hold any byte."""
-    sys.stdout.write(json.dumps(answer(request)) + "\n")
-    sys.stdout.flush()

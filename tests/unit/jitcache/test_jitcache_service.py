@@ -16,7 +16,7 @@ from envgen.__main__ import main
 from envgen.binding import ShapeError, bind
 from envgen.engine.base import ExecResult, Mount
 from envgen.errors import EngineError, NotFoundError, RefusedError
-from envgen.jitcache.bundle import STARTER
+from envgen.inside.run import STARTER
 from envgen.jitcache.model import Cleared, Holder
 from envgen.jitcache.place import BASE
 from envgen.jitcache.query import arch_folders, make_query
