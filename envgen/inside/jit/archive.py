@@ -22,7 +22,7 @@ import zlib
 
 from envgen.inside.jit.choose import Survey
 from envgen.inside.jit.fault import Fault
-from envgen.inside.jit.hold import hold, release
+from envgen.inside.jit.hold import Hold, close_all
 from envgen.inside.jit.layout import BESIDE, OURS, Cache, Shelf, open_cache, root_of
 from envgen.inside.jit.locks import own_as
 from envgen.inside.jit.sweep import STAGE, alone, sweep_stages
@@ -106,7 +106,7 @@ def save(request: dict[str, object]) -> dict[str, object]:
         count = sum(len(names) for _, names in chosen)
         if not count:
             raise Fault("not_found", "the cache is empty", **nothing)
-        taken = hold(chosen)
+        hold = Hold(chosen)
         try:
             writer = _Writer(cache)
             writer.write(request, root)
@@ -114,7 +114,7 @@ def save(request: dict[str, object]) -> dict[str, object]:
             kind = "refused" if error.errno in FULL else "failed"
             raise Fault(kind, "the archive can't be written: " + reason(error)) from None
         finally:
-            release(taken)
+            hold.release()
         return {"root": root, "modules": count, "files": writer.files, "bytes": writer.bytes,
                 "problems": cache.problems, "replaced": []}  # fmt: skip
     finally:
@@ -446,7 +446,7 @@ def _place(root: str, root_fd: int, stage: int, request: dict[str, object]) -> l
     versions = set(os.listdir(new))
     cache = open_cache(root, "", None)
     there: list[tuple[Shelf, list[str]]] = []
-    taken: list[int] = []
+    hold = None
     try:
         links = [name for name in versions if kind_of(name, root_fd) == "link"]
         if links:
@@ -460,13 +460,15 @@ def _place(root: str, root_fd: int, stage: int, request: dict[str, object]) -> l
             raise Fault("refused", what + "; --replace puts those of the archive in their place")
         if request.get("dry_run"):
             return replaced
-        taken = hold(there)
+        hold = Hold(there)
         _swap(new, root_fd, old, "")
         return replaced
     except OSError as error:
         raise Fault("failed", "not everything could be placed: " + reason(error) + "; load again") from None
     finally:
-        release([*taken, new, old])
+        if hold is not None:
+            hold.release()
+        close_all([new, old])
         if cache is not None:
             cache.close()
 
@@ -487,7 +489,7 @@ def _swap(source: int, target: int, old: int, path: str) -> None:
             try:
                 _swap(inner, there, old, path + name + "/")
             finally:
-                release([inner, there])
+                close_all([inner, there])
             continue
         aside = "%d-%s" % (len(os.listdir(old)), name[:100])
         try:

@@ -3,33 +3,35 @@ own assembler knows."""
 
 from __future__ import annotations
 
+import json
 import os
 
 from envgen.inside.jit.choose import Survey
 from envgen.inside.jit.fatbin import Damaged, archs_of
 from envgen.inside.jit.layout import open_cache, root_of
-from envgen.inside.jit.package import Asked, interpreter, spawn
+from envgen.inside.jit.package import package_of, run_python
 from envgen.inside.jit.tree import reason
 
 PACKAGES = ("vllm", "flash_attn", "vllm_flash_attn", "flashinfer_jit_cache", "triton")
 _ASK = """
-import importlib.util, os, sys
-found = []
+import importlib.util, json, os, sys
+found = {}
 for name in %r:
     try:
         spec = importlib.util.find_spec(name)
     except Exception:
         spec = None
-    found.append(os.path.dirname(spec.origin) if spec is not None and spec.origin else "")
-sys.stdout.buffer.write(b"\\0".join([b"envgen", *map(os.fsencode, found)]))
+    if spec is not None and spec.origin:
+        found[name] = os.path.dirname(spec.origin)
+sys.stdout.buffer.write(b"\\0envgen\\0" + json.dumps(found).encode())
 """
 
 
 def run(request: dict[str, object]) -> dict[str, object]:
     """Every library with the archs in it."""
-    python = interpreter(request)
-    asked = Asked(python)
-    folders = _folders(python)
+    package = package_of(request)
+    python = str(request.get("python") or "")
+    folders = _folders(python) if python else {}
     libraries: list[dict[str, object]] = []
     root = root_of(request)
     cache = open_cache(root, "", None)
@@ -42,7 +44,6 @@ def run(request: dict[str, object]) -> dict[str, object]:
                         libraries.append(_library(path, "cache", entry.name, shelf.version, shelf.arch))
         finally:
             cache.close()
-    package = asked.answer()
     for name, folder in folders.items():
         for path in _files(folder):
             libraries.append(_library(path, name, os.path.relpath(path, folder), "", ""))
@@ -53,21 +54,10 @@ def run(request: dict[str, object]) -> dict[str, object]:
 
 def _folders(python: str) -> dict[str, str]:
     try:
-        pid, fd = spawn(python, "import sys; sys.path[:] = [p for p in sys.path if p]\n" + _ASK % (PACKAGES,))
-    except OSError:
+        said = json.loads(run_python(python, _ASK % (PACKAGES,)) or b"{}")
+        return {name: str(said[name]) for name in PACKAGES if name in said}
+    except (ValueError, TypeError, RecursionError):
         return {}
-    data = b""
-    while True:
-        part = os.read(fd, 65536)
-        if not part:
-            break
-        data += part
-    os.close(fd)
-    os.waitpid(pid, 0)
-    words = data.rpartition(b"envgen\0")[2].split(b"\0")
-    if len(words) != len(PACKAGES):
-        return {}
-    return {name: os.fsdecode(words[number]) for number, name in enumerate(PACKAGES) if words[number]}
 
 
 def _files(folder: str) -> list[str]:

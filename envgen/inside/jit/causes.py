@@ -10,7 +10,7 @@ from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.judge import Judge
 from envgen.inside.jit.layout import Cache, Entry, Shelf
 from envgen.inside.jit.listing import looked_at
-from envgen.inside.jit.package import Asked, interpreter
+from envgen.inside.jit.package import package_of
 from envgen.inside.jit.tree import FOLDER, measure_path
 
 
@@ -23,8 +23,7 @@ class Causes:
         self.is_foreign = bool(given.get("foreign"))
         age = given.get("older_than")
         self.before = time.time() - age if isinstance(age, (int, float)) else None
-        asked = Asked(interpreter(request))
-        self.package = asked.answer()
+        self.package = package_of(request)
         self.judge = Judge(cache, request, self.package)
         if self.is_foreign and not self.package.root and self.judge.archs is None:
             raise Fault("failed", "Python imports no FlashInfer here, so nothing can be told foreign")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+
 from envgen.inside.jit.fault import Fault
-from envgen.inside.jit.layout import Cache, Entry, Shelf, entries_of
+from envgen.inside.jit.layout import Cache, Entry, Shelf, entries_of, open_cache, root_of
+from envgen.inside.jit.names import check_request
 from envgen.inside.jit.tree import LISTED
 
 
@@ -13,6 +16,19 @@ class Choice:
     def __init__(self) -> None:
         self.chosen: list[tuple[Shelf, list[Entry]]] = []
         self.others: dict[int, list[Entry]] = {}
+
+
+def asked(request: dict[str, object]) -> tuple[Cache, list[str]]:
+    """The cache, opened as far as the request's version and archs go, and its patterns; Fault where there is none."""
+    patterns: list[str] = list(request.get("patterns") or ())  # type: ignore[call-overload]
+    archs: list[str] | None = request.get("archs")  # type: ignore[assignment]
+    version = str(request.get("version") or "")
+    check_request(patterns, version, archs)
+    root = root_of(request)
+    cache = open_cache(root, version, archs)
+    if cache is None:
+        raise Fault("not_found", "there is no cache at " + root, missing=patterns, names=[], links=[], places=[])
+    return cache, patterns
 
 
 class Survey:
@@ -49,8 +65,6 @@ def choose(survey: Survey, patterns: list[str], everything: bool) -> Choice:
             raise Fault("refused", repr(pattern) + " is a file in cached_ops, not a module")
         matches = set()
         if is_glob(pattern):
-            from fnmatch import fnmatchcase  # importing it costs more than all else; most clears name their module
-
             matches = {name for name in folders if fnmatchcase(name, pattern)}
         if not matches:
             missing.append(pattern)

@@ -12,28 +12,20 @@ from __future__ import annotations
 
 import os
 
-from envgen.inside.jit.choose import Choice, Survey, choose
+from envgen.inside.jit.choose import Choice, Survey, asked, choose
 from envgen.inside.jit.fault import Fault
-from envgen.inside.jit.hold import held_fault, raise_limit
-from envgen.inside.jit.layout import TRASH, Cache, Shelf, open_cache, root_of
-from envgen.inside.jit.locks import Held, acquire, acquire_inside, lock_folder, own_as, probe
-from envgen.inside.jit.names import check_request
+from envgen.inside.jit.hold import Hold
+from envgen.inside.jit.layout import TRASH, Cache, Shelf, root_of
+from envgen.inside.jit.locks import own_as
 from envgen.inside.jit.plan import Generated, Target, check_mounts, generated_of, open_generated, target_of
 from envgen.inside.jit.procs import loaded
-from envgen.inside.jit.sweep import BATCH, leftovers, sweep
+from envgen.inside.jit.sweep import leftovers, sweep
 from envgen.inside.jit.tree import FOLDER, GONE, LISTED, note, reason, remove
 
 
 def run(request: dict[str, object]) -> dict[str, object]:
     """Clear what the patterns choose; ``all`` for everything, ``dry_run`` to change nothing."""
-    patterns: list[str] = list(request.get("patterns") or ())  # type: ignore[call-overload]
-    archs: list[str] | None = request.get("archs")  # type: ignore[assignment]
-    version = str(request.get("version") or "")
-    check_request(patterns, version, archs)
-    root = root_of(request)
-    cache = open_cache(root, version, archs)
-    if cache is None:
-        raise Fault("not_found", "there is no cache at " + root, missing=patterns, names=[], links=[], places=[])
+    cache, patterns = asked(request)
     try:
         dry = bool(request.get("dry_run"))
         survey = Survey(cache)
@@ -53,110 +45,63 @@ def run(request: dict[str, object]) -> dict[str, object]:
             narrowed = Causes(cache, request, causes)
             choice = narrowed.narrow(choice)
             why, guesses = narrowed.why, narrowed.guesses
-        job = Job(cache, choice, survey.trash, root, dry=dry)
-        job.why = why
-        try:
-            return {**job.run(), "guesses": guesses}
-        finally:
-            job.release()
+        return {**Job(cache, choice, survey.trash, root_of(request), dry=dry, why=why).run(), "guesses": guesses}
     finally:
         cache.close()
 
 
 class Job:
-    """One clear. The locks that it took are in ``locks`` and ``batches``, as open descriptors."""
+    """One clear. ``why``: the cause for which a module goes, where one was asked for."""
 
-    def __init__(self, cache: Cache, choice: Choice, trash: list[tuple[Shelf, str]], root: str, *, dry: bool) -> None:
+    def __init__(
+        self, cache: Cache, choice: Choice, trash: list[tuple[Shelf, str]], root: str, *, dry: bool, why: dict[str, str]
+    ) -> None:
         self.cache = cache
         self.choice = choice
         self.trash = trash
         self.root = root
         self.dry = dry
-        self.locks: list[int] = []
-        self.batches: list[int] = []
-        self.held: list[tuple[str, tuple[int, int]]] = []
+        self.why = why
         self.errors: list[str] = []
         self.swept = {"count": 0, "bytes": 0}
-        self.why: dict[str, str] = {}  # the cause for which a module goes, where one was asked for
 
     def run(self) -> dict[str, object]:
-        raise_limit(sum(len(entries) for _, entries in self.choice.chosen))
-        self._guard_links()
-        for shelf, entries in self.choice.chosen:
-            self._lock(shelf, [entry.name for entry in entries])
-        if self.held:
-            raise held_fault(self.held)
-        # Only now, under the locks, is what stands in build.ninja final.
-        targets = []
-        vanished = []
-        for shelf, entries in self.choice.chosen:
-            for entry in entries:
+        chosen = [(shelf, entry) for shelf, entries in self.choice.chosen for entry in entries]
+        links = [shelf.shown + "/" + entry.name for shelf, entry in chosen if entry.kind == "link"]
+        if links:
+            raise Fault("refused", ", ".join(links) + ": a link, not a module; nothing was touched")
+        names = [(shelf, [entry.name for entry in entries]) for shelf, entries in self.choice.chosen]
+        hold = Hold(names, dry=self.dry)
+        try:
+            # Only now, under the locks, is what stands in build.ninja final.
+            targets = []
+            vanished = []
+            for shelf, entry in chosen:
                 target = target_of(shelf, entry, self.root)
                 if target is None:
                     vanished.append({"version": shelf.version, "arch": shelf.arch, "name": entry.name})
                 else:
                     targets.append(target)
-        go, kept = generated_of(targets, self.choice.others)
-        check_mounts([item.shown for item in targets] + [item.shown for item in go], self.cache.root)
-        for target in targets:
-            self._lock_inside(target)
-        if self.held:
-            raise held_fault(self.held)
-        inodes = {inode: target.name for target in targets for _, inode, _ in target.measure.libraries}
-        users, unseen = loaded(inodes)
-        if self.dry:
-            self.swept = leftovers(self.cache, self.trash)
-        else:
-            self._act(targets, go)
+            go, kept = generated_of(targets, self.choice.others)
+            check_mounts([item.shown for item in targets] + [item.shown for item in go], self.cache.root)
+            inodes = {inode: target.name for target in targets for _, inode, _ in target.measure.libraries}
+            users, unseen = loaded(inodes)
+            if self.dry:
+                self.swept = leftovers(self.cache, self.trash)
+            else:
+                self._act(targets, go, hold)
+        finally:
+            hold.release()
         return self._answer(targets, vanished, go, kept, users, unseen)
 
-    def _guard_links(self) -> None:
-        chosen = [(shelf, entry) for shelf, entries in self.choice.chosen for entry in entries]
-        links = [shelf.shown + "/" + entry.name for shelf, entry in chosen if entry.kind == "link"]
-        if links:
-            raise Fault("refused", ", ".join(links) + ": a link, not a module; nothing was touched")
-
-    def _lock(self, shelf: Shelf, names: list[str]) -> None:
-        """Take (dry run: test) the batch lock and the locks of these modules; note those that others hold."""
-        folder = lock_folder(shelf.fd, create=not self.dry)
-        if folder is None:
-            return
-        try:
-            for name in [BATCH, *(name + ".lock" for name in names)]:
-                shown = shelf.shown + "/tmp/" + name
-                try:
-                    if self.dry:
-                        identity = probe(name, folder)
-                        if identity is not None:
-                            raise Held(*identity)
-                    else:
-                        (self.batches if name == BATCH else self.locks).append(acquire(name, folder, shown))
-                except Held as held:
-                    self.held.append((shown, (held.device, held.inode)))
-                except OSError as error:
-                    raise Fault("refused", "the lock " + shown + " can't be tested: " + reason(error)) from None
-        finally:
-            os.close(folder)
-
-    def _lock_inside(self, target: Target) -> None:
-        for path in target.measure.locks:
-            shown = target.shown + "/" + path
-            try:
-                fd = acquire_inside(target.name + "/" + path, target.shelf.fd, shown, dry=self.dry)
-                self.locks += [] if fd is None else [fd]
-            except Held as held:
-                self.held.append((shown, (held.device, held.inode)))
-
-    def _act(self, targets: list[Target], go: list[Generated]) -> None:
+    def _act(self, targets: list[Target], go: list[Generated], hold: Hold) -> None:
         """Rename everything away, shelf by shelf; let the builders in again; delete."""
         trash: list[tuple[Shelf, str]] = []
         for shelf, _ in self.choice.chosen:
             mine = [target for target in targets if target.shelf is shelf]
             if mine:
                 trash.append((shelf, self._rename(shelf, mine, [item for item in go if item.shelf is shelf])))
-        for fd in self.locks:
-            os.close(fd)
-        self.locks = []
+        hold.release_modules()
         for shelf, name in trash:
             remove(name, shelf.fd, self.cache.device, self.errors, shelf.shown + "/" + name)
         locked = {shelf.fd for shelf, _ in self.choice.chosen}
@@ -220,10 +165,3 @@ class Job:
             "problems": self.cache.problems,
             "errors": self.errors,
         }  # fmt: skip
-
-    def release(self) -> None:
-        """Give all locks back. Closing is releasing; the files stay."""
-        for fd in self.locks + self.batches:
-            os.close(fd)
-        self.locks = []
-        self.batches = []

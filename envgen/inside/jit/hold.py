@@ -6,7 +6,7 @@ import os
 
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.layout import Shelf
-from envgen.inside.jit.locks import Held, acquire, acquire_inside, lock_folder
+from envgen.inside.jit.locks import Held, acquire_inside, lock_folder
 from envgen.inside.jit.procs import holders
 from envgen.inside.jit.sweep import BATCH
 from envgen.inside.jit.tree import measure_path
@@ -26,51 +26,59 @@ def raise_limit(wanted: int) -> None:
         pass  # then opening a lock says so
 
 
-def hold(shelves: list[tuple[Shelf, list[str]]]) -> list[int]:
-    """Take the batch lock of each shelf and the locks of these modules and inside of them, without waiting.
+class Hold:
+    """The batch lock of each shelf, and the locks of these modules and inside of them; nothing is waited for.
 
-    The descriptors hold them until they are closed. Raises a ``refused`` Fault with the holders when one is held.
+    Raises a ``refused`` Fault with the holders when one is held. ``dry``: they are tested, and none is taken.
     """
-    raise_limit(sum(len(names) for _, names in shelves))
-    taken: list[int] = []
-    held: list[tuple[str, tuple[int, int]]] = []
-    try:
-        for shelf, names in shelves:
-            folder = lock_folder(shelf.fd, create=True)
-            if folder is None:
-                continue
-            try:
-                for name in [BATCH, *(name + ".lock" for name in names)]:
-                    shown = shelf.shown + "/tmp/" + name
-                    try:
-                        taken.append(acquire(name, folder, shown))
-                    except Held as lock:
-                        held.append((shown, (lock.device, lock.inode)))
-            finally:
-                os.close(folder)
-        for shelf, names in shelves if not held else []:  # nobody adds any while the module's own lock is ours
-            for name in names:
-                _inside(shelf, name, taken, held)
-        if held:
-            raise held_fault(held)
-    except BaseException:
-        release(taken)
-        raise
-    return taken
 
-
-def _inside(shelf: Shelf, name: str, taken: list[int], held: list[tuple[str, tuple[int, int]]]) -> None:
-    found = measure_path(name, shelf.fd)
-    for path in found.locks if found is not None else ():
-        shown = shelf.shown + "/" + name + "/" + path
+    def __init__(self, shelves: list[tuple[Shelf, list[str]]], *, dry: bool = False) -> None:
+        raise_limit(sum(len(names) for _, names in shelves))
+        self.dry = dry
+        self.batches: list[int] = []
+        self.modules: list[int] = []
+        self._held: list[tuple[str, tuple[int, int]]] = []
         try:
-            fd = acquire_inside(name + "/" + path, shelf.fd, shown)
+            for shelf, names in shelves:
+                folder = lock_folder(shelf.fd, create=not dry)
+                if folder is None:
+                    continue
+                try:
+                    self._take(self.batches, BATCH, folder, shelf.shown + "/tmp/" + BATCH)
+                    for name in names:
+                        self._take(self.modules, name + ".lock", folder, shelf.shown + "/tmp/" + name + ".lock")
+                finally:
+                    os.close(folder)
+            for shelf, names in shelves if not self._held else []:  # no more come while the module's own lock is ours
+                for name in names:
+                    found = measure_path(name, shelf.fd)
+                    for path in found.locks if found is not None else ():
+                        path = name + "/" + path
+                        self._take(self.modules, path, shelf.fd, shelf.shown + "/" + path)
+            if self._held:
+                raise _fault(self._held)
+        except BaseException:
+            self.release()
+            raise
+
+    def _take(self, taken: list[int], path: str, dir_fd: int, shown: str) -> None:
+        try:
+            fd = acquire_inside(path, dir_fd, shown, dry=self.dry)
             taken += [] if fd is None else [fd]
         except Held as lock:
-            held.append((shown, (lock.device, lock.inode)))
+            self._held.append((shown, (lock.device, lock.inode)))
+
+    def release_modules(self) -> None:
+        """Let the builders in again."""
+        close_all(self.modules)
+
+    def release(self) -> None:
+        """Closing is releasing; the files stay."""
+        close_all(self.modules)
+        close_all(self.batches)
 
 
-def held_fault(held: list[tuple[str, tuple[int, int]]]) -> Fault:
+def _fault(held: list[tuple[str, tuple[int, int]]]) -> Fault:
     """The refusal: each lock (as shown, and its device and inode) with the processes that hold it."""
     known = holders(sorted({identity for _, identity in held}))
     return Fault("refused", "is being built", held=[
@@ -78,7 +86,6 @@ def held_fault(held: list[tuple[str, tuple[int, int]]]) -> Fault:
         for shown, identity in held])  # fmt: skip
 
 
-def release(taken: list[int]) -> None:
-    """Closing is releasing; the files stay."""
-    while taken:
-        os.close(taken.pop())
+def close_all(fds: list[int]) -> None:
+    while fds:
+        os.close(fds.pop())

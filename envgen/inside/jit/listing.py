@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 
-from envgen.inside.jit.choose import Choice, Survey, choose
-from envgen.inside.jit.fault import Fault
+from envgen.inside.jit.choose import Choice, Survey, asked, choose
 from envgen.inside.jit.judge import Judge
-from envgen.inside.jit.layout import Entry, Shelf, open_cache, root_of
+from envgen.inside.jit.layout import Entry, Shelf, root_of
 from envgen.inside.jit.locks import probe
-from envgen.inside.jit.names import check_request
-from envgen.inside.jit.package import Asked, interpreter
+from envgen.inside.jit.package import package_of
 from envgen.inside.jit.procs import holders
 from envgen.inside.jit.recipe import library_of
 from envgen.inside.jit.sweep import BATCH, leftovers
@@ -25,28 +23,12 @@ if TYPE_CHECKING:
 
 def run(request: dict[str, object]) -> dict[str, object]:
     """List the modules that the request's patterns, version and archs choose (none: all)."""
-    patterns: list[str] = list(request.get("patterns") or ())  # type: ignore[call-overload]
-    archs: list[str] | None = request.get("archs")  # type: ignore[assignment]
-    version = str(request.get("version") or "")
-    check_request(patterns, version, archs)
     root = root_of(request)
-    asked = Asked(interpreter(request))
-    try:
-        return _list(request, asked, root, version, archs, patterns)
-    finally:
-        asked.answer()
-
-
-def _list(
-    request: dict[str, object], asked: Asked, root: str, version: str, archs: list[str] | None, patterns: list[str]
-) -> dict[str, object]:
-    cache = open_cache(root, version, archs)
-    answer: dict[str, object] = {"root": root, "exists": cache is not None, "modules": [], "others": [],
-                                 "building": [], "leftovers": {"count": 0, "bytes": 0}, "problems": []}  # fmt: skip
-    if cache is None:
-        if patterns:
-            raise Fault("not_found", "there is no cache at " + root, missing=patterns, names=[], links=[], places=[])
-        return answer
+    answer: dict[str, object] = {"root": root, "exists": True, "modules": [], "others": [], "building": [],
+                                 "leftovers": {"count": 0, "bytes": 0}, "problems": []}  # fmt: skip
+    if not request.get("patterns") and not os.path.exists(root):
+        return {**answer, "exists": False}
+    cache, patterns = asked(request)
     try:
         survey = Survey(cache)
         choice = choose(survey, patterns, not patterns)
@@ -68,14 +50,14 @@ def _list(
             locks.close()
             if batch["locked"]:
                 building.append(batch)
-        judge = Judge(cache, request, asked.answer())
+        judge = Judge(cache, request, package_of(request))
         for described in modules:
             _judge(judge, choice, described)
         known = holders(sorted({identity for _, identity in held})) if held else {}
         for described, identity in held:
             described["holders"] = known[identity]
         answer.update(modules=modules, building=building)
-        if not patterns and not version and archs is None:
+        if not patterns and not request.get("version") and request.get("archs") is None:
             answer["others"] = _beside(cache.fd, cache.beside)
         answer.update(leftovers=leftovers(cache, survey.trash), problems=cache.problems)
         return answer

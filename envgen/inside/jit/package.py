@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 
 from envgen.inside.jit.arch import runs
 
@@ -92,51 +93,23 @@ class Package:
         return found
 
 
-def spawn(python: str, text: str) -> tuple[int, int]:
-    """Start Python on a text; its pid, and where its output can be read. subprocess would cost more than all else."""
-    read, write = os.pipe2(os.O_CLOEXEC)
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+def run_python(python: str, text: str) -> bytes:
+    """What a text prints behind ``\\0envgen\\0`` in the container's own Python; empty where it can't be asked.
+
+    What is printed while Python starts (a .pth file, a sitecustomize) comes before.
+    """
+    words = [python, "-c", "import sys; sys.path[:] = [p for p in sys.path if p]\n" + text]
     try:
-        actions = [(os.POSIX_SPAWN_DUP2, null, 0), (os.POSIX_SPAWN_DUP2, write, 1), (os.POSIX_SPAWN_DUP2, null, 2)]
-        return os.posix_spawnp(python, [python, "-c", text], dict(os.environ), file_actions=actions), read
-    except OSError:
-        os.close(read)
-        raise
-    finally:
-        os.close(write)
-        os.close(null)
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    except (OSError, ValueError):
+        return b""
+    return done.stdout.rpartition(b"\0envgen\0")[2]
 
 
-class Asked:
-    """The question is on its way; ``answer`` waits for it. Start it early: it takes a Python's start, 50 ms."""
-
-    def __init__(self, python: str, ask: str = _ASK) -> None:
-        self.pid = 0
-        self.fd = -1
-        self.known = Package("", "", "")
-        if not python:
-            return
-        try:
-            self.pid, self.fd = spawn(python, "import sys; sys.path[:] = [p for p in sys.path if p]\n" + ask)
-        except OSError:
-            pass  # then nothing is known
-
-    def answer(self) -> Package:
-        """Wait for it. Everything is empty where Python could not be asked or has no FlashInfer."""
-        if not self.pid:
-            return self.known
-        parts = []
-        while True:
-            part = os.read(self.fd, 65536)
-            if not part:
-                break
-            parts.append(part)
-        os.close(self.fd)
-        os.waitpid(self.pid, 0)
-        self.pid = 0
-        # What is printed while Python starts (a .pth file, a sitecustomize) comes before our own words.
-        self.known = read(b"".join(parts).rpartition(b"\0envgen\0")[2]) or self.known
-        return self.known
+def package_of(request: dict[str, object]) -> Package:
+    """The FlashInfer of the service's own Python, by the profile's name for that; all empty where nothing is known."""
+    python = str(request.get("python") or "")
+    return (read(run_python(python, _ASK)) if python else None) or Package("", "", "")
 
 
 def read(data: bytes) -> Package | None:
@@ -150,8 +123,3 @@ def read(data: bytes) -> Package | None:
         return Package(str(said["root"]), str(said["version"]), str(said["aot"]), providers)
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-
-
-def interpreter(request: dict[str, object]) -> str:
-    """The service's own Python, by the profile's name for it; empty: it is not asked."""
-    return str(request.get("python") or "")

@@ -8,12 +8,10 @@ import time
 
 from envgen.inside.jit import baseline
 from envgen.inside.jit.bytesof import Files
-from envgen.inside.jit.choose import Survey, choose
-from envgen.inside.jit.fault import Fault
-from envgen.inside.jit.layout import Cache, Entry, Shelf, open_cache, root_of
+from envgen.inside.jit.choose import Survey, asked, choose
+from envgen.inside.jit.layout import Cache, Entry, Shelf, root_of
 from envgen.inside.jit.listing import looked_at
-from envgen.inside.jit.names import check_request
-from envgen.inside.jit.package import Asked, interpreter
+from envgen.inside.jit.package import package_of
 from envgen.inside.jit.recipe import Reader, Recipe, library_of
 from envgen.inside.jit.tree import FOLDER
 
@@ -28,10 +26,9 @@ def run(request: dict[str, object]) -> dict[str, object]:
     """The evidence for each chosen module."""
     from envgen.inside.jit.judge import Judge
 
-    asked = Asked(interpreter(request))
+    package = package_of(request)
     cache, entries = _open(request)
     try:
-        package = asked.answer()
         judge = Judge(cache, request, package, thorough=True)
         modules = []
         for shelf, entry in entries:
@@ -44,7 +41,6 @@ def run(request: dict[str, object]) -> dict[str, object]:
         return {"root": root_of(request), "modules": modules, "problems": cache.problems,
                 "package": {"root": package.root, "version": package.version, "aot": package.aot}}  # fmt: skip
     finally:
-        asked.answer()
         cache.close()
 
 
@@ -113,14 +109,7 @@ def _refusal(recipe: Recipe, files: Files, force: bool, since: int) -> tuple[str
 
 
 def _open(request: dict[str, object]) -> Chosen:
-    patterns: list[str] = list(request.get("patterns") or ())  # type: ignore[call-overload]
-    archs: list[str] | None = request.get("archs")  # type: ignore[assignment]
-    version = str(request.get("version") or "")
-    check_request(patterns, version, archs)
-    root = root_of(request)
-    cache = open_cache(root, version, archs)
-    if cache is None:
-        raise Fault("not_found", "there is no cache at " + root, missing=patterns, names=[], links=[], places=[])
+    cache, patterns = asked(request)
     try:
         chosen = choose(Survey(cache), patterns, not patterns).chosen
     except BaseException:

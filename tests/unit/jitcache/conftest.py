@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from envgen.inside.jit import package
+from envgen.inside.jit import audit, package
 
 
 @pytest.fixture(autouse=True)
 def no_other_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(python: str, text: str) -> tuple[int, int]:
-        raise FileNotFoundError(python)
-
-    monkeypatch.setattr(package, "spawn", refuse)
+    for module in (package, audit):
+        monkeypatch.setattr(module, "run_python", lambda python, text: b"")

@@ -13,6 +13,7 @@ from jitcache_asking import ask, bad, good
 from jitcache_layouts import lost, outermost, put, release, snapshot
 
 from envgen.inside.jit import clear as clearing
+from envgen.inside.jit import hold as holding
 from envgen.inside.jit.main import answer
 
 
@@ -69,13 +70,13 @@ def test_trash_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
 
 def test_a_module_that_vanishes_meanwhile_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shelf = release(tmp_path, "0.5.3")
-    real = clearing.lock_folder
+    real = holding.lock_folder
 
     def vanish(*args: Any, **kwargs: Any) -> Any:
         (shelf.ops / "page").rename(tmp_path / "elsewhere")
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(clearing, "lock_folder", vanish)
+    monkeypatch.setattr(holding, "lock_folder", vanish)
     result = good(tmp_path, "page", "rope")
     assert [m["name"] for m in result["vanished"]] == ["page"]
     assert [m["name"] for m in result["modules"]] == ["rope"]

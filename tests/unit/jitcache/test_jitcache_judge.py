@@ -14,7 +14,7 @@ from jitcache_layouts import RELEASES, SHARED_LOG, Shelf, put, snapshot
 from test_jitcache_deps import record
 
 from envgen.binding import bind
-from envgen.inside.jit import package
+from envgen.inside.jit import causes, listing, package, why
 from envgen.inside.jit.main import answer
 from envgen.jitcache.model import Cleared, Evidence, Inventory, Module, Recorded, Why
 
@@ -108,11 +108,12 @@ def lab(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.delenv(name, raising=False)
     found = Lab(tmp_path, request.param)
 
-    def told(self: package.Asked) -> package.Package:
+    def told(_request: object) -> package.Package:
         root = found.imported
         return package.Package(str(root), found.version, f"{root}/data/aot", found.providers)
 
-    monkeypatch.setattr(package.Asked, "answer", told)
+    for module in (listing, why, causes):
+        monkeypatch.setattr(module, "package_of", told)
     return found
 
 
