@@ -7,16 +7,17 @@ would choose is asked by ``envgen.app.predict``.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from envgen.doctor import collect
+from envgen.doctor.expectation import compose_env, mounts
 from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warning
 from envgen.doctor.remedies import command, envgen, line
-from envgen.engine.base import MISSHAPEN, read_json
+from envgen.engine.base import MISSHAPEN
 from envgen.errors import EnvgenError
-from envgen.inside.run import text_of
+from envgen.inside import run
 from envgen.render.environment import with_start_up
 
 if TYPE_CHECKING:
@@ -32,11 +33,7 @@ TITLES = {
     "vllm": "import vllm", "flashinfer": "import flashinfer", "fused_moe": "FlashInfer's fused MoE",
     "gpu": "the GPU", "kernel": "a kernel",
 }  # fmt: skip
-
-
-def text() -> bytes:
-    """What goes to the stdin of the container's Python."""
-    return f"TEXT = {text_of('deep')!r}\nexec(compile(TEXT, 'deep', 'exec'))\n".encode()
+PROGRAM = run.Program(("deep",), flags=("-X", "faulthandler"))
 
 
 def questions(packages: set[str]) -> dict[str, int]:
@@ -49,62 +46,44 @@ def questions(packages: set[str]) -> dict[str, int]:
 
 def examine(context: Context, wish: Wish, engine: Engine) -> list[Finding]:
     """Ask in the running container, with `--run` in a throw-away one; one finding an answer."""
-    asked = questions({source.package for source in context.profile.sources.values()})
-    argv = [collect.program(context.profile), "-", json.dumps({"questions": asked})]
-    limit = sum(asked.values()) + 30
-    container = context.container
-    try:
-        if container is not None and container.state == "running":
-            folder = str(context.profile.working_dir)
-            answer = engine.exec(container.id, with_start_up(argv), stdin=text(), workdir=folder, timeout=limit)
-        elif wish.throw_away and context.image is not None:
-            from envgen.doctor.expectation import compose_env, mounts
+    profile, container = context.profile, context.container
+    if container is not None and container.state == "running":
+        execute = run.in_container(engine, container.id, workdir=str(profile.working_dir))
+    elif wish.throw_away and context.image is not None:
+        mounted, env = mounts(profile, wish.root, engine), compose_env(profile, context.service)
+        execute = run.in_image(engine, profile.image_name, mounts=mounted, env=env, memory=32 << 30)
+    else:
+        start = envgen(context, "up", context.service)
+        wait = "nothing runs that could be asked"
+        return [_named("deep", warning(wait, "no container", "a running service", start, case="nothing-runs"))]
 
-            mounted, env = mounts(wish.profile, wish.root, engine), compose_env(wish.profile, context.service)
-            answer = engine.run_once(
-                wish.profile.image_name,
-                with_start_up(argv),
-                stdin=text(),
-                mounts=mounted,
-                env=env,
-                network="none",
-                timeout=limit,
-                memory=32 << 30,
-            )
-        else:
-            start = envgen(context, "up", context.service)
-            wait = "nothing runs that could be asked"
-            return [_named("deep", warning(wait, "no container", "a running service", start, case="nothing-runs"))]
+    def started(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
+        return execute(with_start_up(argv), stdin, timeout)
+
+    asked, python = questions({source.package for source in profile.sources.values()}), collect.program(profile)
+    try:
+        return judge({name: ask(started, python, name, limit) for name, limit in asked.items()}, context)
     except EnvgenError as problem:
         seen = str(problem).splitlines()[0][:300]
         again = envgen(context, "doctor", "--deep")
         title = "the deep questions could not be asked"
         return [_named("deep", warning(title, seen, "answers", again, case="not-asked"))]
-    return judge(read(answer), context)
 
 
-def read(answer: ExecResult) -> Answers | str:
-    """The document, or a sentence about why there is none."""
-    for part in reversed(answer.stdout.decode("utf-8", "replace").splitlines()):
-        try:
-            document = read_json(part)
-        except ValueError:
-            continue
-        if isinstance(document, dict) and document.get("deep") == 1 and isinstance(document.get("answers"), dict):
-            found: dict[str, Mapping[str, Any]] = {
-                str(name): one for name, one in document["answers"].items() if isinstance(one, dict)
-            }
-            return found
-    said = (answer.stderr or answer.stdout)[-500:].decode("utf-8", "replace").strip().splitlines()
-    return f"exit code {answer.code}; {said[-1] if said else 'nothing was printed'}"
+def ask(execute: run.Execute, python: str, question: str, limit: int) -> Mapping[str, Any]:
+    """The answer to one question, or what happened to the process that gave none."""
+    said = run.ask(execute, python, PROGRAM, {"question": question}, timeout=limit)
+    if not isinstance(said, run.Failure):
+        return said
+    if said.is_late:
+        return {"late": limit, "printed": said.stack}
+    if said.error != "no answer":
+        return {"error": said.error, "message": said.message}
+    return {"signal" if said.code > 128 else "code": said.code % 128, "printed": said.stack}
 
 
-def judge(answers: Answers | str, context: Context) -> list[Finding]:
+def judge(answers: Answers, context: Context) -> list[Finding]:
     """One finding for each question that was asked."""
-    if isinstance(answers, str):
-        again = envgen(context, "doctor", "--deep")
-        title = "the deep questions brought no answers"
-        return [_named("deep", warning(title, answers, "answers", again, case="no-answers"))]
     found = []
     gpu = answers.get("gpu", {}).get("answer", {})
     has_gpu = isinstance(gpu, dict) and bool(gpu.get("available"))

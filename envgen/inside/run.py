@@ -58,11 +58,13 @@ def module_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why there is no answer: what was raised, or how the process ended."""
+    """Why there is no answer: what was raised, or how the process ended (``code``, ``is_late``)."""
 
     error: str
     message: str
     stack: tuple[str, ...] = ()
+    code: int = 0
+    is_late: bool = False
 
     def __str__(self) -> str:
         return f"{self.error}: {self.message}" if self.message else self.error
@@ -142,12 +144,14 @@ def read(result: ExecResult, mark: str, python: str) -> dict[str, Any] | Failure
             stack = tuple(str(one) for one in document.get("stack") or ())
             return Failure(str(document["error"]), str(document.get("message", "")), stack)
         break
-    tail = tuple(result.stderr.decode("utf-8", "replace").strip().splitlines()[-12:])
+    lines = result.stderr.decode("utf-8", "replace").strip().splitlines()
+    # faulthandler names the fault first, and the stack after it.
+    tail = (*lines[-12:], *[line for line in lines if line.startswith("Fatal Python error")][:1])
     if result.code in (126, 127):
         raise EngineError(
             f"there is no {python} to ask: {tail[-1] if tail else f'exit code {result.code}'}",
             hint=NEEDED,
         )
-    late = any("Timeout (" in line for line in tail)
+    late = any(line.startswith("Timeout (") for line in lines)
     killed = "killed (out of memory, or stopped)" if result.code in (137, -9) else f"exit code {result.code}"
-    return Failure("no answer in time" if late else "no answer", killed, tail)
+    return Failure("no answer in time" if late else "no answer", killed, tail, result.code, late)

@@ -8,7 +8,8 @@ import os
 import tarfile
 import textwrap
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ from cpu_server import CpuServer
 from jit_lab import SITE, Lab
 from projects import BASE, Project, docker
 
-from envgen.engine.base import Engine
+from envgen.doctor.deep import ask
+from envgen.engine.base import Engine, ExecResult
+from envgen.engine.docker import connect
+from envgen.inside.run import MARK
 
 pytestmark = pytest.mark.engine
 
@@ -99,6 +103,12 @@ def planted() -> dict[str, tuple[str, str]]:
     return found
 
 
+def asked_with(
+    engine: Engine, container: str, variable: str, argv: Sequence[str], stdin: bytes, timeout: float
+) -> ExecResult:
+    return engine.exec(container, ["env", variable, *argv], stdin=stdin, timeout=timeout)
+
+
 def test_a_package_that_misbehaves_is_a_finding(box: Box, tmp_path: Path) -> None:
     seen = {}
     for fault, code in FAULTS.items():
@@ -106,22 +116,16 @@ def test_a_package_that_misbehaves_is_a_finding(box: Box, tmp_path: Path) -> Non
         package.mkdir(parents=True)
         (package / "__init__.py").write_text(code + "\n")
     box.start("-v", f"{tmp_path / 'faults'}:/faults:ro")
-    from envgen.doctor.deep import read, text
-    from envgen.engine.docker import connect
-
-    engine = connect()
     for fault in FAULTS:
-        asked = ["env", f"PYTHONPATH=/faults/{fault}", "python3", "-", json.dumps({"questions": {"flashinfer": 2}})]
-        answers = read(engine.exec(box.container, asked, stdin=text(), timeout=30))
-        assert isinstance(answers, dict), answers
-        seen[fault] = answers["flashinfer"]
+        execute = partial(asked_with, connect(), box.container, f"PYTHONPATH=/faults/{fault}")
+        seen[fault] = ask(execute, "python3", "flashinfer", 2)
     assert seen["hangs"]["late"] == 2
     assert seen["exits"]["error"] == "SystemExit" and seen["raises"]["error"] == "ImportError"
     assert seen["dies"]["code"] == 7 and seen["crashes"]["signal"] == 11
     assert any("Segmentation fault" in line for line in seen["crashes"]["printed"])
     assert seen["prints"]["answer"]["version"] == "1" and seen["mumbles"]["answer"]["version"] == "2"
     left = docker("exec", box.container, "sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
-    assert "--ask" not in left  # the one that hung is gone
+    assert MARK not in left  # the one that hung is gone
 
 
 def test_deep_asks_the_real_flashinfer(jit_lab: Lab, engine: Engine) -> None:

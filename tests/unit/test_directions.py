@@ -28,7 +28,8 @@ DOORS: dict[str, tuple[str, ...]] = {
         "engine/process.py",
         "serve/benchy_inside.py",
         "inside/predict_vllm.py",
-    ),  # the latter two: texts for a container
+        "inside/jit/package.py",
+    ),  # all but the first: texts for a container
     "docker": ("engine/",),
     "requests": ("engine/", "lock/", "serve/"),
     "httptools": ("serve/load/",),

@@ -73,7 +73,7 @@ def test_a_kernel(make: Make) -> None:
 
 def test_what_a_real_gpu_answered(make: Make) -> None:
     """Recorded on an H200, another GPU than the profile is for; its document says with which releases."""
-    answers = deep.read(ExecResult(0, (DATA / "h200.json").read_bytes(), b""))
+    answers = json.loads((DATA / "h200.json").read_bytes())["answers"]
     found = {one.check: one for one in deep.judge(answers, make())}
     assert "NVIDIA H200, compute capability 9.0" in found["deep.gpu"].title and found["deep.gpu"].case == "other-arch"
     assert found["deep.flashinfer"].severity is Severity.OK
@@ -87,16 +87,16 @@ def test_only_questions_that_the_profile_has_are_asked() -> None:
     assert deep.questions({"vllm", "flashinfer"}) == deep.QUESTIONS
 
 
-@pytest.mark.parametrize("stdout", [b"", b"no", b"[]", b'{"deep": 2}', b'{"deep": 1, "answers": 3}', b"\xff"])
-def test_no_document_is_one_finding(stdout: bytes, make: Make) -> None:
-    answers = deep.read(ExecResult(1, stdout, b"sh: python3: not found"))
-    (found,) = deep.judge(answers, make())
-    assert found.case == "no-answers" and "not found" in found.seen
-
-
-def test_what_packages_print_on_stdout_does_no_harm() -> None:
-    document = json.dumps({"deep": 1, "answers": {"gpu": {"answer": {}}}}).encode()
-    assert deep.read(ExecResult(0, b"{}\nhello\n" + document + b"\n", b"")) == {"gpu": {"answer": {}}}
+@pytest.mark.parametrize(
+    ("done", "said"),
+    [(ExecResult(139, b"", b"Fatal Python error: Segmentation fault\n"), {"signal": 11}),
+     (ExecResult(7, b"no document", b""), {"code": 7}),
+     (ExecResult(1, b"", b"Timeout (0:00:02)!\n" + b"  File x\n" * 50), {"late": 2})],
+)  # fmt: skip
+def test_how_a_process_ended_is_the_answer(done: ExecResult, said: dict[str, int]) -> None:
+    found = deep.ask(lambda argv, stdin, timeout: done, "python3", "flashinfer", 2)
+    assert {**said, "printed": found["printed"]} == found
+    assert done.code != 139 or "Segmentation fault" in found["printed"][-1]
 
 
 FIELDS = st.sampled_from(["answer", "error", "late", "signal", "code", "printed"])
