@@ -105,7 +105,7 @@ class Launcher:
             already = container.id in running
             if install and self.service.interactive:
                 self._install("exec", "-T")
-            awaited = self._wait(container.id, timeout, began) if wait else None
+            awaited = self._wait(container.id, timeout) if wait else None
             return self._started(container, began, already, awaited)
         except NotReady as error:
             failed = self._failed(error.failure)
@@ -125,7 +125,7 @@ class Launcher:
         """Wait for a container that runs already. ServiceError when it fails; nothing is removed then."""
         began = time.monotonic()
         try:
-            awaited = self._wait(container.id, timeout, began)
+            awaited = self._wait(container.id, timeout)
         except NotReady as error:
             raise self._failed(error.failure) from None
         return self._started(container, began, False, awaited)
@@ -181,11 +181,12 @@ class Launcher:
         health = self.service.health
         return 60.0 if health is None else 60.0 + health.start_period.seconds + health.interval.seconds * health.retries
 
-    def _wait(self, container_id: str, timeout: float | None, began: float) -> Awaited:
+    def _wait(self, container_id: str, timeout: float | None) -> Awaited:
+        """The time to wait starts here: installing mounted sources before it may take minutes."""
         key = os.environ.get(API_KEY, "") if API_KEY in self.profile.secrets else ""
         url = reachable_url(self.service, self.compose.endpoint)
         waiter = Waiter(self.engine, self.name, self.service, url, self.say, key)
-        return waiter.wait(container_id, began + (timeout if timeout is not None else self._patience()))
+        return waiter.wait(container_id, time.monotonic() + (timeout if timeout is not None else self._patience()))
 
     def _failed(self, failure: Failure) -> ServiceError:
         """The error to raise: reason and cause in one sentence, the last lines, the bundle, what to do.
