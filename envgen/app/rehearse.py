@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envgen import files
-from envgen.errors import BuildError, EnvgenError
+from envgen.app import build_needs
+from envgen.errors import BuildError, EnvgenError, Problem
 from envgen.patches import report
 from envgen.text import progress
 
@@ -23,7 +24,9 @@ SECONDS = 60.0
 
 
 def rehearse_before_build(profile: Profile, root: Path, digest: str, lock: ProfileLock | None) -> None:
-    """Hold each patched source's series against its bare source. Raises ``BuildError`` when a patch does not fit.
+    """Hold each patched source's series against its bare source, and look there for what its build needs.
+
+    Raises ``BuildError`` when a patch does not fit, or the script that prepares the source is not there.
 
     The source is the one that will be built: the commit in ``lock`` where there is one. ``digest`` is the render's,
     which covers patches, origins and commits: what passed once is not tried again. A branch without a locked commit
@@ -42,6 +45,7 @@ def rehearse_before_build(profile: Profile, root: Path, digest: str, lock: Profi
     bare = Sources(seconds=SECONDS, say=progress)
     passed: list[Rehearsal] = []
     failed: list[Rehearsal] = []
+    problems: list[Problem] = []
     complete = True
     for target in targets_of(profile, root, lock):
         series = target.series()
@@ -50,11 +54,15 @@ def rehearse_before_build(profile: Profile, root: Path, digest: str, lock: Profi
         try:
             tree = bare.built(target)
             rehearsal = rehearse(tree, series)
+            stops, notes = ([], []) if target.source.origin.wheel else build_needs.examine(target.name, profile, tree)
         except EnvgenError as error:
             progress(f"{series.folder} is not rehearsed: {error}")
             complete = False
             continue
         (passed if rehearsal.ok else failed).append(rehearsal)
+        problems += stops
+        for note in notes:
+            progress(f"note: {note}")
         complete = complete and bool(target.version or target.commit)
     for rehearsal in failed:
         progress(f"{rehearsal.series} does not fit {rehearsal.tree}:")
@@ -66,6 +74,10 @@ def rehearse_before_build(profile: Profile, root: Path, digest: str, lock: Profi
         raise BuildError(
             f"patches do not fit, so nothing was built: {names}", hint="`envgen patch check` shows it again"
         )
+    if problems:
+        refused = BuildError("nothing was built")
+        refused.problems = (Problem("nothing was built:"), *problems)
+        raise refused
     if passed:
         progress(f"rehearsed in {time.monotonic() - started:.1f} s: {'; '.join(_summary(r) for r in passed)}")
     if complete:
