@@ -19,7 +19,7 @@ install_missing() {
     command -v "${pair%%=*}" >/dev/null || packages+=("${pair#*=}")
   done
   [ ${#packages[@]} -gt 0 ] || return 0
-  command -v apt-get >/dev/null || die "needs ${packages[*]}, and there is no apt-get here to install them with"
+  command -v apt-get >/dev/null || die "needs ${packages[*]}, and apt-get is not available to install them"
   [ "$(id -u)" = 0 ] || die "needs ${packages[*]}: install them (apt-get install ${packages[*]}), or run this as root"
   say "installing ${packages[*]} with apt-get"
   local log try

@@ -12,7 +12,7 @@ make_venv() {
   [ -n "$python" ] || { install_missing python3=python3; python=python3; }
   if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
     say "python3-venv is missing"
-    install_missing envgen-python3-venv=python3-venv # no command of its own: always asked for here
+    install_missing envgen-python3-venv=python3-venv # it has no command to look for
   fi
   log=$(mktemp)
   rm -rf -- "$dir"

@@ -151,7 +151,7 @@ def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
         (GOOD[: len(GOOD) // 2], None, (), "could not unpack"),
         (archive(("demo_pkg-1.0/../../evil", b"x", "")), None, (), "error:"),
         (archive(("demo_pkg-1.0/l", None, "/etc"), ("demo_pkg-1.0/l/evil", b"x", "")), None, (), "error:"),
-        (archive(("demo_pkg-1.0/.git/hooks/post-commit", b"x", "")), None, (), "is no source distribution"),
+        (archive(("demo_pkg-1.0/.git/hooks/post-commit", b"x", "")), None, (), "is not a source distribution"),
     ],
     ids=["arrived broken", "not what was asked for", "cut short", "dot-dot", "through a link", "brings its own .git"],
 )
