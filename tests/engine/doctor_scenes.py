@@ -36,7 +36,7 @@ def tiktoken(sha256: str = VOCABULARY) -> list[str]:
 def good(stage: Stage) -> Report:
     """Everything as it should be: mounts, caches, versions that fit, a real compiler that knows the GPU."""
     sets = [*tiktoken(), CACHE, "build.max_jobs=1",
-            "build.memory_per_job=64MiB", "services.dev.args={gpu-memory-utilization: 0.01}",
+            "build.memory_per_job=64MiB", "services.dev.args={gpu-memory-utilization: 0.001}",
             "cuda.home=/opt/cuda", f"services.dev.env={json.dumps(ENVIRONMENT)}"]  # fmt: skip
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
@@ -396,12 +396,13 @@ def claims_kept(stage: Stage) -> Report:
 def vocabulary(stage: Stage, script: str = "") -> Report:
     """Asked as `--deep` asks: openai-harmony itself loads the vocabulary, with the network off."""
     from envgen.doctor import gather, report, run
+    from envgen.doctor.model import Wish
     from envgen.engine.docker import connect
 
     stage.start(variant="harmony", script=script, env={"TIKTOKEN_ENCODINGS_BASE": "" if script else "/enc"})
     folder = stage.folder(f"vocabulary-{stage.count}")
     loaded = load_project(file=project(folder), environ={}, sets=tiktoken()).project
-    wish = gather.Wish(select(loaded, "dev"), folder, load=not script)
+    wish = Wish(select(loaded, "dev"), folder, load=not script)
     context, extra = gather.gather(wish, connect)
     return report.as_data(run.examine(context, extra))
 
