@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from envgen.app.lock import patch_locks
+from envgen.engine.base import Engine
 from envgen.errors import Problem, RefusedError
+from envgen.lock.ask import stale
+from envgen.lock.model import LOCAL, ProfileLock
+from envgen.lock.reading import load
+from envgen.profile.model import Mode, Profile
+from envgen.render.locked import lock_of
 from envgen.text import progress
-
-if TYPE_CHECKING:
-    from envgen.engine.base import Engine
-    from envgen.lock.model import ProfileLock
-    from envgen.profile.model import Profile
 
 _ARCHS = {"x86_64": "amd64", "aarch64": "arm64"}
 _UNLOCKED = "`envgen build --unlocked` builds all the same"
@@ -19,15 +20,11 @@ _UNLOCKED = "`envgen build --unlocked` builds all the same"
 
 def choose(profile: Profile, root: Path, unlocked: bool) -> ProfileLock | None:
     """The lock that this build goes by; None for none."""
-    from envgen.render.locked import lock_of
-
     return None if unlocked else lock_of(profile, root)
 
 
 def demand(profile: Profile, root: Path, engine: Engine, lock: ProfileLock | None, unlocked: bool) -> None:
     """RefusedError when a production build would not be what the lock says; development gets warnings."""
-    from envgen.profile.model import Mode
-
     if unlocked:
         return  # he insists
     production = profile.mode is Mode.PRODUCTION
@@ -50,11 +47,6 @@ def demand(profile: Profile, root: Path, engine: Engine, lock: ProfileLock | Non
 
 
 def _problems(profile: Profile, root: Path, engine: Engine, lock: ProfileLock | None) -> list[Problem]:
-    from envgen.app.lock import patch_locks
-    from envgen.lock.ask import stale
-    from envgen.lock.model import LOCAL
-    from envgen.lock.reading import load
-
     whole = load(root)
     if whole is None or lock is None:
         return [Problem("there is no envgen.lock")]

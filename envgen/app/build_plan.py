@@ -7,20 +7,18 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from envgen import files
+from envgen.engine.base import Engine
+from envgen.engine.buildx import BuildRequest, Secret, proxy_arguments
+from envgen.engine.jobs import Capacity, Jobs, capacity, decide
 from envgen.errors import RefusedError
 from envgen.files import state_dir
+from envgen.lock.model import ProfileLock
+from envgen.profile.model import Profile
 from envgen.render import outputs
 from envgen.render.environment import CA_VARIABLE, WHEELHOUSE_VARIABLE, compose_environment
-
-if TYPE_CHECKING:
-    from envgen.engine.base import Engine
-    from envgen.engine.buildx import BuildRequest
-    from envgen.engine.jobs import Jobs
-    from envgen.lock.model import ProfileLock
-    from envgen.profile.model import Profile
 
 RENDER_LABEL = "dev.envgen.render"
 
@@ -59,7 +57,6 @@ def job_of(profile: Profile, root: Path, lock: ProfileLock | None = None) -> Job
 
 def request_of(job: Job, jobs: Jobs, *, no_cache: bool = False, pull: bool = False) -> BuildRequest:
     """The request to buildx. Refuses when a file of this machine that it names is not there."""
-    from envgen.engine.buildx import BuildRequest, Secret, proxy_arguments
     from envgen.serve.preflight import files
 
     profile = job.profile
@@ -89,8 +86,6 @@ def request_of(job: Job, jobs: Jobs, *, no_cache: bool = False, pull: bool = Fal
 
 def jobs_of(profile: Profile, engine: Engine | None, wanted: int | None = None) -> Jobs:
     """How many compilers may run at once: as asked, as the profile says, or computed."""
-    from envgen.engine.jobs import Capacity, capacity, decide
-
     wanted = wanted if wanted is not None else profile.build.max_jobs.count
     found = Capacity(0, 0) if wanted is not None else capacity(engine.info() if engine else None)
     return decide(wanted, profile.build.memory_per_job.bytes, found)

@@ -8,16 +8,19 @@ import platform
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from envgen import files
+from envgen import __version__, files
+from envgen.bundle import write_bundle
+from envgen.doctor import report
+from envgen.doctor.model import Wish
+from envgen.doctor.run import Report
+from envgen.engine.base import Engine
+from envgen.engine.docker import connect
 from envgen.errors import EnvgenError
+from envgen.files import state_dir
+from envgen.redact import secret_values
 from envgen.text import progress
-
-if TYPE_CHECKING:
-    from envgen.doctor.model import Wish
-    from envgen.doctor.run import Report
-    from envgen.engine.base import Engine
 
 LOG_LINES = 5000  # of each container
 LOG_BYTES = 4 << 20  # of each build log: its end
@@ -28,8 +31,6 @@ COLLECT = ("import runpy, sys; sys.argv = ['flashinfer', 'collect-env', '--json'
 
 def write(target: Path, found: Report, wish: Wish) -> None:
     """Collect and write. What can't be had is a line in the bundle's README, never an error."""
-    from envgen.bundle import write_bundle
-
     members = collect(found, wish)
     write_bundle(target, members, known=secrets_of(wish, found))
     progress(f"  wrote {target}: {len(members)} files, secrets and names taken out; look into it before you send it")
@@ -37,8 +38,6 @@ def write(target: Path, found: Report, wish: Wish) -> None:
 
 def collect(found: Report, wish: Wish) -> dict[str, bytes | str]:
     """The members by name."""
-    from envgen.doctor import report
-
     context = found.context
     members: dict[str, bytes | str] = {
         "findings.json": _json(report.as_data(found)),
@@ -75,8 +74,6 @@ def collect(found: Report, wish: Wish) -> dict[str, bytes | str]:
 
 def secrets_of(wish: Wish, found: Report) -> set[str]:
     """Values to look for everywhere: of the shell, of what the profile calls secrets, of the container."""
-    from envgen.redact import secret_values
-
     named = {name: os.environ[name] for name in wish.profile.secrets if name in os.environ}
     container = found.context.container
     inside = dict(container.env) if container else {}
@@ -86,8 +83,6 @@ def secrets_of(wish: Wish, found: Report) -> set[str]:
 
 def versions(found: Report) -> dict[str, Any]:
     """Versions of envgen, of this machine and of what the probe saw."""
-    from envgen import __version__
-
     engine = found.context.engine
     return {
         "envgen": __version__,
@@ -101,8 +96,6 @@ def versions(found: Report) -> dict[str, Any]:
 
 
 def _engine() -> Engine:
-    from envgen.engine.docker import connect
-
     return connect()
 
 
@@ -118,8 +111,6 @@ def _plain(value: Any) -> Any:
 
 def _files(wish: Wish, add: Callable[[str, Callable[[], bytes | str | None], str], None]) -> None:
     """The project file, the local one, the lock, the rendered files, the newest logs."""
-    from envgen.files import state_dir
-
     root = wish.root
     for name in (
         wish.project_file,

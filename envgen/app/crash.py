@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from envgen.bundle import write_bundle
+from envgen.doctor import report, run
+from envgen.doctor.gather import gather
+from envgen.doctor.model import Wish
+from envgen.engine.base import Engine
+from envgen.engine.docker import connect
+from envgen.errors import EnvgenError
+from envgen.explain import classify
+from envgen.files import state_dir
+from envgen.profile.model import Profile
+from envgen.serve.crash import collect
+from envgen.serve.wait import Failure
 from envgen.text import progress
-
-if TYPE_CHECKING:
-    from envgen.engine.base import Engine
-    from envgen.profile.model import Profile
-    from envgen.serve.wait import Failure
 
 FOLDER = "crash"  # below the state folder, which git ignores
 
@@ -32,11 +40,6 @@ def write(
     ``findings``: plain data, the reason first. What the log says and what the doctor sees is added here. A bundle that
     can't be written is told on stderr, and the path is empty: the failure itself is what the user must hear.
     """
-    from envgen.bundle import write_bundle
-    from envgen.errors import EnvgenError
-    from envgen.files import state_dir
-    from envgen.serve.crash import collect
-
     known = [value for name in profile.secrets if (value := os.environ.get(name, ""))]
     facts = {"profile": profile.name, "variant": profile.variant, "image": profile.image_name, **findings}
     try:
@@ -89,10 +92,6 @@ def _free_name(folder: Path, service: str) -> Path:
 
 def _explanations(log: bytes) -> bytes:
     """All that the rules know in the whole log, best first."""
-    import json
-
-    from envgen.explain import classify
-
     found = classify(log.decode("utf-8", "replace").splitlines(), kind="serve")
     rows = [{"rule": one.rule, "cause": one.cause, "evidence": one.evidence, "line": one.line, "cure": one.cure,
              "link": one.link} for one in found]  # fmt: skip
@@ -101,14 +100,6 @@ def _explanations(log: bytes) -> bytes:
 
 def _doctor(profile: Profile, root: Path, service: str) -> bytes:
     """What `envgen doctor` finds right now, in the container if it still runs."""
-    import json
-
-    from envgen.doctor import report, run
-    from envgen.doctor.gather import gather
-    from envgen.doctor.model import Wish
-    from envgen.engine.docker import connect
-    from envgen.errors import EnvgenError
-
     try:
         context, extra = gather(Wish(profile, root, service, False, "envgen.yaml"), connect)
         document: Any = report.as_data(run.examine(context, extra))

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from envgen.errors import EnvgenError
+from envgen.doctor import fix
+from envgen.doctor.fix import Mend
+from envgen.doctor.model import Wish
+from envgen.doctor.run import Report
+from envgen.engine.base import Engine
+from envgen.engine.docker import connect
+from envgen.errors import EnvgenError, UsageError
+from envgen.jitcache.query import make_query
+from envgen.jitcache.service import JitCache
+from envgen.profile.load import LOCAL_NAME
+from envgen.render import environment as promised
 from envgen.text import progress
-
-if TYPE_CHECKING:
-    from envgen.doctor.fix import Mend
-    from envgen.doctor.model import Wish
-    from envgen.doctor.run import Report
-    from envgen.engine.base import Engine
 
 
 def mend(found: Report, wish: Wish, *, dry_run: bool, yes: bool) -> bool:
@@ -48,9 +51,6 @@ def mend(found: Report, wish: Wish, *, dry_run: bool, yes: bool) -> bool:
 
 def plan(found: Report, wish: Wish) -> list[Mend]:
     """All steps, of every room."""
-    from envgen.doctor import fix
-    from envgen.engine.docker import connect
-
     if found.context.engine is None:
         return []
     engine = connect()
@@ -58,8 +58,6 @@ def plan(found: Report, wish: Wish) -> list[Mend]:
 
 
 def _agreed(count: int) -> bool:
-    from envgen.errors import UsageError
-
     if not sys.stdin.isatty():
         raise UsageError("--fix needs --yes when nobody can be asked", hint="envgen doctor --fix --yes, or --dry-run")
     return click.confirm(f"Do {'this' if count == 1 else f'these {count}'}?", err=True)
@@ -67,10 +65,6 @@ def _agreed(count: int) -> bool:
 
 def _stale(engine: Engine, wish: Wish) -> list[Mend]:
     """Modules that are proven stale, by the cache's own plan, guard and act."""
-    from envgen.doctor.fix import Mend
-    from envgen.jitcache.query import make_query
-    from envgen.jitcache.service import JitCache
-
     if not any(source.package == "flashinfer" for source in wish.profile.sources.values()):
         return []
     cache, causes = JitCache(engine, wish.profile, wish.root), {"stale": True, "guessed": False, "foreign": False}
@@ -94,9 +88,6 @@ def _stale(engine: Engine, wish: Wish) -> list[Mend]:
 
 def moved(wish: Wish) -> list[str]:
     """Checkouts that are not where the profile says, and lie in exactly one place nearby: what to write where."""
-    from envgen.profile.load import LOCAL_NAME
-    from envgen.render import environment as promised
-
     machine = promised.compose_environment(wish.profile, wish.root, 1)
     lines: list[str] = []
     for name, source in wish.profile.mounted_sources.items():

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.version import InvalidVersion, Version
+
 from envgen import files
 from envgen.app.session import Session
 from envgen.engine.git import Mirror, WorkTree
@@ -100,8 +102,6 @@ class Sources:
 
     def release(self, target: Target, version: str) -> Tree:
         """The source distribution of a release; its wheel where that is what is installed, or all that there is."""
-        from packaging.version import InvalidVersion, Version
-
         try:
             Version(version)
         except InvalidVersion:
@@ -202,8 +202,6 @@ def _folder(folder: Path) -> Path:
 
 def versions_between(available: Sequence[str], text: str) -> list[str]:
     """The finished releases from A to B, both included, for ``A..B``."""
-    from packaging.version import InvalidVersion, Version
-
     low, dots, high = text.partition("..")
     try:
         first, last = Version(low), Version(high)

@@ -6,18 +6,17 @@ import contextlib
 import hashlib
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from envgen import files
 from envgen.app import build_needs
+from envgen.app.patch_sources import Sources, targets_of
 from envgen.errors import BuildError, EnvgenError, Problem
+from envgen.lock.model import ProfileLock
 from envgen.patches import report
+from envgen.patches.rehearse import rehearse
+from envgen.patches.verdict import Rehearsal
+from envgen.profile.model import Profile
 from envgen.text import progress
-
-if TYPE_CHECKING:
-    from envgen.lock.model import ProfileLock
-    from envgen.patches.verdict import Rehearsal
-    from envgen.profile.model import Profile
 
 # A source that takes longer to come is not worth waiting for: the build fetches and patches it anyway.
 SECONDS = 60.0
@@ -38,9 +37,6 @@ def rehearse_before_build(profile: Profile, root: Path, digest: str, lock: Profi
     record = files.cache_dir() / "rehearsed" / _key(digest)
     if record.is_file():
         return
-    from envgen.app.patch_sources import Sources, targets_of
-    from envgen.patches.rehearse import rehearse
-
     started = time.monotonic()
     bare = Sources(seconds=SECONDS, say=progress)
     passed: list[Rehearsal] = []

@@ -8,15 +8,13 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from envgen.app.session import Session
+from envgen.engine.compose import Compose
 from envgen.text import with_own_colours
-
-if TYPE_CHECKING:
-    from envgen.engine.compose import Compose
 
 LARGEST = 1_000_000_000  # of any number on a command line: beyond it clocks and sizes overflow
 

@@ -6,10 +6,9 @@ Read from the patches of the project before the probe is asked, so that one look
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from envgen.profile.model import Profile
+from envgen.profile.model import Profile
 
 LABEL = "dev.envgen.patches"
 

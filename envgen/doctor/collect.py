@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from envgen.binding import ShapeError
+from envgen.doctor.evidence import Probe, read_document
+from envgen.doctor.model import Trouble
+from envgen.engine.base import ExecResult
 from envgen.errors import EnvgenError
 from envgen.inside.run import text_of
-
-if TYPE_CHECKING:
-    from envgen.doctor.evidence import Probe
-    from envgen.doctor.model import Trouble
-    from envgen.engine.base import ExecResult
-    from envgen.profile.model import Profile, Service
+from envgen.profile.model import Profile, Service
 
 PARTS = ("facts", "patches", "machine", "sources", "load", "scripts", "main")
 # What runs the parts' texts in one namespace; the probe passes it on when it must start another interpreter.
@@ -128,10 +127,6 @@ def argv(profile: Profile) -> list[str]:
 
 def read(answer: ExecResult | EnvgenError, python: str) -> tuple[Probe | None, Trouble | None]:
     """What the exec gave back, as facts or as the reason why there are none: exactly one of the two."""
-    from envgen.binding import ShapeError
-    from envgen.doctor.evidence import read_document
-    from envgen.doctor.model import Trouble
-
     if isinstance(answer, EnvgenError):
         return None, Trouble("the probe could not be run", str(answer).splitlines()[0][:300])
     try:

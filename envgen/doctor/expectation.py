@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from envgen.engine.base import Engine, Mount
+from envgen.profile.model import Profile
 from envgen.render import environment as promised
-
-if TYPE_CHECKING:
-    from envgen.engine.base import Engine, Mount
-    from envgen.profile.model import Profile
+from envgen.render.locked import lock_of_image
+from envgen.render.namespace import mounts_of
+from envgen.render.outputs import render_profile
 
 PER_MACHINE = ("MAX_JOBS",)  # computed when a service starts
 
@@ -38,9 +38,6 @@ def service_env(profile: Profile, service: str) -> dict[str, str]:
 
 def mounts(profile: Profile, root: Path, engine: Engine) -> list[Mount]:
     """What Compose would mount, as far as it exists: a throw-away container must not create folders and volumes."""
-    from envgen.engine.base import Mount
-    from envgen.render.namespace import mounts_of
-
     machine = promised.compose_environment(profile, root, 1)
     image = engine.image(profile.image_name)
     found = []
@@ -59,7 +56,4 @@ def mounts(profile: Profile, root: Path, engine: Engine) -> list[Mount]:
 
 def image_digest(profile: Profile, root: Path, labels: Mapping[str, str] | None = None) -> str:
     """The render digest that an image of this profile would carry now. ``labels``: those of the image that is there."""
-    from envgen.render.locked import lock_of_image
-    from envgen.render.outputs import render_profile
-
     return render_profile(profile, lock_of_image(profile, root, labels), root=root).digest

@@ -10,15 +10,12 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Severity
+from envgen.engine.base import Container, Engine, Mount
 from envgen.errors import EnvgenError, RefusedError
 from envgen.render import environment as promised
-
-if TYPE_CHECKING:
-    from envgen.engine.base import Container, Engine
 
 INSTALL_LIMIT = 1800.0  # seconds; a mounted vLLM may compile
 
@@ -57,8 +54,6 @@ def _missing_folders(context: Context, engine: Engine, root: Path) -> list[Mend]
 
 
 def _maker(engine: Engine, image: str, folder: Path, owner: str) -> Callable[[], None]:
-    from envgen.engine.base import Mount
-
     def make() -> None:
         above = next(parent for parent in folder.parents if parent.exists())
         if not above.is_dir():

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from envgen.doctor.model import Context, Remedy
-
-if TYPE_CHECKING:
-    from envgen.profile.model import Source
+from envgen.profile.model import Source
 
 
 def command(text: str) -> Remedy:

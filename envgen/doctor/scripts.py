@@ -9,14 +9,12 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from envgen.doctor.model import Context, Finding, Remedy, Severity, warning
 from envgen.doctor.remedies import command, envgen
+from envgen.engine.base import Engine, ExecResult
 from envgen.errors import EnvgenError
-
-if TYPE_CHECKING:
-    from envgen.engine.base import Engine, ExecResult
 
 FOLDER = "checks"
 LIMIT = 30.0  # seconds that one script may take

@@ -5,20 +5,17 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from envgen.doctor import expectation
-from envgen.doctor.model import Host
+from envgen.doctor.model import Host, Wish
+from envgen.engine.base import Container, Engine, EngineInfo
 from envgen.engine.endpoint import find_plugin
 from envgen.engine.jobs import capacity, decide
 from envgen.engine.ports import conflict, listening, owner
 from envgen.errors import EnvgenError
+from envgen.profile.model import Profile
 from envgen.render.environment import checkout_variable, compose_environment
-
-if TYPE_CHECKING:
-    from envgen.doctor.model import Wish
-    from envgen.engine.base import Container, Engine, EngineInfo
-    from envgen.profile.model import Profile
 
 T = TypeVar("T")
 

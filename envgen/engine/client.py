@@ -21,15 +21,16 @@ from envgen.engine.base import (
     MEMORY,
     PIDS,
     Container,
+    Engine,
     EngineInfo,
     ExecResult,
     Image,
     Mount,
 )
-from envgen.engine.endpoint import Endpoint
+from envgen.engine.endpoint import Endpoint, find_endpoint
 from envgen.engine.leftovers import CREATOR, THROWAWAY, Leftover, judge, this_process
-from envgen.engine.parse import container_of, image_of, info_of
-from envgen.engine.session import QUESTION, START, WORK, Session, message_of, read_all, told, within
+from envgen.engine.parse import container_of, image_of, info_of, is_new_enough, too_old
+from envgen.engine.session import GREETING, QUESTION, START, WORK, Session, message_of, read_all, told, within
 from envgen.engine.streams import Attached, Lines, Output, Tail, talk
 from envgen.errors import EngineError
 
@@ -43,7 +44,7 @@ LOG_TIME = 30  # seconds to read a log; what comes later is left out
 
 
 class DockerEngine:
-    """A reachable Docker Engine. Made by ``docker.connect()``."""
+    """A reachable Docker Engine. Made by ``connected()``."""
 
     def __init__(self, endpoint: Endpoint, greeting: Mapping[str, str]) -> None:
         self.endpoint = endpoint
@@ -367,3 +368,23 @@ def _throwaway(
             ],
         },
     }
+
+
+def connected(environ: Mapping[str, str] | None = None) -> Engine:
+    """The engine that ``docker`` itself would use: see ``docker.connect``."""
+    endpoint = find_endpoint(environ)
+    with told(endpoint, environ=environ):
+        session = Session(endpoint, DEFAULT_DOCKER_API_VERSION)
+        greeting = session.get(f"{session.base_url}/_ping", timeout=GREETING)
+        if greeting.status_code >= 400:
+            raise docker.errors.APIError(str(greeting.reason), greeting, message_of(greeting))
+        if not is_new_enough(greeting.headers):
+            _refuse_old(session.version(api_version=False), endpoint)
+    return DockerEngine(endpoint, greeting.headers)
+
+
+def _refuse_old(version: Any, endpoint: Endpoint) -> None:
+    if not isinstance(version, dict):
+        raise EngineError(f"what answers at {endpoint.host} is not a Docker Engine")
+    if reason := too_old(version):
+        raise EngineError(reason, hint="install a newer one: https://docs.docker.com/engine/install/")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from envgen.engine.forward import forward
 from envgen.errors import EngineError
 
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
@@ -57,8 +58,6 @@ class Endpoint:
         """What the SDK and Docker's programs are given: a socket or a bare TCP port. Connects where need be."""
         if not self.forwarded:
             return self.host
-        from envgen.engine.forward import forward
-
         return f"unix://{forward(self.host, dict(self.secured or ())).path}"
 
     @property

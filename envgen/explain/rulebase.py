@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from envgen.explain.pattern import Pattern, read_pattern
 
 FOLDER = Path(__file__).parent / "rules"
@@ -38,8 +40,6 @@ class Rule:
 @cache
 def rules() -> tuple[Rule, ...]:
     """All rules, in order."""
-    import yaml
-
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     nodes = [node for name in FILES for node in yaml.load((FOLDER / name).read_text("utf-8"), Loader=loader) or ()]
     return tuple(read_rule(node, rank) for rank, node in enumerate(nodes))

@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import posixpath
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from envgen.engine.git import WorkTree
 from envgen.errors import UsageError
-
-if TYPE_CHECKING:
-    from envgen.profile.model import Profile
+from envgen.profile.model import Profile
 
 SOURCE = "flashinfer"
 

@@ -11,6 +11,9 @@ from envgen.inside.jit.kinds import KINDS
 from envgen.jitcache.place import Place
 from envgen.jitcache.query import Query
 from envgen.jitcache.service import JitCache, expected
+from envgen.jitcache.space import image_of
+from envgen.render.environment import service_env
+from envgen.render.namespace import mounts_of
 
 NAMES = tuple(KINDS)
 
@@ -46,8 +49,6 @@ def kinds(cache: JitCache, wanted: Sequence[str], *, clear: bool = False, dry_ru
 
     RefusedError, with nothing changed, while a process uses a file of theirs.
     """
-    from envgen.render.environment import service_env
-
     place = _somewhere(cache)
     request = {"operation": "kinds", "kinds": list(wanted), "clear": clear, "dry_run": dry_run}
     if place.container is None:
@@ -65,9 +66,6 @@ def _somewhere(cache: JitCache) -> Place:
         chosen = min(running, key=lambda c: (c.service, c.name))
         # No root: as the service's own user, whose home the default places lie in.
         return Place("", f"service {chosen.service or chosen.name}", chosen)
-    from envgen.jitcache.space import image_of
-    from envgen.render.namespace import mounts_of
-
     image = image_of(cache)
     mounts = []
     for source, target, kind in mounts_of(profile, cache.root, _labels(cache)):

@@ -7,13 +7,12 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from envgen.engine.base import Container, Engine, Mount
 from envgen.errors import EngineError, NotFoundError
-
-if TYPE_CHECKING:
-    from envgen.profile.model import Profile
+from envgen.profile.model import Profile
+from envgen.render.environment import service_env
+from envgen.render.namespace import folder_of, namespace_here, volume_of
 
 CACHE = "flashinfer"  # the key of the profile's `caches`
 BASE = "FLASHINFER_WORKSPACE_BASE"
@@ -57,8 +56,6 @@ def find_place(engine: Engine, profile: Profile, project_root: Path) -> Place | 
 
 
 def _throw_away(engine: Engine, profile: Profile, project_root: Path, containers: Sequence[Container]) -> Place | None:
-    from envgen.render.environment import service_env
-
     root = root_in(service_env(profile), profile)
     mount = _cache_mount(engine, profile, project_root, containers, root)
     for name in (profile.image_name, str(profile.base.image)):
@@ -77,8 +74,6 @@ def _cache_mount(
     engine: Engine, profile: Profile, project_root: Path, containers: Sequence[Container], root: str
 ) -> Mount | None:
     """The cache's mount: as a stopped container has it, else as the profile says. None when it doesn't exist."""
-    from envgen.render.namespace import folder_of, namespace_here, volume_of
-
     image = engine.image(profile.image_name)
     key = namespace_here(profile, project_root, image.labels if image else None)
     for container in containers:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from envgen.binding import ShapeError, bind
-from envgen.engine.base import COMPOSE_PROJECT
+from envgen.engine.base import COMPOSE_PROJECT, Container, Engine
 from envgen.errors import EngineError, RefusedError
+from envgen.inside.jit.procs import holders as local_holders
+from envgen.jitcache.audit import Audit
 from envgen.jitcache.model import (
     Building,
     Cleared,
@@ -27,13 +29,10 @@ from envgen.jitcache.model import (
     User,
 )
 from envgen.jitcache.place import Place, find_place, root_in
+from envgen.jitcache.query import Query, arch_folders
 from envgen.jitcache.talk import describe_holders, look, not_found, send, what_is_locked
-
-if TYPE_CHECKING:
-    from envgen.engine.base import Container, Engine
-    from envgen.jitcache.audit import Audit
-    from envgen.jitcache.query import Query
-    from envgen.profile.model import Profile
+from envgen.profile.model import Profile
+from envgen.render.environment import service_env
 
 L = TypeVar("L", "Module", "Building")
 LockId = tuple[int, int]  # device and inode of a lock file: the same in every container on this cache
@@ -84,8 +83,6 @@ class JitCache:
 
     def record_missing(self, say: Callable[[str], None]) -> None:
         """Record baselines where a service runs (elsewhere the sources can't be seen) and modules have none."""
-        from envgen.jitcache.query import Query
-
         place = find_place(self.engine, self.profile, self.root)
         if place is None or place.container is None:
             return
@@ -97,12 +94,8 @@ class JitCache:
 
     def audit(self) -> Audit:
         """The GPU code in every library of the cache and of the packages beside it."""
-        from envgen.jitcache.query import Query
-
         names = [arch.sm for arch in self.profile.cuda.arch_list.archs]
         place, data = self._must(Query(), "audit", names=names)
-        from envgen.jitcache.audit import Audit
-
         with expected():
             return replace(bind(Audit, data), place=place.shown)
 
@@ -124,14 +117,10 @@ class JitCache:
 
     def _judged(self, request: dict[str, Any], place: Place) -> dict[str, Any]:
         """What the agent needs to tell stale and foreign. A service's own environment counts, where one runs."""
-        from envgen.jitcache.query import arch_folders
-
         request["python"] = self.profile.base.python
         request["expected_archs"] = sorted(arch_folders(str(self.profile.cuda.arch_list)))
         request["environ"] = {"CUDA_HOME": self.profile.cuda.home.path}
         if place.container is None:
-            from envgen.render.environment import service_env
-
             request["environ"] = {**request["environ"], **service_env(self.profile)}
             request["blind"] = True
         return request
@@ -217,8 +206,6 @@ class JitCache:
         missing = [lock for lock in locks if not found[lock]]
         # A builder on the host itself, on a bind mount. Elsewhere (a remote engine) the numbers would mean nothing.
         if missing and self.engine.info().endpoint.startswith("unix://"):
-            from envgen.inside.jit.procs import holders as local_holders
-
             for lock, entries in local_holders(missing).items():
                 found[lock] += [replace(bind(Holder, entry), where="this machine") for entry in entries]
         return found

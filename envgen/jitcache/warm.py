@@ -6,18 +6,16 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from envgen.engine.base import MISSHAPEN, read_json
+from envgen.engine.base import MISSHAPEN, Container, Engine, read_json
 from envgen.errors import EngineError
 from envgen.inside.run import text_of
 from envgen.inside.warm import MARK
+from envgen.jitcache.model import Recorded
+from envgen.jitcache.query import Query, arch_folders
+from envgen.jitcache.service import JitCache
 from envgen.render.environment import with_start_up
-
-if TYPE_CHECKING:
-    from envgen.engine.base import Container, Engine
-    from envgen.jitcache.model import Recorded
-    from envgen.jitcache.service import JitCache
 
 _STEP = re.compile(r"^\[(\d+)/(\d+)\] (.*)")
 _OUTPUT = re.compile(r" -o (\S+)")
@@ -142,8 +140,6 @@ def warm(
 
     What is proven stale is cleared first, under its lock: FlashInfer itself would say that it is up to date.
     """
-    from envgen.jitcache.query import Query, arch_folders
-
     place = cache.running()
     archs = arch_folders(str(cache.profile.cuda.arch_list))
     # Nothing there yet, or not all that is named: no reason to stop.

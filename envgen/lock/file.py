@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -100,8 +101,6 @@ def save(path: Path, lock: Lock) -> bool:
 @contextlib.contextmanager
 def exclusive(state: Path) -> Iterator[None]:
     """One `envgen lock` a project at a time. The kernel forgets the lock of a process that was killed."""
-    import fcntl
-
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with files.folder(state, state.parents[1]) as folder:
         descriptor = os.open("lock.lock", flags, 0o644, dir_fd=folder)

@@ -23,8 +23,10 @@ from urllib.parse import unquote, urljoin
 import requests
 import urllib3
 from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 
 from envgen import files
+from envgen.engine import process
 from envgen.errors import EnvgenError
 from envgen.lock.trust import certificates
 from envgen.redact import without_login
@@ -273,8 +275,6 @@ def _sdists(page: str, files: Sequence[dict[str, Any]], name: str) -> list[Sdist
 
 
 def _same_version(version: str) -> Callable[[str], bool]:
-    from packaging.version import InvalidVersion, Version
-
     def same(other: str) -> bool:
         try:
             return Version(other) == Version(version)
@@ -320,8 +320,6 @@ def default_index() -> str:
     try:
         from pip._internal.models.index import PyPI
     except ImportError:
-        from envgen.engine import process
-
         code = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
         answer = process.run(["python3", "-c", code], check=False, timeout=30)
         if answer.code:

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from envgen.errors import Place, Problem, ProjectError
 from envgen.lock.file import FILE_NAME
@@ -23,9 +23,8 @@ from envgen.lock.model import (
     Submodule,
     git_key,
 )
+from envgen.profile.tree import Node
 
-if TYPE_CHECKING:
-    from envgen.profile.tree import Node
 T = TypeVar("T")
 _SHA = re.compile(r"[0-9a-f]{64}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")

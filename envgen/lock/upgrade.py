@@ -11,6 +11,7 @@ from envgen.errors import UsageError
 from envgen.lock.ask import models_of, repositories
 from envgen.lock.model import Lock, PythonLock
 from envgen.profile.model import Profile
+from envgen.profile.tree import near
 
 FAMILY = "flashinfer"  # its packages are of one release, or they refuse each other
 
@@ -73,7 +74,5 @@ def checked(names: Sequence[str], profiles: Sequence[Profile], lock: Lock) -> tu
             known |= {pin.name for pins in python.sets.values() for pin in pins}
     for name in names:
         if name not in known and canonicalize_name(name) not in known:
-            from envgen.profile.tree import near
-
             raise UsageError(f"there is no input {name!r} to upgrade", hint=near(name, sorted(known)))
     return tuple(names)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
 from envgen.errors import Place, Problem, ProjectError
 
 _FIELD = re.compile(r"([A-Z][A-Za-z-]*):[ \t]*(.*)")
@@ -62,8 +65,6 @@ def read_header(content: bytes, file: str) -> Header:
 
 def _check_range(text: str, place: Place) -> None:
     # Imported here, as in `in_range`: most renders need no version at all.
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
     try:
         SpecifierSet(text)
     except InvalidSpecifier:
@@ -75,9 +76,6 @@ def in_range(applies_to: str, version: str) -> bool:
     """Whether a patch is for this version. An unknown version (a branch, a commit) is taken to be in range."""
     if not applies_to or not version:
         return True
-    from packaging.specifiers import SpecifierSet
-    from packaging.version import InvalidVersion, Version
-
     try:
         return SpecifierSet(applies_to).contains(Version(version), prereleases=True)
     except InvalidVersion:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+
+from unidiff.errors import UnidiffParseError
+from unidiff.patch import PatchedFile, PatchSet
 
 from envgen.errors import Place, Problem, ProjectError
 from envgen.text import masked
-
-if TYPE_CHECKING:
-    from unidiff.patch import PatchedFile, PatchSet
 
 LARGEST = 4 << 20
 _MODES = ("100644", "100755")
@@ -20,9 +19,6 @@ _MODE_LINES = ("new file mode ", "deleted file mode ", "old mode ", "new mode ")
 def read_patch(content: bytes, file: str, fallback: Place) -> PatchSet:
     """Parse a patch and refuse what no patch may do, with the line. ``fallback`` is where its name stands."""
     # Imported here: most projects have no patches, and it costs more than the rest of a render.
-    from unidiff.errors import UnidiffParseError
-    from unidiff.patch import PatchSet
-
     if len(content) > LARGEST:
         size = f"{len(content) / (1 << 20):.0f} MiB"
         raise _refusal(f"is {size}; a patch may have {LARGEST >> 20} MiB", Place(file), "make it a fork instead")

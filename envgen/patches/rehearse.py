@@ -7,7 +7,8 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from unidiff.patch import Hunk, PatchedFile
 
 from envgen import files
 from envgen.engine.git import git
@@ -18,9 +19,6 @@ from envgen.patches.series import Patch, Series
 from envgen.patches.similar import most_similar
 from envgen.patches.trees import Tree, put
 from envgen.patches.verdict import HunkVerdict, Rehearsal, State, Verdict
-
-if TYPE_CHECKING:
-    from unidiff.patch import Hunk, PatchedFile
 
 APPLY = ("apply", "--whitespace=nowarn")
 # Less context than the patch has, as git itself offers it. One line is the least that still says where.

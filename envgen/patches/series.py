@@ -9,15 +9,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from envgen import files
 from envgen.errors import Place, Problem, ProjectError
 from envgen.patches.header import Header, in_range, read_header, version_of_ref
 from envgen.patches.inspect import LARGEST, read_patch, touched
-
-if TYPE_CHECKING:
-    from envgen.profile.model import Origin
+from envgen.profile.model import Origin
 
 UNDERWAY = ".envgen-refresh.json"  # beside the series while `patch refresh` rewrites it
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
+from envgen.profile.report import Report
 from envgen.profile.tree import near
-
-if TYPE_CHECKING:
-    from envgen.profile.report import Report
 
 # Variables that envgen sets itself, and the key that decides each. Written twice, they would drift.
 DERIVED: Mapping[str, str] = {

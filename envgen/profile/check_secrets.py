@@ -6,13 +6,10 @@ Every text of the merged profile is looked at by the detector that also redacts 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from envgen.profile.report import Report
 from envgen.profile.tree import LIST, MAP, TEXT, Node
 from envgen.redact import is_secret_value, secret_in, secret_like, secret_word
-
-if TYPE_CHECKING:
-    from envgen.profile.report import Report
 
 Path_ = tuple[str, ...]
 _PROSE = frozenset(("description", "prompt", "expect_text", "expect", "forbid"))

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import posixpath
 import re
-from typing import TYPE_CHECKING
 
+from envgen.logpattern import LogPattern
 from envgen.profile.check_sources import host_path
 from envgen.profile.model import Service
+from envgen.profile.report import Report
 from envgen.profile.values import ContainerPath
 from envgen.text import shorten
-
-if TYPE_CHECKING:
-    from envgen.profile.report import Report
 
 RESERVED_SERVICES = frozenset(("all",))
 
@@ -130,8 +128,6 @@ def _patterns(report: Report, path: tuple[str, ...], service: Service) -> None:
     """What `ready` looks for in the log must be regular expressions that a line can fail to match."""
     if service.ready is None or not (service.ready.expect or service.ready.forbid):
         return
-    from envgen.logpattern import LogPattern  # loads a library of C++
-
     for key, patterns in (("expect", service.ready.expect), ("forbid", service.ready.forbid)):
         for name, pattern in patterns.items():
             try:

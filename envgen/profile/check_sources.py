@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -12,11 +11,9 @@ from packaging.utils import canonicalize_name
 from envgen import files
 from envgen.profile.model import ORIGIN_KINDS, Mode, Origin, Source
 from envgen.profile.paths import LONGEST
+from envgen.profile.report import Report
 from envgen.profile.values import ContainerPath, HostPath
 from envgen.text import visible
-
-if TYPE_CHECKING:
-    from envgen.profile.report import Report
 
 # Names that mean something else where a source's name is used: stages of a Dockerfile, words of the command line.
 RESERVED_SOURCES = frozenset(("all", "base", "context", "scratch", "scripts", "wheelhouse"))

@@ -9,6 +9,7 @@ from envgen.profile.model import Profile
 from envgen.profile.shape import fields_of
 from envgen.profile.tree import ENVIRONMENT, SET, Node, Source, near, scalar
 from envgen.profile.values import plain_text
+from envgen.profile.yamlparse import parse_value
 from envgen.text import shorten
 
 PREFIX = "ENVGEN_"
@@ -95,8 +96,6 @@ def _value(text: str, source: Source) -> tuple[Node | None, list[Problem]]:
     text = text.strip(" ")
     if text[:1] in ("[", "{", '"', "'"):
         source.text = text
-        from envgen.profile.yamlparse import parse_value
-
         return parse_value(source)
     return scalar(text, source), []
 

@@ -6,6 +6,7 @@ The schema is about single files, before layers are merged: a key that a profile
 
 from __future__ import annotations
 
+import json
 from enum import Enum
 from typing import Any
 
@@ -64,8 +65,6 @@ def project_schema() -> Schema:
 
 def text() -> str:
     """The schema as the text of its file."""
-    import json
-
     return json.dumps(project_schema(), indent=2, ensure_ascii=False) + "\n"
 
 

@@ -6,6 +6,7 @@ editors check against: ``no`` and ``on`` are text, ``8:30`` is text, ``true`` is
 
 from __future__ import annotations
 
+import difflib
 import re
 
 from envgen.errors import Place
@@ -141,8 +142,6 @@ def near(word: str, known: list[str]) -> str:
     """``did you mean `x`?`` when something known looks like ``word``; else the known names; else nothing."""
     if not known:
         return ""
-    import difflib
-
     found = difflib.get_close_matches(word.lower().replace("-", "_"), known, 1, 0.6)
     if found:
         return f"did you mean `{found[0]}`?"

@@ -10,6 +10,7 @@ from pathlib import Path
 from envgen import files
 from envgen.errors import Place, Problem, ProjectError
 from envgen.profile.tree import LOCAL, PROJECT, Node, Source
+from envgen.profile.yamlparse import parse
 
 MAX_BYTES = 1 << 20
 
@@ -18,8 +19,6 @@ def read(path: Path, label: str, *, layer: str = PROJECT) -> Node:
     """Read ``path``, called ``label`` in messages, as one mapping. Raises ProjectError."""
     text = decode(_bytes(path, label), label)
     source = Source(label, layer, text)
-    from envgen.profile.yamlparse import parse
-
     node, problems = parse(source)
     if problems or node is None:
         raise ProjectError(problems)

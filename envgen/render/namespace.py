@@ -13,15 +13,13 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from envgen.errors import EnvgenError
+from envgen.lock.model import ProfileLock
+from envgen.patches.series import Series, load_series, version_of
 from envgen.profile.model import Profile
 from envgen.render.environment import cache_variable, cache_volume, compose_environment
-
-if TYPE_CHECKING:
-    from envgen.lock.model import ProfileLock
-    from envgen.patches.series import Series
+from envgen.render.locked import lock_of_image
 
 CACHE = "flashinfer"
 LENGTH = 12
@@ -76,8 +74,6 @@ def series_of(profile: Profile, root: Path | None) -> dict[str, Series]:
         return {}
     if root is None:
         raise EnvgenError(f"profile {profile.name} has patches; rendering it needs the project's folder")
-    from envgen.patches.series import load_series, version_of
-
     found = {name: load_series(root, source.patches or "") for name, source in named.items()}
     return {name: series.for_version(version_of(named[name].origin)) for name, series in found.items()}
 
@@ -87,8 +83,6 @@ def namespace_here(profile: Profile, root: Path, labels: Mapping[str, str] | Non
     cache = profile.caches.get(CACHE)
     if cache is None or not cache.namespace:
         return ""
-    from envgen.render.locked import lock_of_image
-
     return namespace(profile, lock_of_image(profile, root, labels), series_of(profile, root))
 
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from envgen import files as file_io
 from envgen.errors import Problem, ProjectError, RefusedError
+from envgen.lock.ask import locked
+from envgen.lock.model import ProfileLock
+from envgen.lock.reading import load
+from envgen.profile.model import Profile, Project
 from envgen.render.assemble import IGNORE_FILE, assemble, dockerignore
 from envgen.render.parts import WRITTEN
-
-if TYPE_CHECKING:
-    from envgen.lock.model import ProfileLock
-    from envgen.profile.model import Profile, Project
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,6 @@ def render_project(project: Project, *, only: str | None = None) -> dict[str, by
 
     ``only``: the files of this profile. All are rendered even so, for .dockerignore is theirs together.
     """
-    from envgen.lock.ask import locked
-    from envgen.lock.reading import load
-
     lock = load(project.root)
     files: dict[str, bytes] = {}
     owners: dict[str, str] = {}
@@ -70,8 +67,6 @@ def render_project(project: Project, *, only: str | None = None) -> dict[str, by
 
 def diff(root: Path, files: Mapping[str, bytes]) -> str:
     """A unified diff from what lies below ``root`` to ``files``; empty when nothing has drifted."""
-    import difflib
-
     parts: list[str] = []
     for path in sorted(files):
         target = root / path

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from envgen.patches.series import Patch
-
+from envgen.patches.series import Patch
 
 WRITTEN = "Written by `envgen render`"  # in every rendered file; one without it belongs to the user
 

@@ -9,10 +9,10 @@ import json
 import posixpath
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from envgen.lock.ask import apt_build
 from envgen.lock.model import LOCAL, ProfileLock
+from envgen.patches.series import Patch, Series
 from envgen.profile.model import Encoding, Mode, Pip, Profile, Source
 from envgen.render import locking
 from envgen.render.environment import (
@@ -37,9 +37,6 @@ from envgen.render.parts import (
     Plan,
     Step,
 )
-
-if TYPE_CHECKING:
-    from envgen.patches.series import Patch, Series
 
 __all__ = ["Lock", "Plan", "compose_environment", "derived_env", "plan"]
 

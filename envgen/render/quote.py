@@ -6,6 +6,7 @@ Each returns ``Quoted``, the only kind of text that a template is able to print 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 
@@ -58,8 +59,6 @@ def docker_prepend(name: str, text: str) -> Quoted:
 
 def docker_exec(words: Iterable[str]) -> Quoted:
     """The JSON form of CMD and ENTRYPOINT. JSON's own escapes carry everything but NUL."""
-    import json
-
     listed = [_text(word, "a command line") for word in words]
     found = json.dumps(listed, ensure_ascii=True)
     if len(found) > _LONGEST:

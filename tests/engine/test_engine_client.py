@@ -329,8 +329,8 @@ def test_no_permission(tmp_path: Path) -> None:
             if folder.stat().st_uid == os.getuid() and folder.stat().st_mode & 0o005 != 0o005 and folder != Path("/"):
                 folder.chmod(0o755)
         code = (
-            "import os, envgen.engine.docker as d, envgen.engine.client\nif os.getuid() == 0: os.setuid(65534)\n"
-            f"try: d.connect({{'DOCKER_HOST': 'unix://{tmp_path}/s.sock'}})\nexcept d.EngineError as e: print(e)"
+            "import os, envgen.engine.client as d\nif os.getuid() == 0: os.setuid(65534)\n"
+            f"try: d.connected({{'DOCKER_HOST': 'unix://{tmp_path}/s.sock'}})\nexcept d.EngineError as e: print(e)"
         )
         if os.getuid() != 0:
             (tmp_path / "s.sock").chmod(0)
@@ -369,7 +369,7 @@ def test_an_engine_whose_greeting_names_no_version_is_asked_for_it(tmp_path: Pat
 
 def test_a_tcp_endpoint_where_nobody_listens(free_port: int) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "from envgen.engine.docker import *\ntry: connect()\nexcept EngineError as e: print(e)"],
+        [sys.executable, "-c", "from envgen.engine.client import *\ntry: connected()\nexcept EngineError as e: print(e)"],  # noqa: E501
         env={**os.environ, "DOCKER_HOST": f"tcp://127.0.0.1:{free_port}"}, capture_output=True, text=True, timeout=60,
         check=False,
     )  # fmt: skip

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from envgen.app.session import Session
 from envgen.cli.caches.options import HELP, open_cache
 from envgen.cli.common import json_option, print_json, project_options
-from envgen.text import progress
-
-if TYPE_CHECKING:
-    from envgen.jitcache.service import JitCache
+from envgen.jitcache.audit import findings
+from envgen.jitcache.query import arch_folders
+from envgen.jitcache.service import JitCache
+from envgen.text import progress, visible
 
 
 @click.command("audit", context_settings=HELP)
@@ -32,10 +30,6 @@ def audit(session: Session, as_json: bool) -> int:
 
 def run(cache: JitCache, as_json: bool) -> int:
     """Judge every library; errors last, where they are read."""
-    from envgen.jitcache.audit import findings
-    from envgen.jitcache.query import arch_folders
-    from envgen.text import visible
-
     found = cache.audit()
     profile = cache.profile
     archs = [(arch.major, arch.minor) for arch in profile.cuda.arch_list.archs]

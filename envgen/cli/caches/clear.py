@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -12,11 +12,12 @@ from envgen.app.session import Session
 from envgen.cli.caches import kinds as cache_kinds
 from envgen.cli.caches.kinds import clear_option, only_kinds
 from envgen.cli.caches.options import HELP, arch_option, open_cache, version_option
+from envgen.cli.caches.print import print_as_json, print_cleared
 from envgen.cli.common import json_option, project_options
-
-if TYPE_CHECKING:
-    from envgen.jitcache.query import Query
-    from envgen.jitcache.service import JitCache
+from envgen.errors import UsageError
+from envgen.jitcache.changed import changed_files
+from envgen.jitcache.query import Query, make_query, seconds
+from envgen.jitcache.service import JitCache
 
 
 @click.command("clear", context_settings=HELP)
@@ -71,8 +72,6 @@ def clear(
       envgen cache clear --all --yes
       envgen cache clear --kind triton --dry-run
     """
-    from envgen.jitcache.query import make_query
-
     by_cause = stale or guessed or foreign or older_than is not None or changed is not None
     if kinds:
         only_kinds(patterns, version, arch, by_cause or everything)
@@ -87,8 +86,6 @@ def clear(
     if everything and not yes and not dry_run:
         _confirm(cache, query)
     cleared = cache.clear(query, everything=everything, dry_run=dry_run, causes=causes)
-    from envgen.cli.caches.print import print_as_json, print_cleared
-
     if as_json:
         print_as_json(cleared)
     else:
@@ -98,8 +95,6 @@ def clear(
 
 def _check(patterns: Sequence[str], everything: bool, by_cause: bool) -> None:
     """UsageError for words that contradict each other, or that mean everything without saying so."""
-    from envgen.errors import UsageError
-
     if everything and patterns:
         raise UsageError("--all takes no names", hint="name modules, or say --all")
     if everything and by_cause:
@@ -112,23 +107,15 @@ def _check(patterns: Sequence[str], everything: bool, by_cause: bool) -> None:
 
 def _more_causes(session: Session, older_than: str | None, changed: str | None) -> dict[str, Any]:
     """The causes that take a value: an age in seconds, and the files of the checkout that differ from a revision."""
-    from envgen.jitcache.query import seconds
-
     found: dict[str, Any] = {"older_than": None if older_than is None else seconds(older_than)}
     if changed is not None:
-        from envgen.jitcache.changed import changed_files
-
         found["changed"] = list(changed_files(session.profile(), session.loaded().project.root, changed))
     return found
 
 
 def _confirm(cache: JitCache, query: Query) -> None:
     """Show what would go, and ask. UsageError where nobody can be asked."""
-    from envgen.errors import UsageError
-
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("cache clear --all needs --yes when nobody can be asked", hint="add --yes or --dry-run")
-    from envgen.cli.caches.print import print_cleared
-
     print_cleared(cache.clear(query, everything=True, dry_run=True))
     click.confirm("Clear all of this?", abort=True, err=True)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
+from envgen.cli.caches.print import age, print_table
 from envgen.cli.common import print_json
-from envgen.text import progress
-
-if TYPE_CHECKING:
-    from envgen.jitcache.kinds import Kind
-    from envgen.jitcache.service import JitCache
+from envgen.errors import UsageError
+from envgen.jitcache.kinds import Kind, kinds
+from envgen.jitcache.service import JitCache
+from envgen.text import progress, size, visible
 
 # As in agent/kinds.py, which is imported only when one is named.
 KINDS = (
@@ -37,22 +36,15 @@ clear_option = click.option("--kind", "kinds", multiple=True, type=click.Choice(
 def only_kinds(patterns: Sequence[str], version: str | None, arch: str | None, more: bool = False) -> None:
     """UsageError for what is said about modules: those caches have none."""
     if patterns or version is not None or arch is not None or more:
-        from envgen.errors import UsageError
-
         raise UsageError("--kind takes no modules, versions, archs or causes", hint="leave them or --kind out")
 
 
 def show(cache: JitCache, wanted: Sequence[str], as_json: bool) -> int:
     """One line a cache, with the variable that moves it."""
-    from envgen.jitcache.kinds import kinds
-
     found = kinds(cache, () if ALL in wanted else wanted)
     if as_json:
         print_json([vars(one) for one in found])
         return 0
-    from envgen.cli.caches.print import age, print_table
-    from envgen.text import size, visible
-
     rows: list[tuple[str, ...]] = [("KIND", "SIZE", "FILES", "AGE", "PLACE", "MOVED BY")]
     for one in found:
         moved = f"{one.moved_by} (set)" if one.moved_by else " or ".join(one.variables)
@@ -66,8 +58,6 @@ def show(cache: JitCache, wanted: Sequence[str], as_json: bool) -> int:
 
 def clear(cache: JitCache, wanted: Sequence[str], dry_run: bool, as_json: bool) -> int:
     """Remove the entries of these caches. Ends with 1 when something could not be removed."""
-    from envgen.jitcache.kinds import kinds
-
     found = kinds(cache, wanted, clear=True, dry_run=dry_run)
     if as_json:
         print_json([vars(one) for one in found])
@@ -78,8 +68,6 @@ def clear(cache: JitCache, wanted: Sequence[str], dry_run: bool, as_json: bool) 
 
 
 def _tell(one: Kind, dry_run: bool) -> None:
-    from envgen.text import size, visible
-
     verb = "would remove" if dry_run else "removed"
     if one.entries:
         click.echo(f"{verb} {len(one.entries)} entries of {one.kind} in {visible(one.path)}, {size(one.bytes)}")

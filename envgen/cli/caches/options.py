@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from envgen.app.session import Session
-
-if TYPE_CHECKING:
-    from envgen.jitcache.service import JitCache
+from envgen.engine.docker import connect
+from envgen.jitcache.service import JitCache
 
 HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -19,8 +16,5 @@ arch_option = click.option("--arch", metavar="A", help="Only this arch: 12.1a or
 
 def open_cache(session: Session) -> JitCache:
     """The cache of the chosen profile."""
-    from envgen.engine.docker import connect
-    from envgen.jitcache.service import JitCache
-
     profile = session.profile()
     return JitCache(connect(), profile, session.loaded().project.root)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import Any
 
 import click
 
 from envgen.cli.common import print_json
-from envgen.text import duration, progress, size, table
-
-if TYPE_CHECKING:
-    from envgen.jitcache.model import Cleared, Evidence, Inventory, Module, Recorded, Why
+from envgen.jitcache.model import Cleared, Evidence, Inventory, Module, Recorded, Why
+from envgen.jitcache.talk import describe_holders
+from envgen.text import duration, progress, size, table, visible
 
 
 def print_as_json(answer: Inventory | Cleared | Evidence | Recorded) -> None:
-    from dataclasses import asdict
-
     print_json(asdict(answer))
 
 
@@ -37,8 +35,6 @@ CAUSES = {
 
 
 def print_inventory(inventory: Inventory) -> None:
-    from envgen.jitcache.talk import describe_holders
-
     if inventory.place:
         progress(f"{inventory.root} in {inventory.place}")
     for problem in inventory.problems:
@@ -64,8 +60,6 @@ def print_inventory(inventory: Inventory) -> None:
 
 
 def _row(module: Module) -> tuple[str, ...]:
-    from envgen.jitcache.talk import describe_holders
-
     if module.kind == "link":
         state = "link (not followed)"
     elif module.locked:
@@ -146,8 +140,6 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _visible(text: Any) -> str:
-    from envgen.text import visible
-
     return visible(str(text))
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import click
 
+from envgen.app.prune import Gone, Item, find, remove
 from envgen.app.session import Session
+from envgen.cli.caches.print import print_table
 from envgen.cli.common import json_option, print_json, project_options
-from envgen.text import progress
-
-if TYPE_CHECKING:
-    from envgen.app.prune import Gone, Item
-    from envgen.profile.model import Profile
+from envgen.engine.docker import connect
+from envgen.errors import UsageError
+from envgen.profile.model import Profile
+from envgen.text import progress, size, visible
 
 
 @click.command("prune", context_settings={"help_option_names": ["-h", "--help"]})
@@ -33,10 +34,6 @@ def command(session: Session, dry_run: bool, yes: bool, as_json: bool) -> int:
       envgen prune --dry-run
       envgen prune --yes
     """
-    from envgen.app.prune import find, remove
-    from envgen.engine.docker import connect
-    from envgen.errors import UsageError
-
     loaded = session.loaded()
     items = list(find(connect(), loaded.project, _variants(session)))
     if dry_run:
@@ -51,8 +48,6 @@ def command(session: Session, dry_run: bool, yes: bool, as_json: bool) -> int:
 
 def _variants(session: Session) -> list[Profile]:
     """The profiles as each of their variants changes them."""
-    from dataclasses import replace
-
     names = {name for profile in session.loaded().project.profiles.values() for name in profile.variants}
     found = []
     for name in sorted(names):
@@ -63,8 +58,6 @@ def _variants(session: Session) -> list[Profile]:
 
 def _show(items: Sequence[Item], gone: Sequence[Gone], as_json: bool) -> int:
     """What would go (``gone`` empty), or what went and what stayed."""
-    from envgen.text import size, visible
-
     left = {id(one.item): one.left for one in gone}
     freed = sum(item.bytes for item in items if not left.get(id(item)))
     if as_json:
@@ -89,9 +82,6 @@ def _show(items: Sequence[Item], gone: Sequence[Gone], as_json: bool) -> int:
 
 
 def _table(items: Sequence[Item]) -> None:
-    from envgen.cli.caches.print import print_table
-    from envgen.text import size, visible
-
     rows: list[tuple[str, ...]] = [("KIND", "NAME", "SIZE", "WHY")]
     rows += [(item.kind, visible(item.name), size(item.bytes), visible(item.why)) for item in items]
     print_table(rows, right=(2,))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from envgen.app.session import Session
 from envgen.cli.caches import kinds as cache_kinds
 from envgen.cli.caches.kinds import list_option, only_kinds
 from envgen.cli.caches.options import HELP, arch_option, open_cache, version_option
+from envgen.cli.caches.print import print_as_json, print_evidence, print_inventory, print_recorded
 from envgen.cli.common import json_option, project_options
-
-if TYPE_CHECKING:
-    from envgen.jitcache.service import JitCache
+from envgen.jitcache.query import make_query
+from envgen.jitcache.service import JitCache
+from envgen.jitcache.space import older
+from envgen.text import progress
 
 
 @click.command("list", context_settings=HELP)
@@ -43,15 +43,11 @@ def list_(
     if kinds:
         only_kinds(patterns, version, arch)
         return cache_kinds.show(open_cache(session), kinds, as_json)
-    from envgen.jitcache.query import make_query
-
     query = make_query(patterns, version, arch)
     cache = open_cache(session)
     inventory = cache.inventory(query)
     if not inventory.modules:
         _tell_of_older(cache)
-    from envgen.cli.caches.print import print_as_json, print_inventory
-
     if as_json:
         print_as_json(inventory)
     else:
@@ -75,11 +71,7 @@ def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: 
       envgen cache why fused_moe_120
       envgen cache why '*' --json
     """
-    from envgen.jitcache.query import make_query
-
     evidence = open_cache(session).why(make_query(patterns, version, arch))
-    from envgen.cli.caches.print import print_as_json, print_evidence
-
     if as_json:
         print_as_json(evidence)
     else:
@@ -106,11 +98,7 @@ def baseline(
       envgen cache baseline
       envgen cache baseline page rope
     """
-    from envgen.jitcache.query import make_query
-
     recorded = open_cache(session).baseline(make_query(patterns, version, arch), force=force)
-    from envgen.cli.caches.print import print_as_json, print_recorded
-
     if as_json:
         print_as_json(recorded)
     else:
@@ -120,9 +108,6 @@ def baseline(
 
 def _tell_of_older(cache: JitCache) -> None:
     """An empty namespace, and a cache of the time before there were any: say how to take it over."""
-    from envgen.jitcache.space import older
-    from envgen.text import progress
-
     found = older(cache)
     if found:
         progress(

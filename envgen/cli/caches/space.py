@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from envgen.app.session import Session
 from envgen.cli.caches.options import HELP, open_cache
+from envgen.cli.caches.print import age, print_table
 from envgen.cli.common import LARGEST, json_option, print_json, project_options
-from envgen.text import progress
-
-if TYPE_CHECKING:
-    from envgen.jitcache.space import Moved
+from envgen.jitcache.space import Moved
+from envgen.jitcache.space import gc as collect
+from envgen.jitcache.space import load as read
+from envgen.jitcache.space import save as write
+from envgen.text import progress, size, visible
 
 
 @click.command("gc", context_settings=HELP)
@@ -34,15 +35,10 @@ def gc(session: Session, keep: int, dry_run: bool, as_json: bool) -> int:
       envgen cache gc --keep 2 --dry-run
       envgen cache gc --keep 2
     """
-    from envgen.jitcache.space import gc as collect
-
     found = collect(open_cache(session), keep, dry_run=dry_run)
     if as_json:
         print_json([vars(space) for space in found])
     else:
-        from envgen.cli.caches.print import age, print_table
-        from envgen.text import size
-
         rows = [("NAMESPACE", "SIZE", "MODULES", "LAST USED", "")]
         for space in found:
             used = "now, by " + ", ".join(space.users) if space.users else f"{age(space.used)} ago"
@@ -72,8 +68,6 @@ def save(session: Session, archive: Path, source: str, force: bool, as_json: boo
       envgen cache save kernels.tar.gz
       envgen cache save old.tar --from mxfp4-dev-cache-flashinfer
     """
-    from envgen.jitcache.space import save as write
-
     cache = open_cache(session)
     if not source:
         cache.record_missing(progress)
@@ -98,8 +92,6 @@ def load(session: Session, archive: Path, force: bool, replacing: bool, dry_run:
       envgen cache load kernels.tar.gz
       envgen cache load kernels.tar.gz --replace --dry-run
     """
-    from envgen.jitcache.space import load as read
-
     moved = read(open_cache(session), archive, force=force, replacing=replacing, dry_run=dry_run)
     return _tell(moved, f"{'would load' if dry_run else 'loaded'} from {archive}", as_json)
 
@@ -108,8 +100,6 @@ def _tell(moved: Moved, what: str, as_json: bool) -> int:
     if as_json:
         print_json(vars(moved))
         return 0
-    from envgen.text import size, visible
-
     for problem in moved.problems:
         progress(visible(problem))
     if moved.replaced:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
 from envgen.app.session import Session
 from envgen.cli.caches.options import HELP, open_cache
 from envgen.cli.common import LARGEST, json_option, print_json, project_options
+from envgen.engine.jobs import capacity, decide
+from envgen.jitcache.model import Recorded
+from envgen.jitcache.query import make_query
+from envgen.jitcache.service import JitCache
+from envgen.jitcache.warm import Built
 from envgen.text import progress
-
-if TYPE_CHECKING:
-    from envgen.jitcache.model import Recorded
-    from envgen.jitcache.service import JitCache
-    from envgen.jitcache.warm import Built
 
 SAID = {
     "done": "compiled",
@@ -42,15 +41,12 @@ def warm(session: Session, names: tuple[str, ...], jobs: int | None, as_json: bo
       envgen cache warm
       envgen cache warm fused_moe_120 page --jobs 4
     """
-    from envgen.jitcache.query import make_query
-
     make_query(names, None, None)  # refuses paths
     return run(open_cache(session), names, jobs, as_json)
 
 
 def run(cache: JitCache, names: Sequence[str], jobs: int | None, as_json: bool) -> int:
     """Warm, and print one line a module."""
-    from envgen.engine.jobs import capacity, decide
     from envgen.jitcache.warm import warm
 
     build = cache.profile.build

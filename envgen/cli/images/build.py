@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import click
 
+from envgen.app.build_lock import choose, demand
+from envgen.app.build_plan import Job, identity, job_of, jobs_of, remember, request_of, up_to_date
+from envgen.app.rehearse import rehearse_before_build
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
+from envgen.cli.images.display import Display
+from envgen.cli.images.sbom import target_of, write_sbom
+from envgen.engine import buildx
+from envgen.engine.base import Engine
+from envgen.engine.buildlog import BuildLog
+from envgen.engine.buildx import BuildRequest, BuildResult, argv_of
+from envgen.engine.docker import connect
+from envgen.engine.endpoint import find_endpoint
+from envgen.engine.jobs import Jobs
 from envgen.errors import BuildError, EngineError, ExitCode, UsageError
+from envgen.explain import Cause, cause_of
+from envgen.files import state_dir
+from envgen.profile.model import Profile
+from envgen.render import outputs
+from envgen.render.assemble import IGNORE_FILE
+from envgen.render.locked import lock_of
+from envgen.render.workspace import prepare
 from envgen.text import progress, shorten
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from envgen.app.build_plan import Job
-    from envgen.engine.base import Engine
-    from envgen.engine.buildx import BuildRequest, BuildResult
-    from envgen.engine.jobs import Jobs
-    from envgen.explain import Cause
-    from envgen.profile.model import Profile
 SHOWN_LINES = 25
 
 
@@ -65,10 +76,6 @@ def command(
       envgen build --set cuda.arch_list=12.1f --dry-run
       envgen build -p prod --sbom prod.spdx.json
     """
-    from envgen.app.build_lock import choose, demand
-    from envgen.app.build_plan import job_of, jobs_of, request_of, up_to_date
-    from envgen.app.rehearse import rehearse_before_build
-
     profile, root = session.profile(), session.loaded().project.root
     after = _sbom_of(profile, root, sbom, as_json)
     job = job_of(profile, root, choose(profile, root, unlocked))
@@ -77,8 +84,6 @@ def command(
     if dry_run:
         return _dry_run(job, max_jobs, no_cache, pull, as_json)
     rehearse_before_build(job.profile, job.root, job.rendered.digest, job.lock)
-    from envgen.engine.docker import connect
-
     engine = connect()
     demand(profile, root, engine, job.lock, unlocked)
     image_id = "" if no_cache or pull else up_to_date(job, engine)
@@ -115,9 +120,6 @@ def _sbom_of(profile: Profile, root: Path, sbom: str | None, as_json: bool) -> C
     """What remains to be done when the image is there: write its SBOM, if one is wanted."""
     if sbom is None:
         return lambda _engine: None
-    from envgen.cli.images.sbom import target_of, write_sbom
-    from envgen.files import state_dir
-
     if as_json and sbom == "-":
         raise UsageError("--json and --sbom - would both print to stdout", hint="give --sbom a file")
     target = target_of(sbom, state_dir(root, "sbom") / f"{profile.name}.spdx.json")
@@ -134,14 +136,6 @@ class Outcome:
 
 
 def _build(job: Job, engine: Engine, request: BuildRequest, jobs: Jobs, live: bool) -> Outcome:
-    from envgen.app.build_plan import identity, remember
-    from envgen.cli.images.display import Display
-    from envgen.engine import buildx
-    from envgen.engine.buildlog import BuildLog
-    from envgen.engine.endpoint import find_endpoint
-    from envgen.files import state_dir
-    from envgen.render.workspace import prepare
-
     endpoint = find_endpoint()
     before = identity(job, engine)
     prepare(job.profile, job.root, job.lock)
@@ -168,8 +162,6 @@ def _build(job: Job, engine: Engine, request: BuildRequest, jobs: Jobs, live: bo
 def _cause(result: BuildResult, jobs: Jobs) -> Cause | None:
     if result.ok:
         return None
-    from envgen.explain import cause_of
-
     lines = [*result.last_lines]
     if result.failed:
         lines.append(result.failed.error)
@@ -239,10 +231,6 @@ def _head(job: Job) -> dict[str, Any]:
 
 def _dry_run(job: Job, max_jobs: int | None, no_cache: bool, pull: bool, as_json: bool) -> int:
     """The exact plan. Works without an engine too; then it can't say whether the image is up to date."""
-    from envgen.app.build_plan import jobs_of, request_of, up_to_date
-    from envgen.engine.buildx import argv_of
-    from envgen.engine.docker import connect
-
     engine: Engine | None
     try:
         engine, trouble = connect(), ""
@@ -268,10 +256,6 @@ def _dry_run(job: Job, max_jobs: int | None, no_cache: bool, pull: bool, as_json
 
 def _warn_of_drift(session: Session) -> None:
     """What is built has all layers in it; but the committed files should be what the project file says."""
-    from envgen.render import outputs
-    from envgen.render.assemble import IGNORE_FILE
-    from envgen.render.locked import lock_of
-
     plain = Session(session.file, session.profile_name)
     profile, root = plain.profile(local=False), plain.loaded(local=False).project.root
     files = outputs.render_profile(profile, lock_of(profile, root), root=root).files

@@ -9,7 +9,11 @@ from pathlib import Path
 import click
 
 from envgen.cli.common import json_option, print_json
-from envgen.errors import ExitCode
+from envgen.engine.docker import connect
+from envgen.errors import ExitCode, UsageError
+from envgen.lock.compare import changes, facts
+from envgen.lock.manifest import read
+from envgen.lock.reading import read_lock
 from envgen.text import progress
 
 _SHARED = ("image ", "git ", "file ", "patch ", "series ")
@@ -38,8 +42,6 @@ def command(first: str, second: str, as_json: bool) -> int:
       envgen diff mxfp4:prod envgen.lock
       envgen diff old.lock envgen.lock
     """
-    from envgen.lock.compare import changes
-
     one, two = _side(first), _side(second)
     found = changes(*_alike(one, two))
     if as_json:
@@ -54,14 +56,7 @@ def command(first: str, second: str, as_json: bool) -> int:
 def _side(name: str) -> Side:
     path = Path(name)
     if path.is_file():
-        from envgen.lock.compare import facts
-        from envgen.lock.reading import read_lock
-
         return Side(name, "", facts(read_lock(path)))
-    from envgen.engine.docker import connect
-    from envgen.errors import UsageError
-    from envgen.lock.manifest import read
-
     found = read(connect(), name)
     if not found.inputs:
         raise UsageError(f"{name} was built without a lock, so it tells no inputs to compare")

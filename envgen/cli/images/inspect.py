@@ -8,7 +8,10 @@ import click
 
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
+from envgen.cli.images.sbom import target_of, write_sbom
+from envgen.engine.docker import connect
 from envgen.errors import ExitCode, UsageError
+from envgen.lock.manifest import read
 from envgen.text import progress
 
 
@@ -26,12 +29,7 @@ def command(session: Session, image: str | None, sbom: str | None, as_json: bool
       envgen inspect mxfp4:prod --json
       envgen inspect mxfp4:prod --sbom mxfp4.spdx.json
     """
-    from envgen.engine.docker import connect
-    from envgen.lock.manifest import read
-
     if sbom is not None:
-        from envgen.cli.images.sbom import target_of, write_sbom
-
         if as_json or not sbom:
             raise UsageError("--sbom wants a file, and prints no other document", hint="--sbom - writes it to stdout")
         target = target_of(sbom, Path())

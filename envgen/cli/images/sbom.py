@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from envgen import files
+from envgen.engine.base import Engine
 from envgen.errors import UsageError
+from envgen.lock import inventory, manifest, sbom
 from envgen.text import progress
-
-if TYPE_CHECKING:
-    from envgen.engine.base import Engine
 
 STDOUT = "-"
 
@@ -30,8 +28,6 @@ def target_of(text: str, default: Path) -> Path | None:
 
 def write_sbom(engine: Engine, image_name: str, target: Path | None) -> None:
     """The SBOM of an image that envgen built, to ``target`` or stdout."""
-    from envgen.lock import inventory, manifest, sbom
-
     found = manifest.read(engine, image_name)
     image = engine.image(found.id)
     if image is None:  # removed in this very second

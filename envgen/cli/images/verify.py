@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from envgen import files
+from envgen.app.build_lock import choose, demand
+from envgen.app.build_plan import Job, job_of, jobs_of, request_of
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
-from envgen.errors import ExitCode
+from envgen.engine import buildx
+from envgen.engine.base import Engine
+from envgen.engine.buildx import BuildRequest, BuildResult
+from envgen.engine.docker import connect
+from envgen.errors import BuildError, ExitCode, UsageError
+from envgen.lock.imagediff import Difference, compare, same_content
+from envgen.render.workspace import prepare
 from envgen.text import progress
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from envgen.app.build_plan import Job
-    from envgen.engine.base import Engine
-    from envgen.engine.buildx import BuildRequest, BuildResult
-    from envgen.lock.imagediff import Difference
 
 SHOWN = 40
 
@@ -40,12 +41,6 @@ def command(session: Session, max_jobs: int | None, as_json: bool) -> int:
     Example:
       envgen verify -p prod
     """
-    from envgen.app.build_lock import choose, demand
-    from envgen.app.build_plan import job_of, jobs_of, request_of
-    from envgen.engine.docker import connect
-    from envgen.errors import UsageError
-    from envgen.render.workspace import prepare
-
     profile, root = session.profile(), session.loaded().project.root
     lock = choose(profile, root, unlocked=False)
     if lock is None:
@@ -68,8 +63,6 @@ def command(session: Session, max_jobs: int | None, as_json: bool) -> int:
 
 def _twice(job: Job, request: BuildRequest, names: Sequence[str]) -> list[BuildResult]:
     """Once from the project, once from a copy of what the build reads in another folder."""
-    from dataclasses import replace
-
     results = []
     with files.Scratch("verify") as folder:
         copy = Path(folder, "context")
@@ -84,9 +77,6 @@ def _twice(job: Job, request: BuildRequest, names: Sequence[str]) -> list[BuildR
 
 
 def _build(request: BuildRequest) -> BuildResult:
-    from envgen.engine import buildx
-    from envgen.errors import BuildError
-
     result = buildx.build(request)
     if not result.ok:
         step = result.failed.title if result.failed else "buildx"
@@ -97,8 +87,6 @@ def _build(request: BuildRequest) -> BuildResult:
 
 def _differences(engine: Engine, names: Sequence[str], *, bytewise: bool) -> tuple[list[Difference], bool]:
     """What differs, and whether the content is the same. ``bytewise``: times are differences, too."""
-    from envgen.lock.imagediff import compare, same_content
-
     progress("the image IDs differ: comparing the content")
     with files.Scratch("verify") as folder:
         paths = [Path(folder, f"{number}.tar") for number in (1, 2)]

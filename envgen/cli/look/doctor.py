@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from envgen.app.session import Session
+from envgen.app import predict, weights
+from envgen.app.bundle import write
+from envgen.app.fix import mend
+from envgen.app.session import Session, of_running
 from envgen.cli.common import json_option, print_json, project_options
+from envgen.doctor import report, run, scripts, surroundings
+from envgen.doctor.deep import examine
+from envgen.doctor.gather import gather
+from envgen.doctor.model import Severity, Where, Wish
+from envgen.doctor.run import Report
+from envgen.engine.docker import connect
+from envgen.errors import ExitCode, UsageError
+from envgen.serve import preflight
 from envgen.text import progress, wants_colour
-
-if TYPE_CHECKING:
-    from envgen.doctor.model import Wish
-    from envgen.doctor.run import Report
 
 
 @click.command()
@@ -58,28 +65,16 @@ def command(
       envgen doctor --fix --dry-run
       envgen doctor --bundle diagnosis.tar.gz
     """
-    from envgen.app.session import of_running
-    from envgen.doctor.model import Wish
-
     _known_service(session.profile().services, service)
     session = of_running(session, service)
     project, profile = session.loaded().project, session.profile()
     _options_fit(fix, dry_run, yes, as_json)
     wish = Wish(profile, project.root, service, throw_away, project.file.name, load=deep)
     found = look(wish, deep=deep)
-    if fix:
-        from envgen.app.fix import mend
-
-        if mend(found, wish, dry_run=dry_run, yes=yes):
-            found = look(wish, deep=deep)
+    if fix and mend(found, wish, dry_run=dry_run, yes=yes):
+        found = look(wish, deep=deep)
     if bundle is not None:
-        from envgen.app.bundle import write
-
         write(bundle, found, wish)
-
-    from envgen.doctor import report
-    from envgen.doctor.model import Severity
-    from envgen.errors import ExitCode
 
     if as_json:
         print_json(report.as_data(found))
@@ -92,20 +87,11 @@ def command(
 
 def look(wish: Wish, *, deep: bool) -> Report:
     """Collect, judge, and add what the project's own scripts and (with ``deep``) the packages themselves say."""
-    from envgen.app import weights
-    from envgen.doctor import surroundings
-    from envgen.doctor.gather import gather
-    from envgen.engine.docker import connect
-    from envgen.serve import preflight
-
     context, extra = gather(wish, connect)
     if context.engine is not None and context.service in wish.profile.services:
         refused = surroundings.attempt(lambda: preflight.refusals(connect(), wish.profile, wish.root, context.service))
         lacking = surroundings.attempt(lambda: weights.report(connect(), wish.profile, wish.root))
         context = replace(context, refused=refused or (), weights=lacking or {})
-
-    from envgen.doctor import run, scripts
-    from envgen.doctor.model import Where
 
     found = run.examine(context, extra)
     if context.engine is None:
@@ -113,9 +99,6 @@ def look(wish: Wish, *, deep: bool) -> Report:
     if (wish.root / scripts.FOLDER).is_dir():
         found = run.with_more(found, Where.INSIDE, scripts.from_folder(context, wish.root, connect()))
     if deep:
-        from envgen.app import predict
-        from envgen.doctor.deep import examine
-
         progress("  asking the packages themselves; imports take seconds, a kernel up to minutes")
         engine = connect()
         answers = [*examine(context, wish, engine), *predict.examine(engine, context, wish.root)]
@@ -124,8 +107,6 @@ def look(wish: Wish, *, deep: bool) -> Report:
 
 
 def _options_fit(fix: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
-    from envgen.errors import UsageError
-
     if (dry_run or yes) and not fix:
         raise UsageError("--dry-run and --yes go with --fix", hint="envgen doctor --fix --dry-run")
     if fix and as_json and not (yes or dry_run):
@@ -134,10 +115,6 @@ def _options_fit(fix: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
 
 def _known_service(known: Collection[str], name: str | None) -> None:
     if name is not None and name not in known:
-        import difflib
-
-        from envgen.errors import UsageError
-
         near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known) or 'none'}"
         raise UsageError(f"the profile has no service {name!r}", hint=hint)

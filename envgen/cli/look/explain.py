@@ -5,15 +5,16 @@ from __future__ import annotations
 import stat
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
 from envgen.cli.common import json_option, print_json
+from envgen.errors import ExitCode, UsageError
+from envgen.explain import Classifier, Explanation
+from envgen.explain.stream import pieces
+from envgen.files import state_dir
 from envgen.text import progress, shorten
-
-if TYPE_CHECKING:
-    from envgen.explain import Explanation
 
 
 @click.command()
@@ -33,9 +34,6 @@ def command(log: Path | None, kind: str | None, as_json: bool) -> int:
       docker logs -f prod-serve-1 2>&1 | envgen explain -
       envgen explain server.log --json
     """
-    from envgen.errors import ExitCode
-    from envgen.explain import Classifier
-
     classifier = Classifier(kind)
     if log is not None and str(log) == "-":
         _read(sys.stdin.buffer, classifier, live=not as_json)
@@ -54,8 +52,6 @@ def command(log: Path | None, kind: str | None, as_json: bool) -> int:
 
 
 def _read(file: BinaryIO, classifier: Any, *, live: bool) -> None:
-    from envgen.explain.stream import pieces
-
     try:
         for lines in pieces(file):  # type: ignore[arg-type]
             for one in classifier.feed(lines):
@@ -66,8 +62,6 @@ def _read(file: BinaryIO, classifier: Any, *, live: bool) -> None:
 
 
 def _open(path: Path) -> BinaryIO:
-    from envgen.errors import UsageError
-
     try:
         return path.open("rb")
     except OSError as problem:
@@ -78,9 +72,6 @@ def _open(path: Path) -> BinaryIO:
 
 def _newest() -> Path:
     """The newest build log of the project that the current folder belongs to."""
-    from envgen.errors import UsageError
-    from envgen.files import state_dir
-
     for folder in (Path.cwd(), *Path.cwd().parents):
         logs = [path for path in state_dir(folder, "logs").glob("*.log") if stat.S_ISREG(path.lstat().st_mode)]
         if logs:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from envgen import files
+from envgen.app.patch_sources import Sources, checkout_of, one_target
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.errors import ExitCode, RefusedError, UsageError
-from envgen.text import progress
-
-if TYPE_CHECKING:
-    from envgen.patches.refresh import Refreshed
+from envgen.patches import report
+from envgen.patches.checkout import Checkout
+from envgen.patches.folder import rewrite, set_field
+from envgen.patches.header import head_of, read_header
+from envgen.patches.refresh import Outcome, Refreshed
+from envgen.patches.refresh import refresh as carry
+from envgen.patches.rehearse import rehearse
+from envgen.text import progress, visible
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -51,9 +55,7 @@ def new(
     Example:
       envgen patch new faster-moe vllm -m 'Fewer launches in the MoE layers'
     """
-    from envgen.app.patch_sources import checkout_of, one_target
     from envgen.patches import folder
-    from envgen.patches.checkout import Checkout
 
     target = one_target(session, source)
     there = Checkout(checkout_of(session.loaded().project, target.name, checkout))
@@ -100,11 +102,6 @@ def refresh(
     Example:
       envgen patch refresh vllm --release 0.16.0 --applies-to '>=0.16.0, <0.17'
     """
-    from envgen.app.patch_sources import Sources, one_target
-    from envgen.patches.header import read_header
-    from envgen.patches.refresh import Outcome
-    from envgen.patches.refresh import refresh as carry
-
     if bool(release) == bool(ref):
         raise UsageError("name where to carry them: --release V or --ref REF")
     if applies_to:
@@ -139,9 +136,6 @@ def refresh(
 
 
 def _show(results: list[Refreshed]) -> None:
-    from envgen.patches.refresh import Outcome
-    from envgen.text import visible
-
     for result in results:
         where = f", now in {', '.join(result.moved)}" if result.moved else ""
         click.echo(f"  {result.patch.name}: {result.outcome.value}{where}")
@@ -157,10 +151,6 @@ def _show(results: list[Refreshed]) -> None:
 
 
 def _write(root: Path, folder: str, results: list[Refreshed], applies_to: str | None) -> list[str]:
-    from envgen.patches.folder import rewrite, set_field
-    from envgen.patches.header import head_of
-    from envgen.patches.refresh import Outcome
-
     changed: dict[str, bytes] = {}
     for result in results:
         if result.outcome not in (Outcome.CARRIED, Outcome.SAME):
@@ -191,11 +181,6 @@ def apply(session: Session, source: str | None, checkout: Path | None, reverse: 
       envgen patch apply vllm
       envgen patch apply vllm --reverse
     """
-    from envgen.app.patch_sources import checkout_of, one_target
-    from envgen.patches import report
-    from envgen.patches.checkout import Checkout
-    from envgen.patches.rehearse import rehearse
-
     target = one_target(session, source)
     there = Checkout(checkout_of(session.loaded().project, target.name, checkout))
     if reverse:
@@ -236,7 +221,6 @@ def drop(session: Session, patch: str, source: str | None, dry_run: bool) -> int
     Example:
       envgen patch drop 0002 vllm
     """
-    from envgen.app.patch_sources import one_target
     from envgen.patches import folder
 
     target = one_target(session, source)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from envgen.app.patch_sources import Sources, Target, checkout_tree, find_targets, versions_between
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
+from envgen.cli.patches import edit as patch_edit
 from envgen.errors import EnvgenError, ExitCode, UsageError
+from envgen.patches import report
+from envgen.patches.header import in_range
+from envgen.patches.rehearse import rehearse
+from envgen.patches.trees import Tree
+from envgen.patches.verdict import Rehearsal, State, Verdict
 from envgen.text import progress
-
-if TYPE_CHECKING:
-    from envgen.app.patch_sources import Sources, Target
-    from envgen.patches.trees import Tree
-    from envgen.patches.verdict import Rehearsal, Verdict
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -44,9 +48,6 @@ def list_(session: Session, sources: tuple[str, ...], as_json: bool) -> int:
     Example:
       envgen patch list vllm
     """
-    from envgen.app.patch_sources import find_targets
-    from envgen.patches.header import in_range
-
     documents: list[dict[str, Any]] = []
     for target in find_targets(session, sources):
         series = target.series()
@@ -125,9 +126,6 @@ def check(
       envgen patch check vllm --range 0.13.0..0.20.2
       envgen patch check vllm --checkout ~/src/vllm --ref main
     """
-    from envgen.app.patch_sources import Sources, find_targets
-    from envgen.patches import report
-
     if sum(map(bool, (releases, span, ref or checkout))) > 1:
         raise UsageError("--release, --range and --ref/--checkout exclude each other")
     targets = find_targets(session, sources)
@@ -161,14 +159,10 @@ def check(
 
 
 def _passes(verdict: Verdict, allow_fuzzy: bool) -> bool:
-    from envgen.patches.verdict import State
-
     return verdict.ok or (allow_fuzzy and verdict.state is State.FUZZY)
 
 
 def _rehearse(target: Target, trees: Sequence[Tree], beyond_range: bool) -> list[Rehearsal]:
-    from envgen.patches.rehearse import rehearse
-
     series = target.series()
     if not series.patches:
         raise UsageError(f"{series.folder}/series names no patch")
@@ -190,8 +184,6 @@ def _trees(
 
     ``untried`` gets the releases of a range that can't be read.
     """
-    from envgen.app.patch_sources import checkout_tree, versions_between
-
     if checkout is not None:
         if not alone:
             raise UsageError("--checkout is about one source", hint="name it: envgen patch check vllm --checkout DIR")
@@ -234,8 +226,6 @@ def _available(bare: Sources, target: Target) -> list[str]:
 
 def _prefetch(bare: Sources, target: Target, versions: Sequence[str]) -> None:
     """Several downloads at once; what fails is said when it is used."""
-    import contextlib
-    from concurrent.futures import ThreadPoolExecutor
 
     def fetch(version: str) -> None:
         with contextlib.suppress(EnvgenError):
@@ -246,8 +236,6 @@ def _prefetch(bare: Sources, target: Target, versions: Sequence[str]) -> None:
 
 
 def _add_commands() -> None:
-    from envgen.cli.patches import edit as patch_edit
-
     for made in (patch_edit.new, patch_edit.refresh, patch_edit.apply, patch_edit.drop):
         command.add_command(made)
 

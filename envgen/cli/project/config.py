@@ -6,9 +6,12 @@ import json
 from typing import Any
 
 import click
+import yaml
 
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options, variant_option
+from envgen.profile.explain import plain, values
+from envgen.profile.tree import VARIANT
 
 
 @click.command()
@@ -25,9 +28,6 @@ def command(session: Session, with_origin: bool, variant: str, as_json: bool) ->
       envgen config -p prod --set build.max_jobs=4
       envgen config -p prod --variant upstream --explain
     """
-    from envgen.profile.explain import plain, values
-    from envgen.profile.tree import VARIANT
-
     session.variant = variant
     loaded = session.loaded()
     profile = session.profile()
@@ -55,8 +55,6 @@ def command(session: Session, with_origin: bool, variant: str, as_json: bool) ->
             origin += f", variant {variant}" if value.layer == VARIANT else ""
             click.echo(f"{value.key} = {json.dumps(value.value, ensure_ascii=False)}  # {origin}")
     else:
-        import yaml
-
         text = yaml.safe_dump(plain(profile), sort_keys=False, allow_unicode=True, width=10**6)
         laid_over = f", variant {profile.variant}" if profile.variant else ""
         click.echo(f"# profile {profile.name} of {loaded.project.name}{laid_over}\n{text}", nl=False)

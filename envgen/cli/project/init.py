@@ -8,6 +8,9 @@ import click
 
 from envgen import files
 from envgen.errors import RefusedError, UsageError
+from envgen.paths import templates_dir
+from envgen.profile import schema
+from envgen.profile.patterns import PROJECT_NAME, matches
 
 _FILES = ("envgen.yaml", ".gitignore")
 _NAME_MARK = "starter-project"  # the name in templates/init/envgen.yaml
@@ -25,10 +28,6 @@ def command(folder: Path, name: str | None) -> None:
     Example:
       envgen init ~/projects/serving --name gpt-oss
     """
-    from envgen.paths import templates_dir
-    from envgen.profile import schema
-    from envgen.profile.patterns import PROJECT_NAME, matches
-
     chosen = name if name is not None else _name_of(folder)
     if not matches(PROJECT_NAME, chosen):
         hint = "small letters and digits, with single - or _ between them; --name sets another"

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from envgen.app.lock import patch_locks
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
-from envgen.errors import ExitCode
+from envgen.engine.docker import connect
+from envgen.errors import ExitCode, LockError, Place, Problem, UsageError
+from envgen.files import state_dir
+from envgen.lock import file
+from envgen.lock.ask import Stale, stale
+from envgen.lock.compare import changes, facts
+from envgen.lock.gitrefs import Git
+from envgen.lock.model import Lock
+from envgen.lock.reading import load
+from envgen.lock.resolve import Outcome, Tools, resolve
+from envgen.lock.upgrade import Upgrade, checked
+from envgen.profile.model import Profile
+from envgen.redact import without_login
 from envgen.text import progress
-
-if TYPE_CHECKING:
-    from envgen.errors import Place
-    from envgen.lock.ask import Stale
-    from envgen.lock.model import Lock
-    from envgen.lock.resolve import Outcome, Tools
-    from envgen.lock.upgrade import Upgrade
-    from envgen.profile.model import Profile
 
 
 @click.command()
@@ -44,8 +48,6 @@ def command(
       envgen lock --check
       envgen lock --upgrade vllm
     """
-    from envgen.errors import UsageError
-
     if names and not upgrade:
         raise UsageError("names go with --upgrade", hint=f"envgen lock --upgrade {' '.join(names)}")
     if check and (upgrade or dry_run):
@@ -70,9 +72,6 @@ def _profiles(session: Session) -> tuple[list[Profile], list[Profile]]:
 def _check(session: Session, as_json: bool) -> int:
     profiles, _ = _profiles(session)
     root = session.loaded(local=False).project.root
-    from envgen.lock.ask import stale
-    from envgen.lock.reading import load
-
     lock = load(root)
     patches = patch_locks(profiles, root)
     found: dict[str, list[Stale]] = {p.name: stale(p, lock, patches) for p in profiles} if lock else {}
@@ -119,13 +118,6 @@ def _place(session: Session, profile: str, key: str) -> Place | None:
 
 
 def _lock(session: Session, names: tuple[str, ...], upgrade: bool, offline: bool, dry_run: bool, as_json: bool) -> int:
-    from envgen.files import state_dir
-    from envgen.lock import file
-    from envgen.lock.compare import changes, facts
-    from envgen.lock.model import Lock
-    from envgen.lock.reading import load
-    from envgen.lock.upgrade import Upgrade, checked
-
     profiles, every = _profiles(session)
     root = session.loaded(local=False).project.root
     with file.exclusive(state_dir(root, "state")):
@@ -157,16 +149,10 @@ def _resolve(
 ) -> Outcome:
     root = session.loaded(local=False).project.root
     patches = patch_locks(profiles, root)
-    from envgen.lock.resolve import resolve
-
     return resolve(profiles, every, old, patches, upgrade, _tools(session, offline))
 
 
 def _tools(session: Session, offline: bool) -> Tools:
-    from envgen.engine.docker import connect
-    from envgen.lock.gitrefs import Git
-    from envgen.lock.resolve import Tools
-
     network = session.profile().network  # with all layers: a CA file is a fact about this machine
     root = session.loaded().project.root
     ca = ""
@@ -176,8 +162,6 @@ def _tools(session: Session, offline: bool) -> Tools:
 
 
 def _failure(session: Session, outcome: Outcome) -> Any:
-    from envgen.errors import LockError, Problem
-
     error = LockError(outcome.problems[0].message)
     unique = {(problem.message, problem.hint): problem for problem in outcome.problems}
     error.problems = tuple(
@@ -189,8 +173,6 @@ def _failure(session: Session, outcome: Outcome) -> Any:
 
 def _asked_at(session: Session, message: str) -> Place | None:
     """Where the project file asks for the input that a message begins with."""
-    from envgen.redact import without_login
-
     for profile in _profiles(session)[1]:
         if message.startswith((f"{profile.base.image}:", f"{profile.base.image} ")):
             return _place(session, profile.name, "base.image")

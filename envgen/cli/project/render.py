@@ -8,6 +8,9 @@ import click
 
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
+from envgen.errors import ExitCode, RefusedError, UsageError
+from envgen.render import outputs
+from envgen.render.locked import lock_of
 from envgen.text import progress
 
 
@@ -29,14 +32,10 @@ def command(session: Session, check: bool, stdout: bool, force: bool, as_json: b
       envgen render --check
       envgen render -p prod --stdout --set cuda.arch_list=12.1f
     """
-    from envgen.errors import ExitCode, UsageError
-
     if check and stdout:
         raise UsageError("--check and --stdout exclude each other")
     if session.sets and not (stdout and session.profile_name):
         raise UsageError("--set would not reach the committed files", hint="use it with --stdout and -p PROFILE")
-    from envgen.render import outputs
-
     files, root = _files(session, alone=stdout)
     if stdout:
         _print(files, as_json)
@@ -56,13 +55,9 @@ def command(session: Session, check: bool, stdout: bool, force: bool, as_json: b
 
 def _files(session: Session, *, alone: bool) -> tuple[dict[str, bytes], Path]:
     """The files to write, check or print, and the project's folder."""
-    from envgen.render import outputs
-
     project = session.loaded(local=False).project
     chosen = session.profile(local=False) if session.profile_name else None
     if alone and chosen:  # so that an override of it may break what other profiles render
-        from envgen.render.locked import lock_of
-
         return dict(
             outputs.render_profile(chosen, lock_of(chosen, project.root), root=project.root).files
         ), project.root
@@ -80,9 +75,6 @@ def _print(files: dict[str, bytes], as_json: bool) -> None:
 
 def _make_way(root: Path, files: dict[str, bytes], *, force: bool) -> list[str]:
     """Refuse to overwrite what envgen did not write; with ``force`` keep a copy of each, and return the copies."""
-    from envgen.errors import RefusedError
-    from envgen.render import outputs
-
     foreign = outputs.foreign(root, files)
     if foreign and not force:
         raise RefusedError(
@@ -97,8 +89,6 @@ def _make_way(root: Path, files: dict[str, bytes], *, force: bool) -> list[str]:
 
 
 def _check(drift: str, foreign: list[str], files: dict[str, bytes], as_json: bool) -> int:
-    from envgen.errors import ExitCode
-
     if as_json:
         print_json({"drift": drift, "files": sorted(files), "foreign": foreign})
     elif drift:

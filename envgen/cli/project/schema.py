@@ -6,6 +6,9 @@ from pathlib import Path
 
 import click
 
+from envgen.cli.project.init import write_file
+from envgen.profile import schema
+
 
 @click.command()
 @click.option("--write", "target", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
@@ -17,13 +20,9 @@ def command(target: Path | None) -> None:
     Example:
       envgen schema --write envgen.schema.json
     """
-    from envgen.profile import schema
-
     text = schema.text()
     if target is None:
         click.echo(text, nl=False)
         return
-    from envgen.cli.project.init import write_file
-
     write_file(target, text, overwrite=True)
     click.echo(f"wrote {target}", err=True)

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
-from envgen.app.session import Session
+from envgen.app.crash import keeper
+from envgen.app.session import Session, of_running
 from envgen.cli.common import LARGEST, json_option, print_json, project_options, project_options_without_f, show_log
-from envgen.cli.services.up import known_service
+from envgen.cli.services.up import _report, known_service
+from envgen.engine.base import Container, Engine
+from envgen.engine.compose import Compose
+from envgen.engine.docker import connect
+from envgen.engine.endpoint import find_endpoint
+from envgen.engine.terminal import attach
+from envgen.errors import NotFoundError
 from envgen.profile.exposure import exposed, is_local
+from envgen.profile.model import Profile
+from envgen.render.environment import with_start_up
+from envgen.render.locked import lock_of_image
+from envgen.render.workspace import prepare
+from envgen.serve.launch import Launcher, compose_for
 from envgen.text import progress, table
-
-if TYPE_CHECKING:
-    from envgen.engine.base import Container, Engine
-    from envgen.engine.compose import Compose
-    from envgen.profile.model import Profile
 
 
 def _open(session: Session) -> tuple[Profile, Engine, Compose, str]:
     """The profile, its engine, its Compose project, and its render digest."""
-    from envgen.engine.docker import connect
-    from envgen.render.locked import lock_of_image
-    from envgen.render.workspace import prepare
-    from envgen.serve.launch import compose_for
-
     root, profile = session.loaded().project.root, session.profile()
     engine = connect()
     image = engine.image(profile.image_name)
@@ -34,8 +36,6 @@ def _open(session: Session) -> tuple[Profile, Engine, Compose, str]:
 
 
 def _running(engine: Engine, profile: Profile, service: str) -> Container:
-    from envgen.errors import NotFoundError
-
     known_service(profile, service)
     found = engine.containers(profile.compose_name, service)
     if not found:
@@ -79,8 +79,6 @@ def down(session: Session, volumes: bool, dry_run: bool, as_json: bool) -> int:
 
 def _volumes(engine: Engine, compose: Compose) -> list[str]:
     """The named volumes of the rendered file that exist."""
-    import json
-
     config = json.loads(compose.run("--profile", "*", "config", "--format", "json").stdout)
     names = [str(volume.get("name", key)) for key, volume in (config.get("volumes") or {}).items()]
     return sorted(name for name in names if engine.volume(name) is not None)
@@ -165,11 +163,6 @@ def restart(session: Session, service: str, timeout: int | None, as_json: bool) 
     Example:
       envgen restart serve
     """
-    from envgen.app.crash import keeper
-    from envgen.app.session import of_running
-    from envgen.cli.services.up import _report
-    from envgen.serve.launch import Launcher
-
     profile, engine, compose, _ = _open(session)
     container = _running(engine, profile, service)
     varied = of_running(session, service)
@@ -218,9 +211,4 @@ def shell(session: Session, service: str | None) -> int:
 
 
 def _attach(profile: Profile, service: str, argv: Sequence[str]) -> int:
-    from envgen.engine.docker import connect
-    from envgen.engine.endpoint import find_endpoint
-    from envgen.engine.terminal import attach
-    from envgen.render.environment import with_start_up
-
     return attach(find_endpoint(), _running(connect(), profile, service).id, with_start_up(argv))

@@ -7,25 +7,28 @@ import os
 import shlex
 import sys
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 
+from envgen.app import weights
+from envgen.app.crash import keeper
 from envgen.app.predict import foresee
 from envgen.app.session import Session
 from envgen.cli.common import LARGEST, json_option, print_json, project_options, show_log, variant_option
+from envgen.engine.base import Container, Engine
+from envgen.engine.compose import Compose
+from envgen.engine.docker import connect
+from envgen.errors import UsageError
 from envgen.profile.exposure import open_ports
+from envgen.profile.model import Profile
+from envgen.render.locked import lock_of_image
+from envgen.render.workspace import prepare
+from envgen.serve import preflight
+from envgen.serve.launch import Launcher, Started, compose_for
+from envgen.serve.preflight import PreflightError
 from envgen.serve.recreate import RecreateRefused, differences, keep_moment, missing_here
 from envgen.text import progress
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from envgen.engine.base import Container, Engine
-    from envgen.engine.compose import Compose
-    from envgen.profile.model import Profile
-    from envgen.serve.launch import Started
-    from envgen.serve.preflight import PreflightError
 
 
 @click.command()
@@ -76,14 +79,6 @@ def command(
       envgen up dev --profile dev
       envgen up serve --set services.serve.args.max-model-len=8192
     """
-    from envgen.app import weights
-    from envgen.app.crash import keeper
-    from envgen.engine.docker import connect
-    from envgen.render.locked import lock_of_image
-    from envgen.render.workspace import prepare
-    from envgen.serve import preflight
-    from envgen.serve.launch import Launcher, compose_for
-
     session.variant = variant
     root, profile = session.loaded().project.root, session.profile()
     known_service(profile, service)
@@ -135,8 +130,6 @@ def command(
 
 def _fetched(engine: Engine, profile: Profile, root: Path, service: str, refused: PreflightError) -> bool:
     """On a terminal: offer to fetch the weights that are missing, and do so after a yes."""
-    from envgen.app import weights
-
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     for problem in refused.problems[1:]:
@@ -172,8 +165,6 @@ def _may_replace(service: str, running: Container, differing: tuple[str, ...]) -
 
 def known_service(profile: Profile, name: str) -> None:
     """UsageError with a near match unless the profile has a service of that name."""
-    from envgen.errors import UsageError
-
     if name not in profile.services:
         near = difflib.get_close_matches(name, profile.services, 1)
         raise UsageError(

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from envgen.doctor import remedies
 from envgen.doctor.checks.packages import UNKNOWN, active_root, named
 from envgen.doctor.checks.versions import numbers
 from envgen.doctor.evidence import Root
 from envgen.doctor.model import Context, Finding, Says, Severity, Where, check, error, ok, warning
-
-if TYPE_CHECKING:
-    from envgen.profile.model import Source
+from envgen.profile.model import Source
 
 IGNORES = (0, 7)  # the first release that ignores companions of other versions instead of raising
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from envgen.doctor import remedies
 from envgen.doctor.evidence import Cell, Probe
 from envgen.doctor.model import Context, Finding, Remedy, Says, Severity, Where, check, error, ok
-
-if TYPE_CHECKING:
-    from envgen.profile.model import Source
+from envgen.profile.model import Source
 
 
 class Case(Enum):

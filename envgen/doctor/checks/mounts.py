@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from envgen.doctor import remedies
 from envgen.doctor.evidence import Folder, Probe
 from envgen.doctor.model import Context, Finding, Remedy, Says, Severity, Where, check, error, ok, warning
-
-if TYPE_CHECKING:
-    from envgen.profile.model import Source
+from envgen.profile.model import Source
 
 
 def _folder(context: Context, path: str) -> Folder | None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from packaging.utils import canonicalize_name
 
 from envgen.doctor import remedies
 from envgen.doctor.checks.imports import below
 from envgen.doctor.evidence import Distribution, Probe, Root, Script
 from envgen.doctor.model import Context, Finding, Remedy, Says, Severity, Where, check, error, info, ok, warning
-
-if TYPE_CHECKING:
-    from envgen.profile.model import Source
+from envgen.profile.model import Source
 
 UNKNOWN = "0.0.0+unknown"
 # The name that the package itself gives to importlib.metadata when it starts, whatever the profile calls it.

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from packaging.utils import canonicalize_name
 
 from envgen.doctor import remedies
+from envgen.doctor.evidence import KnownVariable, UnknownFlag
 from envgen.doctor.model import Context, Finding, Remedy, Says, Severity, Where, check, error, info, ok, warning
-
-if TYPE_CHECKING:
-    from envgen.doctor.evidence import KnownVariable, UnknownFlag
 
 
 def release(context: Context, package: str) -> str:

@@ -204,7 +204,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalEngine:
     put(tmp_path / "project/envgen.yaml", PROJECT.format(caches=f"flashinfer: {{path: {ROOT}, namespace: false}}"))
     monkeypatch.chdir(tmp_path / "project")
     engine = LocalEngine(tmp_path / "cache")
-    monkeypatch.setattr("envgen.engine.docker.connect", lambda *_: engine)
+    monkeypatch.setattr("envgen.engine.client.connected", lambda *_: engine)
     return engine
 
 

@@ -112,7 +112,7 @@ def test_a_volume_that_can_not_be_removed_is_said(
         raise EngineError(f"volume {name}: volume is in use")
 
     monkeypatch.setattr(engine, "remove_volume", refuse)
-    monkeypatch.setattr("envgen.engine.docker.connect", lambda: engine)
+    monkeypatch.setattr("envgen.engine.client.connected", lambda *_: engine)
     monkeypatch.chdir(tmp_path / "project")
     assert main(["cache", "gc", "--keep", "1"]) == 1
     out = capsys.readouterr().out
@@ -148,7 +148,7 @@ def test_save_and_load_on_the_host(
     jit = cache(tmp_path, engine, VOLUMES)
     volume = space.current_mount(jit).source
     engine.volumes_ = {volume}
-    monkeypatch.setattr("envgen.engine.docker.connect", lambda: engine)
+    monkeypatch.setattr("envgen.engine.client.connected", lambda *_: engine)
     monkeypatch.chdir(tmp_path / "project")
     assert main(["cache", "save", "k.tar.gz"]) == 0
     assert "saved into k.tar.gz: 9 modules" in capsys.readouterr().out
@@ -205,7 +205,7 @@ def test_an_older_cache_without_a_namespace_is_told(
 ) -> None:
     engine = LocalEngine(tmp_path / "cache")
     put(tmp_path / "project/envgen.yaml", PROJECT.format(caches=VOLUMES))
-    monkeypatch.setattr("envgen.engine.docker.connect", lambda: engine)
+    monkeypatch.setattr("envgen.engine.client.connected", lambda *_: engine)
     monkeypatch.chdir(tmp_path / "project")
     assert main(["cache", "list"]) == 0
     assert "save old.tar --from demo-dev-cache-flashinfer" in capsys.readouterr().err
