@@ -5,34 +5,24 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import click
 
-from envgen.app.build_lock import choose, demand
-from envgen.app.build_plan import Job, identity, job_of, jobs_of, remember, request_of, up_to_date
-from envgen.app.rehearse import rehearse_before_build
+from envgen.app.build import Job, Outcome, build, job_of, jobs_of, request_of, shown_path, up_to_date
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.cli.images.display import Display
 from envgen.cli.images.sbom import target_of, write_sbom
-from envgen.engine import buildx
 from envgen.engine.base import Engine
-from envgen.engine.buildlog import BuildLog
-from envgen.engine.buildx import BuildRequest, BuildResult, argv_of
+from envgen.engine.buildx import BuildResult, argv_of
 from envgen.engine.docker import connect
-from envgen.engine.endpoint import find_endpoint
-from envgen.engine.jobs import Jobs
 from envgen.errors import BuildError, EngineError, ExitCode, UsageError
-from envgen.explain import Cause, cause_of
 from envgen.files import state_dir
 from envgen.profile.model import Profile
-from envgen.render import outputs
-from envgen.render.assemble import IGNORE_FILE
 from envgen.render.locked import lock_of
-from envgen.render.workspace import prepare
 from envgen.text import progress, shorten
 
 SHOWN_LINES = 25
@@ -78,36 +68,36 @@ def command(
     """
     profile, root = session.profile(), session.loaded().project.root
     after = _sbom_of(profile, root, sbom, as_json)
-    job = job_of(profile, root, choose(profile, root, unlocked))
+    job = job_of(profile, root, None if unlocked else lock_of(profile, root))
     for warning in session.loaded().warnings:
         progress(f"warning: {warning}")
     if dry_run:
         return _dry_run(job, max_jobs, no_cache, pull, as_json)
-    rehearse_before_build(job.profile, job.root, job.rendered.digest, job.lock)
-    engine = connect()
-    demand(profile, root, engine, job.lock, unlocked)
-    image_id = "" if no_cache or pull else up_to_date(job, engine)
-    if image_id:
-        _say_up_to_date(job, image_id, as_json, to_stderr=sbom == "-")
-        after(engine)
-        return ExitCode.OK
-    _warn_of_drift(session)
-    jobs = jobs_of(job.profile, engine, max_jobs)
-    request = request_of(job, jobs, no_cache=no_cache, pull=pull)
-    _say_built(job, jobs, _build(job, engine, request, jobs, live=not as_json), as_json, to_stderr=sbom == "-")
-    after(engine)
+    with closing(Display(live=not as_json and sys.stderr.isatty())) as display:
+        outcome = build(
+            session, job, on_step=display.step, on_tick=display.tick,
+            max_jobs=max_jobs, no_cache=no_cache, pull=pull, unlocked=unlocked,
+        )  # fmt: skip
+    _show(outcome, as_json, to_stderr=sbom == "-")
+    after(connect())
     return ExitCode.OK
 
 
-def _say_built(job: Job, jobs: Jobs, outcome: Outcome, as_json: bool, to_stderr: bool) -> None:
+def _show(outcome: Outcome, as_json: bool, to_stderr: bool) -> None:
     """How the build ended. BuildError when it failed."""
-    result = outcome.result
+    job, result = outcome.job, outcome.result
+    if result is None:
+        if as_json:
+            print_json({**_head(job), "ok": True, "up_to_date": True, "image_id": outcome.image_id})
+        else:
+            click.echo(f"{job.image} is up to date ({_short(outcome.image_id)})", err=to_stderr)
+        return
     for warning in result.warnings:
         progress(f"warning: {warning}")
     if as_json:
-        print_json(_document(job, jobs, outcome))
+        print_json(_document(outcome, result))
     if not result.ok:
-        raise _failure(job, outcome, quiet=as_json)
+        raise _failure(outcome, result, quiet=as_json)
     if not as_json:
         click.echo(
             f"built {job.image} ({_short(result.image_id)}) in {result.seconds:.1f} s: "
@@ -126,57 +116,14 @@ def _sbom_of(profile: Profile, root: Path, sbom: str | None, as_json: bool) -> C
     return lambda engine: write_sbom(engine, profile.image_name, target)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A finished build, what was behind a failure, and where its log is."""
-
-    result: BuildResult
-    cause: Cause | None
-    log: str
-
-
-def _build(job: Job, engine: Engine, request: BuildRequest, jobs: Jobs, live: bool) -> Outcome:
-    endpoint = find_endpoint()
-    before = identity(job, engine)
-    prepare(job.profile, job.root, job.lock)
-    progress(jobs.sentence)
-    display = Display(live=live and sys.stderr.isatty())
-    with BuildLog(state_dir(job.root, "logs"), job.profile.name) as log:
-        log.say(f"$ {shlex.join(buildx.argv_of(request))}")
-        log.say(jobs.sentence)
-        try:
-            result = buildx.build(
-                request, on_line=log.say, on_step=display.step, on_tick=display.tick, endpoint=endpoint
-            )
-        finally:
-            display.close()
-        cause = _cause(result, jobs)
-        if cause:
-            log.say(f"{cause.summary}: {cause.evidence}")
-        log.say(f"ended with {result.code} after {result.seconds:.1f} s {result.image_id}")
-    if result.ok:
-        remember(job, before, engine)
-    return Outcome(result, cause, _relative(job, log.path))
-
-
-def _cause(result: BuildResult, jobs: Jobs) -> Cause | None:
-    if result.ok:
-        return None
-    lines = [*result.last_lines]
-    if result.failed:
-        lines.append(result.failed.error)
-    code = result.failed.exit_code if result.failed else None
-    return cause_of([*lines, *result.error.splitlines()], exit_code=code, jobs=jobs.count)
-
-
-def _failure(job: Job, outcome: Outcome, quiet: bool) -> BuildError:
+def _failure(outcome: Outcome, result: BuildResult, quiet: bool) -> BuildError:
     """Show what the failing step wrote last; the error itself says which step, why, and what to do."""
-    result, cause = outcome.result, outcome.cause
+    cause = outcome.cause
     if not quiet:
         for line in result.last_lines[-SHOWN_LINES:]:
             progress(f"    {shorten(line.strip(), 300)}")
     step = result.failed
-    what = f"the build of {job.image} failed"
+    what = f"the build of {outcome.job.image} failed"
     if step:
         code = f" (exit code {step.exit_code})" if step.exit_code is not None else ""
         what += f" in step {shorten(step.title, 120)}{code}"
@@ -188,8 +135,8 @@ def _failure(job: Job, outcome: Outcome, quiet: bool) -> BuildError:
     return BuildError(what, hint="; ".join([*hints, f"the whole output is in {outcome.log}"]))
 
 
-def _document(job: Job, jobs: Jobs, outcome: Outcome) -> dict[str, Any]:
-    result, cause = outcome.result, outcome.cause
+def _document(outcome: Outcome, result: BuildResult) -> dict[str, Any]:
+    cause, jobs = outcome.cause, outcome.jobs
     failure = None
     if not result.ok:
         failure = {
@@ -202,7 +149,7 @@ def _document(job: Job, jobs: Jobs, outcome: Outcome) -> dict[str, Any]:
             else None,
         }
     return {
-        **_head(job),
+        **_head(outcome.job),
         "ok": result.ok,
         "up_to_date": False,
         "image_id": result.image_id,
@@ -211,18 +158,11 @@ def _document(job: Job, jobs: Jobs, outcome: Outcome) -> dict[str, Any]:
             {"number": n, "name": s.title, "seconds": s.seconds, "cached": s.cached, "error": s.error}
             for n, s in enumerate(result.steps, 1)
         ],
-        "max_jobs": jobs.count,
-        "max_jobs_because": jobs.sentence,
+        "max_jobs": jobs.count if jobs else None,
+        "max_jobs_because": jobs.sentence if jobs else None,
         "log": outcome.log,
         "failure": failure,
     }
-
-
-def _say_up_to_date(job: Job, image_id: str, as_json: bool, *, to_stderr: bool = False) -> None:
-    if as_json:
-        print_json({**_head(job), "ok": True, "up_to_date": True, "image_id": image_id})
-    else:
-        click.echo(f"{job.image} is up to date ({_short(image_id)})", err=to_stderr)
 
 
 def _head(job: Job) -> dict[str, Any]:
@@ -248,29 +188,11 @@ def _dry_run(job: Job, max_jobs: int | None, no_cache: bool, pull: bool, as_json
         progress(f"no engine: {trouble}")
     click.echo(f"image    {job.image}{' (up to date: nothing would be built)' if current else ''}")
     click.echo(f"digest   {job.rendered.digest}")
-    click.echo(f"files    {', '.join(sorted(job.rendered.files))} into {_relative(job, job.folder)}")
+    click.echo(f"files    {', '.join(sorted(job.rendered.files))} into {shown_path(job, job.folder)}")
     click.echo(f"jobs     {jobs.sentence}")
     click.echo(f"command  {shlex.join(argv)}")
     return ExitCode.OK
 
 
-def _warn_of_drift(session: Session) -> None:
-    """What is built has all layers in it; but the committed files should be what the project file says."""
-    plain = Session(session.file, session.profile_name)
-    profile, root = plain.profile(local=False), plain.loaded(local=False).project.root
-    files = outputs.render_profile(profile, lock_of(profile, root), root=root).files
-    drifted = [
-        name
-        for name, content in sorted(files.items())
-        if name != IGNORE_FILE and (root / name).is_file() and (root / name).read_bytes() != content
-    ]
-    if drifted:
-        progress(f"warning: {', '.join(drifted)} differ from what the project file says now: run `envgen render`")
-
-
 def _short(image_id: str) -> str:
     return image_id.removeprefix("sha256:")[:12]
-
-
-def _relative(job: Job, path: Any) -> str:
-    return str(path.relative_to(job.root)) if path.is_relative_to(job.root) else str(path)

@@ -1,24 +1,39 @@
-"""What a build of a profile is: files, request, jobs; and whether the image is up to date without asking BuildKit."""
+"""A build of a profile: its files, request and jobs; whether the image is up to date anyway; and the build itself."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from envgen import files
+from envgen.app.lock import demand
+from envgen.app.rehearse import rehearse_before_build
+from envgen.app.session import Session
+from envgen.engine import buildx
 from envgen.engine.base import Engine
-from envgen.engine.buildx import BuildRequest, Secret, proxy_arguments
+from envgen.engine.buildlog import BuildLog
+from envgen.engine.buildx import BuildRequest, BuildResult, Secret, proxy_arguments
+from envgen.engine.docker import connect
 from envgen.engine.jobs import Capacity, Jobs, capacity, decide
+from envgen.engine.progress import Step
 from envgen.errors import RefusedError
+from envgen.explain import Cause, cause_of
 from envgen.files import state_dir
 from envgen.lock.model import ProfileLock
 from envgen.profile.model import Profile
 from envgen.render import outputs
+from envgen.render.assemble import IGNORE_FILE
 from envgen.render.environment import CA_VARIABLE, WHEELHOUSE_VARIABLE, compose_environment
+from envgen.render.locked import lock_of
+from envgen.render.workspace import prepare
+from envgen.serve import preflight
+from envgen.text import progress
 
 RENDER_LABEL = "dev.envgen.render"
 
@@ -57,11 +72,9 @@ def job_of(profile: Profile, root: Path, lock: ProfileLock | None = None) -> Job
 
 def request_of(job: Job, jobs: Jobs, *, no_cache: bool = False, pull: bool = False) -> BuildRequest:
     """The request to buildx. Refuses when a file of this machine that it names is not there."""
-    from envgen.serve.preflight import files
-
     profile = job.profile
     paths = compose_environment(profile, job.root, jobs.count)
-    if problems := tuple(files(profile, job.root)):
+    if problems := tuple(preflight.files(profile, job.root)):
         error = RefusedError(problems[0].message)
         error.problems = problems
         raise error
@@ -150,3 +163,84 @@ def _listing(job: Job) -> str:
                 continue
             found.update(f"{path.relative_to(wheelhouse)}\0{state.st_size}\0{state.st_mtime_ns}\0".encode())
     return found.hexdigest()
+
+
+# --- the use case -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a build. Without a ``result`` the image was up to date, and BuildKit was not asked."""
+
+    job: Job
+    image_id: str
+    jobs: Jobs | None = None
+    result: BuildResult | None = None
+    cause: Cause | None = None  # what was behind a failure
+    log: str = ""
+
+
+def build(
+    session: Session,
+    job: Job,
+    *,
+    on_step: Callable[[Step], None],
+    on_tick: Callable[[], None],
+    max_jobs: int | None = None,
+    no_cache: bool = False,
+    pull: bool = False,
+    unlocked: bool = False,
+) -> Outcome:
+    """Rehearse the patches, hold the lock against the project, and build what is not up to date."""
+    rehearse_before_build(job.profile, job.root, job.rendered.digest, job.lock)
+    engine = connect()
+    if not unlocked:
+        demand(job.profile, job.root, engine, job.lock)
+    if not (no_cache or pull) and (image_id := up_to_date(job, engine)):
+        return Outcome(job, image_id)
+    _warn_of_drift(session)
+    jobs = jobs_of(job.profile, engine, max_jobs)
+    request = request_of(job, jobs, no_cache=no_cache, pull=pull)
+    before = identity(job, engine)
+    prepare(job.profile, job.root, job.lock)
+    progress(jobs.sentence)
+    with BuildLog(state_dir(job.root, "logs"), job.profile.name) as log:
+        log.say(f"$ {shlex.join(buildx.argv_of(request))}")
+        log.say(jobs.sentence)
+        result = buildx.build(request, on_line=log.say, on_step=on_step, on_tick=on_tick)
+        cause = _cause(result, jobs)
+        if cause:
+            log.say(f"{cause.summary}: {cause.evidence}")
+        log.say(f"ended with {result.code} after {result.seconds:.1f} s {result.image_id}")
+    if result.ok:
+        remember(job, before, engine)
+    return Outcome(job, result.image_id, jobs, result, cause, shown_path(job, log.path))
+
+
+def _cause(result: BuildResult, jobs: Jobs) -> Cause | None:
+    if result.ok:
+        return None
+    lines = [*result.last_lines]
+    if result.failed:
+        lines.append(result.failed.error)
+    code = result.failed.exit_code if result.failed else None
+    return cause_of([*lines, *result.error.splitlines()], exit_code=code, jobs=jobs.count)
+
+
+def _warn_of_drift(session: Session) -> None:
+    """What is built has all layers in it; but the committed files should be what the project file says."""
+    plain = Session(session.file, session.profile_name)
+    profile, root = plain.profile(local=False), plain.loaded(local=False).project.root
+    files = outputs.render_profile(profile, lock_of(profile, root), root=root).files
+    drifted = [
+        name
+        for name, content in sorted(files.items())
+        if name != IGNORE_FILE and (root / name).is_file() and (root / name).read_bytes() != content
+    ]
+    if drifted:
+        progress(f"warning: {', '.join(drifted)} differ from what the project file says now: run `envgen render`")
+
+
+def shown_path(job: Job, path: Path) -> str:
+    """A path below the project, as people read it."""
+    return str(path.relative_to(job.root)) if path.is_relative_to(job.root) else str(path)
