@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from unidiff.patch import Hunk, PatchedFile
-
 from envgen import files
 from envgen.engine.git import git
 from envgen.errors import Place
@@ -151,30 +149,12 @@ def _placed(patch: Patch, said: str) -> Iterator[HunkVerdict]:
 def _parts(patch: Patch) -> Iterator[tuple[HunkVerdict, bytes]]:
     """Each hunk, and a patch with that hunk alone. A file without hunks (a rename, a mode) is one part, number 0."""
     for changed in read_patch(patch.content, patch.path, Place(patch.path)):
-        source, target = strip(changed.source_file), strip(changed.target_file)
-        name = target if changed.source_file == "/dev/null" else source
-        if not len(changed):
-            alone = _encoded("".join(changed.patch_info or ()))
-            yield HunkVerdict(name, 0, 1, "the whole file", State.CONFLICT), alone
-        for number, hunk in enumerate(changed, 1):
-            first = next((line.diff_line_no for line in hunk if line.diff_line_no), 2) - 1
-            expected = tuple(line.value.rstrip("\n") for line in hunk if line.is_context or line.is_removed)
-            verdict = HunkVerdict(name, number, first, _heading(hunk), State.CONFLICT, expected=expected)
-            yield verdict, _encoded(_head(changed) + str(hunk))
-
-
-def _heading(hunk: Hunk) -> str:
-    counts = f"@@ -{hunk.source_start},{hunk.source_length} +{hunk.target_start},{hunk.target_length} @@"
-    return f"{counts} {hunk.section_header}".strip()
-
-
-def _head(changed: PatchedFile) -> str:
-    info = "".join(changed.patch_info or ())
-    return f"{info}--- {changed.source_file}\n+++ {changed.target_file}\n"
-
-
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
+        name = strip(changed.target if changed.source == "/dev/null" else changed.source)
+        if not changed.hunks:
+            yield HunkVerdict(name, 0, 1, "the whole file", State.CONFLICT), changed.alone()
+        for number, hunk in enumerate(changed.hunks, 1):
+            verdict = HunkVerdict(name, number, hunk.line, hunk.heading, State.CONFLICT, expected=hunk.expected)
+            yield verdict, changed.alone(hunk)
 
 
 def _first_error(said: str) -> str:
