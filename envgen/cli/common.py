@@ -63,6 +63,11 @@ def print_json(document: Any) -> None:
     click.echo(json.dumps(document, indent=2, sort_keys=True))
 
 
+def ask(question: str) -> bool:
+    """A yes from the terminal; False where nobody can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty() and click.confirm(question, err=True)
+
+
 def show_log(compose: Compose, *words: str) -> int:
     """`docker compose logs ...` on our terminal, where only colours pass; raw where a pipe or a file takes it."""
     if not sys.stdout.isatty():

@@ -115,7 +115,7 @@ def server_of(asked: Asked) -> Server:
 
 
 def _own_service(asked: Asked) -> Server:
-    from envgen.cli.services.up import known_service
+    from envgen.app.services import known_service
     from envgen.engine.docker import connect
     from envgen.engine.endpoint import find_endpoint
     from envgen.errors import NotFoundError, UsageError

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
-from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from envgen.app import predict, weights
 from envgen.app.bundle import write
-from envgen.app.fix import mend
+from envgen.app.doctor import look, mend
+from envgen.app.services import known_service
 from envgen.app.session import Session, of_running
 from envgen.cli.common import json_option, print_json, project_options
-from envgen.doctor import report, run, scripts, surroundings
-from envgen.doctor.deep import examine
-from envgen.doctor.gather import gather
-from envgen.doctor.model import Severity, Where, Wish
-from envgen.doctor.run import Report
-from envgen.engine.docker import connect
+from envgen.doctor import report
+from envgen.doctor.model import Severity, Wish
 from envgen.errors import ExitCode, UsageError
-from envgen.serve import preflight
-from envgen.text import progress, wants_colour
+from envgen.text import wants_colour
 
 
 @click.command()
@@ -65,13 +57,14 @@ def command(
       envgen doctor --fix --dry-run
       envgen doctor --bundle diagnosis.tar.gz
     """
-    _known_service(session.profile().services, service)
+    if service is not None:
+        known_service(session.profile(), service)
     session = of_running(session, service)
     project, profile = session.loaded().project, session.profile()
     _options_fit(fix, dry_run, yes, as_json)
     wish = Wish(profile, project.root, service, throw_away, project.file.name, load=deep)
     found = look(wish, deep=deep)
-    if fix and mend(found, wish, dry_run=dry_run, yes=yes):
+    if fix and mend(found, wish, dry_run=dry_run, agree=(lambda _count: True) if yes else _agreed):
         found = look(wish, deep=deep)
     if bundle is not None:
         write(bundle, found, wish)
@@ -85,27 +78,6 @@ def command(
     return ExitCode.FINDINGS if found.worst >= limit else ExitCode.OK
 
 
-def look(wish: Wish, *, deep: bool) -> Report:
-    """Collect, judge, and add what the project's own scripts and (with ``deep``) the packages themselves say."""
-    context, extra = gather(wish, connect)
-    if context.engine is not None and context.service in wish.profile.services:
-        refused = surroundings.attempt(lambda: preflight.refusals(connect(), wish.profile, wish.root, context.service))
-        lacking = surroundings.attempt(lambda: weights.report(connect(), wish.profile, wish.root))
-        context = replace(context, refused=refused or (), weights=lacking or {})
-
-    found = run.examine(context, extra)
-    if context.engine is None:
-        return found
-    if (wish.root / scripts.FOLDER).is_dir():
-        found = run.with_more(found, Where.INSIDE, scripts.from_folder(context, wish.root, connect()))
-    if deep:
-        progress("  asking the packages themselves; imports take seconds, a kernel up to minutes")
-        engine = connect()
-        answers = [*examine(context, wish, engine), *predict.examine(engine, context, wish.root)]
-        found = run.with_more(found, Where.INSIDE, answers)
-    return found
-
-
 def _options_fit(fix: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
     if (dry_run or yes) and not fix:
         raise UsageError("--dry-run and --yes go with --fix", hint="envgen doctor --fix --dry-run")
@@ -113,8 +85,7 @@ def _options_fit(fix: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
         raise UsageError("--fix --json can't ask", hint="add --yes or --dry-run")
 
 
-def _known_service(known: Collection[str], name: str | None) -> None:
-    if name is not None and name not in known:
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known) or 'none'}"
-        raise UsageError(f"the profile has no service {name!r}", hint=hint)
+def _agreed(count: int) -> bool:
+    if not sys.stdin.isatty():
+        raise UsageError("--fix needs --yes when nobody can be asked", hint="envgen doctor --fix --yes, or --dry-run")
+    return click.confirm(f"Do {'this' if count == 1 else f'these {count}'}?", err=True)

@@ -7,40 +7,20 @@ from collections.abc import Sequence
 
 import click
 
-from envgen.app.crash import keeper
-from envgen.app.session import Session, of_running
+from envgen.app import services
+from envgen.app.services import known_service, opened, running
+from envgen.app.session import Session
 from envgen.cli.common import LARGEST, json_option, print_json, project_options, project_options_without_f, show_log
-from envgen.cli.services.up import _report, known_service
+from envgen.cli.services.up import report
 from envgen.engine.base import Container, Engine
 from envgen.engine.compose import Compose
 from envgen.engine.docker import connect
 from envgen.engine.endpoint import find_endpoint
 from envgen.engine.terminal import attach
-from envgen.errors import NotFoundError
 from envgen.profile.exposure import exposed, is_local
 from envgen.profile.model import Profile
 from envgen.render.environment import with_start_up
-from envgen.render.locked import lock_of_image
-from envgen.render.workspace import prepare
-from envgen.serve.launch import Launcher, compose_for
 from envgen.text import progress, table
-
-
-def _open(session: Session) -> tuple[Profile, Engine, Compose, str]:
-    """The profile, its engine, its Compose project, and its render digest."""
-    root, profile = session.loaded().project.root, session.profile()
-    engine = connect()
-    image = engine.image(profile.image_name)
-    workspace = prepare(profile, root, lock_of_image(profile, root, image.labels if image else None))
-    return profile, engine, compose_for(profile, root, workspace.folder, engine), workspace.rendered.digest
-
-
-def _running(engine: Engine, profile: Profile, service: str) -> Container:
-    known_service(profile, service)
-    found = engine.containers(profile.compose_name, service)
-    if not found:
-        raise NotFoundError(f"{service} is not running", hint=f"envgen up {service} --profile {profile.name}")
-    return found[0]
 
 
 @click.command()
@@ -56,7 +36,8 @@ def down(session: Session, volumes: bool, dry_run: bool, as_json: bool) -> int:
       envgen down
       envgen down --profile prod --dry-run
     """
-    profile, engine, compose, _ = _open(session)
+    here = opened(session)
+    profile, engine, compose = here.profile, here.engine, here.compose
     found = engine.containers(profile.compose_name, all=True)
     names = sorted(container.name for container in found)
     doomed = _volumes(engine, compose) if volumes else []
@@ -95,8 +76,9 @@ def ps(session: Session, as_json: bool) -> int:
       envgen ps
       envgen ps --profile prod --json
     """
-    profile, engine, _, digest = _open(session)
-    rows = [_row(one, digest) for one in engine.containers(profile.compose_name, all=True)]
+    here = opened(session)
+    profile = here.profile
+    rows = [_row(one, here.digest) for one in here.engine.containers(profile.compose_name, all=True)]
     if as_json:
         print_json(rows)
         return 0
@@ -141,14 +123,14 @@ def logs(session: Session, service: str | None, follow: bool, tail: int | None) 
       envgen logs serve -n 50
       envgen logs -f serve
     """
-    profile, _, compose, _ = _open(session)
+    here = opened(session)
     words = ["--profile", "*", "logs", "--no-log-prefix" if service else "--timestamps"]
     words += ["--follow"] if follow else []
     words += ["--tail", str(tail)] if tail is not None else []
     if service:
-        known_service(profile, service)
+        known_service(here.profile, service)
         words.append(service)
-    return show_log(compose, *words)
+    return show_log(here.compose, *words)
 
 
 @click.command()
@@ -163,18 +145,8 @@ def restart(session: Session, service: str, timeout: int | None, as_json: bool) 
     Example:
       envgen restart serve
     """
-    profile, engine, compose, _ = _open(session)
-    container = _running(engine, profile, service)
-    varied = of_running(session, service)
-    if varied is not session:  # what it must show to be ready depends on the variant that it was started with
-        session = varied
-        profile, engine, compose, _ = _open(session)
-    progress(f"  restarting {container.name}")
-    compose.run("restart", service)
-    keep = keeper(engine, profile, session.loaded().project.root, service, compose.files)
-    launcher = Launcher(engine, compose, profile, service, progress, keep)
-    started = launcher.await_ready(container, timeout)
-    _report(profile, service, started, waited=True, as_json=as_json)
+    profile, started = services.restart(session, service, timeout)
+    report(profile, service, started, waited=True, as_json=as_json)
     return 0
 
 
@@ -211,4 +183,4 @@ def shell(session: Session, service: str | None) -> int:
 
 
 def _attach(profile: Profile, service: str, argv: Sequence[str]) -> int:
-    return attach(find_endpoint(), _running(connect(), profile, service).id, with_start_up(argv))
+    return attach(find_endpoint(), running(connect(), profile, service).id, with_start_up(argv))

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
-import os
 import shlex
-import sys
-from functools import partial
-from pathlib import Path
 
 import click
 
-from envgen.app import weights
-from envgen.app.crash import keeper
-from envgen.app.predict import foresee
+from envgen.app import services
 from envgen.app.session import Session
-from envgen.cli.common import LARGEST, json_option, print_json, project_options, show_log, variant_option
-from envgen.engine.base import Container, Engine
-from envgen.engine.compose import Compose
-from envgen.engine.docker import connect
-from envgen.errors import UsageError
+from envgen.cli.common import LARGEST, ask, json_option, print_json, project_options, show_log, variant_option
 from envgen.profile.exposure import open_ports
 from envgen.profile.model import Profile
-from envgen.render.locked import lock_of_image
-from envgen.render.workspace import prepare
-from envgen.serve import preflight
-from envgen.serve.launch import Launcher, Started, compose_for
-from envgen.serve.preflight import PreflightError
-from envgen.serve.recreate import RecreateRefused, differences, keep_moment, missing_here
+from envgen.serve.launch import Started
 from envgen.text import progress
 
 
@@ -80,97 +64,19 @@ def command(
       envgen up serve --set services.serve.args.max-model-len=8192
     """
     session.variant = variant
-    root, profile = session.loaded().project.root, session.profile()
-    known_service(profile, service)
-    engine = connect()
-    image = engine.image(profile.image_name)
-    workspace = prepare(profile, root, lock_of_image(profile, root, image.labels if image else None))
-    commit = weights.locked_commit(profile, root, service)
-    look = partial(
-        preflight.check, engine, profile, root, service, workspace.rendered.digest,
-        lambda: weights.preflight(engine, profile, root, service, commit),
-    )  # fmt: skip
-    try:
-        found = look()
-    except preflight.PreflightError as refused:
-        if dry_run or not (refused.only_weights and _fetched(engine, profile, root, service, refused)):
-            raise
-        found = look()
-    compose = compose_for(profile, root, workspace.folder, engine, found.gpu, service)
-    differing: tuple[str, ...] = ()
-    if found.running:
-        compose, differing = _compare(engine, compose, profile, service, found.running)
+    checked = services.check(session, service, agree=lambda question: not dry_run and ask(question))
+    compose = checked.here.compose
     if dry_run:
-        for difference in differing:
+        for difference in checked.differing:
             progress(f"{service} runs, and would be replaced: {difference}")
-        argv = compose.argv("up", "--detach", "--no-build", "--pull", "never", service)
-        _show_plan(argv, dict(compose.env), as_json)
+        _show_plan(checked.argv, dict(compose.env), as_json)
         return 0
-    named = f"{profile.name}, variant {variant}" if variant else profile.name
-    progress(f"up {service}: profile {named}, image {profile.image_name}, gpu {found.gpu.value}")
-    for note in found.notes:
-        progress(f"  note: {note}")
-    if not (no_predict or found.running):
-        for note in foresee(engine, profile, root, service):
-            progress(f"  note: {note}")
-    if found.running and differing and not recreate:
-        _may_replace(service, found.running, differing)
-    keep = keeper(engine, profile, root, service, compose.files)
-    launcher = Launcher(engine, compose, profile, service, progress, keep)
-    try:
-        started = launcher.start(wait=not no_wait, install=not no_install, timeout=timeout)
-    except KeyboardInterrupt:
-        if launcher.created:
-            more = f"`envgen ps`, `envgen logs -f {service}`, `envgen down`"
-            progress(f"\nno longer waiting; {service} goes on starting: {more}")
-        raise
-    _report(profile, service, started, waited=not no_wait, as_json=as_json)
+    started = services.start(
+        checked, ask, wait=not no_wait, install=not no_install, predict=not no_predict, recreate=recreate,
+        timeout=timeout,
+    )  # fmt: skip
+    report(checked.here.profile, service, started, waited=not no_wait, as_json=as_json)
     return show_log(compose, "--profile", "*", "logs", "--follow", service) if follow else 0
-
-
-def _fetched(engine: Engine, profile: Profile, root: Path, service: str, refused: PreflightError) -> bool:
-    """On a terminal: offer to fetch the weights that are missing, and do so after a yes."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
-    for problem in refused.problems[1:]:
-        progress(f"  {problem.message}")
-    if not click.confirm("Fetch them now?", default=False, err=True):
-        return False
-    weights.fetch(engine, profile, root, service)
-    return True
-
-
-def _compare(
-    engine: Engine, compose: Compose, profile: Profile, service: str, running: Container
-) -> tuple[Compose, tuple[str, ...]]:
-    """The Compose project with what the running container keeps, and what differs anyway."""
-    for name in missing_here(profile, running, os.environ):
-        progress(f"  note: {name} is not set in this terminal; {service} keeps the value it was started with")
-    compose = keep_moment(compose, profile, running, os.environ)
-    return compose, differences(engine, compose, profile, service, running)
-
-
-def _may_replace(service: str, running: Container, differing: tuple[str, ...]) -> None:
-    """Return if ``running`` may be replaced: it is unhealthy, or the user says yes. RecreateRefused otherwise."""
-    for difference in differing:
-        progress(f"  {service}: {difference}")
-    if running.health == "unhealthy":
-        progress(f"  {service} is unhealthy and is replaced")
-        return
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise RecreateRefused(service, differing)
-    if not click.confirm(f"{service} is running. Replace it?", err=True):
-        raise RecreateRefused(service, differing)
-
-
-def known_service(profile: Profile, name: str) -> None:
-    """UsageError with a near match unless the profile has a service of that name."""
-    if name not in profile.services:
-        near = difflib.get_close_matches(name, profile.services, 1)
-        raise UsageError(
-            f"profile {profile.name} has no service {name!r}; it has: {', '.join(profile.services) or 'none'}",
-            hint=f"did you mean `{near[0]}`?" if near else "another profile? add --profile NAME",
-        )
 
 
 def _show_plan(argv: list[str], env: dict[str, str], as_json: bool) -> None:
@@ -182,7 +88,8 @@ def _show_plan(argv: list[str], env: dict[str, str], as_json: bool) -> None:
     click.echo(shlex.join(argv))
 
 
-def _report(profile: Profile, service: str, started: Started, *, waited: bool, as_json: bool) -> None:
+def report(profile: Profile, service: str, started: Started, *, waited: bool, as_json: bool) -> None:
+    """How a start ended."""
     container = started.container
     if as_json:
         print_json(

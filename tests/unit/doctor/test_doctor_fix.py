@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from envgen.app.fix import nearby
+from envgen.app.doctor import nearby
 from envgen.doctor import fix, remedies
 from envgen.doctor.model import Context, error, ok
 from envgen.engine.base import ExecResult, Mount

@@ -1,31 +1,55 @@
-"""`envgen doctor --fix`: show the plan, ask, act."""
+"""`envgen doctor`: look at everything; and with --fix: show the plan, ask, act."""
 
 from __future__ import annotations
 
 import json
-import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-import click
-
-from envgen.doctor import fix
+from envgen.app import predict, weights
+from envgen.doctor import fix, run, scripts, surroundings
+from envgen.doctor.deep import examine
 from envgen.doctor.fix import Mend
-from envgen.doctor.model import Wish
+from envgen.doctor.gather import gather
+from envgen.doctor.model import Where, Wish
 from envgen.doctor.run import Report
 from envgen.engine.base import Engine
 from envgen.engine.docker import connect
-from envgen.errors import EnvgenError, UsageError
+from envgen.errors import EnvgenError
 from envgen.jitcache.query import make_query
 from envgen.jitcache.service import JitCache
 from envgen.profile.load import LOCAL_NAME
 from envgen.render import environment as promised
+from envgen.serve import preflight
 from envgen.text import progress
 
 
-def mend(found: Report, wish: Wish, *, dry_run: bool, yes: bool) -> bool:
+def look(wish: Wish, *, deep: bool) -> Report:
+    """Collect, judge, and add what the project's own scripts and (with ``deep``) the packages themselves say."""
+    context, extra = gather(wish, connect)
+    if context.engine is not None and context.service in wish.profile.services:
+        refused = surroundings.attempt(lambda: preflight.refusals(connect(), wish.profile, wish.root, context.service))
+        lacking = surroundings.attempt(lambda: weights.report(connect(), wish.profile, wish.root))
+        context = replace(context, refused=refused or (), weights=lacking or {})
+
+    found = run.examine(context, extra)
+    if context.engine is None:
+        return found
+    if (wish.root / scripts.FOLDER).is_dir():
+        found = run.with_more(found, Where.INSIDE, scripts.from_folder(context, wish.root, connect()))
+    if deep:
+        progress("  asking the packages themselves; imports take seconds, a kernel up to minutes")
+        engine = connect()
+        answers = [*examine(context, wish, engine), *predict.examine(engine, context, wish.root)]
+        found = run.with_more(found, Where.INSIDE, answers)
+    return found
+
+
+def mend(found: Report, wish: Wish, *, dry_run: bool, agree: Callable[[int], bool]) -> bool:
     """Do what is safe. True when something was done, so that it is worth looking again.
 
-    UsageError when somebody must be asked and nobody can be. A step that fails is said, and the others are done.
+    ``agree`` is asked with the number of steps. A step that fails is said, and the others are done.
     """
     steps = plan(found, wish)
     for line in moved(wish):
@@ -38,7 +62,7 @@ def mend(found: Report, wish: Wish, *, dry_run: bool, yes: bool) -> bool:
         progress(f"     {step.how}")
     if dry_run:
         return False
-    if not yes and not _agreed(len(steps)):
+    if not agree(len(steps)):
         return False
     for number, step in enumerate(steps, 1):
         try:
@@ -55,12 +79,6 @@ def plan(found: Report, wish: Wish) -> list[Mend]:
         return []
     engine = connect()
     return [*fix.plan(found.context, found.findings, engine, wish.root), *_stale(engine, wish)]
-
-
-def _agreed(count: int) -> bool:
-    if not sys.stdin.isatty():
-        raise UsageError("--fix needs --yes when nobody can be asked", hint="envgen doctor --fix --yes, or --dry-run")
-    return click.confirm(f"Do {'this' if count == 1 else f'these {count}'}?", err=True)
 
 
 def _stale(engine: Engine, wish: Wish) -> list[Mend]:

@@ -1,0 +1,188 @@
+"""Services of a profile: the Compose project, the containers that run, and starting one."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from envgen.app import weights
+from envgen.app.crash import keeper
+from envgen.app.predict import foresee
+from envgen.app.session import Session, of_running
+from envgen.engine.base import Container, Engine
+from envgen.engine.compose import Compose
+from envgen.engine.docker import connect
+from envgen.errors import NotFoundError, UsageError
+from envgen.profile.model import Profile
+from envgen.render.locked import lock_of_image
+from envgen.render.workspace import Workspace, prepare
+from envgen.serve import preflight
+from envgen.serve.launch import Launcher, Started, compose_for
+from envgen.serve.preflight import PreflightError
+from envgen.serve.recreate import RecreateRefused, differences, keep_moment, missing_here
+from envgen.text import progress
+
+Agree = Callable[[str], bool]  # puts a question to the user; False where nobody can be asked
+
+
+def known_service(profile: Profile, name: str) -> None:
+    """UsageError with a near match unless the profile has a service of that name."""
+    if name not in profile.services:
+        near = difflib.get_close_matches(name, profile.services, 1)
+        raise UsageError(
+            f"profile {profile.name} has no service {name!r}; it has: {', '.join(profile.services) or 'none'}",
+            hint=f"did you mean `{near[0]}`?" if near else "another profile? add --profile NAME",
+        )
+
+
+def _workspace(engine: Engine, profile: Profile, root: Path) -> Workspace:
+    image = engine.image(profile.image_name)
+    return prepare(profile, root, lock_of_image(profile, root, image.labels if image else None))
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A profile with its engine and its Compose project. ``digest``: of what is rendered for it now."""
+
+    root: Path
+    profile: Profile
+    engine: Engine
+    compose: Compose
+    digest: str
+
+    def running(self, service: str) -> Container:
+        """The container of a running service. NotFoundError with the command that starts it."""
+        return running(self.engine, self.profile, service)
+
+
+def opened(session: Session) -> Opened:
+    """What the commands work with that look at services, or stop them."""
+    root, profile = session.loaded().project.root, session.profile()
+    engine = connect()
+    workspace = _workspace(engine, profile, root)
+    compose = compose_for(profile, root, workspace.folder, engine)
+    return Opened(root, profile, engine, compose, workspace.rendered.digest)
+
+
+def running(engine: Engine, profile: Profile, service: str) -> Container:
+    """The container of a running service. NotFoundError with the command that starts it."""
+    known_service(profile, service)
+    found = engine.containers(profile.compose_name, service)
+    if not found:
+        raise NotFoundError(f"{service} is not running", hint=f"envgen up {service} --profile {profile.name}")
+    return found[0]
+
+
+def restart(session: Session, service: str, timeout: int | None) -> tuple[Profile, Started]:
+    """Restart ``service`` and wait until it answers."""
+    here = opened(session)
+    container = here.running(service)
+    varied = of_running(session, service)
+    if varied is not session:  # what it must show to be ready depends on the variant that it was started with
+        here = opened(varied)
+    progress(f"  restarting {container.name}")
+    here.compose.run("restart", service)
+    keep = keeper(here.engine, here.profile, here.root, service, here.compose.files)
+    launcher = Launcher(here.engine, here.compose, here.profile, service, progress, keep)
+    return here.profile, launcher.await_ready(container, timeout)
+
+
+# --- up ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A service that passed the checks before a start. ``differing``: what a running one has otherwise."""
+
+    here: Opened
+    service: str
+    found: preflight.Preflight
+    differing: tuple[str, ...] = ()
+
+    @property
+    def argv(self) -> list[str]:
+        """What starts it."""
+        return self.here.compose.argv("up", "--detach", "--no-build", "--pull", "never", self.service)
+
+
+def check(session: Session, service: str, agree: Agree) -> Checked:
+    """Everything that must hold before a start. Where weights alone are missing, ``agree`` may have them fetched."""
+    root, profile = session.loaded().project.root, session.profile()
+    known_service(profile, service)
+    engine = connect()
+    workspace = _workspace(engine, profile, root)
+    commit = weights.locked_commit(profile, root, service)
+    look = partial(
+        preflight.check, engine, profile, root, service, workspace.rendered.digest,
+        lambda: weights.preflight(engine, profile, root, service, commit),
+    )  # fmt: skip
+    try:
+        found = look()
+    except PreflightError as refused:
+        if not refused.only_weights or not _fetch(engine, profile, root, service, refused, agree):
+            raise
+        found = look()
+    compose = compose_for(profile, root, workspace.folder, engine, found.gpu, service)
+    here = Opened(root, profile, engine, compose, workspace.rendered.digest)
+    if not found.running:
+        return Checked(here, service, found)
+    for name in missing_here(profile, found.running, os.environ):
+        progress(f"  note: {name} is not set in this terminal; {service} keeps the value it was started with")
+    compose = keep_moment(compose, profile, found.running, os.environ)
+    differing = differences(engine, compose, profile, service, found.running)
+    return Checked(replace(here, compose=compose), service, found, differing)
+
+
+def _fetch(engine: Engine, profile: Profile, root: Path, service: str, refused: PreflightError, agree: Agree) -> bool:
+    question = "\n".join([*(f"  {problem.message}" for problem in refused.problems[1:]), "Fetch them now?"])
+    if not agree(question):
+        return False
+    weights.fetch(engine, profile, root, service)
+    return True
+
+
+def start(
+    checked: Checked,
+    agree: Agree,
+    *,
+    wait: bool = True,
+    install: bool = True,
+    predict: bool = True,
+    recreate: bool = False,
+    timeout: int | None = None,
+) -> Started:
+    """Start what was checked. ``agree`` is asked before a running container with other settings is replaced."""
+    here, service, found = checked.here, checked.service, checked.found
+    profile = here.profile
+    named = f"{profile.name}, variant {profile.variant}" if profile.variant else profile.name
+    progress(f"up {service}: profile {named}, image {profile.image_name}, gpu {found.gpu.value}")
+    for note in found.notes:
+        progress(f"  note: {note}")
+    if predict and not found.running:
+        for note in foresee(here.engine, profile, here.root, service):
+            progress(f"  note: {note}")
+    if found.running and checked.differing and not recreate:
+        _may_replace(service, found.running, checked.differing, agree)
+    keep = keeper(here.engine, profile, here.root, service, here.compose.files)
+    launcher = Launcher(here.engine, here.compose, profile, service, progress, keep)
+    try:
+        return launcher.start(wait=wait, install=install, timeout=timeout)
+    except KeyboardInterrupt:
+        if launcher.created:
+            more = f"`envgen ps`, `envgen logs -f {service}`, `envgen down`"
+            progress(f"\nno longer waiting; {service} goes on starting: {more}")
+        raise
+
+
+def _may_replace(service: str, running: Container, differing: tuple[str, ...], agree: Agree) -> None:
+    """Return if ``running`` may be replaced: it is unhealthy, or the user says yes. RecreateRefused otherwise."""
+    for difference in differing:
+        progress(f"  {service}: {difference}")
+    if running.health == "unhealthy":
+        progress(f"  {service} is unhealthy and is replaced")
+    elif not agree(f"{service} is running. Replace it?"):
+        raise RecreateRefused(service, differing)
