@@ -1,17 +1,28 @@
-"""What a lock must hold, and what a build demands of it."""
+"""envgen.lock: resolve it, check it, and what a build demands of it."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from envgen.app.session import Session
 from envgen.engine.base import Engine
-from envgen.errors import Problem, RefusedError
-from envgen.lock.ask import patched, stale
-from envgen.lock.model import LOCAL, PatchLock, ProfileLock
+from envgen.engine.docker import connect
+from envgen.errors import LockError, Place, Problem, RefusedError
+from envgen.files import state_dir
+from envgen.lock import file
+from envgen.lock.ask import Stale, patched, stale
+from envgen.lock.compare import Change, changes, facts
+from envgen.lock.gitrefs import Git
+from envgen.lock.model import LOCAL, Lock, PatchLock, ProfileLock
 from envgen.lock.reading import load
+from envgen.lock.resolve import Outcome, Tools, resolve
+from envgen.lock.upgrade import Upgrade, checked
 from envgen.patches.series import load_series
 from envgen.profile.model import Mode, Profile
+from envgen.redact import without_login
 from envgen.text import progress
 
 _ARCHS = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -28,6 +39,96 @@ def patch_locks(profiles: list[Profile], root: Path) -> dict[str, tuple[PatchLoc
         )
         for folder in folders
     }
+
+
+# --- `envgen lock` ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Updated:
+    """What `envgen lock` has resolved. ``first``: nothing was locked before."""
+
+    changes: Sequence[Change]
+    notes: Sequence[str]
+    written: bool
+    first: bool
+
+
+def check(session: Session) -> dict[str, list[Stale]] | None:
+    """What is missing or has changed, by profile, without asking anything; None where there is no lock file."""
+    profiles, _ = _profiles(session)
+    root = session.loaded(local=False).project.root
+    lock = load(root)
+    patches = patch_locks(profiles, root)
+    return {p.name: stale(p, lock, patches) for p in profiles} if lock else None
+
+
+def update(session: Session, names: tuple[str, ...], *, upgrade: bool, offline: bool, dry_run: bool) -> Updated:
+    """Resolve what has no answer yet (or is to be upgraded), and write the lock file. LockError with all problems."""
+    profiles, every = _profiles(session)
+    root = session.loaded(local=False).project.root
+    with file.exclusive(state_dir(root, "state")):
+        old = load(root) or Lock()
+        wanted = Upgrade(checked(names, profiles, old), upgrade and not names)
+        outcome = resolve(profiles, every, old, patch_locks(profiles, root), wanted, _tools(session, offline))
+        for note in outcome.notes:
+            progress(f"note: {note}")
+        if outcome.problems:
+            raise _failure(session, outcome)
+        found = changes(facts(old), facts(outcome.lock))
+        written = False if dry_run else file.save(root / file.FILE_NAME, outcome.lock)
+    return Updated(found, outcome.notes, written, not old.images)
+
+
+def _profiles(session: Session) -> tuple[list[Profile], list[Profile]]:
+    """(those that were chosen, all)."""
+    project = session.loaded(local=False).project
+    every = list(project.profiles.values())
+    return ([session.profile(local=False)] if session.profile_name else every), every
+
+
+def place_of(session: Session, profile: str, key: str) -> Place | None:
+    """Where a key of a profile is written; None for a default."""
+    node = session.loaded(local=False).trees.get(profile)
+    for part in key.split(".") if key else ():
+        node = node.items.get(part) if node is not None else None
+    place = node.place() if node is not None and key else None
+    return place if place and place.line else None
+
+
+def _tools(session: Session, offline: bool) -> Tools:
+    network = session.profile().network  # with all layers: a CA file is a fact about this machine
+    root = session.loaded().project.root
+    ca = ""
+    if network.ca_certificates is not None:
+        ca = str((root / Path(network.ca_certificates.path).expanduser()).resolve())
+    return Tools(connect, Git(progress), progress, ca, offline)
+
+
+def _failure(session: Session, outcome: Outcome) -> LockError:
+    error = LockError(outcome.problems[0].message)
+    unique = {(problem.message, problem.hint): problem for problem in outcome.problems}
+    error.problems = tuple(
+        Problem(p.message, p.place or _asked_at(session, p.message), p.hint) for p in unique.values()
+    )
+    progress("envgen.lock is as it was")
+    return error
+
+
+def _asked_at(session: Session, message: str) -> Place | None:
+    """Where the project file asks for the input that a message begins with."""
+    for profile in _profiles(session)[1]:
+        if message.startswith((f"{profile.base.image}:", f"{profile.base.image} ")):
+            return place_of(session, profile.name, "base.image")
+        for name, source in profile.sources.items():
+            git = source.origin.git
+            if git and message.startswith(f"{source.origin.git_ref} of {without_login(git)}:"):
+                return place_of(session, profile.name, f"sources.{name}.origin")
+        if message.startswith(f"the Python packages of profile {profile.name}:"):
+            return place_of(session, profile.name, "pip")
+        if message.startswith(f"the Debian packages of profile {profile.name}:"):
+            return place_of(session, profile.name, "apt")
+    return None
 
 
 # --- before a build ---------------------------------------------------------------------------------------------------
