@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from envgen.errors import UsageError
 
-EXTRAS = {"bench": ("httptools", "scipy")}
+EXTRAS = {"bench": ("aiohttp", "matplotlib", "scipy")}
 
 
 def require(extra: str) -> None:

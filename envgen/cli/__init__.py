@@ -53,11 +53,11 @@ GROUPS: Groups = {
         "prune": ("caches.prune", "Remove what is left of earlier and killed runs."),
     },
     "Measure": {
-        "smoke": ("smoke", "Try a server in five small tests."),
-        "stress": ("stress", "Put a server under load: nothing may fail or pile up."),
-        "bench": ("bench", "Measure prefill, decode and latency of a server."),
-        "accept": ("accept", "Run the whole acceptance list against a server."),
-        "results": ("results", "List, show and compare the records of runs; import older figures."),
+        "smoke": ("measure.bench:smoke", "Try a server in small tests."),
+        "stress": ("measure.bench:stress", "Put a server under load: nothing may fail or pile up."),
+        "bench": ("measure.bench:bench", "Measure a server with llama-benchy or `vllm bench serve`."),
+        "accept": ("measure.bench:accept", "Run the whole acceptance list against a server."),
+        "results": ("measure.results", "List, show and compare the records of runs; import older figures."),
     },
 }
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from projects import Project
 
+from envgen.bench.facts import checkouts
 from envgen.engine.git import Mirror, WorkTree, read_config
 from envgen.errors import RefusedError, UsageError
 from envgen.lock.gitrefs import Git
 from envgen.patches.checkout import Checkout
 from envgen.profile.load import load_project
-from envgen.serve.facts import checkouts
 
 # A `*` or <name> in a key of `git help --config` is a driver, remote, branch or tool; this one is used everywhere.
 NAME = "evil"

@@ -66,9 +66,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         chance = float("nan") if fault == "nan" else -0.5
+        chat = "messages" in body
         for piece in GOOD:
             logprobs = {"token_logprobs": [chance]} if body.get("logprobs") else None
-            self.event({"choices": [{"text": piece, "logprobs": logprobs, "finish_reason": None}]})
+            text = "<|channel|>" if fault == "harmony" and chat else piece
+            part = {"delta": {"content": text}} if chat else {"text": piece}
+            self.event({"choices": [{**part, "logprobs": logprobs, "finish_reason": None}]})
             if fault == "half an event":
                 self.chunk(b'data: {"choices": [{"te')
                 self.connection.shutdown(socket.SHUT_RDWR)
@@ -77,7 +80,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self.event({"error": {"message": "CUDA error: an illegal memory access"}})
                 self.chunk(b"")
                 return
-        self.event({"choices": [{"text": "", "finish_reason": "length"}]})
+        self.event({"choices": [{"delta": {}, "text": "", "finish_reason": "length"}]})
         tokens = {"prompt_tokens": len(str(body.get("prompt")).split()), "completion_tokens": len(GOOD)}
         self.event({"choices": [], "usage": tokens})
         self.chunk(b"data: [DONE]\n\n")

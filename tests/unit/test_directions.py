@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[2] / "envgen"
 FLOORS: tuple[set[str], ...] = (
     {"cli"},
     {"app"},
-    {"doctor", "jitcache", "serve", "predict", "bench", "results"},
+    {"doctor", "jitcache", "serve", "predict", "bench"},
     {"render", "lock", "patches", "inside", "explain"},
     {"engine"},
     {"profile"},
@@ -26,22 +26,21 @@ GROUND = -len(FLOORS)
 DOORS: dict[str, tuple[str, ...]] = {
     "subprocess": (
         "engine/process.py",
-        "serve/benchy_inside.py",
+        "inside/bench_tool.py",
         "inside/predict_vllm.py",
         "inside/jit/package.py",
+        "inside/server_facts.py",
     ),  # all but the first: texts for a container
     "docker": ("engine/",),
     "requests": ("engine/", "lock/", "serve/"),
-    "httptools": ("serve/load/",),
+    "aiohttp": ("bench/client.py",),
+    "scipy": ("bench/compare.py",),
+    "matplotlib": ("bench/page.py",),
 }
 # Text that runs in somebody else's Python: the standard library and nothing else.
 INSIDE = tuple(
     path.relative_to(PACKAGE).as_posix()
-    for pattern in (
-        "serve/benchy_inside.py",
-        "inside/**/*.py",
-    )
-    for path in sorted(PACKAGE.glob(pattern))
+    for path in sorted(PACKAGE.glob("inside/**/*.py"))
     if path.name != "run.py"  # the host's side
 )
 
@@ -85,11 +84,7 @@ def test_imports_keep_to_the_walls(name: str) -> None:
 
 
 def test_there_is_no_circle() -> None:
-    modules = {
-        f"envgen.{name[:-3].replace('/', '.')}".removesuffix(".__init__"): PACKAGE / name
-        for name in FILES
-        if not name.startswith("results/")
-    }
+    modules = {f"envgen.{name[:-3].replace('/', '.')}".removesuffix(".__init__"): PACKAGE / name for name in FILES}
     arrows = {module: {i for i in _imports(path) if i in modules} - {module} for module, path in modules.items()}
     while leaves := [module for module, targets in arrows.items() if not targets & arrows.keys()]:
         for module in leaves:

@@ -8,7 +8,7 @@ import pytest
 
 from envgen import extras
 from envgen.__main__ import main
-from envgen.results import store
+from envgen.bench import record
 
 
 @pytest.fixture(autouse=True)
@@ -20,14 +20,14 @@ def nothing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_trials(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words.split()) == 2
     assert capsys.readouterr().err == (
-        "envgen: this command needs httptools and scipy, which the extra `bench` brings\n"
+        "envgen: this command needs aiohttp and matplotlib and scipy, which the extra `bench` brings\n"
         '    hint: run `pip install "envgen[bench]"`\n'
     )
 
 
 def test_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
-        with store.start(tmp_path, "bench", {}, {}) as run:
+        with record.start(tmp_path, "bench", {}, {}) as run:
             run.sample({"decode_tps": 30.0})
             run.end("passed", {"decode_tps": 30.0})
     assert main(["results", "list", "--folder", str(tmp_path)]) == 0

@@ -1,0 +1,390 @@
+"""`smoke`, `stress` and `accept`: what a serving environment must do, as criteria with verdicts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from envgen.bench.client import Load, Prompts, Reply, Target, send
+from envgen.bench.references import Reference
+from envgen.bench.tools import Measured
+from envgen.bench.vitals import Vitals
+from envgen.errors import ServiceError
+from envgen.logpattern import LogPattern
+from envgen.percentile import percentile
+from envgen.text import shorten
+
+PASSED, FAILED, UNKNOWN = "passed", "failed", "not checked"
+PROMPT = "The capital of France is"
+SHORT, LONG, PARALLEL, REPEATS = 12, 4096, 4, 5
+CHAT_TOKENS = 200  # a reasoning model thinks before it speaks
+SMOKE_GROWTH, STRESS_GROWTH = 1_000_000_000, 5_000_000_000  # bytes
+_NO_CONTAINER = "no container is known: name it with --container"
+# Markup of gpt-oss's replies; a server that parses it leaves none of it in a text.
+_HARMONY = re.compile(r"<\|(?:start|channel|message|end|return|call|constrain)\|>")
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather", "description": "Get the weather of a city",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}  # fmt: skip
+GRAPHS = r"Graph capturing finished in"
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """One line of a verdict: what was found, what it must be, and what was adapted."""
+
+    name: str
+    verdict: str
+    seen: str
+    wanted: str
+    note: str = ""
+    part: str = ""
+
+    def plain(self) -> dict[str, str]:
+        """For JSON and for the record."""
+        return asdict(self)
+
+
+def criterion(name: str, good: bool, seen: str, wanted: str, note: str = "") -> Criterion:
+    """A criterion that was checked."""
+    return Criterion(name, PASSED if good else FAILED, seen, wanted, note)
+
+
+class Gone(ServiceError):
+    """The server went away in the middle."""
+
+
+@dataclass
+class Trial:
+    """One run against one server. ``look`` is None where no container is known; ``environment``: facts."""
+
+    target: Target
+    prompts: Prompts
+    record: Callable[[Mapping[str, Any]], None]
+    say: Callable[[str], None]
+    look: Callable[[], Vitals] | None = None
+    alive: Callable[[], bool] | None = None
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    replies: list[Reply] = field(default_factory=list)
+
+    def ask(
+        self, test: str, bodies: Sequence[Mapping[str, Any]], concurrency: int = 1, rate: float | None = None,
+        **cell: Any,
+    ) -> Load:  # fmt: skip
+        """Send them, and record each reply as it comes. Gone when the server went away."""
+        done = failed = 0
+        step = max(1, len(bodies) // 10)
+
+        def hear(reply: Reply) -> None:
+            nonlocal done, failed
+            done, failed = done + 1, failed + bool(reply.fault)
+            self.replies.append(reply)
+            self.record(reply.sample({"test": test, "concurrency": concurrency, **cell}))
+            if len(bodies) >= 20 and (done % step == 0 or done == len(bodies)):
+                self.say(f"  {test}: {done} of {len(bodies)} requests" + (f", {failed} failed" if failed else ""))
+
+        load = send(self.target, bodies, concurrency=concurrency, rate=rate, on_reply=hear, alive=self.alive)
+        if load.gone:
+            bad = [one.fault for one in load.replies if one.fault]
+            good = len(load.replies) - len(bad)
+            raise Gone(f"the server stopped answering after {good} good replies: {(bad or ['its program ended'])[-1]}")
+        return load
+
+    def vitals(self) -> Vitals | None:
+        """How the container is; None where none is known."""
+        return self.look() if self.look else None
+
+
+# --- smoke ------------------------------------------------------------------------------------------------------------
+
+
+def smoke(trial: Trial) -> list[Criterion]:
+    """Small tests; a failure doesn't keep the others from running. Gone when the server goes away."""
+    found: list[Criterion] = []
+    for test in (_short, _chat, _tools, _finite, _parallel, _long, _repeats):
+        one = test(trial)
+        if one is not None:
+            found.append(one)
+            trial.say(f"  {one.name}: {one.verdict}, {one.seen}")
+    return found
+
+
+def _short(trial: Trial) -> Criterion:
+    reply = trial.ask("short prompt", [trial.target.body(PROMPT, SHORT)]).replies[0]
+    text = reply.text or reply.reasoning
+    seen = reply.fault or (f"completed with {shorten(text, 60)!r}" if text else "an empty text")
+    return criterion("short prompt", not reply.fault and bool(text), seen, "a text that is not empty")
+
+
+def _chat(trial: Trial) -> Criterion:
+    name, wanted = "chat", "a text, without raw Harmony markup"
+    reply = trial.ask("chat", [trial.target.chat("What is the capital of France?", CHAT_TOKENS)]).replies[0]
+    if reply.status in (404, 405, 501) or (reply.status == 400 and "chat template" in reply.fault):
+        return Criterion(name, UNKNOWN, f"the server has no chat: {reply.fault}", wanted)
+    if reply.fault:
+        return criterion(name, False, reply.fault, wanted)
+    leak = _HARMONY.search(reply.text + reply.reasoning)
+    if leak:
+        return criterion(name, False, f"{leak[0]} in {shorten(reply.text or reply.reasoning, 80)!r}", wanted)
+    thought = f", after {len(reply.reasoning)} characters of reasoning" if reply.reasoning else ""
+    note = "" if reply.text else f"{CHAT_TOKENS} tokens were used up by the reasoning"
+    return criterion(name, bool(reply.text or reply.reasoning), f"{shorten(reply.text, 60)!r}{thought}", wanted, note)
+
+
+def _tools(trial: Trial) -> Criterion | None:
+    """Left out where the server does not say that it takes tools."""
+    if "--enable-auto-tool-choice" not in trial.environment.get("flags", ()):
+        return None
+    name, wanted = "tool call", "get_weather is called with JSON that names a city"
+    body = trial.target.chat("What is the weather in Paris? Use the tool.", CHAT_TOKENS, tools=[_TOOL])
+    reply = trial.ask("tool call", [body]).replies[0]
+    if reply.fault:
+        return criterion(name, False, reply.fault, wanted)
+    if not reply.tools:
+        return Criterion(name, UNKNOWN, f"answered without a call: {shorten(reply.text, 60)!r}", wanted)
+    called, arguments = next(iter(reply.tools.values()))
+    try:
+        good = called == "get_weather" and bool(json.loads(arguments)["city"])
+    except (ValueError, LookupError, TypeError):
+        good = False
+    return criterion(name, good, f"{shorten(called, 40)}({shorten(arguments, 60)})", wanted)
+
+
+def _finite(trial: Trial) -> Criterion:
+    name, wanted = "NaN/Inf in log probabilities", "all finite"
+    reply = trial.ask(name, [trial.target.body(PROMPT, 4 * SHORT, logprobs=True)]).replies[0]
+    if reply.status in (400, 422):
+        return Criterion(name, UNKNOWN, f"the server gives no log probabilities: {reply.fault}", wanted)
+    if reply.fault:
+        return criterion(name, False, reply.fault, wanted)
+    if not reply.logprobs:
+        return Criterion(name, UNKNOWN, "the server gives no log probabilities", wanted)
+    return criterion(name, not reply.not_finite, f"{reply.not_finite} of {reply.logprobs} are not finite", wanted)
+
+
+def _parallel(trial: Trial) -> Criterion:
+    bodies = [trial.target.body(trial.prompts.of(32), SHORT) for _ in range(PARALLEL)]
+    bad = trial.ask("parallel", bodies, PARALLEL).faults
+    return criterion(f"{PARALLEL} in parallel", not bad, bad or f"all {PARALLEL} succeed", "all succeed")
+
+
+def _long(trial: Trial) -> Criterion:
+    limit = trial.target.max_len
+    # A tenth is left for what a chat template adds, and for words of more tokens than others.
+    tokens = LONG if limit is None else max(1, min(LONG, (limit - SHORT) * 9 // 10))
+    note = "" if tokens == LONG else f"adapted: the server takes {limit} tokens in all, not {LONG}"
+    body = trial.target.body(trial.prompts.of(tokens), SHORT)
+    reply = trial.ask("long prompt", [body], prompt_tokens=tokens, output_tokens=SHORT).replies[0]
+    seen = f"{reply.prompt_tokens or 'unknown'} tokens, first token after {reply.ttft or reply.latency:.2f} s"
+    name = f"prefill of about {tokens} tokens"
+    return criterion(name, not reply.fault, reply.fault or seen, "no time-out, no error", note)
+
+
+def _repeats(trial: Trial) -> Criterion:
+    name, wanted = f"{REPEATS} repeats", f"all succeed, memory grows by less than {gigabytes(SMOKE_GROWTH)}"
+    before = trial.vitals()
+    bad = trial.ask("repeats", [trial.target.body(PROMPT, 4 * SHORT)] * REPEATS).faults
+    after = trial.vitals()
+    if bad:
+        return criterion(name, False, bad, wanted)
+    if before is None or after is None:
+        return Criterion(name, UNKNOWN, f"all succeed; memory: {_NO_CONTAINER}", wanted)
+    if after.restarted(before):
+        return criterion(name, False, "the server's program was restarted in between", wanted)
+    growth = after.growth(before)
+    return criterion(name, growth < SMOKE_GROWTH, f"all succeed, memory grew by {gigabytes(growth)}", wanted)
+
+
+# --- stress -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StressPlan:
+    """``rate`` (requests a second) makes the load open; else ``concurrency`` at a time. Every fourth one is a chat."""
+
+    requests: int = 200
+    concurrency: int = 8
+    rate: float | None = None
+    prompt_tokens: int = 64
+    output_tokens: int = 32
+
+
+def stress(trial: Trial, plan: StressPlan) -> tuple[list[Criterion], dict[str, Any]]:
+    """Run it: the criteria, and a summary of what was measured. Gone when the server goes away."""
+    target, before = trial.target, trial.vitals()
+    texts = [trial.prompts.of(plan.prompt_tokens) for _ in range(plan.requests)]
+    chats = send(target, [target.chat("Hello", 2)]).replies[0].status == 200
+    bodies = [
+        target.chat(text, plan.output_tokens) if chats and number % 4 == 3 else target.body(text, plan.output_tokens)
+        for number, text in enumerate(texts)
+    ]
+    cell = {"prompt_tokens": plan.prompt_tokens, "output_tokens": plan.output_tokens}
+    load = trial.ask("stress", bodies, plan.concurrency, plan.rate, **cell)
+    return _judge(load, before, trial.vitals()), _summary(load)
+
+
+def _judge(load: Load, before: Vitals | None, after: Vitals | None) -> list[Criterion]:
+    bad = [one for one in load.replies if one.fault]
+    errors = sum(one.status >= 500 for one in bad)
+    why = f": {load.faults}" if bad else ""
+    found = [
+        criterion("requests", not bad, f"{len(bad)} of {len(load.replies)} failed{why}", "0 failed"),
+        criterion("5xx answers", not errors, str(errors), "0"),
+    ]
+    limit = f"less than {gigabytes(STRESS_GROWTH)}"
+    if before is None or after is None:
+        return [*found, Criterion("zombie processes", UNKNOWN, _NO_CONTAINER, "0"),
+                Criterion("memory growth", UNKNOWN, _NO_CONTAINER, limit)]  # fmt: skip
+    growth = after.growth(before)
+    known = "" if after.gpu_memory is not None else "without the GPU's memory: nvidia-smi doesn't show it"
+    return [
+        *found,
+        criterion("restarts", not after.restarted(before), "yes" if after.restarted(before) else "none", "none"),
+        zombies(after),
+        criterion("memory growth", growth < STRESS_GROWTH, gigabytes(growth), limit, known),
+    ]
+
+
+def zombies(vitals: Vitals) -> Criterion:
+    """Processes that have ended, whose parent has not asked how."""
+    names = f": {', '.join(vitals.zombies)}" if vitals.zombies else ""
+    return criterion("zombie processes", not vitals.zombies, f"{len(vitals.zombies)}{names}", "0")
+
+
+def _summary(load: Load) -> dict[str, Any]:
+    good = [one for one in load.replies if not one.fault]
+    seconds = load.seconds or 1e-9
+
+    def spread(values: Sequence[float]) -> dict[str, float]:
+        return {f"p{q}": round(percentile(values, q) * 1000, 3) for q in (50, 90, 99)} if values else {}
+
+    return {
+        "requests": len(load.replies), "failed": len(load.replies) - len(good), "seconds": round(load.seconds, 3),
+        "requests_per_s": round(len(good) / seconds, 3),
+        "total_tps": round(sum(one.output_tokens or 0 for one in good) / seconds, 3),
+        "ttft_ms": spread([one.ttft for one in good if one.ttft is not None]),
+        "latency_ms": spread([one.latency for one in good]),
+    }  # fmt: skip
+
+
+# --- accept -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What is accepted. ``tolerance``: how far below a reference is good. Limits are milliseconds; None: no limit."""
+
+    references: Sequence[Reference] = ()
+    tolerance: float = 0.2
+    explanation: str = ""
+    max_ttft: float | None = None
+    max_per_token: float | None = None
+    expect: Mapping[str, str] | None = None
+    forbid: Mapping[str, str] | None = None
+
+
+def throughput(cells: Sequence[Measured], wishes: Wishes) -> list[Criterion]:
+    """Is each cell as fast as the references at that depth, within the tolerance, or is it explained why it isn't?"""
+    failed = sum(cell.failed for cell in cells)
+    if failed:
+        fault = next(cell.fault for cell in cells if cell.failed)
+        return [criterion("throughput", False, f"{failed} requests failed: {fault}", "0")]
+    found = []
+    for reference in wishes.references:
+        for cell in cells:
+            for name, speed in reference.figures(cell.asked).items():
+                found.append(_against(cell, name, speed, reference.name, wishes))
+    if not found:
+        hint = "add --reference llama.cpp, --reference NAME=T/S or --reference RUN"
+        seen = ", ".join(f"{cell.asked}: {cell.figures.get('decode_tps', '-')}" for cell in cells)
+        return [Criterion("throughput", UNKNOWN, seen, "within reach of a reference", hint)]
+    return found
+
+
+def _against(cell: Measured, name: str, speed: float, other: str, wishes: Wishes) -> Criterion:
+    what = {"prefill_tps": "prefill", "decode_tps": "decode"}[name]
+    figure, note = cell.figures.get(name), ""
+    if figure is None and name == "decode_tps":
+        figure = cell.figures.get("reply_tps")
+        note = "replies came in one piece: tokens over the time of the whole reply, prefill included" if figure else ""
+    least = speed * (1 - wishes.tolerance)
+    wanted = f"at least {least:,.2f} t/s: {other} has {speed:,.2f}, less {wishes.tolerance:.0%}"
+    title = f"{what} of {cell.asked} against {other}"
+    if figure is None:
+        return Criterion(title, UNKNOWN, "; ".join(cell.notes) or "not measured", wanted)
+    good = figure.mean >= least
+    if not good and wishes.explanation:
+        good, note = True, f"slower, and explained: {wishes.explanation}"
+    return criterion(title, good, f"{figure} t/s", wanted, note)
+
+
+def latency(cells: Sequence[Measured], replies: Sequence[Reply], wishes: Wishes) -> list[Criterion]:
+    """The limits: first token of a short prompt, and time per token, one request at a time."""
+    found = []
+    if wishes.max_ttft is not None:
+        times = [one.ttft * 1000 for one in replies if one.ttft is not None]
+        seen = f"p50 {percentile(times, 50):.1f} ms of {len(times)}" if times else "none was measured"
+        name, wanted = "first token of a short prompt", f"at most {wishes.max_ttft:g} ms"
+        good = bool(times) and percentile(times, 50) <= wishes.max_ttft
+        found.append(criterion(name, good, seen, wanted) if times else Criterion(name, UNKNOWN, seen, wanted))
+    if wishes.max_per_token is not None:
+        alone = [one for one in cells if one.asked.concurrency == 1]
+        rates = [(one.figures[k].mean, one) for one in alone for k in ("decode_tps", "reply_tps") if k in one.figures]
+        name, wanted = "time per token", f"at most {wishes.max_per_token:g} ms"
+        if not rates:
+            found.append(Criterion(name, UNKNOWN, "no decode rate was measured", wanted))
+        else:
+            slowest, cell = min(rates, key=lambda pair: pair[0])
+            found.append(
+                criterion(
+                    name, 1000 / slowest <= wishes.max_per_token, f"{1000 / slowest:.1f} ms ({cell.asked})", wanted
+                )
+            )
+    return found
+
+
+def log_shows(wishes: Wishes, log: str | None, flags: Sequence[str] | None, gpu: bool) -> list[Criterion]:
+    """Backends as the profile expects, no fallback that it forbids, and CUDA graphs where they are not switched off."""
+    if log is None:
+        return [Criterion("backends in the log", UNKNOWN, _NO_CONTAINER, "as the profile expects")]
+    lines = [line[:4000] for line in log.splitlines()]
+    found = []
+    if not wishes.expect and not wishes.forbid:
+        hint = "set ready.expect of the service"
+        found.append(
+            Criterion("backends in the log", UNKNOWN, "the profile expects nothing", "as the profile expects", hint)
+        )
+    for key, pattern in (wishes.expect or {}).items():
+        seen = _first(pattern, lines)
+        found.append(criterion(f"log shows {key}", bool(seen), seen or "no line of it", pattern))
+    for key, pattern in (wishes.forbid or {}).items():
+        seen = _first(pattern, lines)
+        found.append(criterion(f"log is free of {key}", not seen, seen or "no line of it", f"not {pattern}"))
+    if gpu:
+        eager = flags is not None and "--enforce-eager" in flags
+        seen = _first(GRAPHS, lines)
+        why = seen or ("switched off by --enforce-eager" if eager else "no line of it")
+        found.append(criterion("CUDA graphs captured", bool(seen) or eager, why, f"`{GRAPHS}` in the log"))
+    return found
+
+
+def _first(pattern: str, lines: Sequence[str]) -> str:
+    matcher = LogPattern(pattern)
+    return shorten(next((line for line in lines if matcher.found_in(line)), ""), 120)
+
+
+def worst(criteria: Sequence[Criterion], *, strict: bool = False) -> str:
+    """``failed`` when one failed; ``strict``: also when one was not checked."""
+    bad = (FAILED, UNKNOWN) if strict else (FAILED,)
+    return FAILED if any(one.verdict in bad for one in criteria) else PASSED
+
+
+def gigabytes(size: int) -> str:
+    """Bytes as gigabytes (10^9)."""
+    return f"{size / 1e9:.2f} GB"

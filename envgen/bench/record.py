@@ -1,0 +1,398 @@
+"""Run records: JSON lines, one file a run, each sample on disk before the next is measured.
+
+``<folder>/<utc>-<kind>-<id>.jsonl``: a start line, a line a sample, an end line. A kill at any moment leaves whole
+lines and at most one that is cut off. A file without an end line is a run that was interrupted, or that is still
+running: its writer holds an advisory lock on it. What a tool wrote itself lies beside it, in ``<name>.raw/``.
+
+A sample names its cell by ``prompt_tokens``, ``output_tokens``, ``context_tokens`` (tokens that were in the context
+before) and ``concurrency``, and its figures by the names in ``METRICS``. ``unit`` is ``repeat`` (one repetition of the
+cell), ``request`` (one request of it) or ``aggregate`` (a mean that somebody else made, with ``spread`` and ``runs``
+where they are known). ``error`` takes a sample out of the figures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import errno
+import fcntl
+import hashlib
+import json
+import math
+import os
+import re
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+from envgen import files
+from envgen.errors import Place, ResultsError, UsageError
+from envgen.redact import redact, secret_like
+
+FORMAT = 1  # a reader refuses a higher number; a change of meaning raises it
+SUFFIX = ".jsonl"
+RUNNING, INTERRUPTED, IMPORTED = "running", "interrupted", "imported"
+HIDDEN = "[redacted: secret value]"
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_LATEST = re.compile(r"latest(?:~(\d{1,6}))?")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure that can be compared. ``by_output``: it depends on the reply's length, not on the prompt alone."""
+
+    name: str
+    unit: str
+    label: str
+    more_is_better: bool
+    by_output: bool
+
+
+METRICS = {
+    one.name: one
+    for one in (
+        Metric("prefill_tps", "t/s", "prefill", True, False),
+        Metric("decode_tps", "t/s", "decode", True, True),
+        Metric("reply_tps", "t/s", "whole reply", True, True),
+        Metric("total_tps", "t/s", "all tokens", True, True),
+        Metric("requests_per_s", "1/s", "requests", True, True),
+        Metric("ttft_ms", "ms", "time to first token", False, False),
+        Metric("ttfr_ms", "ms", "time to first response", False, False),
+        Metric("itl_ms", "ms", "between tokens", False, True),
+        Metric("latency_ms", "ms", "whole request", False, True),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run. ``outcome`` is what the run said at its end, else ``running`` or ``interrupted``; times are UTC.
+
+    ``torn``: the last line is cut off. ``samples`` are empty where only the head was read.
+    """
+
+    path: Path
+    id: str
+    kind: str
+    started: datetime
+    environment: Mapping[str, Any]
+    parameters: Mapping[str, Any]
+    outcome: str
+    summary: Mapping[str, Any]
+    samples: tuple[Mapping[str, Any], ...] = ()
+    ended: datetime | None = None
+    torn: bool = False
+
+    @property
+    def title(self) -> str:
+        """Profile and variant, the label of imported figures, else the model."""
+        imported = self.environment.get("imported")
+        if isinstance(imported, Mapping):
+            return str(imported.get("label") or self.id)
+        words = [str(self.environment[key]) for key in ("profile", "variant") if self.environment.get(key)]
+        return " ".join(words) or str(self.environment.get("model") or self.id)
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+class Run:
+    """A run that is being recorded. Left before ``end``, it stays an interrupted run with all samples so far."""
+
+    def __init__(self, path: Path, ident: str, descriptor: int) -> None:
+        self.path = path
+        self.id = ident
+        self.samples = 0
+        self._descriptor = descriptor
+        self._size = 0  # of the whole lines
+        self._began = time.monotonic()
+
+    def sample(self, data: Mapping[str, Any]) -> None:
+        """Append one measurement. ResultsError when it can't be written; what was written before is kept."""
+        self.append({"type": "sample", "at": round(time.monotonic() - self._began, 6), "data": data})
+        self.samples += 1
+
+    def raw(self, name: str, content: str) -> None:
+        """Keep what a tool wrote, beside the record."""
+        try:
+            files.write(self.path.with_suffix(".raw") / name, content.encode(), within=self.path.parent)
+        except OSError as error:
+            raise self._trouble(error) from error
+
+    def end(self, outcome: str, summary: Mapping[str, Any]) -> None:
+        """Write the end line and bring everything to the disk."""
+        self.append({"type": "end", "ended": utc(datetime.now(timezone.utc)), "outcome": outcome, "summary": summary})
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # a file system that knows no fsync
+                raise self._trouble(error) from error
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._descriptor)
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """One line by one write: half a line helps no reader, so a write that fails goes back to the last whole one."""
+        try:
+            rest = memoryview(encode(line))
+            size = len(rest)
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, self._size)
+            raise self._trouble(error) from error
+        self._size += size
+
+    def _trouble(self, error: OSError) -> ResultsError:
+        full = error.errno in _FULL
+        what = "there is no space left for the results" if full else f"can't write results: {error}"
+        return ResultsError(
+            f"{what}; {self.samples} samples of run {self.id} are kept in {self.path}",
+            hint="free some space on that file system" if full else "",
+        )
+
+
+def start(folder: Path, kind: str, environment: Mapping[str, Any], parameters: Mapping[str, Any]) -> Run:
+    """Begin a record in ``folder`` (made when missing). Secrets are not written. ResultsError when it can't be."""
+    time.sleep(0.001)  # names hold milliseconds: two runs in one would sort by their random ids
+    now = datetime.now(timezone.utc)
+    ident = secrets.token_hex(4)
+    path = folder / _name(now, kind, ident)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o644)
+    except OSError as error:
+        raise _cannot(folder, error) from error
+    run = Run(path, ident, descriptor)
+    with contextlib.suppress(OSError):  # a file system without locks: the run counts as interrupted until it has ended
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        run.append(_head(ident, kind, now, environment, parameters))
+    except ResultsError as error:
+        os.close(descriptor)
+        path.unlink(missing_ok=True)  # not one whole line: nothing is lost
+        raise _cannot(folder, error.__cause__) from error
+    return run
+
+
+def write_imported(
+    folder: Path, label: str, when: datetime, environment: Mapping[str, Any], parameters: Mapping[str, Any],
+    samples: Sequence[Mapping[str, Any]],
+) -> tuple[Path, bool]:  # fmt: skip
+    """A whole record at once; its path and whether it is new: the id is a digest of what was measured."""
+    measured = {name: value for name, value in environment.items() if name != "imported"}
+    content = b"".join(encode(one) for one in ({"label": label, "when": utc(when), **measured}, parameters, *samples))
+    ident = hashlib.sha256(content).hexdigest()[:8]
+    lines = [_head(ident, IMPORTED, when, environment, parameters)]
+    lines += [{"type": "sample", "at": 0, "data": data} for data in samples]
+    lines.append({"type": "end", "ended": utc(when), "outcome": IMPORTED, "summary": {}})
+    path = folder / _name(when, IMPORTED, ident)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files.write(path, b"".join(map(encode, lines)), new=True)
+    except FileExistsError:
+        return path, False
+    except OSError as error:
+        raise _cannot(folder, error) from error
+    return path, True
+
+
+def _head(
+    ident: str, kind: str, when: datetime, environment: Mapping[str, Any], parameters: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        "type": "start", "format": FORMAT, "id": ident, "kind": kind, "started": utc(when),
+        "environment": without_secrets(environment), "parameters": without_secrets(parameters),
+    }  # fmt: skip
+
+
+def _name(when: datetime, kind: str, ident: str) -> str:
+    return f"{utc(when).replace('-', '').replace(':', '')}-{kind}-{ident}{SUFFIX}"
+
+
+def _cannot(folder: Path, error: BaseException | None) -> ResultsError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return ResultsError(
+        f"can't write results into {folder}: {reason}", hint="choose a writable folder with free space: --results DIR"
+    )
+
+
+def utc(moment: datetime) -> str:
+    """``2026-01-09T16:25:01.123Z``."""
+    return moment.astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def encode(line: Mapping[str, Any]) -> bytes:
+    """One line. JSON has no NaN and no infinity: they become the texts nan, inf and -inf."""
+    text = json.dumps(plain(line), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, (bool, int, float)) else str(value)
+
+
+def without_secrets(value: Any) -> Any:
+    """``value`` without what looks like a secret by a variable's name, by a flag's, or by its own shape."""
+    if isinstance(value, Mapping):
+        return {name: _named(str(name), item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        found, before = [], ""
+        for word in value:  # the word after --api-key goes, too
+            found.append(_named(before, word) if before else without_secrets(word))
+            flag = isinstance(word, str) and word.startswith("--") and "=" not in word
+            before = word.lstrip("-").replace("-", "_") if flag else ""
+        return found
+    if isinstance(value, str):
+        cleaned = redact(value)
+        return cleaned if "[redacted" in cleaned else value
+    return value
+
+
+def _named(name: str, value: Any) -> Any:
+    return HIDDEN if isinstance(value, str) and value and secret_like(name) else without_secrets(value)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def load(path: Path) -> Record:
+    """Read a record, also of a run that is going on or was interrupted. ResultsError names file and line."""
+    return _read(path, whole=True)
+
+
+def head(path: Path) -> Record:
+    """Start and end of a record, without its samples."""
+    return _read(path, whole=False)
+
+
+def _read(path: Path, *, whole: bool) -> Record:
+    try:
+        with files.opened(path, follow=False) as file:
+            held = _is_held(file.fileno())
+            lines = file.readlines()
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file", hint="envgen results list") from None
+    except OSError as error:
+        _fault(path, 0, f"can't be read: {error.strerror}")
+    first = _line(path, 1, lines[0] if lines else b"")
+    number = first.get("format")
+    if first.get("type") != "start" or isinstance(number, bool) or not isinstance(number, int):
+        _fault(path, 1, "this is not a run record of envgen: its first line starts no run")
+    if number != FORMAT:
+        _fault(path, 1, f"format {number} is not the one that this envgen reads ({FORMAT})", "update envgen")
+    torn = len(lines) > 1 and not lines[-1].endswith(b"\n") and _cut_off(lines[-1])
+    rest = list(enumerate(lines[1:-1] if torn else lines[1:], 2))
+    end: dict[str, Any] = {}
+    if rest and b'"type":"end"' in rest[-1][1][:80]:
+        end = _line(path, *rest.pop())
+    samples = tuple(_sample(path, number, raw) for number, raw in rest) if whole else ()
+    try:
+        return Record(
+            path, str(first["id"]), str(first["kind"]), _moment(first["started"]), dict(first["environment"]),
+            dict(first["parameters"]), str(end["outcome"]) if end else RUNNING if held else INTERRUPTED,
+            dict(end["summary"]) if end else {}, samples, _moment(end["ended"]) if end else None, torn,
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        _fault(path, len(lines) if end else 1, f"a member is missing or wrong: {error}", "the file is damaged")
+
+
+def _sample(path: Path, number: int, raw: bytes) -> Mapping[str, Any]:
+    line = _line(path, number, raw)
+    if line.get("type") != "sample" or not isinstance(line.get("data"), dict):
+        _fault(path, number, "this line is not a sample", "the file is damaged")
+    data: dict[str, Any] = line["data"]
+    return data
+
+
+def _line(path: Path, number: int, raw: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        _fault(path, number, f"this line is not JSON: {error}", "the file is damaged, or not a run record")
+    if not isinstance(value, dict):
+        _fault(path, number, "a line of a run record is a JSON object", "the file is not a run record of envgen")
+    return value
+
+
+def _cut_off(raw: bytes) -> bool:
+    """A line without its newline is whole when it is JSON: no beginning of an object is one."""
+    try:
+        json.loads(raw)
+    except (ValueError, RecursionError):
+        return True
+    return False
+
+
+def _moment(text: Any) -> datetime:
+    found = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+    return found.astimezone(timezone.utc)
+
+
+def _is_held(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return False
+
+
+def _fault(path: Path, number: int, message: str, hint: str = "") -> NoReturn:
+    raise ResultsError(message, hint=hint, place=Place(str(path), number, 1 if number else 0))
+
+
+def runs(folder: Path) -> tuple[list[Record], list[str]]:
+    """The head of every record in ``folder``, oldest first, and what could not be read. Links are not followed."""
+    found, bad = [], []
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        try:
+            found.append(head(path))
+        except (ResultsError, UsageError) as error:
+            bad.append(f"{path.name}: {error.problems[0].message}")
+    return sorted(found, key=lambda one: (one.started, one.path.name)), bad
+
+
+def resolve(folder: Path, name: str) -> Path:
+    """The file that ``name`` means: ``latest``, ``latest~2``, the beginning of an id, or a path."""
+    if name.endswith(SUFFIX):
+        return next((path for path in (Path(name), folder / name) if path.exists()), Path(name))
+    entries, _ = runs(folder)
+    if not entries:
+        raise UsageError(f"no runs in {folder}", hint="envgen results list --folder DIR lists those of another folder")
+    if latest := _LATEST.fullmatch(name):
+        back = int(latest[1] or 0)
+        if back >= len(entries):
+            raise UsageError(f"{name}: there are only {len(entries)} runs in {folder}", hint="envgen results list")
+        return entries[-1 - back].path
+    meant = [one for one in entries if name and one.id.startswith(name)]
+    if len(meant) == 1:
+        return meant[0].path
+    if meant:
+        listed = ", ".join(f"{one.id} ({one.kind})" for one in meant[:8])
+        raise UsageError(f"{name!r} means {len(meant)} runs: {listed}", hint="give more letters of the id")
+    near = difflib.get_close_matches(name, [one.id for one in entries] + ["latest"], 1, 0.6)
+    raise UsageError(
+        f"no run {name!r} in {folder}", hint=f"did you mean {near[0]!r}?" if near else "envgen results list"
+    )

@@ -1,0 +1,1 @@
+"""Measure: smoke, stress, bench, accept, and the records of runs."""

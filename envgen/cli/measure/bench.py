@@ -1,0 +1,295 @@
+"""`envgen smoke`, `stress`, `bench` and `accept`: try, load, measure and judge a server."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from envgen.cli.common import LARGEST, Figure
+from envgen.cli.measure.common import Asked, Server, finish, measure, server_options, show_criteria
+from envgen.cli.measure.results import default_folder
+from envgen.text import progress, shorten, table
+
+if TYPE_CHECKING:
+    from envgen.bench.checks import Criterion, Trial
+    from envgen.bench.record import Run
+    from envgen.bench.tools import Measured, Plan
+
+
+class Numbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """`512,2048`, each once, in the order given."""
+
+    name = "N,..."
+
+    def __init__(self, least: int) -> None:
+        self.least = least
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            found = tuple(dict.fromkeys(int(part) for part in str(value).split(",")))
+        except ValueError:
+            found = ()
+        if not found or min(found) < self.least or max(found) > LARGEST:
+            self.fail(f"{shorten(str(value), 60)!r} is not a list of numbers such as 512,2048", param, ctx)
+        return found
+
+
+pp_option = click.option("--pp", type=Numbers(1), help="Tokens of the prompt [default: 2048].")
+tg_option = click.option("--tg", type=Numbers(1), help="Tokens of the reply [default: 32].")
+depth_option = click.option("--depth", "-d", type=Numbers(0), help="Tokens in the context before [default: 0].")
+runs_option = click.option("--runs", "-r", type=click.IntRange(1, LARGEST), help="Repetitions [default: 3].")
+tool_option = click.option("--tool", type=click.Choice(["llama-benchy", "vllm"]), help="Who measures: llama-benchy "
+                           "(the default), or vllm for `vllm bench serve`.")  # fmt: skip
+tokenizer_option = click.option("--tokenizer", metavar="PATH", help="For the tool: the model's folder or name.")
+requests_option = click.option("--requests", "-n", type=click.IntRange(1, LARGEST), default=200, show_default=True,
+                               help="Requests of the stress test.")  # fmt: skip
+clients_option = click.option("--concurrency", "-c", type=click.IntRange(1, 4096), default=8, show_default=True,
+                              help="How many at a time, in the stress test.")  # fmt: skip
+throwaway_option = click.option("--throwaway", is_flag=True, help="Run the tool in a container of its own, from the "
+                                "image of the service.")  # fmt: skip
+image_option = click.option("--image", metavar="NAME", help="Run the tool in a throw-away container of this image.")
+
+
+@click.command()
+@server_options
+def smoke(asked: Asked) -> int:
+    """Try SERVICE (default: the one that serves), or the server at --url, in small tests.
+
+    A short prompt; a chat, and a tool call where the server takes tools; no NaN or Inf among the log probabilities;
+    four requests in parallel; a prefill of about 4096 tokens (fewer where the model takes fewer); five repeats with
+    less than 1 GB of memory growth. Exit code 1 when one fails.
+
+    \b
+    Examples:
+      envgen smoke
+      envgen smoke --url http://127.0.0.1:8080 --model gpt-oss-120b
+    """
+    from envgen.bench import checks
+
+    found: list[Criterion] = []
+
+    def work(_server: Server, trial: Trial, _run: Run) -> tuple[str, dict[str, Any]]:
+        found.extend(checks.smoke(trial))
+        return checks.worst(found), {"criteria": [one.plain() for one in found]}
+
+    outcome, summary, path = measure(asked, "smoke", {}, work)
+    if not asked.as_json:
+        show_criteria(found)
+    return finish(asked, outcome, summary, path)
+
+
+@click.command()
+@server_options
+@requests_option
+@clients_option
+@click.option("--rate", type=Figure(0, LARGEST, min_open=True), metavar="PER_SECOND",
+              help="So many requests a second instead, however slow the server is.")  # fmt: skip
+@click.option("--prompt-tokens", type=click.IntRange(1, LARGEST), default=64, show_default=True)
+@click.option("--output-tokens", type=click.IntRange(1, LARGEST), default=32, show_default=True)
+def stress(
+    asked: Asked, requests: int, concurrency: int, rate: float | None, prompt_tokens: int, output_tokens: int
+) -> int:
+    """Put SERVICE, or the server at --url, under load. Nothing may fail, nothing may pile up.
+
+    Every fourth request is a chat. 0 failed requests, 0 answers of 5xx, no restart, no zombie process, memory growth
+    under 5 GB. Exit code 1 when one of these doesn't hold, 5 when the server goes away.
+
+    \b
+    Examples:
+      envgen stress --requests 1000 --concurrency 32
+      envgen stress --rate 4 --url http://127.0.0.1:8080
+    """
+    from envgen.bench import checks
+
+    plan = checks.StressPlan(requests, concurrency, rate, prompt_tokens, output_tokens)
+    found: list[Criterion] = []
+
+    def work(_server: Server, trial: Trial, _run: Run) -> tuple[str, dict[str, Any]]:
+        criteria, load = checks.stress(trial, plan)
+        found.extend(criteria)
+        return checks.worst(criteria), {"criteria": [one.plain() for one in criteria], "load": load}
+
+    outcome, summary, path = measure(asked, "stress", asdict(plan), work)
+    if not asked.as_json:
+        show_criteria(found)
+        _show_load(summary["load"])
+    return finish(asked, outcome, summary, path)
+
+
+@click.command()
+@server_options
+@click.option("--plan", default="", metavar="NAME", help="A shipped matrix (seeds, lengths, clients) or a .yaml file.")
+@pp_option
+@tg_option
+@depth_option
+@click.option("--concurrency", "-c", type=Numbers(1), help="How many clients at a time [default: 1].")
+@runs_option
+@tool_option
+@click.option("--prefix-caching", is_flag=True, default=None, help="Fill the context first, and measure what follows.")
+@tokenizer_option
+@throwaway_option
+@image_option
+def bench(
+    asked: Asked, plan: str, tokenizer: str | None, throwaway: bool, image: str | None, **given: Any
+) -> int:  # fmt: skip
+    """Measure SERVICE, or the server at --url, with llama-benchy or `vllm bench serve`, in a container.
+
+    Every depth is combined with every length of prompt and reply and every concurrency. Ctrl-C keeps the cells that are
+    done. What the tool wrote itself is kept beside the record.
+
+    \b
+    Examples:
+      envgen bench --plan seeds
+      envgen bench --pp 512,2048 --tg 32,128 --depth 0,4096
+      envgen bench --tool vllm --concurrency 1,8 --runs 10
+    """
+    from envgen.bench.references import plan as plan_of
+
+    chosen = plan_of(plan, given)
+    cells: list[Measured] = []
+
+    def work(server: Server, trial: Trial, run: Run) -> tuple[str, dict[str, Any]]:
+        place = server.place(trial.target.root, tokenizer, image, throwaway)
+        cells.extend(_run_tool(trial, run, chosen, place))
+        failed = any(cell.failed for cell in cells)
+        return "failed" if failed else "passed", _document(cells, chosen)
+
+    outcome, summary, path = measure(asked, "bench", {"plan": plan, **asdict(chosen)}, work)
+    if not asked.as_json:
+        _show_cells(cells)
+    return finish(asked, outcome, summary, path)
+
+
+def _run_tool(trial: Trial, run: Run, plan: Plan, place: Any) -> list[Measured]:
+    """Measure the plan's cells; each is in the record before the next one begins."""
+    from envgen.bench.tools import find_tool, measure_all
+
+    tool = find_tool(plan.tool, place, trial.target, plan, trial.prompts.seed)
+    progress(f"  {tool.name} {tool.version} in {place.where}")
+    run.sample({"unit": "tool", "tool": tool.name, "version": tool.version, "where": place.where})
+
+    def keep(cell: Measured) -> None:
+        name = str(cell.asked).replace(" @ ", "-").replace(" ", "-")
+        run.raw(f"{name}.json", cell.raw)
+        run.raw(f"{name}.log", "".join(f"{line}\n" for line in cell.log))
+        for sample in cell.samples:
+            run.sample(sample)
+        for note in (*cell.notes, *([f"{cell.failed} failed: {cell.fault}"] if cell.failed else [])):
+            progress(f"    {note}")
+
+    return measure_all(tool, progress, keep)
+
+
+def _document(cells: list[Measured], plan: Plan) -> dict[str, Any]:
+    return {"tool": plan.tool, "cells": [cell.plain() for cell in cells]}
+
+
+@click.command()
+@server_options
+@requests_option
+@clients_option
+@pp_option
+@tg_option
+@depth_option
+@runs_option
+@tool_option
+@tokenizer_option
+@throwaway_option
+@image_option
+@click.option("--reference", "-R", multiple=True, metavar="NAME",
+              help="llama.cpp or SGLang (shipped figures), NAME=T/S of decode, or a RUN.")  # fmt: skip
+@click.option("--tolerance", type=Figure(0, 99), default=20, show_default=True, metavar="PERCENT",
+              help="How far below a reference is still good.")  # fmt: skip
+@click.option("--explain", default="", metavar="TEXT", help="Why it is slower; kept in the record.")
+@click.option("--max-ttft", type=Figure(0, LARGEST, min_open=True), metavar="MS",
+              help="Limit for the first token of a short prompt.")  # fmt: skip
+@click.option("--max-per-token", type=Figure(0, LARGEST, min_open=True), metavar="MS", help="Limit for each token.")
+def accept(
+    asked: Asked, requests: int, concurrency: int, tokenizer: str | None, throwaway: bool, image: str | None,
+    reference: tuple[str, ...], tolerance: float, explain: str, max_ttft: float | None, max_per_token: float | None,
+    **given: Any,
+) -> int:  # fmt: skip
+    """Run the whole acceptance list against SERVICE, or the server at --url. Exit code 0 only when all of it holds.
+
+    What smoke and stress ask for; backends in the log as `ready.expect` and `ready.forbid` say, and CUDA graphs
+    captured on a GPU; throughput within 20 % of the references, or an explanation; the named limits of latency; no
+    zombie process at the end. What can't be checked is not accepted.
+
+    \b
+    Examples:
+      envgen accept --reference llama.cpp --reference SGLang --max-ttft 100 --max-per-token 20
+      envgen accept --reference latest --pp 2048 --depth 0,4096
+    """
+    from envgen.bench import checks
+    from envgen.bench.references import plan as plan_of
+    from envgen.bench.references import reference as find_reference
+
+    chosen = plan_of("", given)
+    folder = asked.results or default_folder()
+    wishes = checks.Wishes(
+        [find_reference(text, folder) for text in reference], tolerance / 100, explain, max_ttft, max_per_token
+    )
+    found: list[Criterion] = []
+    cells: list[Measured] = []
+
+    def part(name: str, criteria: list[Criterion]) -> None:
+        found.extend(replace(one, part=name) for one in criteria)
+
+    def work(server: Server, trial: Trial, run: Run) -> tuple[str, dict[str, Any]]:
+        place = server.place(trial.target.root, tokenizer, image, throwaway)
+        service = server.profile.services[server.service] if server.profile else None
+        ready = service.ready if service else None
+        wanted = replace(wishes, expect=ready.expect if ready else None, forbid=ready.forbid if ready else None)
+        progress("smoke")
+        part("smoke", checks.smoke(trial))
+        shorts = list(trial.replies)[-checks.REPEATS :]
+        progress("stress")
+        criteria, load = checks.stress(trial, checks.StressPlan(requests, concurrency))
+        part("stress", criteria)
+        progress("bench")
+        cells.extend(_run_tool(trial, run, chosen, place))
+        part("bench", [*checks.throughput(cells, wanted), *checks.latency(cells, shorts, wanted)])
+        log = server.engine.logs(server.container.id, tail=None) if server.engine and server.container else None
+        gpu = "gpu" in trial.environment
+        part("log", checks.log_shows(wanted, log, trial.environment.get("flags"), gpu))
+        after = trial.vitals()
+        part("end", [checks.zombies(after)] if after else [])
+        document = {"criteria": [one.plain() for one in found], "load": load, **_document(cells, chosen)}
+        return checks.worst(found, strict=True), document
+
+    parameters = {"requests": requests, "concurrency": concurrency, **asdict(chosen), "references": list(reference),
+                  "tolerance": tolerance / 100, "explanation": explain}  # fmt: skip
+    outcome, summary, path = measure(asked, "accept", parameters, work)
+    if not asked.as_json:
+        show_criteria(found)
+        _show_load(summary["load"])
+        _show_cells(cells)
+    return finish(asked, outcome, summary, path)
+
+
+def _show_load(load: dict[str, Any]) -> None:
+    click.echo(
+        f"  {load['requests']} requests in {load['seconds']:.1f} s: {load['requests_per_s']:.2f} requests/s, "
+        f"{load['total_tps']:.1f} generated tokens/s"
+    )
+    for name, title in (("ttft_ms", "first token"), ("latency_ms", "whole request")):
+        told = [f"{key} {value:.1f} ms" for key, value in load[name].items()]
+        if told:
+            click.echo(f"  {title}: " + ", ".join(told))
+
+
+def _show_cells(cells: list[Measured]) -> None:
+    """The measurements; mean ± standard deviation (number of values)."""
+    from envgen.bench.record import METRICS
+
+    if not cells:
+        return
+    names = [name for name in METRICS if any(name in cell.figures for cell in cells)]
+    rows = [("test", *(f"{METRICS[name].label}, {METRICS[name].unit}" for name in names))]
+    rows += [(str(cell.asked), *(str(cell.figures.get(name, "-")) for name in names)) for cell in cells]
+    click.echo("\n".join(table(rows, right=range(1, len(rows[0])), indent="  ")))
+    for cell in cells:
+        for note in (*cell.notes, *([f"{cell.failed} failed: {cell.fault}"] if cell.failed else [])):
+            click.echo(f"  {cell.asked}: {note}")

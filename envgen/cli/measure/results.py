@@ -1,0 +1,268 @@
+"""`envgen results`: records of runs: list, show, compare, import."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from envgen.cli.common import LARGEST, json_option, print_json
+from envgen.errors import UsageError
+from envgen.extras import require
+from envgen.profile.load import find
+from envgen.text import progress, table
+
+if TYPE_CHECKING:
+    from envgen.bench.compare import Comparison
+    from envgen.bench.record import Record
+
+HELP = {"help_option_names": ["-h", "--help"]}
+folder_option = click.option("--folder", type=click.Path(path_type=Path), metavar="DIR",
+                             help="Where the records are (default: results/ beside envgen.yaml, or here).")  # fmt: skip
+html_option = click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+                           help="Write one self-contained page with plots, too.")  # fmt: skip
+
+
+def default_folder() -> Path:
+    """``results/`` beside the project file that is found from here upward, else in the current folder."""
+    try:
+        return find(Path.cwd()).parent / "results"
+    except UsageError:
+        return Path("results")
+
+
+@click.group(context_settings=HELP)
+def command() -> None:
+    """Records of runs: what was measured, where, and whether two differ by more than chance.
+
+    A RUN is the beginning of an id, `latest`, `latest~1` (the one before), or a file.
+
+    \b
+    Examples:
+      envgen results list
+      envgen results compare latest~1 latest --html compare.html
+    """
+
+
+@command.command("list", context_settings=HELP)
+@click.option("--kind", metavar="KIND", help="Only smoke, stress, bench, accept or imported.")
+@click.option("--last", type=click.IntRange(1, LARGEST), metavar="N", help="Only the newest N.")
+@folder_option
+@json_option
+def list_(kind: str | None, last: int | None, folder: Path | None, as_json: bool) -> int:
+    """Show every run, oldest first: when, kind, what, outcome.
+
+    \b
+    Example:
+      envgen results list --kind bench --last 10
+    """
+    from envgen.bench.record import plain, runs, utc
+
+    where = folder or default_folder()
+    found, bad = runs(where)
+    entries = [one for one in found if kind in (None, one.kind)][-(last or 0) :]
+    for line in bad:
+        progress(f"left out: {line}")
+    if as_json:
+        print_json({"folder": str(where), "damaged": bad, "runs": [
+            {"id": one.id, "kind": one.kind, "started": utc(one.started), "title": one.title, "outcome": one.outcome,
+             "summary": plain(one.summary), "file": str(one.path)}
+            for one in entries
+        ]})  # fmt: skip
+        return 0
+    if not entries:
+        progress(f"no runs{f' of kind {kind}' if kind else ''} in {where}")
+        return 0
+    rows = [("RUN", "WHEN (UTC)", "KIND", "WHAT", "OUTCOME")]
+    rows += [(one.id, f"{one.started:%Y-%m-%d %H:%M}", one.kind, one.title, one.outcome) for one in entries]
+    click.echo("\n".join(table(rows)))
+    return 0
+
+
+@command.command("show", context_settings=HELP)
+@click.argument("run", default="latest")
+@folder_option
+@html_option
+@json_option
+def show(run: str, folder: Path | None, html: Path | None, as_json: bool) -> int:
+    """Show all of RUN (default: the newest): outcome, figures, criteria, parameters, environment.
+
+    \b
+    Example:
+      envgen results show 1a2b --html run.html
+    """
+    from envgen.bench.compare import compare, flat
+    from envgen.bench.record import load, plain, resolve, utc
+
+    record = load(resolve(folder or default_folder(), run))
+    _write_page(html, [record])
+    found = compare([record])
+    if as_json:
+        print_json({
+            "id": record.id, "kind": record.kind, "started": utc(record.started), "outcome": record.outcome,
+            "ended": utc(record.ended) if record.ended else None, "torn": record.torn, "file": str(record.path),
+            "summary": plain(record.summary), "figures": _rows(found), "parameters": plain(record.parameters),
+            "environment": plain(record.environment), "samples": plain(record.samples),
+        })  # fmt: skip
+        return 0
+    cut = "; its last line is cut off" if record.torn else ""
+    click.echo(f"{record.kind} {record.id}: {record.title}")
+    click.echo(
+        f"  started {utc(record.started)}, {record.outcome}{cut}, {len(record.samples)} samples in {record.path}"
+    )
+    _print_figures(found)
+    for one in record.summary.get("criteria") or ():
+        if isinstance(one, Mapping):
+            click.echo("  ".join(str(one.get(key) or "") for key in ("verdict", "part", "name", "seen")))
+    facts = flat({"parameters": record.parameters, **record.environment})
+    click.echo("\n".join(["", *table(sorted(facts.items()))]))
+    return 0
+
+
+@command.command("compare", context_settings=HELP)
+@click.argument("runs", nargs=-1, required=True, metavar="A B [C]...")
+@folder_option
+@html_option
+@json_option
+def compare_(runs: tuple[str, ...], folder: Path | None, html: Path | None, as_json: bool) -> int:
+    """Compare two or more RUNs: figures, significance against the first, and what differed in their environments.
+
+    \b
+    Example:
+      envgen results compare latest~1 latest
+    """
+    from envgen.bench.compare import compare
+    from envgen.bench.record import load, resolve
+
+    require("bench")
+    if not 2 <= len(runs) <= 26:
+        raise UsageError("compare takes 2 to 26 runs", hint="envgen results compare latest~1 latest")
+    records = [load(resolve(folder or default_folder(), run)) for run in runs]
+    if len({record.path.resolve() for record in records}) < len(records):
+        raise UsageError("the same run is named twice", hint="envgen results list")
+    _write_page(html, records)
+    found = compare(records)
+    if as_json:
+        print_json({
+            "runs": {name: {"id": one.id, "kind": one.kind, "title": one.title}
+                     for name, one in zip(found.names, records, strict=True)},
+            "figures": _rows(found), "differing": list(found.differing),
+        })  # fmt: skip
+        return 0
+    rows = [(name, one.id, f"{one.started:%Y-%m-%d %H:%M}", one.kind, one.title)
+            for name, one in zip(found.names, records, strict=True)]  # fmt: skip
+    click.echo("\n".join(table(rows)))
+    _print_figures(found)
+    for column, name in list(enumerate(found.names))[1:]:
+        _print_against(found, column, name)
+    click.echo("\nwhat differed")
+    for words in found.differing or ["nothing that was recorded"]:
+        click.echo(f"  {words}")
+    return 0
+
+
+@command.command("import", context_settings=HELP)
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--shipped", is_flag=True, help="The figures that ship with envgen: gpt-oss-120b on a GB10, January 2026."
+)
+@click.option("--date", metavar="DATE", help="When it was measured, for what has no date of its own: 2026-01-09.")
+@click.option("--label", default="", metavar="TEXT", help="A name for what the file gives none (default: its name).")
+@click.option("-n", "--dry-run", is_flag=True, help="Show what would be imported; write nothing.")
+@folder_option
+@json_option
+def import_(
+    file: Path | None, shipped: bool, date: str | None, label: str, dry_run: bool, folder: Path | None, as_json: bool
+) -> int:
+    """Make records of figures that others measured: reports of the tools, lab notes in Markdown, history files.
+
+    Lines with figures that are not imported are listed with the reason. Importing the same again changes nothing.
+
+    \b
+    Examples:
+      envgen results import --shipped
+      envgen results import notes.md --date 2026-01-09 --dry-run
+    """
+    from envgen.bench.history import HISTORY, moment
+    from envgen.bench.imports import parse
+    from envgen.bench.record import utc, write_imported
+
+    when = moment(date) if date else None
+    if date and when is None:
+        raise UsageError(f"--date: {date!r} is not a date", hint="such as 2026-01-09 or 2026-01-09T16:25:01Z")
+    if (file is None) != shipped:
+        raise UsageError("name a file, or --shipped", hint="envgen results import --shipped")
+    found = parse(file or HISTORY, when, label)
+    target = folder or default_folder()
+    done = []
+    for run in found.runs:
+        assert run.started is not None
+        imported = {**(run.environment.get("imported") or {}), **found.source, "label": run.label}
+        environment, path, new = {**run.environment, "imported": imported}, None, True
+        if not dry_run:
+            path, new = write_imported(target, run.label, run.started, environment, run.parameters, run.samples)
+        state = "would be imported" if dry_run else "imported" if new else "there already"
+        done.append({"label": run.label, "date": utc(run.started), "figures": len(run.samples), "state": state,
+                     "line": run.line, "file": str(path or "")})  # fmt: skip
+    left = [{"line": one.line, "text": one.text, "why": one.why} for one in found.left_out]
+    if as_json:
+        print_json({"folder": str(target), "runs": done, "left_out": left})
+        return 0
+    for item in done:
+        click.echo(f"{item['state']}: {item['label']}, {str(item['date'])[:10]}, {item['figures']} figures")
+    for one in left:
+        click.echo(f"left out: line {one['line']}: {one['why']}: {one['text']}")
+    return 0
+
+
+def _write_page(target: Path | None, records: list[Record]) -> None:
+    if target is None:
+        return
+    require("bench")
+    from envgen.bench.page import write_page
+
+    write_page(target, records)
+    progress(f"wrote {target}")
+
+
+def _rows(found: Comparison) -> list[dict[str, Any]]:
+    return [
+        {
+            "metric": row.metric.name, "unit": row.metric.unit, "cell": str(row.cell),
+            "runs": {n: one.plain() for n, one in zip(found.names, row.series, strict=True) if one},
+            "against_first": {
+                n: {**one.plain(), "verdict": row.verdict(i, found.names)}
+                for i, (n, one) in enumerate(zip(found.names, row.against, strict=True)) if one
+            },
+        }
+        for row in found.rows
+    ]  # fmt: skip
+
+
+def _print_figures(found: Comparison) -> None:
+    rows: list[tuple[str, ...]] = []
+    for row in found.rows:
+        head = f"{row.metric.label}, {row.metric.unit}"
+        if not any(one[0] == head for one in rows):
+            rows.append((head, *(found.names if len(found.names) > 1 else ["mean ± sd (n)"])))
+        rows.append((f"  {row.cell}", *(str(one) if one else "-" for one in row.series)))
+    if rows:
+        click.echo("\n".join(["", *table(rows, right=range(1, len(rows[0])))]))
+
+
+def _print_against(found: Comparison, column: int, name: str) -> None:
+    rows: list[tuple[str, ...]] = [("", "difference", "95 % interval", "p Welch", "adjusted", "Mann-Whitney", "")]
+    for row in found.rows:
+        one = row.against[column]
+        if one is None:
+            continue
+        figures = [f"{value:.4f}" for value in (one.welch, one.adjusted, one.mann_whitney)]
+        interval = f"{one.low:+.1f} … {one.high:+.1f}"
+        shown = ["", "", "", ""] if one.untested else [interval, *figures]
+        rows.append(
+            (f"  {row.metric.label} {row.cell}", f"{one.percent:+.1f} %", *shown, row.verdict(column, found.names))
+        )
+    click.echo(f"\n{name} against {found.names[0]}")
+    click.echo("\n".join(table(rows, right=range(1, 6))) if len(rows) > 1 else "  no cell was measured in both")

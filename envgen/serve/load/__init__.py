@@ -1,1 +1,0 @@
-"""The load generator: streamed requests to an OpenAI-compatible server, timed where the bytes arrive."""

@@ -1,0 +1,152 @@
+"""smoke and stress against servers that go wrong: one clear sentence each, and what was measured is kept.
+
+The server is a stand-in on loopback (fault_server.py); envgen runs as a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_server import fault_server
+
+
+def start(here: Path, *words: str) -> subprocess.Popen[str]:
+    """Ctrl-C works, also where these tests run in the background of a script."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "envgen", *words], cwd=here, text=True, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+
+
+def ask(here: Path, verb: str, url: str, *words: str, code: int, wait: str = "0") -> tuple[str, str]:
+    child = start(here, verb, "--url", url, "--timeout", "2", "--wait", wait, *words)
+    out, err = child.communicate(timeout=60)
+    assert "Traceback" not in err and child.returncode == code, out + err
+    return out, err
+
+
+def records(here: Path) -> list[list[dict[str, Any]]]:
+    files = sorted((here / "results").glob("*.jsonl"))
+    return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
+
+
+def test_a_good_server_passes(tmp_path: Path) -> None:
+    with fault_server() as server:
+        done = json.loads(ask(tmp_path, "smoke", server.url, "--json", code=0)[0])
+        assert "not checked" not in ask(tmp_path, "stress", server.url, "-n", "40", code=0)[0]
+        ask(tmp_path, "stress", server.url, "-n", "20", "--rate", "50", code=0)
+    verdicts = {one["name"]: one["verdict"] for one in done["criteria"]}
+    assert done["outcome"] == "passed" and verdicts.pop("5 repeats") == "not checked"  # its container is not known
+    assert set(verdicts.values()) == {"passed"} and len(verdicts) == 5
+    assert [lines[-1]["outcome"] for lines in records(tmp_path)] == ["passed"] * 3
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ("500", "answered with 500: EngineCore died"),
+        ("garbage", "the reply is not an event stream: <html>Bad gateway</html>"),
+        ("half an event", "the server closed the connection in the middle of a reply"),
+        ("error in the stream", "the server reports an error in the stream: CUDA error: an illegal memory access"),
+    ],
+)
+def test_requests_that_fail(tmp_path: Path, fault: str, sentence: str) -> None:
+    with fault_server(fault, good=20) as server:
+        out, _ = ask(tmp_path, "stress", server.url, "-n", "24", "-c", "8", code=1)
+    (line,) = [line for line in out.splitlines() if "FAIL  requests" in line]
+    assert sentence in line and ("FAIL  5xx" in out) == (fault == "500")
+    (lines,) = records(tmp_path)
+    errors = [line["data"]["error"] for line in lines if "error" in line.get("data", {})]
+    assert errors and all(sentence in error for error in errors) and lines[-1]["outcome"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("fault", "line"),
+    [
+        ("nan", "FAIL  NaN/Inf in log probabilities: 3 of 3 are not finite"),
+        ("harmony", "FAIL  chat: <|channel|> in '<|channel|><|channel|><|channel|>'"),
+    ],
+)
+def test_replies_that_are_wrong(tmp_path: Path, fault: str, line: str) -> None:
+    with fault_server(fault) as server:
+        out, _ = ask(tmp_path, "smoke", server.url, code=1)
+    assert line in out and out.count("FAIL") == 1
+
+
+@pytest.mark.parametrize(("fault", "sentence"), [("dies", "Connection refused"), ("hangs", "no answer within 2 s")])
+def test_a_server_that_goes_away(tmp_path: Path, fault: str, sentence: str) -> None:
+    with fault_server(fault, good=30) as server:
+        _, err = ask(tmp_path, "stress", server.url, "-n", "500", code=5)
+    assert "the server stopped answering after" in err and sentence in err and str(tmp_path / "results") in err
+    (lines,) = records(tmp_path)
+    assert lines[-1]["outcome"] == "server gone" and 20 < len(lines) < 80  # it does not go on asking
+
+
+def test_a_server_that_is_still_loading(tmp_path: Path) -> None:
+    with fault_server("loading") as server:
+        assert "/v1/models answers 503" in ask(tmp_path, "smoke", server.url, code=5)[1]
+        out, err = ask(tmp_path, "smoke", server.url, code=0, wait="20")
+    assert "waiting for" in err and "passed" in out
+
+
+def test_what_cannot_be_asked_at_all(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        assert "it refuses connections" in ask(tmp_path, "smoke", f"http://127.0.0.1:{port}", code=5)[1]
+    with fault_server("no server") as server:
+        err = ask(tmp_path, "smoke", server.url, code=5)[1]
+        assert "not an OpenAI-compatible server" in err and "It works!" in err
+    with fault_server() as server:
+        err = ask(tmp_path, "smoke", server.url, "--model", "tinny", code=2)[1]
+        assert "has no model 'tinny'; it has: tiny" in err and "did you mean `tiny`?" in err
+        assert "--api-key-env NOKEY" in ask(tmp_path, "smoke", server.url, "--api-key-env", "NOKEY", code=2)[1]
+        assert "name its container, or an image" in ask(tmp_path, "bench", server.url, "--tokenizer", "x", code=2)[1]
+    assert "is not the address of a server" in ask(tmp_path, "smoke", "nonsense", code=2)[1]
+
+
+def test_a_key_reaches_the_server_and_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with fault_server() as server:
+        monkeypatch.setenv("MY_KEY", "wrong")
+        ask(tmp_path, "smoke", server.url, "--api-key-env", "MY_KEY", code=5)
+        monkeypatch.setenv("MY_KEY", "s3cret")
+        said = ask(tmp_path, "smoke", server.url, "--api-key-env", "MY_KEY", code=0)
+    kept = "".join(file.read_text() for file in (tmp_path / "results").iterdir())
+    assert "s3cret" not in kept + "".join(said)
+
+
+def test_no_space_for_the_results(tmp_path: Path) -> None:
+    """A real full file system: one of 16 KiB that belongs to a mount namespace of this command alone."""
+    with fault_server() as server:
+        script = 'mkdir -p full && mount -t tmpfs -o size=16k none full && exec "$@" --url "$URL" --results full -n 300'
+        done = subprocess.run(
+            ["unshare", "--mount", "sh", "-ec", script, "sh", sys.executable, "-m", "envgen", "stress"],
+            cwd=tmp_path, env={**os.environ, "URL": server.url}, capture_output=True, text=True, timeout=60,
+            check=False,
+        )  # fmt: skip
+    assert done.returncode == 8, done.stderr
+    assert "there is no space left for the results" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+    with fault_server("hangs", good=25) as server:
+        child = start(tmp_path, "stress", "--url", server.url, "-n", "100", "--timeout", "60")
+        deadline = time.monotonic() + 30
+        while server.requests < 30 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        child.send_signal(signal.SIGINT)
+        _, err = child.communicate(timeout=30)
+    assert child.returncode == 130 and "Traceback" not in err
+    assert "what was measured is kept in" in err and "goes on running" in err
+    (lines,) = records(tmp_path)
+    assert len(lines) > 15 and "outcome" not in lines[-1]

@@ -1,0 +1,119 @@
+"""The verdicts: throughput against references, limits of latency, what a log shows, what a load left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envgen.bench import checks
+from envgen.bench.checks import Wishes
+from envgen.bench.client import Load, Reply
+from envgen.bench.references import reference
+from envgen.bench.tools import Asked, Measured
+from envgen.bench.vitals import Vitals, parse_gpu_memory
+
+HERE = Path("nowhere")
+LLAMA = reference("llama.cpp", HERE)
+
+
+def cell(depth: int = 0, failed: int = 0, notes: tuple[str, ...] = (), **figures: float) -> Measured:
+    asked = Asked(2048, 32, depth, 1)
+    samples = [{"unit": "repeat", **asked.sample, name: value} for name, value in figures.items()]
+    return Measured(asked, tuple(samples), 1.0, failed, "HTTP 500" if failed else "", notes)
+
+
+def verdicts(criteria: list[checks.Criterion]) -> list[tuple[str, str]]:
+    return [(one.name, one.verdict) for one in criteria]
+
+
+def test_throughput_against_a_reference_depth_by_depth() -> None:
+    cells = [cell(decode_tps=50.0, prefill_tps=4000.0), cell(32768, decode_tps=26.65)]
+    found = checks.throughput(cells, Wishes([LLAMA]))
+    assert verdicts(found) == [
+        ("prefill of pp2048 tg32 against llama.cpp", "passed"),
+        ("decode of pp2048 tg32 against llama.cpp", "passed"),
+        ("prefill of pp2048 tg32 @ d32768 against llama.cpp", "not checked"),
+        ("decode of pp2048 tg32 @ d32768 against llama.cpp", "failed"),
+    ]
+    assert found[3].wanted == "at least 33.38 t/s: llama.cpp has 41.72, less 20%"
+    explained = checks.throughput(cells[1:], Wishes([LLAMA], explanation="lm_head is BF16"))[1]
+    assert explained.verdict == "passed" and "lm_head is BF16" in explained.note
+
+
+def test_no_reference_no_rate_and_failed_requests() -> None:
+    assert checks.throughput([cell(decode_tps=1.0)], Wishes())[0].verdict == "not checked"
+    (found,) = checks.throughput([cell(notes=("one piece",))], Wishes([reference("x=5", HERE)]))
+    assert (found.verdict, found.seen) == ("not checked", "one piece")
+    (found,) = checks.throughput([cell(failed=2, decode_tps=99.0)], Wishes([LLAMA]))
+    assert (found.verdict, found.seen) == ("failed", "2 requests failed: HTTP 500")
+
+
+def test_a_reply_in_one_piece_is_judged_by_all_of_its_time() -> None:
+    (found,) = checks.throughput([cell(reply_tps=5.0)], Wishes([reference("x=5", HERE)]))
+    assert found.verdict == "passed" and "prefill included" in found.note
+
+
+def test_limits_of_latency() -> None:
+    replies = [Reply(due=0.0, pieces_at=[0.08]), Reply(due=0.0, pieces_at=[0.12]), Reply(due=0.0, pieces_at=[0.09])]
+    cells = [cell(decode_tps=60.0), cell(4096, decode_tps=40.0)]
+    found = checks.latency(cells, replies, Wishes(max_ttft=100, max_per_token=20))
+    assert verdicts(found) == [("first token of a short prompt", "passed"), ("time per token", "failed")]
+    assert found[1].seen == "25.0 ms (pp2048 tg32 @ d4096)"
+    unknown = checks.latency([cell()], [], Wishes(max_ttft=100, max_per_token=20))
+    assert [one.verdict for one in unknown] == ["not checked"] * 2 and checks.latency(cells, replies, Wishes()) == []
+
+
+LOG = "Using TRITON_ATTN backend\nGraph capturing finished in 3 secs, took 0.5 GiB\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "flags", "gpu", "verdict"),
+    [
+        (LOG, [], True, "passed"), ("Using TRITON_ATTN backend", ["--enforce-eager"], True, "passed"),
+        ("Using TRITON_ATTN backend", [], True, "failed"),
+    ],
+)  # fmt: skip
+def test_graphs_are_proven_by_the_log(log: str, flags: list[str], gpu: bool, verdict: str) -> None:
+    wishes = Wishes(expect={"attention": "TRITON_ATTN"}, forbid={"fallback": "falling back"})
+    found = dict(verdicts(checks.log_shows(wishes, log, flags, gpu)))
+    assert found["CUDA graphs captured"] == verdict
+    assert found["log shows attention"] == found["log is free of fallback"] == "passed"
+
+
+def test_a_log_that_nobody_knows() -> None:
+    assert checks.log_shows(Wishes(), None, [], True)[0].verdict == "not checked"
+    assert verdicts(checks.log_shows(Wishes(), LOG, [], False)) == [("backends in the log", "not checked")]
+    wrong = checks.log_shows(Wishes(expect={"a": "FLASHINFER"}), LOG, [], False)
+    assert (wrong[0].verdict, wrong[0].seen) == ("failed", "no line of it")
+
+
+def vitals(**changes: Any) -> Vitals:
+    return Vitals(
+        **{"memory": 1, "gpu_memory": None, "processes": 1, "zombies": (), "restarts": 0, "started_at": "t"} | changes
+    )
+
+
+def test_what_a_load_left_behind() -> None:
+    good, bad = (
+        Reply(status=200, ended=1.0, pieces_at=[0.5]),
+        Reply(status=500, kind="status", fault="answered with 500"),
+    )
+    load = Load([good, bad, bad], 2.0)
+    assert load.faults == "2x answered with 500"
+    after = vitals(memory=6_000_000_000, zombies=("sh (7)",), restarts=1)
+    found = dict(verdicts(checks._judge(load, vitals(), after)))
+    assert set(found.values()) == {"failed"} and len(found) == 5
+    assert {v for _, v in verdicts(checks._judge(Load([good], 1.0), vitals(), vitals(memory=9)))} == {"passed"}
+    assert checks._summary(load)["requests_per_s"] == 0.5
+
+
+def test_strict_and_not() -> None:
+    one = checks.Criterion("a", checks.UNKNOWN, "", "")
+    assert checks.worst([one]) == "passed" and checks.worst([one], strict=True) == "failed"
+
+
+@pytest.mark.parametrize(("text", "size"), [("512\n1024\n", 1536 << 20), ("[N/A]\n", None), ("", None)])
+def test_gpu_memory(text: str, size: int | None) -> None:
+    assert parse_gpu_memory(text) == size

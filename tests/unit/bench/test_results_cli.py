@@ -1,0 +1,101 @@
+"""`envgen results` and its page, from records that real runs wrote."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from envgen import extras
+from envgen.__main__ import main
+from envgen.bench import record
+from envgen.bench.page import page
+
+DATA = Path(__file__).parent / "data"
+A, B = "076a437d", "5ea8affe"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "results").mkdir()
+    for one in DATA.glob("*.jsonl"):
+        shutil.copy(one, tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def envgen(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert main(["results", *words]) == code
+    return capsys.readouterr()[bool(code)]
+
+
+def test_list(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "results" / "x.jsonl").write_text("{}")
+    lines = envgen(capsys, "list").splitlines()
+    assert lines[0].split() == ["RUN", "WHEN", "(UTC)", "KIND", "WHAT", "OUTCOME"]
+    assert [line.split()[0] for line in lines[1:]] == [A, B]
+    assert len(json.loads(envgen(capsys, "list", "--json", "--last", "1"))["runs"]) == 1
+    assert envgen(capsys, "list", "--kind", "accept") == ""
+
+
+def test_show(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = envgen(capsys, "show", "5ea8")
+    assert f"bench {B}: tiny" in text and "flags.--dtype" in text and "decode, t/s" in text
+    document = json.loads(envgen(capsys, "show", "latest", "--json"))
+    assert document["id"] == B and document["figures"][0]["metric"] == "prefill_tps" and document["samples"]
+
+
+def test_compare(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = envgen(capsys, "compare", "076a", "5ea8")
+    assert "B against A" in text and "no difference shown" in text and "parameters.seed: 744108904 in A" in text
+    document = json.loads(envgen(capsys, "compare", "076a", "5ea8", "--json"))
+    assert document["figures"][0]["against_first"]["B"]["p_welch"] > 0.05
+    for words, message in ((("latest",), "2 to 26"), (("latest", "latest"), "named twice")):
+        assert message in envgen(capsys, "compare", *words, code=2)
+
+
+def test_import(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "would be imported: SGLang" in envgen(capsys, "import", "--shipped", "--dry-run")
+    assert not list((here / "results").glob("*imported*"))
+    assert "imported: SGLang, 2026-01-08, 1 figures" in envgen(capsys, "import", "--shipped")
+    assert "there already: SGLang" in envgen(capsys, "import", "--shipped")
+    (here / "n.md").write_text("# N\n| test | t/s |\n|-|-|\n| tg32 | 5 |\n")
+    assert "left out: line 4: no date is given here" in envgen(capsys, "import", "n.md")
+    assert json.loads(envgen(capsys, "import", "n.md", "--date", "2026-01-09", "--json"))["runs"][0]["figures"] == 1
+    assert "not a date" in envgen(capsys, "import", "n.md", "--date", "soon", code=2)
+    assert "name a file, or --shipped" in envgen(capsys, "import", code=2)
+
+
+def test_the_page(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    envgen(capsys, "import", "--shipped")
+    envgen(capsys, "compare", "076a", "5ea8", "--html", "c.html")
+    text = (here / "c.html").read_text()
+    assert text.count("<svg") == 3 and "<script" not in text and "B against A" in text
+    assert not re.search(r"(?:src|href)=[\"']?https?:", text)
+    records = [record.load(here / "results" / one.name) for one in (here / "results").iterdir()]
+    assert page(records[:3]) == page(records[:3])
+    for name, message in (("results", "is a directory"), ("x.jsonl", "the name of a record")):
+        assert message in envgen(capsys, "show", "--html", name, code=2 if name == "results" else 6)
+
+
+def test_hostile_texts_stay_text(here: Path) -> None:
+    bad = "<script>alert(1)</script>\x1b[2J\u202e$x^2$"
+    with record.start(here / "results", "bench", {"model": bad, "env": {bad: bad}}, {}) as run:
+        run.sample({"unit": "repeat", "decode_tps": 1.0, "prompt_tokens": 4, "output_tokens": 4})
+        run.end(bad, {"criteria": [{"name": bad, "verdict": bad, "seen": bad, "wanted": bad}]})
+    text = page([record.load(run.path)])
+    assert "<script" not in text and "\x1b" not in text and "\u202e" not in text and "&lt;script&gt;" in text
+
+
+def test_without_the_extra(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "_is_there", lambda name: False)
+    for name in ("scipy", "matplotlib", "aiohttp"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert A in envgen(capsys, "list") and "decode" in envgen(capsys, "show")
+    assert 'pip install "envgen[bench]"' in envgen(capsys, "compare", "076a", "5ea8", code=2)
+    assert main(["bench", "--url", "http://h:1"]) == 2
+    assert 'pip install "envgen[bench]"' in capsys.readouterr().err
