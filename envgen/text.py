@@ -10,6 +10,7 @@ import contextlib
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
 from typing import Any, TextIO
 
 # C0 and C1 controls, DEL; soft hyphen; bidi controls; zero-width characters; line and paragraph separators (also NEL,
@@ -56,6 +57,20 @@ def forbidden_character(text: str) -> str:
         return ""
     found = _NO_TEXT.search(text)
     return found[0] if found else ""
+
+
+def instant(text: str) -> str:
+    """An instant of the engine (``2026-01-02T03:04:05.6Z``) in seconds, as its API takes them; "" for anything else."""
+    found = re.match(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)$", text)
+    if not found:
+        return ""
+    zone = found[3].replace("Z", "+00:00")
+    try:
+        whole = datetime.fromisoformat(found[1] + zone).astimezone(timezone.utc)
+    except ValueError:
+        return ""
+    # Never through a float: it has too few digits for nanoseconds.
+    return f"{int(whole.timestamp())}.{(found[2] or '').ljust(9, '0')}"
 
 
 def shorten(text: str, limit: int) -> str:

@@ -6,7 +6,6 @@ client that is gone, or met an engine that stopped in between.
 
 from __future__ import annotations
 
-import calendar
 import os
 import re
 import socket
@@ -86,7 +85,7 @@ def judge(row: Mapping[str, Any], now: float) -> Leftover | None:
         return None
     creator = Creator.parse(str(labels.get(CREATOR, "")))
     alive = lives(creator) if creator else None
-    state, created = str(row.get("State", "")), _seconds(row.get("Created"))
+    state, created = str(row.get("State", "")), float(row.get("Created") or 0)
     age = now - created
     runs = state in ("running", "paused", "restarting")
     if alive:
@@ -100,13 +99,6 @@ def judge(row: Mapping[str, Any], now: float) -> Leftover | None:
     names = row.get("Names") or [str(row.get("Id", ""))[:12]]
     name = str(names[0]).removeprefix("/")
     return Leftover(str(row.get("Id", "")), name, str(row.get("Image", "")), state, created, reason)
-
-
-def _seconds(value: Any) -> float:
-    if isinstance(value, (int, float)):
-        return float(value)
-    found = re.match(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)", str(value))
-    return float(calendar.timegm(tuple(map(int, found.groups())))) if found else 0.0
 
 
 def _boot() -> str:

@@ -11,15 +11,16 @@ import io
 import os
 import re
 import shutil
-import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import wait
 from typing import Any, TypeVar
 
 import docker.errors
 import requests
 
 import docker
+from envgen.background import in_background
 from envgen.engine import forward
 from envgen.engine.endpoint import Endpoint
 from envgen.errors import EngineError, EngineTimeout
@@ -76,23 +77,10 @@ def within(seconds: float, ask: Callable[[], T]) -> T:
 
     So it is asked in a thread. One that is late is left to itself; it ends with its connection, or with envgen.
     """
-    answers: list[T] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            answers.append(ask())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise errors[0]
-    if not answers:
+    answer = in_background(ask)
+    if not wait([answer], seconds).done:
         raise TimeoutError
-    return answers[0]
+    return answer.result()
 
 
 def read_all(response: requests.Response) -> requests.Response:

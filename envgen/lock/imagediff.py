@@ -10,6 +10,7 @@ import json
 import re
 import tarfile
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ class _Saved:
 
     def __init__(self, path: Path) -> None:
         self.tar = tarfile.open(path)  # noqa: SIM115  (closed by close)
+        self.close = self.tar.close
         document = self._json("manifest.json")
         self.layers: list[str] = list(document[0]["Layers"])
         self.config: dict[str, Any] = self._json(document[0]["Config"])
@@ -92,8 +94,7 @@ class _Saved:
 
 def compare(first: Path, second: Path) -> list[Difference]:
     """All differences of two saved images; only layers that are not the same are read."""
-    one, two = _Saved(first), _Saved(second)
-    try:
+    with closing(_Saved(first)) as one, closing(_Saved(second)) as two:
         found = list(_configurations(one, two))
         steps = one.steps()
         for index in range(max(len(one.layers), len(two.layers))):
@@ -102,48 +103,50 @@ def compare(first: Path, second: Path) -> list[Difference]:
             if "" in ids:
                 found.append(Difference(index + 1, step, "the whole layer", "is there", ids[0][:19], ids[1][:19]))
             elif ids[0] != ids[1]:
-                found += _layers(index, step, dict(one.entries(index)), dict(two.entries(index)))
+                inner = list(_compared(dict(one.entries(index)), dict(two.entries(index)), index + 1, step))
+                order = Difference(index + 1, step, "the layer's archive", "order of entries", "", "")
+                found += inner[:MOST] or [order]
         return found
-    finally:
-        one.tar.close()
-        two.tar.close()
 
 
 def same_content(first: Path, second: Path) -> list[Difference]:
     """What a container of one image sees and one of the other doesn't; times don't count."""
-    one, two = _Saved(first), _Saved(second)
-    try:
+    with closing(_Saved(first)) as one, closing(_Saved(second)) as two:
         found = [
             d for d in _configurations(one, two) if not (d.path.endswith("created") or d.path.startswith("rootfs"))
         ]
         pairs = zip(one.diff_ids, two.diff_ids, strict=False)
         shared = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one.layers), len(two.layers)))
         mine, theirs = (_tree(saved, shared, len(saved.layers)) for saved in (one, two))
-        below: dict[str, Mapping[str, str] | None] = {}
+        below: _Tree = {}
         if any((path in mine) != (path in theirs) for path in {*mine, *theirs}):  # touched, and perhaps as it was
             below = _tree(one, 0, shared)
-        for path in sorted({*mine, *theirs}):
-            fields, others = (tree.get(path, below.get(path)) for tree in (mine, theirs))
-            found += _fields(path, fields, others)
+        paths = [path for path in {*mine, *theirs} if not _TIMES.fullmatch(path)]
+        first_side, second_side = ({p: tree.get(p, below.get(p)) for p in paths} for tree in (mine, theirs))
+        found += _compared(first_side, second_side, ignored=frozenset(("time", "size")))
         return found[:MOST]
-    finally:
-        one.tar.close()
-        two.tar.close()
 
 
-def _fields(path: str, one: Mapping[str, str] | None, two: Mapping[str, str] | None) -> Iterator[Difference]:
-    if _TIMES.fullmatch(path):
-        return
-    if one is None or two is None:
-        if one is not two:
-            yield Difference(-1, "", path, "path", *("there" if side is not None else "" for side in (one, two)))
-        return
-    for field in sorted({*one, *two} - {"time", "size"}):
-        if one.get(field) != two.get(field):
-            yield Difference(-1, "", path, field, one.get(field, ""), two.get(field, ""))
+_Tree = Mapping[str, "Mapping[str, str] | None"]
 
 
-def _tree(saved: _Saved, start: int, end: int) -> dict[str, Mapping[str, str] | None]:
+def _compared(
+    one: _Tree, two: _Tree, layer: int = -1, step: str = "", *, ignored: frozenset[str] = frozenset()
+) -> Iterator[Difference]:
+    """What differs between two trees of paths, field by field."""
+    for path in sorted({*one, *two}):
+        fields, others = one.get(path), two.get(path)
+        if fields is None or others is None:
+            if fields is not others:
+                there = ("there" if side is not None else "" for side in (fields, others))
+                yield Difference(layer, step, path, "path", *there)
+            continue
+        for field in sorted({*fields, *others} - ignored):
+            if fields.get(field) != others.get(field):
+                yield Difference(layer, step, path, field, fields.get(field, ""), others.get(field, ""))
+
+
+def _tree(saved: _Saved, start: int, end: int) -> _Tree:
     """What these layers together hold; None = they remove what lies below them."""
     found: dict[str, Mapping[str, str] | None] = {}
     for index in range(start, end):
@@ -164,25 +167,6 @@ def _tree(saved: _Saved, start: int, end: int) -> dict[str, Mapping[str, str] | 
 def _without_notes(record: bytes) -> bytes:
     """A package's list of files without the line of uv's note, which has a digest of a time."""
     return b"".join(line for line in record.splitlines(keepends=True) if b"/uv_cache.json," not in line)
-
-
-def _layers(
-    index: int, step: str, one: Mapping[str, Mapping[str, str]], two: Mapping[str, Mapping[str, str]]
-) -> list[Difference]:
-    found = []
-    for path in sorted({*one, *two}):
-        fields, others = one.get(path), two.get(path)
-        if fields is None or others is None:
-            present = ("there", "") if fields is not None else ("", "there")
-            found.append(Difference(index + 1, step, path, "path", *present))
-            continue
-        for field in sorted({*fields, *others}):
-            if fields.get(field) != others.get(field):
-                values = fields.get(field, ""), others.get(field, "")
-                found.append(Difference(index + 1, step, path, field, *values))
-    if not found:
-        found.append(Difference(index + 1, step, "the layer's archive", "order of entries", "", ""))
-    return found[:MOST]
 
 
 def _configurations(one: _Saved, two: _Saved) -> Iterator[Difference]:

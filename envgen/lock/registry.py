@@ -5,7 +5,6 @@ So Docker's own logins, credential helpers, mirrors, proxies and certificates ap
 
 from __future__ import annotations
 
-import calendar
 import json
 import re
 import time
@@ -18,7 +17,7 @@ from envgen.errors import LockError, ProcessError
 from envgen.lock.model import REGISTRY, ImageLock
 from envgen.profile.values import ImageRef
 from envgen.redact import without_login
-from envgen.text import visible
+from envgen.text import instant, visible
 
 PLATFORMS = frozenset(("linux/amd64", "linux/arm64"))  # what envgen builds for
 ATTEMPTS = 3
@@ -126,14 +125,7 @@ def _name(platform: str) -> str:
 
 def seconds(text: str) -> int:
     """A time as Docker writes it (2025-12-11T04:05:06.789Z), in whole seconds; 0 where there is none."""
-    match = re.match(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.\d+)?(Z|[+-]\d\d:\d\d)", text)
-    if not match:
-        return 0
-    found = calendar.timegm(tuple(map(int, match.groups()[:6])))
-    if match[7] != "Z":
-        offset = int(match[7][1:3]) * 3600 + int(match[7][4:6]) * 60
-        found -= offset if match[7][0] == "+" else -offset
-    return max(0, found)
+    return max(0, int(instant(text).partition(".")[0] or 0))
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime, timezone
 
 from envgen.engine.base import Engine
 from envgen.logpattern import LogPattern
 from envgen.redact import redact_secrets
-from envgen.text import visible
+from envgen.text import instant, visible
 
 
 def log_text(line: str) -> str:
     """A line of a container's log, fit for the user's terminal: no secrets, nothing that steers."""
     return visible(redact_secrets(line))
-
-
-def instant(text: str) -> str:
-    """An instant of the engine (``2026-01-02T03:04:05.6Z``) in seconds, as its API takes them; "" for what is none."""
-    found = re.match(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)$", text)
-    if not found:
-        return ""
-    zone = found[3].replace("Z", "+00:00")
-    try:
-        whole = datetime.fromisoformat(found[1] + zone).astimezone(timezone.utc)
-    except ValueError:
-        return ""
-    # Never through a float: it has too few digits for nanoseconds.
-    return f"{int(whole.timestamp())}.{(found[2] or '').ljust(9, '0')}"
 
 
 # Of what came since the last look, four a second: a program that writes more loses its oldest lines. Without a number
