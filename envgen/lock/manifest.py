@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from envgen.engine.base import MISSHAPEN, Engine, Image
+from envgen.binding import bind
+from envgen.engine.base import Engine
 from envgen.errors import NotFoundError
 
 PATH = "/opt/envgen/manifest.json"
@@ -37,34 +38,13 @@ def read(engine: Engine, name: str) -> Manifest:
     labels = {key: value for key, value in image.labels.items() if key.startswith((PREFIX, "org.opencontainers."))}
     if f"{PREFIX}render" not in labels:
         raise NotFoundError(f"the image {name} was not built by envgen")
-    said: Any = {}
-    if labels.get(f"{PREFIX}lock"):
-        done = engine.run_once(image.id, ["cat", PATH], timeout=60)
-        try:
-            said = done.document() if done.code == 0 else {}
-        except ValueError:
-            said = {}
-        if not isinstance(said, dict) or not said:
-            raise _unreadable(name)
+    known = {"image": name, "id": image.id, "labels": labels}
+    known |= {key: labels.get(f"{PREFIX}{key}", "") for key in ("profile", "lock")}
     try:
-        return _manifest(name, image, labels, said)
-    except MISSHAPEN:
-        raise _unreadable(name) from None
-
-
-def _unreadable(name: str) -> NotFoundError:
-    return NotFoundError(f"the image {name} has no manifest of its inputs that can be read ({PATH})")
-
-
-def _manifest(name: str, image: Image, labels: Mapping[str, str], said: Mapping[str, Any]) -> Manifest:
-    return Manifest(
-        name,
-        image.id,
-        labels,
-        labels.get(f"{PREFIX}profile", ""),
-        labels.get(f"{PREFIX}lock", ""),
-        {str(key): str(value) for key, value in dict(said.get("inputs") or {}).items()},
-        tuple(map(str, said.get("open") or ())),
-        {name: {k: str(v) for k, v in source.items()} for name, source in dict(said.get("sources") or {}).items()},
-        int(said.get("epoch") or 0),
-    )
+        said: dict[str, Any] = {"inputs": {}, "open": []}
+        if known["lock"]:
+            said = engine.run_once(image.id, ["cat", PATH], timeout=60).document()
+        return bind(Manifest, {**said, **known})
+    except (TypeError, ValueError):
+        message = f"the image {name} has no manifest of its inputs that can be read ({PATH})"
+        raise NotFoundError(message) from None

@@ -12,10 +12,11 @@ import json
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from envgen import files
+from envgen.binding import bind
 from envgen.engine.git import WorkTree, git
 from envgen.errors import EnvgenError, RefusedError, UsageError
 from envgen.patches.header import version_of_ref
@@ -72,8 +73,7 @@ class Checkout:
             found = json.loads(files.read(self._manifest_file, follow=False))
             if found["format"] != _FORMAT:
                 return None
-            manifest = Manifest(**{field.name: found[field.name] for field in fields(Manifest)})
-            manifest = replace(manifest, touched=tuple(map(str, manifest.touched)), patches=tuple(manifest.patches))
+            manifest = bind(Manifest, found)
         except (OSError, ValueError, KeyError, TypeError):
             return None
         if manifest.base != self.head or self._patched(manifest.diff) != manifest.tree:
