@@ -36,6 +36,7 @@ URL_PATH = r"/([^\s/][^\s]*)?"  # two slashes at the beginning would name anothe
 # Hugging Face: owner/name, without "--" and "..", which its cache gives a meaning of their own.
 HUB_REPO = r"(?!.*(--|\.\.))[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 HUB_REVISION = r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._/-]{0,199}"
+CPUS = r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*"  # as Docker's --cpuset-cpus
 HUB_IGNORE = r"[A-Za-z0-9*?_.\[\]/-]+"
 ULIMIT = r"[a-z]+"
 SENTENCE = r"[^\s].*[^\s]"
@@ -56,6 +57,7 @@ MEANING: Mapping[str, str] = {
     GIT_REF: "a branch, tag or commit",
     INNER_PATH: "a folder such as 3rdparty/cutlass",
     HTTP_URL: "an address such as https://host/path",
+    CPUS: "numbers and ranges of CPUs, such as 0-9,15",
     RESTART: "no, or on-failure:N; `always` restarts a server that fills unified memory until the machine hangs",
     IPC: "private, host or shareable",
     DOCKERFILE: "Dockerfile, or Dockerfile. and a word",

@@ -172,6 +172,11 @@ dev(
     ("'always' is not accepted", "fills unified memory"),
 )
 dev(
+    "cpuset all",
+    "    services: {s: {command: [x], cpuset: ⟦all}}\n",
+    ("'all' is not accepted", "such as 0-9,15"),
+)
+dev(
     "restart unless-stopped",
     "    services: {s: {command: [x], restart: ⟦unless-stopped}}\n",
     ("not accepted", "on-failure:N"),
