@@ -145,6 +145,16 @@ def test_deep_asks_the_real_vllm(cpu_server: CpuServer) -> None:
     assert "deep.predict" not in found  # gpu: none
 
 
+def test_deep_reports_the_prediction(box: Box) -> None:
+    """Here there is no release to ask; what real ones answer stands in tests/process/test_predict.py."""
+    box.start()
+    serve = ("--set", "services.serve={command: [vllm, serve, tiny]}")
+    (found,) = box.found("deep.predict", "--deep", *serve, "--set", "gpu=auto")
+    assert found["evidence"]["case"] == "not-asked" and "No module named 'vllm'" in found["seen"]
+    assert found["remedy"]["text"] == "envgen predict -p dev serve"
+    assert box.found("deep.predict", "--deep", *serve) == []  # gpu: none
+
+
 def test_deep_without_a_container_says_what_to_start(box: Box) -> None:
     (found,) = box.found("deep", "--deep")
     assert found["evidence"]["case"] == "nothing-runs" and found["remedy"]["text"] == "envgen up -p dev dev"
