@@ -69,7 +69,8 @@ RUN --mount=type=secret,id=ca_certificates \
 RUN --mount=type=secret,id=ca_certificates \
     --mount=from=scripts,source=/runtime/lib/with-network,target=/run/envgen/lib/with-network \
     --mount=type=secret,id=jobs \
-    --mount=from=scripts,source=/runtime/lib/jobs,target=/run/envgen/lib/jobs \
+    --mount=from=scripts,source=/runtime/bin/compile-gate,target=/run/envgen/lib/compile-gate \
+    --mount=type=cache,target=/run/envgen/cache/gate \
     --mount=from=scripts,source=/build/build-wheel,target=/run/envgen/build-wheel \
     --mount=from=source-flashinfer,source=/src/flashinfer,target=/src/flashinfer,rw \
     --mount=type=cache,target=/run/envgen/cache/ccache \
@@ -99,7 +100,8 @@ RUN --mount=type=secret,id=ca_certificates \
 RUN --mount=type=secret,id=ca_certificates \
     --mount=from=scripts,source=/runtime/lib/with-network,target=/run/envgen/lib/with-network \
     --mount=type=secret,id=jobs \
-    --mount=from=scripts,source=/runtime/lib/jobs,target=/run/envgen/lib/jobs \
+    --mount=from=scripts,source=/runtime/bin/compile-gate,target=/run/envgen/lib/compile-gate \
+    --mount=type=cache,target=/run/envgen/cache/gate \
     --mount=from=scripts,source=/build/build-wheel,target=/run/envgen/build-wheel \
     --mount=from=source-vllm,source=/src/vllm,target=/src/vllm,rw \
     --mount=from=source-vllm,source=/src/inputs/vllm,target=/src/inputs/vllm,rw \
@@ -179,6 +181,12 @@ ENV CUDA_HOME="/usr/local/cuda" \
     TORCH_CUDA_ARCH_LIST="12.1a" \
     FLASHINFER_NVCC_THREADS="1" \
     NVCC_THREADS="1" \
+    FLASHINFER_NVCC="/opt/envgen/bin/compile-gate" \
+    PYTORCH_NVCC="/opt/envgen/bin/compile-gate" \
+    CCACHE_PREFIX="/opt/envgen/bin/compile-gate" \
+    CMAKE_C_COMPILER_LAUNCHER="/opt/envgen/bin/compile-gate" \
+    CMAKE_CXX_COMPILER_LAUNCHER="/opt/envgen/bin/compile-gate" \
+    CMAKE_CUDA_COMPILER_LAUNCHER="/opt/envgen/bin/compile-gate" \
     SSL_CERT_FILE="/etc/ssl/certs/ca-certificates.crt" \
     REQUESTS_CA_BUNDLE="/etc/ssl/certs/ca-certificates.crt" \
     TIKTOKEN_ENCODINGS_BASE="/workspace/tiktoken_encodings"
@@ -190,7 +198,7 @@ LABEL dev.envgen.project="mxfp4" \
       org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
       dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch" \
       org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-      dev.envgen.render="501cbf6f1e8c64397715eba9eddac8e564b8253aa97bbb4dc4e93a095b42b32f"
+      dev.envgen.render="fb2a25f06888603278d2874e7a1251c0fe38484c5f34a9be5d7b021baa77af47"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

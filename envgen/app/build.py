@@ -20,7 +20,7 @@ from envgen.engine.base import Engine
 from envgen.engine.buildlog import BuildLog
 from envgen.engine.buildx import BuildRequest, BuildResult, Secret, proxy_arguments
 from envgen.engine.docker import connect
-from envgen.engine.jobs import Capacity, Jobs, capacity, decide
+from envgen.engine.jobs import capacity, sentence
 from envgen.engine.progress import Step
 from envgen.errors import RefusedError
 from envgen.explain import Cause, cause_of
@@ -70,15 +70,19 @@ def job_of(profile: Profile, root: Path, lock: ProfileLock | None = None) -> Job
     return Job(profile, root, outputs.render_profile(profile, lock, root=root), lock)
 
 
-def request_of(job: Job, jobs: Jobs, *, no_cache: bool = False, pull: bool = False) -> BuildRequest:
-    """The request to buildx. Refuses when a file of this machine that it names is not there."""
+def request_of(job: Job, max_jobs: int | None = None, *, no_cache: bool = False, pull: bool = False) -> BuildRequest:
+    """The request to buildx. Refuses when a file of this machine that it names is not there.
+
+    ``max_jobs``: compilers at once for this build alone; else what the profile says, and without that the gate decides.
+    """
     profile = job.profile
-    paths = compose_environment(profile, job.root, jobs.count)
+    paths = compose_environment(profile, job.root)
     if problems := tuple(preflight.files(profile, job.root)):
         error = RefusedError(problems[0].message)
         error.problems = problems
         raise error
-    secrets = [Secret("jobs", value=str(jobs.count))]
+    jobs = max_jobs if max_jobs is not None else profile.build.max_jobs.count
+    secrets = [] if jobs is None else [Secret("jobs", value=str(jobs))]
     if ca := paths.get(CA_VARIABLE):
         secrets.append(Secret("ca_certificates", file=Path(ca)))
     wheelhouse = paths.get(WHEELHOUSE_VARIABLE)
@@ -97,11 +101,10 @@ def request_of(job: Job, jobs: Jobs, *, no_cache: bool = False, pull: bool = Fal
     )
 
 
-def jobs_of(profile: Profile, engine: Engine | None, wanted: int | None = None) -> Jobs:
-    """How many compilers may run at once: as asked, as the profile says, or computed."""
-    wanted = wanted if wanted is not None else profile.build.max_jobs.count
-    found = Capacity(0, 0) if wanted is not None else capacity(engine.info() if engine else None)
-    return decide(wanted, profile.build.memory_per_job.bytes, found)
+def compilers(profile: Profile, engine: Engine | None, max_jobs: int | None = None) -> str:
+    """One sentence on what compilers of a build will do."""
+    wanted = max_jobs if max_jobs is not None else profile.build.max_jobs.count
+    return sentence(wanted, capacity(engine.info() if engine else None))
 
 
 # --- the way without BuildKit -----------------------------------------------------------------------------------------
@@ -149,7 +152,7 @@ def remember(job: Job, before: dict[str, str], engine: Engine) -> None:
 
 def _listing(job: Job) -> str:
     """A digest of names, sizes and times in the wheelhouse: a new wheel there may change the image."""
-    wheelhouse = compose_environment(job.profile, job.root, 1).get(WHEELHOUSE_VARIABLE)
+    wheelhouse = compose_environment(job.profile, job.root).get(WHEELHOUSE_VARIABLE)
     if not wheelhouse:
         return ""
     found = hashlib.sha256()
@@ -174,7 +177,7 @@ class Outcome:
 
     job: Job
     image_id: str
-    jobs: Jobs | None = None
+    compilers: str = ""
     result: BuildResult | None = None
     cause: Cause | None = None  # what was behind a failure
     log: str = ""
@@ -199,32 +202,32 @@ def build(
     if not (no_cache or pull) and (image_id := up_to_date(job, engine)):
         return Outcome(job, image_id)
     _warn_of_drift(session)
-    jobs = jobs_of(job.profile, engine, max_jobs)
-    request = request_of(job, jobs, no_cache=no_cache, pull=pull)
+    how = compilers(job.profile, engine, max_jobs)
+    request = request_of(job, max_jobs, no_cache=no_cache, pull=pull)
     before = identity(job, engine)
     prepare(job.profile, job.root, job.lock)
-    progress(jobs.sentence)
+    progress(how)
     with BuildLog(state_dir(job.root, "logs"), job.profile.name) as log:
         log.say(f"$ {shlex.join(buildx.argv_of(request))}")
-        log.say(jobs.sentence)
+        log.say(how)
         result = buildx.build(request, on_line=log.say, on_step=on_step, on_tick=on_tick)
-        cause = _cause(result, jobs)
+        cause = _cause(result)
         if cause:
             log.say(f"{cause.summary}: {cause.evidence}")
         log.say(f"ended with {result.code} after {result.seconds:.1f} s {result.image_id}")
     if result.ok:
         remember(job, before, engine)
-    return Outcome(job, result.image_id, jobs, result, cause, shown_path(job, log.path))
+    return Outcome(job, result.image_id, how, result, cause, shown_path(job, log.path))
 
 
-def _cause(result: BuildResult, jobs: Jobs) -> Cause | None:
+def _cause(result: BuildResult) -> Cause | None:
     if result.ok:
         return None
     lines = [*result.last_lines]
     if result.failed:
         lines.append(result.failed.error)
     code = result.failed.exit_code if result.failed else None
-    return cause_of([*lines, *result.error.splitlines()], exit_code=code, jobs=jobs.count)
+    return cause_of([*lines, *result.error.splitlines()], exit_code=code)
 
 
 def _warn_of_drift(session: Session) -> None:

@@ -106,7 +106,7 @@ def _stale(engine: Engine, wish: Wish) -> list[Mend]:
 
 def moved(wish: Wish) -> list[str]:
     """Checkouts that are not where the profile says, and lie in exactly one place nearby: what to write where."""
-    machine = promised.compose_environment(wish.profile, wish.root, 1)
+    machine = promised.compose_environment(wish.profile, wish.root)
     lines: list[str] = []
     for name, source in wish.profile.mounted_sources.items():
         configured = Path(machine.get(promised.checkout_variable(name), ""))

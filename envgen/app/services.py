@@ -64,7 +64,7 @@ def opened(session: Session) -> Opened:
     root, profile = session.loaded().project.root, session.profile()
     engine = connect()
     workspace = _workspace(engine, profile, root)
-    compose = compose_for(profile, root, workspace.folder, engine)
+    compose = compose_for(profile, root, workspace.folder)
     return Opened(root, profile, engine, compose, workspace.rendered.digest)
 
 
@@ -126,7 +126,7 @@ def check(session: Session, service: str, agree: Agree) -> Checked:
         if not refused.only_weights or not _fetch(engine, profile, root, service, refused, agree):
             raise
         found = look()
-    compose = compose_for(profile, root, workspace.folder, engine, found.gpu, service)
+    compose = compose_for(profile, root, workspace.folder, found.gpu)
     here = Opened(root, profile, engine, compose, workspace.rendered.digest)
     if not found.running:
         return Checked(here, service, found)

@@ -38,7 +38,7 @@ def service_env(profile: Profile, service: str) -> dict[str, str]:
 
 def mounts(profile: Profile, root: Path, engine: Engine) -> list[Mount]:
     """What Compose would mount, as far as it exists: a throw-away container must not create folders and volumes."""
-    machine = promised.compose_environment(profile, root, 1)
+    machine = promised.compose_environment(profile, root)
     image = engine.image(profile.image_name)
     found = []
     for name, source in profile.mounted_sources.items():

@@ -41,7 +41,7 @@ def plan(context: Context, findings: Iterable[Finding], engine: Engine, root: Pa
 
 def _missing_folders(context: Context, engine: Engine, root: Path) -> list[Mend]:
     """Host folders of caches that are not there: Docker would make them, owned by root."""
-    machine = promised.compose_environment(context.profile, root, 1)
+    machine = promised.compose_environment(context.profile, root)
     found = []
     for name, cache in context.profile.caches.items():
         folder = machine.get(promised.cache_variable(name), "") if cache.host else ""

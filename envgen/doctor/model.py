@@ -105,7 +105,6 @@ class Host:
     buildx: bool | None = None
     compose: bool | None = None
     busy_ports: tuple[tuple[int, str], ...] = ()  # (port, who has it)
-    max_jobs: int | None = None  # what a build would use now
 
 
 @dataclass(frozen=True)

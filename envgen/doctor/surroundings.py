@@ -11,7 +11,7 @@ from envgen.doctor import expectation
 from envgen.doctor.model import Host, Wish
 from envgen.engine.base import Container, Engine, EngineInfo
 from envgen.engine.endpoint import find_plugin
-from envgen.engine.jobs import capacity, decide
+from envgen.engine.jobs import capacity
 from envgen.engine.ports import conflict, listening, owner
 from envgen.errors import EnvgenError
 from envgen.profile.model import Profile
@@ -37,7 +37,7 @@ def look(wish: Wish, service: str, containers: Sequence[Container], engine: Engi
 
 
 def _checkouts(profile: Profile, root: Path) -> dict[str, str]:
-    machine = compose_environment(profile, root, 1)
+    machine = compose_environment(profile, root)
     return {name: machine[checkout_variable(name)] for name in profile.mounted_sources
             if checkout_variable(name) in machine}  # fmt: skip
 
@@ -61,7 +61,6 @@ def host_facts(profile: Profile, info: EngineInfo | None, ports: tuple[tuple[int
         buildx=find_plugin("buildx") is not None,
         compose=find_plugin("compose") is not None,
         busy_ports=ports,
-        max_jobs=decide(profile.build.max_jobs.count, profile.build.memory_per_job.bytes, room).count,
     )
 
 

@@ -1,26 +1,15 @@
-"""How many compilers may run at once: from cores and memory, with the arithmetic said aloud.
-
-Too many do not slow a build down, they kill it: one CUTLASS compilation takes 5 to 10 GB.
-"""
+"""The cores and the memory that compilers can have here. Who may start, compile-gate decides inside the container."""
 
 from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from envgen.engine.base import EngineInfo
 
 GIB = 1 << 30
-
-
-@dataclass(frozen=True)
-class Jobs:
-    """The number, and how it came about."""
-
-    count: int
-    sentence: str
 
 
 @dataclass(frozen=True)
@@ -33,28 +22,16 @@ class Capacity:
     memory_from: str = ""
 
 
-def decide(wanted: int | None, per_job: int, capacity: Capacity) -> Jobs:
-    """``wanted`` as it is, or what cores and memory allow: at least one."""
+def sentence(wanted: int | None, found: Capacity) -> str:
+    """What compilers will do in a build or a JIT here. compile-gate, in the image, decides; this only describes it."""
+    free = f" ({found.memory / GIB:.1f} GiB {found.memory_from or 'available'} now)" if found.memory else ""
     if wanted is not None:
-        return Jobs(wanted, f"MAX_JOBS={wanted} (as given)")
-    cores = max(1, capacity.cores)
-    core_words = f"{cores} cores{capacity.cores_from and f' ({capacity.cores_from})'}"
-    if not capacity.memory or per_job <= 0:
-        return Jobs(cores, f"MAX_JOBS={cores} = {core_words}; the free memory is not known here")
-    fits = capacity.memory // per_job
-    count = max(1, min(cores, fits))
-    free = f"{capacity.memory / GIB:.1f} GiB {capacity.memory_from or 'available'}"
-    memory_words = f"{free} / {per_job / GIB:.3g} GiB a job = {fits}"
-    least = ", and at least 1" if fits < 1 else ""
-    return Jobs(count, f"MAX_JOBS={count} = the smaller of {core_words} and {memory_words}{least}")
-
-
-def less(capacity: Capacity, needed: int) -> Capacity:
-    """``capacity`` without ``needed`` bytes that something else will take. Memory that is not known stays so."""
-    if not needed or not capacity.memory:
-        return capacity
-    # 0 would mean "not known".
-    return replace(capacity, memory=max(1, capacity.memory - needed))
+        most = f"; at most {wanted} at once, as given"
+    elif found.cores:
+        most = f"; at most {found.cores} at once, the cores{found.cores_from and f' {found.cores_from}'}"
+    else:
+        most = ""
+    return f"compilers: each starts when the memory that it needs is free{free}{most}"
 
 
 def capacity(engine: EngineInfo | None, *, root: Path = Path("/")) -> Capacity:

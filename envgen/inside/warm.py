@@ -9,13 +9,29 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import os
 import pkgutil
+import re
+import subprocess
 import sys
+import threading
 import types
 from collections.abc import Callable
 from typing import Any
 
 MARK = "\x01envgen "
+GATE = "/opt/envgen/bin/compile-gate"
+SECONDS = 5.0  # between two reports of the gate
+
+# How the names of attention modules spell the parameters of their generators.
+SPELLED = {
+    "dtype_q": r"dtype_q_([a-z0-9]+)_", "dtype_kv": r"dtype_kv_([a-z0-9]+(?:_e2m1)?)_",
+    "dtype_o": r"dtype_o_([a-z0-9]+)_",
+    "dtype_idx": r"dtype_idx_([a-z0-9]+)_", "head_dim_qk": r"head_dim_qk_(\d+)", "head_dim_vo": r"head_dim_vo_(\d+)",
+    "head_dim_ckv": r"head_dim_ckv_(\d+)", "head_dim_kpe": r"head_dim_kpe_(\d+)", "pos_encoding_mode": r"posenc_(\d+)",
+    "use_sliding_window": r"use_swa_(True|False)", "use_logits_soft_cap": r"use_logits_cap_(True|False)",
+    "use_fp16_qk_reduction": r"f16qk_(True|False)", "use_profiler": r"profiler_(True|False)",
+}  # fmt: skip
 
 
 def say(**words: object) -> None:
@@ -74,8 +90,69 @@ def activation(name: str) -> Any:
     return jit.gen_act_and_mul_module(kind, text) if found and text else None
 
 
+def arguments(name: str, dtypes: dict[str, Any]) -> dict[str, Any]:
+    """What an attention module's name says about the parameters that it was made with."""
+    found: dict[str, Any] = {"backend": "fa3" if name.endswith("_sm90") else "fa2"}
+    for parameter, pattern in SPELLED.items():
+        match = re.search(pattern, name)
+        if match is None:
+            continue
+        text = match.group(1)
+        if parameter.startswith("dtype_"):
+            if text not in dtypes:
+                return {}
+            found[parameter] = dtypes[text]
+        else:
+            found[parameter] = text == "True" if text in ("True", "False") else int(text)
+    return found
+
+
+def attention(name: str) -> Any:
+    """The spec of an attention module: the generator whose own way of naming gives this name."""
+    modules = importlib.import_module("flashinfer.jit.attention.modules")
+    spelled = importlib.import_module("flashinfer.jit.utils").filename_safe_dtype_map
+    values = arguments(name, {text: dtype for dtype, text in spelled.items()})
+    for attribute, spell in sorted(vars(modules).items()):
+        match = re.match(r"get_(\w+)_uri$", attribute)
+        make = getattr(modules, "gen_" + match.group(1) + "_module", None) if match else None
+        if make is None or not all(p in values for p in inspect.signature(spell).parameters):
+            continue
+        try:
+            if spell(**{p: values[p] for p in inspect.signature(spell).parameters}) == name:
+                return make(**{p: values[p] for p in inspect.signature(make).parameters if p in values})
+        except Exception:
+            continue
+    return None
+
+
+def report(done: threading.Event) -> None:
+    """What the gate does, whenever that has changed."""
+    last = ""
+    while not done.wait(SECONDS):
+        try:
+            text = subprocess.check_output([GATE, "status"], timeout=30).decode("utf-8", "replace").strip()
+        except (OSError, subprocess.SubprocessError):
+            return
+        if text != last and not text.startswith("compilers: 0 running, 0 waiting"):
+            say(event="gate", text=text)
+            last = text
+
+
 def main(names: list[str]) -> int:
     """Build all; go on after a failure. Ends with 1 when one failed."""
+    if not os.environ.get("MAX_JOBS"):
+        # With the gate all compilers of a module may wait for it. An image of an older envgen has none.
+        os.environ["MAX_JOBS"] = "128" if os.access(GATE, os.X_OK) else "2"
+    done = threading.Event()
+    threading.Thread(target=report, args=(done,), daemon=True).start()
+    try:
+        return build(names)
+    finally:
+        done.set()
+
+
+def build(names: list[str]) -> int:
+    """One module after the other."""
     version = importlib.import_module("flashinfer").__version__
     jit = importlib.import_module("flashinfer.jit")
     say(event="import", version=version)
@@ -85,10 +162,11 @@ def main(names: list[str]) -> int:
         say(event="start", module=name)
         spec = spec_of(name, known)
         if spec is None:
-            try:
-                spec = activation(name)
-            except Exception:
-                spec = None
+            for make in (activation, attention):
+                try:
+                    spec = spec or make(name)
+                except Exception:
+                    pass
         if spec is None:
             say(event="unknown", module=name)
             worst = 1

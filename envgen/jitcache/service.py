@@ -99,16 +99,6 @@ class JitCache:
         with expected():
             return replace(bind(Audit, data), place=place.shown)
 
-    def running(self) -> Container:
-        """The running service that has the cache; EngineError when none runs."""
-        place = find_place(self.engine, self.profile, self.root)
-        if place is None or place.container is None:
-            raise EngineError(
-                f"no service of profile {self.profile.name} runs, and compiling needs one",
-                hint=f"run `envgen up dev --profile {self.profile.name}`",
-            )
-        return place.container
-
     def _must(self, query: Query, operation: str, **more: Any) -> tuple[Place, Any]:
         place = find_place(self.engine, self.profile, self.root)
         if place is None:

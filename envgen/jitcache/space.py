@@ -107,6 +107,18 @@ def current_mount(cache: JitCache) -> Mount:
     return Mount(str(host_folder(cache)) + names.folder_of(CACHE, key), made.path.path, "bind")
 
 
+def made_mount(cache: JitCache) -> Mount:
+    """The same, made where it isn't there yet."""
+    mount = current_mount(cache)
+    if mount.kind == "bind":
+        Path(mount.source).mkdir(parents=True, exist_ok=True)
+    elif cache.engine.volume(mount.source) is None:
+        # With the labels that Compose would give it: else it warns of a stranger at each start.
+        labels = {COMPOSE_PROJECT: cache.profile.compose_name, "com.docker.compose.volume": f"cache-{CACHE}"}
+        cache.engine.create_volume(mount.source, labels)
+    return mount
+
+
 def host_folder(cache: JitCache) -> Path:
     """The folder on this machine in which the profile's namespaces lie."""
     host = cache.profile.caches[CACHE].host
@@ -201,13 +213,7 @@ def load(
     """
     if not source.is_file():
         raise UsageError(f"there is no archive {source}")
-    mount = current_mount(cache)
-    if mount.kind == "bind":
-        Path(mount.source).mkdir(parents=True, exist_ok=True)
-    elif cache.engine.volume(mount.source) is None:
-        # With the labels that Compose would give it: else it warns of a stranger at each start.
-        labels = {COMPOSE_PROJECT: cache.profile.compose_name, "com.docker.compose.volume": f"cache-{CACHE}"}
-        cache.engine.create_volume(mount.source, labels)
+    mount = made_mount(cache)
     place = _place(cache, mount, Mount(str(source.absolute()), ARCHIVE, "bind", read_only=True))
     made = _made_of(cache)
     request = {"operation": "load", "root": place.root, "source": ARCHIVE, "key": key_in(mount.source),

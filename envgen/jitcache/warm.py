@@ -1,21 +1,23 @@
-"""Compile modules inside a service before anything needs them: progress, the first real error, fewer jobs if killed."""
+"""Compile modules before anything needs them, in a service or a throw-away container: progress, first real error."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from envgen.engine.base import MISSHAPEN, Container, Engine, read_json
+from envgen.engine.base import MISSHAPEN, read_json
 from envgen.errors import EngineError
 from envgen.inside.run import text_of
 from envgen.inside.warm import MARK
 from envgen.jitcache.model import Recorded
+from envgen.jitcache.place import Place, find_place
 from envgen.jitcache.query import Query, arch_folders
 from envgen.jitcache.service import JitCache
-from envgen.render.environment import with_start_up
+from envgen.jitcache.space import made_mount
+from envgen.render.environment import service_env, with_start_up
 
 _STEP = re.compile(r"^\[(\d+)/(\d+)\] (.*)")
 _OUTPUT = re.compile(r" -o (\S+)")
@@ -25,6 +27,10 @@ _ERROR = re.compile(
 # What is left in the output when the kernel's memory killer took a compiler.
 _KILLED = re.compile(r"\bKilled\b|signal 9\b|Killed signal terminated|out of memory|Cannot allocate memory", re.I)
 
+# Runs a command, hands over each line, and returns the exit code.
+RunLines = Callable[[Sequence[str], Callable[[str], None], Mapping[str, str]], int]
+ROOT, HOURS = "0:0", 24 * 3600.0
+
 
 @dataclass
 class Built:
@@ -33,7 +39,6 @@ class Built:
     name: str
     outcome: str = "failed"
     seconds: float = 0.0
-    jobs: int = 0
     killed: bool = False
     error: str = ""
     lines: list[str] = field(default_factory=list, repr=False)
@@ -48,12 +53,15 @@ def first_error(lines: Sequence[str]) -> str:
 
 
 class Warm:
-    """One run of the builder in a container, and what it said. ``show`` gets each line of progress."""
+    """One run of the builder, and what it said. ``run_lines`` runs a command in its place; ``show`` gets progress.
 
-    def __init__(self, engine: Engine, container: Container, python: str, show: Callable[[str], None]) -> None:
-        self.engine = engine
-        self.container = container
+    ``env``: MAX_JOBS where the user gave a number; else compile-gate alone decides.
+    """
+
+    def __init__(self, run_lines: RunLines, python: str, where: str, show: Callable[[str], None]) -> None:
+        self.run_lines = run_lines
         self.python = python
+        self.where = where
         self.show = show
         self.built: dict[str, Built] = {}
         self.version = ""
@@ -61,44 +69,28 @@ class Warm:
         self._since = 0.0
         self._tail: list[str] = []
 
-    def run(self, names: Sequence[str], jobs: int) -> None:
-        """Build these modules; those whose compiler was killed once more with half the jobs, down to one."""
-        left = list(names)
-        while left:
-            self._once(left, jobs)
-            left = [name for name in left if self._was_killed(name)]
-            if not left or jobs == 1:
-                return
-            jobs = max(1, jobs // 2)
-            self.show(f"{', '.join(left)}: the compiler was killed (memory); again with MAX_JOBS={jobs}")
+    def run(self, names: Sequence[str], jobs: int | None) -> None:
+        """Build these modules; those whose compiler was killed once more: the gate knows by then what it needs."""
+        self._once(names, jobs)
+        killed = [name for name in names if name in self.built and self.built[name].killed]
+        if killed:
+            self.show(f"{', '.join(killed)}: the compiler was killed (memory); once more")
+            self._once(killed, jobs)
 
-    def _was_killed(self, name: str) -> bool:
-        return name in self.built and self.built[name].killed
-
-    def _once(self, names: Sequence[str], jobs: int) -> None:
-        text = text_of("warm")
+    def _once(self, names: Sequence[str], jobs: int | None) -> None:
         self._tail = []
         # -P (3.11) isn't everywhere: the empty entry that -c puts first would make /flashinfer a package.
         start = "import sys; sys.path[:] = [p for p in sys.path if p]; "
-        command = [self.python, "-c", start + f"exec(compile({text!r}, 'envgen-warm', 'exec'))", *names]
-        code = self.engine.exec_lines(
-            self.container.id,
-            with_start_up(command),
-            lambda line: self._line(line, jobs),
-            env={"MAX_JOBS": str(jobs)},
-            user="0:0",
-            workdir="/",
-        )
+        command = [self.python, "-c", start + f"exec(compile({text_of('warm')!r}, 'envgen-warm', 'exec'))", *names]
+        code = self.run_lines(with_start_up(command), self._line, {} if jobs is None else {"MAX_JOBS": str(jobs)})
         if not self.built and code:
             reason = next((line for line in reversed(self._tail) if line.strip()), f"exit code {code}")
-            raise EngineError(
-                f"FlashInfer could not be imported in {self.container.name}: {reason}", hint="run `envgen doctor`"
-            )
+            raise EngineError(f"FlashInfer could not be imported in {self.where}: {reason}", hint="run `envgen doctor`")
 
-    def _line(self, line: str, jobs: int) -> None:
+    def _line(self, line: str) -> None:
         if line.startswith(MARK):
             try:
-                self._event(read_json(line[len(MARK) :]), jobs)
+                self._event(read_json(line[len(MARK) :]))
             except MISSHAPEN:
                 self._tail.append(line)
             return
@@ -112,15 +104,18 @@ class Warm:
             what = output[1].rpartition("/")[2] if output else "linked"
             self.show(f"{self._now.name}: {step[1]}/{step[2]} {what} {time.monotonic() - self._since:.0f}s")
 
-    def _event(self, event: dict[str, Any], jobs: int) -> None:
+    def _event(self, event: dict[str, Any]) -> None:
         kind, module = event["event"], event.get("module", "")
         if not isinstance(kind, str) or not isinstance(module, str):
             raise TypeError("an event of another form")
         if kind == "import":
             self.version = str(event["version"])
             return
+        if kind == "gate":
+            self.show(str(event["text"]))
+            return
         if kind == "start":
-            self._now = self.built[module] = Built(module, jobs=jobs)
+            self._now = self.built[module] = Built(module)
             self._since = time.monotonic()
             return
         built = self.built[module]
@@ -134,13 +129,13 @@ class Warm:
 
 
 def warm(
-    cache: JitCache, names: Sequence[str], jobs: int, show: Callable[[str], None]
+    cache: JitCache, names: Sequence[str], jobs: int | None, show: Callable[[str], None]
 ) -> tuple[list[Built], Recorded | None]:
     """Build ``names`` (none: what is partial or proven stale) and record their baselines.
 
     What is proven stale is cleared first, under its lock: FlashInfer itself would say that it is up to date.
     """
-    place = cache.running()
+    place = compiling(cache)
     archs = arch_folders(str(cache.profile.cuda.arch_list))
     # Nothing there yet, or not all that is named: no reason to stop.
     found = [module for module in cache.inventory(Query(archs=archs)).modules if not names or module.name in names]
@@ -152,8 +147,48 @@ def warm(
         show(f"clearing what is stale: {', '.join(stale)}")
         cache.clear(Query(tuple(stale), archs=archs), causes={"stale": True})
     since = time.time_ns()
-    run = Warm(cache.engine, place, cache.profile.base.python, show)
+    show(f"compiling in {place.shown}")
+    run = Warm(_runner(cache, place), cache.profile.base.python, place.shown, show)
     run.run(wanted, jobs)
     done = tuple(name for name, built in run.built.items() if built.outcome == "done")
     recorded = cache.baseline(Query(done, run.version, archs), since=since) if done else None
     return list(run.built.values()), recorded
+
+
+def compiling(cache: JitCache) -> Place:
+    """Where modules can be compiled: a running service that has the cache, else the image with the cache mounted.
+
+    The cache is made where there is none yet. EngineError where neither can compile.
+    """
+    profile = cache.profile
+    place = find_place(cache.engine, profile, cache.root)
+    if place is not None and place.container is not None:
+        return place
+    if cache.engine.image(profile.image_name) is None:
+        raise EngineError(
+            f"no service of profile {profile.name} runs, and its image {profile.image_name} is not built",
+            hint=f"run `envgen build --profile {profile.name}`",
+        )
+    if profile.mounted_sources:
+        raise EngineError(
+            f"no service of profile {profile.name} runs, and its sources are installed in one only",
+            hint=f"run `envgen up {next(iter(profile.services), 'dev')} --profile {profile.name}`",
+        )
+    mount = made_mount(cache)
+    shown = f"a throw-away container of {profile.image_name}"
+    return Place(mount.target, shown, image=profile.image_name, mounts=(mount,), sources=frozenset([mount.source]))
+
+
+def _runner(cache: JitCache, place: Place) -> RunLines:
+    """In a running service; else in a throw-away container of the image, where nothing is loaded."""
+    engine = cache.engine
+
+    def run(argv: Sequence[str], on_line: Callable[[str], None], env: Mapping[str, str]) -> int:
+        if place.container is not None:
+            return engine.exec_lines(place.container.id, argv, on_line, env=env, user=ROOT, workdir="/", timeout=HOURS)
+        env = {**service_env(cache.profile), **env}
+        return engine.run_once(
+            place.image, argv, mounts=place.mounts, env=env, user=ROOT, timeout=HOURS, memory=0, on_line=on_line
+        ).code
+
+    return run

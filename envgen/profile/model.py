@@ -97,11 +97,13 @@ class Cuda:
 
 @dataclass(frozen=True)
 class Build:
-    max_jobs: MaxJobs = key("Compilers at once, in builds and in JIT: a number, or auto.", MaxJobs(None))
-    memory_per_job: ByteSize = key("What auto reserves for one CUTLASS compilation.", ByteSize(8 << 30))
+    max_jobs: MaxJobs = key(
+        "Compilers at once, in builds and in JIT: a number, or auto. Either way each waits until its memory is free.",
+        MaxJobs(None),
+    )
     nvcc_threads: int | None = key(
         "Threads inside one nvcc (FLASHINFER_NVCC_THREADS, NVCC_THREADS), each for one arch; unset: 1 for one arch, at "
-        "most 4 for several. vLLM divides max_jobs by it.",
+        "most 4 for several.",
         None,
         low=1,
         high=64,

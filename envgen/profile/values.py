@@ -249,7 +249,7 @@ class Pin:
 
 @dataclass(frozen=True)
 class MaxJobs:
-    """How many compilers run at once: a number, or ``auto`` (from memory and cores when a build starts)."""
+    """How many compilers run at once: a number, or ``auto`` (as many as cores and memory allow, moment by moment)."""
 
     count: int | None
 

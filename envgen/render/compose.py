@@ -106,7 +106,7 @@ def _lines(values: Mapping[str, str]) -> list[Line]:
 
 
 def _jobs(profile: Profile) -> Quoted:
-    """Empty where no number is given: the entry point then computes one from the cores and the memory of the host."""
+    """Empty where no number is given: the entry point then lets ninja start all, and compile-gate decides."""
     return compose_variable(names.JOBS_VARIABLE, str(profile.build.max_jobs.count or ""))
 
 

@@ -15,6 +15,7 @@ from envgen.render.parts import Pair
 HOME = "/opt/envgen"  # everything of ours in an image
 OVERLAY = f"{HOME}/env"  # the virtual environment of mounted sources, on a volume
 ENTRYPOINT = f"{HOME}/bin/entrypoint"
+GATE = f"{HOME}/bin/compile-gate"  # stands before every compiler
 WITH_START_UP = f"{HOME}/bin/envgen-env"  # runs a command with what the base image's start-up has set
 RUN = "/run/envgen"  # where build steps mount what they use
 CA_FILE = "/etc/envgen/ca.crt"  # where a company's CA certificates are mounted at run time
@@ -64,6 +65,9 @@ def cuda_env(profile: Profile) -> list[Pair]:
 def image_env(profile: Profile) -> list[Pair]:
     """What is true of the image whoever starts it. What only services want stands in their Compose file alone."""
     pairs = cuda_env(profile)
+    # FlashInfer and torch take it for nvcc, CMake and ccache as a launcher. It is in the same image.
+    launchers = (f"CMAKE_{language}_COMPILER_LAUNCHER" for language in ("C", "CXX", "CUDA"))
+    pairs += [Pair(name, GATE) for name in ("FLASHINFER_NVCC", "PYTORCH_NVCC", "CCACHE_PREFIX", *launchers)]
     # The base image's bundle, to which the entry point adds a company's CA: `docker exec` sees it too.
     pairs += [Pair("SSL_CERT_FILE", CA_BUNDLE), Pair("REQUESTS_CA_BUNDLE", CA_BUNDLE)]
     if profile.tiktoken.encodings:
@@ -142,13 +146,14 @@ def compose_path(path: HostPath) -> str | None:
     return posixpath.normpath(posixpath.join("..", path.path))
 
 
-def compose_environment(profile: Profile, root: Path, max_jobs: int) -> dict[str, str]:
-    """What `envgen up` sets for the rendered Compose file: this machine's absolute paths and number of jobs."""
+def compose_environment(profile: Profile, root: Path) -> dict[str, str]:
+    """What `envgen up` sets for the rendered Compose file: this machine's absolute paths, and nothing of the moment."""
 
     def absolute(path: HostPath) -> str:
         return str((root / Path(path.path).expanduser()).resolve())
 
-    env = {JOBS_VARIABLE: str(max_jobs)}
+    jobs = profile.build.max_jobs.count
+    env = {} if jobs is None else {JOBS_VARIABLE: str(jobs)}
     for name, source in profile.mounted_sources.items():
         if source.origin.checkout is not None:
             env[checkout_variable(name)] = absolute(source.origin.checkout)

@@ -109,7 +109,7 @@ def mounts_of(profile: Profile, root: Path, labels: Mapping[str, str] | None) ->
     Folders that are not there are left out: a throw-away container must not make them.
     """
     key = namespace_here(profile, root, labels)
-    machine = compose_environment(profile, root, 1)
+    machine = compose_environment(profile, root)
     for name, cache in profile.caches.items():
         if cache.host is None:
             yield volume_of(profile, name, key), cache.path.path, "volume"

@@ -35,7 +35,7 @@ def guard_file(profile: Profile, root: Path, folder: Path) -> Path | None:
 
 
 def _volumes(profile: Profile, root: Path) -> Iterator[dict[str, Any]]:
-    environment = compose_environment(profile, root, 1)
+    environment = compose_environment(profile, root)
     for name, source in profile.mounted_sources.items():
         top, target = Path(environment[checkout_variable(name)]), source.mount.path
         git = top / ".git"

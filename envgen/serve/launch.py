@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from envgen.engine import jobs
 from envgen.engine.base import Container, Engine
 from envgen.engine.compose import Compose
 from envgen.engine.endpoint import find_endpoint
@@ -44,26 +43,16 @@ class Started:
     awaited: Awaited = field(default_factory=lambda: Awaited(Answer(True), {}, {}))
 
 
-def compose_for(
-    profile: Profile, root: Path, folder: Path, engine: Engine, gpu: GpuMode = GpuMode.NONE, name: str = ""
-) -> Compose:
-    """The Compose project of ``profile`` as rendered into ``folder``, with this machine's paths and number of jobs.
-
-    ``name``: the service to start. What it needs for itself (``needs_memory``: the model, on unified memory) is not
-    there for the compilers that it starts.
-    """
+def compose_for(profile: Profile, root: Path, folder: Path, gpu: GpuMode = GpuMode.NONE) -> Compose:
+    """The Compose project of ``profile`` as rendered into ``folder``, with this machine's paths."""
     files = [folder / profile.compose_file]
     if profile.gpu is GpuMode.AUTO and gpu in (GpuMode.ALL, GpuMode.CDI):
         files.append(folder / overlay_file(profile, gpu))
     endpoint = find_endpoint()
     if endpoint.local and (guards := guard_file(profile, root, folder)):
         files.append(guards)
-    build = profile.build
-    needs = profile.services[name].needs_memory if name else None
-    free = jobs.less(jobs.capacity(engine.info()), needs.bytes if needs else 0)
-    decided = jobs.decide(build.max_jobs.count, build.memory_per_job.bytes, free)
     # Relative paths in the rendered file start from compose/, wherever the copy that is used lies.
-    return Compose(endpoint, files, root / "compose", compose_environment(profile, root, decided.count))
+    return Compose(endpoint, files, root / "compose", compose_environment(profile, root))
 
 
 class Launcher:

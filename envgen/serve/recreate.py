@@ -1,8 +1,7 @@
 """Would `up` replace a container that runs, and why? A running server is only replaced when the user asks for it.
 
-Loading a large model takes minutes, so nothing that depends on the moment may cost a reload: free memory (MAX_JOBS) and
-variables that only the first terminal had (HF_TOKEN) are taken from the running container. Whatever else differs is
-named, variable by variable.
+Loading a large model takes minutes, so nothing that depends on the moment may cost a reload: variables that only the
+first terminal had (HF_TOKEN) are taken from the running container. Whatever else differs is named, each by itself.
 """
 
 from __future__ import annotations
@@ -18,9 +17,6 @@ from envgen.errors import EnvgenError, ExitCode, Problem, ServiceError
 from envgen.profile.model import Profile
 from envgen.redact import redact
 from envgen.render.compose import PROXY
-from envgen.render.environment import JOBS_VARIABLE
-
-JOBS = "MAX_JOBS"
 
 
 class RecreateRefused(EnvgenError):
@@ -42,8 +38,6 @@ class RecreateRefused(EnvgenError):
 def keep_moment(compose: Compose, profile: Profile, running: Container, shell: Mapping[str, str]) -> Compose:
     """``compose`` with the values of ``running`` for whatever this moment (``shell``: our variables) doesn't decide."""
     kept = {name: running.env[name] for name in _passed(profile) if running.env.get(name) and name not in shell}
-    if profile.build.max_jobs.count is None and running.env.get(JOBS, "").isdigit():
-        kept[JOBS_VARIABLE] = running.env[JOBS]
     return replace(compose, env={**compose.env, **kept})
 
 

@@ -26,7 +26,6 @@ RECORDED_SILENT = {"host.disk": "a disk with 30 GiB free", "gpu.arch": "a GPU; t
 # check -> case -> scenario
 FIRES: dict[str, dict[str, str]] = {
     "host.docker": {"absent": "no_engine"},
-    "host.memory": {"short": "too_many_jobs"},
     "host.gpu": {"no-cdi": "wants_cdi", "no-runtime": "wants_a_gpu"},
     "host.ports": {"taken": "busy_port"},
     "host.exposure": {"open": "busy_port"},
@@ -77,7 +76,7 @@ FIRES: dict[str, dict[str, str]] = {
     "cuda.versions": {"cuda": "bad_versions", "cudnn": "bad_versions", "torch-cuda": "bad_versions"},
     "cuda.compilers": {"arch": "unknown_arch", "broken": "bad_versions"},
     "gpu.devices": {"none": "wants_a_gpu"},
-    "jit.memory": {"short": "bad_versions"},
+    "jit.memory": {"off": "bad_versions"},
     "memory.unified": {"page-cache": "cached_memory"},
     "processes.compilers": {"zombies": "zombies", "orphans": "bad_notes"},
 }  # fmt: skip
@@ -86,7 +85,7 @@ FIRES: dict[str, dict[str, str]] = {
 SILENT: dict[str, str] = {
     **dict.fromkeys(
         (
-            "host.docker", "host.plugins", "host.memory", "host.ports", "host.exposure", "host.clock", "image.exists",
+            "host.docker", "host.plugins", "host.ports", "host.exposure", "host.clock", "image.exists",
             "image.render", "image.platform", "container.running", "container.image", "container.env",
             "container.restart", "python.start", "mounts.sources", "import.truth", "import.scripts", "import.metadata",
             "packages.locked", "packages.protected", "packages.conflicts", "patches.files", "flashinfer.data",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import subprocess
 import uuid
@@ -189,15 +188,13 @@ def test_another_number_of_jobs_rebuilds_nothing(prod: Prod) -> None:
     assert prod.run("python3", "-c", "import alpha.built as b; print(b.JOBS)") == "2\n"
 
 
-def test_without_a_number_the_build_computes_one(prod: Prod) -> None:
+def test_without_a_number_the_gate_decides(prod: Prod) -> None:
     done = docker(
         "buildx", "build", "--progress=plain", "--target", "wheel-alpha", "-f", str(prod.root / "Dockerfile"),
         "--build-context", f"wheelhouse={prod.top / 'wheels'}", "--no-cache-filter", "wheel-alpha",
         "--secret", f"id=ca_certificates,src={prod.top / 'ca.pem'}", str(prod.root),
     )  # fmt: skip
-    jobs = int(re.findall(r"with MAX_JOBS=(\d+)", done.stderr)[-1])
-    free = int(re.findall(r"MemAvailable: +(\d+)", Path("/proc/meminfo").read_text())[0]) >> 20
-    assert 1 <= jobs <= max(1, min(os.cpu_count() or 1, free // 8 + 1))
+    assert re.findall(r"with MAX_JOBS=(\d+)", done.stderr)[-1] == "128"
 
 
 def test_a_patch_that_does_not_apply_stops_the_build(prod: Prod) -> None:

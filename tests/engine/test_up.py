@@ -51,7 +51,7 @@ defaults:
   base: {{image: {BASE}}}
   cuda: {{arch_list: 12.1a}}
   gpu: none
-  build: {{ccache: false, memory_per_job: 512MiB}}
+  build: {{ccache: false}}
 profiles:
   prod:
     mode: production
@@ -156,11 +156,10 @@ def container_id(service: str) -> str:
 
 
 def test_fewer_cores_replace_nothing(project: Project) -> None:
-    """MAX_JOBS follows cores and free memory, and both change while a model is loaded."""
+    """Nothing of the container depends on cores and free memory, which change while a model is loaded."""
     project.envgen("up", "plain")
     before = container_id("plain")
-    environment = docker("inspect", "-f", "{{.Config.Env}}", before)
-    assert f"MAX_JOBS={len(os.sched_getaffinity(0))}" in environment, "more than one core, and 512 MiB for each"
+    assert "MAX_JOBS= " in docker("inspect", "-f", "{{.Config.Env}}", before), "the entry point sets it"
     done = subprocess.run(
         ["taskset", "-c", str(min(os.sched_getaffinity(0))), sys.executable, "-m", "envgen", "up", "plain"],
         cwd=project.root, capture_output=True, text=True, timeout=300, check=False,

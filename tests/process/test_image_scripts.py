@@ -443,34 +443,6 @@ def test_nobody_listening_is_unhealthy() -> None:
     assert said.startswith("envgen-health: port 9: ")
 
 
-# --- jobs -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("free", "limit", "words", "expected"),
-    [
-        ("MemAvailable: 1048576000 kB", "max", (), None),  # more than enough: all cores
-        ("MemAvailable: 25165824 kB", "max", ("24",), "1"),
-        ("MemAvailable: 1048576000 kB", "17179869184", ("16",), "1"),  # the container's own limit counts
-        ("MemAvailable: 1048576 kB", "max", (), "1"),
-        ("", "", (), "1"),
-    ],
-)
-def test_the_number_of_jobs_fits_into_cores_and_memory(
-    tmp_path: Path, free: str, limit: str, words: tuple[str, ...], expected: str | None
-) -> None:
-    (tmp_path / "meminfo").write_text(f"MemTotal: 1 kB\n{free}\n")
-    (tmp_path / "max").write_text(limit)
-    env = {"ENVGEN_MEMINFO": str(tmp_path / "meminfo"), "ENVGEN_MEMORY_MAX": str(tmp_path / "max")}
-    cores = str(len(os.sched_getaffinity(0)))
-    assert run("jobs", *words, env=env) == (0, f"{expected or cores}\n")
-
-
-def test_without_the_file_of_the_memory_there_is_one_job(tmp_path: Path) -> None:
-    env = {"ENVGEN_MEMINFO": str(tmp_path / "none"), "ENVGEN_MEMORY_MAX": str(tmp_path / "none")}
-    assert run("jobs", env=env) == (0, "1\n")
-
-
 # --- record-env -------------------------------------------------------------------------------------------------------
 
 

@@ -28,6 +28,7 @@ DOORS: dict[str, tuple[str, ...]] = {
         "engine/process.py",
         "inside/bench_tool.py",
         "inside/predict_vllm.py",
+        "inside/warm.py",
         "inside/jit/package.py",
         "inside/server_facts.py",
     ),  # all but the first: texts for a container

@@ -1,4 +1,4 @@
-"""`envgen cache warm`: how many jobs, progress, and how it went."""
+"""`envgen cache warm`: progress, and how it went."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 from envgen.app.session import Session
 from envgen.cli.caches.options import HELP, open_cache
 from envgen.cli.common import LARGEST, json_option, print_json, project_options
-from envgen.engine.jobs import capacity, decide
+from envgen.engine.jobs import capacity, sentence
 from envgen.jitcache.model import Recorded
 from envgen.jitcache.query import make_query
 from envgen.jitcache.service import JitCache
@@ -26,15 +26,15 @@ SAID = {
 
 @click.command("warm", context_settings=HELP)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option(
-    "-j", "--jobs", type=click.IntRange(1, LARGEST), metavar="N", help="Compilers at once (default: as for builds)."
-)
+@click.option("-j", "--jobs", type=click.IntRange(1, LARGEST), metavar="N", help="At most N compilers at once.")
 @json_option
 @project_options
 def warm(session: Session, names: tuple[str, ...], jobs: int | None, as_json: bool) -> int:
-    """Compile modules inside a running service, by FlashInfer's own build; without names: what is partial or stale.
+    """Compile modules by FlashInfer's own build; without names: what is partial or stale.
 
-    What is proven stale is cleared first. Records a baseline. Ends with 1 when a module could not be compiled.
+    In a running service, else in a throw-away container of the image: kernels are ready before a model takes the
+    memory. Each compiler starts when its memory is free. Attention modules go by their full names. What is proven
+    stale is cleared first. Records a baseline. Ends with 1 when a module could not be compiled.
 
     \b
     Examples:
@@ -49,13 +49,11 @@ def run(cache: JitCache, names: Sequence[str], jobs: int | None, as_json: bool) 
     """Warm, and print one line a module."""
     from envgen.jitcache.warm import warm
 
-    build = cache.profile.build
-    wanted = jobs if jobs is not None else build.max_jobs.count
-    decided = decide(wanted, build.memory_per_job.bytes, capacity(cache.engine.info()))
-    progress(decided.sentence)
-    built, recorded = warm(cache, names, decided.count, progress)
+    wanted = jobs if jobs is not None else cache.profile.build.max_jobs.count
+    progress(sentence(wanted, capacity(cache.engine.info())))
+    built, recorded = warm(cache, names, wanted, progress)
     if as_json:
-        print_json({"jobs": decided.count, "modules": [_as_json(one, recorded) for one in built]})
+        print_json({"modules": [_as_json(one, recorded) for one in built]})
     else:
         for one in built:
             _print(one, recorded)
@@ -65,7 +63,7 @@ def run(cache: JitCache, names: Sequence[str], jobs: int | None, as_json: bool) 
 
 
 def _print(built: Built, recorded: Recorded | None) -> None:
-    took = f" in {built.seconds:.1f}s with {built.jobs} jobs" if built.outcome == "done" else ""
+    took = f" in {built.seconds:.1f}s" if built.outcome == "done" else ""
     click.echo(f"{built.name}: {SAID.get(built.outcome, built.outcome)}{took}")
     for line in built.error.splitlines():
         click.echo(f"    {line}")
@@ -76,5 +74,5 @@ def _print(built: Built, recorded: Recorded | None) -> None:
 
 def _as_json(built: Built, recorded: Recorded | None) -> dict[str, object]:
     baseline = any(record.name == built.name and record.recorded for record in recorded.modules) if recorded else False
-    return {"name": built.name, "outcome": built.outcome, "seconds": built.seconds, "jobs": built.jobs,
+    return {"name": built.name, "outcome": built.outcome, "seconds": built.seconds,
             "killed": built.killed, "error": built.error, "baseline": baseline}  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from envgen.app.build import Job, Outcome, build, job_of, jobs_of, request_of, shown_path, up_to_date
+from envgen.app.build import Job, Outcome, build, compilers, job_of, request_of, shown_path, up_to_date
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.cli.images.display import Display
@@ -136,7 +136,7 @@ def _failure(outcome: Outcome, result: BuildResult, quiet: bool) -> BuildError:
 
 
 def _document(outcome: Outcome, result: BuildResult) -> dict[str, Any]:
-    cause, jobs = outcome.cause, outcome.jobs
+    cause = outcome.cause
     failure = None
     if not result.ok:
         failure = {
@@ -158,8 +158,7 @@ def _document(outcome: Outcome, result: BuildResult) -> dict[str, Any]:
             {"number": n, "name": s.title, "seconds": s.seconds, "cached": s.cached, "error": s.error}
             for n, s in enumerate(result.steps, 1)
         ],
-        "max_jobs": jobs.count if jobs else None,
-        "max_jobs_because": jobs.sentence if jobs else None,
+        "compilers": outcome.compilers or None,
         "log": outcome.log,
         "failure": failure,
     }
@@ -176,20 +175,20 @@ def _dry_run(job: Job, max_jobs: int | None, no_cache: bool, pull: bool, as_json
         engine, trouble = connect(), ""
     except EngineError as error:
         engine, trouble = None, str(error)
-    jobs = jobs_of(job.profile, engine, max_jobs)
-    request = request_of(job, jobs, no_cache=no_cache, pull=pull)
+    how = compilers(job.profile, engine, max_jobs)
+    request = request_of(job, max_jobs, no_cache=no_cache, pull=pull)
     argv = argv_of(request)
     current = bool(engine and not no_cache and not pull and up_to_date(job, engine))
     if as_json:
         plan = {**_head(job), "dry_run": True, "up_to_date": current, "argv": argv}
-        print_json({**plan, "max_jobs": jobs.count, "max_jobs_because": jobs.sentence, "engine": trouble or "ok"})
+        print_json({**plan, "compilers": how, "engine": trouble or "ok"})
         return ExitCode.OK
     if trouble:
         progress(f"no engine: {trouble}")
     click.echo(f"image    {job.image}{' (up to date: nothing would be built)' if current else ''}")
     click.echo(f"digest   {job.rendered.digest}")
     click.echo(f"files    {', '.join(sorted(job.rendered.files))} into {shown_path(job, job.folder)}")
-    click.echo(f"jobs     {jobs.sentence}")
+    click.echo(how)
     click.echo(f"command  {shlex.join(argv)}")
     return ExitCode.OK
 

@@ -21,7 +21,6 @@ CHECKS: tuple[FunctionCheck, ...] = (
     host.docker,
     host.plugins,
     host.disk,
-    host.memory,
     host.gpu_runtime,
     host.ports,
     host.refused,
@@ -61,7 +60,7 @@ CHECKS: tuple[FunctionCheck, ...] = (
     versions.compilers,
     around.gpu,
     versions.gpu_arch,
-    around.jobs_fit_memory,
+    around.gate_is_on,
     machine.unified,
     machine.compilers,
 )

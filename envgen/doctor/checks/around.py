@@ -5,6 +5,7 @@ from __future__ import annotations
 from envgen.doctor import remedies
 from envgen.doctor.evidence import PartError, Probe
 from envgen.doctor.model import Context, Finding, Says, Severity, Where, check, error, info, ok, warning
+from envgen.render.environment import GATE
 
 GIB = 1 << 30
 
@@ -85,21 +86,21 @@ def gpu(context: Context) -> list[Finding]:
 
 @check(
     "jit.memory", "memory for the JIT", Where.INSIDE,
-    Says("short", Severity.WARNING, "MAX_JOBS compilers, at `build.memory_per_job` each, don't fit into free memory",
-         "the first request compiles kernels and is killed half-way", "a smaller `build.max_jobs`"),
+    Says("off", Severity.WARNING, "compile-gate is not before FlashInfer's compilers: all of them start at once",
+         "they take all memory; the kernel kills them, or on unified memory the machine stands still",
+         "start the service again without ENVGEN_GATE and FLASHINFER_NVCC"),
     needs=("probe",),
 )  # fmt: skip
-def jobs_fit_memory(context: Context) -> list[Finding]:
-    """MAX_JOBS compilers fit into the memory that is free now."""
+def gate_is_on(context: Context) -> list[Finding]:
+    """Each of FlashInfer's compilers starts when its memory is free."""
     assert context.probe is not None
-    text, free = context.probe.variables.get("MAX_JOBS", ""), context.probe.system.MemAvailable
-    if not text.isdigit() or not free:
-        return []
-    each = context.profile.build.memory_per_job.bytes
-    needed, fits = int(text) * each, max(1, free // each)
-    if needed > free and int(text) > 1:
-        each_text = str(context.profile.build.memory_per_job)
-        seen = f"MAX_JOBS={text}, {each_text} each = {needed // GIB} GiB; {free // GIB} GiB are free"
-        cure = remedies.line(f"build: {{max_jobs: {fits}}}")
-        return [warning("a JIT build may run out of memory", seen, f"at most {fits}", cure, case="short")]
-    return [ok(f"MAX_JOBS={text} fits into {free // GIB} GiB of free memory")]
+    variables, free = context.probe.variables, context.probe.system.MemAvailable
+    off, nvcc = variables.get("ENVGEN_GATE") == "off", variables.get("FLASHINFER_NVCC", "")
+    if off or (nvcc and nvcc != GATE):
+        if context.env.get("ENVGEN_GATE") == "off" or context.env.get("FLASHINFER_NVCC", GATE) != GATE:
+            return [info("compile-gate does not stand before FlashInfer's compilers", "the profile says so")]
+        seen = "ENVGEN_GATE=off" if off else f"FLASHINFER_NVCC={nvcc}"
+        return [warning("compilers start without looking at the memory", seen, f"FLASHINFER_NVCC={GATE}",
+                        remedies.up(context), case="off")]  # fmt: skip
+    left = f"; {free // GIB} GiB are free" if free else ""
+    return [ok(f"each compiler starts when its memory is free{left}")]

@@ -76,27 +76,6 @@ def disk(context: Context) -> list[Finding]:
 
 
 @check(
-    "host.memory", "memory for builds", Where.HOST,
-    Says("short", Severity.WARNING, "the jobs of a build, at `build.memory_per_job` each, don't fit into free memory",
-         "the kernel kills a compiler, or on unified memory the machine stands still", "a smaller `build.max_jobs`"),
-    needs=("host",),
-)  # fmt: skip
-def memory(context: Context) -> list[Finding]:
-    """The jobs of a build fit into the memory that is free now."""
-    assert context.host is not None
-    free, jobs = context.host.memory_available, context.host.max_jobs
-    if free is None or jobs is None:
-        return []
-    each = context.profile.build.memory_per_job
-    if jobs * each.bytes > free and jobs > 1:
-        fits = max(1, free // each.bytes)
-        seen = f"{jobs} jobs, {each} each = {jobs * each.bytes // GIB} GiB; {free // GIB} GiB are free"
-        cure = remedies.line(f"build: {{max_jobs: {fits}}}")
-        return [warning("a build may run out of memory", seen, f"at most {fits} jobs", cure, case="short")]
-    return [ok(f"{free // GIB} GiB of memory are free: enough for {jobs} job{'s' * (jobs != 1)}")]
-
-
-@check(
     "host.gpu", "GPUs for containers", Where.HOST,
     Says("no-cdi", Severity.ERROR, "`gpu: cdi`, but the engine knows no device nvidia.com/gpu",
          "the container won't start", "let nvidia-ctk write the CDI specification"),

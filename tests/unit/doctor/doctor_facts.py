@@ -24,7 +24,7 @@ default_profile: dev
 defaults:
   base: {image: example.org/base:1}
   cuda: {arch_list: 12.1a}
-  build: {max_jobs: 4, memory_per_job: 8GiB}
+  build: {max_jobs: 4}
   working_dir: /workspace
   caches: {flashinfer: {path: /root/.cache/flashinfer}}
   tiktoken:

@@ -56,13 +56,6 @@ def test_disk(make: Make, free: int | None, expected: list[str]) -> None:
     assert severities(host.disk(make(host=Host(disk_path="/d", disk_free=free)))) == expected
 
 
-def test_memory(make: Make) -> None:
-    assert severities(host.memory(make(host=Host(memory_available=64 * GIB, max_jobs=4)))) == ["ok"]
-    (found,) = host.memory(make(host=Host(memory_available=17 * GIB, max_jobs=4)))
-    assert found.seen == "4 jobs, 8GiB each = 32 GiB; 17 GiB are free"
-    assert found.remedy == Remedy("build: {max_jobs: 2}", is_line=True)
-
-
 @pytest.mark.parametrize(
     ("mode", "facts", "expected"),
     [
@@ -252,15 +245,22 @@ def test_gpu_inside(make: Make, mode: str, devices: list[str], expected: list[st
     assert severities(around.gpu(make(document, sets=(f"gpu={mode}",)))) == expected
 
 
-def test_jobs_fit_memory(make: Make) -> None:
+@pytest.mark.parametrize(
+    ("values", "promised", "expected"),
+    [
+        ({}, {}, "ok"),
+        ({"FLASHINFER_NVCC": "/opt/envgen/bin/compile-gate"}, {}, "ok"),
+        ({"ENVGEN_GATE": "off"}, {}, "warning"),
+        ({"FLASHINFER_NVCC": "/usr/bin/nvcc"}, {}, "warning"),
+        ({"ENVGEN_GATE": "off"}, {"ENVGEN_GATE": "off"}, "info"),
+    ],
+)
+def test_the_gate_stands_before_the_compilers(
+    make: Make, values: dict[str, str], promised: dict[str, str], expected: str
+) -> None:
     document = recording("hook")
-    document["system"]["MemAvailable"] = 20 * GIB
-    assert around.jobs_fit_memory(make(document)) == []
-    document["environment"]["values"]["MAX_JOBS"] = "2"
-    assert severities(around.jobs_fit_memory(make(document))) == ["ok"]
-    document["environment"]["values"]["MAX_JOBS"] = "16"
-    (found,) = around.jobs_fit_memory(make(document))
-    assert found.remedy == Remedy("build: {max_jobs: 2}", is_line=True)
+    document["environment"]["values"].update(values)
+    assert severities(around.gate_is_on(make(document, env=promised))) == [expected]
 
 
 # --- every check, every recording ------------------------------------------------------------------------------------

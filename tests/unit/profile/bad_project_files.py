@@ -493,7 +493,7 @@ dev("tool is a source", MOUNTED + "    pip: {tools: [⟦vllm]}\n", ("what the so
 
 # --- hostile and careless values --------------------------------------------------------------------------------------
 
-for _key in ("shm_size: ⟦%s", "build: {memory_per_job: ⟦%s}", "services: {s: {command: [x], needs_memory: ⟦%s}}"):
+for _key in ("shm_size: ⟦%s", "build: {ccache_size: ⟦%s}", "services: {s: {command: [x], needs_memory: ⟦%s}}"):
     dev(f"400 digits in {_key[:8]}", "    " + _key % ("9" * 400) + "\n", ("too large", ""))
 dev("a size with many zeros", "    shm_size: ⟦1" + "0" * 320 + "T\n", ("too large", ""))
 dev("a size beyond all memory", "    shm_size: ⟦9999999T\n", ("is too large; the largest size is 1024TiB", ""))

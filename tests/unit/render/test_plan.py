@@ -285,13 +285,14 @@ def test_the_environment_of_up_has_absolute_paths(tmp_path: Path, monkeypatch: p
         network=Network(ca_certificates=HostPath("/etc/ca.pem")),
         build=Build(wheelhouse=HostPath("wheels")),
     )
-    assert compose_environment(found, tmp_path, 6) == {
-        "ENVGEN_BUILD__MAX_JOBS": "6",
+    assert compose_environment(found, tmp_path) == {
         "ENVGEN_SOURCES__VLLM__ORIGIN__CHECKOUT": str(tmp_path.parent / "vllm"),
         "ENVGEN_CACHES__HUGGINGFACE__HOST": "/home/someone/hf",
         "ENVGEN_NETWORK__CA_CERTIFICATES": "/etc/ca.pem",
         "ENVGEN_BUILD__WHEELHOUSE": str(tmp_path / "wheels"),
     }
+    given = dataclasses.replace(found, build=Build(max_jobs=MaxJobs(6)))
+    assert compose_environment(given, tmp_path)["ENVGEN_BUILD__MAX_JOBS"] == "6"
 
 
 def test_protected_and_switched_off_packages_are_told_apart() -> None:
