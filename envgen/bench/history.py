@@ -1,4 +1,4 @@
-"""Runs that others measured, as envgen keeps them, and history files: such runs as YAML, written by hand."""
+"""Runs that others measured, as envgen keeps them, and those that ship with it (history.yaml)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from typing import Any, NoReturn
 import yaml
 
 from envgen.bench.compare import number
-from envgen.bench.record import METRICS
 from envgen.errors import Place, ResultsError
 
 HISTORY = Path(__file__).with_name("history.yaml")
 TEST = re.compile(r"(pp|tg)\s*=?\s*(\d{1,9})(?:\s*@\s*d(\d{1,9}))?(?:\s*\(c(\d{1,6})\))?")
 _LENGTHS = {"prompt": "prompt_tokens", "output": "output_tokens", "context": "context_tokens",
             "concurrency": "concurrency", "runs": "runs"}  # fmt: skip
-_KEYS = {"label", "name", "date", "environment", "parameters", "figures"}
 
 
 @dataclass
@@ -104,81 +102,22 @@ def test_sample(
     return {"unit": "aggregate", **cell, **{key: mean for key, (mean, _) in found.items()}, "spread": spread}
 
 
-class _Loader(yaml.SafeLoader):
-    """Safe, and without aliases: a few of them can name more values than any memory holds."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(None, None, "aliases are not read", mark)
-        return super().compose_node(parent, index)
+def shipped() -> list[Foreign]:
+    """The runs of history.yaml, which ships with envgen."""
+    document = yaml.safe_load(HISTORY.read_text(encoding="utf-8"))
+    return [_run(one, document["environment"], document["source"]) for one in document["runs"]]
 
 
-def load_yaml(path: Path, text: str) -> Any:
-    """A YAML document. ResultsError with its line for what is not one."""
-    try:
-        return yaml.load(text, _Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        stop(path, f"this is not YAML: {getattr(error, 'problem', error)}", line=mark.line + 1 if mark else 0)
-
-
-def history_runs(path: Path, text: str, when: datetime | None) -> list[Foreign]:
-    """The runs of a history file; ``history.yaml`` beside this module is one."""
-    document = load_yaml(path, text)
-    if not isinstance(document, dict) or document.get("history") != 1:
-        stop(path, "this is not a history file: its first key is `history: 1`")
-    runs, source = document.get("runs"), document.get("source")
-    if not isinstance(runs, list):
-        stop(path, "must be a list of runs", key="runs")
-    if not isinstance(source, str) or not source:
-        stop(path, "must say where the figures come from", key="source")
-    common = _mapping(path, document.get("environment"), "environment")
-    return [_run(path, f"runs[{index}]", run, common, source, when) for index, run in enumerate(runs)]
-
-
-def _mapping(path: Path, value: Any, key: str) -> dict[str, Any]:
-    if not isinstance(value, (dict, type(None))):
-        stop(path, "must be a mapping", key=key)
-    return {str(name): item for name, item in (value or {}).items()}
-
-
-def _run(path: Path, key: str, run: Any, common: Mapping[str, Any], source: str, when: datetime | None) -> Foreign:
-    members = _mapping(path, run, key)
-    if unknown := sorted(set(members) - _KEYS):
-        stop(path, f"unknown key {unknown[0]!r}; it knows {', '.join(sorted(_KEYS))}", key=key)
-    label, figures = members.get("label"), members.get("figures")
-    if not isinstance(label, str) or not label:
-        stop(path, "must be a text", key=f"{key}.label")
-    if not isinstance(figures, list) or not figures:
-        stop(path, "must be a list of figures", key=f"{key}.figures")
-    started = moment(members.get("date"))
-    if "date" in members and started is None:
-        stop(path, "must be a date such as 2026-01-09", key=f"{key}.date")
-    environment = {**common, **_mapping(path, members.get("environment"), f"{key}.environment")}
-    environment["imported"] = {"source": source}
-    samples = [_figures(path, f"{key}.figures[{index}]", one) for index, one in enumerate(figures)]
-    parameters = _mapping(path, members.get("parameters"), f"{key}.parameters")
-    return Foreign(label, started or when, environment, parameters, samples, str(members.get("name") or ""))
-
-
-def _figures(path: Path, key: str, value: Any) -> dict[str, Any]:
-    sample: dict[str, Any] = {"unit": "aggregate"}
-    spread: dict[str, float] = {}
-    for name, item in _mapping(path, value, key).items():
-        if name in _LENGTHS:
-            if isinstance(item, bool) or not isinstance(item, int) or item < 0:
-                stop(path, "must be a whole number", key=f"{key}.{name}")
-            sample[_LENGTHS[name]] = item
-        elif name in METRICS:
-            numbers = [number(one) for one in (item if isinstance(item, list) else [item])]
-            if not 1 <= len(numbers) <= 2 or None in numbers:
-                stop(path, "must be a number, or [mean, standard deviation]", key=f"{key}.{name}")
-            sample[name] = numbers[0]
-            if len(numbers) == 2:
-                spread[name] = float(numbers[1] or 0)
-        else:
-            stop(path, f"unknown key {name!r}; it knows {', '.join([*_LENGTHS, *METRICS])}", key=key)
-    if not set(sample) & set(METRICS):
-        stop(path, "holds no figure", key=key)
-    return {**sample, "spread": spread}
+def _run(run: Mapping[str, Any], common: Mapping[str, Any], source: str) -> Foreign:
+    environment = {**common, **run.get("environment", {}), "imported": {"source": source}}
+    samples = []
+    for figures in run["figures"]:
+        sample: dict[str, Any] = {"unit": "aggregate", "spread": {}}
+        for key, value in figures.items():
+            if isinstance(value, list):  # mean and standard deviation
+                sample[key], sample["spread"][key] = value
+            else:
+                sample[_LENGTHS.get(key, key)] = value
+        samples.append(sample)
+    name, when = run.get("name", ""), moment(run["date"])
+    return Foreign(run["label"], when, environment, run.get("parameters", {}), samples, name)

@@ -1,4 +1,4 @@
-"""Figures of others as records: reports of the tools, history files (YAML), and lab notes in Markdown.
+"""Figures of others as records: reports of the tools, and lab notes in Markdown.
 
 Whatever looks like a figure and is not imported is handed back with its line and the reason.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from envgen import files
-from envgen.bench.history import Foreign, LeftOut, history_runs, moment, stop
+from envgen.bench.history import Foreign, LeftOut, moment, stop
 from envgen.bench.notes import read_notes
 from envgen.bench.tools import benchy_samples, vllm_samples
 from envgen.errors import UsageError
@@ -43,9 +43,7 @@ def parse(path: Path, when: datetime | None = None, label: str = "") -> Imported
         stop(path, f"can't be read: {error.strerror}")
     suffix = path.suffix.lower()
     left: list[LeftOut] = []
-    if suffix in (".yaml", ".yml"):
-        runs = history_runs(path, text, when)
-    elif suffix == ".json" or text.lstrip()[:1] == "{":
+    if suffix == ".json" or text.lstrip()[:1] == "{":
         runs = [_report(path, text, when, label or path.stem)]
     else:
         runs, left = read_notes(text, when, label or path.stem)

@@ -7,9 +7,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from envgen import files
 from envgen.bench.compare import Table, number, table
-from envgen.bench.history import HISTORY, Foreign, history_runs, load_yaml
+from envgen.bench.history import shipped
 from envgen.bench.record import load, resolve
 from envgen.bench.tools import MODULES, Asked, Plan
 from envgen.errors import UsageError
@@ -66,11 +68,6 @@ def reference(text: str, folder: Path) -> Reference:
     return Reference(f"{record.title} ({record.id})", table(record.samples))
 
 
-def shipped() -> list[Foreign]:
-    """The runs of the shipped history file."""
-    return history_runs(HISTORY, HISTORY.read_text(encoding="utf-8"), None)
-
-
 def plan(name: str, given: Mapping[str, Any]) -> Plan:
     """The plan of that name or file (empty: the default), with what the command line gives instead."""
     found = _read(name) if name else {}
@@ -84,16 +81,17 @@ def plan(name: str, given: Mapping[str, Any]) -> Plan:
 
 
 def _read(name: str) -> dict[str, Any]:
-    plans = load_yaml(_PLANS, _PLANS.read_text(encoding="utf-8"))
+    plans = yaml.safe_load(_PLANS.read_text(encoding="utf-8"))
     if name in plans:
         return dict(plans[name])
     if not name.endswith((".yaml", ".yml")):
         raise UsageError(f"no plan {name!r}; there are: {', '.join(plans)}", hint="or the path of a .yaml file")
-    path = Path(name)
     try:
-        found = load_yaml(path, files.read(path, limit=1 << 20).decode(errors="replace"))
+        found = yaml.safe_load(files.read(Path(name), limit=1 << 16).decode(errors="replace"))
     except OSError as error:
         raise UsageError(f"plan {name}: {error.strerror}", hint="envgen bench --plan seeds") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UsageError(f"plan {name}: not YAML: {getattr(error, 'problem', error)}") from None
     if not isinstance(found, dict):
         raise UsageError(f"plan {name}: not a mapping of keys such as pp and depth")
     return {str(key): value for key, value in found.items()}

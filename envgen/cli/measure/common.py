@@ -15,7 +15,7 @@ import click
 
 from envgen.app.session import Session
 from envgen.cli.common import LARGEST, json_option, print_json, project_options, variant_option
-from envgen.errors import EnvgenError, ExitCode, NotFoundError, ServiceError, UsageError
+from envgen.errors import EngineError, EnvgenError, ExitCode, NotFoundError, ServiceError, UsageError
 from envgen.extras import require
 from envgen.text import progress
 
@@ -221,7 +221,8 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
             progress(f"\ninterrupted; what was measured is kept in {run.path}; the server goes on running")
             raise
         except EnvgenError as error:
-            gone = isinstance(error, Gone) or (isinstance(error, ServiceError) and alive is not None and not alive())
+            lost = isinstance(error, (EngineError, ServiceError)) and alive is not None and not alive()
+            gone = isinstance(error, Gone) or lost
             run.end("server gone" if gone else "error", {"error": str(error), "samples": run.samples})
             kept = f"what was measured is kept in {run.path}" if run.samples else ""
             if gone:

@@ -185,8 +185,9 @@ def import_(
       envgen results import --shipped
       envgen results import notes.md --date 2026-01-09 --dry-run
     """
-    from envgen.bench.history import HISTORY, moment
-    from envgen.bench.imports import parse
+    from envgen.bench.history import moment
+    from envgen.bench.history import shipped as shipped_runs
+    from envgen.bench.imports import Imported, parse
     from envgen.bench.record import utc, write_imported
 
     when = moment(date) if date else None
@@ -194,7 +195,7 @@ def import_(
         raise UsageError(f"--date: {date!r} is not a date", hint="such as 2026-01-09 or 2026-01-09T16:25:01Z")
     if (file is None) != shipped:
         raise UsageError("name a file, or --shipped", hint="envgen results import --shipped")
-    found = parse(file or HISTORY, when, label)
+    found = parse(file, when, label) if file else Imported(shipped_runs(), [], {})
     target = folder or default_folder()
     done = []
     for run in found.runs:

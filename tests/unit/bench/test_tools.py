@@ -11,7 +11,8 @@ import pytest
 
 from envgen.bench.client import CHAT, Target
 from envgen.bench.compare import Cell, table
-from envgen.bench.references import plan, reference, shipped
+from envgen.bench.history import shipped
+from envgen.bench.references import plan, reference
 from envgen.bench.tools import (
     BENCHY,
     LLAMA_BENCHY,
