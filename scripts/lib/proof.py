@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -26,24 +27,26 @@ class Proof:
 
 
 def ask_agent(python: str, root: Path, operation: str, **request: object) -> dict:
-    """envgen's agent as a container would run it: one text on stdin of an isolated Python, one JSON document.
+    """The cache's agent as a container would run it, in an isolated Python.
 
-    Its stdin stays open while it works: the end of it means that nobody waits for the answer.
+    Its stdin stays open while it works: the end of it means that nothing waits for the answer.
     """
-    from envgen.jitcache.bundle import FLAGS, program
+    from envgen.engine.base import ExecResult
+    from envgen.inside.run import Failure, ask
+    from envgen.jitcache.talk import AGENT
+
+    def execute(words: Sequence[str], stdin: bytes, _timeout: float) -> ExecResult:
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+            child.stdin.write(stdin)
+            child.stdin.flush()
+            out = child.stdout.read()
+            err = child.stderr.read()
+            child.stdin.close()
+        return ExecResult(child.returncode, out, err)
 
     request = {"operation": operation, "root": str(root), "python": python, **request}
     start = time.time()
-    words = [python, *FLAGS]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
-        child.stdin.write(program(request))
-        child.stdin.flush()
-        out = child.stdout.read()
-        err = child.stderr.read()
-        child.stdin.close()
-    try:
-        document = json.loads(out)
-    except ValueError:
-        document = {"ok": False, "message": err.decode()[-2000:]}
+    said = ask(execute, python, AGENT, request, timeout=900)
+    document = {"ok": False, "message": str(said)} if isinstance(said, Failure) else dict(said)
     document["seconds"] = round(time.time() - start, 3)
     return document

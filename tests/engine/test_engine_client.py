@@ -236,15 +236,18 @@ def test_a_program_that_eats_the_memory_is_killed_alone(engine: Engine) -> None:
 
 
 def test_a_program_that_watches_its_input_ends_with_a_killed_envgen(box: str) -> None:
-    """As the agent of the cache does (jitcache/bundle.py)."""
+    """As the agent of the cache does."""
     code = (
-        "import marshal\nfrom envgen.engine.docker import connect\nfrom envgen.jitcache import bundle, talk\n"
-        "program = marshal.dumps((bundle.WATCH + 'import time; time.sleep(777)',), 2)\n"
-        f"connect().exec({box!r}, talk.argv('python3'), stdin=program, timeout=900, hold=True)"
+        "from envgen.engine.docker import connect\nfrom envgen.inside import run\n"
+        "class Sleeps(run.Program):\n"
+        "    def files(self):\n"
+        "        return {'sleeps': 'import time\\ndef answer(request): time.sleep(777)'}\n"
+        f"execute = run.in_container(connect(), {box!r}, hold=True)\n"
+        "run.ask(execute, 'python3', Sleeps(('sleeps',), watch=True), {}, timeout=900)"
     )
 
     def agents() -> str:
-        return docker("exec", box, "sh", "-c", "grep -l 'envgen-[a]gent' /proc/[0-9]*/cmdline || true")
+        return docker("exec", box, "sh", "-c", "grep -l 'envgen-[i]nside' /proc/[0-9]*/cmdline || true")
 
     def until(there: bool) -> None:
         deadline = time.monotonic() + 30
