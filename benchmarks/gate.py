@@ -51,7 +51,7 @@ class Outcome:
     seconds: float = 0.0
     peak: int = 0  # MiB
     paused: int = 0
-    used: list[tuple[float, int]] = field(default_factory=list)
+    kinds: list[dict[str, int]] = field(default_factory=list)  # MiB each second, by ``kind``
 
 
 def load_gate() -> ModuleType:
@@ -100,14 +100,18 @@ class Running:
         return self.what.at(self.done)
 
 
-def simulate(objects: list[Compiled], choose: Choose, step: float = 1.0) -> Outcome:
+def simulate(objects: list[Compiled], choose: Choose, kind: Callable[[Compiled], str] = lambda _: "") -> Outcome:
     """Second by second: ``choose`` moves objects from the waiting to the running, and may pause."""
+    step = 1.0
     waiting, running, outcome, now = list(objects), list[Running](), Outcome(), 0.0
     while waiting or running:
         choose(running, waiting, now)
         used = sum(one.memory for one in running)
         outcome.peak = max(outcome.peak, used)
-        outcome.used.append((now, used))
+        row: dict[str, int] = {}
+        for one in running:
+            row[kind(one.what)] = row.get(kind(one.what), 0) + one.memory
+        outcome.kinds.append(row)
         outcome.paused += sum(one.paused for one in running)
         now += step
         for one in running:
