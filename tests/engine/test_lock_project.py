@@ -149,6 +149,8 @@ def test_a_replaced_package_of_the_base_is_hidden_by_a_link(project: Project) ->
 
 def test_the_sbom_names_what_is_really_inside(project: Project) -> None:
     where = project.root / "out.spdx.json"
+    project.envgen("lock")
+    project.envgen("build")
     assert "is up to date" in project.envgen("build", "--sbom", str(where)).out
     first = where.read_bytes()
     assert project.envgen("inspect", f"{NAME}:prod", "--sbom", "-").out.encode() == first
