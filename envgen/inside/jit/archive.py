@@ -5,7 +5,7 @@ of the POSIX format: ninja compiles again what is younger than its record says, 
 time. Members are named as they lie below the cache's root.
 
 An archive may come from anywhere: only plain files and folders are taken, only below the root, never more than the disk
-holds, each header is checked before tarfile reads it, and nothing is placed before the last byte was read.
+holds, each header is bounded, and nothing is placed before the last byte was read.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.hold import Hold, close_all
 from envgen.inside.jit.layout import BESIDE, OURS, Cache, Shelf, open_cache, root_of
 from envgen.inside.jit.locks import own_as
+from envgen.inside.jit.members import MOST, Member, Members, damaged, refused
 from envgen.inside.jit.sweep import STAGE, alone, sweep_stages
 from envgen.inside.jit.tree import DEEPEST, FILE, FOLDER, FULL, GONE, kind_of, note, reason, remove, short
 
@@ -35,10 +36,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 HEAD = "envgen-cache.json"
 END = "envgen-cache.end"
-MOST = 1_000_000  # members
 _LONGEST = 1024  # bytes of a name; FlashInfer's longest are some 400
 _PART = 255  # what a file system takes
-_HEADER = 8 << 10  # bytes of one extended header; envgen writes some 40, with the longest name 1,100
 
 
 def why_not(name: str) -> str:
@@ -53,14 +52,6 @@ def why_not(name: str) -> str:
     if (parts[0].startswith(".") and parts[0] != OURS) or any(part.startswith(".envgen-") for part in parts):
         return "does not belong into a cache"
     return ""
-
-
-def refused(name: str, why: str) -> Fault:
-    return Fault("refused", "the archive is not taken: " + repr(short(name)) + " " + why + "; nothing was changed")
-
-
-def damaged(why: str) -> Fault:
-    return Fault("refused", "the archive is damaged: " + why + "; nothing was changed")
 
 
 class Sum:
@@ -81,14 +72,6 @@ class Sum:
 def time_text(nanoseconds: int) -> str:
     """As it stands in the extended header: seconds, a point, nine digits."""
     return "%d.%09d" % divmod(nanoseconds, 10**9)
-
-
-def nanoseconds(text: str) -> int:
-    """The time of an extended header; Fault for what no file of a cache has."""
-    whole, _, fraction = text.partition(".")
-    if len(whole) > 11 or len(fraction) > 9 or not (text.isascii() and whole.isdigit() and (fraction or "0").isdigit()):
-        raise damaged("a file of it has an impossible time")
-    return int(whole) * 10**9 + int((fraction + "000000000")[:9])
 
 
 # Saving
@@ -262,20 +245,6 @@ def load(request: dict[str, object]) -> dict[str, object]:
         os.close(fd)
 
 
-class _Header(tarfile.TarInfo):
-    """A header that is refused before tarfile acts on it: it would read one of gigabytes whole, or follow a link."""
-
-    @classmethod
-    def frombuf(cls, buf: bytes, encoding: str, errors: str) -> _Header:  # type: ignore[override]
-        info: _Header = super().frombuf(buf, encoding, errors)
-        if info.type == tarfile.XHDTYPE:
-            if not 0 <= info.size <= _HEADER:
-                raise damaged("it has a header of " + str(info.size) + " bytes")
-        elif info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE):
-            raise refused(info.name, "is neither a plain file nor a folder")
-        return info
-
-
 class _Reader:
     """Unpacks into the folder ``new`` of the stage."""
 
@@ -298,10 +267,8 @@ class _Reader:
                 packed = file.read(2) == b"\x1f\x8b"
                 file.seek(0)
                 stream = gzip.GzipFile(fileobj=file) if packed else file
-                with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header,
-                                  encoding="utf-8", errors="surrogateescape") as tar:  # fmt: skip
-                    self._members(tar)
-        except (EOFError, zlib.error, tarfile.TarError, ValueError, RecursionError) as error:
+                self._members(Members(stream))  # type: ignore[arg-type]
+        except (EOFError, zlib.error) as error:
             raise damaged(str(error)) from None
         except OSError as error:
             if error.errno is None:  # what gzip raises for bytes that are none of its own
@@ -313,35 +280,28 @@ class _Reader:
             if self._open is not None:
                 os.close(self._open[1])
 
-    def _members(self, tar: tarfile.TarFile) -> None:
-        whole = False
-        for number in range(MOST):
-            member = tar.next()
-            if member is None:
-                break
-            tar.members = []  # type: ignore[attr-defined]
-            if member.size < 0 or any(key.startswith("GNU.sparse") for key in member.pax_headers):
-                raise refused(member.name, "is neither a plain file nor a folder")
-            if not number:
-                self._check_head(tar, member)
+    def _members(self, members: Members) -> None:
+        first = whole = False
+        for member in members:
+            if not first:
+                self._check_head(members, member)
+                first = True
             elif whole:
                 raise refused(member.name, "comes after the end")
             elif member.name == END:
-                whole = member.size == 64 and _data(tar, member).read(64) == self.sum.text().encode("ascii")
+                whole = member.size == 64 and members.read(64) == self.sum.text().encode("ascii")
                 if not whole:
                     raise damaged("its sum is wrong")
             else:
-                self._take(tar, member)
-        else:
-            raise Fault("refused", "the archive holds more than " + str(MOST) + " files; nothing was changed")
+                self._take(members, member)
         if not whole:
             raise Fault("refused", "the archive is cut off, or is not one of a cache; nothing was changed")
 
-    def _check_head(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        if member.name != HEAD or member.isdir() or member.size >= 100_000:
+    def _check_head(self, members: Members, member: Member) -> None:
+        if member.name != HEAD or member.is_folder or member.size >= 100_000:
             raise Fault("refused", "this is not an archive that `envgen cache save` wrote; nothing was changed")
         try:
-            head = json.loads(_data(tar, member).read())
+            head = json.loads(members.read(member.size))
         except (ValueError, RecursionError):
             raise damaged("its first member is not JSON") from None
         if not isinstance(head, dict) or head.get("format") != FORMAT:
@@ -366,38 +326,35 @@ class _Reader:
             for name in names[:20]
         )  # fmt: skip
 
-    def _take(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        name = member.name.rstrip("/") if member.isdir() else member.name
-        why = why_not(name)
+    def _take(self, members: Members, member: Member) -> None:
+        why = why_not(member.name)
         if why:
-            raise refused(name, why)
-        parts = name.split("/")
-        if "cached_ops" in parts[1:3] and len(parts) > parts.index("cached_ops") + 1 + (not member.isdir()):
+            raise refused(member.name, why)
+        parts = member.name.split("/")
+        if "cached_ops" in parts[1:3] and len(parts) > parts.index("cached_ops") + 1 + (not member.is_folder):
             module = parts[parts.index("cached_ops") + 1]
             if module != "tmp":
                 self.modules.add("/".join(parts[: parts.index("cached_ops")]) + "/" + module)
-        if member.isdir():
+        if member.is_folder:
             self._folder(parts)
             return
         folder = self._folder(parts[:-1])
         self.room -= member.size
         if self.room < 0:
             raise Fault("refused", "the archive holds more than the disk has room for; nothing was changed")
-        when = nanoseconds(member.pax_headers.get("mtime", str(int(member.mtime))))
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             out = os.open(parts[-1], flags, 0o644 | (member.mode & 0o111), dir_fd=folder)
         except FileExistsError:
-            raise refused(name, "is in it twice") from None
-        self.sum.member(name, when, member.size)
-        data = _data(tar, member)
+            raise refused(member.name, "is in it twice") from None
+        self.sum.member(member.name, member.when, member.size)
         with os.fdopen(out, "wb") as file:
-            for block in iter(lambda: data.read(1 << 20), b""):
+            for block in iter(lambda: members.read(1 << 20), b""):
                 self.sum.data(block)
                 file.write(block)
             file.flush()
             own_as(out, self.stage)
-            os.utime(out, ns=(when, when))
+            os.utime(out, ns=(member.when, member.when))
         self.files += 1
         self.bytes += member.size
 
@@ -419,12 +376,6 @@ class _Reader:
             os.close(self._open[1])
         self._open = (wanted, fd)
         return fd
-
-
-def _data(tar: tarfile.TarFile, member: tarfile.TarInfo) -> io.BufferedReader:
-    data = tar.extractfile(member)
-    assert data is not None  # it is a plain file
-    return data  # type: ignore[return-value]
 
 
 def _enter(fd: int, name: str) -> int:
