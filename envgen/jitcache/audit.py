@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-_CODE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
+from envgen.inside.jit.arch import parse, runs
 
 
 @dataclass(frozen=True)
@@ -53,15 +52,11 @@ class Finding:
 def runs_on(code: str, major: int, minor: int) -> bool:
     """``sm_90`` runs on every 9.x from 9.0 on; ``sm_121a`` on 12.1 alone; ``sm_120f`` on 12.0 and later of its family;
     PTX without a suffix on everything as new."""
-    found = _CODE.fullmatch(code)
-    if not found:
-        return False
-    has = (int(found[2]), int(found[3]))
-    if found[4] == "a":
-        return has == (major, minor)
-    if found[1] == "compute" and not found[4]:
-        return has <= (major, minor)
-    return has[0] == major and has[1] <= minor
+    kind, _, number = code.partition("_")
+    made = parse(number)
+    if made is not None and kind == "compute" and not made[2]:
+        return made[:2] <= (major, minor)
+    return kind in ("sm", "compute") and runs(number, f"{major}{minor}")
 
 
 def judge(library: Library, archs: Iterable[tuple[int, int]]) -> Finding:

@@ -7,15 +7,12 @@ from dataclasses import dataclass
 
 from envgen.binding import bind
 from envgen.engine.base import Mount
-from envgen.inside.jit.kinds import KINDS
 from envgen.jitcache.place import Place
 from envgen.jitcache.query import Query
 from envgen.jitcache.service import JitCache, expected
 from envgen.jitcache.space import image_of
 from envgen.render.environment import service_env
 from envgen.render.namespace import mounts_of
-
-NAMES = tuple(KINDS)
 
 
 @dataclass(frozen=True)

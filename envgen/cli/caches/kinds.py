@@ -9,27 +9,16 @@ import click
 from envgen.cli.caches.print import age, print_table
 from envgen.cli.common import print_json
 from envgen.errors import UsageError
+from envgen.inside.jit.kinds import KINDS
 from envgen.jitcache.kinds import Kind, kinds
 from envgen.jitcache.service import JitCache
 from envgen.text import progress, size, visible
 
-# As in agent/kinds.py, which is imported only when one is named.
-KINDS = (
-    "vllm",
-    "triton",
-    "inductor",
-    "torch-extensions",
-    "tvm-ffi",
-    "cute-dsl",
-    "deep-gemm",
-    "trtllm-deep-gemm",
-    "driver",
-)
 ALL = "all"
 
 list_option = click.option("--kind", "kinds", multiple=True, type=click.Choice([*KINDS, ALL]), metavar="KIND",
                            help=f"Another cache instead: {', '.join(KINDS)}; or all of them.")  # fmt: skip
-clear_option = click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), metavar="KIND",
+clear_option = click.option("--kind", "kinds", multiple=True, type=click.Choice(list(KINDS)), metavar="KIND",
                             help="Another cache instead: vllm, triton, inductor.")  # fmt: skip
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 
 from envgen.inside.jit.choose import Choice, Survey, asked, choose
+from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.judge import Judge
 from envgen.inside.jit.layout import Entry, Shelf, root_of
-from envgen.inside.jit.locks import probe
+from envgen.inside.jit.locks import Held, acquire_inside, probe
 from envgen.inside.jit.package import package_of
 from envgen.inside.jit.procs import holders
 from envgen.inside.jit.recipe import library_of
@@ -86,26 +87,20 @@ def kind_from(name: str, names: list[str]) -> str:
 
 def looked_at(shelf: Shelf, name: str) -> tuple[str, bool, bool]:
     """Its kind, whether its library is there, whether it is being built."""
+    kind, built = "other", False
     try:
         fd = os.open(name, FOLDER, dir_fd=shelf.fd)
-    except OSError:
-        return "other", False, False
-    try:
-        kind = kind_from(name, os.listdir(fd))
-        built = library_of(name, fd) is not None
-    finally:
-        os.close(fd)
-    try:
-        folder = os.open("tmp", FOLDER, dir_fd=shelf.fd)
-    except OSError:
-        return kind, built, False
-    try:
-        locked = probe(name + ".lock", folder) is not None
-    except OSError:
-        locked = False
-    finally:
-        os.close(folder)
-    return kind, built, locked
+        try:
+            kind = kind_from(name, os.listdir(fd))
+            built = library_of(name, fd) is not None
+        finally:
+            os.close(fd)
+        acquire_inside("tmp/" + name + ".lock", shelf.fd, name, dry=True)
+    except Held:
+        return kind, built, True
+    except (OSError, Fault):
+        pass  # what can't be looked at is not being built
+    return kind, built, False
 
 
 def _describe(shelf: Shelf, entry: Entry, problems: list[str]) -> dict[str, object] | None:
@@ -128,7 +123,7 @@ def _describe(shelf: Shelf, entry: Entry, problems: list[str]) -> dict[str, obje
         return described
     try:
         measure(fd, total)
-        kind = kind_from(entry.name, [name for name in ("build.ninja", "meta.json") if _is_there(name, fd)])
+        kind = kind_from(entry.name, os.listdir(fd))
     finally:
         os.close(fd)
     library = [mtime for name, _, mtime in total.libraries if name == entry.name + ".so"]
@@ -139,14 +134,6 @@ def _describe(shelf: Shelf, entry: Entry, problems: list[str]) -> dict[str, obje
         built=bool(library), modified=library[0] if library else total.newest,
     )  # fmt: skip
     return described
-
-
-def _is_there(name: str, dir_fd: int) -> bool:
-    try:
-        os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-    except OSError:
-        return False
-    return True
 
 
 class _Locks:

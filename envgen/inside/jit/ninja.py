@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-# Importing re costs more than reading a build.ninja by hand.
-_NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
-_BRACED = _NAME | {"."}
+import re
+
+_NAME = re.compile(r"[\w.-]+", re.ASCII)
+_TOKEN = re.compile(
+    r"(?P<space>[ \t]+)|(?P<mark>:|\|[|@]?)|\$(?P<escaped>[ :$])|\$\{(?P<braced>[\w.-]+)\}|\$(?P<named>[\w-]+)"
+    r"|(?P<text>[^ \t:|$]+)",
+    re.ASCII,
+)
 
 
 class Edge:
@@ -70,44 +75,15 @@ def _tokens(text: str, variables: dict[str, str]) -> list[tuple[str, str]]:
     """``(kind, value)``: text, space or mark (``:``, ``|``, ``||``, ``|@``). ValueError: a ``$`` that means nothing."""
     found = []
     position = 0
-    end = len(text)
-    while position < end:
-        character = text[position]
-        start = position
-        if character in " \t":
-            while position < end and text[position] in " \t":
-                position += 1
-            found.append(("space", text[start:position]))
-        elif character in ":|":
-            position += 2 if text[position : position + 2] in ("||", "|@") else 1
-            found.append(("mark", text[start:position]))
-        elif character == "$":
-            value, position = _escape(text, position + 1, variables)
-            found.append(("text", value))
-        else:
-            while position < end and text[position] not in " \t:|$":
-                position += 1
-            found.append(("text", text[start:position]))
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise ValueError("a lone $")
+        kind = str(match.lastgroup)
+        value = variables.get(match[kind], "") if kind in ("braced", "named") else match[kind]
+        found.append((kind if kind in ("space", "mark") else "text", value))
+        position = match.end()
     return found
-
-
-def _escape(text: str, position: int, variables: dict[str, str]) -> tuple[str, int]:
-    """What stands after a ``$``: its value, and where the text goes on."""
-    following = text[position : position + 1]
-    if following and following in " :$":
-        return following, position + 1
-    if following == "{":
-        close = text.find("}", position)
-        name = text[position + 1 : close]
-        if close < 0 or not name or not _BRACED.issuperset(name):
-            raise ValueError("a ${ that never ends")
-        return variables.get(name, ""), close + 1
-    end = position
-    while end < len(text) and text[end] in _NAME:
-        end += 1
-    if end == position:
-        raise ValueError("a lone $")
-    return variables.get(text[position:end], ""), end
 
 
 def parse(text: str) -> tuple[list[Edge], bool]:
@@ -133,7 +109,7 @@ def parse_into(text: str, variables: dict[str, str]) -> tuple[list[Edge], bool]:
             continue
         name, equals, value = line.partition("=")
         name = name.rstrip(" \t")
-        if equals and name and _BRACED.issuperset(name):
+        if equals and name and _NAME.fullmatch(name):
             variables[name] = expand(value.lstrip(" \t"), variables)
         else:
             whole = False

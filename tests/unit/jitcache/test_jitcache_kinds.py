@@ -10,7 +10,6 @@ import pytest
 from jitcache_engine import LocalEngine, cache, container
 from jitcache_layouts import put, snapshot
 
-from envgen.cli.caches import kinds as cache_kinds
 from envgen.errors import RefusedError
 from envgen.inside.jit import kinds
 from envgen.inside.jit.main import answer
@@ -59,10 +58,6 @@ def test_where_each_lies(tmp_path: Path, kind: str, environ: dict[str, str], pla
     (one,) = ask(kinds=[kind], environ=environ)
     assert (one["path"], one["moved_by"]) == (place.format(home=tmp_path / "home"), variable)
     assert not one["exists"]
-
-
-def test_the_command_line_names_the_same_kinds() -> None:
-    assert tuple(kinds.KINDS) == cache_kinds.KINDS == host.NAMES
 
 
 def test_sizes(tmp_path: Path) -> None:
