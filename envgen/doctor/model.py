@@ -138,6 +138,12 @@ class Context:
     is_throw_away: bool = False  # started by `--run`
     asked: tuple[float, float] | None = None  # this machine's clock before and after the probe ran
 
+    @property
+    def inside(self) -> Probe:
+        """The probe's facts, for checks that need them."""
+        assert self.probe is not None
+        return self.probe
+
 
 @dataclass(frozen=True)
 class Says:

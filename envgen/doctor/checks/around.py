@@ -71,8 +71,7 @@ def _who_starts(file: str, probe: Probe) -> str:
 )  # fmt: skip
 def gpu(context: Context) -> list[Finding]:
     """The container sees a GPU, when the profile wants one."""
-    assert context.probe is not None
-    mode, nvidia = context.profile.gpu.value, context.probe.system.nvidia
+    mode, nvidia = context.profile.gpu.value, context.inside.system.nvidia
     devices = [name for name in nvidia.devices if name.removeprefix("/dev/nvidia").isdigit()]
     if mode == "none":
         return []
@@ -93,8 +92,7 @@ def gpu(context: Context) -> list[Finding]:
 )  # fmt: skip
 def gate_is_on(context: Context) -> list[Finding]:
     """Each of FlashInfer's compilers starts when its memory is free."""
-    assert context.probe is not None
-    variables, free = context.probe.variables, context.probe.system.MemAvailable
+    variables, free = context.inside.variables, context.inside.system.MemAvailable
     off, nvcc = variables.get("ENVGEN_GATE") == "off", variables.get("FLASHINFER_NVCC", "")
     if off or (nvcc and nvcc != GATE):
         if context.env.get("ENVGEN_GATE") == "off" or context.env.get("FLASHINFER_NVCC", GATE) != GATE:

@@ -26,10 +26,9 @@ IGNORES = (0, 7)  # the first release that ignores companions of other versions 
 )  # fmt: skip
 def flashinfer_data(context: Context) -> list[Finding]:
     """What FlashInfer's JIT compiles from (data/csrc and its neighbours), and the version that names its cache."""
-    assert context.probe is not None
     found = []
     for name, source in context.profile.sources.items():
-        root = active_root(context.probe, source.package) if source.package == "flashinfer" else None
+        root = active_root(context.inside, source.package) if source.package == "flashinfer" else None
         if root is not None:
             found.append(_flashinfer_root(name, source, root, context))
     return found
@@ -76,13 +75,12 @@ def flashinfer_set(context: Context) -> list[Finding]:
 
     Read in ``flashinfer/jit/env.py``: 0.5.3 and 0.6.18 raise RuntimeError at import, 0.7.2 warns.
     """
-    assert context.probe is not None
-    core = named(context.probe, "flashinfer-python")
-    root = active_root(context.probe, "flashinfer")
+    core = named(context.inside, "flashinfer-python")
+    root = active_root(context.inside, "flashinfer")
     version = (root.version if root else None) or (core[0].version if core else "")
     found = []
     for name in ("flashinfer-cubin", "flashinfer-jit-cache"):
-        for one in named(context.probe, name)[:1]:
+        for one in named(context.inside, name)[:1]:
             if version and one.version.split("+")[0] != version.split("+")[0]:
                 # Not `pip install`: no index that pip knows has the jit-cache, nor the cubins of releases after 0.6.13.
                 cure = remedies.inside(context, "python3", "-m", "pip", "uninstall", "-y", name)
@@ -105,15 +103,14 @@ def flashinfer_set(context: Context) -> list[Finding]:
 )  # fmt: skip
 def prebuilt(context: Context) -> list[Finding]:
     """Prebuilt kernels win over the JIT: with a mounted checkout, edits would never be compiled."""
-    assert context.probe is not None
     mounted = [source for source in context.profile.mounted_sources.values() if source.package == "flashinfer"]
     if not mounted:
         return []
-    if any(cell.kind != "missing" for cell in context.probe.cells("flashinfer_jit_cache")):
+    if any(cell.kind != "missing" for cell in context.inside.cells("flashinfer_jit_cache")):
         cure = remedies.inside(context, "python3", "-m", "pip", "uninstall", "-y", "flashinfer-jit-cache")
         title, seen = "prebuilt kernels mask your edits", "flashinfer-jit-cache is installed"
         return [warning(title, seen, "no such package", cure, case="masked")]
-    root = active_root(context.probe, "flashinfer")
+    root = active_root(context.inside, "flashinfer")
     if root and root.aot:
         folder = f"{root.root}/data/aot"
         cure = remedies.inside(context, "rm", "-r", folder)
@@ -131,8 +128,7 @@ def prebuilt(context: Context) -> list[Finding]:
 )  # fmt: skip
 def patched_files(context: Context) -> list[Finding]:
     """What the image's Python-only patches changed is still so: nothing was installed over it."""
-    assert context.probe is not None
-    files = context.probe.patched
+    files = context.inside.patched
     if not files:
         return []
     lost = [file for file in files if file.state != "same"]

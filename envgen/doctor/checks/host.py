@@ -198,11 +198,10 @@ def weights(context: Context) -> list[Finding]:
 )  # fmt: skip
 def clock(context: Context) -> list[Finding]:
     """The container's clock agrees with this machine's: build tools compare modification times made by both."""
-    assert context.probe is not None
-    if context.asked is None or not context.probe.system.now:
+    if context.asked is None or not context.inside.system.now:
         return []
     before, after = context.asked
-    now = context.probe.system.now
+    now = context.inside.system.now
     skew = now - before if now < before else max(0.0, now - after)
     if abs(skew) > SKEW:
         direction = "ahead" if skew > 0 else "behind"

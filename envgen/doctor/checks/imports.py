@@ -233,8 +233,7 @@ def judge_source(name: str, source: Source, context: Context, probe: Probe) -> l
 )  # fmt: skip
 def import_truth(context: Context) -> list[Finding]:
     """The heart: every source, every way."""
-    assert context.probe is not None
     found = []
     for name, source in context.profile.sources.items():
-        found += judge_source(name, source, context, context.probe)
+        found += judge_source(name, source, context, context.inside)
     return found

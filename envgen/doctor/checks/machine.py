@@ -14,9 +14,8 @@ INITS = ("docker-init", "tini", "dumb-init", "catatonit")
 
 def is_unified(context: Context) -> bool:
     """Does the GPU take its memory from the machine's? The GPU itself is asked first, then the profile's archs."""
-    assert context.probe is not None
-    if context.probe.gpus:
-        return any(not gpu.memory or "GB10" in gpu.name for gpu in context.probe.gpus)
+    if context.inside.gpus:
+        return any(not gpu.memory or "GB10" in gpu.name for gpu in context.inside.gpus)
     return any((arch.major, arch.minor) in UNIFIED for arch in context.profile.cuda.arch_list.archs)
 
 
@@ -52,8 +51,7 @@ def share(context: Context) -> float | None:
 )  # fmt: skip
 def unified(context: Context) -> list[Finding]:
     """On unified memory: the server's share is free now, and nothing was pushed into swap."""
-    assert context.probe is not None
-    system, wanted = context.probe.system, share(context)
+    system, wanted = context.inside.system, share(context)
     if not is_unified(context) or not system.MemTotal:
         return []
     found = []
@@ -98,8 +96,7 @@ def _server(context: Context) -> str:
 )  # fmt: skip
 def compilers(context: Context) -> list[Finding]:
     """No compiler of a build that ended is still there."""
-    assert context.probe is not None
-    processes, found = context.probe.processes, []
+    processes, found = context.inside.processes, []
     if processes.zombies:
         seen = f"{len(processes.zombies)}: {', '.join(sorted(set(processes.zombies)))}; process 1 is {processes.first}"
         title, cure = "zombies of compilers", remedies.recreate(context)

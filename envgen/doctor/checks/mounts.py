@@ -9,8 +9,7 @@ from envgen.profile.model import Source
 
 
 def _folder(context: Context, path: str) -> Folder | None:
-    assert context.probe is not None
-    return next((folder for folder in context.probe.folders if folder.path == path), None)
+    return next((folder for folder in context.inside.folders if folder.path == path), None)
 
 
 @check(
@@ -36,12 +35,11 @@ def _folder(context: Context, path: str) -> Folder | None:
 )  # fmt: skip
 def source_mounts(context: Context) -> list[Finding]:
     """Each checkout is mounted, and holds the package."""
-    assert context.probe is not None
     found = []
     for name, source in context.profile.mounted_sources.items():
         folder = _folder(context, str(source.mount))
         if folder is not None:
-            found.append(_source_mount(name, source, folder, context, context.probe))
+            found.append(_source_mount(name, source, folder, context, context.inside))
     return found
 
 
@@ -120,8 +118,7 @@ def _own(context: Context, folder: Folder) -> Remedy:
     if folder.read_only:
         return remedies.up(context)
     assert context.container is not None
-    assert context.probe is not None
-    owner = f"{context.probe.system.uid}:{context.probe.system.gid}"
+    owner = f"{context.inside.system.uid}:{context.inside.system.gid}"
     return remedies.command(f"docker exec --user 0 {context.container.name} chown -R {owner} {folder.path}")
 
 
@@ -137,8 +134,7 @@ def _own(context: Context, folder: Folder) -> Remedy:
 )  # fmt: skip
 def vocabulary(context: Context) -> list[Finding]:
     """The tiktoken files are the right ones: without them a server is healthy, and dies on the first prompt."""
-    assert context.probe is not None
-    tiktoken, files = context.profile.tiktoken, {file.path: file for file in context.probe.encodings}
+    tiktoken, files = context.profile.tiktoken, {file.path: file for file in context.inside.encodings}
     found = []
     for name, encoding in tiktoken.encodings.items():
         path = f"{tiktoken.directory}/{name}.tiktoken"
@@ -152,7 +148,7 @@ def vocabulary(context: Context) -> list[Finding]:
             seen = f"{path} has sha256 {file.sha256}"
             wanted = f"sha256 {encoding.sha256}"
             found.append(error(f"{name} is another file", seen, wanted, remedies.build(context), case="other-file"))
-    base = context.probe.variables.get("TIKTOKEN_ENCODINGS_BASE", "")
+    base = context.inside.variables.get("TIKTOKEN_ENCODINGS_BASE", "")
     if tiktoken.encodings and not found and base != str(tiktoken.directory):
         seen = f"TIKTOKEN_ENCODINGS_BASE={base}" if base else "TIKTOKEN_ENCODINGS_BASE isn't set"
         wanted = f"TIKTOKEN_ENCODINGS_BASE={tiktoken.directory}"

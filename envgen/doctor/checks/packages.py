@@ -42,10 +42,9 @@ def active_root(probe: Probe, package: str) -> Root | None:
 )  # fmt: skip
 def console_scripts(context: Context) -> list[Finding]:
     """Each console script is there, and starts the interpreter that `python3` starts."""
-    assert context.probe is not None
     owners = {script: name for name, source in context.profile.sources.items() for script in source.console_scripts}
-    scripts = [script for script in context.probe.scripts if script.name in owners]
-    return [_console_script(script, owners[script.name], context, context.probe) for script in scripts]
+    scripts = [script for script in context.inside.scripts if script.name in owners]
+    return [_console_script(script, owners[script.name], context, context.inside) for script in scripts]
 
 
 def _console_script(script: Script, name: str, context: Context, probe: Probe) -> Finding:
@@ -75,8 +74,7 @@ def _console_script(script: Script, name: str, context: Context, probe: Probe) -
 )  # fmt: skip
 def leftovers(context: Context) -> list[Finding]:
     """Folders without __init__.py in site-packages: a namespace package as soon as nothing stands in front of them."""
-    assert context.probe is not None
-    probe, found = context.probe, []
+    probe, found = context.inside, []
     sources = {source.package for source in context.profile.sources.values()}
     for portion in probe.portions:
         if portion.regular or not portion.site or portion.package not in sources:
@@ -113,11 +111,10 @@ def leftovers(context: Context) -> list[Finding]:
 )  # fmt: skip
 def metadata(context: Context) -> list[Finding]:
     """importlib.metadata finds each source, once, under its own name, installed from where it is mounted."""
-    assert context.probe is not None
     found = []
     for name, source in context.profile.sources.items():
-        if any(cell.kind == "regular" for cell in context.probe.cells(source.package)):
-            found += _metadata(name, source, context, context.probe)
+        if any(cell.kind == "regular" for cell in context.inside.cells(source.package)):
+            found += _metadata(name, source, context, context.inside)
     return found
 
 

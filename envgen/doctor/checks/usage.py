@@ -11,11 +11,10 @@ from envgen.doctor.model import Context, Finding, Remedy, Says, Severity, Where,
 
 def release(context: Context, package: str) -> str:
     """`vllm 0.14.0`: the installed release in words."""
-    assert context.probe is not None
     for name, source in context.profile.sources.items():
         if source.package == package:
             wanted = canonicalize_name(source.distribution)
-            versions = [one.version for one in context.probe.distributions
+            versions = [one.version for one in context.inside.distributions
                         if canonicalize_name(one.name) in (wanted, package)]  # fmt: skip
             return f"{name} {versions[0]}" if versions else name
     return package
@@ -43,9 +42,8 @@ def group_of(context: Context, name: str) -> str:
 )  # fmt: skip
 def variables(context: Context) -> list[Finding]:
     """Every VLLM_* and FLASHINFER_* variable is one that the installed release reads: its sources are asked."""
-    assert context.probe is not None
     # envgen-install and others put variables of their own there; MAX_JOBS and CUDA's are not these packages'.
-    asked = context.probe.known
+    asked = context.inside.known
     found = [finding for one in asked for finding in _variable(one, context)]
     if found or not asked:
         return found
@@ -105,8 +103,7 @@ def _rename(one: KnownVariable, where: str, context: Context) -> Remedy:
 )  # fmt: skip
 def flags(context: Context) -> list[Finding]:
     """Every flag of the service is one that the sources of the installed vLLM name."""
-    assert context.probe is not None
-    flags = context.probe.flags
+    flags = context.inside.flags
     if not flags.asked:
         return []
     who = release(context, "vllm")
@@ -136,8 +133,7 @@ def _flag(one: UnknownFlag, who: str, context: Context) -> Finding:
 )  # fmt: skip
 def claimed(context: Context) -> list[Finding]:
     """What the patches that the image's label names add to Python files stands in the files that are imported."""
-    assert context.probe is not None
-    claims = context.probe.claimed
+    claims = context.inside.claimed
     lost = [claim for claim in claims if claim.state != "there"]
     if lost:
         names = ", ".join(sorted({claim.patch for claim in lost}))
@@ -156,9 +152,8 @@ def claimed(context: Context) -> list[Finding]:
 )  # fmt: skip
 def harmony(context: Context) -> list[Finding]:
     """openai-harmony itself loads the vocabulary with the network off. Asked for by `--deep`: it takes a second."""
-    assert context.probe is not None
     found: list[Finding] = []
-    for load in context.probe.loads:
+    for load in context.inside.loads:
         if load.state == "loaded":
             found.append(ok(f"{load.name} loads without a network", seconds=load.seconds))
         elif load.state == "no-harmony":

@@ -43,8 +43,7 @@ def listed(differ: tuple[Promised, ...]) -> str:
 )  # fmt: skip
 def locked(context: Context) -> list[Finding]:
     """The packages that the lock put into the image are installed at the locked versions."""
-    assert context.probe is not None
-    promises = context.probe.locked
+    promises = context.inside.locked
     if not promises.count:
         return []
     if promises.differ:
@@ -63,8 +62,7 @@ def locked(context: Context) -> list[Finding]:
 )  # fmt: skip
 def protected(context: Context) -> list[Finding]:
     """torch and the other protected packages are still the base image's."""
-    assert context.probe is not None
-    promises = context.probe.protected
+    promises = context.inside.protected
     if promises.differ:
         title = "packages of the base image were replaced: " + ", ".join(one.name for one in promises.differ)
         cure = _fresh(context)
@@ -89,8 +87,7 @@ def _fresh(context: Context) -> Remedy:
 )  # fmt: skip
 def conflicts(context: Context) -> list[Finding]:
     """No two distributions own cv2, and flash-attn stands beside the torch that it was compiled against."""
-    assert context.probe is not None
-    probe, found = context.probe, []
+    probe, found = context.inside, []
     there: dict[str, Distribution] = {canonicalize_name(one.name): one for one in reversed(probe.distributions)}
     cv2 = [name for name in OPENCV if name in there]
     if len(cv2) > 1:
@@ -120,8 +117,7 @@ def conflicts(context: Context) -> list[Finding]:
 )  # fmt: skip
 def cuda_versions(context: Context) -> list[Finding]:
     """CUDA, cuDNN and torch are new enough for the architectures of the profile, and fit each other."""
-    assert context.probe is not None
-    cuda, found = context.probe.cuda, []
+    cuda, found = context.inside.cuda, []
     blackwell = any(arch.major >= BLACKWELL for arch in context.profile.cuda.arch_list.archs)
     cure = remedies.line("base: {image: nvcr.io/nvidia/pytorch:25.12-py3}")
     for case, name, software, least in (
@@ -155,8 +151,7 @@ def cuda_versions(context: Context) -> list[Finding]:
 )  # fmt: skip
 def compilers(context: Context) -> list[Finding]:
     """nvcc, ptxas and Triton's ptxas say that they compile for each architecture of the profile."""
-    assert context.probe is not None
-    tools, found = context.probe.cuda.tools, list[Finding]()
+    tools, found = context.inside.cuda.tools, list[Finding]()
     split = any(is_for_blackwell(tool) for tool in tools)
     for tool in tools:
         wanted = wanted_of(tool, context, split)
@@ -169,7 +164,7 @@ def compilers(context: Context) -> list[Finding]:
             title, cure = f"{tool.name} doesn't know {', '.join(lacks)}", _other_compiler(tool, context)
             seen = f"{tool.path}; its newest: {newest}"
             found.append(error(title, seen, ", ".join(sorted(wanted)), cure, case="arch", tool=tool.path))
-    names = ", ".join(tool.name for tool in context.probe.cuda.tools)
+    names = ", ".join(tool.name for tool in context.inside.cuda.tools)
     return found or ([ok(f"{names}: compile for {context.profile.cuda.arch_list}")] if names else [])
 
 
@@ -204,9 +199,8 @@ def _other_compiler(tool: Tool, context: Context) -> Remedy:
 )  # fmt: skip
 def gpu_arch(context: Context) -> list[Finding]:
     """The architectures of the profile run on the GPUs that the container sees."""
-    assert context.probe is not None
     found, archs = [], context.profile.cuda.arch_list.archs
-    for gpu in {one.capability: one for one in context.probe.gpus}.values():
+    for gpu in {one.capability: one for one in context.inside.gpus}.values():
         major, minor = (*numbers(gpu.capability), 0, 0)[:2]
         same = [arch for arch in archs if (arch.major, arch.minor) == (major, minor)]
         # A family runs on its newer members, portable code on everything newer of the same major number.
@@ -217,7 +211,7 @@ def gpu_arch(context: Context) -> list[Finding]:
             title = f"the kernels are not for this GPU: {gpu.name}"
             seen = f"compute capability {gpu.capability}; cuda.arch_list: {context.profile.cuda.arch_list}"
             found.append(error(title, seen, f"{major}.{minor}{suffix}", cure, case="other"))
-    names = ", ".join(sorted({f"{one.name} ({one.capability})" for one in context.probe.gpus}))
+    names = ", ".join(sorted({f"{one.name} ({one.capability})" for one in context.inside.gpus}))
     return found or ([ok(f"{context.profile.cuda.arch_list} runs on {names}")] if names else [])
 
 
@@ -234,8 +228,7 @@ def driver(context: Context) -> list[Finding]:
 
     Drivers by CUDA release: NVIDIA's release notes of CUDA 12.8 to 13.0; NGC's 25.12 image asks for 590.
     """
-    assert context.probe is not None
-    probe = context.probe
+    probe = context.inside
     toolkit = numbers(probe.cuda.toolkit.version)[:2]
     said = " ".join([*(gpu.driver for gpu in probe.gpus), probe.system.nvidia.driver or ""])
     there = re.search(r"\b(\d{3,4})\.\d+", said)
