@@ -14,7 +14,7 @@ def answer(request: dict[str, object]) -> dict[str, object]:
         elif operation == "clear":
             from envgen.inside.jit.clear import run
         elif operation == "look":
-            from envgen.inside.jit.look import run
+            from envgen.inside.jit.procs import look as run
         elif operation == "why":
             from envgen.inside.jit.why import run
         elif operation == "audit":

@@ -117,3 +117,15 @@ def command(pid: int, proc: str = "/proc") -> str:
         return ""
     text = " ".join(part.decode("utf-8", "replace") for part in line.split(b"\0") if part)
     return text if len(text) <= 300 else text[:297] + "..."
+
+
+def look(request: dict[str, object]) -> dict[str, object]:
+    """Operation ``look``: which processes of this container hold these locks, or have loaded these libraries.
+
+    ``locks``: [[device, inode], ...]; ``libraries``: [[inode, module], ...].
+    """
+    locks = [(int(device), int(inode)) for device, inode in request.get("locks") or ()]  # type: ignore[attr-defined]
+    libraries = {int(inode): str(name) for inode, name in request.get("libraries") or ()}  # type: ignore[attr-defined]
+    users, unseen = loaded(libraries)
+    known = holders(locks) if locks else {}
+    return {"holders": [known[identity] for identity in locks], "users": users, "unseen": unseen}
