@@ -77,7 +77,7 @@ def alone(root_fd: int) -> Iterator[bool]:
 
 
 def sweep_stages(root_fd: int, device: int, errors: list[str]) -> tuple[int, int]:
-    """Delete the stages of killed loads, of which nothing was placed; call it ``alone``. Their number and bytes.
+    """Delete the stages of killed loads, with what had to go for them; call it ``alone``. Their number and bytes.
 
     One that can't be removed is reported in ``errors`` and stops nothing.
     """
