@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from envgen.background import in_background
 from envgen.doctor import collect
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from envgen.profile.model import Profile
 
 Connect = Callable[[], "Engine"]
+Answer: TypeAlias = "tuple[ExecResult | EnvgenError, tuple[float, float]]"  # and when it was asked and given
+LOOK = 2.0  # seconds between two looks at an engine whose answer is awaited
 
 
 def attempt(ask: Callable[[], ExecResult]) -> ExecResult | EnvgenError:
@@ -58,7 +61,7 @@ def gather(wish: Wish, connect: Connect) -> tuple[Context, list[Finding]]:
         return _without_engine(wish, problem)
     container = choose_container(containers, wish.service)
     service = container.service if container else choose_service(wish.profile, wish.service)
-    python, probing = collect.program(wish.profile), None
+    python, probing, name = collect.program(wish.profile), None, ""
     if container is not None and container.state == "running":
         label, name = container.labels.get(LABEL, ""), container.id
         patched = claims(wish.profile, wish.root, label) if label else []
@@ -70,7 +73,7 @@ def gather(wish: Wish, connect: Connect) -> tuple[Context, list[Finding]]:
     from envgen.doctor import surroundings
 
     facts = surroundings.look(wish, service, containers, engine)
-    answer, asked = probing.result() if probing else (None, None)
+    answer, asked = _awaited(probing, engine, name) if probing else (None, None)
     throw_away = probing is None and wish.throw_away and facts["image"] is not None
     if throw_away:
         answer = attempt(lambda: _throw_away(wish, service, engine))
@@ -83,7 +86,18 @@ def gather(wish: Wish, connect: Connect) -> tuple[Context, list[Finding]]:
     return found, []
 
 
-def _timed(ask: Callable[[], ExecResult]) -> tuple[ExecResult | EnvgenError, tuple[float, float]]:
+def _awaited(probing: Future[Answer], engine: Engine, container: str) -> Answer:
+    """What the probe said. An engine that no longer answers won't hand it over."""
+    while not wait([probing], timeout=LOOK).done:
+        before = time.time()
+        try:
+            engine.inspect(container)
+        except EngineError as problem:
+            return problem, (before, time.time())
+    return probing.result()
+
+
+def _timed(ask: Callable[[], ExecResult]) -> Answer:
     """The result, and this machine's clock before and after."""
     before = time.time()
     return attempt(ask), (before, time.time())

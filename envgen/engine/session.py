@@ -31,13 +31,45 @@ GREETING = 5  # seconds for the first answer of an engine
 QUESTION = 8  # for what an engine answers at once; a busy one has been seen to take two
 START = 60  # until a program in a container, or a container, has been started
 WORK = 300  # for what takes its time: removing a volume of many files, starting a container
-PATIENT = 30  # up to this a request is a question to a sick engine, not work
-SICK = 1.0  # for a question to an engine that let one pass within the last half minute
+PATIENT = 30  # up to this a request is a question, not work
+SICK = 1.0  # for a question to an engine that did not answer the last one
+DOCTOR = 6.0  # for all questions of `envgen doctor` together
 LARGEST = 16 << 20  # bytes of one answer; the list of 5,000 containers has 8 MiB
 
 
-# When an engine last let a time pass: of all clients in this process, for a command may connect more than once.
-_missed: dict[str, float] = {}
+class Patience:
+    """How long questions to an engine may wait, all together. ``renews``: an answer in time gives it back.
+
+    ``least`` is what a question gets when nothing is left; with none of that it is not asked any more.
+    """
+
+    def __init__(self, seconds: float, *, least: float = 0.0, renews: bool = False) -> None:
+        self.seconds = self._left = seconds
+        self._least = least
+        self._renews = renews
+
+    def limit(self, wanted: float) -> float:
+        """Of ``wanted`` seconds, those that a request gets."""
+        is_question = wanted <= (PATIENT if self._renews else START)
+        return min(wanted, max(self._left, self._least)) if is_question else wanted
+
+    def waited(self, seconds: float, *, answered: bool) -> None:
+        """Note how long a request took."""
+        self._left = self.seconds if answered and self._renews else self._left - seconds
+
+
+# Of all clients in this process, for a command may connect more than once: by address, or one for all engines.
+_by_host: dict[str, Patience] = {}
+_for_all: list[Patience] = []
+
+
+def hurry(seconds: float) -> None:
+    """From now on all questions of this process wait so long together, whatever the engine does in between."""
+    _for_all[:] = [Patience(seconds)]
+
+
+def _patience(host: str) -> Patience:
+    return _for_all[0] if _for_all else _by_host.setdefault(host, Patience(QUESTION, least=SICK, renews=True))
 
 
 class Session(docker.APIClient):
@@ -52,9 +84,9 @@ class Session(docker.APIClient):
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
         """One request. With ``stream`` the time is that until the answer begins."""
-        limit = float(options.get("timeout") or QUESTION)
-        if limit <= PATIENT and time.monotonic() - _missed.get(self._host, -1000.0) < 30:
-            limit = SICK
+        patience = _patience(self._host)
+        wanted = float(options.get("timeout") or QUESTION)
+        limit = patience.limit(wanted)
         streams = options.pop("stream", False)
         options["timeout"] = limit + 5  # of the socket, between two bytes: the whole is over before
 
@@ -62,14 +94,18 @@ class Session(docker.APIClient):
             response = super(Session, self).send(request, stream=True, **options)
             return response if streams else read_all(response)
 
+        began, answered = time.monotonic(), True
         try:
-            return within(limit, ask)
+            if limit > 0:
+                return within(limit, ask)
         except TimeoutError:
-            _missed[self._host] = time.monotonic()
-            raise EngineTimeout(
-                f"the Docker Engine did not answer within {limit:g} s",
-                hint="is it stopped or overloaded? `docker version` shows whether it answers",
-            ) from None
+            answered = False
+        finally:
+            patience.waited(time.monotonic() - began, answered=answered)
+        raise EngineTimeout(
+            f"the Docker Engine did not answer within {limit if limit == wanted else patience.seconds:g} s",
+            hint="is it stopped or overloaded? `docker version` shows whether it answers",
+        )
 
 
 def within(seconds: float, ask: Callable[[], T]) -> T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from projects import BASE, Project
@@ -102,38 +103,76 @@ def test_doctor_fix_installs_what_was_lost(project: Project) -> None:
     assert project.envgen("exec", "dev", "--", "lib-cli").code == 0
 
 
-def test_a_container_cannot_write_what_git_on_the_host_would_run(project: Project) -> None:
-    lib = project.root / "lib"
+def git(folder: Path, *words: str) -> str:
+    who = ["-c", "user.name=t", "-c", "user.email=t@localhost", "-c", "protocol.file.allow=always"]
+    return subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True, text=True).stdout
 
-    def git(*words: str) -> str:
-        who = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
-        return subprocess.run(["git", *who, *words], cwd=lib, check=True, capture_output=True, text=True).stdout
 
-    git("init", "-q")
-    git("add", ".")
-    git("commit", "-qm", "one")
+@pytest.fixture
+def inside(project: Project) -> Callable[[str], int]:
+    def run(command: str) -> int:
+        return project.envgen("exec", "dev", "--", "sh", "-c", f"cd /workspace/lib && {command}", code=None).code
+
+    return run
+
+
+def test_a_container_cannot_write_what_git_on_the_host_would_run(
+    project: Project, inside: Callable[[str], int], tmp_path: Path
+) -> None:
+    lib, other = project.root / "lib", tmp_path / "other"
+    for folder in (lib, other):
+        folder.mkdir(exist_ok=True)
+        git(folder, "init", "-q")
+    git(other, "commit", "-q", "--allow-empty", "-m", "one")
+    git(lib, "submodule", "--quiet", "add", str(other), "third_party/other")
+    git(lib, "add", ".")
+    git(lib, "commit", "-qm", "one")
     try:
         project.envgen("up", "dev")
-
-        def inside(command: str) -> int:
-            return project.envgen("exec", "dev", "--", "sh", "-c", f"cd /workspace/lib && {command}", code=None).code
-
         for attempt in (
             "echo '[core]' >> .git/config",
             "git config core.fsmonitor x",
+            "git -C third_party/other config core.fsmonitor x",
             "echo x > .git/hooks/pre-commit",
+            "echo x > .git/modules/third_party/other/hooks/pre-commit",
             "rm .git/config",
             "mv .git/hooks .git/old",
+            "mv .git/modules .git/old",
             "mv .git .old",
         ):
             assert inside(attempt) != 0, attempt
-        assert "fsmonitor" not in (lib / ".git" / "config").read_text()
+        assert not [path for path in (lib / ".git").rglob("config") if "fsmonitor" in path.read_text()]
         # Work goes on: what git does in a container is as before.
         identity = "git -c user.name=t -c user.email=t@localhost -c safe.directory='*'"
         assert inside(f"echo new > new.txt && {identity} add new.txt && {identity} commit -qm two") == 0
         assert inside(f"{identity} status && {identity} checkout -qb other && {identity} stash list") == 0
-        assert git("log", "-1", "--format=%s").strip() == "two"
+        assert git(lib, "log", "-1", "--format=%s").strip() == "two"
         assert project.envgen("up", "dev").code == 0  # nothing is recreated for it
     finally:
         project.envgen("down", "--volumes")
-        shutil.rmtree(lib / ".git")
+        for path in (lib / ".git", lib / "third_party"):
+            shutil.rmtree(path)
+        (lib / ".gitmodules").unlink()
+
+
+def test_a_container_cannot_lead_a_linked_worktree_elsewhere(
+    project: Project, inside: Callable[[str], int], tmp_path: Path
+) -> None:
+    lib, main = project.root / "lib", tmp_path / "main"
+    shutil.copytree(lib, main)
+    git(main, "init", "-q")
+    git(main, "add", ".")
+    git(main, "commit", "-qm", "one")
+    git(main, "worktree", "add", "-q", "--detach", str(tmp_path / "linked"))
+    (tmp_path / "linked" / ".git").rename(lib / ".git")
+    before = (lib / ".git").read_text()
+    try:
+        project.envgen("up", "dev")
+        for attempt in ("echo gitdir: /tmp > .git", "rm .git", "mv .git old", f"touch {main}/.git/config"):
+            assert inside(attempt) != 0, attempt
+        assert (lib / ".git").read_text() == before
+        assert inside("echo new > new.txt") == 0
+    finally:
+        project.envgen("down", "--volumes")
+        (lib / ".git").unlink()
+        (lib / "new.txt").unlink(missing_ok=True)

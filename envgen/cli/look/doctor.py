@@ -15,6 +15,7 @@ from envgen.app.session import Session, of_running
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.doctor import report
 from envgen.doctor.model import Severity, Wish
+from envgen.engine.session import DOCTOR, hurry
 from envgen.errors import ExitCode, UsageError
 from envgen.text import wants_colour
 
@@ -57,6 +58,7 @@ def command(
       envgen doctor --fix --dry-run
       envgen doctor --bundle diagnosis.tar.gz
     """
+    hurry(DOCTOR)
     if service is not None:
         known_service(session.profile(), service)
     session = of_running(session, service)

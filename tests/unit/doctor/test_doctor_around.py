@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -435,6 +436,32 @@ def test_gather(make: Make, tmp_path: Path) -> None:
     assert context.env["CUDA_HOME"] == "/usr/local/cuda"
     assert context.digest
     assert [argv[:2] for argv in engine.asked] == [["python3", "-c"]]
+
+
+def test_an_engine_that_goes_while_the_probe_runs(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe has half a minute; whether the engine still answers is asked meanwhile."""
+
+    class Gone(FakeEngine):
+        looks = 0
+
+        def exec(self, container_id: str, argv: list[str], **_given: Any) -> ExecResult:
+            ended.wait()
+            raise AssertionError("too late")
+
+        def inspect(self, name: str) -> dict[str, Any]:
+            self.looks += 1
+            if self.looks == 3:
+                raise EngineError("the Docker Engine did not answer within 2 s")
+            return {}
+
+    ended = threading.Event()
+    monkeypatch.setattr("envgen.doctor.gather.LOOK", 0.01)
+    try:
+        context, _ = gather(Wish(make().profile, tmp_path), lambda: Gone(CONTAINER))  # type: ignore[arg-type, return-value]
+    finally:
+        ended.set()
+    assert context.trouble is not None and context.probe is None
+    assert "did not answer within 2 s" in context.trouble.seen
 
 
 def test_gather_without_a_container(make: Make, tmp_path: Path) -> None:
