@@ -136,7 +136,7 @@ def _written(directory: int, name: str, mode: int | None, new: bool) -> Iterator
             out.flush()
             os.fsync(out.fileno())
             if new:
-                os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+                name_new(temporary, name, directory)
             else:
                 os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
                 temporary = ""
@@ -144,6 +144,18 @@ def _written(directory: int, name: str, mode: int | None, new: bool) -> Iterator
         if temporary:
             with contextlib.suppress(OSError):
                 os.unlink(temporary, dir_fd=directory)
+
+
+def name_new(written: str, name: str, directory: int | None = None) -> None:
+    """Give a finished file a new name: FileExistsError where anything has it already, which a rename would replace."""
+    try:
+        os.link(written, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
+            raise
+        # A file system without hard links: an empty file reserves the name.
+        os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory))
+        os.rename(written, name, src_dir_fd=directory, dst_dir_fd=directory)
 
 
 def _temporary(directory: int, mode: int) -> tuple[int, str]:

@@ -173,9 +173,10 @@ def save(cache: JitCache, target: Path, *, source: str = "", force: bool = False
                 hint="run this command on the machine where Docker runs",
             )
         try:
-            if not force:  # the name is reserved: a rename would replace what came meanwhile
-                os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-            written.replace(target)
+            if force:
+                written.replace(target)
+            else:
+                files.name_new(str(written), str(target))
         except FileExistsError:
             raise _there_already(target) from None
         except OSError as error:

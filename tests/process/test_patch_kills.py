@@ -18,7 +18,7 @@ from envgen.patches import folder
 from envgen.patches.checkout import APPLIED, Checkout
 from envgen.patches.series import load_series
 
-KILLS = 24
+KILLS = max(int(os.environ.get("ENVGEN_KILLS", "60")) // 10, 3)
 MODULES = [f"pkg/m{number}.py" for number in range(40)]
 
 
