@@ -44,24 +44,31 @@ def _volumes(profile: Profile, root: Path) -> Iterator[dict[str, Any]]:
         if git.is_file():  # a linked worktree, or a submodule: its git directory is not mounted
             yield _bind(git, f"{target}/.git", read_only=True)
         elif git.is_dir():
-            # A mount of its own: it can't be renamed to make place for another one.
-            yield _bind(git, f"{target}/.git", read_only=False)
-            for path in sorted(_settings(git)):
+            kept = _git_dirs(git)
+            # Mounts of their own: a folder that only leads to a mount can be renamed to make place for another one.
+            ways = {at for folder in kept for at in (folder, *folder.parents) if at.is_relative_to(git)}
+            for at in sorted(ways):
+                yield _bind(at, f"{target}/{at.relative_to(top).as_posix()}", read_only=False)
+            for path in sorted(path for folder in kept for path in _settings(folder)):
                 yield _bind(path, f"{target}/{path.relative_to(top).as_posix()}", read_only=True)
 
 
-def _settings(git: Path) -> Iterator[Path]:
-    """Configuration and hooks of a git directory, and of those of its submodules."""
+def _git_dirs(git: Path) -> list[Path]:
+    """A git directory and those of its submodules."""
     found = [git]
     for at, folders, names in os.walk(git / "modules"):
         if "HEAD" in names and "config" in names and len(found) < _MOST:
             found.append(Path(at))
             folders[:] = [name for name in folders if name == "modules"]
-    for folder in found:
-        for name in ("config", "config.worktree", "hooks"):
-            path = folder / name
-            if not path.is_symlink() and (path.is_dir() if name == "hooks" else path.is_file()):
-                yield path
+    return found
+
+
+def _settings(folder: Path) -> Iterator[Path]:
+    """Configuration and hooks of a git directory."""
+    for name in ("config", "config.worktree", "hooks"):
+        path = folder / name
+        if not path.is_symlink() and (path.is_dir() if name == "hooks" else path.is_file()):
+            yield path
 
 
 def _bind(source: Path, target: str, *, read_only: bool) -> dict[str, Any]:

@@ -138,6 +138,8 @@ def test_a_container_cannot_write_what_git_on_the_host_would_run(
             "rm .git/config",
             "mv .git/hooks .git/old",
             "mv .git/modules .git/old",
+            "mv .git/modules/third_party .git/modules/old",
+            "mv .git/modules/third_party/other .git/modules/old",
             "mv .git .old",
         ):
             assert inside(attempt) != 0, attempt

@@ -53,7 +53,8 @@ def test_settings_of_a_clone_and_of_its_submodules(tmp_path: Path) -> None:
     git = "/workspace/lib/.git"
     inner = f"{git}/modules/third_party/x"
     assert volumes(tmp_path) == {
-        git: False,
+        **dict.fromkeys((git, f"{git}/modules", f"{git}/modules/third_party", inner), False),
+        **dict.fromkeys((f"{inner}/modules", f"{inner}/modules/y"), False),
         **{f"{at}/{name}": True for at in (git, inner, f"{inner}/modules/y") for name in ("config", "hooks")},
     }
 
