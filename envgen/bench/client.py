@@ -22,12 +22,15 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from envgen.engine.base import read_json
 from envgen.errors import ServiceError, UsageError
 from envgen.serve.events import END, NoCompletion, Part, chosen_logprobs, stamped
 from envgen.text import shorten
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 GONE = 5  # requests in a row without an answer, and the server is gone
+LARGEST = 64 << 20  # bytes of one reply
+LARGEST_COUNT = 1 << 53  # of tokens: what is larger would not fit a float
 LOOK_EVERY = 1.0  # seconds between two looks whether the server's program is still there
 _TEXT = (
     "time year people way day man thing woman life child world school state family student group country problem hand "
@@ -222,13 +225,17 @@ async def asyncio_group() -> Any:
 async def _ask(session: aiohttp.ClientSession, target: Target, body: Mapping[str, Any], reply: Reply) -> None:
     path = CHAT if "messages" in body else COMPLETIONS
     parts: list[Part] = []
+    size = 0
     try:
         async with session.post(target.url + path, json=body, allow_redirects=False) as response:
             reply.status = response.status
             async for chunk in response.content.iter_any():
                 parts.append((time.monotonic(), chunk))
+                size += len(chunk)
+                if size > LARGEST:
+                    reply.kind, reply.fault = "garbage", f"the reply has more than {LARGEST >> 20} MiB"
+                    break
     except (aiohttp.ServerTimeoutError, asyncio.TimeoutError):
-        size = sum(len(part) for _, part in parts)
         what = f"after {size} bytes nothing more" if reply.status else "no answer"
         reply.kind, reply.fault = "timeout", f"{what} within {target.silence:g} s"
     except aiohttp.ClientConnectorError as error:
@@ -237,7 +244,6 @@ async def _ask(session: aiohttp.ClientSession, target: Target, body: Mapping[str
     except aiohttp.ClientResponseError as error:
         reply.kind, reply.fault = "garbage", f"the server's answer is not HTTP: {shorten(error.message, 100)}"
     except (aiohttp.ClientError, OSError) as error:
-        size = sum(len(part) for _, part in parts)
         if reply.status:
             reply.kind = "cut"
             reply.fault = f"the server closed the connection in the middle of a reply ({size} bytes)"
@@ -280,8 +286,8 @@ def read(reply: Reply, parts: Sequence[Part]) -> None:
 def _event(reply: Reply, data: str, at: float) -> str:
     """Take in one event; what is wrong with it."""
     try:
-        document = json.loads(data)
-    except (ValueError, RecursionError):
+        document = read_json(data)
+    except ValueError:
         return f"an event is not JSON: {shorten(data, 160)}"
     if not isinstance(document, dict) or not {"choices", "usage", "error"} & set(document):
         return f"an event is not part of a completion: {shorten(data, 160)}"
@@ -327,14 +333,14 @@ def _choice(reply: Reply, choice: Mapping[str, Any], at: float) -> None:
 
 
 def _count(value: Any, before: int | None) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else before
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST_COUNT else before
 
 
 def error_text(text: str) -> str:
     """The sentence in an error document, in any of the forms that servers use."""
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
+        found = read_json(text)
+    except ValueError:
         return shorten(text.strip(), 160)
     for key in ("error", "detail", "message"):
         if isinstance(found, dict) and key in found:
@@ -412,8 +418,8 @@ async def _models(
 
 def _listed(url: str, status: int, text: str) -> dict[str, dict[str, Any]]:
     try:
-        models = {one["id"]: one for one in json.loads(text)["data"] if isinstance(one["id"], str)}
-    except (ValueError, KeyError, TypeError, RecursionError):
+        models = {one["id"]: one for one in read_json(text)["data"] if isinstance(one["id"], str)}
+    except (ValueError, KeyError, TypeError):
         models = None
     if status != 200 or models is None:
         start = shorten(text[:200].strip(), 80)
@@ -428,7 +434,7 @@ def _limit(entry: Mapping[str, Any]) -> int | None:
     """vLLM and SGLang give max_model_len; llama.cpp what the model was trained for."""
     meta = entry.get("meta")
     for value in (entry.get("max_model_len"), meta.get("n_ctx_train") if isinstance(meta, dict) else None):
-        if isinstance(value, int) and value > 0:
+        if isinstance(value, int) and 0 < value < LARGEST_COUNT:
             return value
     return None
 

@@ -304,8 +304,9 @@ class DockerEngine:
     def leftovers(self) -> tuple[Leftover, ...]:
         with self._told("containers"):
             rows = self._api.containers(all=True, filters={"label": [THROWAWAY]})
-        found = (judge(row, time.time()) for row in rows)
-        return tuple(sorted((one for one in found if one), key=lambda one: one.created))
+            found = (judge(row, time.time()) for row in rows)
+            return tuple(sorted((one for one in found if one), key=lambda one: one.created))
+        raise AssertionError("unreachable")
 
     def remove_leftovers(self, found: Sequence[Leftover]) -> tuple[tuple[Leftover, str], ...]:
         stayed = []

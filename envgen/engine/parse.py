@@ -36,13 +36,13 @@ def image_of(document: Mapping[str, Any]) -> Image:
     config = document.get("Config") or {}
     return Image(
         id=str(document.get("Id", "")),
-        labels=dict(config.get("Labels") or {}),
+        labels=_texts(config.get("Labels")),
         created=str(document.get("Created", "")),
         size=int(document.get("Size") or 0),
         architecture=str(document.get("Architecture", "")),
-        repo_tags=tuple(document.get("RepoTags") or ()),
+        repo_tags=tuple(str(tag) for tag in document.get("RepoTags") or ()),
         env=_environment(config.get("Env")),
-        repo_digests=tuple(document.get("RepoDigests") or ()),
+        repo_digests=tuple(str(digest) for digest in document.get("RepoDigests") or ()),
     )
 
 
@@ -50,7 +50,7 @@ def container_of(document: Mapping[str, Any]) -> Container:
     """From ``GET /containers/ID/json``."""
     state = document.get("State") or {}
     config = document.get("Config") or {}
-    labels = dict(config.get("Labels") or {})
+    labels = _texts(config.get("Labels"))
     return Container(
         id=str(document.get("Id", "")),
         name=str(document.get("Name", "")).removeprefix("/"),
@@ -104,6 +104,10 @@ def _health(state: Mapping[str, Any]) -> str:
 def _restart_policy(host: Mapping[str, Any]) -> str:
     name = str((host.get("RestartPolicy") or {}).get("Name") or "")
     return "" if name == "no" else name
+
+
+def _texts(labels: Any) -> dict[str, str]:
+    return {name: str(value) for name, value in (labels or {}).items()}
 
 
 def _environment(pairs: Any) -> dict[str, str]:

@@ -156,7 +156,7 @@ class told:
             raise EngineError("the engine's answer is not JSON: is this address a Docker Engine's?") from None
         if isinstance(error, (OSError, docker.errors.DockerException)):  # all errors of requests are OSErrors
             raise unreachable(self._endpoint, error, self._environ) from None
-        if isinstance(error, (ValueError, TypeError, KeyError, AttributeError, IndexError)) and _from_an_answer(error):
+        if isinstance(error, _OF_ANOTHER_FORM) and _from_an_answer(error):
             raise EngineError(f"{self._prefix()}the engine's answer has another form than a Docker Engine's") from None
 
     def _prefix(self) -> str:
@@ -248,6 +248,9 @@ def _innermost(error: BaseException) -> BaseException:
         error = inner
 
 
+_OF_ANOTHER_FORM = (
+    ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError,
+)  # fmt: skip
 _READERS = ("envgen.engine.client", "envgen.engine.leftovers", "envgen.engine.parse")
 _NOT_HTTP = ("BadStatusLine", "HTTPException", "InvalidChunkLength", "LineTooLong", "UnknownProtocol")
 _BROKEN_OFF = (

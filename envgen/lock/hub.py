@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from urllib.parse import quote
 
 import requests
 
+from envgen.engine.base import read_json
 from envgen.errors import LockError
 from envgen.lock.trust import certificates
 from envgen.profile.model import ModelRef
@@ -39,8 +39,8 @@ def commit_of(model: ModelRef) -> str:
     if status != 200:
         raise LockError(f"{what}: the hub answered {status}", hint="try again later")
     try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
+        found = read_json(body)
+    except ValueError:
         found = None
     commit = str(found.get("sha", "")) if isinstance(found, dict) else ""
     if not COMMIT.fullmatch(commit):

@@ -5,13 +5,13 @@ So Docker's own logins, credential helpers, mirrors, proxies and certificates ap
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from envgen.engine import process
+from envgen.engine.base import read_json
 from envgen.engine.endpoint import plugin_argv
 from envgen.errors import LockError, ProcessError
 from envgen.lock.model import REGISTRY, ImageLock
@@ -86,8 +86,8 @@ def _explained(name: str, host: str, words: str) -> LockError:
 
 def _read(name: str, wanted: str, answer: bytes) -> ImageLock:
     try:
-        document = json.loads(answer)
-    except (ValueError, RecursionError):
+        document = read_json(answer)
+    except ValueError:
         raise LockError(f"{name}: buildx printed no JSON: is it 0.10 or newer?") from None
     document = _mapping(document)
     manifest, image = _mapping(document.get("manifest")), _mapping(document.get("image"))

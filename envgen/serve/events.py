@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from envgen.engine.base import read_json
 from envgen.text import visible
 
 Part = tuple[float, bytes]  # when it arrived (seconds, monotonic), and what
@@ -57,8 +58,8 @@ def read_events(chunks: Iterable[bytes]) -> Completion:
         if data == END:
             return Completion("".join(text), tuple(logprobs), count)
         try:
-            document = json.loads(data)
-        except (ValueError, RecursionError):
+            document = read_json(data)
+        except ValueError:
             raise NoCompletion(_shown(data)) from None
         if isinstance(document, dict) and "error" in document and "choices" not in document:
             raise BrokenOff(f"after {count} events the server sent {_shown(document['error'])}")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import requests
 
+from envgen.serve.answers import document_of
 from envgen.serve.events import BrokenOff, Completion, NoCompletion, read_events
 from envgen.text import visible
 
@@ -63,19 +64,25 @@ def ask(
 def _listed(session: requests.Session, base_url: str, model: str) -> Answer | None:
     """None when /v1/models lists ``model``."""
     try:
-        listed = session.get(f"{base_url}/v1/models", timeout=10)
+        listed = session.get(f"{base_url}/v1/models", timeout=10, stream=True)
+        names = model_names(document_of(listed))
     except requests.RequestException as error:
         return Answer(False, f"{base_url} does not answer yet ({_reason(error)})")
     if listed.status_code in (401, 403):
         return Answer(False, f"/v1/models answers {listed.status_code}: {_KEY}", fatal=True)
     if listed.status_code != 200:
         return Answer(False, f"/v1/models answers {listed.status_code}")
-    names = _model_names(_json(listed))
     if names is None:
         return Answer(False, "/v1/models answers 200 with something that is no list of models", refused=True)
     if model not in names:
-        return Answer(False, f"/v1/models lists {', '.join(names) or 'nothing'}, not {model}", fatal=bool(names))
+        return Answer(False, listing(names, model), fatal=bool(names))
     return None
+
+
+def listing(names: Sequence[str], model: str) -> str:
+    """What /v1/models lists, in a sentence."""
+    shown = ", ".join(visible(name[:80]) for name in names[:8]) + (" ..." if len(names) > 8 else "")
+    return f"/v1/models lists {shown or 'nothing'}, not {model}"
 
 
 _KEY = "it wants an API key; write `secrets: [VLLM_API_KEY]` and export it in your shell"
@@ -99,9 +106,9 @@ def _completed(
     try:
         with session.post(f"{base_url}/v1/completions", json=body, timeout=(10, timeout), stream=True) as response:
             if response.status_code != 200:
-                return judge(response.status_code, _json(response))
+                return judge(response.status_code, document_of(response))
             if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
-                answer = judge(200, _json(response), question.expect_text)
+                answer = judge(200, document_of(response), question.expect_text)
             else:
                 completion = read_events(counted(response.iter_content(chunk_size=None)))
                 answer = judge_completion(completion, question.expect_text)
@@ -144,18 +151,12 @@ def judge_completion(completion: Completion, expect_text: str | None = None) -> 
     return Answer(True, text=visible(text))
 
 
-def _model_names(document: Any) -> list[str] | None:
+def model_names(document: Any) -> list[str] | None:
+    """The models of a list of them; None for anything else."""
     data = document.get("data") if isinstance(document, dict) else None
     if not isinstance(data, list):
         return None
     return [str(one["id"]) for one in data if isinstance(one, dict) and "id" in one]
-
-
-def _json(response: requests.Response) -> Any:
-    try:
-        return response.json()
-    except ValueError:
-        return response.text[:200]
 
 
 def _reason(error: requests.RequestException) -> str:

@@ -6,12 +6,11 @@ first terminal had (HF_TOKEN) are taken from the running container. Whatever els
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from envgen.engine.base import Container, Engine
+from envgen.engine.base import Container, Engine, read_json
 from envgen.engine.compose import Compose
 from envgen.errors import EnvgenError, ExitCode, Problem, ServiceError
 from envgen.profile.model import Profile
@@ -73,7 +72,7 @@ def _would_recreate(compose: Compose, service: str) -> bool:
 def _wanted(compose: Compose, service: str) -> Mapping[str, Any]:
     text = compose.run("config", "--format", "json", service).stdout
     try:
-        services = json.loads(text)["services"]
+        services = read_json(text)["services"]
         wanted = services[service]
     except (ValueError, KeyError, TypeError):
         raise ServiceError(f"docker compose config describes no service {service}") from None
