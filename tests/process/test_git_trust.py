@@ -24,15 +24,18 @@ NAME = "evil"
 COMMANDS = (
     *("core.fsmonitor", "core.sshCommand", "core.gitProxy", "core.pager", "core.editor", "core.askPass"),
     *("core.alternateRefsCommand", "sequence.editor", "diff.external", "credential.helper", "gpg.program"),
-    *("gpg.ssh.program", "gpg.x509.program", "gpg.ssh.defaultKeyCommand", "interactive.diffFilter"),
+    *("gpg.ssh.program", "gpg.x509.program", "gpg.openpgp.program", "gpg.ssh.defaultKeyCommand"),
+    *("interactive.diffFilter", "core.hooksPath", "credential.https://example.com.helper", "instaweb.browser"),
     "uploadpack.packObjectsHook",
     *(f"filter.{NAME}.{what}" for what in ("clean", "smudge", "process")),
     *(f"diff.{NAME}.{what}" for what in ("command", "textconv")),
     *(f"merge.{NAME}.driver", f"remote.{NAME}.uploadpack", f"remote.{NAME}.receivepack", "remote.origin.vcs"),
     *(f"pager.{verb}" for verb in ("diff", "log", "tag", "status", "show")),
     *(f"alias.{verb}" for verb in ("diff", "status", "ls-files", "rev-parse")),
-    *(f"submodule.{NAME}.update", f"trailer.{NAME}.command", f"trailer.{NAME}.cmd", "sendemail.smtpserver"),
-    *(f"difftool.{NAME}.cmd", f"mergetool.{NAME}.cmd", f"browser.{NAME}.cmd", f"man.{NAME}.cmd", "web.browser"),
+    *(f"submodule.{NAME}.update", "submodule.sub.update", f"trailer.{NAME}.command", f"trailer.{NAME}.cmd"),
+    *(f"sendemail.{what}" for what in ("smtpserver", "sendmailCmd", "toCmd", "ccCmd")),
+    *(f"{tool}.{NAME}.{what}" for tool in ("difftool", "mergetool", "browser", "man") for what in ("cmd", "path")),
+    *("diff.tool", "diff.guitool", "merge.tool", "merge.guitool", f"guitool.{NAME}.cmd", "web.browser"),
     *("protocol.ext.allow", "url.ext::sh -c MARK.insteadOf"),
 )  # fmt: skip
 HOOKS = (
@@ -190,6 +193,7 @@ profiles:
     return Project(root, "envgentrust")
 
 
+@pytest.mark.parametrize("trap", ["every command"], indirect=True)
 def test_verbs(trap: Trap) -> None:
     made = project(trap)
     nowhere = {"DOCKER_HOST": f"unix://{trap.root}/none.sock", "XDG_CACHE_HOME": str(trap.root / "cache")}
@@ -204,6 +208,14 @@ def test_verbs(trap: Trap) -> None:
         ("patch", "check", "flashinfer", "-p", "prod", "--checkout", str(trap.top)),
         ("patch", "new", "mine", "flashinfer", "-p", "prod", "--checkout", str(trap.top), "--only", "new.py"),
         ("patch", "apply", "flashinfer", "-p", "prod", "--checkout", str(trap.top)),
+        ("patch", "list", "-p", "prod"),
+        ("patch", "refresh", "flashinfer", "-p", "prod", "--release", "0.5.4"),
+        ("patch", "drop", "0001-a.patch", "flashinfer", "-p", "prod", "--dry-run"),
+        *((verb, "web") for verb in ("up", "stress", "bench", "accept", "logs")),
+        *(("cache", verb) for verb in ("list", "why", "gc", "audit", "warm")),
+        *(("lock", *more) for more in ((), ("--check",))),
+        ("doctor", "--bundle", "b.tgz"),
+        ("predict", "web"), ("inspect",), ("diff",), ("verify",), ("ps",), ("prune", "--dry-run"),
     ):  # fmt: skip
         found = made.envgen(*words, code=None, env=nowhere)
         tried[" ".join(words[:2])] = f"{found.code} {found.err}"
