@@ -169,7 +169,7 @@ def _from_an_answer(error: BaseException) -> bool:
     while trace and trace.tb_next:
         trace = trace.tb_next
     name = trace.tb_frame.f_globals.get("__name__", "") if trace else ""
-    return name in _READERS or name.partition(".")[0] in ("docker", "requests", "urllib3", "json", "http")
+    return name in _READERS or name.partition(".")[0] in _LIBRARIES
 
 
 def _said(error: docker.errors.APIError) -> str:
@@ -210,22 +210,9 @@ def unreachable(endpoint: Endpoint, error: BaseException, environ: Mapping[str, 
             )
         return EngineError(f"the Docker Engine is not running: there is no socket at {where}", hint=_START)
     kind, text = type(cause).__name__, str(getattr(cause, "strerror", None) or cause)
-    if kind in (
-        "BadStatusLine",
-        "LineTooLong",
-        "InvalidChunkLength",
-        "HTTPException",
-        "UnknownProtocol",
-        "HeaderParsingError",
-    ):
+    if kind in _NOT_HTTP:
         return EngineError(f"the answer from {where} is not HTTP: is this address a Docker Engine's?")
-    if kind in (
-        "RemoteDisconnected",
-        "IncompleteRead",
-        "ConnectionResetError",
-        "BrokenPipeError",
-        "ConnectionAbortedError",
-    ):
+    if kind in _BROKEN_OFF:
         return EngineError(
             f"the Docker Engine at {where} closed the connection without an answer", hint="is it being stopped?"
         )
@@ -252,7 +239,10 @@ _OF_ANOTHER_FORM = (
     ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError,
 )  # fmt: skip
 _READERS = ("envgen.engine.client", "envgen.engine.leftovers", "envgen.engine.parse")
-_NOT_HTTP = ("BadStatusLine", "HTTPException", "InvalidChunkLength", "LineTooLong", "UnknownProtocol")
+_LIBRARIES = ("docker", "requests", "urllib3", "urllib", "json", "http", "codecs")
+_NOT_HTTP = (
+    "BadStatusLine", "HTTPException", "HeaderParsingError", "InvalidChunkLength", "LineTooLong", "UnknownProtocol",
+)  # fmt: skip
 _BROKEN_OFF = (
     "BrokenPipeError",
     "ConnectionAbortedError",

@@ -90,6 +90,7 @@ def check(found: Any) -> None:
     which=st.integers(0, 1),
     odd=st.sampled_from(["", "", "", "1e999", "NaN", "9" * 400, "9" * 5000, "[" * 100_000, '{"a":' * 990]),
 )
+@example(name="containers", changes=[(1, "\u202e\ud800", "put")], which=0, odd="")
 @example(name="leftovers", changes=[(0, 1, "put")], which=0, odd="9" * 400)
 @example(name="info", changes=[(0, 1, "put")], which=0, odd="[" * 100_000)
 def test_answers(answers: list[bytes], name: str, changes: Changes, which: int, odd: str) -> None:
