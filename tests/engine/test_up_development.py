@@ -110,7 +110,8 @@ def git(folder: Path, *words: str) -> str:
 
 def rename(old: str, new: str) -> str:
     """Not ``mv``, which copies from one mount to another, and then deletes."""
-    return f'python3 -c \'import os; os.rename("{old}", "{new}")\''
+    program = f'import os, sys; sys.excepthook = lambda *error: print(error[1]); os.rename("{old}", "{new}")'
+    return f"python3 -c '{program}'"
 
 
 @pytest.fixture
