@@ -92,7 +92,8 @@ def activation(name: str) -> Any:
 
 def arguments(name: str, dtypes: dict[str, Any]) -> dict[str, Any]:
     """What an attention module's name says about the parameters that it was made with."""
-    found: dict[str, Any] = {"backend": "fa3" if name.endswith("_sm90") else "fa2"}
+    # Names of attention with sinks leave the encoding out: there it is always none.
+    found: dict[str, Any] = {"backend": "fa3" if name.endswith("_sm90") else "fa2", "pos_encoding_mode": 0}
     for parameter, pattern in SPELLED.items():
         match = re.search(pattern, name)
         if match is None:
