@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from envgen.redact import redact_secrets
 from envgen.text import masked, visible
 
 
@@ -57,7 +58,8 @@ class Problem:
     def __str__(self) -> str:
         message = visible(self.message, lines=True)
         lines = [f"{self.place}: {message}" if self.place else message]
-        if self.place and self.place.line and self.place.text:
+        # Whatever is wrong with a line, what else stands in it may be a secret.
+        if self.place and self.place.line and self.place.text and redact_secrets(self.place.text) == self.place.text:
             # Tabs count as one column in YAML marks, so the caret line repeats them to stay aligned.
             lead = "".join("\t" if c == "\t" else " " for c in self.place.text[: self.place.column - 1])
             lines += [f"    {masked(self.place.text)}", f"    {lead}^"]

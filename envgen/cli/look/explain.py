@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from envgen.cli.common import json_option, print_json
 from envgen.errors import ExitCode, UsageError
 from envgen.explain import Classifier, Explanation
 from envgen.explain.stream import pieces
-from envgen.files import state_dir
+from envgen.files import NotAFile, state_dir
 from envgen.text import progress, shorten
 
 
@@ -62,8 +63,15 @@ def _read(file: BinaryIO, classifier: Any, *, live: bool) -> None:
 
 
 def _open(path: Path) -> BinaryIO:
+    """A log, or a pipe (``explain <(docker logs serve)``); one that nothing writes to is empty, not waited for."""
     try:
-        return path.open("rb")
+        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb")
+        mode = os.fstat(file.fileno()).st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
+            file.close()
+            raise NotAFile(path, "is not a log file")
+        os.set_blocking(file.fileno(), True)
+        return file
     except OSError as problem:
         raise UsageError(
             f"{path} can't be read: {problem.strerror}", hint="name a log file, or `-` for stdin"

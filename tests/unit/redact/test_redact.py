@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted import KEPT, PLANTED
 
+from envgen.errors import Place, Problem
 from envgen.redact import redact, secret_like, secret_values
 
 # Text around a secret; letters directly beside it would make it another word.
@@ -121,3 +122,12 @@ def test_names_that_say_secret(name: str, is_one: bool) -> None:
 def test_hostile_text_comes_back(hostile: str) -> None:
     """An expression that backtracks would never end."""
     assert redact(redact(hostile)) == redact(hostile)
+
+
+def test_the_line_of_an_error_is_shown_only_without_a_secret() -> None:
+    """Whatever the error is about: the secret beside it would be on the terminal, and in the log of a CI."""
+    line = 'env: {PIP_INDEX_URL: "https://u:hunter2hunter2@h/simple"}'
+    shown = str(Problem("unknown key", Place("envgen.yaml", 3, 7, "env", line)))
+    assert shown == "envgen.yaml:3:7: env: unknown key"
+    line = "env: {PIP_INDEX_URL: https://h/simple}"
+    assert line in str(Problem("unknown key", Place("envgen.yaml", 3, 7, "env", line)))
