@@ -14,7 +14,7 @@ from envgen.text import visible
 Part = tuple[float, bytes]  # when it arrived (seconds, monotonic), and what
 END = "[DONE]"
 LOWEST = -9999.0  # what vLLM writes for minus infinity
-LONGEST = 1 << 20  # bytes; a longer event is no token of a completion
+LONGEST = 1 << 20  # bytes; a longer event is no token, a longer stream not the few that were asked for
 
 
 class BrokenOff(Exception):
@@ -53,8 +53,11 @@ def read_events(chunks: Iterable[bytes]) -> Completion:
     """The completion of a whole stream. Raises BrokenOff without its end, NoCompletion for what is no part of one."""
     text: list[str] = []
     logprobs: list[float] = []
-    count = 0
+    count = size = 0
     for data in payloads(chunks):
+        size += len(data)
+        if size > LONGEST:
+            raise NoCompletion("more than 1 MiB for a few tokens")
         if data == END:
             return Completion("".join(text), tuple(logprobs), count)
         try:

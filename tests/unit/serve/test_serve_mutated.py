@@ -6,6 +6,7 @@ fuzz is 10,000.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -102,6 +103,11 @@ def test_streams(parts: list[bytes], ends: bool) -> None:
     clean(reply.fault)
     for count in (reply.prompt_tokens, reply.output_tokens):
         assert count is None or math.isfinite(count / 0.5)
+
+
+def test_a_stream_has_an_end() -> None:
+    with pytest.raises(NoCompletion, match="more than 1 MiB"):
+        read_events(itertools.repeat(b"data: " + json.dumps(COMPLETION).encode() + b"\n\n"))
 
 
 def test_a_body_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,194 @@
+"""kill -9 at a random moment of a verb, many times: no internal error, no half state, nothing left after a prune.
+
+ENVGEN_KILLS says how many in all, with those of test_patch_kills.py and test_results_process.py. A few by default:
+`ENVGEN_KILLS=300 pytest -n 0 tests/engine/test_kills.py` is the whole trial.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from projects import BASE, Finished, Project
+
+from envgen import files
+
+pytestmark = pytest.mark.engine
+
+KILLS = int(os.environ.get("ENVGEN_KILLS", "28"))
+VERBS = ("render", "lock", "clear", "save", "load", "gc", "build")
+FILE = f"""
+default_profile: prod
+profiles:
+  prod:
+    mode: production
+    base: {{image: "{BASE}"}}
+    cuda: {{arch_list: "12.1a"}}
+    gpu: none
+    build: {{ccache: false}}
+    caches: {{flashinfer: {{path: /root/.cache/flashinfer}}}}
+    services: {{web: {{command: [sleep, infinity]}}}}
+"""
+MODULES = """
+for m in page norm rope; do
+  d=/root/.cache/flashinfer/0.5.3/121a/cached_ops/$m
+  mkdir -p $d
+  [ -s $d/$m.so ] || head -c 3000000 /dev/urandom > $d/$m.so
+  for i in $(seq 100); do echo $i > $d/$i.o; done
+done"""
+
+
+@dataclass
+class Trial:
+    """Kills one verb again and again. ``ended``: how often it was done before it could be killed."""
+
+    project: Project
+    longest: dict[str, float] = field(default_factory=dict)
+    ended: int = 0
+
+    def envgen(self, *words: str) -> Finished:
+        """A run that is not killed."""
+        found = self.project.envgen(*words, code=None)
+        assert found.code != 70 and "internal error" not in found.err, (words, found)
+        return found
+
+    def kill(self, *words: str) -> None:
+        """Start, wait for a random part of the time that the verb takes, and kill it alone, not its children."""
+        verb = " ".join(words[:2])
+        if verb not in self.longest:
+            began = time.monotonic()
+            self.envgen(*words)
+            self.longest[verb] = time.monotonic() - began
+            return
+        child = self.project.start(*words)
+        time.sleep(random.uniform(0.05, 0.9) * self.longest[verb])
+        self.ended += child.poll() is not None
+        child.kill()
+        for pipe in (child.stdout, child.stderr):  # closed, not read: children of it may live on for a moment
+            assert pipe
+            pipe.close()
+        child.wait()
+
+
+@pytest.fixture(scope="module")
+def project(make_project: Callable[..., Project]) -> Project:
+    made = make_project("envgentestkills", FILE)
+    made.envgen("build")
+    made.envgen("up", "web")
+    return made
+
+
+@pytest.fixture
+def own_temporary_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    yield tmp_path
+
+
+def fill(trial: Trial) -> None:
+    assert trial.envgen("exec", "web", "--", "sh", "-c", MODULES).code == 0
+
+
+def render(trial: Trial) -> None:
+    for path in trial.project.root.glob("Dockerfile"):
+        path.unlink()
+    trial.kill("render")
+    for path in (trial.project.root / "compose").glob("*.yaml"):
+        assert path.read_bytes().endswith(b"\n")
+    assert trial.envgen("render").code == 0
+    assert trial.envgen("render", "--check").code == 0
+
+
+def lock(trial: Trial) -> None:
+    file = trial.project.root / "envgen.lock"
+    trial.kill("lock")
+    if file.exists():  # whole: it is read, and compared
+        assert trial.envgen("lock", "--check").code in (0, 1)
+    assert trial.envgen("lock").code == 0
+    file.unlink()
+
+
+def clear(trial: Trial) -> None:
+    fill(trial)
+    trial.kill("cache", "clear", "page")
+    left = trial.envgen("cache", "list").out
+    assert "norm" in left and "rope" in left
+    assert trial.envgen("cache", "clear", "page").code in (0, 1)  # 1: it was gone already
+    assert "page" not in trial.envgen("cache", "list").out
+
+
+def save(trial: Trial) -> None:
+    fill(trial)
+    trial.kill("cache", "save", "s.tar", "--force")
+    assert trial.envgen("cache", "save", "s.tar", "--force").code == 0
+
+
+def load(trial: Trial) -> None:
+    if not (trial.project.root / "s.tar").exists():
+        fill(trial)
+        assert trial.envgen("cache", "save", "s.tar").code == 0
+    trial.kill("cache", "load", "s.tar", "--force", "--replace")
+    assert trial.envgen("cache", "load", "s.tar", "--force", "--replace").code == 0
+
+
+def gc(trial: Trial) -> None:
+    trial.kill("cache", "gc", "--keep", "1")
+    assert trial.envgen("cache", "gc", "--keep", "1").code == 0
+
+
+def build(trial: Trial) -> None:
+    trial.kill("build", "--no-cache")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.usefixtures("own_temporary_folders")
+def test_kills(project: Project, verb: str, tmp_path: Path) -> None:
+    trial = Trial(project)
+    one = globals()[verb]
+    for _ in range(max(KILLS // len(VERBS), 2) + 1):  # the first run is measured, not killed
+        one(trial)
+    if verb == "build":
+        assert trial.envgen("build").code == 0
+        assert trial.envgen("up", "web", "--recreate").code == 0
+    assert trial.envgen("prune", "--yes").code == 0
+    assert [row for row in trial.envgen("prune", "--dry-run", "--json").json["items"] if row["kind"] != "image"] == []
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert files.all_leftovers(project.root) == []
+    killed = KILLS // len(VERBS) - trial.ended
+    print(f"{verb}: {killed} killed, {trial.ended} had ended", file=sys.stderr)
+
+
+def test_builds_die_with_their_envgen(project: Project, own_temporary_folders: Path) -> None:
+    """docker-buildx is told to stop; it doesn't build on for somebody who is gone."""
+    child = project.start("build", "--no-cache")
+    deadline = time.monotonic() + 60
+    while not (found := _buildx(project.root)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert found
+    child.kill()
+    for pipe in (child.stdout, child.stderr):
+        assert pipe
+        pipe.close()
+    child.wait()
+    while found & _buildx(project.root):
+        assert time.monotonic() < deadline, "buildx builds on"
+        time.sleep(0.05)
+    left = [path.name for path in (own_temporary_folders / "tmp").iterdir() if path.name.startswith("envgen-")]
+    assert left
+    assert set(left) <= {Path(row["name"]).name for row in project.envgen("prune", "--dry-run", "--json").json["items"]}
+    project.envgen("prune", "--yes")
+    assert not [name for name in left if (own_temporary_folders / "tmp" / name).exists()]
+
+
+def _buildx(root: Path) -> set[str]:
+    """The processes of builds in that folder."""
+    found = subprocess.run(["pgrep", "-f", f"buildx.*{root}"], capture_output=True, text=True, check=False)
+    return set(found.stdout.split())
