@@ -19,14 +19,14 @@ from envgen.engine.base import Engine
 from envgen.engine.docker import connect
 from envgen.errors import EnvgenError
 from envgen.files import state_dir
+from envgen.inside import run
 from envgen.redact import secret_values
 from envgen.text import progress
 
 LOG_LINES = 5000  # of each container
 LOG_BYTES = 4 << 20  # of each build log: its end
 LOGS = 3  # newest build logs
-COLLECT = ("import runpy, sys; sys.argv = ['flashinfer', 'collect-env', '--json']; "
-           "runpy.run_module('flashinfer', run_name='__main__', alter_sys=True)")  # fmt: skip
+COLLECT_ENV = run.Program(("collect_env",))
 
 
 def write(target: Path, found: Report, wish: Wish) -> None:
@@ -147,9 +147,8 @@ def _containers(engine: Engine, wish: Wish, add: Callable[[str, Callable[[], byt
 
 
 def _collect_env(engine: Engine, identity: str) -> str | None:
-    answer = engine.exec(identity, ["python3", "-c", COLLECT], workdir="/", timeout=60)
-    text = answer.stdout.decode("utf-8", "replace").strip()
-    return text + "\n" if answer.code == 0 and text.startswith("{") else None
+    answer = run.ask(run.in_container(engine, identity, workdir="/"), "python3", COLLECT_ENV, {}, timeout=60)
+    return None if isinstance(answer, run.Failure) else _json(answer)
 
 
 def _pip_list(engine: Engine, identity: str) -> bytes | None:

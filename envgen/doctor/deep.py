@@ -9,20 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from envgen.doctor import collect
 from envgen.doctor.expectation import compose_env, mounts
-from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warning
+from envgen.doctor.model import Context, Finding, Remedy, Wish, error, info, ok, warning
 from envgen.doctor.remedies import command, envgen, line
-from envgen.engine.base import MISSHAPEN
+from envgen.engine.base import MISSHAPEN, Engine, ExecResult
 from envgen.errors import EnvgenError
 from envgen.inside import run
 from envgen.render.environment import with_start_up
-
-if TYPE_CHECKING:
-    from envgen.doctor.model import Wish
-    from envgen.engine.base import Engine, ExecResult
 
 Answers = Mapping[str, Mapping[str, Any]]
 # Seconds: an import of vLLM takes 2 to 20, a kernel's compilation 6 to 60.

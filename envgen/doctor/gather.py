@@ -5,21 +5,21 @@ The probe's exec takes the longest, so it starts as soon as the container is kno
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from envgen.background import in_background
-from envgen.doctor import collect
+from envgen.doctor import collect, surroundings
 from envgen.doctor.claims import LABEL, claims
+from envgen.doctor.expectation import compose_env, mounts
+from envgen.doctor.model import Context, Finding, Remedy, Wish, error
+from envgen.engine.base import Container, Engine, ExecResult
 from envgen.errors import EngineError, EnvgenError
-
-if TYPE_CHECKING:
-    from envgen.doctor.model import Context, Finding, Wish
-    from envgen.engine.base import Container, Engine, ExecResult
-    from envgen.profile.model import Profile
+from envgen.profile.model import Profile
 
 Connect = Callable[[], "Engine"]
 Answer: TypeAlias = "tuple[ExecResult | EnvgenError, tuple[float, float]]"  # and when it was asked and given
@@ -30,8 +30,8 @@ def attempt(ask: Callable[[], ExecResult]) -> ExecResult | EnvgenError:
     """The result, or the error as a value."""
     try:
         return ask()
-    except EnvgenError as error:
-        return error
+    except EnvgenError as problem:
+        return problem
 
 
 def choose_service(profile: Profile, wanted: str | None) -> str:
@@ -70,16 +70,12 @@ def gather(wish: Wish, connect: Connect) -> tuple[Context, list[Finding]]:
         text = collect.probe_program(request)
         probing = in_background(lambda: _timed(lambda: engine.exec(name, words, stdin=text, timeout=collect.TIMEOUT)))
     # From here on the probe is under way.
-    from envgen.doctor import surroundings
-
     facts = surroundings.look(wish, service, containers, engine)
     answer, asked = _awaited(probing, engine, name) if probing else (None, None)
     throw_away = probing is None and wish.throw_away and facts["image"] is not None
     if throw_away:
         answer = attempt(lambda: _throw_away(wish, service, engine))
     probe, trouble = collect.read(answer, python) if answer is not None else (None, None)
-    from envgen.doctor.model import Context
-
     found = Context(wish.profile, service, project_file=wish.project_file, container=container, probe=probe,
                     trouble=trouble, is_throw_away=throw_away, asked=asked,
                     **facts)  # fmt: skip
@@ -105,8 +101,6 @@ def _timed(ask: Callable[[], ExecResult]) -> Answer:
 
 def _throw_away(wish: Wish, service: str, engine: Engine) -> ExecResult:
     """The probe in a container of its own, with what Compose would mount. Not in a thread: it handles signals."""
-    from envgen.doctor.expectation import compose_env, mounts
-
     mounted, env = mounts(wish.profile, wish.root, engine), compose_env(wish.profile, service)
     image = engine.image(wish.profile.image_name)
     patched = claims(wish.profile, wish.root, image.labels.get(LABEL, "") if image else "")
@@ -118,11 +112,6 @@ def _throw_away(wish: Wish, service: str, engine: Engine) -> ExecResult:
 
 def _without_engine(wish: Wish, problem: EngineError) -> tuple[Context, list[Finding]]:
     """The sentence of the engine's room as a finding, and what can be told of this machine alone."""
-    import re
-
-    from envgen.doctor import surroundings
-    from envgen.doctor.model import Context, Remedy, error
-
     said = problem.problems[0]
     quoted = re.search(r"`([^`\n]+)`", said.hint)
     cure = Remedy(quoted[1] if quoted else "docker version")

@@ -10,14 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from envgen.doctor.evidence import Probe
-
-if TYPE_CHECKING:
-    from envgen.engine.base import Container, EngineInfo, Image
-    from envgen.errors import Problem
-    from envgen.profile.model import Profile
+from envgen.engine.base import Container, EngineInfo, Image
+from envgen.errors import Problem
+from envgen.profile.model import Profile
 
 
 class Severity(IntEnum):

@@ -37,7 +37,7 @@ def answer(_request: Doc) -> Doc:
     if gpu:
         rows = [[cell.strip() for cell in line.split(",")] for line in gpu.splitlines()]
         names = ("name", "driver", "compute_capability", "memory")
-        found["gpu"] = dict({name: cell for name, cell in zip(names, rows[0])}, count=len(rows))  # noqa: B905, C416
+        found["gpu"] = dict({name: cell for name, cell in zip(names, rows[0])}, count=len(rows))  # noqa: C416
     try:
         with open("/opt/envgen/manifest.json", encoding="utf-8") as file:
             inputs = json.load(file).get("inputs", {})

@@ -17,6 +17,7 @@ from envgen.jitcache.place import CACHE, Place, find_place, mount_of, root_in
 from envgen.jitcache.query import Query
 from envgen.jitcache.service import JitCache, expected
 from envgen.render import namespace as names
+from envgen.render.locked import lock_of_image
 
 ARCHIVE = "/envgen-archive"  # where the archive is mounted
 _KEY = re.compile(r"-([0-9a-f]{12})")
@@ -88,8 +89,6 @@ def key_in(source: str) -> str:
 
 
 def _made_of(cache: JitCache) -> dict[str, str]:
-    from envgen.render.locked import lock_of_image
-
     image = cache.engine.image(cache.profile.image_name)
     lock = lock_of_image(cache.profile, cache.root, image.labels if image else None)
     return names.made_of(cache.profile, lock, names.series_of(cache.profile, cache.root))

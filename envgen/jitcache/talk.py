@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from envgen.binding import ShapeError, bind
-from envgen.engine.base import MEMORY
+from envgen.engine.base import MEMORY, Container, Engine
 from envgen.errors import EngineError, EnvgenError, NotFoundError
 from envgen.inside import run
 from envgen.jitcache.model import Holder, Looked, Refusal
 from envgen.jitcache.place import Place
+from envgen.jitcache.query import Query
 from envgen.text import visible
-
-if TYPE_CHECKING:
-    from envgen.engine.base import Container, Engine
-    from envgen.jitcache.query import Query
 
 TIMEOUT = 900.0  # 160 microseconds a file: a million files are three minutes
 ROOT_USER = "0:0"
@@ -68,8 +66,6 @@ def _near(data: Refusal) -> str:
         if data.links:
             return f"links are not followed: {', '.join(data.links)}"
         return "nothing has been compiled there yet; `envgen cache list` shows all versions and archs"
-    import difflib
-
     near = [match for name in missing for match in difflib.get_close_matches(name, names, 3, 0.5)]
     stems = [name.strip("*?") for name in missing if len(name.strip("*?")) > 2]
     near += [name for stem in stems for name in names if stem in name][:5]

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from envgen.binding import bind
-from envgen.engine.base import MISSHAPEN, Engine
-from envgen.errors import NotFoundError
-from envgen.paths import templates_dir
+from envgen.binding import ShapeError, bind
+from envgen.engine.base import Engine, ExecResult
+from envgen.errors import EngineError, NotFoundError
+from envgen.inside import run
 
 TIMEOUT = 120
 UV = "/opt/envgen/uv"  # where a build puts uv, outside of the interpreter's own folders
+PROGRAM = run.Program(("inventory",))
 # The interpreter that the build worked with; an image that envgen did not build has no such link.
-_LAUNCH = 'for python in /opt/envgen/bin/base-python python3; do command -v "$python" && break; done >/dev/null\n'
-_LAUNCH += 'exec "$python" - "$@"'
+_CHOOSE = 'for python in /opt/envgen/bin/base-python python3; do command -v "$python" && break; done >/dev/null\n'
+_CHOOSE += 'shift; exec "$python" "$@"'
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,19 @@ class Inventory:
 
 def take(engine: Engine, image_id: str) -> Inventory:
     """Ask an image what is in it. NotFoundError when it has no Python that could tell."""
-    script = (templates_dir() / "scripts" / "inventory").read_bytes()
-    done = engine.run_once(image_id, ["sh", "-c", _LAUNCH, "sh", UV], stdin=script, user="0:0", timeout=TIMEOUT)
+    inside = run.in_image(engine, image_id, user="0:0")
+
+    def execute(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
+        return inside(["sh", "-c", _CHOOSE, "sh", *argv], stdin, timeout)
+
     try:
-        return bind(Inventory, done.document())
-    except MISSHAPEN:
-        tail = " / ".join(done.stderr.decode(errors="replace").strip().splitlines()[-3:])
-        raise NotFoundError(
-            f"the image {image_id[:19]} does not tell what is installed in it: {tail or f'exit code {done.code}'}",
-            hint="does it have Python 3.8 or newer, as python3?",
-        ) from None
+        answer = run.ask(execute, "python3", PROGRAM, {"folders": [UV]}, timeout=TIMEOUT)
+        if not isinstance(answer, run.Failure):
+            return bind(Inventory, answer)
+        trouble = str(answer)
+    except (EngineError, ShapeError) as error:
+        trouble = str(error).splitlines()[0]
+    raise NotFoundError(
+        f"the image {image_id[:19]} does not tell what is installed in it: {trouble}",
+        hint="does it have Python 3.8 or newer, as python3?",
+    )

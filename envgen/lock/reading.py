@@ -23,6 +23,7 @@ from envgen.lock.model import (
     Submodule,
     git_key,
 )
+from envgen.profile import yamlfile
 from envgen.profile.tree import Node
 
 T = TypeVar("T")
@@ -39,12 +40,10 @@ def load(root: Path) -> Lock | None:
 
 def read_lock(path: Path) -> Lock:
     """The lock in a file. Raises ProjectError with all problems."""
-    from envgen.profile.yamlfile import read
-
     label = str(path)
     with contextlib.suppress(ValueError):
         label = min(os.path.relpath(path), label, key=len)
-    return _Reader().lock(read(path, label))
+    return _Reader().lock(yamlfile.read(path, label))
 
 
 class _Reader:

@@ -24,14 +24,7 @@ HEIGHT = {package: -number for number, floor in enumerate(FLOORS) for package in
 GROUND = -len(FLOORS)
 # A library that may be imported through one door only.
 DOORS: dict[str, tuple[str, ...]] = {
-    "subprocess": (
-        "engine/process.py",
-        "inside/bench_tool.py",
-        "inside/predict_vllm.py",
-        "inside/warm.py",
-        "inside/jit/package.py",
-        "inside/server_facts.py",
-    ),  # all but the first: texts for a container
+    "subprocess": ("engine/process.py", "inside/"),  # the latter: programs for a container
     "docker": ("engine/",),
     "requests": ("engine/", "lock/", "serve/"),
     "aiohttp": ("bench/client.py",),

@@ -14,6 +14,7 @@ from envgen.jitcache.model import Recorded
 from envgen.jitcache.query import make_query
 from envgen.jitcache.service import JitCache
 from envgen.jitcache.warm import Built
+from envgen.jitcache.warm import warm as compile_modules
 from envgen.text import progress
 
 SAID = {
@@ -47,11 +48,9 @@ def warm(session: Session, names: tuple[str, ...], jobs: int | None, as_json: bo
 
 def run(cache: JitCache, names: Sequence[str], jobs: int | None, as_json: bool) -> int:
     """Warm, and print one line a module."""
-    from envgen.jitcache.warm import warm
-
     wanted = jobs if jobs is not None else cache.profile.build.max_jobs.count
     progress(sentence(wanted, capacity(cache.engine.info())))
-    built, recorded = warm(cache, names, wanted, progress)
+    built, recorded = compile_modules(cache, names, wanted, progress)
     if as_json:
         print_json({"modules": [_as_json(one, recorded) for one in built]})
     else:

@@ -11,6 +11,7 @@ from envgen.app.patch_sources import Sources, checkout_of, one_target
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.errors import ExitCode, RefusedError, UsageError
+from envgen.patches import folder as series_folder
 from envgen.patches import report
 from envgen.patches.checkout import Checkout
 from envgen.patches.folder import rewrite, set_field
@@ -55,8 +56,6 @@ def new(
     Example:
       envgen patch new faster-moe vllm -m 'Fewer launches in the MoE layers'
     """
-    from envgen.patches import folder
-
     target = one_target(session, source)
     there = Checkout(checkout_of(session.loaded().project, target.name, checkout))
     diff = there.changes(only)
@@ -71,7 +70,7 @@ def new(
         "Verified": "not yet",
     }
     head = "".join(f"{key}: {value}\n" for key, value in fields.items() if value)
-    path = folder.add(target.root, target.folder, name, head, diff)
+    path = series_folder.add(target.root, target.folder, name, head, diff)
     click.echo(path)
     progress("its head says what it is for and where it fits: complete it, then run `envgen patch check`")
     return ExitCode.OK
@@ -221,13 +220,11 @@ def drop(session: Session, patch: str, source: str | None, dry_run: bool) -> int
     Example:
       envgen patch drop 0002 vllm
     """
-    from envgen.patches import folder
-
     target = one_target(session, source)
-    file = folder.series_file(target.root, target.folder)
+    file = series_folder.series_file(target.root, target.folder)
     if dry_run:
-        names = folder.entries(files.read(file).decode())
-        click.echo(f"would delete {target.folder}/{folder.choose(names, patch)}")
+        names = series_folder.entries(files.read(file).decode())
+        click.echo(f"would delete {target.folder}/{series_folder.choose(names, patch)}")
         return ExitCode.OK
-    click.echo(f"deleted {folder.remove(target.root, target.folder, patch)}")
+    click.echo(f"deleted {series_folder.remove(target.root, target.folder, patch)}")
     return ExitCode.OK

@@ -1,21 +1,25 @@
-#!/usr/bin/env python3
-"""inventory [FOLDER...]: what is installed here, as one JSON document on stdout. Reads only; Python 3.8 and later.
+"""Runs inside the image: what is installed there. Reads only.
 
-Debian packages as dpkg knows them; Python distributions of this interpreter, and of the FOLDERs besides.
+Debian packages as dpkg knows them; Python distributions of this interpreter, and of the folders of the request.
 """
 
+from __future__ import annotations
+
 import importlib.metadata
-import json
 import os
 import platform
 import re
 import subprocess
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Tuple
+
 FIELDS = ("Package", "Version", "Architecture", "source:Package", "source:Version", "Homepage", "db:Status-Status")
 
 
-def debian():
+def debian() -> List[Dict[str, str]]:
     """All packages that dpkg has installed; none where there is no dpkg."""
     form = "\t".join("${%s}" % field for field in FIELDS) + "\n"
     try:
@@ -31,16 +35,17 @@ def debian():
     return found
 
 
-def license_of(metadata):
+def license_of(metadata: Any) -> Tuple[str, str]:
     """(an SPDX expression, or ""; what else the package says, shortened)."""
     classifiers = [text for text in metadata.get_all("Classifier") or () if text.startswith("License ::")]
     words = [text.split(" :: ")[-1] for text in classifiers] or [(metadata["License"] or "").strip()]
     return metadata["License-Expression"] or "", ", ".join(word.splitlines()[0][:120] for word in words if word)
 
 
-def python(folders):
+def python(folders: List[str]) -> List[Dict[str, str]]:
     """All distributions, those that hide another one of their name first."""
-    found, seen = [], set()
+    found: List[Dict[str, str]] = []
+    seen = set()
     for distribution in importlib.metadata.distributions(path=sys.path + folders):
         name, place = distribution.metadata["Name"], str(distribution.locate_file(""))
         key = (re.sub(r"[-_.]+", "-", name or "").lower(), os.path.realpath(place))
@@ -61,7 +66,7 @@ def python(folders):
     return found
 
 
-def release():
+def release() -> Dict[str, str]:
     """/etc/os-release as a mapping."""
     found = {}
     try:
@@ -75,17 +80,13 @@ def release():
     return found
 
 
-def main():
-    folders = [folder for folder in sys.argv[1:] if os.path.isdir(folder)]
-    document = {
+def answer(request: Dict[str, Any]) -> Dict[str, Any]:
+    """Everything that was found, sorted by name."""
+    folders = [folder for folder in request["folders"] if os.path.isdir(folder)]
+    return {
         "os": release(),
         "machine": platform.machine(),
         "python": platform.python_version(),
         "debian": sorted(debian(), key=lambda one: (one["name"], one["arch"])),
         "distributions": sorted(python(folders), key=lambda one: (one["name"], one["place"])),
     }
-    json.dump(document, sys.stdout)
-
-
-if __name__ == "__main__":
-    main()
