@@ -33,7 +33,7 @@ def _report_defect(error: BaseException) -> int:
 
 
 class _Patient:
-    """Standard error, where nobody may read: a full disk behind it changes no result and no exit code."""
+    """Standard error, which may have no reader: a full disk behind it changes no result and no exit code."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -137,7 +137,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    """The command line, with click's own errors told. Click is half of a start, so it is imported here."""
+    """The command line, with click's own errors printed. Click is half of a start, so it is imported here."""
     import click
 
     from envgen.cli import run

@@ -1,4 +1,4 @@
-"""A question that mostly waits, asked in a thread while the caller goes on."""
+"""A question that mostly waits, asked in a thread while the caller continues."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ def write_bundle(
 ) -> None:
     """Write ``members`` (name in the archive -> content) as a .tar.gz for the owner's eyes (mode 0600).
 
-    Contents and names are redacted; ``known`` are further secret values. What is no text is left out, with a note in
-    its place, since nobody can tell what it holds. Either the whole file appears or nothing changes. UsageError when
+    Contents and names are redacted; ``known`` are further secret values. What is not text is left out, with a note in
+    its place, since its content is unknown. Either the whole file appears or nothing changes. UsageError when
     it can't be written there; ValueError for a member's name that leaves the archive.
     """
     data = archive(members, known=known)
@@ -65,5 +65,5 @@ def as_text(content: bytes) -> str:
     if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return content.decode("utf-16", "replace")
     if b"\0" in content:
-        return f"(left out: {len(content)} bytes that are no text)\n"
+        return f"(left out: {len(content)} bytes that are not text)\n"
     return content.decode("utf-8", "replace")

@@ -69,7 +69,7 @@ class Problem:
 
 
 class EnvgenError(Exception):
-    """Base of every error that is the user's to mend. ``str(error)`` is what the user reads."""
+    """Base of every error that is the user's to fix. ``str(error)`` is what the user reads."""
 
     exit_code: ExitCode = ExitCode.USAGE
 

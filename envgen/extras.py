@@ -22,5 +22,5 @@ def require(extra: str) -> None:
 def _is_there(name: str) -> bool:
     try:
         return find_spec(name) is not None
-    except ValueError:  # imported by somebody, without a spec
+    except ValueError:  # imported without a spec
         return True

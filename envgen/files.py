@@ -1,6 +1,6 @@
 """Files: one bounded read, one atomic write. Neither waits for a FIFO, reads a device, or follows a link out of a root.
 
-Everything that envgen reads may have been put there by somebody else (a cloned project, a container that mounts a
+Everything that envgen reads may come from another user (a cloned project, a container that mounts a
 checkout), and everything that it writes may be interrupted.
 """
 
@@ -283,7 +283,7 @@ _OURS = re.compile(rf"\.?envgen-(?:{'|'.join(_KINDS)})-[a-z0-9_]{{8}}|\.envgen-[
 class Scratch:
     """A temporary folder, gone when the block ends, this object, or the process. ``parent``: not the system's own.
 
-    It is locked while its process lives, so whoever makes one removes those of killed processes beside it first.
+    It is locked while its process lives, so the next process to make one first removes those of killed processes.
     """
 
     def __init__(self, kind: str, parent: Path | None = None) -> None:
@@ -294,7 +294,7 @@ class Scratch:
         prefix = f"envgen-{kind}-" if parent is None else f".envgen-{kind}-"
         while True:
             self.name = tempfile.mkdtemp(prefix=prefix, dir=above)
-            with contextlib.suppress(FileNotFoundError):  # somebody who cleans up was faster
+            with contextlib.suppress(FileNotFoundError):  # another process cleaned up first
                 descriptor = os.open(self.name, _DIRECTORY)
                 if _take(descriptor, self.name):
                     break
@@ -317,7 +317,7 @@ def _end_scratch(name: str, descriptor: int) -> None:
 
 
 def _take(descriptor: int, name: str, directory: int | None = None) -> bool:
-    """Lock what was just made. False, and closed, where somebody who cleans up was faster: then it is gone again."""
+    """Lock what was just made. False, and closed, where another process cleaned up first: then it is gone again."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     except OSError:  # a file system without locks: `_abandoned` finds nothing there either

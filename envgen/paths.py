@@ -1,4 +1,4 @@
-"""Where envgen's own data lies: in a checkout at the top, in an installed wheel inside the package."""
+"""Where envgen's own data is: in a checkout at the top, in an installed wheel inside the package."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _NAME = (
 )
 
 
-# Tokens of a vocabulary, which are no secrets: eos_token, pad_token_id, ...
+# Tokens of a vocabulary, which are not secrets: eos_token, pad_token_id, ...
 _VOCABULARY = re.compile(
     r"(?i)(?:bos|eos|pad|unk|sep|cls|mask|stop|start|end|think|thinking|reasoning|image|audio|video|vision|special"
     r"|next|first|last|per|draft|prompt)[_-]token(?:[_-]id)?$"
@@ -171,7 +171,7 @@ def redact_secrets(text: str) -> str:
 def redact(text: str, *, known: Iterable[str] = ()) -> str:
     """``text`` without secrets, home paths, and this machine's host and user names.
 
-    ``known``: further values that must not appear (each also as it stands in a URL, in JSON and in base64).
+    ``known``: further values that must not appear (each also as it is in a URL, in JSON and in base64).
     """
     for value, said in _literals(known):
         text = text.replace(value, said)

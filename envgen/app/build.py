@@ -53,7 +53,7 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """Where what is really used lies: rendered with all layers, unlike the committed files."""
+        """The folder of what is really used: rendered with all layers, unlike the committed files."""
         return state_dir(self.root, "render") / self.profile.name
 
     @property

@@ -1,4 +1,4 @@
-"""`envgen doctor --bundle FILE`: what a stranger needs for a diagnosis, without what is nobody's business."""
+"""`envgen doctor --bundle FILE`: what a helper needs for a diagnosis, without secrets."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _files(wish: Wish, add: Callable[[str, Callable[[], bytes | str | None], str
 
 
 def _whole(path: Path) -> bytes | None:
-    """A file of the project; a link may lead to what nobody wants to show."""
+    """A file of the project; a link may lead to private files."""
     try:
         return files.read(path, follow=False)
     except FileNotFoundError:

@@ -38,7 +38,7 @@ def write(
     """Collect what ``service`` left behind and write it to .envgen/crash/; returns the file's path.
 
     ``findings``: plain data, the reason first. What the log says and what the doctor sees is added here. A bundle that
-    can't be written is told on stderr, and the path is empty: the failure itself is what the user must hear.
+    can't be written is reported on stderr, and the path is empty: the failure itself matters more.
     """
     known = [value for name in profile.secrets if (value := os.environ.get(name, ""))]
     facts = {"profile": profile.name, "variant": profile.variant, "image": profile.image_name, **findings}

@@ -10,7 +10,7 @@ from pathlib import Path
 from envgen.app import predict, weights
 from envgen.doctor import fix, run, scripts, surroundings
 from envgen.doctor.deep import examine
-from envgen.doctor.fix import Mend
+from envgen.doctor.fix import Fix
 from envgen.doctor.gather import gather
 from envgen.doctor.model import Where, Wish
 from envgen.doctor.run import Report
@@ -46,7 +46,7 @@ def look(wish: Wish, *, deep: bool) -> Report:
     return found
 
 
-def mend(found: Report, wish: Wish, *, dry_run: bool, agree: Callable[[int], bool]) -> bool:
+def apply_fixes(found: Report, wish: Wish, *, dry_run: bool, agree: Callable[[int], bool]) -> bool:
     """Do what is safe. True when something was done, so that it is worth looking again.
 
     ``agree`` is asked with the number of steps. A step that fails is said, and the others are done.
@@ -55,7 +55,7 @@ def mend(found: Report, wish: Wish, *, dry_run: bool, agree: Callable[[int], boo
     for line in moved(wish):
         progress(f"  {line}")
     if not steps:
-        progress("  nothing here that --fix mends by itself; each finding names its own command")
+        progress("  nothing here that --fix can fix; each finding names its own command")
         return False
     for number, step in enumerate(steps, 1):
         progress(f"  {number}. {step.title}")
@@ -73,7 +73,7 @@ def mend(found: Report, wish: Wish, *, dry_run: bool, agree: Callable[[int], boo
     return True
 
 
-def plan(found: Report, wish: Wish) -> list[Mend]:
+def plan(found: Report, wish: Wish) -> list[Fix]:
     """All steps, of every room."""
     if found.context.engine is None:
         return []
@@ -81,7 +81,7 @@ def plan(found: Report, wish: Wish) -> list[Mend]:
     return [*fix.plan(found.context, found.findings, engine, wish.root), *_stale(engine, wish)]
 
 
-def _stale(engine: Engine, wish: Wish) -> list[Mend]:
+def _stale(engine: Engine, wish: Wish) -> list[Fix]:
     """Modules that are proven stale, by the cache's own plan, guard and act."""
     if not any(source.package == "flashinfer" for source in wish.profile.sources.values()):
         return []
@@ -89,7 +89,7 @@ def _stale(engine: Engine, wish: Wish) -> list[Mend]:
     try:
         found = cache.clear(make_query(), dry_run=True, causes=causes)
     except EnvgenError:
-        return []  # no cache, none to clear, or one that is being built: `cache list` tells
+        return []  # no cache, none to clear, or one that is being built: `cache list` shows it
     if not found.modules:
         return []
     names = ", ".join(f"{one.version} {one.name}" for one in found.modules)
@@ -101,7 +101,7 @@ def _stale(engine: Engine, wish: Wish) -> list[Mend]:
 
     count = len(found.modules)
     title = f"clear {count} stale JIT module{'s' * (count != 1)}: {names}"
-    return [Mend(title, "envgen cache clear --stale", clear)]
+    return [Fix(title, "envgen cache clear --stale", clear)]
 
 
 def moved(wish: Wish) -> list[str]:

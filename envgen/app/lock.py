@@ -26,11 +26,11 @@ from envgen.redact import without_login
 from envgen.text import progress
 
 _ARCHS = {"x86_64": "amd64", "aarch64": "arm64"}
-_UNLOCKED = "`envgen build --unlocked` builds all the same"
+_UNLOCKED = "`envgen build --unlocked` builds anyway"
 
 
 def patch_locks(profiles: list[Profile], root: Path) -> dict[str, tuple[PatchLock, ...]]:
-    """What lies in the patch folders now."""
+    """What is in the patch folders now."""
     folders = sorted({folder for profile in profiles for folder in patched(profile).values()})
     return {
         folder: tuple(

@@ -44,7 +44,7 @@ class Target:
 
     @property
     def version(self) -> str:
-        """The version that the profile builds, where its origin tells it."""
+        """The version that the profile builds, where its origin says so."""
         return version_of(self.source.origin)
 
     def series(self) -> Series:
@@ -105,7 +105,7 @@ class Sources:
         try:
             Version(version)
         except InvalidVersion:
-            raise UsageError(f"{version!r} is no release", hint="as in: --release 0.16.0") from None
+            raise UsageError(f"{version!r} is not a release", hint="as in: --release 0.16.0") from None
         name, wheel = target.source.distribution, target.source.origin.wheel is not None
         if wheel or (self.index.cached(name, version) is None and self.index.only_wheels(name, version)):
             return WheelTree(self.index.wheel(name, version), f"{target.name} {version} (wheel)", version)
@@ -196,7 +196,7 @@ def checkout_tree(folder: Path, ref: str) -> Tree:
 
 def _folder(folder: Path) -> Path:
     if not folder.is_dir():
-        raise UsageError(f"{folder} is no folder")
+        raise UsageError(f"{folder} is not a folder")
     return folder
 
 
@@ -206,9 +206,9 @@ def versions_between(available: Sequence[str], text: str) -> list[str]:
     try:
         first, last = Version(low), Version(high)
     except InvalidVersion:
-        raise UsageError(f"{text!r} is no range of releases", hint="as in: --range 0.13.0..0.20.2") from None
+        raise UsageError(f"{text!r} is not a range of releases", hint="as in: --range 0.13.0..0.20.2") from None
     if not dots or first > last:
-        raise UsageError(f"{text!r} is no range of releases", hint="the older release comes first")
+        raise UsageError(f"{text!r} is not a range of releases", hint="the older release comes first")
     found = set()
     for version in available:
         try:
@@ -221,7 +221,7 @@ def versions_between(available: Sequence[str], text: str) -> list[str]:
 
 
 def checkout_of(project: Project, name: str, given: Path | None) -> Path:
-    """Where a source's mounted checkout lies on this machine."""
+    """Where a source's mounted checkout is on this machine."""
     if given is not None:
         return _folder(given)
     for profile in project.profiles.values():

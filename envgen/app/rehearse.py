@@ -29,11 +29,11 @@ def rehearse_before_build(profile: Profile, root: Path, digest: str, lock: Profi
 
     The source is the one that will be built: the commit in ``lock`` where there is one. ``digest`` is the render's,
     which covers patches, origins and commits: what passed once is not tried again. A branch without a locked commit
-    moves, so it is tried every time. A source that cannot be had is said, and left to the build.
+    moves, so it is tried every time. A source that can't be fetched is reported, and left to the build.
     """
     if not any(source.patches and source.origin.kind != "checkout" for source in profile.sources.values()):
         return
-    # Not in the project: whoever could commit it there would switch the rehearsal off.
+    # Not in the project: a commit could then switch the dry run off.
     record = files.cache_dir() / "rehearsed" / _key(digest)
     if record.is_file():
         return

@@ -174,7 +174,7 @@ def start(
     except KeyboardInterrupt:
         if launcher.created:
             more = f"`envgen ps`, `envgen logs -f {service}`, `envgen down`"
-            progress(f"\nno longer waiting; {service} goes on starting: {more}")
+            progress(f"\nno longer waiting; {service} keeps starting: {more}")
         raise
 
 

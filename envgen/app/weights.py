@@ -276,7 +276,7 @@ def _ask(
 
 
 def _user(mount: Mount) -> str:
-    """Files in a folder of the host belong to whoever runs envgen (through sudo: to who called it)."""
+    """Files in a folder of the host belong to the user who runs envgen (with sudo: to the caller)."""
     if mount.kind == "volume":
         return ""
     uid, gid = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")

@@ -84,7 +84,7 @@ def _inside(engine: Engine, container: Container) -> dict[str, Any]:
 
 
 def texts(data: Any) -> dict[str, Any]:
-    """A flat object out of the container: whatever else stands in it is left out of the record."""
+    """A flat object out of the container: whatever else is in it is left out of the record."""
     plain = (str, int, float)
     return {key: value for key, value in data.items() if isinstance(value, plain)} if isinstance(data, dict) else {}
 

@@ -23,7 +23,7 @@ MAX_SIZE = 16 << 20
 
 @dataclass
 class Imported:
-    """What a file gave. ``source`` stands in each record."""
+    """What a file gave. ``source`` is in each record."""
 
     runs: list[Foreign]
     left_out: list[LeftOut]

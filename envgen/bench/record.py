@@ -2,7 +2,7 @@
 
 ``<folder>/<utc>-<kind>-<id>.jsonl``: a start line, a line a sample, an end line. A kill at any moment leaves whole
 lines and at most one that is cut off. A file without an end line is a run that was interrupted, or that is still
-running: its writer holds an advisory lock on it. What a tool wrote itself lies beside it, in ``<name>.raw/``.
+running: its writer holds an advisory lock on it. What a tool wrote itself is beside it, in ``<name>.raw/``.
 
 A sample names its cell by ``prompt_tokens``, ``output_tokens``, ``context_tokens`` (tokens that were in the context
 before) and ``concurrency``, and its figures by the names in ``METRICS``. ``unit`` is ``repeat`` (one repetition of the

@@ -42,7 +42,7 @@ def look(engine: Engine, container_id: str) -> Vitals:
     if container is None:
         raise ServiceError("the container is gone")
     if container.state != "running":
-        reason = "killed for want of memory" if container.oom_killed else f"exit code {container.exit_code}"
+        reason = "killed because memory ran out" if container.oom_killed else f"exit code {container.exit_code}"
         raise ServiceError(f"{container.name} does not run any more: {container.state}, {reason}")
     found = processes(engine, container_id)
     return Vitals(

@@ -31,7 +31,7 @@ GROUPS: Groups = {
     "Build": {
         "build": ("images.build", "Render, then build the image of a profile."),
         "verify": ("images.verify", "Build twice without cache and compare the images down to the byte."),
-        "inspect": ("images.inspect", "Print every input of an image, as the image itself tells it."),
+        "inspect": ("images.inspect", "Print every input of an image, as recorded in the image."),
         "diff": ("images.diff", "Say in which inputs two locks or images differ."),
     },
     "Run": {

@@ -1,6 +1,6 @@
 """`doctor --deep`: what the packages themselves say, asked in the container, and what that means for the profile.
 
-The questions are in ``inside/deep.py``, each answered in a process of its own with a time limit. Which kernels vLLM
+The questions are in ``inside/deep.py``, each answered in a separate process with a time limit. Which kernels vLLM
 would choose is asked by ``envgen.app.predict``.
 """
 

@@ -260,7 +260,7 @@ class Defaults:
 
 @dataclass(frozen=True)
 class Claim:
-    """A file that a patch of the image's label changes: do its added lines stand in what is imported?"""
+    """A file that a patch of the image's label changes: do its added lines are in what is imported?"""
 
     patch: str
     package: str

@@ -1,4 +1,4 @@
-"""What `doctor --fix` can mend by itself: the plan first, each step with what it will do; acting is the caller's word.
+"""What `doctor --fix` can fix by itself: the plan first, each step with what it will do; acting is the caller's word.
 
 Here: cache folders and lost editable installs. Stale kernels are the JIT cache's own business; the command line puts
 them together. Whatever is not here stays one command of the finding.
@@ -21,7 +21,7 @@ INSTALL_LIMIT = 1800.0  # seconds; a mounted vLLM may compile
 
 
 @dataclass(frozen=True)
-class Mend:
+class Fix:
     """One thing to do. ``how`` is what it does, in the words of a shell; ``act`` does it or raises EnvgenError."""
 
     title: str
@@ -29,7 +29,7 @@ class Mend:
     act: Callable[[], None]
 
 
-def plan(context: Context, findings: Iterable[Finding], engine: Engine, root: Path) -> list[Mend]:
+def plan(context: Context, findings: Iterable[Finding], engine: Engine, root: Path) -> list[Fix]:
     """The safe steps against these findings, in the order in which they must be done."""
     wanted = [one for one in findings if one.severity >= Severity.WARNING]
     return [
@@ -39,7 +39,7 @@ def plan(context: Context, findings: Iterable[Finding], engine: Engine, root: Pa
     ]
 
 
-def _missing_folders(context: Context, engine: Engine, root: Path) -> list[Mend]:
+def _missing_folders(context: Context, engine: Engine, root: Path) -> list[Fix]:
     """Host folders of caches that are not there: Docker would make them, owned by root."""
     machine = promised.compose_environment(context.profile, root)
     found = []
@@ -49,7 +49,7 @@ def _missing_folders(context: Context, engine: Engine, root: Path) -> list[Mend]
             owner = f"{os.getuid()}:{os.getgid()}"
             title = f"make the folder of the {name} cache, owned by you"
             how = f"mkdir -p {folder} && chown {owner} {folder}   (in a container)"
-            found.append(Mend(title, how, _maker(engine, context.image.id, Path(folder), owner)))
+            found.append(Fix(title, how, _maker(engine, context.image.id, Path(folder), owner)))
     return found
 
 
@@ -57,7 +57,7 @@ def _maker(engine: Engine, image: str, folder: Path, owner: str) -> Callable[[],
     def make() -> None:
         above = next(parent for parent in folder.parents if parent.exists())
         if not above.is_dir():
-            raise RefusedError(f"{above} is no folder", hint="name another host folder for this cache")
+            raise RefusedError(f"{above} is not a folder", hint="name another host folder for this cache")
         inner = folder.relative_to(above)
         # Every new level gets the owner, not only the last: nobody else could remove the rest.
         levels = 'while [ "$1" != . ]; do chown "$2" -- "$1"; set -- "$(dirname "$1")" "$2"; done'
@@ -69,7 +69,7 @@ def _maker(engine: Engine, image: str, folder: Path, owner: str) -> Callable[[],
     return make
 
 
-def _owners(context: Context, findings: list[Finding], engine: Engine) -> list[Mend]:
+def _owners(context: Context, findings: list[Finding], engine: Engine) -> list[Fix]:
     """Caches that the container's user may not write: handed to it, through the container, links not followed."""
     container, probe = context.container, context.probe
     if container is None or not container.running or probe is None:
@@ -87,11 +87,11 @@ def _owners(context: Context, findings: list[Finding], engine: Engine) -> list[M
         argv = ["chown", "-R", "-h", owner, "--", path]
         how = f"docker exec --user 0 {container.name} {' '.join(argv)}"
         act = _runner(engine, container, argv, "0", 300)
-        found.append(Mend(f"hand the {name} cache to the container's user", how, act))
+        found.append(Fix(f"hand the {name} cache to the container's user", how, act))
     return found
 
 
-def _installs(context: Context, findings: list[Finding], engine: Engine) -> list[Mend]:
+def _installs(context: Context, findings: list[Finding], engine: Engine) -> list[Fix]:
     """Sources whose finding says that installing them again is the cure."""
     container = context.container
     if container is None or not container.running:
@@ -106,7 +106,7 @@ def _installs(context: Context, findings: list[Finding], engine: Engine) -> list
             argv = ["envgen-install", *force, name]
             act = _runner(engine, container, argv, "", INSTALL_LIMIT)
             found.append(
-                Mend(f"install {name} from its mount again", f"docker exec {container.name} {' '.join(argv)}", act)
+                Fix(f"install {name} from its mount again", f"docker exec {container.name} {' '.join(argv)}", act)
             )
     return found
 

@@ -53,7 +53,7 @@ def choose_container(containers: Sequence[Container], wanted: str | None) -> Con
 
 
 def gather(wish: Wish, connect: Connect) -> tuple[Context, list[Finding]]:
-    """Everything there is to know. What can't be had becomes a finding, and the rest goes on."""
+    """Everything there is to know. What can't be had becomes a finding; the rest continues."""
     try:
         engine = connect()
         containers = engine.containers(project=wish.profile.compose_name, all=True)

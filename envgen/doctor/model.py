@@ -95,7 +95,7 @@ def error(title: str, seen: str, expected: str, remedy: Remedy, **evidence: Any)
 
 @dataclass(frozen=True)
 class Host:
-    """Facts of this machine. None = could not be told."""
+    """Facts of this machine. None = unknown."""
 
     memory_available: int | None = None
     disk_path: str = ""

@@ -93,11 +93,11 @@ def _finding(node: Any, number: int, context: Context) -> Finding:
     def text(key: str) -> str:
         value = node.get(key, "")
         if not isinstance(value, str):
-            raise ValueError(f"finding {number}: {key} is no text")
+            raise ValueError(f"finding {number}: {key} is not text")
         return value[:TEXT]
 
     if not isinstance(node, Mapping):
-        raise ValueError(f"finding {number} is no object")
+        raise ValueError(f"finding {number} is not an object")
     severity = WORDS.get(text("severity"))
     if severity is None:
         raise ValueError(f"finding {number}: severity is one of {', '.join(WORDS)}")
@@ -108,7 +108,7 @@ def _finding(node: Any, number: int, context: Context) -> Finding:
         remedy = envgen(context, "exec", context.service)
     evidence = node.get("evidence", {})
     if not isinstance(evidence, Mapping):
-        raise ValueError(f"finding {number}: evidence is no object")
+        raise ValueError(f"finding {number}: evidence is not an object")
     return Finding(severity, text("title"), text("seen"), text("expected"), remedy, dict(evidence))
 
 

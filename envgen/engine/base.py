@@ -13,7 +13,7 @@ from envgen.engine.leftovers import Leftover
 COMPOSE_PROJECT = "com.docker.compose.project"
 COMPOSE_SERVICE = "com.docker.compose.service"
 
-# Nobody needs more from one program; what writes on and on must not fill the memory of envgen.
+# No program needs to write more; an endless writer must not fill the memory of envgen.
 OUTPUT_LIMIT = 10 << 20
 
 LOG_LIMIT = 16 << 20  # bytes of a container's log that are read at once; of a longer one the end
@@ -24,7 +24,7 @@ MEMORY = 4 << 30
 PIDS = 4096
 
 
-# What reading a document of another shape raises: it comes out of a container, so anything may stand in it.
+# What reading a document of another shape raises: it comes out of a container, so it may contain anything.
 MISSHAPEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
@@ -218,7 +218,7 @@ class Engine(Protocol):
         """Remove these, running or not, with their anonymous volumes; those that stay, and why."""
 
     def volume(self, name: str) -> str | None:
-        """Where a named volume lies on the engine's machine; None if there is no such volume."""
+        """Where a named volume is on the engine's machine; None if there is no such volume."""
 
     def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
         """Make an empty volume; nothing happens where there is one of that name."""

@@ -180,7 +180,7 @@ class WorkTree:
     """A checkout on this machine: its folder, and git's answers about it.
 
     ``Path`` must be the top of a work tree (a clone, a linked worktree or a submodule) that belongs to the user, as git
-    demands it: a folder of somebody else is accepted only when the user's own ``safe.directory`` names it. A bare
+    demands it: another user's folder is accepted only when the user's own ``safe.directory`` names it. A bare
     repository is never taken for a checkout.
     """
 
@@ -426,7 +426,7 @@ _HARMLESS = {
 
 
 def _named_safe(folder: Path) -> bool:
-    """Whether the user's own configuration, or the machine's, trusts this folder of somebody else."""
+    """Whether the user's own configuration, or the machine's, trusts this folder of another user."""
     words = ["config", "--type=path", "-z", "--get-all", "safe.directory"]
     trusted = False
     for value in _run(words, cwd=Path("/"), env={"GIT_DIR": os.devnull}, timeout=30).stdout.split(b"\0")[:-1]:

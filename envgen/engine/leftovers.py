@@ -24,7 +24,7 @@ ENDED_AGE = 600.0
 
 @dataclass(frozen=True)
 class Leftover:
-    """A throw-away container that nobody waits for. ``created``: seconds since 1970; ``reason``: in a few words."""
+    """A throw-away container that no process waits for. ``created``: seconds since 1970; ``reason``: in a few words."""
 
     id: str
     name: str
@@ -79,7 +79,7 @@ def lives(creator: Creator) -> bool | None:
 
 
 def judge(row: Mapping[str, Any], now: float) -> Leftover | None:
-    """A row of the engine's list of containers as a leftover; None for one that somebody may still wait for."""
+    """A row of the engine's list of containers as a leftover; None for one that a process may still wait for."""
     labels = row.get("Labels") or {}
     if THROWAWAY not in labels:
         return None

@@ -75,7 +75,7 @@ def owner(listener: Listener, containers: Sequence[Container], proc: Path = Path
             continue
         for link in links:
             try:
-                if os.readlink(link) == wanted:  # noqa: PTH115 - a socket is no path
+                if os.readlink(link) == wanted:  # noqa: PTH115 - a socket is not a path
                     return f"process {folder.name} ({(folder / 'comm').read_text(errors='replace').strip()})"
             except OSError:
                 continue

@@ -131,7 +131,7 @@ def start(
     stdout: Any = subprocess.DEVNULL,
     stderr: Any = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
-    """A program that goes on while we do other things, in a session of its own; the caller ends it.
+    """A program that runs in the background, in its own session; the caller ends it.
 
     It also ends when the *thread* that called this does (see ``_dies_with_us``).
     """
@@ -163,7 +163,7 @@ def stop(child: subprocess.Popen[bytes], first: signal.Signals = signal.SIGINT) 
 def _started(
     argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None, stdin: int
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A program in a session of its own, so that one signal reaches it and all its children, and Ctrl-C only us."""
+    """A program in its own session, so that one signal reaches it and all its children, and Ctrl-C only us."""
     with terminable(), _deferred() as deliver:
         try:
             child = subprocess.Popen(

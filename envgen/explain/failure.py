@@ -32,7 +32,7 @@ def cause_of(
     """
     found = {one.rule: one.evidence for one in classify(lines, kind="serve" if service else "build") if one.failure}
     if oom_killed:
-        found.setdefault("out_of_memory", "the engine reports that it was killed for want of memory")
+        found.setdefault("out_of_memory", "the engine reports that it was killed because memory ran out")
     for rule in rules_for("serve" if service else "build"):
         evidence = found.get(rule.rule)
         if evidence is None and exit_code in rule.codes:

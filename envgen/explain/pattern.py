@@ -21,7 +21,7 @@ LONGEST_REPEAT = 200
 
 @dataclass(frozen=True)
 class Pattern:
-    """``has``: a lower-case text that stands in every matching line; ``rest`` is asked of such lines only."""
+    """``has``: a lower-case text that is in every matching line; ``rest`` is asked of such lines only."""
 
     has: str
     parts: tuple[str, ...] = ()

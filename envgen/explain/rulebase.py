@@ -34,7 +34,7 @@ class Rule:
     codes: frozenset[int] = frozenset()  # exit codes that prove it without a line
     notice: bool = False  # worth knowing, no failure
     pain: tuple[int, ...] = ()  # numbers of the field's known pains
-    quoted: bool = False  # the example stands in the public thread at ``link``; else it is as the tool prints it
+    quoted: bool = False  # the example is in the public thread at ``link``; else it is as the tool prints it
 
 
 @cache

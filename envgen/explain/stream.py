@@ -16,7 +16,7 @@ class Source(Protocol):
 
 
 def pieces(source: Source) -> Iterator[list[str]]:
-    """Whole lines in lists, each list as soon as it is there; bytes that are no UTF-8 become U+FFFD.
+    """Whole lines in lists, each list as soon as it is there; bytes that are not UTF-8 become U+FFFD.
 
     Line feeds end lines; carriage returns of progress bars do too, within one line of the log, so the numbers are
     those of an editor. Memory stays within PIECE + LONGEST, however long a line is.

@@ -54,7 +54,7 @@ def ask_gpu() -> Doc:
 
 
 def ask_kernel() -> Doc:
-    """Compile and run FlashInfer's smallest kernel in a cache of its own, and compare with torch."""
+    """Compile and run FlashInfer's smallest kernel in a temporary cache, and compare with torch."""
     torch = importlib.import_module("torch")
     if not torch.cuda.is_available():
         return {"skipped": NO_GPU}
@@ -80,7 +80,7 @@ QUESTIONS: Dict[str, Callable[[], Doc]] = {
 
 
 def answer(request: Doc) -> Doc:
-    """One question, in a process of its own: an import may hang, print, exit or crash, and is then the answer."""
+    """One question, in a separate process: an import may hang, print, exit or crash, and is then the answer."""
     if sys.path and sys.path[0] == "":
         del sys.path[0]  # as a console script: not what happens to lie in the current folder
     began = time.time()

@@ -53,7 +53,7 @@ class Refused(Exception):
 
 
 class NotAskable(Exception):
-    """This release has no such function, or wants to know more than can be told it."""
+    """This release has no such function, or wants to know more than can be given it."""
 
 
 class Lines(logging.Handler):

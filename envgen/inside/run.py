@@ -1,6 +1,6 @@
-"""The runner: sends a program to a Python of somebody else's, and returns the one document that comes back.
+"""The runner: sends a program to a foreign Python, and returns the one document that comes back.
 
-The program's files and the request travel as JSON on stdin; the document comes on stdout behind a mark of its own, so
+The program's files and the request travel as JSON on stdin; the document comes on stdout behind a unique mark, so
 nothing that a package prints is taken for it. Time and size are limited on both sides.
 """
 

@@ -47,7 +47,7 @@ def tokens(name: str) -> set[str]:
 
 
 def generators(jit: types.ModuleType) -> list[tuple[str, Callable[[], Any]]]:
-    """Everything in flashinfer.jit that makes a module without being told more than its defaults."""
+    """Everything in flashinfer.jit that makes a module without more than its defaults."""
     found: dict[str, Callable[[], Any]] = {}
     for info in pkgutil.walk_packages(jit.__path__, jit.__name__ + "."):
         try:

@@ -16,7 +16,7 @@ SOURCE = "flashinfer"
 def changed_files(profile: Profile, root: Path, revision: str) -> tuple[str, ...]:
     """Paths in the container of all that differs: edited, added, deleted, not yet known to git; in submodules too.
 
-    A submodule that stands at another commit counts as a whole folder.
+    A submodule that is at another commit counts as a whole folder.
     """
     source = profile.sources.get(SOURCE)
     if source is None or source.origin.checkout is None:

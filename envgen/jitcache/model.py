@@ -127,7 +127,7 @@ class Building:
 
 @dataclass(frozen=True)
 class Beside:
-    """What lies beside the versions: cubins, autotune."""
+    """What is beside the versions: cubins, autotune."""
 
     name: str
     bytes: int
@@ -178,7 +178,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Vanished:
-    """A module that somebody else removed meanwhile."""
+    """A module that another process removed meanwhile."""
 
     version: str
     arch: str
@@ -247,7 +247,7 @@ class Looked:
 
 @dataclass(frozen=True)
 class HeldLock:
-    """A lock that stands in the way of a clear."""
+    """A lock that is in the way of a clear."""
 
     lock: str
     device: int

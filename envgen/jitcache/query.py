@@ -70,4 +70,4 @@ def seconds(text: str) -> float:
     number, unit = text[:-1], text[-1:]
     if unit in units and number.isascii() and number.isdigit() and len(number) < 10:
         return float(number) * units[unit]
-    raise UsageError(f"{text!r} is no age", hint="write it like 30d, 12h or 45m")
+    raise UsageError(f"{text!r} is not an age", hint="write it like 30d, 12h or 45m")

@@ -1,4 +1,4 @@
-"""Namespaces on the host's side: saving one, loading one, and removing those that nobody used for long."""
+"""Namespaces on the host's side: saving one, loading one, and removing those that were not used for long."""
 
 from __future__ import annotations
 

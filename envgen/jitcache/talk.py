@@ -84,7 +84,7 @@ def what_is_locked(lock: str) -> str:
 
 
 def describe_holders(holders: Sequence[Holder]) -> str:
-    """``by pid 42 in serve: ninja -v …``; says so when nobody can be seen."""
+    """``by pid 42 in serve: ninja -v …``; says so when no holder can be seen."""
     if not holders:
         return "by a process that can't be seen from here"
     parts = []

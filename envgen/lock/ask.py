@@ -64,7 +64,7 @@ class Repository:
 
     @property
     def key(self) -> str:
-        """Under which it stands in the lock."""
+        """Under which it is in the lock."""
         return git_key(self.url, self.ref)
 
 
@@ -154,7 +154,7 @@ def locked(profile: Profile, lock: Lock) -> ProfileLock:
 def stale(
     profile: Profile, lock: Lock, patches: Mapping[str, tuple[PatchLock, ...]], platform: str = ""
 ) -> list[Stale]:
-    """The inputs of ``profile`` to which the lock has no answer. ``patches``: what lies in the project now.
+    """The inputs of ``profile`` to which the lock has no answer. ``patches``: what is in the project now.
 
     ``platform``: the packages of that one must be there; "": those of any.
     """

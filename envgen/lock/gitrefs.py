@@ -67,7 +67,7 @@ class Git:
     def _submodules(
         self, url: str, ref: str, commit: str, prefix: str, depth: int, without: Sequence[str] = ()
     ) -> list[Submodule]:
-        """All submodules below ``commit``. Their addresses stand in .gitmodules, their commits in the tree."""
+        """All submodules below ``commit``. Their addresses are in .gitmodules, their commits in the tree."""
         if depth > MAX_DEPTH:
             raise LockError(f"its submodules nest deeper than {MAX_DEPTH} levels")
         with files.Scratch("git") as folder:

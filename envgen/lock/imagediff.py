@@ -147,7 +147,7 @@ def _compared(
 
 
 def _tree(saved: _Saved, start: int, end: int) -> _Tree:
-    """What these layers together hold; None = they remove what lies below them."""
+    """What these layers together hold; None = they remove what is below them."""
     found: dict[str, Mapping[str, str] | None] = {}
     for index in range(start, end):
         layer = list(saved.entries(index))

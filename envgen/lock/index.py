@@ -97,7 +97,7 @@ class PackageIndex:
         return io.BufferedReader(_Parts(lambda part: self._get(url, "*/*", part), f"{name} {version}"), PART)
 
     def cached_versions(self, name: str) -> list[str]:
-        """The versions whose source distribution lies in the cache."""
+        """The versions whose source distribution is in the cache."""
         stem = f"{canonicalize_name(name)}-"
         files = self.cache.glob(f"{stem}[0-9]*.tar.gz") if self.cache.is_dir() else ()
         return [file.name[len(stem) : -len(".tar.gz")] for file in files]

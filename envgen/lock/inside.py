@@ -178,6 +178,6 @@ def _hint(text: str) -> str:
 
 
 def explain(error: EngineError) -> LockError:
-    """An engine's trouble, told as the reason why packages are not locked."""
+    """An engine's trouble, as the reason why packages are not locked."""
     problem = error.problems[0]
     return LockError(f"packages: they are resolved in the base image, but {problem.message}", hint=problem.hint)

@@ -68,6 +68,6 @@ def take(engine: Engine, image_id: str) -> Inventory:
     except (EngineError, ShapeError) as error:
         trouble = str(error).splitlines()[0]
     raise NotFoundError(
-        f"the image {image_id[:19]} does not tell what is installed in it: {trouble}",
+        f"the image {image_id[:19]} does not report what is installed in it: {trouble}",
         hint="does it have Python 3.8 or newer, as python3?",
     )

@@ -17,7 +17,7 @@ REGISTRY, LOCAL, GIT = "registry", "local", "git"
 
 FORMAT = 1  # of envgen.lock
 
-# The earliest time stamp of a locked build, 2026-01-01: for base images whose age nobody told.
+# The earliest time stamp of a locked build, 2026-01-01: for base images without a creation date.
 EPOCH = 1_767_225_600
 
 
@@ -147,7 +147,7 @@ def _modules(git: GitLock) -> list[list[str]]:
 
 
 def git_key(url: str, ref: str) -> str:
-    """Under which a git ref stands in the lock."""
+    """Under which a git ref is in the lock."""
     return f"{url} {ref}"
 
 

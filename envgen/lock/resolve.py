@@ -27,7 +27,7 @@ Patches = Mapping[str, tuple[PatchLock, ...]]
 
 @dataclass
 class Outcome:
-    """The new lock; what could not be resolved; and what the user should know besides."""
+    """The new lock; what could not be resolved; and what else the user should know."""
 
     lock: Lock
     problems: list[Problem] = field(default_factory=list)

@@ -92,7 +92,7 @@ class _Maker:
             "documentNamespace": f"https://spdx.org/spdxdocs/envgen-{slug}-{self.image.id.removeprefix('sha256:')}",
             "creationInfo": {"created": self.created, "creators": [_TOOL]},
             "comment": f"{system}, Python {self.inventory.python}, {self.inventory.machine}. "
-            "Read from inside the image; what its lock demanded stands beside it.",
+            "Read from inside the image; what its lock demanded is beside it.",
             "packages": list(self.packages.values()),
             "relationships": self.relations,
         }
@@ -100,7 +100,7 @@ class _Maker:
     def _add(
         self, words: Sequence[str], name: str, version: str, purl: str, hashes: Sequence[str] = (), **more: str
     ) -> str:
-        """A package. Of several hashes nobody knows which file it was, so there is no checksum then."""
+        """A package. With several hashes it is unknown which file it was: no checksum then."""
         stem = "SPDXRef-" + re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(words)).strip("-")
         key, number = stem, 1
         while key in self.packages:
@@ -232,7 +232,7 @@ class _Maker:
                 self._relate(made, "GENERATED_FROM", sources[one.name])
 
     def _is_hidden(self, package: Distribution) -> bool:
-        """True when another distribution of the same name lies in another folder, and has the version of the lock."""
+        """True when another distribution of the same name is in another folder, and has the version of the lock."""
         versions = {version for (_, name), (version, _) in self.pins.items() if name == package.name}
         return any(
             other.name == package.name and other.place != package.place and other.version in versions

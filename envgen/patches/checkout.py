@@ -119,7 +119,7 @@ class Checkout:
     def changes(self, only: Sequence[str] = ()) -> bytes:
         """What was changed here since HEAD, or since the patches that are in: a diff, new files included."""
         manifest = self.manifest()
-        base = manifest.tree if manifest and self.dirty() else self.head  # clean: somebody undid the patches by hand
+        base = manifest.tree if manifest and self.dirty() else self.head  # clean: the patches were undone by hand
         paths = [f":(top,literal){os.path.normpath(path)}" for path in only]
         now = self._work.tree([name for name in self._work.untracked(*paths) if not name.endswith("/")])
         options = ["--no-color", "--no-ext-diff", "--no-textconv", "--full-index", "--binary", "-M"]
@@ -199,7 +199,7 @@ class Checkout:
         return {name: head.split()[1] for head, _, name in (entry.partition("\t") for entry in staged)}
 
     def _is_edited(self, name: str, before: str | None, after: str | None) -> bool:
-        """Whether somebody else wrote a file: it is not the old one, nor the new one or a part of it."""
+        """Whether another program wrote a file: it is not the old one, nor the new one or a part of it."""
         path = self.folder / name
         if not os.path.lexists(path):
             return False
@@ -227,7 +227,7 @@ class Checkout:
 
 
 def commit_all(folder: Path, *, first: bool = False) -> str:
-    """Commit all that lies in a folder of ours, and return the commit."""
+    """Commit all that is in a folder of ours, and return the commit."""
     if first:
         git(["init", "--quiet", "--template=", "--initial-branch=main"], cwd=folder)
     git(["add", "--all", "--force"], cwd=folder)

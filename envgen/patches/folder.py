@@ -31,7 +31,7 @@ def next_name(names: list[str], title: str) -> str:
     """``0004-title.patch``: one more than the highest number there is."""
     if not _NAME.fullmatch(title):
         hint = "small letters, digits and single dashes, as in: faster-moe"
-        raise UsageError(f"{title!r} is no name for a patch", hint=hint)
+        raise UsageError(f"{title!r} is not a name for a patch", hint=hint)
     numbers = [int(name[:4]) for name in names if name[:4].isdigit()]
     return f"{max(numbers, default=0) + 1:04d}-{title}.patch"
 

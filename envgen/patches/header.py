@@ -49,7 +49,7 @@ def head_of(content: bytes) -> bytes:
 
 
 def read_header(content: bytes, file: str) -> Header:
-    """Read a patch's fields. Raises ``ProjectError`` when ``Applies-To`` is no version range."""
+    """Read a patch's fields. Raises ``ProjectError`` when ``Applies-To`` is not a version range."""
     fields: list[tuple[str, str]] = []
     for number, line in enumerate(head_of(content).decode("utf-8", "replace").splitlines(), 1):
         match = _FIELD.fullmatch(line)

@@ -56,7 +56,7 @@ def _verdict(
 
 
 class Stage:
-    """A folder with the files that a series touches. Patches that fit change it, so that the next stands on them."""
+    """A folder with the files that a series touches. Patches that fit change it, so that the next is on them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -66,13 +66,13 @@ class Series:
 
 
 def version_of(origin: Origin) -> str:
-    """The version of a source where its origin tells it: an exact release, or a tag named like one."""
+    """The version of a source where its origin says so: an exact release, or a tag named like one."""
     pin = origin.pypi or origin.wheel
     return pin.version if pin is not None else version_of_ref(origin.ref or "")
 
 
 def make_patch(name: str, path: str, content: bytes, place: Place) -> Patch:
-    """A patch from its bytes. Raises ``ProjectError`` when it is no patch, or does what no patch may do."""
+    """A patch from its bytes. Raises ``ProjectError`` when it is not a patch, or does what no patch may do."""
     found = read_patch(content, path, place)
     return Patch(name, path, content, touched(found), read_header(content, path))
 

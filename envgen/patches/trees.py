@@ -65,7 +65,7 @@ class SdistTree:
                     if name not in wanted:
                         continue
                     if not member.isfile():
-                        raise EnvgenError(f"{name} is no plain file in {self.label}: a patch may not touch it")
+                        raise EnvgenError(f"{name} is not a plain file in {self.label}: a patch may not touch it")
                     data = archive.extractfile(member)
                     if data is not None:
                         found[name] = File(data.read(), bool(member.mode & 0o100))
@@ -138,7 +138,7 @@ class GitTree:
             if kind == "tree":
                 continue
             if mode not in ("100644", "100755"):
-                raise EnvgenError(f"{name} is no plain file in {self.label}: a patch may not touch it")
+                raise EnvgenError(f"{name} is not a plain file in {self.label}: a patch may not touch it")
             data = self.repository.git(["cat-file", "blob", blob], timeout=120).stdout
             found[name] = File(data, mode == "100755")
         return found

@@ -212,7 +212,7 @@ class Binding:
         return MappingProxyType(values)
 
     def source_text(self, node: Node, path: str) -> Any:
-        """The value of a variable: the text as it stands in the file, so that 0.70 stays 0.70."""
+        """The value of a variable: the text as it is in the file, so that 0.70 stays 0.70."""
         if node.kind == NULL:
             return self.wrong(node, path, "has no value", 'write "" for an empty text')
         if node.kind in (MAP, LIST):

@@ -96,7 +96,7 @@ class Builder:
 
 
 def _chosen_groups(profile: Profile) -> Profile:
-    """The profile with the groups of env that are in use; past here nobody sees the others."""
+    """The profile with the groups of env that are in use; from here on the others are gone."""
     if profile.env_groups is None:
         return profile
     env = {name: group for name, group in profile.env.items() if name in profile.env_groups}

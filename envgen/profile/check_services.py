@@ -74,7 +74,7 @@ def _ports(report: Report, path: tuple[str, ...], service: Service) -> None:
 
 
 def _same_port(report: Report, path: tuple[str, ...], service: Service) -> None:
-    """A server has one port, and up to four keys name it: what the program is told decides."""
+    """A server has one port, and up to four keys name it: what the program gets decides."""
     told = _told_port(service)
     health, ready = service.health, service.ready
     if told is None:
@@ -162,7 +162,7 @@ def _caches(report: Report) -> None:
             if cache.path == source.mount or cache.path.is_parent_of(source.mount):
                 report.problem(path, f"{cache.path} would hide the source {source_name} at {source.mount}")
             elif source.mount.is_parent_of(cache.path):
-                report.problem(path, f"{cache.path} lies inside the source {source_name} at {source.mount}")
+                report.problem(path, f"{cache.path} is inside the source {source_name} at {source.mount}")
         held = {"tiktoken.directory": profile.tiktoken.directory} if profile.tiktoken.encodings else {}
         for key, folder in {**held, "cuda.home": profile.cuda.home}.items():
             if (cache.path == folder or cache.path.is_parent_of(folder)) and not _system_part(cache.path):
@@ -195,11 +195,11 @@ def _targets(report: Report) -> None:
         hidden = _system_part(target)
         if hidden:
             message = f"{hidden} belongs to the image's own system, which this would hide"
-            report.problem(path, message, "name a folder of its own, such as /workspace/NAME")
+            report.problem(path, message, "name a separate folder, such as /workspace/NAME")
 
 
 def _system_part(target: ContainerPath) -> str:
-    """The folder of the system that ``target`` is, or lies in; empty for any other."""
+    """The folder of the system that ``target`` is, or is in; empty for any other."""
     tree = next((tree for tree in _SYSTEM_TREES if f"{target.path}/".startswith(f"{tree}/")), "")
     return tree or (target.path if target.path in _SYSTEM else "")
 

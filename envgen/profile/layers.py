@@ -77,7 +77,7 @@ def chain(name: str, profiles: dict[str, Node], problems: list[Problem], known: 
 
 
 def _circle(members: list[str], profiles: dict[str, Node]) -> Problem:
-    """A circle of `extends`, told the same way from wherever it was entered."""
+    """A circle of `extends`, reported the same way wherever it was entered."""
     first = next(name for name in profiles if name in members)
     start = members.index(first)
     members = [*members[start:], *members[:start]]

@@ -27,7 +27,7 @@ LOCAL_KEYS = ("version", "defaults", "profiles")
 
 
 class Loaded:
-    """A project, the trees that its profiles were bound from, and what the user should be told."""
+    """A project, the trees that its profiles were bound from, and the warnings for the user."""
 
     def __init__(self, project: Project, trees: Mapping[str, Node], warnings: Sequence[str]) -> None:
         self.project = project

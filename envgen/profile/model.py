@@ -74,7 +74,7 @@ class Base:
 
 @dataclass(frozen=True)
 class TorchArch:
-    """Another list for torch, and why: two lists that nobody explains drift."""
+    """Another list for torch, and why: two lists without an explanation drift apart."""
 
     arch_list: CudaArchList = key(
         "GPU architectures for TORCH_CUDA_ARCH_LIST: vLLM's build and torch's own extensions."
@@ -137,7 +137,7 @@ class Pip:
         "Packages installed before the sources (their run-time dependencies).", (), item=REQUIREMENT
     )
     override: tuple[str, ...] = key(
-        "Dependencies switched off: never installed, whoever asks for them.", (), item=DISTRIBUTION
+        "Dependencies switched off: never installed, even if another package requires them.", (), item=DISTRIBUTION
     )
     remove: tuple[str, ...] = key(
         "Packages of the base image that are uninstalled first, and never come back as a dependency.",
@@ -171,7 +171,7 @@ class Tiktoken:
 class Cache:
     path: ContainerPath = key("Where the container sees it.")
     host: HostPath | None = key("A folder on this machine; unset: a named volume.", None)
-    namespace: bool = key("Of the cache `flashinfer`: a place of its own for each source, CUDA, torch and arch.", True)
+    namespace: bool = key("Of the cache `flashinfer`: a separate place for each source, CUDA, torch and arch.", True)
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class Project:
-    """A whole project file. ``root`` is the folder that it stands in."""
+    """A whole project file. ``root`` is the folder that it is in."""
 
     name: str
     default_profile: str

@@ -1,4 +1,4 @@
-"""Services in the model of a project file: what runs, and how one tells that it does."""
+"""Services in the model of a project file: what runs, and how to check that it does."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Ready:
     """What `envgen up` waits for after Docker calls the container healthy."""
 
     timeout: Duration = key("Give up after this long.", Duration(3600))
-    phases: Phases = key("Limits for single phases; which one it is, the log tells.", Phases())
+    phases: Phases = key("Limits for single phases; the log shows which phase it is.", Phases())
     model: str | None = key("A name that /v1/models must list, and that must complete a prompt.", None)
     port: int | None = key("The container's port that answers HTTP; it must be published.", None, low=1, high=65535)
     prompt: str = key("What must be completed, at temperature 0.", "The capital of France is")
@@ -123,7 +123,7 @@ class Service:
 class Variant:
     """Another way to run the same image. Only ``description`` and ``changes`` hold what a file says.
 
-    The other keys say what may stand there; their values take effect by being merged into the profile (`layers.py`).
+    The other keys say what may be there; their values take effect by being merged into the profile (`layers.py`).
     ``changes``: each value that it sets, by its path.
     """
 

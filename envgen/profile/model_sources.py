@@ -58,7 +58,7 @@ class Input:
 
     git: str = key("Address of a git repository.", item=GIT_URL)
     ref: str = key("A branch, tag or commit.", item=GIT_REF)
-    variable: str = key("The variable that tells the build where it lies, such as VLLM_CUTLASS_SRC_DIR.", item=ENV_NAME)
+    variable: str = key("The variable that gives the build its path, such as VLLM_CUTLASS_SRC_DIR.", item=ENV_NAME)
     folder: str | None = key("The folder in it that the build wants; unset: all of it.", None, item=INNER_PATH)
 
 
@@ -78,7 +78,7 @@ class Source:
     origin: Origin = key("Where it comes from.")
     package: str = key("The name that Python imports.", item=MODULE)
     distribution: str = key("The name that pip knows.", item=DISTRIBUTION)
-    mount: ContainerPath = key("Where its checkout lies in the container.")
+    mount: ContainerPath = key("Where its checkout is in the container.")
     submodules: bool = key("Fetch its git submodules.", True)
     submodule_origins: Mapping[str, Repository] = key(
         "Submodules that come from elsewhere, such as a fork of CUTLASS, by their path in the source.",

@@ -143,7 +143,7 @@ def from_environ(environ: Mapping[str, str]) -> tuple[list[Override], list[Probl
             continue
         parts = name[len(PREFIX) :].split("__")
         if parts[0].lower() not in known and len(parts) == 1:
-            # Not ours to refuse: scripts and containers have variables of that name too. A likely slip is told.
+            # Not ours to refuse: scripts and containers have variables of that name too. A likely typo is reported.
             hint = near(parts[0], list(known))
             if hint.startswith("did you"):
                 warnings.append(f"{name} is not a key of a profile and is ignored ({hint})")

@@ -17,7 +17,7 @@ REQUIREMENT = rf"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._, -]+\])?( ?{_SPECIFIE
 FLAG = r"[a-zA-Z][a-zA-Z0-9._-]*"
 SHA256 = r"[0-9a-f]{64}"
 MODULE = r"[A-Za-z_][0-9A-Za-z_]*"
-# No part that git or ssh gets as a word of its own may begin with a dash: it would be an option.
+# No part that git or ssh gets as a separate word may begin with a dash: it would be an option.
 GIT_URL = (
     r"(https?|git|ssh)://(?!-)([^\s/@]*@)?(?!-)[^\s]+|file://[^\s]+"
     r"|[A-Za-z0-9_.][A-Za-z0-9_.-]*@[A-Za-z0-9][A-Za-z0-9.-]*:(?!-)[^\s]+"

@@ -14,7 +14,7 @@ from envgen.text import masked, visible
 
 MAP, LIST, TEXT, INT, FLOAT, BOOL, NULL = "map", "list", "text", "int", "float", "bool", "null"
 
-# What a reader is told he wrote.
+# What a reader is shown as his input.
 SEEN = {
     MAP: "a mapping",
     LIST: "a list",

@@ -1,6 +1,6 @@
 """Variants: small changes to how a profile is run, written down below ``variants`` and chosen by name.
 
-Only what concerns a running container may stand in one, so a variant never asks for another image. It is stronger than
+Only what concerns a running container may be in one, so a variant never asks for another image. It is stronger than
 the files and weaker than variables and options.
 """
 
@@ -23,7 +23,7 @@ def written(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
 
 
 def lay_over(tree: Node, name: str) -> Node | None:
-    """What the variant ``name`` of ``tree`` changes, as a tree of its own; None when there is no such variant.
+    """What the variant ``name`` of ``tree`` changes, as a separate tree; None when there is no such variant.
 
     Its values keep their places; their layer says that they came by a variant.
     """

@@ -37,7 +37,7 @@ def used(text: str, files: dict[str, str]) -> dict[str, str]:
 
 def dockerfile(plan: Plan) -> str:
     """The text, with ``LABELS_HERE`` in place of the labels."""
-    next_step = count(1).__next__  # each step of a reproducible build has a time of its own: docker/build/normalise
+    next_step = count(1).__next__  # each step of a reproducible build has its own time: docker/build/normalise
     return render("Dockerfile.j2", {"plan": plan, "labels": LABELS_HERE, "next_step": next_step})
 
 

@@ -63,7 +63,7 @@ def cuda_env(profile: Profile) -> list[Pair]:
 
 
 def image_env(profile: Profile) -> list[Pair]:
-    """What is true of the image whoever starts it. What only services want stands in their Compose file alone."""
+    """What is true of the image however it is started. What only services need is in their Compose file alone."""
     pairs = cuda_env(profile)
     # FlashInfer and torch take it for nvcc, CMake and ccache as a launcher. It is in the same image.
     launchers = (f"CMAKE_{language}_COMPILER_LAUNCHER" for language in ("C", "CXX", "CUDA"))
@@ -83,7 +83,7 @@ def service_env(profile: Profile) -> dict[str, str]:
     env = {"PYTHONUNBUFFERED": "1"}
     if profile.gpu is not GpuMode.NONE:
         # The ptxas that Triton brings may not know the newest architectures (triton#8539); CUDA's own does.
-        # Newer Tritons read a variable of its own for Blackwell.
+        # Newer Tritons read a separate variable for Blackwell.
         env["TRITON_PTXAS_PATH"] = env["TRITON_PTXAS_BLACKWELL_PATH"] = f"{profile.cuda.home}/bin/ptxas"
     for name, cache in profile.caches.items():
         env.update({key: cache.path.path + below for key, below in CACHE_VARIABLES.get(name, {}).items()})

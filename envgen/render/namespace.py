@@ -3,7 +3,7 @@
 FlashInfer itself separates its cache by its version and the GPU archs alone. Two sources of one version (a wheel, a
 commit, a patched commit), two CUDA releases or two torches share it, and one's modules are stale or lost for the other.
 The key decides which volume, or which folder on the host, is mounted; inside, the path is always the same, because
-absolute paths stand in build.ninja and in ninja's records.
+absolute paths are in build.ninja and in ninja's records.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def key_of(made: Mapping[str, str]) -> str:
 
 
 def series_of(profile: Profile, root: Path | None) -> dict[str, Series]:
-    """The patches of each source that has some, without those for other versions (`envgen patch list` tells them)."""
+    """The patches of each source that has some, without those for other versions (`envgen patch list` shows them)."""
     named = {name: s for name, s in profile.sources.items() if s.patches and s.origin.kind != "checkout"}
     if not named:
         return {}

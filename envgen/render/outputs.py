@@ -1,4 +1,4 @@
-"""What a render gives: whole files. Comparing them with what lies on disk, and writing them."""
+"""What a render gives: whole files. Comparing them with what is on disk, and writing them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def render_project(project: Project, *, only: str | None = None) -> dict[str, by
 
 
 def diff(root: Path, files: Mapping[str, bytes]) -> str:
-    """A unified diff from what lies below ``root`` to ``files``; empty when nothing has drifted."""
+    """A unified diff from what is below ``root`` to ``files``; empty when nothing has drifted."""
     parts: list[str] = []
     for path in sorted(files):
         target = root / path
@@ -82,7 +82,7 @@ def diff(root: Path, files: Mapping[str, bytes]) -> str:
 
 
 def foreign(root: Path, files: Mapping[str, bytes]) -> list[str]:
-    """The paths of ``files`` where a file lies that `envgen render` did not write: it would be overwritten."""
+    """The paths of ``files`` where a file is that `envgen render` did not write: it would be overwritten."""
     found = []
     for path, content in sorted(files.items()):
         target = root / path
@@ -118,7 +118,7 @@ def write(root: Path, files: Mapping[str, bytes]) -> list[str]:
     written = []
     for path, target in targets.items():
         if target.is_file() and file_io.read(target) == files[path]:
-            continue  # untouched, so its time stamp and whoever watches it stay as they are
+            continue  # untouched, so its time stamp and programs that watch it see no change
         executable = path.startswith("docker/") and files[path].startswith(b"#!")
         mode = (stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644) | 0o111 if executable else None
         file_io.write(target, files[path], mode=mode, within=root.resolve())

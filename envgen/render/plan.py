@@ -255,7 +255,7 @@ def _encoding(name: str, encoding: Encoding) -> EncodingFile:
     if encoding.file is not None:
         path = posixpath.normpath(encoding.file.path)
         if path.startswith(("/", "~", "..")):
-            raise ValueError(f"{path!r} lies outside the project folder, so no build can read it")
+            raise ValueError(f"{path!r} is outside the project folder, so no build can read it")
         local = path
     places = (*((f"{RUN}/{local}",) if local else ()), encoding.url, *encoding.mirrors)
     return EncodingFile(local, (f"/encodings/{name}.tiktoken", encoding.sha256, *places))

@@ -53,7 +53,7 @@ def docker_value(text: str) -> Quoted:
 
 
 def docker_prepend(name: str, text: str) -> Quoted:
-    """A value of ENV that stands in front of what the variable has already, if anything, with a colon between them."""
+    """A value of ENV that is in front of what the variable has already, if anything, with a colon between them."""
     return Quoted(docker_value(text)[:-1] + f'${{{identifier(name)}:+:${identifier(name)}}}"')
 
 

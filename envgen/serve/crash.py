@@ -134,7 +134,7 @@ def _neighbours(engine: Engine, container: Container) -> str:
         f"{one.name}: {one.state}"
         + (f" ({one.health})" if one.health else "")
         + f", exit code {one.exit_code}, restarted {one.restarts} times, since {one.started_at}, image {one.image_id}"
-        + (", killed for want of memory" if one.oom_killed else "")
+        + (", killed because memory ran out" if one.oom_killed else "")
         + (f", {one.error}" if one.error else "")
         for one in found
     ]

@@ -49,7 +49,7 @@ def _state(container: Container) -> str:
         return f"it still runs{again}, but does not answer"
     if container.state in ("paused", "restarting"):
         return container.state
-    reason = "killed for want of memory" if container.oom_killed else f"exit code {container.exit_code}"
+    reason = "killed because memory ran out" if container.oom_killed else f"exit code {container.exit_code}"
     if container.exit_code == 137 and not container.oom_killed:
-        reason += " (killed from outside, or by the kernel for want of memory)"
+        reason += " (killed from outside, or by the kernel because memory ran out)"
     return f"{container.state}, {reason}"

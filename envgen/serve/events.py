@@ -50,7 +50,7 @@ class Completion:
 
 
 def read_events(chunks: Iterable[bytes]) -> Completion:
-    """The completion of a whole stream. Raises BrokenOff without its end, NoCompletion for what is no part of one."""
+    """The completion of a whole stream. Raises BrokenOff without its end, NoCompletion for what is not part of one."""
     text: list[str] = []
     logprobs: list[float] = []
     count = size = 0
@@ -106,7 +106,7 @@ def chosen_logprobs(document: Any) -> Iterator[float]:
     """The log probabilities of the tokens that were chosen, in the form of completions or of chat.
 
     The prompt is not echoed, so every token has one: null is what a server makes of NaN, JSON having none. For minus
-    infinity vLLM writes -9999.0. What is no number at all counts as NaN.
+    infinity vLLM writes -9999.0. What is not a number at all counts as NaN.
     """
     if not isinstance(document, dict):
         return

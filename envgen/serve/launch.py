@@ -51,7 +51,7 @@ def compose_for(profile: Profile, root: Path, folder: Path, gpu: GpuMode = GpuMo
     endpoint = find_endpoint()
     if endpoint.local and (guards := guard_file(profile, root, folder)):
         files.append(guards)
-    # Relative paths in the rendered file start from compose/, wherever the copy that is used lies.
+    # Relative paths in the rendered file start from compose/, wherever the copy that is used is.
     return Compose(endpoint, files, root / "compose", compose_environment(profile, root))
 
 

@@ -26,7 +26,7 @@ class LogReader:
     """The lines of a container's log from ``since`` on (an instant of the engine), each once.
 
     Of one that has run for longer than ``window`` seconds: those of its first ``window`` seconds, then new ones. What
-    a server says about itself stands at the beginning, and days of requests would fill the memory.
+    a server says about itself is at the beginning, and days of requests would fill the memory.
     """
 
     def __init__(

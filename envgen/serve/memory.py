@@ -19,10 +19,10 @@ def check(needed: int, *, unified: bool, root: Path = Path("/")) -> tuple[list[P
     try:
         meminfo = (root / "proc/meminfo").read_text(encoding="utf-8")
     except OSError:
-        return [], ["how much memory is free can't be told here: /proc/meminfo is not there"]
+        return [], ["free memory is unknown: /proc/meminfo is not there"]
     available = mem_available(meminfo)
     if available is None:
-        return [], ["how much memory is free can't be told here: /proc/meminfo doesn't say"]
+        return [], ["free memory is unknown: /proc/meminfo does not have it"]
     if available < needed:
         users = ", ".join(f"{name} ({pid}) {size / GIB:.1f} GiB" for size, pid, name in largest(root))
         message = f"it needs {needed / GIB:.1f} GiB of memory, and {available / GIB:.1f} GiB can be had"

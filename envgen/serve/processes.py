@@ -32,7 +32,7 @@ class Process:
 
     @property
     def zombie(self) -> bool:
-        """True when it has ended and nobody has asked how."""
+        """True when it has ended and its parent has not collected its exit status."""
         return self.state == "Z"
 
 

@@ -73,7 +73,7 @@ def _listed(session: requests.Session, base_url: str, model: str) -> Answer | No
     if listed.status_code != 200:
         return Answer(False, f"/v1/models answers {listed.status_code}")
     if names is None:
-        return Answer(False, "/v1/models answers 200 with something that is no list of models", refused=True)
+        return Answer(False, "/v1/models answers 200 with something that is not a list of models", refused=True)
     if model not in names:
         return Answer(False, listing(names, model), fatal=bool(names))
     return None
@@ -119,7 +119,7 @@ def _completed(
     except BrokenOff as error:
         return Answer(False, f"the first answer broke off in the middle: {error}", refused=True)
     except NoCompletion as error:
-        return Answer(False, f"the first prompt was answered with something that is no completion: {error}", fatal=True)
+        return Answer(False, f"the reply to the first prompt is not a completion: {error}", fatal=True)
     return replace(answer, first_token=first, seconds=time.monotonic() - began)
 
 
@@ -133,7 +133,7 @@ def judge(status: int, document: Any, expect_text: str | None = None) -> Answer:
     try:
         return judge_completion(Completion.of(document), expect_text)
     except NoCompletion as error:
-        return Answer(False, f"the first prompt was answered with something that is no completion: {error}", fatal=True)
+        return Answer(False, f"the reply to the first prompt is not a completion: {error}", fatal=True)
 
 
 def judge_completion(completion: Completion, expect_text: str | None = None) -> Answer:

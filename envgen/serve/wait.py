@@ -134,7 +134,7 @@ class Waiter:
         if container is None:
             raise self._failure(None, "its container was removed while it started")
         if container.state in ("exited", "dead"):
-            how = "was killed for want of memory" if container.oom_killed else f"ended with {container.exit_code}"
+            how = "was killed because memory ran out" if container.oom_killed else f"ended with {container.exit_code}"
             times = f", restarted {container.restarts} times by Docker" if container.restarts else ""
             raise self._failure(container, f"its program {how} while {self.progress.words()}{times} {container.error}")
         restarts = container.restarts - self._first_restarts

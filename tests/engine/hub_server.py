@@ -1,6 +1,6 @@
 """A STAND-IN for the Hugging Face Hub on loopback: repositories of a few small files, as huggingface_hub asks for them.
 
-It can break a download off in the middle, refuse access, and count what was asked. It is no proof for the real hub.
+It can break a download off in the middle, refuse access, and count what was asked. It is not a proof for the real hub.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def _layers(image: str) -> list[Layer]:
                     with tarfile.open(fileobj=file, mode="r|") as layer:
                         archives[member.name] = {entry.name: entry for entry in layer}
                 except tarfile.ReadError:
-                    continue  # the configuration, which is no archive
+                    continue  # the configuration, which is not an archive
     return [archives[name] for name in order]
 
 

@@ -1,4 +1,4 @@
-"""The engine over its socket: real containers; and what is no engine, by a stand-in that is named so."""
+"""The engine over its socket: real containers; and what is not an engine, by a stand-in that is named so."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_what_a_killed_run_left_is_found_and_removed(engine: Engine) -> None:
         assert engine.remove_leftovers(found) == ()
         assert {one.id for one in engine.leftovers()} == before
         assert engine.container(found[0].id) is None
-        assert engine.remove_leftovers(found) == (), "what is gone is no trouble"
+        assert engine.remove_leftovers(found) == (), "what is gone is not a problem"
 
 
 def test_a_throw_away_container_has_limits_and_a_maker(engine: Engine) -> None:
@@ -275,7 +275,7 @@ def test_logs_with_and_without_a_terminal(engine: Engine) -> None:
     assert engine.logs("envgen-no-such-container") == ""
 
 
-# --- what is no engine ------------------------------------------------------------------------------------------------
+# --- not an engine ------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager

@@ -173,7 +173,7 @@ def test_the_sbom_names_what_is_really_inside(project: Project) -> None:
 
 def test_an_sbom_that_could_not_be_written_is_refused_before_anything_is_done(project: Project) -> None:
     done = project.envgen("build", "--no-cache", "--sbom", "nowhere/x.json", code=2)
-    assert "--sbom nowhere/x.json: this is no place for a file" in done.err
+    assert "--sbom nowhere/x.json: no file can be written there" in done.err
     assert "both print to stdout" in project.envgen("build", "--json", "--sbom", "-", code=2).err
     assert "was not built by envgen" in project.envgen("inspect", BASE, "--sbom", "x.json", code=1).err
     assert not (project.root / "x.json").exists()

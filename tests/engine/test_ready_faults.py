@@ -139,8 +139,8 @@ def faults(cpu_server: CpuServer) -> Iterator[Faults]:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (mode("garbage"), "answered with something that is no completion: {\"message\": \"It works!\"}"),
-        (mode("html"), "/v1/models answers 200 with something that is no list of models"),
+        (mode("garbage"), "the reply to the first prompt is not a completion: {\"message\": \"It works!\"}"),
+        (mode("html"), "/v1/models answers 200 with something that is not a list of models"),
         (mode("half"), "the first answer broke off in the middle"),
         (mode("nan"), "the first completion has a NaN or infinite log probability (nan)"),
         ((*mode("hang"), "--set", "services.fault.ready.phases.answer=3s"),
@@ -187,7 +187,7 @@ def test_ctrl_c_while_it_waits_leaves_the_service_and_no_bundle(faults: Faults) 
     child = faults.server.project.start("up", "fault", "--recreate", "-p", "cpu", *mode("hang"))
     until(lambda: bool(faults.container("fault")) and "GET /v1/models" in logs(faults.container("fault")))
     done = interrupt(child)
-    assert done.code == 130 and "fault goes on starting" in done.err
+    assert done.code == 130 and "fault keeps starting" in done.err
     assert docker("inspect", "-f", "{{.State.Status}}", faults.container("fault")) == "running"
     assert sorted(folder.glob("*")) == before
 

@@ -107,7 +107,7 @@ def test_fetched_once_and_read_without_unpacking(server: tuple[str, type[Handler
     assert len(own.asked) == asked
     tree = SdistTree(found, "alpha 1.5", "1.5")
     assert tree.read({"alpha/a.py", "alpha/gone.py"})["alpha/a.py"].data == b"x = 1\n"
-    with pytest.raises(EnvgenError, match=r"alpha/link.py is no plain file"):
+    with pytest.raises(EnvgenError, match=r"alpha/link.py is not a plain file"):
         tree.read({"alpha/link.py"})
 
 

@@ -116,6 +116,6 @@ def _more_causes(session: Session, older_than: str | None, changed: str | None) 
 def _confirm(cache: JitCache, query: Query) -> None:
     """Show what would go, and ask. UsageError where nobody can be asked."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("cache clear --all needs --yes when nobody can be asked", hint="add --yes or --dry-run")
+        raise UsageError("cache clear --all needs --yes when stdin is not a terminal", hint="add --yes or --dry-run")
     print_cleared(cache.clear(query, everything=True, dry_run=True))
     click.confirm("Clear all of this?", abort=True, err=True)

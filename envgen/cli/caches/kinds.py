@@ -23,7 +23,7 @@ clear_option = click.option("--kind", "kinds", multiple=True, type=click.Choice(
 
 
 def only_kinds(patterns: Sequence[str], version: str | None, arch: str | None, more: bool = False) -> None:
-    """UsageError for what is said about modules: those caches have none."""
+    """UsageError for options about modules: those caches have none."""
     if patterns or version is not None or arch is not None or more:
         raise UsageError("--kind takes no modules, versions, archs or causes", hint="leave them or --kind out")
 

@@ -40,7 +40,7 @@ def command(session: Session, dry_run: bool, yes: bool, as_json: bool) -> int:
         return _show(items, [], as_json)
     if items and not yes:
         if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise UsageError("prune needs --yes when nobody can be asked", hint="add --yes or --dry-run")
+            raise UsageError("prune needs --yes when stdin is not a terminal", hint="add --yes or --dry-run")
         _table(items)
         click.confirm("Remove all of this?", abort=True, err=True)
     return _show(items, remove(items), as_json)

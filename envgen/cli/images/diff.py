@@ -59,7 +59,7 @@ def _side(name: str) -> Side:
         return Side(name, "", facts(read_lock(path)))
     found = read(connect(), name)
     if not found.inputs:
-        raise UsageError(f"{name} was built without a lock, so it tells no inputs to compare")
+        raise UsageError(f"{name} was built without a lock, so it has no inputs to compare")
     return Side(name, found.profile, found.inputs)
 
 

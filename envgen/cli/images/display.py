@@ -12,7 +12,7 @@ from envgen.engine.progress import Step
 from envgen.text import shorten
 
 _WRAPPERS = re.compile(r"((sh|python3) )?/run/envgen/(with-(network|index) )?(?=\S)")
-HEARTBEAT = 30.0  # seconds of silence after which a pipe or a log is told that a step still runs
+HEARTBEAT = 30.0  # seconds of silence after which a pipe or a log gets a line that a step still runs
 
 
 class Display:

@@ -21,7 +21,7 @@ from envgen.text import progress
 @click.option("--sbom", metavar="FILE", help="Write what is in it as an SPDX 2.3 document instead (- for stdout).")
 @json_option
 def command(session: Session, image: str | None, sbom: str | None, as_json: bool) -> int:
-    """Print every input of IMAGE (default: the image of the profile) as the image itself tells it.
+    """Print every input of IMAGE (default: the image of the profile) as recorded in the image.
 
     \b
     Example:
@@ -56,5 +56,5 @@ def command(session: Session, image: str | None, sbom: str | None, as_json: bool
     for text in found.open:
         progress(f"not locked: {text}")
     if not found.inputs:
-        progress("it was built without a lock, so it tells no inputs")
+        progress("it was built without a lock, so it records no inputs")
     return ExitCode.OK

@@ -22,7 +22,7 @@ def target_of(text: str, default: Path) -> Path | None:
         return None
     path = Path(text) if text else default
     if path.is_dir() or (text and not path.parent.is_dir()):
-        raise UsageError(f"--sbom {path}: this is no place for a file", hint="its folder must be there")
+        raise UsageError(f"--sbom {path}: no file can be written there", hint="its folder must be there")
     return path
 
 

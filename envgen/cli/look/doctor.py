@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from envgen.app.bundle import write
-from envgen.app.doctor import look, mend
+from envgen.app.doctor import apply_fixes, look
 from envgen.app.services import known_service
 from envgen.app.session import Session, of_running
 from envgen.cli.common import json_option, print_json, project_options
@@ -25,7 +25,7 @@ from envgen.text import wants_colour
 @project_options
 @click.option("--run", "throw_away", is_flag=True, help="With nothing running, look inside a throw-away container.")
 @click.option("--deep", is_flag=True, help="Also import for real, ask the packages, and run a kernel (minutes).")
-@click.option("--fix", is_flag=True, help="Mend what can be mended safely, after showing it.")
+@click.option("--fix", is_flag=True, help="Fix what can be fixed safely, after showing it.")
 @click.option("--dry-run", is_flag=True, help="With --fix: show what would be done, and do nothing.")
 @click.option("--yes", "-y", is_flag=True, help="With --fix: don't ask.")
 @click.option("--bundle", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
@@ -46,7 +46,7 @@ def command(
 ) -> int:
     """Check host, image and container, and prove which flashinfer and vllm are imported.
 
-    One look inside tells, for every source, what -c, -m and its console script import from each folder. Exit code 0: no
+    A probe in the container reports what -c, -m and console scripts import of each source, by folder. Exit code 0: no
     errors; 1: errors (with --strict: or warnings). SERVICE is the one to look at; default: dev, else any that runs.
 
     \b
@@ -66,7 +66,7 @@ def command(
     _options_fit(fix, dry_run, yes, as_json)
     wish = Wish(profile, project.root, service, throw_away, project.file.name, load=deep)
     found = look(wish, deep=deep)
-    if fix and mend(found, wish, dry_run=dry_run, agree=(lambda _count: True) if yes else _agreed):
+    if fix and apply_fixes(found, wish, dry_run=dry_run, agree=(lambda _count: True) if yes else _agreed):
         found = look(wish, deep=deep)
     if bundle is not None:
         write(bundle, found, wish)
@@ -89,5 +89,5 @@ def _options_fit(fix: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
 
 def _agreed(count: int) -> bool:
     if not sys.stdin.isatty():
-        raise UsageError("--fix needs --yes when nobody can be asked", hint="envgen doctor --fix --yes, or --dry-run")
+        raise UsageError("--fix needs --yes when stdin is not a terminal", hint="add --yes or --dry-run")
     return click.confirm(f"Do {'this' if count == 1 else f'these {count}'}?", err=True)

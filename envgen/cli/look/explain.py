@@ -26,7 +26,7 @@ def command(log: Path | None, kind: str | None, as_json: bool) -> int:
     """Explain a log of a build, of a kernel's compilation or of a server: cause, evidence, cure.
 
     LOG is a file, or `-` for stdin; default: the project's newest build log. What is found while a program still
-    writes is said at once, on stderr; Ctrl-C ends the reading, and what is known by then is printed. Exit code 0: no
+    writes is printed at once, on stderr; Ctrl-C ends the reading, and what is known by then is printed. Exit code 0: no
     failure is known in it; 1: one is.
 
     \b

@@ -51,7 +51,7 @@ def command(
     Without --gpu a GPU that the container can see answers itself; where there is none, the first of cuda.arch_list is
     reported. Exit code 0: nothing is refused or contradicted; 1: something is, or the release can't be asked.
 
-    --write changes the project file where the profile (or its variant) has a `ready.expect` of its own: patterns that
+    --write changes the project file where the profile (or its variant) defines its own `ready.expect`: patterns that
     the release contradicts or that are missing; the rest of the file stays, and the change is shown. Elsewhere it
     prints what to paste.
 

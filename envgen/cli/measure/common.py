@@ -187,7 +187,7 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
     """Find the server, open a record, do the ``work`` and close the record with its outcome and summary.
 
     Ctrl-C leaves the record as it is (interrupted) and the service running; when the server goes away, the record has
-    that, and ServiceError tells why.
+    that, and ServiceError has the reason.
     """
     from envgen.bench import facts, record, vitals
     from envgen.bench.checks import Gone, Trial
@@ -218,7 +218,7 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
         try:
             outcome, summary = work(server, trial, run)
         except KeyboardInterrupt:
-            progress(f"\ninterrupted; what was measured is kept in {run.path}; the server goes on running")
+            progress(f"\ninterrupted; what was measured is kept in {run.path}; the server keeps running")
             raise
         except EnvgenError as error:
             lost = isinstance(error, (EngineError, ServiceError)) and alive is not None and not alive()

@@ -168,7 +168,7 @@ def compare_(runs: tuple[str, ...], folder: Path | None, html: Path | None, as_j
 @click.option(
     "--shipped", is_flag=True, help="The figures that ship with envgen: gpt-oss-120b on a GB10, January 2026."
 )
-@click.option("--date", metavar="DATE", help="When it was measured, for what has no date of its own: 2026-01-09.")
+@click.option("--date", metavar="DATE", help="When it was measured, for files without a date: 2026-01-09.")
 @click.option("--label", default="", metavar="TEXT", help="A name for what the file gives none (default: its name).")
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would be imported; write nothing.")
 @folder_option

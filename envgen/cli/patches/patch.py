@@ -225,7 +225,7 @@ def _available(bare: Sources, target: Target) -> list[str]:
 
 
 def _prefetch(bare: Sources, target: Target, versions: Sequence[str]) -> None:
-    """Several downloads at once; what fails is said when it is used."""
+    """Several downloads at once; a failure is reported when its result is used."""
 
     def fetch(version: str) -> None:
         with contextlib.suppress(EnvgenError):

@@ -16,7 +16,7 @@ from envgen.text import progress
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @project_options
-@click.option("--check", is_flag=True, help="Ask nobody; exit 1 and say what is missing or has changed.")
+@click.option("--check", is_flag=True, help="Work offline; exit 1 and print what is missing or has changed.")
 @click.option("--upgrade", is_flag=True, help="Resolve the named inputs anew (all where none is named).")
 @click.option("--offline", is_flag=True, help="Use what is there already; fail where something must be asked.")
 @click.option("--dry-run", is_flag=True, help="Resolve and show what would change; write nothing.")

@@ -13,7 +13,7 @@ GIB = 1 << 30
 @check(
     "python.start", "Python starts cleanly", Where.INSIDE,
     Says("no-document", Severity.ERROR, "the probe brought no facts back: no Python, killed, timed out, cut off",
-         "nothing inside was checked", "start Python there by hand"),
+         "nothing inside was checked", "start Python there yourself"),
     Says("hook", Severity.ERROR, "an import hook hangs or kills Python when it is asked for a package",
          "so does every program that imports it", "move the .pth file or module that starts it away"),
     Says("part", Severity.WARNING, "a part of the probe failed", "its checks could not judge", "look at the JSON"),

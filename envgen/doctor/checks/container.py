@@ -8,7 +8,7 @@ from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Says, Severity, Where, check, error, info, ok, warning
 from envgen.inside.probe.facts import is_safe
 
-LOOPING = 3  # restarts that are no accident any more
+LOOPING = 3  # restarts that are not an accident any more
 
 
 @check(
@@ -46,7 +46,7 @@ def running(context: Context) -> list[Finding]:
 @check(
     "container.others", "other services of the profile", Where.CONTAINER,
     Says("died", Severity.ERROR, "the container of another service has ended with an exit code, or is paused",
-         "nobody answers there", "`envgen logs` says why"),
+         "no server answers there", "`envgen logs` says why"),
     needs=("engine",),
 )  # fmt: skip
 def others(context: Context) -> list[Finding]:
@@ -67,11 +67,11 @@ def others(context: Context) -> list[Finding]:
 
 @check(
     "container.image", "container and image agree", Where.CONTAINER,
-    Says("older", Severity.WARNING, "the container was created from an older image than the name stands for now",
+    Says("older", Severity.WARNING, "the container was created from an older image than the one that has the name now",
          "what was built since is not in it", "`envgen up` creates it anew"),
 )  # fmt: skip
 def current_image(context: Context) -> list[Finding]:
-    """The container was created from the image that the name stands for now."""
+    """The container was created from the image that has the name now."""
     container, image = context.container, context.image
     if container is None or image is None or context.is_throw_away:
         return []

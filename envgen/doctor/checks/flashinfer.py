@@ -20,7 +20,7 @@ IGNORES = (0, 7)  # the first release that ignores companions of other versions 
          "it imports, as version 0.0.0+unknown, and then no kernel can be compiled", "install it"),
     Says("missing", Severity.ERROR, "csrc, include, cutlass or spdlog are missing in the image's package",
          "nothing can be compiled", "`envgen build`"),
-    Says("unknown-version", Severity.WARNING, "flashinfer tells 0.0.0+unknown as its version",
+    Says("unknown-version", Severity.WARNING, "flashinfer reports 0.0.0+unknown as its version",
          "the version names the cache folder: kernels of all such states share one", "install it again"),
     needs=("probe",),
 )  # fmt: skip
@@ -55,7 +55,7 @@ def _flashinfer_root(name: str, source: Source, root: Root, context: Context) ->
         title = "flashinfer: sources for its JIT are missing"
         return error(title, empty, "csrc, include, cutlass and spdlog", cure, case="missing", **facts)
     if root.version is None or root.version == UNKNOWN:
-        title = f"flashinfer tells {UNKNOWN} as its version"
+        title = f"flashinfer reports {UNKNOWN} as its version"
         seen = f"{root.root}/_build_meta.py " + ("is missing" if root.version is None else "says so")
         wanted = "its version, which names the cache folder"
         return warning(title, seen, wanted, cure, case="unknown-version", **facts)

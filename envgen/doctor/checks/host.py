@@ -172,7 +172,7 @@ def refused(context: Context) -> list[Finding]:
     "weights.whole", "weights of a service", Where.HOST,
     Says("not-whole", Severity.ERROR, "weights of a service's `model:` are missing, cut short, or not of the commit in "
          "the lock: each shard that the index names must have as many bytes as its own header says",
-         "`envgen up` starts nothing; a server that is started by hand loads for minutes and ends, or downloads them",
+         "`envgen up` starts nothing; a server started without envgen loads for minutes and ends, or downloads them",
          "`envgen model pull SERVICE`"),
     needs=("engine",),
 )  # fmt: skip

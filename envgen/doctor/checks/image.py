@@ -30,7 +30,7 @@ def exists(context: Context) -> list[Finding]:
 
 @check(
     "image.render", "image and profile agree", Where.IMAGE,
-    Says("foreign", Severity.WARNING, "the image has no label of envgen", "nobody can tell what is in it",
+    Says("foreign", Severity.WARNING, "the image has no label of envgen", "its content is unknown",
          "`envgen build`"),
     Says("other-profile", Severity.ERROR, "the image was built from another profile",
          "its sources, patches and variables are that profile's", "`envgen build`"),

@@ -39,7 +39,7 @@ class Wrong:
 
 
 def below(path: str, folder: str) -> bool:
-    """Whether ``path`` is ``folder`` or lies in it."""
+    """Whether ``path`` is ``folder`` or is in it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
@@ -132,7 +132,7 @@ def lacks_mount_in_profile(source: Source, context: Context) -> bool:
 
 
 def cure(wrong: Wrong, name: str, source: Source, context: Context, probe: Probe) -> Remedy:
-    """The one thing that mends this case."""
+    """The one thing that fixes this case."""
     mounted = source.origin.kind == "checkout"
     if wrong.case is Case.LEFTOVERS:
         return remedies.inside(context, "rm", "-r", wrong.target)
@@ -219,7 +219,7 @@ def judge_source(name: str, source: Source, context: Context, probe: Probe) -> l
     Says("other-copy", Severity.ERROR, "some other copy wins over the mounted checkout", "edits have no effect",
          "`python_path`"),
     Says("missing", Severity.ERROR, "nothing is found", "ModuleNotFoundError", "install it, `python_path`, or build"),
-    Says("shadowed", Severity.ERROR, "a file called like the package (`flashinfer.py`) stands in front",
+    Says("shadowed", Severity.ERROR, "a file named like the package (`flashinfer.py`) shadows it",
          "that file is imported", "remove it, or another `working_dir`"),
     Says("from-mount", Severity.ERROR, "production imports a package from a mount", "not what was built and locked",
          "`envgen up` without the mount"),

@@ -87,7 +87,7 @@ def _server(context: Context) -> str:
 
 @check(
     "processes.compilers", "compilers left behind", Where.INSIDE,
-    Says("zombies", Severity.WARNING, "compilers that have ended stay as zombies: nobody waits for them",
+    Says("zombies", Severity.WARNING, "compilers that have ended stay as zombies: their parent does not wait for them",
          "each keeps a process number; a long-lived container runs out of them", "a new container (Compose starts an "
          "init in it)"),
     Says("orphans", Severity.WARNING, "compilers run on whose build is gone",

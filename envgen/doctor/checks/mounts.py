@@ -16,7 +16,7 @@ def _folder(context: Context, path: str) -> Folder | None:
     "mounts.sources", "mounted checkouts", Where.INSIDE,
     Says("missing", Severity.ERROR, "nothing is mounted where the checkout belongs", "there is nothing to import",
          "`envgen up`"),
-    Says("no-mount", Severity.WARNING, "the folder is there, but is no mount",
+    Says("no-mount", Severity.WARNING, "the folder is there, but is not a mount",
          "edits stay in the container and are lost",
          "`envgen up`"),
     Says("empty", Severity.ERROR, "the mounted folder is empty", "Docker makes a missing folder: nothing is in it",
@@ -24,7 +24,7 @@ def _folder(context: Context, path: str) -> Folder | None:
     Says("no-package", Severity.ERROR, "the mounted folder doesn't hold the package", "it is another checkout",
          "the checkout's path in the profile"),
     Says("elsewhere", Severity.ERROR, "another folder of this machine is mounted than the profile names: another "
-         "worktree, or somebody else's clone", "your edits are not what runs", "`envgen up --recreate`"),
+         "worktree, or another clone", "your edits are not what runs", "`envgen up --recreate`"),
     Says("read-only", Severity.WARNING, "the checkout is mounted read-only",
          "an editable install writes links and metadata into it, and fails", "`envgen up`"),
     Says("owner", Severity.WARNING, "the container's user may not write the checkout: whose it is",

@@ -1,4 +1,4 @@
-"""What pip knows and what lies on disk: console scripts, metadata, leftovers, and what FlashInfer's JIT needs."""
+"""What pip knows and what is on disk: console scripts, metadata, leftovers, and what FlashInfer's JIT needs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _console_script(script: Script, name: str, context: Context, probe: Probe) -
         make, case = (error, "needed") if needed else (warning, "not-installed")
         return make(title, f"no {script.name} on PATH", wanted, cure, case=case, script=script.name)
     if script.interpreter is None:
-        return info(f"{script.name} is no Python script", script.path, script=script.name)
+        return info(f"{script.name} is not a Python script", script.path, script=script.name)
     if not script.same:
         starts = " ".join((script.interpreter, *script.flags, script.version and f"(Python {script.version})")).rstrip()
         title = f"{script.name} starts another Python than python3 does"
@@ -69,7 +69,7 @@ def _console_script(script: Script, name: str, context: Context, probe: Probe) -
 @check(
     "import.leftovers", "leftovers of uninstalled wheels", Where.INSIDE,
     Says("waiting", Severity.WARNING, "a folder called like the package, without `__init__.py`, in site-packages",
-         "a namespace package in waiting: it wins as soon as nothing stands in front of it", "remove the folder"),
+         "a namespace package in waiting: it wins as soon as nothing comes before it", "remove the folder"),
     needs=("probe",),
 )  # fmt: skip
 def leftovers(context: Context) -> list[Finding]:
@@ -102,7 +102,7 @@ def leftovers(context: Context) -> list[Finding]:
          "`importlib.metadata.version('vllm')` fails, and with it the `vllm` command", "start its module, or install "
          "the distribution of that name"),
     Says("twice", Severity.WARNING, "two sets of metadata under one name",
-         "which version pip and the package tell depends on the order of sys.path", "remove the stale one"),
+         "which version pip and the package report depends on the order of sys.path", "remove the stale one"),
     Says("two-versions", Severity.ERROR, "two installed distributions of one name at different versions",
          "code of the one, version of the other", "remove the stale one"),
     Says("other-folder", Severity.ERROR, "the editable install points at another folder than the mount",
@@ -178,7 +178,7 @@ def _cure_for_name(name: str, source: Source, context: Context) -> Remedy:
 
 
 def _several(name: str, source: Source, mine: list[Distribution], context: Context, probe: Probe) -> list[Finding]:
-    """Two sets of metadata under one name. A checkout's own egg-info beside its editable install is no trouble."""
+    """Two sets of metadata under one name. A checkout's own egg-info beside its editable install is not a problem."""
     others = [one for one in mine[1:] if one.version != mine[0].version or (one.location == mine[0].location)]
     own = str(source.mount)
     installed = [one for one in mine if not below(one.location, own)]

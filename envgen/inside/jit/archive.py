@@ -55,7 +55,7 @@ def why_not(name: str) -> str:
 
 
 class Sum:
-    """SHA-256 over names, times and bytes in their order. It stands in the last member: a library with one wrong bit
+    """SHA-256 over names, times and bytes in their order. It is in the last member: a library with one wrong bit
     would be loaded into a GPU."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Sum:
 
 
 def time_text(nanoseconds: int) -> str:
-    """As it stands in the extended header: seconds, a point, nine digits."""
+    """As it is in the extended header: seconds, a point, nine digits."""
     return "%d.%09d" % divmod(nanoseconds, 10**9)
 
 

@@ -1,4 +1,4 @@
-"""Operation ``audit``: which GPU code lies in the cache's libraries, in those of installed packages, and what Triton's
+"""Operation ``audit``: which GPU code is in the cache's libraries, in those of installed packages, and what Triton's
 own assembler knows."""
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _library(path: str, owner: str, name: str, version: str, arch: str) -> dict[
         archs = archs_of(path)
         found["archs"] = archs or []
         if archs is None and owner == "cache":
-            found["problem"] = "is no ELF file"
+            found["problem"] = "is not an ELF file"
     except Damaged as error:
         found["problem"] = str(error)
     except OSError as error:

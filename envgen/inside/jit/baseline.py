@@ -17,7 +17,7 @@ from envgen.inside.jit.tree import FOLDER, GONE, read_file, reason
 
 FORMAT = 1
 RECORDS = (OURS, "baseline")
-# Flags that FlashInfer appends from the environment of whoever compiles.
+# Flags that FlashInfer appends from the environment of the compiling process.
 ENV_FLAGS = ("FLASHINFER_EXTRA_CFLAGS", "FLASHINFER_EXTRA_CUDAFLAGS", "FLASHINFER_EXTRA_LDFLAGS")
 
 
@@ -42,7 +42,7 @@ def read(cache: Cache, shelf: Shelf, name: str) -> dict[str, object] | None:
 
 
 def _is_sound(document: dict[str, object]) -> bool:
-    """Somebody may have edited it: whatever is read from it later has the type that it must have."""
+    """It may have been edited: whatever is read from it later has the type that it must have."""
     files = document.get("files")
     return (
         document.get("format") == FORMAT

@@ -26,7 +26,7 @@ class Causes:
         self.package = package_of(request)
         self.judge = Judge(cache, request, self.package)
         if self.is_foreign and not self.package.root and self.judge.archs is None:
-            raise Fault("failed", "Python imports no FlashInfer here, so nothing can be told foreign")
+            raise Fault("failed", "Python imports no FlashInfer here, so no module can be judged foreign")
         changed = given.get("changed")
         self.changed = [self.judge.files.real(str(path)) for path in changed] if isinstance(changed, list) else []
         self.why: dict[str, str] = {}

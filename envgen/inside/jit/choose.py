@@ -32,7 +32,7 @@ def asked(request: dict[str, object]) -> tuple[Cache, list[str]]:
 
 
 class Survey:
-    """What lies in the shelves: entries, and trash of clears that were killed."""
+    """What is in the shelves: entries, and trash of clears that were killed."""
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache

@@ -33,7 +33,7 @@ def run(request: dict[str, object]) -> dict[str, object]:
             causes = request.get("causes")
             choice = choose(survey, patterns, bool(request.get("all")) or (isinstance(causes, dict) and not patterns))
         except Fault as fault:
-            # Asked again after a kill, the module may be gone already; what was left of it goes all the same.
+            # Asked again after a kill, the module may be gone already; what was left of it goes anyway.
             if fault.kind == "not_found" and survey.trash and not dry:
                 fault.data["leftovers"] = sweep(cache, survey.trash, set(), [])
             raise
@@ -73,7 +73,7 @@ class Job:
         names = [(shelf, [entry.name for entry in entries]) for shelf, entries in self.choice.chosen]
         hold = Hold(names, dry=self.dry)
         try:
-            # Only now, under the locks, is what stands in build.ninja final.
+            # Only now, under the locks, is what is in build.ninja final.
             targets = []
             vanished = []
             for shelf, entry in chosen:

@@ -16,7 +16,7 @@ _TOP = 1 << 31
 
 
 class Deps:
-    """What stands in one file. ``whole`` is False where it ends in mid-record or holds what ninja never writes."""
+    """What is in one file. ``whole`` is False where it ends in mid-record or holds what ninja never writes."""
 
     __slots__ = ("inputs", "version", "whole")
 

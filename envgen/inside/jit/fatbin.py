@@ -15,7 +15,7 @@ import struct
 
 MAGIC = 0xBA55ED50
 SECTIONS = (b".nv_fatbin", b"__nv_relfatbin")
-MOST = 100_000  # entries of one library; more is no library but an accident
+MOST = 100_000  # entries of one library; more is not a library but an accident
 _SUFFIX_A = 0x100000
 _SUFFIX_F = 0x200000
 
@@ -59,7 +59,7 @@ def _sections(fd: int, head: bytes, size: int) -> list[tuple[int, int]]:
     if not start or not count:
         return []
     if width != 64 or names >= count or start + width * count > size:
-        raise Damaged("has a table of sections that lies outside of it")
+        raise Damaged("has a table of sections that is outside of it")
     table = os.pread(fd, width * count, start)
     entries = [struct.unpack_from("<IIQQQQ", table, number * width) for number in range(count)]
     text = os.pread(fd, min(entries[names][5], 1 << 20), entries[names][4])

@@ -102,7 +102,7 @@ class Judge:
         return verdict
 
     def foreign(self, shelf: Shelf) -> str:
-        """Why this environment will never use what lies there; empty when it will, or when nothing tells."""
+        """Why this environment will never use what is there; empty when it will, or when nothing tells."""
         if self.package.version and shelf.version != self.package.version:
             return "FlashInfer " + self.package.version + " is imported here, not " + shelf.version
         if self.archs is not None and shelf.arch not in self.archs:

@@ -60,7 +60,7 @@ KINDS: Dict[str, Tuple[Tuple[str, ...], Callable[[Dict[str, str]], str]]] = {
 
 
 def place_of(kind: str, environ: dict[str, str]) -> Place:
-    """Where a kind lies by these variables."""
+    """Where a kind is by these variables."""
     variables, default = KINDS[kind]
     for name in variables:
         if environ.get(name):
@@ -99,7 +99,7 @@ def run(request: dict[str, object]) -> dict[str, object]:
         if kind not in KINDS:
             raise Fault("failed", "unknown kind " + repr(kind))
         if clearing and kind not in CLEARABLE:
-            raise Fault("refused", "the entries of " + kind + " can't be told from other files, so it is only listed")
+            raise Fault("refused", "the entries of " + kind + " look like other files, so it is only listed")
         found.append(_look(kind, environ))
     if clearing:
         users = _users([str(one["path"]) for one in found if one["exists"]])

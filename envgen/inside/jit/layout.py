@@ -163,7 +163,7 @@ class Entry:
 
 
 def entries_of(shelf: Shelf, problems: list[str]) -> tuple[list[Entry], list[str]]:
-    """What lies in ``cached_ops``, sorted by name: candidates for modules, and leftover trash of a killed clear."""
+    """What is in ``cached_ops``, sorted by name: candidates for modules, and leftover trash of a killed clear."""
     found = []
     trash = []
     try:

@@ -1,4 +1,4 @@
-"""Operation ``list``: every module with what it takes, how old it is, and whether somebody builds it now."""
+"""Operation ``list``: every module with what it takes, how old it is, and whether a process builds it now."""
 
 from __future__ import annotations
 

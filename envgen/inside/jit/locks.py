@@ -1,6 +1,6 @@
 """FlashInfer's lock files: ``flock`` locks of the package filelock. A file's presence means nothing; only flock tells.
 
-A lock file is never deleted: whoever waits on the old file and whoever makes a new one would both believe to hold it.
+A lock file is never deleted: one process could wait on the old file while another makes a new one, and both hold one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 
 class Held(Exception):
-    """Somebody else has it. ``device`` and ``inode`` identify the lock file for whoever looks for the holder."""
+    """Another process has it. ``device`` and ``inode`` identify the lock file, to find the holder."""
 
     def __init__(self, device: int, inode: int) -> None:
         super().__init__("held")
@@ -61,7 +61,7 @@ def acquire(name: str, dir_fd: int, shown: str) -> int:
             fd = _open(name, dir_fd)
         except OSError as error:
             if error.errno == errno.EEXIST or error.errno in GONE:
-                continue  # made or removed by somebody else in this instant
+                continue  # made or removed by another process at this moment
             raise Fault("refused", "the lock " + shown + " can't be opened: " + reason(error)) from None
         try:
             status = os.fstat(fd)

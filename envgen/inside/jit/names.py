@@ -11,7 +11,7 @@ def is_reserved(name: str) -> bool:
 
 
 def check_name(name: str, what: str) -> None:
-    """Refuse what is no single name inside the cache. Called before anything is opened."""
+    """Refuse what is not a single name inside the cache. Called before anything is opened."""
     if not name:
         raise Fault("refused", "an empty " + what + " names nothing")
     if "/" in name or "\0" in name:

@@ -36,7 +36,7 @@ def logical_lines(text: str) -> list[str]:
         dollars = len(line) - len(line.rstrip("$"))
         if dollars % 2:
             held = line[:-1]
-            # What is joined may be empty so far, but it is a continuation all the same.
+            # What is joined may be empty so far, but it is still a continuation.
             held = held or " "
         else:
             lines.append(line)

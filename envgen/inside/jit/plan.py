@@ -1,6 +1,6 @@
 """What belongs to a module: its folder, and the generated sources that its build.ninja compiles.
 
-``generated/<module>`` is no rule: fused_moe_120 compiles ``cutlass_instantiations/120``, silu_and_mul one file. And
+``generated/<module>`` is not a rule: fused_moe_120 compiles ``cutlass_instantiations/120``, silu_and_mul one file. And
 stale ``*.generated.cu`` are globbed again by the next build, so the whole folder goes, not only what is named.
 """
 
@@ -86,7 +86,7 @@ def target_of(shelf: Shelf, entry: Entry, root: str) -> Target | None:
 
 
 def inside(path: str, shelf: Shelf, root: str) -> str | None:
-    """What follows ``<root>/<version>[/<arch>]/generated/`` in ``path``, unchecked; None when it lies elsewhere.
+    """What follows ``<root>/<version>[/<arch>]/generated/`` in ``path``, unchecked; None when it is elsewhere.
 
     FlashInfer writes resolved absolute paths. Seen from another mount the root differs, but its last two folders are
     always ``.cache/flashinfer``; the answer is only ever used below the open ``generated`` folder of this shelf.
@@ -102,7 +102,7 @@ def inside(path: str, shelf: Shelf, root: str) -> str | None:
 
 
 def generated_part(path: str, shelf: Shelf, root: str) -> str | None:
-    """The path below ``generated`` that goes with a source: a folder, or the file itself where it lies at the top."""
+    """The path below ``generated`` that goes with a source: a folder, or the file itself where it is at the top."""
     rest = inside(path, shelf, root)
     if rest is None:
         return None

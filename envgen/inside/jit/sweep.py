@@ -60,7 +60,7 @@ def sweep(cache: Cache, trash: list[tuple[Shelf, str]], locked: set[int], errors
 def alone(root_fd: int) -> Iterator[bool]:
     """Inside, no other envgen makes or sweeps stages: one that is made and not yet locked would look left behind.
 
-    False when that can't be had within two seconds, for somebody else holds the root's lock.
+    False when that can't be had within two seconds, because another process holds the root's lock.
     """
     for _ in range(40):
         try:

@@ -7,7 +7,7 @@ import os
 import stat
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# O_NONBLOCK: opening a FIFO that somebody planted must not hang.
+# O_NONBLOCK: opening a planted FIFO must not hang.
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 GONE = (errno.ENOENT, errno.ESTALE)
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -15,7 +15,7 @@ NOT_A_FOLDER = (errno.ELOOP, errno.ENOTDIR)
 TOO_DEEP = "folders nested too deeply to be a cache's; not looked into"
 
 
-# FlashInfer nests five folders deep. What lies deeper than this is not a cache's: neither measured, saved nor loaded.
+# FlashInfer nests five folders deep. What is deeper than this is not a cache's: neither measured, saved nor loaded.
 DEEPEST = 40
 MANY = 100  # problems of one kind that are named; a folder of a million strange files must not fill the answer
 LISTED = 4000  # modules, and other things, in one answer

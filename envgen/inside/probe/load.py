@@ -1,7 +1,7 @@
 """Runs INSIDE the container, before main.py, in the same namespace: the vocabularies loaded by who will load them.
 
 The same rules: Python 3.8 and later, standard library only, evidence and no judgement. openai-harmony is imported in an
-interpreter of its own, with every proxy pointing at a port where nobody listens: what needs a network fails.
+separate interpreter, with every proxy pointing at a closed port: what needs a network fails.
 """
 
 # os.path instead of pathlib, and typing only for the type checker: importing both would cost every probe 8 ms.

@@ -1,6 +1,6 @@
 """Runs INSIDE the container: which file would `import X` take, started in each way, from each folder?
 
-This is text for somebody else's Python (3.8 and later). It needs only the standard library, has one request (as JSON in
+This runs in a container's own Python (3.8 and later). It needs only the standard library, has one request (as JSON in
 the first argument or the variable ENVGEN_PROBE_REQUEST, else as collect.py sends it along), prints one JSON document as
 the last line of stdout, and never raises: a part that fails becomes an entry of ``errors``. The packages in question
 are looked for, never imported.
@@ -252,7 +252,7 @@ def run_part(name: str, part: Callable[[], Any], document: Doc) -> None:
     except Late:
         document["late"] = name
         document["errors"].append({"part": name, "what": "late", "error": "took too long"})
-    except BaseException as error:  # a SystemExit of a hook is no reason to say nothing
+    except BaseException as error:  # a SystemExit of a hook is not a reason to say nothing
         document["errors"].append({"part": name, "error": "%s: %s" % (type(error).__name__, str(error)[:300])})
 
 
@@ -274,7 +274,7 @@ def read_request() -> Doc:
 
 
 def main() -> None:
-    """Collect everything, then print the one line. Nobody else gets to write to the real stdout."""
+    """Collect everything, then print the one line. Nothing else can write to the real stdout."""
     document = {"envgen_probe": 1, "errors": []}
     out = os.dup(1)
     os.dup2(2, 1)

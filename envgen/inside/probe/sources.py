@@ -190,7 +190,7 @@ def typing_errors(one: str, other: str) -> int:
 
 
 def is_telling(data: bytes, pattern: Any) -> bool:
-    """May this file set one of the variables itself, or call one by-gone? What stands in the same line tells."""
+    """May this file set one of the variables itself, or call one by-gone? What is in the same line tells."""
     for found in pattern.finditer(data):
         begin = data.rfind(b"\n", 0, found.start()) + 1
         end = data.find(b"\n", found.end())

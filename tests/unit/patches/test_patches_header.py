@@ -115,7 +115,7 @@ def test_add_choose_and_remove(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("title", ["", "Up", "a b", "../x", "a--b", "-a", "a.patch"])
 def test_names_that_are_refused(tmp_path: Path, title: str) -> None:
-    with pytest.raises(UsageError, match="no name for a patch"):
+    with pytest.raises(UsageError, match="not a name for a patch"):
         folder.add(tmp_path, "patches/x", title, HEAD, DIFF.encode())
     assert not list(tmp_path.iterdir())
 

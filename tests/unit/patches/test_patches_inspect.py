@@ -44,7 +44,7 @@ def read(text: str | bytes) -> Patch:
             "diff --git a/x/a.py b/x/b.py\nsimilarity index 100%\nrename from x/a.py\nrename to x/b.py\n",
             ("x/a.py", "x/b.py"),
         ),
-        (b"--- a/x/a.py\n+++ b/x/a.py\n@@ -1,1 +1,1 @@\n-\xff\n+new\n", ("x/a.py",)),  # bytes that are no UTF-8
+        (b"--- a/x/a.py\n+++ b/x/a.py\n@@ -1,1 +1,1 @@\n-\xff\n+new\n", ("x/a.py",)),  # bytes that are not UTF-8
     ],
 )
 def test_what_is_taken(text: str | bytes, touches: tuple[str, ...]) -> None:

@@ -17,7 +17,7 @@ def test_finished_releases_between_two_others() -> None:
 
 @pytest.mark.parametrize("text", ["", "0.13.0", "..", "0.13.0..", "a..b", "0.14.0..0.13.0"])
 def test_what_is_no_range(text: str) -> None:
-    with pytest.raises(UsageError, match="no range of releases"):
+    with pytest.raises(UsageError, match="not a range of releases"):
         versions_between(["0.13.0"], text)
 
 

@@ -437,7 +437,7 @@ dev("cache over a source", MOUNTED + "    caches: {a: {path: ⟦/workspace}}\n",
 dev(
     "cache inside a source",
     MOUNTED + "    caches: {a: {path: ⟦/workspace/vllm/build}}\n",
-    ("lies inside the source vllm", ""),
+    ("is inside the source vllm", ""),
 )
 dev(
     "cache over CUDA",

@@ -69,7 +69,7 @@ def test_a_container_that_has_ended(tmp_path: Path) -> None:
     assert members["server.log"] == "stamp the last words\n"
     assert json.loads(members["container.json"])["Config"]["Env"] == ["HF_TOKEN=(secret)", "A=1", "EMPTY="]
     assert "exited, exit code 137, restarted 2 times" in members["compose.txt"]
-    assert "killed for want of memory" in members["compose.txt"]
+    assert "killed because memory ran out" in members["compose.txt"]
     assert "no process of it is left" in members["processes.txt"]
     assert members["flashinfer.log"].endswith("built\n")
     assert engine.mounts == (Mount("jit", "/root/.cache/flashinfer", "volume", True),)  # read-only, and no other

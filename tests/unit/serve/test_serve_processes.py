@@ -1,4 +1,4 @@
-"""Reading /proc/PID/stat: names with blanks and brackets, zombies, what is no process."""
+"""Reading /proc/PID/stat: names with blanks and brackets, zombies, what is not a process."""
 
 from __future__ import annotations
 
