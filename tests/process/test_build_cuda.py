@@ -22,7 +22,7 @@ from patch_sources import TOP, tree
 from envgen.profile.load import load_project
 from envgen.render.environment import nvcc_threads
 
-LIBRARY, SCRIPT = TOP / "docker/runtime/lib", TOP / "docker/build/build-wheel"
+GATE, SCRIPT = TOP / "docker/runtime/bin/compile-gate", TOP / "docker/build/build-wheel"
 APPEND = "export NVCC_APPEND_FLAGS"
 BACKEND = """\
 import os, subprocess, zipfile
@@ -95,7 +95,12 @@ def wheel(folder: Path, nvcc: str, *, append: bool) -> bytes:
         '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["backend"]\n'
         '[project]\nname = "kernel"\nversion = "1.0"\n'
     )
-    lines = SCRIPT.read_text().replace("/run/envgen/lib", str(LIBRARY)).replace("/run/envgen", str(folder)).splitlines()
+    lines = (
+        SCRIPT.read_text()
+        .replace("/run/envgen/lib/compile-gate", str(GATE))
+        .replace("/run/envgen", str(folder))
+        .splitlines()
+    )
     assert sum(line.startswith(APPEND) for line in lines) == 1
     script = folder / "build-wheel"
     script.write_text("\n".join(line for line in lines if append or not line.startswith(APPEND)) + "\n")
