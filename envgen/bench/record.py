@@ -104,12 +104,12 @@ class Record:
 class Run:
     """A run that is being recorded. Left before ``end``, it stays an interrupted run with all samples so far."""
 
-    def __init__(self, path: Path, ident: str, descriptor: int) -> None:
+    def __init__(self, path: Path, ident: str, descriptor: int, size: int) -> None:
         self.path = path
         self.id = ident
         self.samples = 0
         self._descriptor = descriptor
-        self._size = 0  # of the whole lines
+        self._size = size  # of the whole lines
         self._began = time.monotonic()
 
     def sample(self, data: Mapping[str, Any]) -> None:
@@ -171,20 +171,15 @@ def start(folder: Path, kind: str, environment: Mapping[str, Any], parameters: M
     path = folder / _name(now, kind, ident)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(path, flags, 0o644)
+        # With its first line, or not at all: a run that is killed here leaves no empty record.
+        first = encode(_head(ident, kind, now, environment, parameters))
+        files.write(path, first, new=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise _cannot(folder, error) from error
-    run = Run(path, ident, descriptor)
     with contextlib.suppress(OSError):  # a file system without locks: the run counts as interrupted until it has ended
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-    try:
-        run.append(_head(ident, kind, now, environment, parameters))
-    except ResultsError as error:
-        os.close(descriptor)
-        path.unlink(missing_ok=True)  # not one whole line: nothing is lost
-        raise _cannot(folder, error.__cause__) from error
-    return run
+    return Run(path, ident, descriptor, len(first))
 
 
 def write_imported(
