@@ -45,6 +45,8 @@ _VOCABULARY = re.compile(
 def _beside_name(match: re.Match[str]) -> str:
     """`NAME=value`: the value goes unless it is plainly none (a number, a switch, a variable's name)."""
     value = match["value"]
+    if match["name"] in ("PWD", "OLDPWD") and value.startswith("/"):  # the shell's own: a folder
+        return match[0]
     if _VOCABULARY.search(match["name"]):
         return match[0]
     bare = value.strip("\"'\\")

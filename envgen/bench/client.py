@@ -384,6 +384,16 @@ def find(
         ) from None
 
 
+async def _start_of(response: aiohttp.ClientResponse, most: int = 1 << 20) -> bytes:
+    """The body, or its first ``most`` bytes. One ``read`` gives only what has arrived."""
+    body = b""
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) >= most:
+            break
+    return body[:most]
+
+
 async def _models(
     url: str, key: str, wait: float, timeout: float, say: Callable[[str], None]
 ) -> dict[str, dict[str, Any]]:
@@ -393,7 +403,7 @@ async def _models(
         while True:
             try:
                 async with session.get(f"{url}/v1/models", allow_redirects=False) as response:
-                    status, text = response.status, (await response.content.read(1 << 20)).decode(errors="replace")
+                    status, text = response.status, (await _start_of(response)).decode(errors="replace")
                 if status in (401, 403):
                     raise UsageError(
                         f"{url} wants an API key", hint="export it, and name the variable: --api-key-env NAME"

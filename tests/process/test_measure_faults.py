@@ -99,6 +99,11 @@ def test_a_server_that_is_still_loading(tmp_path: Path) -> None:
     assert "waiting for" in err and "passed" in out
 
 
+def test_a_list_of_models_that_comes_in_pieces(tmp_path: Path) -> None:
+    with fault_server("models in two pieces") as server:
+        assert "passed" in ask(tmp_path, "smoke", server.url, code=0)[0]
+
+
 def test_what_cannot_be_asked_at_all(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

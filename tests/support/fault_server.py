@@ -20,12 +20,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         pass
 
-    def document(self, status: int, body: bytes, kind: str = "application/json") -> None:
+    def document(self, status: int, body: bytes, kind: str = "application/json", pieces: int = 1) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        step = -(-len(body) // pieces)
+        for start in range(0, len(body), step):
+            time.sleep(0.3 if start else 0)
+            self.wfile.write(body[start : start + step])
+            self.wfile.flush()
 
     def do_GET(self) -> None:
         self.server.looks += 1
@@ -34,7 +38,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         elif self.server.fault == "no server":
             self.document(200, b"<html>It works!</html>", "text/html")
         else:
-            self.document(200, json.dumps({"data": [{"id": "tiny", "max_model_len": 512}]}).encode())
+            body = json.dumps({"data": [{"id": "tiny", "max_model_len": 512}]}).encode()
+            slowly = self.server.fault == "models in two pieces"
+            self.document(200, body, pieces=2 if slowly else 1)
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -59,6 +59,7 @@ PLANTED = {kind: (text.format(secret), secret) for kind, (text, secret) in _MADE
 
 # What a reader of a diagnosis needs, and what looks like a secret without being one.
 KEPT = (
+    "PWD=/workspace/checkout",  # the shell's own
     "max_tokens=512 and tokens per second: 380.5",
     "--tokenizer openai/gpt-oss-20b --max-num-batched-tokens 8192",
     "tokenizer: /models/tiny/tokenizer.json",
