@@ -3,7 +3,7 @@
 #
 # Without envgen:  docker buildx build -f Dockerfile -t mxfp4:prod .
 #   --secret id=ca_certificates,src=FILE   a company's CA certificates, for the build's downloads; no layer keeps them
-#   --secret id=jobs,src=FILE              the number of compilers at once (default: by cores and free memory)
+#   --secret id=jobs,src=FILE              the number of compilers at once (default: as memory allows)
 #   --build-context wheelhouse=FOLDER      wheels of your own
 #
 # Steps mount the programs that they run from docker/, so that an edit of one re-runs only the steps that use it.
@@ -198,7 +198,7 @@ LABEL dev.envgen.project="mxfp4" \
       org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
       dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch" \
       org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-      dev.envgen.render="fb2a25f06888603278d2874e7a1251c0fe38484c5f34a9be5d7b021baa77af47"
+      dev.envgen.render="dbb3a6b856169420157447bd011b27d199c33445934476d660e219d913145d09"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

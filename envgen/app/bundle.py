@@ -1,4 +1,4 @@
-"""`envgen doctor --bundle FILE`: what a helper needs for a diagnosis, without secrets."""
+"""`envgen doctor --bundle FILE`: what is needed for a diagnosis elsewhere, without secrets."""
 
 from __future__ import annotations
 

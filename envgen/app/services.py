@@ -26,7 +26,7 @@ from envgen.serve.preflight import PreflightError
 from envgen.serve.recreate import RecreateRefused, differences, keep_moment, missing_here
 from envgen.text import progress
 
-Agree = Callable[[str], bool]  # puts a question to the user; False where nobody can be asked
+Agree = Callable[[str], bool]  # puts a question to the user; False without a terminal
 
 
 def known_service(profile: Profile, name: str) -> None:

@@ -64,7 +64,7 @@ def print_json(document: Any) -> None:
 
 
 def ask(question: str) -> bool:
-    """A yes from the terminal; False where nobody can be asked."""
+    """A yes from the terminal; False without a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty() and click.confirm(question, err=True)
 
 

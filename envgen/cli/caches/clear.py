@@ -114,7 +114,7 @@ def _more_causes(session: Session, older_than: str | None, changed: str | None) 
 
 
 def _confirm(cache: JitCache, query: Query) -> None:
-    """Show what would go, and ask. UsageError where nobody can be asked."""
+    """Show what would go, and ask. UsageError without a terminal."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("cache clear --all needs --yes when stdin is not a terminal", hint="add --yes or --dry-run")
     print_cleared(cache.clear(query, everything=True, dry_run=True))
