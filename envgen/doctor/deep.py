@@ -164,7 +164,7 @@ def _gpu(answer: Any, _said: Mapping[str, Any], context: Context, _has: bool) ->
     if not answer["available"]:
         title = "no GPU in this container: capability, kernels and FP4 can't be checked here"
         seen = f"torch {answer['torch']}, built for CUDA {answer['cuda'] or '(none)'}"
-        if context.profile.gpu.value in ("all", "cdi"):
+        if context.profile.gpu.value in ("all", "cdi", "required"):
             return error(title, seen, f"a GPU (gpu: {context.profile.gpu.value})", command("nvidia-smi"), case="no-gpu")
         return info(title, seen, **answer)
     major, minor = answer["capability"]

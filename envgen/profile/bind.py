@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Any
 
 from envgen.errors import Place, Problem
+from envgen.profile import hints, variants
 from envgen.profile import shape as shapes
-from envgen.profile import variants
 from envgen.profile.model import Variant
 from envgen.profile.overrides import join_path
 from envgen.profile.patterns import ENV_NAME, matches, meaning
@@ -77,7 +77,7 @@ class Binding:
                     key = f"{path}.{name}" if path else name
                     self.broken.add(key)
                     if not self.partial:
-                        self.report("is required", node.key_place(key), field.key.doc)
+                        self.report("is required", node.key_place(key), hints.required(field))
         for name, field in fields.items():
             if field.required and name not in values:
                 values[name] = _stand_in(field.shape)
@@ -153,7 +153,7 @@ class Binding:
         try:
             plain_text(text)
         except ValueError as error:
-            return self.wrong(node, path, str(error))
+            return self.wrong(node, path, str(error), hints.one_line(text, path))
         if pattern and not matches(pattern, text):
             return self.wrong(node, path, f"{_short(text)} is not accepted here", meaning(pattern))
         return text
@@ -162,7 +162,7 @@ class Binding:
         if node.kind != TEXT and node.kind != getattr(type_, "NUMBER", ""):
             if node.kind in (INT, FLOAT):
                 message = f"expected text such as {type_.EXAMPLE}, found {node.seen()}"
-                return self.wrong(node, path, message, f'quote it: "{node.text}"')
+                return self.wrong(node, path, message, hints.for_number(type_, node.text))
             return self.wrong(node, path, f"expected text such as {type_.EXAMPLE}, found {node.seen()}")
         try:
             return type_.parse(plain_text(node.text))
@@ -178,10 +178,10 @@ class Binding:
         return self.wrong(node, path, message, _like(node.text, known))
 
     def sequence(self, shape: Shape, node: Node, path: str, item: str) -> Any:
-        if node.kind != LIST:
-            hint = f"write it as a list: [{node.text}]" if node.kind not in (MAP, NULL) else ""
-            return self.wrong(node, path, f"expected a list, found {node.seen()}", hint)
         assert shape.inner is not None
+        if node.kind != LIST:
+            hint = hints.as_list(shape.inner, node.text, path) if node.kind not in (MAP, NULL) else ""
+            return self.wrong(node, path, f"expected a list, found {node.seen()}", hint)
         found = [self.value(shape.inner, child, f"{path}[{i}]", item=item) for i, child in enumerate(node.elements)]
         return tuple([value for value in found if value is not _WRONG])
 

@@ -39,7 +39,7 @@ class Builder:
         A problem of the files goes to ``problems``. One that only an override or the variant brings, and only into
         some of the profiles, waits in ``broken`` until such a profile is used.
         """
-        shared = layers.layered(self.files, chains, self.warnings)
+        shared = layers.name_dockerfiles(self.files, layers.layered(self.files, chains, self.warnings))
         waiting: dict[str, list[Problem]] = {}
         for name, tree in shared.items():
             over = variants.lay_over(tree, self.variant) if self.variant else None

@@ -10,7 +10,7 @@ from envgen.profile import check_env, check_secrets, check_services, check_sourc
 from envgen.profile.bind import Binding
 from envgen.profile.model import Profile
 from envgen.profile.report import Report
-from envgen.profile.tree import LIST, Node, near
+from envgen.profile.tree import DEFAULT, LIST, Node, near
 
 
 def check_profile(profile: Profile, tree: Node, binding: Binding, root: Path) -> None:
@@ -80,8 +80,9 @@ def check_project(profiles: Mapping[str, Profile], trees: Mapping[str, Node]) ->
         file = profile.dockerfile.lower()  # one file on a file system that folds case
         first = writers.setdefault(file, name)
         if first != name:
-            node = trees[name].items.get("dockerfile", trees[name])
-            place = node.place("dockerfile") if node is not trees[name] else node.key_place(f"profiles.{name}")
+            node = trees[name].items["dockerfile"]
+            written = node.source.layer != DEFAULT
+            place = node.place("dockerfile") if written else trees[name].key_place(f"profiles.{name}")
             message = f"profiles {first} and {name} both write {profile.dockerfile}"
             problems.append(Problem(message, place, f"give one of them another name, such as Dockerfile.{name}"))
     return problems

@@ -64,7 +64,7 @@ def _value(shape: shapes.Shape, value: Any, node: Node | None, path: tuple[str, 
         for name, item in value.items():
             yield from _value(shape.inner, item, _below(node, name), (*path, name))
     else:
-        is_written = node is not None and node.kind != NULL
+        is_written = node is not None and node.kind != NULL and node.source.layer != DEFAULT
         node = _origin(node)
         layer = node.source.layer if is_written and node is not None else DEFAULT
         place = node.place() if is_written and node is not None else None

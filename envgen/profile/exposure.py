@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from envgen.profile.model import Profile, Service
 
 API_KEY = "VLLM_API_KEY"
@@ -37,3 +39,11 @@ def closer(service: Service) -> str:
     """The first open port, published on the loopback address instead."""
     port = next(port for port in service.ports if not is_local(port.address))
     return f"127.0.0.1:{port.host}:{port.container}"
+
+
+def other_port(service: Service, taken: int) -> str:
+    """The ports of ``service`` as a YAML list, with the next number in place of the host's port ``taken``."""
+    used = {port.host for port in service.ports}
+    free = next(number for number in (*range(taken + 1, 65536), *range(taken - 1, 0, -1)) if number not in used)
+    ports = [replace(port, host=free) if port.host == taken else port for port in service.ports]
+    return "[" + ", ".join(f"'{port}'" for port in ports) + "]"

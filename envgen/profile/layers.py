@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from envgen.errors import Place, Problem
 from envgen.profile.model import ORIGIN_KINDS, Profile
 from envgen.profile.overrides import Override, join_path
+from envgen.profile.patterns import NAME, matches
 from envgen.profile.shape import RECORD, SEQUENCE, Shape, fields_of
-from envgen.profile.tree import LIST, MAP, NULL, Node, near
+from envgen.profile.tree import DEFAULT, LIST, MAP, NULL, Node, Source, near, scalar
 
 # Mappings whose entries are whole things: an override may change an entry, never begin one.
 _ENTRIES = (("sources",), ("caches",), ("services",), ("ulimits",), ("tiktoken", "encodings"))
@@ -150,6 +151,23 @@ def _laid_over(tree: Node, profiles: Mapping[str, Node], order: Sequence[str]) -
         if node is not None and node.kind == MAP:
             tree = merge(tree, node.with_items({k: v for k, v in node.items.items() if k != "extends"}))
     return tree
+
+
+def name_dockerfiles(files: Sequence[tuple[Node, dict[str, Node]]], trees: Mapping[str, Node]) -> dict[str, Node]:
+    """``trees`` with a Dockerfile for each profile that names none. What an extended profile names is its own."""
+    made = dict(trees)
+    for name, tree in trees.items():
+        sections = [*(defaults for defaults, _ in files), *(p[name] for _, p in files if name in p)]
+        if "dockerfile" in tree.items and not any("dockerfile" in section.items for section in sections):
+            made[name] = tree.with_items({key: node for key, node in tree.items.items() if key != "dockerfile"})
+    taken = {tree.items["dockerfile"].text.lower() for tree in made.values() if "dockerfile" in tree.items}
+    for name, tree in made.items():
+        if "dockerfile" not in tree.items and matches(NAME, name):
+            file = f"Dockerfile.{name}" if "dockerfile" in taken else "Dockerfile"
+            taken.add("dockerfile")
+            node = scalar(file, Source("default", DEFAULT), quoted=True)
+            made[name] = tree.with_items({**tree.items, "dockerfile": node})
+    return made
 
 
 def without_foreign_checkouts(tree: Node, over: Node, warnings: list[str]) -> Node:

@@ -50,9 +50,15 @@ class Mode(Enum):
 
 class GpuMode(Enum):
     AUTO = "auto"
+    REQUIRED = "required"
     ALL = "all"
     CDI = "cdi"
     NONE = "none"
+
+    @property
+    def asks_engine(self) -> bool:
+        """Whether the engine decides, at each start, which way a GPU is given."""
+        return self in (GpuMode.AUTO, GpuMode.REQUIRED)
 
 
 class Platform(Enum):
@@ -191,7 +197,12 @@ class Profile:
     cuda: Cuda = key("CUDA.")
     variant: str = ""  # the one that is laid over it
     description: str = key("One line about this profile.", "")
-    dockerfile: str = key("The file that `envgen render` writes.", "Dockerfile", item=DOCKERFILE)
+    dockerfile: str = key(
+        "The file that `envgen render` writes; unset: Dockerfile for the first profile that names none, "
+        "Dockerfile.NAME for each further one.",
+        "Dockerfile",
+        item=DOCKERFILE,
+    )
     image: ImageRef | None = key("The name of the built image; unset: PROJECT:PROFILE.", None)
     build: Build = key("How images are built.", Build())
     network: Network = key("Company CAs and proxies.", Network())
@@ -208,7 +219,11 @@ class Profile:
     )
     secrets: tuple[str, ...] = key("Variables of your shell that services get at run time only.", (), item=ENV_NAME)
     caches: Mapping[str, Cache] = key("Folders that outlive a container.", {}, names=NAME)
-    gpu: GpuMode = key("auto: ask the engine; all: the NVIDIA runtime; cdi: nvidia.com/gpu=all; none.", GpuMode.AUTO)
+    gpu: GpuMode = key(
+        "auto: a GPU where the engine offers one, else none, with a warning; required: nothing starts without one; "
+        "all: by the NVIDIA runtime; cdi: by CDI (nvidia.com/gpu=all); none.",
+        GpuMode.AUTO,
+    )
     ipc: str = key("The IPC namespace.", "private", item=IPC)
     shm_size: ByteSize | None = key("Size of /dev/shm, where ipc is not host.", None)
     ulimits: Mapping[str, Ulimit] = key("Limits of the container.", {}, names=ULIMIT)

@@ -23,7 +23,7 @@ def plain_text(text: str) -> str:
         if "\ud800" <= found <= "\udfff":
             raise ValueError("contains a lone surrogate, which is not text")
         if found < " " or "\x7f" <= found <= "\x9f":
-            raise ValueError(f"contains the control character {found!r}, which no Dockerfile can carry")
+            raise ValueError(f"contains the control character {found!r}; a value is one line of printable text")
         raise ValueError(f"contains {escaped(found)}, which breaks or reorders a line")
     if len(text) * 4 > LONGEST and len(text.encode()) > LONGEST:
         raise ValueError(f"is longer than {LONGEST} bytes, which a Dockerfile cannot carry in one line")

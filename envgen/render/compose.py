@@ -57,14 +57,14 @@ def compose_files(profile: Profile, key: str = "") -> dict[str, str]:
     """
     context = _context(profile, key)
     files = {profile.compose_file: render("compose.yaml.j2", context)}
-    if profile.gpu is GpuMode.AUTO:
+    if profile.gpu.asks_engine:
         for mode in (GpuMode.ALL, GpuMode.CDI):
             files[overlay_file(profile, mode)] = render("compose.gpu.yaml.j2", {**context, "gpu": mode.value})
     return files
 
 
 def overlay_file(profile: Profile, mode: GpuMode) -> str:
-    """The Compose file to add with `-f` for a GPU mode, where the profile says auto."""
+    """The Compose file to add with `-f` for a GPU mode, where the profile leaves it to the engine."""
     return f"compose/{profile.name}.gpu-{mode.value}.yaml"
 
 
@@ -89,7 +89,7 @@ def _context(profile: Profile, key: str) -> dict[str, object]:
         "named_volumes": _named_volumes(profile, key),
         "services": [_service(profile, name, number) for number, name in enumerate(profile.services)],
         "gpus": [profile.gpu.value] if profile.gpu in (GpuMode.ALL, GpuMode.CDI) else [],
-        "overlays": [overlay_file(profile, GpuMode.ALL)] if profile.gpu is GpuMode.AUTO else [],
+        "overlays": [overlay_file(profile, GpuMode.ALL)] if profile.gpu.asks_engine else [],
         "ca": _ca(profile),
         "grace": STOP_GRACE,
         "variant": [profile.variant] if profile.variant else [],

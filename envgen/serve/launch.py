@@ -46,7 +46,7 @@ class Started:
 def compose_for(profile: Profile, root: Path, folder: Path, gpu: GpuMode = GpuMode.NONE) -> Compose:
     """The Compose project of ``profile`` as rendered into ``folder``, with this machine's paths."""
     files = [folder / profile.compose_file]
-    if profile.gpu is GpuMode.AUTO and gpu in (GpuMode.ALL, GpuMode.CDI):
+    if profile.gpu.asks_engine and gpu in (GpuMode.ALL, GpuMode.CDI):
         files.append(folder / overlay_file(profile, gpu))
     endpoint = find_endpoint()
     if endpoint.local and (guards := guard_file(profile, root, folder)):
@@ -199,7 +199,7 @@ class Launcher:
             + (f"; cause: {known.summary}" if known else "")
             + f"\n  its last lines:\n{told}"
             + (f"\n  crash bundle: {kept}" if kept else ""),
-            hint=known.cure if known else closer,
+            hint=known.cure.replace("SERVICE", self.name) if known else closer,
         )
 
     def _clean_up(self, before: set[str]) -> None:

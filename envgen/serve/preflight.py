@@ -11,11 +11,12 @@ from pathlib import Path
 from envgen.engine import ports
 from envgen.engine.base import Container, Engine
 from envgen.errors import EnvgenError, ExitCode, Problem
-from envgen.profile.exposure import API_KEY, asks_for_key, closer, exposed
+from envgen.profile.exposure import API_KEY, asks_for_key, closer, exposed, other_port
 from envgen.profile.model import GpuMode, Mode, Profile, Service
 from envgen.serve import memory
 
 RENDER_LABEL = "dev.envgen.render"
+NO_GPU = "the engine offers neither an NVIDIA runtime nor CDI devices"
 
 
 class PreflightError(EnvgenError):
@@ -67,6 +68,8 @@ def check(
     gpu, reason = gpu_mode(engine, profile.gpu)
     if reason:
         problems.append(reason)
+    elif gpu is GpuMode.NONE and profile.gpu is GpuMode.AUTO:
+        notes.append(f"{name} starts without a GPU: {NO_GPU} (`gpu: required` refuses then, `gpu: none` is silent)")
     looked = service.model is not None and not mine and engine.image(profile.image_name) is not None
     lacking = tuple(weights()) if looked else ()
     if problems or lacking:
@@ -145,7 +148,7 @@ def _ports(engine: Engine, profile: Profile, service: Service, mine: tuple[Conta
         taken = ports.conflict(listeners, port.host, port.address)
         holder = ports.owner(taken, everybody) if taken else _published_by(everybody, port.host)
         if holder:
-            other = f"services.{_name(profile, service)}.ports=['{port.host + 1}:{port.container}']"
+            other = f"services.{_name(profile, service)}.ports={other_port(service, port.host)}"
             yield Problem(
                 f"port {port.host} is taken by {holder}", hint=f'stop it, or publish another: --set "{other}"'
             )
@@ -178,13 +181,15 @@ def gpu_mode(engine: Engine, wanted: GpuMode) -> tuple[GpuMode, Problem | None]:
     tells = tuple(int(part) for part in re.findall(r"\d+", info.api_version)[:2]) >= (1, 50)
     if wanted is GpuMode.CDI and not has_cdi and tells:
         return wanted, Problem("gpu: cdi, but the engine knows no device nvidia.com/gpu", hint=hint)
-    if wanted is not GpuMode.AUTO:
+    if not wanted.asks_engine:
         return wanted, None
     if has_cdi:  # first: it is what current toolkits set up, and what works under both
         return GpuMode.CDI, None
     if has_runtime:
         return GpuMode.ALL, None
-    return wanted, Problem("gpu: auto, but the engine offers neither an NVIDIA runtime nor CDI devices", hint=hint)
+    if wanted is GpuMode.REQUIRED:
+        return wanted, Problem(f"gpu: required, but {NO_GPU}", hint=hint)
+    return GpuMode.NONE, None
 
 
 def is_development(profile: Profile) -> bool:

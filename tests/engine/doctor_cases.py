@@ -26,7 +26,7 @@ RECORDED_SILENT = {"host.disk": "a disk with 30 GiB free", "gpu.arch": "a GPU; t
 # check -> case -> scenario
 FIRES: dict[str, dict[str, str]] = {
     "host.docker": {"absent": "no_engine"},
-    "host.gpu": {"no-cdi": "wants_cdi", "no-runtime": "wants_a_gpu"},
+    "host.gpu": {"no-cdi": "wants_cdi", "no-runtime": "wants_a_gpu", "no-gpu": "requires_a_gpu"},
     "host.ports": {"taken": "busy_port"},
     "host.exposure": {"open": "busy_port"},
     "host.clock": {"skew": "wrong_clock"},

@@ -128,6 +128,10 @@ def wants_a_gpu(stage: Stage) -> Report:
     return stage.doctor(sets=["gpu=all"])
 
 
+def requires_a_gpu(stage: Stage) -> Report:
+    return stage.doctor(sets=["gpu=required"])
+
+
 def busy_port(stage: Stage) -> Report:
     with socket.socket() as sock:
         sock.bind(("0.0.0.0", 0))

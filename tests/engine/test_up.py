@@ -234,8 +234,8 @@ def test_all_reasons_at_once(project: Project) -> None:
     port = int((project.root / "port").read_text())
     with socket.create_server(("127.0.0.1", port)):
         done = project.envgen(
-            "up", "serve", "--set", "gpu=auto", "--set", "python_path=[/x]", "--set", "network.ca_certificates=no.pem",
-            "--set", "build.wheelhouse=nowhere", code=6,
+            "up", "serve", "--set", "gpu=required", "--set", "python_path=[/x]", "--set",
+            "network.ca_certificates=no.pem", "--set", "build.wheelhouse=nowhere", code=6,
         )  # fmt: skip
     for reason in (
         f"the image {NAME}:prod is older than the profile", f"port {port} is taken by", "there is no file no.pem",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import unicodedata
 from pathlib import Path
 
 import click
@@ -52,12 +54,13 @@ def command(folder: Path, name: str | None) -> None:
             continue
         write_file(folder / file, text)
         click.echo(f"wrote {folder / file}", err=True)
-    click.echo(f"next: cd {folder} && envgen config --explain", err=True)
+    click.echo(f"next: cd {shlex.quote(str(folder))} && envgen config --explain", err=True)
 
 
 def _name_of(folder: Path) -> str:
     """A project name made from the folder's own."""
-    text = folder.resolve().name.lower()
+    text = unicodedata.normalize("NFKD", folder.resolve().name.lower())
+    text = "".join(c for c in text if not unicodedata.combining(c))
     words = "".join(c if c.isascii() and c.isalnum() else " " for c in text).split()
     return "-".join(words)[:40].strip("-") or "project"
 

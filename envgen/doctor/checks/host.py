@@ -6,7 +6,7 @@ import re
 
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Says, Severity, Where, check, error, info, ok, warning
-from envgen.profile.exposure import asks_for_key, closer, exposed
+from envgen.profile.exposure import asks_for_key, closer, exposed, other_port
 
 GIB = 1 << 30
 OLDEST = 23
@@ -81,6 +81,8 @@ def disk(context: Context) -> list[Finding]:
          "the container won't start", "let nvidia-ctk write the CDI specification"),
     Says("no-runtime", Severity.ERROR, "`gpu: all`, but the engine has no NVIDIA runtime",
          "the container won't start", "let nvidia-ctk configure the runtime"),
+    Says("no-gpu", Severity.ERROR, "`gpu: required`, but the engine offers no GPU", "`envgen up` starts nothing",
+         "let nvidia-ctk write the CDI specification"),
     needs=("engine",),
 )  # fmt: skip
 def gpu_runtime(context: Context) -> list[Finding]:
@@ -91,11 +93,16 @@ def gpu_runtime(context: Context) -> list[Finding]:
     runtime = "nvidia" in engine.runtimes
     if mode == "none":
         return []
-    if mode == "auto":
+    cure = remedies.command("sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml")
+    if context.profile.gpu.asks_engine:
         what = "CDI" if cdi else "the NVIDIA runtime" if runtime else ""
-        return [ok(f"the engine offers GPUs through {what}")] if what else [info("the engine offers no GPU; gpu: auto")]
+        if what:
+            return [ok(f"the engine offers GPUs through {what}")]
+        if mode == "required":
+            seen = ", ".join(engine.runtimes)
+            return [error("the engine offers no GPU", seen, "gpu: required", cure, case="no-gpu")]
+        return [info("the engine offers no GPU, so services start without one (gpu: auto)")]
     if mode == "cdi" and not cdi:
-        cure = remedies.command("sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml")
         return [error("the engine knows no CDI device nvidia.com/gpu", "none", "gpu: cdi", cure, case="no-cdi")]
     if mode == "all" and not runtime and not cdi:
         cure = remedies.command("sudo nvidia-ctk runtime configure --runtime=docker")
@@ -115,7 +122,10 @@ def ports(context: Context) -> list[Finding]:
     assert context.host is not None
     found = []
     for port, owner in context.host.busy_ports:
-        cure = remedies.line(f"services: {{{_service_of(context, port)}: {{ports: ['{port + 1}:{port}']}}}}")
+        name = _service_of(context, port)
+        service = context.profile.services.get(name)
+        other = other_port(service, port) if service else f"['127.0.0.1:{port + 1}:{port}']"
+        cure = remedies.line(f"services: {{{name}: {{ports: {other}}}}}")
         wanted = "free, or this profile's own service"
         found.append(warning(f"port {port} is taken", owner, wanted, cure, case="taken", port=port))
     published = any(service.ports for service in context.profile.services.values())

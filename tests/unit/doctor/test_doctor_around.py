@@ -63,6 +63,8 @@ def test_disk(make: Make, free: int | None, expected: list[str]) -> None:
         ("none", {}, []),
         ("auto", {}, ["info"]),
         ("auto", {"runtimes": ("runc", "nvidia")}, ["ok"]),
+        ("required", {}, ["error"]),
+        ("required", {"runtimes": ("runc", "nvidia")}, ["ok"]),
         ("all", {}, ["error"]),
         ("all", {"runtimes": ("nvidia",)}, ["ok"]),
         ("cdi", {"runtimes": ("nvidia",)}, ["error"]),

@@ -138,10 +138,10 @@ case(
     HEAD.replace("defaults:\n", "defaults:\n  ⟦extends: dev\n"),
     ("unknown key", "`defaults` are below"),
 )
-case("one Dockerfile twice", HEAD + "  prod:\n    extends: dev\n    dockerfile: ⟦Dockerfile\n",
+case("one Dockerfile twice", HEAD + "    dockerfile: Dockerfile\n  prod:\n    extends: dev\n    dockerfile: ⟦Dockerfile\n",
      ("profiles dev and prod both write Dockerfile", "Dockerfile.prod"))  # fmt: skip
 case("required keys", "version: 1\nname: demo\nprofiles:\n  ⟦⟦⟦dev: {gpu: none}\n",
-     ("is required", "sources are mounted"), ("is required", "base image"), ("is required", "CUDA"))  # fmt: skip
+     ("is required", "sources are mounted"), ("is required", "base: {image: "), ("is required", "cuda: {arch_list: 12.1a}"))  # fmt: skip
 
 # --- keys and types ---------------------------------------------------------------------------------------------------
 
@@ -163,8 +163,12 @@ dev("number out of range", "    build: {nvcc_threads: ⟦0}\n", ("0 is out of ra
 dev("huge number", "    build: {nvcc_threads: ⟦" + "9" * 5000 + "}\n", ("is too large", ""))
 dev("boolean expected", "    build: {ccache: ⟦yes}\n", ("expected true or false, found the text 'yes'", "YAML 1.2"))
 dev("text expected", "    description: ⟦12\n", ("expected text, found a whole number (12)", 'quote it: "12"'))
-dev("enum", "    gpu: ⟦al\n", ("expected one of auto, all, cdi, none; found the text 'al'", "did you mean `all`?"))
-dev("enum of a wrong kind", "    gpu: ⟦[all]\n", ("expected one of auto, all, cdi, none; found a list", ""))
+dev(
+    "enum",
+    "    gpu: ⟦al\n",
+    ("expected one of auto, required, all, cdi, none; found the text 'al'", "did you mean `all`?"),
+)
+dev("enum of a wrong kind", "    gpu: ⟦[all]\n", ("expected one of auto, required, all, cdi, none; found a list", ""))
 dev("null in a list", "    secrets: [A, ⟦~]\n", ("expected text, found nothing", ""))
 dev(
     "restart always",
@@ -200,7 +204,7 @@ cuda("arch list with semicolons", "⟦12.0a;12.1a", ("write '12.0a 12.1a'", ""))
 cuda("arch list with two spaces", "⟦12.0a  12.1a", ("write '12.0a 12.1a'", ""))
 cuda("arch twice", "⟦12.1a 12.1a", ("names an architecture twice", ""))
 cuda("no arch", "⟦sm_121a", ("is not a CUDA architecture", ""))
-cuda("arch as a whole number", "⟦12", ("expected text such as 12.1a", 'quote it: "12"'))
+cuda("arch as a whole number", "⟦12", ("expected text such as 12.1a", "write it like 12.1a"))
 cuda("arch as a list", "⟦[12.1a]", ("expected text such as 12.1a, found a list", ""))
 cuda("empty arch list", '⟦""', ("names no architecture", ""))
 
@@ -368,7 +372,7 @@ dev("empty command", "    services: {s: {command: ⟦[]}}\n", ("is empty", "writ
 dev("command as text", "    services: {s: {command: ⟦vllm serve}}\n", ("expected a list", ""))
 service("port out of range", "ports: ['8000:8000', ⟦'99999:8000']", ("port 99999 is out of range", ""))
 service("port zero", "ports: [⟦'0:8000']", ("port 0 is out of range", ""))
-service("port without mapping", "ports: [⟦8000]", ("expected text such as 127.0.0.1:8000:8000", 'quote it: "8000"'))
+service("port without mapping", "ports: [⟦8000]", ("such as 127.0.0.1:8000:8000", 'write "127.0.0.1:8000:8000"'))
 service("port with a name", "ports: [⟦'http:8000']", ("is not a port mapping", ""))
 service("port address", "ports: [⟦'300.0.0.1:80:80']", ("is not an IPv4 address", ""))
 service("port twice", "ports: ['8000:8000', ⟦'127.0.0.1:8000:9000']", ("port 8000 is published twice", ""))
@@ -395,7 +399,7 @@ service("ready port out of range", "ready: {port: ⟦70000}", ("70000 is out of 
 service("health both", "⟦health: {http: /h, command: [x]}", ("names both", "keep one"))
 service("health neither", "⟦health: {retries: 3}", ("names neither", "http: /health"))
 service("health path", "health: {http: ⟦health}", ("is not accepted here", "/health"))
-service("health interval", "health: {http: /h, interval: ⟦10}", ("expected text such as 30s", 'quote it: "10"'))
+service("health interval", "health: {http: /h, interval: ⟦10}", ("expected text such as 30s", "write 10s"))
 service("health duration", "health: {http: /h, interval: ⟦10 minutes}", ("is not a duration", ""))
 service("newline in an argument", 'args: {a: ⟦"x\\ny"}', ("control character '\\n'", ""))
 service("newline in a word", 'args: {a: [b, ⟦"x\\ny"]}', ("control character '\\n'", ""))
@@ -629,5 +633,5 @@ case(
     ("not an absolute path", ""),
     ("envgen sets PYTHONPATH", ""),
     ("expected one of development, production", "`production`"),
-    ("expected one of auto, all, cdi, none", ""),
+    ("expected one of auto, required, all, cdi, none", ""),
 )

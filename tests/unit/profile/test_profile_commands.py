@@ -81,6 +81,12 @@ def test_init_writes_a_project_that_loads(tmp_path: Path, capsys: pytest.Capture
     umask = os.umask(0)
     os.umask(umask)
     assert (folder / "envgen.yaml").stat().st_mode & 0o777 == 0o666 & ~umask
+    assert f"next: cd '{folder}' && " in capsys.readouterr().err
+
+
+def test_init_makes_a_name_of_letters_with_accents(tmp_path: Path) -> None:
+    assert main(["init", str(tmp_path / "Ünï")]) == 0
+    assert load_project(file=tmp_path / "Ünï" / "envgen.yaml").project.name == "uni"
 
 
 def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

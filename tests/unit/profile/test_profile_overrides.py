@@ -211,7 +211,7 @@ def test_a_wrong_option(file: Path, assignment: str, start: str, hint: str, caps
         ("BULID__MAX_JOBS", "4", "ENVGEN_BULID__MAX_JOBS: bulid: unknown key"),
         ("BUILD____MAX_JOBS", "4", "ENVGEN_BUILD____MAX_JOBS: is not a path"),
         ("CACHES__HUGINGFACE__HOST", "/x", "ENVGEN_CACHES__HUGINGFACE__HOST: there is no caches.hugingface"),
-        ("GPU", "x", "ENVGEN_GPU: gpu: expected one of auto, all, cdi, none"),
+        ("GPU", "x", "ENVGEN_GPU: gpu: expected one of auto, required, all, cdi, none"),
         ("GPU", "\udc80", "ENVGEN_GPU: contains a lone surrogate"),
     ],
 )

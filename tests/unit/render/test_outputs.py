@@ -115,6 +115,7 @@ def test_gpu_modes() -> None:
         return {k: v for k, v in render_profile(profile(gpu=mode)).files.items() if k.startswith("compose/")}
 
     assert set(files(GpuMode.AUTO)) == {f"compose/prod{end}.yaml" for end in ("", ".gpu-all", ".gpu-cdi")}
+    assert files(GpuMode.REQUIRED) == files(GpuMode.AUTO)
     assert b"devices:" not in files(GpuMode.AUTO)["compose/prod.yaml"]
     assert b"driver: nvidia, count: all" in files(GpuMode.ALL)["compose/prod.yaml"]
     assert b"nvidia.com/gpu=all" in files(GpuMode.CDI)["compose/prod.yaml"]

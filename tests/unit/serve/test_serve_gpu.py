@@ -39,11 +39,12 @@ def decide(wanted: GpuMode, **facts: Any) -> tuple[GpuMode, str]:
     ],
 )
 def test_auto_takes_what_there_is(facts: dict[str, Any], mode: GpuMode) -> None:
-    assert decide(GpuMode.AUTO, **facts) == (mode, "")
+    assert decide(GpuMode.AUTO, **facts) == decide(GpuMode.REQUIRED, **facts) == (mode, "")
 
 
-def test_auto_without_any() -> None:
-    _, problem = decide(GpuMode.AUTO, cdi_devices=("vendor.com/nic=0",))
+def test_auto_without_any_starts_without_and_required_refuses() -> None:
+    assert decide(GpuMode.AUTO, cdi_devices=("vendor.com/nic=0",)) == (GpuMode.NONE, "")
+    _, problem = decide(GpuMode.REQUIRED, cdi_devices=("vendor.com/nic=0",))
     assert "neither an NVIDIA runtime nor CDI devices" in problem and "--set gpu=none" in problem
 
 

@@ -1,0 +1,106 @@
+"""A hint that names what to write is right when it is followed: the changed file is accepted."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from bad_project_files import HEAD
+
+from envgen.errors import Problem, ProjectError
+from envgen.profile.exposure import other_port
+from envgen.profile.load import load_project
+from envgen.profile.model import Service
+from envgen.profile.values import PortMapping
+
+SERVICE = "    services: {{s: {{command: [x], {}}}}}\n"
+
+
+def problem_of(folder: Path, body: str) -> Problem:
+    (folder / "envgen.yaml").write_text(HEAD + body)
+    with pytest.raises(ProjectError) as caught:
+        load_project(file=folder / "envgen.yaml")
+    (problem,) = caught.value.problems
+    return problem
+
+
+def accepted(folder: Path, body: str) -> Service:
+    (folder / "envgen.yaml").write_text(HEAD + body)
+    return load_project(file=folder / "envgen.yaml").project.profiles["dev"].services["s"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("python3 -m http.server", ("python3", "-m", "http.server")),
+        ("vllm serve 'my model' --port 8000", ("vllm", "serve", "my model", "--port", "8000")),
+        ("sleep 1 && echo done: [x]", ("sh", "-c", "sleep 1 && echo done: [x]")),
+        ("bash", ("bash",)),
+    ],
+)
+def test_a_command_as_text_becomes_its_words(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
+    body = "    services: {{s: {{command: {}}}}}\n"
+    hint = problem_of(tmp_path, body.format(f'"{text}"')).hint
+    written = hint.removeprefix("write it as a list: ")
+    assert accepted(tmp_path, body.format(written)).command == words
+
+
+@pytest.mark.parametrize(
+    ("body", "value"),
+    [
+        ("ports: [{}]", "8000"),
+        ("ready: {{timeout: {}}}", "60"),
+        ("health: {{http: /h, interval: {}}}", "10"),
+    ],
+)
+def test_a_number_becomes_what_is_expected(tmp_path: Path, body: str, value: str) -> None:
+    hint = problem_of(tmp_path, SERVICE.format(body.format(value))).hint
+    accepted(tmp_path, SERVICE.format(body.format(hint.removeprefix("write "))))
+
+
+def test_one_port_as_a_number(tmp_path: Path) -> None:
+    hint = problem_of(tmp_path, SERVICE.format("ports: 8000")).hint
+    found = accepted(tmp_path, SERVICE.format("ports: " + hint.removeprefix("write it as a list: ")))
+    assert found.ports == (PortMapping(8000, 8000, "127.0.0.1"),)
+
+
+def test_cuda_that_is_missing(tmp_path: Path) -> None:
+    text = HEAD.replace("  cuda: {arch_list: 12.1a}\n", "")
+    file = tmp_path / "envgen.yaml"
+    file.write_text(text)
+    with pytest.raises(ProjectError) as caught:
+        load_project(file=file)
+    line = re.fullmatch("write `(.*)`", caught.value.problems[0].hint)
+    assert line
+    file.write_text(text + f"    {line[1]}\n")
+    load_project(file=file)
+
+
+def test_a_command_of_two_lines(tmp_path: Path) -> None:
+    body = "    services: {{s: {{command: [sh, -c, {}]}}}}\n"
+    problem = problem_of(tmp_path, body.format('"echo a\\necho b"'))
+    assert "Dockerfile" not in problem.message and "separate the commands by `; `" in problem.hint
+    accepted(tmp_path, body.format('"echo a; echo b"'))
+
+
+def test_another_port_keeps_the_address_and_the_others(tmp_path: Path) -> None:
+    ports = (PortMapping(18001, 8000, "127.0.0.1"), PortMapping(18002, 9000))
+    written = other_port(Service(command=("x",), ports=ports), 18001)
+    found = accepted(tmp_path, SERVICE.format(f"ports: {written}"))
+    assert found.ports == (PortMapping(18003, 8000, "127.0.0.1"), PortMapping(18002, 9000))
+
+
+def test_each_further_profile_has_a_dockerfile_of_its_own(tmp_path: Path) -> None:
+    more = "  debug: {extends: dev}\n  prod: {mode: production, dockerfile: Dockerfile.p}\n  bench: {extends: prod}\n"
+    (tmp_path / "envgen.yaml").write_text(HEAD + more)
+    loaded = load_project(file=tmp_path / "envgen.yaml")
+    assert {name: profile.dockerfile for name, profile in loaded.project.profiles.items()} == {
+        "dev": "Dockerfile", "debug": "Dockerfile.debug", "prod": "Dockerfile.p", "bench": "Dockerfile.bench",
+    }  # fmt: skip
+
+
+def test_dockerfile_is_free_where_a_later_profile_names_it(tmp_path: Path) -> None:
+    (tmp_path / "envgen.yaml").write_text(HEAD + "  prod: {mode: production, dockerfile: Dockerfile}\n")
+    found = load_project(file=tmp_path / "envgen.yaml").project.profiles
+    assert (found["dev"].dockerfile, found["prod"].dockerfile) == ("Dockerfile.dev", "Dockerfile")
