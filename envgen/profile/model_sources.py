@@ -64,7 +64,12 @@ class Input:
 
 @dataclass(frozen=True)
 class Install:
-    requires: tuple[str, ...] = key("What must be installed before it can be built.", (), item=REQUIREMENT)
+    requires: tuple[str, ...] = key(
+        "What must be installed before it can be built; of a mounted source, unset: what its pyproject.toml and build"
+        " backend ask for.",
+        (),
+        item=REQUIREMENT,
+    )
     env: Mapping[str, str] = key("Variables for its build alone.", {}, names=ENV_NAME)
     prepare: tuple[str, ...] = key("A command to run in the source before it is built, one word an item.", ())
     inputs: Mapping[str, Input] = key(

@@ -158,9 +158,10 @@ class Launcher:
         lines: list[str] = []
         done = self.compose.stream(*how, self.name, "envgen-install", on_line=lambda line: self._note(line, lines))
         if done.code:
-            reason = "\n".join(lines[-LAST_LINES:])
+            # All lines have been shown; the last one says what failed.
             raise ServiceError(
-                f"the mounted sources could not be installed (exit code {done.code}):\n{reason}",
+                f"the mounted sources could not be installed (exit code {done.code})"
+                + (f": {lines[-1].removeprefix('envgen: ')}" if lines else ""),
                 hint=f"to look closer: envgen up {self.name} --no-install; envgen exec {self.name} -- envgen-install",
             )
 

@@ -29,7 +29,6 @@ profiles:
         distribution: lib
         mount: /workspace/lib
         console_scripts: [lib-cli]
-        install: {{requires: [setuptools, wheel]}}
     services:
       dev: {{command: [sleep, infinity], interactive: true}}
       serve: {{command: [sh, -c, "lib-cli && exec sleep infinity"]}}
@@ -79,6 +78,44 @@ def test_an_installation_that_fails_leaves_nothing(project: Project) -> None:
             assert project.envgen("ps", "--json").json == []
     finally:
         path.write_text(text)
+
+
+BACKEND = """\
+from setuptools.build_meta import *
+from setuptools.build_meta import build_editable as build
+def get_requires_for_build_editable(settings=None): return ["{wanted}"]
+def build_editable(*words):
+    import iniconfig
+    return build(*words)
+"""
+
+
+def test_the_build_backend_is_asked_what_it_needs(project: Project) -> None:
+    """It names iniconfig itself, in no file; and what can't be had is one sentence that names the key."""
+    path = project.root / "lib" / "pyproject.toml"
+    text = path.read_text()
+    backend = text.replace('build-backend = "setuptools.build_meta"', 'build-backend = "ours"\nbackend-path = ["."]')
+    path.write_text(backend)
+    try:
+        (path.parent / "ours.py").write_text(BACKEND.format(wanted="envgen-no-such-package"))
+        refused = project.envgen("up", "dev", code=5)
+        last = [line for line in refused.err.splitlines() if line.startswith("envgen: ")][-1]
+        assert "lib: its build needs envgen-no-such-package" in last, refused.err
+        assert "sources.lib.install.requires" in last and "pip.tools" in last
+        (path.parent / "ours.py").write_text(BACKEND.format(wanted="iniconfig"))
+        assert "lib: 1.5 installed in" in project.envgen("up", "dev").err
+    finally:
+        path.write_text(text)
+
+
+def test_what_pip_installs_in_the_shell_outlives_the_container(project: Project) -> None:
+    project.envgen("up", "dev")
+    assert project.envgen("exec", "dev", "--", "which", "pip").out == "/opt/envgen/env/bin/pip\n"
+    project.envgen("exec", "dev", "--", "pip", "install", "-q", "iniconfig")
+    project.envgen("down")
+    project.envgen("up", "dev")
+    shown = project.envgen("exec", "dev", "--", "python3", "-c", "import iniconfig; print(iniconfig.__file__)")
+    assert shown.out.startswith("/opt/envgen/env/")
 
 
 def test_no_install(project: Project) -> None:
