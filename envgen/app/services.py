@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from envgen.app import weights
 from envgen.app.crash import keeper
@@ -16,7 +18,7 @@ from envgen.app.session import Session, of_running
 from envgen.engine.base import Container, Engine
 from envgen.engine.compose import Compose
 from envgen.engine.docker import connect
-from envgen.errors import NotFoundError, UsageError
+from envgen.errors import EngineError, EnvgenError, NotFoundError, Problem, ServiceError, UsageError
 from envgen.profile.model import Profile
 from envgen.render.locked import lock_of_image
 from envgen.render.workspace import Workspace, prepare
@@ -81,14 +83,77 @@ def restart(session: Session, service: str, timeout: int | None) -> tuple[Profil
     """Restart ``service`` and wait until it answers."""
     here = opened(session)
     container = here.running(service)
+    progress(f"  restarting {container.name}")
+    return _again("restart", session, here, container, timeout)
+
+
+def resume(session: Session, service: str, timeout: int | None) -> tuple[Profile, Started]:
+    """Start the stopped container of ``service`` as it is, and wait until it answers."""
+    here = opened(session)
+    known_service(here.profile, service)
+    found = here.engine.containers(here.profile.compose_name, service, all=True)
+    if not found:
+        raise NotFoundError(
+            f"{service} has no container to start", hint=f"envgen up {service} --profile {here.profile.name}"
+        )
+    progress(f"  starting {found[0].name}")
+    return _again("start", session, here, found[0], timeout)
+
+
+def _again(
+    verb: str, session: Session, here: Opened, container: Container, timeout: int | None
+) -> tuple[Profile, Started]:
+    """`docker compose VERB` for the container's service, then wait."""
+    service = container.service
     varied = of_running(session, service)
     if varied is not session:  # what it must show to be ready depends on the variant that it was started with
         here = opened(varied)
-    progress(f"  restarting {container.name}")
-    here.compose.run("restart", service)
+    done = here.compose.run(verb, service, check=False)
+    if done.code:
+        reason = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise ServiceError(f"{service} was not started: {''.join(reason)}", hint=f"envgen up {service}")
     keep = keeper(here.engine, here.profile, here.root, service, here.compose.files)
     launcher = Launcher(here.engine, here.compose, here.profile, service, progress, keep)
     return here.profile, launcher.await_ready(container, timeout)
+
+
+def halt(session: Session, names: Sequence[str]) -> tuple[Profile, tuple[Container, ...]]:
+    """Stop the running containers of these services (none named: of all); they stay, for `start`."""
+    here = opened(session)
+    found = of_services(here, names, all=False)
+    if found:
+        here.compose.run("--profile", "*", "stop", *names)
+    return here.profile, found
+
+
+def of_services(here: Opened, names: Sequence[str], *, all: bool) -> tuple[Container, ...]:
+    """The containers of these services (none named: everything of the profile). UsageError for an unknown name."""
+    for name in names:
+        known_service(here.profile, name)
+    found = here.engine.containers(here.profile.compose_name, all=all)
+    return tuple(one for one in found if not names or one.service in names)
+
+
+def one_off(session: Session, service: str, argv: Sequence[str], options: Sequence[str], *, tty: bool) -> int:
+    """Run a command in a container of its own, with image, mounts and environment of a service; its exit code.
+
+    The container is removed when the command ends, whatever ends it.
+    """
+    root, profile = session.loaded().project.root, session.profile()
+    known_service(profile, service)
+    engine = connect()
+    workspace = _workspace(engine, profile, root)
+    gpu = preflight.check_once(engine, profile, root, service, workspace.rendered.digest)
+    compose = compose_for(profile, root, workspace.folder, gpu)
+    terminal = () if tty and sys.stdin.isatty() and sys.stdout.isatty() else ("-T",)
+    return compose.interactive("--progress=quiet", "run", "--rm", "--no-deps", *terminal, *options, service, *argv)
+
+
+def main_service(profile: Profile) -> str:
+    """The service that is meant where none is named: `dev`, else the first. UsageError where there is none."""
+    if not profile.services:
+        raise UsageError(f"profile {profile.name} has no services", hint="another profile? add --profile NAME")
+    return "dev" if "dev" in profile.services else next(iter(profile.services))
 
 
 # --- up ---------------------------------------------------------------------------------------------------------------
@@ -176,6 +241,45 @@ def start(
             more = f"`envgen ps`, `envgen logs -f {service}`, `envgen down`"
             progress(f"\nno longer waiting; {service} keeps starting: {more}")
         raise
+
+
+def check_all(session: Session, names: Sequence[str], agree: Agree) -> tuple[Checked, ...]:
+    """Check these services (none named: all of the profile). PreflightError with the problems of all of them."""
+    names = tuple(dict.fromkeys(names)) or tuple(session.profile().services)
+    if not names:
+        main_service(session.profile())
+    passed, refused = [], list[PreflightError]()
+    for name in names:
+        known_service(session.profile(), name)
+    for name in names:
+        try:
+            passed.append(check(session, name, agree))
+        except PreflightError as error:
+            refused.append(error)
+    if refused:
+        refused[0].problems = tuple(dict.fromkeys(problem for one in refused for problem in one.problems))
+        raise refused[0]
+    return tuple(passed)
+
+
+def start_all(checked: Sequence[Checked], agree: Agree, **how: Any) -> Iterator[tuple[Checked, Started]]:
+    """Start what was checked, one after the other, with ``start``'s options; each as soon as it is ready.
+
+    One that fails keeps none of the others from being started. ServiceError at the end names those that failed.
+    """
+    failed: dict[str, EnvgenError] = {}
+    for one in checked:
+        try:
+            yield one, start(one, agree, **how)
+        except EnvgenError as error:
+            if len(checked) == 1 or isinstance(error, EngineError):
+                raise
+            failed[one.service] = error
+    if failed:
+        summary = Problem(f"{len(failed)} of {len(checked)} services did not start: {', '.join(failed)}")
+        raised = next(iter(failed.values()))
+        raised.problems = (summary, *(problem for error in failed.values() for problem in error.problems))
+        raise raised
 
 
 def _may_replace(service: str, running: Container, differing: tuple[str, ...], agree: Agree) -> None:

@@ -56,7 +56,8 @@ def gather(wish: Wish, connect: Connect) -> tuple[Context, list[Finding]]:
     """Everything there is to know. What can't be had becomes a finding; the rest continues."""
     try:
         engine = connect()
-        containers = engine.containers(project=wish.profile.compose_name, all=True)
+        everything = engine.containers(project=wish.profile.compose_name, all=True)
+        containers = tuple(one for one in everything if not one.one_off)
     except EngineError as problem:
         return _without_engine(wish, problem)
     container = choose_container(containers, wish.service)

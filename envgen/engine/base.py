@@ -12,6 +12,7 @@ from envgen.engine.leftovers import Leftover
 
 COMPOSE_PROJECT = "com.docker.compose.project"
 COMPOSE_SERVICE = "com.docker.compose.service"
+COMPOSE_ONE_OFF = "com.docker.compose.oneoff"
 
 # No program needs to write more; an endless writer must not fill the memory of envgen.
 OUTPUT_LIMIT = 10 << 20
@@ -109,6 +110,11 @@ class Container:
     error: str = ""
 
     @property
+    def one_off(self) -> bool:
+        """True for what `docker compose run` made."""
+        return self.labels.get(COMPOSE_ONE_OFF, "").lower() == "true"
+
+    @property
     def running(self) -> bool:
         """True while its main process lives."""
         return self.state in ("running", "paused")
@@ -145,7 +151,10 @@ class Engine(Protocol):
     def containers(
         self, project: str | None = None, service: str | None = None, all: bool = False
     ) -> tuple[Container, ...]:
-        """Containers, of a Compose project and service if named; only running ones unless ``all``."""
+        """Containers, of a Compose project and service if named; only running ones unless ``all``.
+
+        One-off containers (`docker compose run`) are in a project, but are not containers of a service.
+        """
 
     def container(self, name: str) -> Container | None:
         """The container of that name or id; None if it isn't there."""

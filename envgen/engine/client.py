@@ -94,7 +94,8 @@ class DockerEngine:
             ]
         # The list knows neither health nor environment; a container may be gone by the time we look at it.
         found = (self.container(name) for name in names)
-        return tuple(sorted((c for c in found if c), key=lambda c: c.name))
+        kept = (c for c in found if c and not (service is not None and c.one_off))
+        return tuple(sorted(kept, key=lambda c: c.name))
 
     def inspect(self, name: str) -> Mapping[str, Any] | None:
         with self._told(f"container {name}"), _absent():

@@ -77,6 +77,18 @@ def check(
     return Preflight(gpu, mine[0] if mine else None, tuple(notes))
 
 
+def check_once(engine: Engine, profile: Profile, root: Path, name: str, digest: str) -> GpuMode:
+    """What a one-off container needs: image, checkouts, files, a GPU where one is wanted. PreflightError without."""
+    problems = [*_image(engine, profile, digest)]
+    if engine.info().endpoint.startswith("unix://"):
+        problems += [*_mounts(profile, root), *files(profile, root)]
+    gpu, reason = gpu_mode(engine, profile.gpu)
+    problems += [reason] if reason else []
+    if problems:
+        raise PreflightError(name, tuple(problems))
+    return gpu
+
+
 def refusals(engine: Engine, profile: Profile, root: Path, name: str) -> tuple[Problem, ...]:
     """What `up` would refuse besides a stale image and taken ports: checkouts, files, memory, the GPU."""
     service, problems = profile.services[name], list[Problem]()

@@ -83,6 +83,16 @@ def command(
     return ExitCode.OK
 
 
+def make(session: Session) -> None:
+    """Build the image of the session's profile if it is not up to date; what it prints goes to stderr."""
+    profile, root = session.profile(), session.loaded().project.root
+    with closing(Display(live=sys.stderr.isatty())) as display:
+        outcome = build(
+            session, job_of(profile, root, lock_of(profile, root)), on_step=display.step, on_tick=display.tick
+        )
+    _show(outcome, as_json=False, to_stderr=True)
+
+
 def _show(outcome: Outcome, as_json: bool, to_stderr: bool) -> None:
     """How the build ended. BuildError when it failed."""
     job, result = outcome.job, outcome.result

@@ -1,61 +1,74 @@
-"""`envgen down`, `ps`, `logs`, `restart`, `exec`, `shell`: what is done with services that exist."""
+"""`envgen down`, `stop`, `start`, `ps`, `logs`, `restart`, `exec`, `shell`: what is done with services that exist."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import click
 
 from envgen.app import services
-from envgen.app.services import known_service, opened, running
+from envgen.app.services import opened, running
 from envgen.app.session import Session
 from envgen.cli.common import LARGEST, json_option, print_json, project_options, project_options_without_f, show_log
-from envgen.cli.services.up import report
+from envgen.cli.services.options import command_of, inside_options, timeout_option
+from envgen.cli.services.up import document, report
 from envgen.engine.base import Container, Engine
 from envgen.engine.compose import Compose
 from envgen.engine.docker import connect
 from envgen.engine.endpoint import find_endpoint
 from envgen.engine.terminal import attach
+from envgen.errors import NotFoundError, UsageError
 from envgen.profile.exposure import exposed, is_local
 from envgen.profile.model import Profile
 from envgen.render.environment import with_start_up
+from envgen.serve.launch import Started
 from envgen.text import progress, table
 
 
 @click.command()
+@click.argument("names", metavar="[SERVICE]...", nargs=-1)
 @project_options
-@click.option("--volumes", is_flag=True, help="Also remove named volumes: caches and installed sources.")
+@click.option("-v", "--volumes", is_flag=True, help="Also remove named volumes: caches and installed sources.")
 @click.option("--dry-run", is_flag=True, help="Show what would be removed.")
 @json_option
-def down(session: Session, volumes: bool, dry_run: bool, as_json: bool) -> int:
-    """Stop and remove the services of a profile. Volumes stay unless --volumes is given.
+def down(session: Session, names: tuple[str, ...], volumes: bool, dry_run: bool, as_json: bool) -> int:
+    """Stop and remove each SERVICE, or all services of the profile. Volumes stay unless --volumes is given.
 
     \b
     Example:
       envgen down
+      envgen down web
       envgen down --profile prod --dry-run
     """
+    if names and volumes:
+        raise UsageError("the services of a profile share their volumes", hint="envgen down --volumes")
     here = opened(session)
     profile, engine, compose = here.profile, here.engine, here.compose
-    found = engine.containers(profile.compose_name, all=True)
-    names = sorted(container.name for container in found)
+    found = sorted(container.name for container in services.of_services(here, names, all=True))
     doomed = _volumes(engine, compose) if volumes else []
     if not dry_run:
-        for name in names:
+        for name in found:
             progress(f"  stopping and removing {name}")
-        words = ["--volumes"] if volumes else []
-        compose.run("--profile", "*", "down", "--remove-orphans", *words)
+        if not names:
+            compose.run("--profile", "*", "down", "--remove-orphans", *(["--volumes"] if volumes else []))
+        elif found:
+            compose.run("--profile", "*", "rm", "--stop", "--force", *names)
     if as_json:
-        print_json({"containers": names, "dry_run": dry_run, "volumes": doomed})
+        print_json({"containers": found, "dry_run": dry_run, "volumes": doomed})
         return 0
     verb = "would be removed" if dry_run else "removed"
-    for kind, removed in (("container", names), ("volume", doomed)):
+    for kind, removed in (("container", found), ("volume", doomed)):
         for name in removed:
             click.echo(f"{kind} {name} {verb}")
-    if not names and not doomed:
-        click.echo(f"nothing of profile {profile.name} is there")
+    if not found and not doomed:
+        click.echo(f"no containers for {_whose(profile, names)}")
     return 0
+
+
+def _whose(profile: Profile, names: Sequence[str]) -> str:
+    return f"{', '.join(names)} of profile {profile.name}" if names else f"profile {profile.name}"
 
 
 def _volumes(engine: Engine, compose: Compose) -> list[str]:
@@ -66,9 +79,67 @@ def _volumes(engine: Engine, compose: Compose) -> list[str]:
 
 
 @click.command()
+@click.argument("names", metavar="[SERVICE]...", nargs=-1)
 @project_options
 @json_option
-def ps(session: Session, as_json: bool) -> int:
+def stop(session: Session, names: tuple[str, ...], as_json: bool) -> int:
+    """Stop each SERVICE, or all services of the profile. Their containers stay: `envgen start` continues them.
+
+    \b
+    Example:
+      envgen stop serve
+    """
+    profile, found = services.halt(session, names)
+    if as_json:
+        print_json({"containers": [container.name for container in found]})
+        return 0
+    for container in found:
+        click.echo(f"container {container.name} stopped")
+    if not found:
+        click.echo(f"no running containers for {_whose(profile, names)}")
+    return 0
+
+
+@click.command()
+@click.argument("names", metavar="SERVICE...", nargs=-1, required=True)
+@project_options
+@timeout_option
+@json_option
+def start(session: Session, names: tuple[str, ...], timeout: int | None, as_json: bool) -> int:
+    """Start the stopped container of each SERVICE as it is, and wait until it answers. `up` looks at the profile again.
+
+    \b
+    Example:
+      envgen start serve
+    """
+    _each(services.resume, session, names, timeout, as_json)
+    return 0
+
+
+def _each(
+    act: Callable[[Session, str, int | None], tuple[Profile, Started]],
+    session: Session,
+    names: Sequence[str],
+    timeout: int | None,
+    as_json: bool,
+) -> None:
+    documents = []
+    for name in names:
+        profile, started = act(session, name, timeout)
+        if as_json:
+            documents.append(document(profile, name, started, waited=True))
+        else:
+            report(profile, name, started)
+    if as_json:
+        print_json(documents[0] if len(names) == 1 else documents)
+
+
+@click.command()
+@project_options
+@click.option("-a", "--all", "everything", is_flag=True, help="Also what `envgen run` has started.")
+@click.option("-q", "--quiet", "only_ids", is_flag=True, help="Only the containers' ids.")
+@json_option
+def ps(session: Session, everything: bool, only_ids: bool, as_json: bool) -> int:
     """Show the services of a profile: state, health, ports, and whether the image still agrees with the profile.
 
     \b
@@ -78,43 +149,70 @@ def ps(session: Session, as_json: bool) -> int:
     """
     here = opened(session)
     profile = here.profile
-    rows = [_row(one, here.digest) for one in here.engine.containers(profile.compose_name, all=True)]
+    found = here.engine.containers(profile.compose_name, all=True)
+    rows = [as_data(one, here.digest) for one in found if everything or not one.one_off]
     if as_json:
         print_json(rows)
-        return 0
-    if not rows:
-        click.echo(f"nothing of profile {profile.name} is there")
-        return 0
-    titles = ("service", "state", "health", "ports", "image", "since", "container")
-    lines = [titles, *(tuple(str(row[title]) for title in titles) for row in rows)]
-    click.echo("\n".join(table(lines)))
-    for name in sorted({str(row["service"]) for row in rows if row["open_ports"]}):
-        if name in profile.services and (said := exposed(profile, name)):
-            progress(f"note: {said}")
+    elif only_ids:
+        for row in rows:
+            click.echo(row["id"])
+    elif not rows:
+        click.echo(f"no containers for profile {profile.name}")
+    else:
+        click.echo("\n".join(table([COLUMNS, *(as_row(row) for row in rows)])))
+        for name in sorted({str(row["service"]) for row in rows if row["open_ports"]}):
+            if name in profile.services and (said := exposed(profile, name)):
+                progress(f"note: {said}")
     return 0
 
 
-def _row(container: Container, digest: str) -> dict[str, object]:
+COLUMNS = ("service", "state", "health", "ports", "image", "since", "container")
+
+
+def as_data(container: Container, digest: str) -> dict[str, Any]:
+    """A container for machines: null for what is not there, times with their zone."""
     current = container.labels.get("dev.envgen.render") == digest
+    started = container.started_at
     return {
         "container": container.name,
-        "health": container.health or "-",
-        "image": "current" if current else "older than the profile",
+        "exit_code": None if container.running or container.state == "created" else container.exit_code,
+        "health": container.health or None,
+        "id": container.id,
+        "image": "current" if current else "older",
+        "one_off": container.one_off,
         "open_ports": sorted({port.host for port in container.ports if not is_local(port.address)}),
-        "ports": ", ".join(str(port) for port in container.ports) or "-",
+        "ports": [str(port) for port in container.ports],
         "service": container.service,
-        "since": container.started_at[:19],
-        "state": container.state if container.running else f"{container.state} ({container.exit_code})",
+        "since": None if started.startswith("0001-") or not started else started,
+        "state": container.state,
     }
 
 
+def as_row(row: dict[str, Any]) -> tuple[str, ...]:
+    """The same for people."""
+    code = row["exit_code"]
+    return (
+        row["service"] + (" (run)" if row["one_off"] else ""),
+        row["state"] if code is None else f"{row['state']} ({code})",
+        row["health"] or "-",
+        ", ".join(row["ports"]) or "-",
+        "current" if row["image"] == "current" else "older than the profile",
+        (row["since"] or "-")[:19],
+        row["container"],
+    )
+
+
 @click.command()
-@click.argument("service", required=False)
+@click.argument("names", metavar="[SERVICE]...", nargs=-1)
 @project_options_without_f
 @click.option("-f", "--follow", is_flag=True, help="Go on until Ctrl-C.")
 @click.option("-n", "--tail", type=click.IntRange(0, LARGEST), metavar="LINES", help="Only the last lines.")
-def logs(session: Session, service: str | None, follow: bool, tail: int | None) -> int:
-    """Show the output of SERVICE, or of all services of the profile.
+@click.option("--since", metavar="TIME", help="Only what is younger: 10m, 2h, 2026-01-02T03:04:05Z.")
+@click.option("-t", "--timestamps", is_flag=True, help="Each line with its time.")
+def logs(
+    session: Session, names: tuple[str, ...], follow: bool, tail: int | None, since: str | None, timestamps: bool
+) -> int:
+    """Show the output of each SERVICE, or of all services of the profile.
 
     The project file is chosen with --file here, because -f follows.
 
@@ -122,54 +220,59 @@ def logs(session: Session, service: str | None, follow: bool, tail: int | None) 
     Example:
       envgen logs serve -n 50
       envgen logs -f serve
+      envgen logs -t --since 10m
     """
     here = opened(session)
-    words = ["--profile", "*", "logs", "--no-log-prefix" if service else "--timestamps"]
+    if not services.of_services(here, names, all=True):
+        raise NotFoundError(f"no containers for {_whose(here.profile, names)}", hint=" ".join(["envgen up", *names]))
+    words = ["--profile", "*", "logs", *(["--no-log-prefix"] if len(names) == 1 else [])]
+    words += ["--timestamps"] if timestamps or len(names) != 1 else []
     words += ["--follow"] if follow else []
     words += ["--tail", str(tail)] if tail is not None else []
-    if service:
-        known_service(here.profile, service)
-        words.append(service)
-    return show_log(here.compose, *words)
+    words += [f"--since={since}"] if since is not None else []
+    return show_log(here.compose, *words, *names)
 
 
 @click.command()
-@click.argument("service")
+@click.argument("names", metavar="SERVICE...", nargs=-1, required=True)
 @project_options
-@click.option("--timeout", type=click.IntRange(1, LARGEST), metavar="SECONDS", help="Give up waiting after this long.")
+@timeout_option
 @json_option
-def restart(session: Session, service: str, timeout: int | None, as_json: bool) -> int:
-    """Restart SERVICE and wait until it answers: a running server keeps the kernels that it has loaded.
+def restart(session: Session, names: tuple[str, ...], timeout: int | None, as_json: bool) -> int:
+    """Restart each SERVICE and wait until it answers: a running server keeps the kernels that it has loaded.
 
     \b
     Example:
       envgen restart serve
     """
-    profile, started = services.restart(session, service, timeout)
-    report(profile, service, started, waited=True, as_json=as_json)
+    _each(services.restart, session, names, timeout, as_json)
     return 0
 
 
-@click.command("exec", context_settings={"ignore_unknown_options": True})
+@click.command("exec", context_settings={"allow_interspersed_args": False})
 @click.argument("service")
-@click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("argv", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 @project_options
-def exec_(session: Session, service: str, argv: tuple[str, ...]) -> int:
-    """Run a command in the running SERVICE. Options of envgen stand before SERVICE or before `--`.
+@inside_options
+def exec_(session: Session, service: str, argv: tuple[str, ...], inside: list[str], tty: bool) -> int:
+    """Run a command in the running SERVICE. Options of envgen stand before SERVICE.
 
     Its exit code is the command's own.
 
     \b
     Example:
-      envgen exec dev -- python3 -c 'import flashinfer; print(flashinfer.__file__)'
+      envgen exec dev python3 -c 'import flashinfer; print(flashinfer.__file__)'
+      envgen exec -u nobody -w /tmp -e LEVEL=2 dev env
     """
-    return _attach(session.profile(), service, argv)
+    words = command_of(argv)
+    return _attach(session.profile(), service, words, inside, tty)
 
 
 @click.command()
 @click.argument("service", required=False)
 @project_options
-def shell(session: Session, service: str | None) -> int:
+@inside_options
+def shell(session: Session, service: str | None, inside: list[str], tty: bool) -> int:
     """Open a shell in the running SERVICE (default: dev, else the first of the profile).
 
     \b
@@ -178,9 +281,10 @@ def shell(session: Session, service: str | None) -> int:
       envgen shell serve
     """
     profile = session.profile()
-    name = service or ("dev" if "dev" in profile.services else next(iter(profile.services), ""))
-    return _attach(profile, name, ["sh", "-c", "if command -v bash >/dev/null; then exec bash; else exec sh; fi"])
+    words = ["sh", "-c", "if command -v bash >/dev/null; then exec bash; else exec sh; fi"]
+    return _attach(profile, service or services.main_service(profile), words, inside, tty)
 
 
-def _attach(profile: Profile, service: str, argv: Sequence[str]) -> int:
-    return attach(find_endpoint(), running(connect(), profile, service).id, with_start_up(argv))
+def _attach(profile: Profile, service: str, argv: Sequence[str], inside: Sequence[str], tty: bool) -> int:
+    container = running(connect(), profile, service)
+    return attach(find_endpoint(), container.id, with_start_up(argv), options=inside, tty=tty)

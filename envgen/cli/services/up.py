@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from typing import Any
 
 import click
 
 from envgen.app import services
 from envgen.app.session import Session
-from envgen.cli.common import LARGEST, ask, json_option, print_json, project_options, show_log, variant_option
+from envgen.cli.common import ask, json_option, print_json, project_options, show_log, variant_option
+from envgen.cli.images.build import make
+from envgen.cli.services.options import timeout_option
 from envgen.profile.exposure import open_ports
 from envgen.profile.model import Profile
 from envgen.serve.launch import Started
@@ -16,11 +19,12 @@ from envgen.text import progress
 
 
 @click.command()
-@click.argument("service")
+@click.argument("names", metavar="[SERVICE]...", nargs=-1)
 @project_options
 @variant_option
+@click.option("--build", "build_first", is_flag=True, help="Build the image first if it is not up to date.")
 @click.option("--no-wait", is_flag=True, help="Return as soon as the container is created.")
-@click.option("--timeout", type=click.IntRange(1, LARGEST), metavar="SECONDS", help="Give up waiting after this long.")
+@timeout_option
 @click.option("--follow/--detach", " /-d", default=False, help="When it is ready, show its output until Ctrl-C.")
 @click.option("--no-install", is_flag=True, help="Don't install the mounted sources (development profiles).")
 @click.option("--no-predict", is_flag=True, help="Don't ask the release first what it would choose.")
@@ -29,8 +33,9 @@ from envgen.text import progress
 @json_option
 def command(
     session: Session,
-    service: str,
+    names: tuple[str, ...],
     variant: str,
+    build_first: bool,
     no_wait: bool,
     timeout: int | None,
     follow: bool,
@@ -40,7 +45,7 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Start SERVICE and wait until it really answers.
+    """Start each SERVICE (none named: all of the profile), one after the other, and wait until it really answers.
 
     First all is checked: the image is built and not older than the profile, mounted checkouts are there, ports are
     free, memory and a GPU can be had where they are wanted, and so are the weights that `model` names. If anything is
@@ -59,61 +64,78 @@ def command(
     \b
     Example:
       envgen up serve
+      envgen up --build dev serve
       envgen up serve --variant cutlass
       envgen up dev --profile dev
       envgen up serve --set services.serve.args.max-model-len=8192
     """
     session.variant = variant
-    checked = services.check(session, service, agree=lambda question: not dry_run and ask(question))
-    compose = checked.here.compose
+    if build_first and not dry_run:
+        make(session)
+    checked = services.check_all(session, names, agree=lambda question: not dry_run and ask(question))
     if dry_run:
-        for difference in checked.differing:
-            progress(f"{service} runs, and would be replaced: {difference}")
-        _show_plan(checked.argv, dict(compose.env), as_json)
+        plans = [_plan(one) for one in checked]
+        _show_plans(plans[0] if len(names) == 1 else plans, as_json)
         return 0
-    started = services.start(
+    # `--follow` and what a machine reads have one form for one named service, and another for several.
+    documents = []
+    for one, started in services.start_all(
         checked, ask, wait=not no_wait, install=not no_install, predict=not no_predict, recreate=recreate,
         timeout=timeout,
-    )  # fmt: skip
-    report(checked.here.profile, service, started, waited=not no_wait, as_json=as_json)
-    return show_log(compose, "--profile", "*", "logs", "--follow", service) if follow else 0
-
-
-def _show_plan(argv: list[str], env: dict[str, str], as_json: bool) -> None:
+    ):  # fmt: skip
+        if as_json:
+            documents.append(document(one.here.profile, one.service, started, waited=not no_wait))
+        else:
+            report(one.here.profile, one.service, started, waited=not no_wait)
     if as_json:
-        print_json({"argv": argv, "environment": env})
+        print_json(documents[0] if len(names) == 1 else documents)
+    compose = checked[0].here.compose
+    return show_log(compose, "--profile", "*", "logs", "--follow", *(one.service for one in checked)) if follow else 0
+
+
+def _plan(checked: services.Checked) -> dict[str, Any]:
+    for difference in checked.differing:
+        progress(f"{checked.service} runs, and would be replaced: {difference}")
+    return {"argv": checked.argv, "environment": dict(checked.here.compose.env)}
+
+
+def _show_plans(found: dict[str, Any] | list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print_json(found)
         return
-    for name, value in sorted(env.items()):
-        click.echo(f"{name}={value}")
-    click.echo(shlex.join(argv))
+    for plan in found if isinstance(found, list) else [found]:
+        for name, value in sorted(plan["environment"].items()):
+            click.echo(f"{name}={value}")
+        click.echo(shlex.join(plan["argv"]))
 
 
-def report(profile: Profile, service: str, started: Started, *, waited: bool, as_json: bool) -> None:
-    """How a start ended."""
+def document(profile: Profile, service: str, started: Started, *, waited: bool) -> dict[str, Any]:
+    """How a start ended, for machines."""
     container = started.container
-    if as_json:
-        print_json(
-            {
-                "already_running": started.already,
-                "completion": started.awaited.answer.text,
-                "container": container.name,
-                "health": container.health,
-                "first_token_seconds": round(started.awaited.answer.first_token, 3),
-                "id": container.id,
-                "image": container.image_id,
-                "log_shows": started.awaited.shown,
-                "open_ports": list(open_ports(profile.services[service])),
-                "phases": started.awaited.phases,
-                "restarts": started.awaited.restarts,
-                "seconds": round(started.seconds, 1),
-                "service": service,
-                "state": container.state,
-                "url": started.url,
-                "variant": container.labels.get("dev.envgen.variant", ""),
-                "waited": waited,
-            }
-        )
-        return
+    return {
+        "already_running": started.already,
+        "completion": started.awaited.answer.text,
+        "container": container.name,
+        "health": container.health,
+        "first_token_seconds": round(started.awaited.answer.first_token, 3),
+        "id": container.id,
+        "image": container.image_id,
+        "log_shows": started.awaited.shown,
+        "open_ports": list(open_ports(profile.services[service])),
+        "phases": started.awaited.phases,
+        "restarts": started.awaited.restarts,
+        "seconds": round(started.seconds, 1),
+        "service": service,
+        "state": container.state,
+        "url": started.url,
+        "variant": container.labels.get("dev.envgen.variant", ""),
+        "waited": waited,
+    }
+
+
+def report(profile: Profile, service: str, started: Started, *, waited: bool = True) -> None:
+    """How a start ended, for people."""
+    container = started.container
     if not waited:
         click.echo(f"{service} was started as {container.name}; not waited for")
         return

@@ -1,0 +1,105 @@
+"""The verbs that users of Compose know, on real containers of one small project."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+from projects import BASE, Project, docker, interrupt
+
+pytestmark = pytest.mark.engine
+
+NAME = "envgentestverbs"
+FILE = f"""
+default_profile: dev
+defaults:
+  base: {{image: {BASE}}}
+  cuda: {{arch_list: 12.1a}}
+  gpu: none
+  build: {{ccache: false}}
+profiles:
+  dev:
+    mode: development
+    env: {{all: {{LEVEL: "1"}}}}
+    caches: {{things: {{path: /things}}}}
+    services:
+      one: {{command: [sh, -c, "echo one is up; exec sleep 1000"]}}
+      two: {{command: [sh, -c, "echo two is up; exec sleep 1000"]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def project(make_project: Callable[..., Project]) -> Project:
+    return make_project(NAME, FILE)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(project: Project) -> Iterator[None]:
+    yield
+    project.envgen("down")
+    assert docker("ps", "-aq", "--filter", f"label=com.docker.compose.project={NAME}-dev") == ""
+
+
+def states(project: Project) -> dict[str, str]:
+    return {row["service"]: row["state"] for row in project.envgen("ps", "--json").json}
+
+
+def test_a_project_is_built_and_started_stopped_and_started_again(project: Project) -> None:
+    done = project.envgen("up", "--build")
+    assert "one is ready" in done.out and "two is ready" in done.out and "built" in done.err
+    assert states(project) == {"one": "running", "two": "running"}
+    assert [one["already_running"] for one in project.envgen("up", "one", "two", "--json").json] == [True, True]
+    assert "stopped" in project.envgen("stop", "two").out
+    assert states(project) == {"one": "running", "two": "exited"}
+    project.envgen("start", "two")
+    assert states(project) == {"one": "running", "two": "running"}
+    project.envgen("down", "one")
+    assert states(project) == {"two": "running"}
+
+
+def test_docker_options_inside_a_container(project: Project) -> None:
+    project.envgen("up", "--build", "one")
+    shown = project.envgen(
+        "exec", "-it", "-u", "nobody", "-w", "/tmp", "-e", "A=b", "one", "sh", "-c", "id -un; pwd; echo $A"
+    )
+    assert shown.out == "nobody\n/tmp\nb\n"
+    (identity,) = project.envgen("ps", "-q").out.split()
+    assert docker("inspect", "-f", "{{.Name}}", identity) == f"/{NAME}-dev-one-1"
+    (line,) = project.envgen("logs", "-t", "--tail", "1", "--since", "1h", "one").out.splitlines()
+    assert line.startswith("20") and line.endswith(" one is up")
+
+
+def test_run_has_what_the_service_has_and_leaves_nothing(project: Project) -> None:
+    project.envgen("up", "--build", "two")
+    script = "echo $LEVEL-$MORE; mountpoint -q /things && echo mounted; exit 7"
+    done = project.envgen("run", "-e", "MORE=2", "two", "--", "sh", "-c", script, code=7)
+    assert done.out.splitlines()[-2:] == ["1-2", "mounted"]
+    assert [row["container"] for row in project.envgen("ps", "-a", "--json").json] == [f"{NAME}-dev-two-1"]
+    assert project.envgen("run", "--", "cat", "/etc/envgen-is-not-there", code=None).code == 1
+    older = project.envgen("run", "--set", "env.all.LEVEL=3", "--set", "python_path=[/x]", "--", "true", code=6)
+    assert "is older than the profile" in older.err and "envgen build --profile dev" in older.err
+
+
+def test_a_one_off_is_not_the_service_and_gets_ctrl_c(project: Project) -> None:
+    project.envgen("build")
+    child = project.start("run", "one", "sh", "-c", "trap 'exit 9' INT; echo begun; while :; do sleep 0.1; done")
+    try:
+        assert child.stdout is not None
+        while "begun" not in child.stdout.readline():
+            assert child.poll() is None
+        (row,) = project.envgen("ps", "-a", "--json").json
+        assert row["one_off"] is True and project.envgen("ps", "-q").out == ""
+        assert "one is not running" in project.envgen("exec", "one", "true", code=1).err
+        os.killpg(child.pid, signal.SIGINT)  # as a terminal does it: the whole group
+        assert child.wait(60) == 9
+    finally:
+        interrupt(child)
+    assert project.envgen("ps", "-a", "--json").json == []
+
+
+def test_pull_says_what_could_not_be_pulled(project: Project) -> None:
+    """The base images of these tests are in no registry."""
+    done = project.envgen("pull", "--set", "base.image=127.0.0.1:1/envgen/none:1", code=7)
+    assert "127.0.0.1:1/envgen/none:1 could not be pulled: " in done.err and "docker login 127.0.0.1:1" in done.err

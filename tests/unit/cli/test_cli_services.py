@@ -1,0 +1,250 @@
+"""The verbs on services, through click: what they ask of Compose, and what they print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from envgen import cli
+from envgen.engine.base import COMPOSE_ONE_OFF, Container
+from envgen.engine.compose import Compose
+from envgen.engine.process import Completed
+from envgen.errors import EnvgenError, NotFoundError, ServiceError, UsageError
+from envgen.serve.launch import Started
+
+FILE = """
+version: 1
+name: unit
+default_profile: prod
+defaults: {base: {image: base:1}, cuda: {arch_list: 12.1a}, gpu: none}
+profiles:
+  prod:
+    mode: production
+    services:
+      web: {command: [web]}
+      srv: {command: [srv]}
+"""
+
+
+def container(service: str, state: str = "running", *, one_off: bool = False, **more: Any) -> Container:
+    name = f"unit-prod-{service}-{'run-1' if one_off else '1'}"
+    labels = {COMPOSE_ONE_OFF: str(one_off)}
+    fields = {"exit_code": 0, "started_at": "2026-11-22T01:02:03.4Z"}
+    fields |= more
+    return Container(
+        id=f"id-{name}", name=name, service=service, state=state, health="", image_id="sha256:1", labels=labels,
+        env={}, mounts=(), ports=(), **fields,
+    )  # fmt: skip
+
+
+class StubEngine:
+    """An engine with these containers."""
+
+    def __init__(self) -> None:
+        self.found: list[Container] = []
+
+    def containers(self, _project: str, service: str | None = None, all: bool = False) -> tuple[Container, ...]:
+        mine = [one for one in self.found if service in (None, one.service) and not (service and one.one_off)]
+        return tuple(one for one in mine if all or one.running)
+
+    def image(self, _name: str) -> None:
+        return None
+
+
+Words = list[tuple[str, ...]]
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StubEngine:
+    (tmp_path / "envgen.yaml").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+    found = StubEngine()
+    for module in ("envgen.app.services", "envgen.app.session", "envgen.cli.services.running"):
+        monkeypatch.setattr(f"{module}.connect", lambda: found)
+    return found
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Words:
+    """What Compose and `docker exec` are asked to do."""
+    words: Words = []
+
+    def run(_self: Compose, *given: str, check: bool = True, **_: object) -> Completed:
+        words.append(given)
+        return Completed(given, 1 if "broken" in given else 0, b"{}", b"port is taken\n")
+
+    def interactive(_self: Compose, *given: str) -> int:
+        words.append(given)
+        return 7
+
+    def attach(_endpoint: object, name: str, argv: Sequence[str], *, options: Sequence[str], tty: bool) -> int:
+        words.append((*options, f"tty={tty}", name, *argv[-2:]))
+        return 9
+
+    monkeypatch.setattr(Compose, "run", run)
+    monkeypatch.setattr(Compose, "interactive", interactive)
+    monkeypatch.setattr("envgen.cli.services.running.attach", attach)
+    return words
+
+
+def invoke(*words: str) -> Result:
+    return CliRunner().invoke(cli.main, words, standalone_mode=False)
+
+
+def fails(error: type[EnvgenError], *words: str) -> str:
+    found = invoke(*words).exception
+    assert isinstance(found, error), found
+    return str(found)
+
+
+def test_stop_is_for_the_named_or_for_all(engine: StubEngine, asked: Words) -> None:
+    engine.found = [container("web"), container("srv")]
+    assert invoke("stop", "web").output == "container unit-prod-web-1 stopped\n"
+    assert json.loads(invoke("stop", "--json").output) == {"containers": ["unit-prod-web-1", "unit-prod-srv-1"]}
+    assert asked == [("--profile", "*", "stop", "web"), ("--profile", "*", "stop")]
+    assert "did you mean `web`?" in fails(UsageError, "stop", "wbe")
+
+
+def test_stop_asks_nothing_where_nothing_runs(engine: StubEngine, asked: Words) -> None:
+    engine.found = [container("web", "exited")]
+    assert invoke("stop").output == "no running containers for profile prod\n"
+    assert asked == []
+
+
+def test_down_of_one_service_leaves_the_others(engine: StubEngine, asked: Words) -> None:
+    engine.found = [container("web"), container("srv")]
+    assert invoke("down", "web").output.endswith("container unit-prod-web-1 removed\n")
+    assert invoke("down", "web", "--dry-run").output == "container unit-prod-web-1 would be removed\n"
+    assert asked == [("--profile", "*", "rm", "--stop", "--force", "web")]
+    assert "envgen down --volumes" in fails(UsageError, "down", "-v", "web")
+
+
+def test_start_wants_a_container(engine: StubEngine, asked: Words) -> None:
+    assert "envgen up web --profile prod" in fails(NotFoundError, "start", "web")
+    assert asked == []
+
+
+def test_start_continues_a_stopped_one(engine: StubEngine, asked: Words, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine.found = [container("web", "exited", exit_code=143), container("web", one_off=True)]
+    ready = Started(container("web"), 1.0, "", False)
+    monkeypatch.setattr("envgen.app.services.Launcher.await_ready", lambda *_: ready)
+    assert "web is ready after 1.0 s" in invoke("start", "web").output
+    assert asked == [("start", "web")]
+
+
+def test_a_start_that_compose_refuses_is_the_services_failure(
+    engine: StubEngine, asked: Words, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.found = [container("web", "exited")]
+    monkeypatch.setattr(Compose, "run", lambda *_, **__: Completed((), 1, b"", b"x\nport is taken\n"))
+    assert "web was not started: port is taken" in fails(ServiceError, "start", "web")
+
+
+def test_ps_for_machines_has_null_and_zones(engine: StubEngine) -> None:
+    engine.found = [
+        container("web", "exited", exit_code=3),
+        container("srv", "created", started_at="0001-01-01T00:00:00Z"),
+        container("web", one_off=True),
+    ]
+    first, second = json.loads(invoke("ps", "--json").output)
+    assert (first["state"], first["exit_code"], first["health"]) == ("exited", 3, None)
+    assert first["since"] == "2026-11-22T01:02:03.4Z"
+    assert (second["exit_code"], second["since"], second["ports"]) == (None, None, [])
+    assert invoke("ps", "-q").output == "id-unit-prod-web-1\nid-unit-prod-srv-1\n"
+    assert "web (run)" in invoke("ps", "-a").output and "web (run)" not in invoke("ps").output
+    assert "exited (3)" in invoke("ps").output
+
+
+def test_logs_take_dockers_options(engine: StubEngine, asked: Words) -> None:
+    assert "no containers for web of profile prod" in fails(NotFoundError, "logs", "web")
+    engine.found = [container("web"), container("srv")]
+    assert invoke("logs", "-ft", "--since", "10m", "-n", "5", "web").return_value == 7
+    assert invoke("logs", "--tail", "5").return_value == 7
+    assert asked == [
+        ("--profile", "*", "logs", "--no-log-prefix", "--timestamps", "--follow", "--tail", "5", "--since=10m", "web"),
+        ("--profile", "*", "logs", "--timestamps", "--tail", "5"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "tty"),
+    [
+        (("exec", "web", "ls", "-u"), (), True),
+        (("exec", "-it", "web", "--", "ls", "-u"), (), True),
+        (("exec", "-T", "-u", "me", "-w", "/x", "-e", "A=b", "web", "ls", "-u"),
+         ("--env=A=b", "--user=me", "--workdir=/x"), False),
+    ],
+)  # fmt: skip
+def test_exec_takes_dockers_options_before_the_service(
+    engine: StubEngine, asked: Words, words: tuple[str, ...], options: tuple[str, ...], tty: bool
+) -> None:
+    engine.found = [container("web")]
+    assert invoke(*words).return_value == 9
+    assert asked == [(*options, f"tty={tty}", "id-unit-prod-web-1", "ls", "-u")]
+
+
+def test_an_option_that_is_none_is_not_taken_for_a_service(engine: StubEngine) -> None:
+    assert "No such option '-x'" in invoke("exec", "-x", "web", "ls").exception.message  # type: ignore[union-attr]
+    assert "-p is not a command" in fails(UsageError, "exec", "web", "-p", "prod", "--", "ls")
+
+
+@pytest.mark.parametrize(
+    ("words", "service", "command"),
+    [
+        (("run", "--", "ls", "-l"), "web", ("ls", "-l")),
+        (("run", "srv", "ls", "-l"), "srv", ("ls", "-l")),
+        (("run", "srv", "--", "srv", "-u"), "srv", ("srv", "-u")),
+        (("run", "sh", "-c", "exit 3"), "web", ("sh", "-c", "exit 3")),
+    ],
+)
+def test_run_finds_service_and_command(
+    engine: StubEngine, asked: Words, monkeypatch: pytest.MonkeyPatch, words: Any, service: str, command: Any
+) -> None:
+    monkeypatch.setattr("envgen.serve.preflight.check_once", lambda *_: "none")
+    assert invoke(*words).return_value == 7
+    assert asked == [("--progress=quiet", "run", "--rm", "--no-deps", "-T", service, *command)]
+
+
+def test_run_without_a_command_is_explained(engine: StubEngine) -> None:
+    assert "there is no command" in fails(UsageError, "run", "web")
+
+
+def test_up_without_a_service_is_for_all_and_names_what_failed(
+    engine: StubEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+
+    class Checked:
+        def __init__(self, name: str) -> None:
+            self.service, self.here = name, type("Here", (), {"compose": None, "profile": None})()
+
+    def start(checked: Checked, *_: object, **__: object) -> Started:
+        begun.append(checked.service)
+        if checked.service == "web":
+            raise ServiceError("web is not ready: it ended")
+        return Started(container(checked.service), 2.0, "", False)
+
+    monkeypatch.setattr("envgen.app.services.check", lambda _session, name, _agree: Checked(name))
+    monkeypatch.setattr("envgen.app.services.start", start)
+    monkeypatch.setattr("envgen.cli.services.up.report", lambda *_, **__: None)
+    assert "1 of 2 services did not start: web\nweb is not ready" in fails(ServiceError, "up")
+    assert begun == ["web", "srv"]
+
+
+def test_up_refuses_before_anything_is_started(engine: StubEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    from envgen.errors import Problem
+    from envgen.serve.preflight import PreflightError
+
+    def check(_session: object, name: str, _agree: Callable[[str], bool]) -> None:
+        raise PreflightError(name, (Problem(f"{name}: no"), Problem("no image")))
+
+    monkeypatch.setattr("envgen.app.services.check", check)
+    said = fails(PreflightError, "up", "web", "srv", "web")
+    assert said.splitlines() == [
+        "web was not started:", "web: no", "no image", "srv was not started:", "srv: no",
+    ]  # fmt: skip
