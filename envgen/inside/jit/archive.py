@@ -23,7 +23,7 @@ import zlib
 from envgen.inside.jit.choose import Survey
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.hold import Hold, close_all
-from envgen.inside.jit.layout import BESIDE, OURS, Cache, Shelf, open_cache, root_of
+from envgen.inside.jit.layout import BESIDE, LEARNED, LIVE, OURS, Cache, Shelf, open_cache, root_of
 from envgen.inside.jit.locks import own_as
 from envgen.inside.jit.members import MOST, Member, Members, damaged, refused
 from envgen.inside.jit.sweep import STAGE, alone, sweep_stages
@@ -145,8 +145,8 @@ class _Writer:
         self.members += 1
         if self.members > MOST - 10:
             raise Fault("refused", "the cache holds more than " + str(MOST) + " files, too many for an archive")
-        if name.startswith(".envgen-"):
-            return False  # what killed runs left
+        if name.startswith(".envgen-") or shown == LIVE:
+            return False  # what killed runs left; what is nothing to another machine
         why = why_not(shown)
         fd = -1
         try:
@@ -424,6 +424,11 @@ def _place(root: str, root_fd: int, stage: int, request: dict[str, object]) -> l
             cache.close()
 
 
+def _is_merged(path: str) -> bool:
+    """A folder of envgen's records, of which what is there and what comes are both kept."""
+    return path in (OURS, OURS + "/baseline") or (path + "/").startswith(LEARNED + "/")
+
+
 def _swap(source: int, target: int, old: int, path: str) -> None:
     """Rename each name from ``source`` into ``target``, and what has that name there into ``old``.
 
@@ -431,11 +436,9 @@ def _swap(source: int, target: int, old: int, path: str) -> None:
     """
     # Modules come last: a load that was killed before can simply be run again.
     for name in sorted(os.listdir(source), key=lambda name: (not path and name[:1].isdigit(), name)):
-        if (
-            (path + name).startswith(OURS)
-            and path.count("/") < 2
-            and stat.S_ISDIR(os.lstat(name, dir_fd=source).st_mode)
-        ):
+        if path + name == LIVE:
+            continue  # of an older envgen's archive; gates may run here
+        if _is_merged(path + name) and stat.S_ISDIR(os.lstat(name, dir_fd=source).st_mode):
             inner, there = os.open(name, FOLDER, dir_fd=source), _enter(target, name)
             try:
                 _swap(inner, there, old, path + name + "/")

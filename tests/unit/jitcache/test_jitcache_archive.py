@@ -109,6 +109,41 @@ def test_modules_of_the_same_version_are_replaced_only_when_asked(tmp_path: Path
     assert not list(there.glob(".envgen-load-*"))
 
 
+LEARNED, LIVE = ".envgen/learned/nvcc-13.0.88", ".envgen/gate"
+
+
+def test_what_compilers_took_is_carried_and_added_to_what_was_learned_there(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    release(here, "0.5.3")
+    put(here / LEARNED / "page/page.cuda.o", "300 12.3\n")
+    put(there / LEARNED / "page/page.cuda.o", "200 10.0\n")
+    kept = [put(there / LEARNED / "page/other.cuda.o", "400 1.0\n"), put(there / LEARNED / "rope/rope.cuda.o", "5 1\n"),
+            put(there / ".envgen/learned/nvcc-12.9/page/page.cuda.o", "6 1\n")]  # fmt: skip
+    before = [path.read_text() for path in kept]
+    assert save(here, tmp_path / "file")["ok"]
+    assert load(there, tmp_path / "file")["ok"]
+    assert (there / LEARNED / "page/page.cuda.o").read_text() == "300 12.3\n"
+    assert [path.read_text() for path in kept] == before
+
+
+def test_gates_that_run_stay_where_they_are(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    for root in (here, there):
+        put(root / LIVE / "keeper.lock", root.name)
+        os.mkfifo(root / LIVE / f"{root.name}.pipe")
+    release(here, "0.5.3")
+    before = (there / LIVE / "keeper.lock").stat().st_ino
+    document = save(here, tmp_path / "file")
+    assert document["result"]["problems"] == []
+    with tarfile.open(tmp_path / "file") as tar:
+        assert not [name for name in tar.getnames() if name.startswith(LIVE)]
+    assert load(there, tmp_path / "file")["ok"]
+    # An archive that an earlier envgen wrote has the lock in it.
+    assert load(there, archive(tmp_path / "older", (f"{LIVE}/keeper.lock", b"here"), (f"{LIVE}/dead", b"{}")))["ok"]
+    assert sorted(path.name for path in (there / LIVE).iterdir()) == ["keeper.lock", "there.pipe"]
+    assert (there / LIVE / "keeper.lock").stat().st_ino == before
+
+
 def test_another_environment_is_told_in_words(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     release(here, "0.5.3")
