@@ -115,6 +115,14 @@ class Recorded:
 
 
 @dataclass(frozen=True)
+class Used:
+    """The answer of ``used``: modules that were ever compiled or loaded here."""
+
+    names: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Building:
     """A batch build that runs in one version and arch (FlashInfer's build_jit_specs)."""
 

@@ -26,6 +26,7 @@ from envgen.jitcache.model import (
     Module,
     Recorded,
     Refusal,
+    Used,
     User,
 )
 from envgen.jitcache.place import Place, find_place, root_in
@@ -80,6 +81,15 @@ class JitCache:
         place, data = self._must(query, "baseline", force=force, since=since)
         with expected():
             return replace(bind(Recorded, data), place=place.shown)
+
+    def used(self) -> Used:
+        """The modules that earlier runs used, whatever version they were of, also those that were cleared since."""
+        place = find_place(self.engine, self.profile, self.root)
+        if place is None:
+            return Used()
+        data = self.ask(place, {"operation": "used", "root": place.root}, Query())
+        with expected():
+            return bind(Used, data)
 
     def record_missing(self, say: Callable[[str], None]) -> None:
         """Record baselines where a service runs (elsewhere the sources can't be seen) and modules have none."""

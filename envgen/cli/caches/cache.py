@@ -16,8 +16,9 @@ class CacheGroup(LazyGroup):
         "Commands": {
             "list": ("caches.read:list_", "Show every compiled module: size, objects, age, state."),
             "why": ("caches.read:why", "Say why a module is stale, or that it is not."),
+            "modules": ("caches.read:modules", "Print the names of the modules that earlier runs used."),
             "clear": ("caches.clear:clear", "Remove compiled modules, by name or by cause."),
-            "warm": ("caches.warm:warm", "Compile modules inside a running service."),
+            "warm": ("caches.warm:warm", "Compile modules before anything needs them."),
             "baseline": ("caches.read:baseline", "Record the bytes that modules were compiled from."),
             "gc": ("caches.space:gc", "Remove namespaces that were not used for long."),
             "save": ("caches.space:save", "Write the whole cache into an archive that keeps its times."),

@@ -1,6 +1,9 @@
-"""`envgen cache list`, `why` and `baseline`: what is there, and what it was made of."""
+"""`envgen cache list`, `why`, `baseline` and `modules`: what is there, what it was made of, and what was used."""
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
 
 import click
 
@@ -9,11 +12,16 @@ from envgen.cli.caches import kinds as cache_kinds
 from envgen.cli.caches.kinds import list_option, only_kinds
 from envgen.cli.caches.options import HELP, arch_option, open_cache, version_option
 from envgen.cli.caches.print import print_as_json, print_evidence, print_inventory, print_recorded
-from envgen.cli.common import json_option, project_options
+from envgen.cli.common import json_option, print_json, project_options
+from envgen.cli.look.explain import open_log
+from envgen.errors import NotFoundError
+from envgen.explain.stream import pieces
+from envgen.inside.jit.used import named_in
+from envgen.jitcache.model import Used
 from envgen.jitcache.query import make_query
 from envgen.jitcache.service import JitCache
 from envgen.jitcache.space import older
-from envgen.text import progress
+from envgen.text import progress, visible
 
 
 @click.command("list", context_settings=HELP)
@@ -104,6 +112,48 @@ def baseline(
     else:
         print_recorded(recorded)
     return 0 if all(module.recorded for module in recorded.modules) else 1
+
+
+@click.command("modules", context_settings=HELP)
+@click.option(
+    "--from-log", "log", is_flag=False, flag_value="", metavar="[FILE]",
+    help="Those that this log names (`-`: stdin); without FILE: FlashInfer's own records in the cache.",
+)  # fmt: skip
+@json_option
+@project_options
+def modules(session: Session, log: str | None, as_json: bool) -> int:
+    """Print the names of the modules that earlier runs used, as `cache warm` takes them: attention modules too.
+
+    From FlashInfer's own records in the profile's cache: of all versions, and of modules that were cleared since. Or
+    from a log of another machine: FlashInfer 0.7.2 names each module that it begins to build, and any release
+    those whose build failed or was printed (FLASHINFER_JIT_VERBOSE).
+
+    \b
+    Examples:
+      envgen cache warm $(envgen cache modules)
+      envgen logs serve | envgen cache modules --from-log -
+    """
+    found = _from_log(log) if log else open_cache(session).used()
+    for problem in found.problems:
+        progress(f"left out: {visible(problem)}")
+    if not found.names:
+        raise NotFoundError(
+            f"{log} names no module" if log else "no module was compiled or loaded in this cache yet",
+            hint="name modules yourself: envgen cache warm fused_moe_120",
+        )
+    if as_json:
+        print_json({"modules": found.names})
+    else:
+        click.echo("\n".join(map(visible, found.names)))
+    return 0
+
+
+def _from_log(log: str) -> Used:
+    names: set[str] = set()
+    with sys.stdin.buffer if log == "-" else open_log(Path(log)) as file:
+        for lines in pieces(file):  # type: ignore[arg-type]
+            names |= named_in("\n".join(lines))
+    return Used(tuple(sorted(names)))
 
 
 def _tell_of_older(cache: JitCache) -> None:

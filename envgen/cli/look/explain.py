@@ -42,7 +42,7 @@ def command(log: Path | None, kind: str | None, as_json: bool) -> int:
     else:
         path = log or _newest()
         name = str(path)
-        with _open(path) as file:
+        with open_log(path) as file:
             _read(file, classifier, live=False)
     found = classifier.result()
     if as_json:
@@ -62,7 +62,7 @@ def _read(file: BinaryIO, classifier: Any, *, live: bool) -> None:
         progress("  stopped reading")
 
 
-def _open(path: Path) -> BinaryIO:
+def open_log(path: Path) -> BinaryIO:
     """A log, or a pipe (``explain <(docker logs serve)``); one that nothing writes to is empty, not waited for."""
     try:
         file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb")

@@ -29,6 +29,8 @@ def answer(request: dict[str, object]) -> dict[str, object]:
             from envgen.inside.jit.sweep import run
         elif operation == "kinds":
             from envgen.inside.jit.kinds import run
+        elif operation == "used":
+            from envgen.inside.jit.used import run
         elif operation == "baseline":
             from envgen.inside.jit.why import record as run
         else:

@@ -23,6 +23,7 @@ ASKED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "baseline": ({"operation": "baseline", "patterns": ["page"]}, ["baseline", "page"]),
     "clear": ({"operation": "clear", "patterns": ["page"], "dry_run": True}, ["clear", "page", "--dry-run"]),
     "nothing": ({"operation": "clear", "patterns": ["pag"]}, ["clear", "pag"]),
+    "used": ({"operation": "used"}, ["modules"]),
     "audit": ({"operation": "audit"}, ["audit"]),
 }
 
