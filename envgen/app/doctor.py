@@ -12,16 +12,18 @@ from envgen.doctor import fix, run, scripts, surroundings
 from envgen.doctor.deep import examine
 from envgen.doctor.fix import Fix
 from envgen.doctor.gather import gather
-from envgen.doctor.model import Where, Wish
+from envgen.doctor.model import Context, Where, Wish
 from envgen.doctor.run import Report
 from envgen.engine.base import Engine
 from envgen.engine.docker import connect
 from envgen.errors import EnvgenError
+from envgen.explain import cause_of
 from envgen.jitcache.query import make_query
 from envgen.jitcache.service import JitCache
 from envgen.profile.load import LOCAL_NAME
 from envgen.render import environment as promised
 from envgen.serve import preflight
+from envgen.serve.launch import CAUSE_LINES
 from envgen.text import progress
 
 
@@ -31,7 +33,8 @@ def look(wish: Wish, *, deep: bool) -> Report:
     if context.engine is not None and context.service in wish.profile.services:
         refused = surroundings.attempt(lambda: preflight.refusals(connect(), wish.profile, wish.root, context.service))
         lacking = surroundings.attempt(lambda: weights.report(connect(), wish.profile, wish.root))
-        context = replace(context, refused=refused or (), weights=lacking or {})
+        causes = surroundings.attempt(lambda: _causes(context, connect()))
+        context = replace(context, refused=refused or (), weights=lacking or {}, causes=causes or {})
 
     found = run.examine(context, extra)
     if context.engine is None:
@@ -43,6 +46,18 @@ def look(wish: Wish, *, deep: bool) -> Report:
         engine = connect()
         answers = [*examine(context, wish, engine), *predict.examine(engine, context, wish.root)]
         found = run.with_more(found, Where.INSIDE, answers)
+    return found
+
+
+def _causes(context: Context, engine: Engine) -> dict[str, str]:
+    """What the logs of containers that failed say about it."""
+    found = {}
+    for one in (context.container, *context.others):
+        if one is not None and not one.running and one.exit_code:
+            lines = engine.logs(one.id, tail=CAUSE_LINES).splitlines()
+            cause = cause_of(lines, exit_code=one.exit_code, service=True, oom_killed=one.oom_killed)
+            if cause is not None:
+                found[one.name] = cause.summary
     return found
 
 

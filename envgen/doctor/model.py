@@ -128,6 +128,7 @@ class Context:
     container: Container | None = None
     probe: Probe | None = None
     trouble: Trouble | None = None
+    causes: Mapping[str, str] = field(default_factory=dict)  # container that ended -> what its log says about it
     others: tuple[Container, ...] = ()  # containers of the profile's other services, running or not
     checkouts: Mapping[str, str] = field(default_factory=dict)  # source -> folder on this machine
     refused: tuple[Problem, ...] = ()  # what `envgen up` would refuse besides what other checks see

@@ -6,6 +6,7 @@ import shlex
 
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Says, Severity, Where, check, error, info, ok, warning
+from envgen.engine.base import Container
 from envgen.inside.probe.facts import is_safe
 
 LOOPING = 3  # restarts that are not an accident any more
@@ -33,7 +34,9 @@ def running(context: Context) -> list[Finding]:
         return [warning(title, "none running", wanted, remedies.up(context), case="none")]
     if container.state != "running":
         cure = remedies.up(context)
-        title, seen = f"{container.name} is {container.state}", f"exit code {container.exit_code}"
+        title, seen = f"{container.name} is {container.state}", _ended(context, container)
+        if container.state == "paused":
+            cure = remedies.command(f"docker unpause {container.name}")
         return [error(title, seen, "running", cure, case="ended")]
     if container.health == "unhealthy":
         cure = remedies.envgen(context, "logs", context.service)
@@ -41,6 +44,14 @@ def running(context: Context) -> list[Finding]:
         return [error(title, "its health check fails", "healthy", cure, case="unhealthy")]
     health = f", {container.health}" if container.health else ""
     return [ok(f"{container.name} is running{health}", id=container.id, since=str(container.started_at))]
+
+
+def _ended(context: Context, container: Container) -> str:
+    """How a container ended, and why where its log or the engine says so."""
+    if container.state == "paused":
+        return "docker pause"
+    why = "killed for memory" if container.oom_killed else container.error or context.causes.get(container.name, "")
+    return f"exit code {container.exit_code}" + (f": {why}" if why else "")
 
 
 @check(
@@ -59,9 +70,8 @@ def others(context: Context) -> list[Finding]:
             alive.append(one.service)
         elif one.state in ("exited", "dead", "paused", "restarting") and (one.state != "exited" or one.exit_code):
             cure = remedies.command(shlex.join(["envgen", "logs", "-p", context.profile.name, one.service]))
-            why = ", killed for memory" if one.oom_killed else f": {one.error}" if one.error else ""
-            seen = f"exit code {one.exit_code}{why}" if one.state != "paused" else "docker pause"
-            found.append(error(f"{one.name} is {one.state}", seen, "running, or removed", cure, case="died"))
+            title, seen = f"{one.name} is {one.state}", _ended(context, one)
+            found.append(error(title, seen, "running, or removed", cure, case="died"))
     return found or ([ok(f"running too: {', '.join(sorted(alive))}")] if alive else [])
 
 

@@ -130,6 +130,19 @@ def test_running(make: Make) -> None:
     assert severities(container.running(make(container=replace(CONTAINER, health="unhealthy")))) == ["error"]
 
 
+def test_how_containers_ended(make: Make) -> None:
+    died = replace(CONTAINER, state="exited", exit_code=1)
+    (found,) = container.running(make(container=died, causes={"lab-dev-1": "a port is taken"}))
+    assert found.seen == "exit code 1: a port is taken"
+    (found,) = container.running(make(container=replace(died, exit_code=137, oom_killed=True)))
+    assert found.seen == "exit code 137: killed for memory"
+    (found,) = container.running(make(container=replace(CONTAINER, state="paused")))
+    assert (found.seen, found.remedy) == ("docker pause", Remedy("docker unpause lab-dev-1"))
+    other = replace(died, name="lab-dev-2", exit_code=2)
+    (found,) = container.others(make(others=(other,), causes={"lab-dev-2": "an unknown flag"}))
+    assert found.seen == "exit code 2: an unknown flag"
+
+
 def test_current_image(make: Make) -> None:
     assert severities(container.current_image(make())) == ["ok"]
     assert severities(container.current_image(make(image=replace(IMAGE, id="sha256:b")))) == ["warning"]
