@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
@@ -90,6 +90,30 @@ def one_target(session: Session, name: str | None) -> Target:
     if len(kinds) > 1:
         raise UsageError("more than one source has patches", hint=f"name one: {', '.join(t.name for t in found)}")
     return found[0]
+
+
+def new_target(session: Session, name: str | None) -> tuple[Target, str]:
+    """Where a new patch goes, and what is still to be written into the project file ("": nothing).
+
+    A source that has no `patches` yet gets a folder of its own name.
+    """
+    loaded = session.loaded()
+    profiles = [session.profile()] if session.profile_name else list(loaded.project.profiles.values())
+    sources = {(key, profile.name): source for profile in profiles for key, source in profile.sources.items()}
+    built = {place[0]: place for place, source in reversed(sources.items()) if source.origin.kind != "checkout"}
+    known = sorted({key for key, _ in sources})
+    wanted = [name] if name is not None else known
+    if any(sources[place].patches for key, place in built.items() if key in wanted) or not set(wanted) & set(known):
+        return one_target(session, name), ""
+    if len(wanted) > 1:
+        raise UsageError("more than one source could be patched", hint=f"name one: {', '.join(known)}")
+    key, profile_name = place = built.get(wanted[0]) or next(one for one in sources if one[0] == wanted[0])
+    source = replace(sources[place], patches=sources[place].patches or key)
+    at = loaded.trees[profile_name].items["sources"].items[key].key_place()
+    line = f"write `patches: {source.patches}` into sources.{key} ({at.file}:{at.line}), so that builds apply it"
+    if key not in built:
+        line += "; no profile builds it yet, and a mounted checkout is not patched"
+    return Target(key, profile_name, source, loaded.project.root), line
 
 
 class Sources:

@@ -14,7 +14,9 @@ from envgen.errors import BuildError, EnvgenError, Problem
 from envgen.lock.model import ProfileLock
 from envgen.patches import report
 from envgen.patches.rehearse import rehearse
-from envgen.patches.verdict import Rehearsal
+from envgen.patches.series import Series
+from envgen.patches.trees import Tree
+from envgen.patches.verdict import Rehearsal, State
 from envgen.profile.model import Profile
 from envgen.text import progress
 
@@ -36,16 +38,20 @@ def rehearse_before_build(profile: Profile, root: Path, digest: str, lock: Profi
     # Not in the project: a commit could then switch the dry run off.
     record = files.cache_dir() / "rehearsed" / _key(digest)
     if record.is_file():
+        for warning in files.read(record).decode("utf-8", "replace").splitlines():
+            progress(warning)
         return
     started = time.monotonic()
     bare = Sources(seconds=SECONDS, say=progress)
     passed: list[Rehearsal] = []
     failed: list[Rehearsal] = []
     problems: list[Problem] = []
+    warnings: list[str] = []
     complete = True
     for target in targets_of(profile, root, lock):
         series = target.series()
         if not series.patches:
+            warnings.append(f"note: {series.folder} has no patches, so {target.name} is built as it comes")
             continue
         try:
             tree = bare.built(target)
@@ -56,6 +62,7 @@ def rehearse_before_build(profile: Profile, root: Path, digest: str, lock: Profi
             complete = False
             continue
         (passed if rehearsal.ok else failed).append(rehearsal)
+        warnings += _left_out(rehearsal, tree, series)
         problems += stops
         for note in notes:
             progress(f"note: {note}")
@@ -74,12 +81,28 @@ def rehearse_before_build(profile: Profile, root: Path, digest: str, lock: Profi
         refused = BuildError("nothing was built")
         refused.problems = (Problem("nothing was built:"), *problems)
         raise refused
+    for warning in warnings:
+        progress(warning)
     if passed:
         progress(f"rehearsed in {time.monotonic() - started:.1f} s: {'; '.join(_summary(r) for r in passed)}")
     if complete:
         with contextlib.suppress(OSError):  # only a memory
             record.parent.mkdir(parents=True, exist_ok=True)
-            files.write(record, b"")
+            files.write(record, "\n".join(warnings).encode())
+
+
+def _left_out(rehearsal: Rehearsal, tree: Tree, series: Series) -> list[str]:
+    """A line for each patch that is not for this version: a new version must not lose one without a word."""
+    if all(verdict.state is not State.OUT_OF_RANGE for verdict in rehearsal.verdicts):
+        return []
+    lines = []
+    for verdict in rehearse(tree, series, beyond_range=True).verdicts:
+        if verdict.state is State.OUT_OF_RANGE and verdict.measured is not None:
+            fits, how = verdict.measured.fits, verdict.measured.value
+            would = f"it would still fit ({how}): widen its Applies-To" if fits else f"it would not fit ({how})"
+            left = f"warning: {verdict.path} is left out: it is for {verdict.applies_to}, not {rehearsal.version}"
+            lines.append(f"{left}; {would}")
+    return lines
 
 
 def _summary(rehearsal: Rehearsal) -> str:

@@ -83,13 +83,9 @@ class Checkout:
     def apply(self, series: Series) -> Manifest:
         """Apply a series that was rehearsed on ``bare()``. Raises ``RefusedError`` with nothing changed."""
         self._must_be_clean()
-        touched = tuple(sorted({name for patch in series.patches for name in patch.touches}))
-        combined = self._combined(series)
-        diff = combined.decode("utf-8", "surrogateescape")
-        tree = self._patched(diff)
+        manifest = self._planned(series)
+        combined, touched = manifest.diff.encode("utf-8", "surrogateescape"), manifest.touched
         self._work.git([*APPLY, "--check", "-"], stdin=combined)
-        patches = tuple({"name": p.name, "sha256": hashlib.sha256(p.content).hexdigest()} for p in series.patches)
-        manifest = Manifest(UNDERWAY, series.folder, self.head, tree, diff, touched, patches)
         self._write(manifest)
         self._work.git([*APPLY, "-"], stdin=combined)
         broken = [name for name in touched if name.endswith(".py") and not compiles(self.folder / name)]
@@ -102,6 +98,26 @@ class Checkout:
         manifest = replace(manifest, state=APPLIED)
         self._write(manifest)
         return manifest
+
+    def adopt(self, series: Series) -> None:
+        """Record that ``series`` is in, if the files that it touches are what it makes of them.
+
+        The next patch is then made from what comes after it.
+        """
+        try:
+            manifest = self._planned(series)
+        except EnvgenError:  # made on another version, with patches that do not fit this one
+            return
+        now = self._work.tree(manifest.touched)
+        if self._blobs(now, manifest.touched) == self._blobs(manifest.tree, manifest.touched):
+            self._write(replace(manifest, state=APPLIED))
+
+    def _planned(self, series: Series) -> Manifest:
+        """What applying ``series`` to HEAD gives."""
+        touched = tuple(sorted({name for patch in series.patches for name in patch.touches}))
+        diff = self._combined(series).decode("utf-8", "surrogateescape")
+        patches = tuple({"name": p.name, "sha256": hashlib.sha256(p.content).hexdigest()} for p in series.patches)
+        return Manifest(UNDERWAY, series.folder, self.head, self._patched(diff), diff, touched, patches)
 
     def reverse(self) -> Manifest:
         """Take back what ``apply`` did, if the checkout is exactly as it left it."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from envgen import files
 from envgen.errors import Place, Problem, ProjectError, RefusedError, UsageError
+from envgen.patches.header import head_of
 from envgen.patches.series import UNDERWAY, make_patch
 
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
@@ -20,6 +21,11 @@ def series_file(root: Path, folder: str) -> Path:
     if not path.is_relative_to(root.resolve()):
         raise RefusedError(f"{folder} leads out of the project")
     return root / folder / "series"
+
+
+def listed(file: Path) -> str:
+    """The text of a series; empty where there is none yet."""
+    return files.read(file).decode() if file.exists() else ""
 
 
 def entries(text: str) -> list[str]:
@@ -39,9 +45,12 @@ def next_name(names: list[str], title: str) -> str:
 def add(root: Path, folder: str, title: str, head: str, diff: bytes) -> str:
     """Write a new patch and name it last in the series. Returns its path."""
     file = series_file(root, folder)
-    text = files.read(file).decode() if file.exists() else ""
+    text = listed(file)
     content = head.encode() + b"\n" + diff
     there = sorted(path.name for path in file.parent.glob("*.patch"))
+    for other in entries(text):
+        if (file.parent / other).is_file() and _diff_of(files.read(file.parent / other)) == diff:
+            raise RefusedError(f"{folder}/{other} is this change already", hint="edit the checkout further first")
     name = next_name([*entries(text), *there], title)
     for other in there:  # written by a run that was killed before it named the file in the series
         if other[4:] == name[4:] and other not in entries(text) and files.read(file.parent / other) == content:
@@ -53,10 +62,14 @@ def add(root: Path, folder: str, title: str, head: str, diff: bytes) -> str:
     return path
 
 
+def _diff_of(patch: bytes) -> bytes:
+    return patch[len(head_of(patch)) :]
+
+
 def remove(root: Path, folder: str, wanted: str) -> str:
     """Take a patch out of the series and delete it. Returns its path."""
     file = series_file(root, folder)
-    lines = files.read(file).decode().splitlines(keepends=True)
+    lines = listed(file).splitlines(keepends=True)
     name = choose(entries("".join(lines)), wanted)
     kept = [line for line in lines if line.split("#", 1)[0].strip() != name]
     files.write(file, "".join(kept).encode(), within=root)
@@ -66,7 +79,8 @@ def remove(root: Path, folder: str, wanted: str) -> str:
 
 def choose(names: list[str], wanted: str) -> str:
     """A patch by its name, with or without ``.patch``, or by its number."""
-    found = [name for name in names if wanted in (name, name.removesuffix(".patch"), name[:4])]
+    number = f"{int(wanted):04d}" if wanted.isascii() and wanted.isdigit() and len(wanted) <= 4 else wanted
+    found = [name for name in names if wanted in (name, name.removesuffix(".patch")) or name[:4] == number]
     if len(found) != 1:
         hint = "there is " + (", ".join(names) or "none")
         raise UsageError(f"no patch {wanted!r} in the series" if not found else f"{wanted!r} names several", hint=hint)

@@ -78,12 +78,17 @@ def make_patch(name: str, path: str, content: bytes, place: Place) -> Patch:
 
 
 def load_series(root: Path, name: str) -> Series:
-    """Read ``patches/<name>/series`` and its patches. Raises ``ProjectError`` with everything that is wrong with it."""
+    """Read ``patches/<name>/series`` and its patches; empty where there is none of both.
+
+    Raises ``ProjectError`` with everything that is wrong with it.
+    """
     folder = f"patches/{name}"
     series_path = f"{folder}/series"
     if (root / folder / UNDERWAY).exists():
         hint = "`envgen patch list` finishes it"
         raise ProjectError([Problem("`envgen patch refresh` was interrupted", Place(series_path), hint)])
+    if not (root / series_path).exists() and not any((root / folder).glob("*.patch")):
+        return Series(folder, ())  # none yet: `envgen patch new` begins it
     text = _read(root, series_path, Place(series_path)).decode("utf-8", "replace")
     problems: list[Problem] = []
     patches: list[Patch] = []

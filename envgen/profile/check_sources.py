@@ -90,13 +90,16 @@ def _patches(report: Report, name: str, source: Source) -> None:
     root = report.root.resolve()
     folder = report.root / "patches" / source.patches
     if not folder.is_dir():
-        report.problem(path, f"there is no folder patches/{source.patches}", "make it, with a file `series` in it")
-        return
+        if folder.exists() or folder.is_symlink():
+            report.problem(path, f"patches/{source.patches} is not a folder", "move it away")
+        return  # a series that is not there yet is empty
     if not folder.resolve().is_relative_to(root):
         report.problem(path, f"patches/{source.patches} is a link that leaves the project", "copy the patches here")
         return
     series = folder / "series"
     if not series.is_file():
+        if not series.exists() and not any(folder.glob("*.patch")):
+            return
         hint = "write the patches' file names into it, one a line, in order"
         report.problem(path, f"patches/{source.patches} has no file `series`", hint)
         return

@@ -109,6 +109,61 @@ def test_a_new_patch_from_a_checkout(made: Project, source: Path) -> None:
     assert tree_hash(source).splitlines()[:-4] == before.splitlines()[:-4]
 
 
+FIRST = """\
+version: 1
+name: envgenfirst
+defaults:
+  base: {image: "debian:12"}
+  cuda: {arch_list: 12.1a}
+profiles:
+  dev:
+    mode: development
+    sources:
+      tool:
+        origin: {checkout: tool}
+        package: tool
+        distribution: tool
+        mount: /code/tool
+  prod:
+    mode: production
+    sources:
+      tool: {<<ORIGIN>>, package: tool, distribution: tool, mount: /code/tool}
+""".replace("<<ORIGIN>>", "origin: {git: https://localhost/tool.git, ref: v1.2.3}")
+
+
+def test_the_first_patch_needs_no_folder_and_no_second_time_gives_the_same(tmp_path: Path) -> None:
+    made, tool = Project(tmp_path, "envgenfirst"), tmp_path / "tool" / "tool"
+    (tmp_path / "envgen.yaml").write_text(FIRST)
+    tool.mkdir(parents=True)
+    (tool / "__init__.py").write_text("x = 1\n")
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"], ["tag", "v1.2.3"]):
+        git(words, cwd=tool.parent)
+    (tool / "__init__.py").write_text("x = 2\n")
+    found = made.envgen("patch", "new", "two", "tool")
+    assert found.out.strip() == "patches/tool/0001-two.patch"
+    assert "write `patches: tool` into sources.tool (envgen.yaml:18)" in found.err
+    assert "nothing is changed" in made.envgen("patch", "new", "again", "tool", code=2).err
+    text = (tmp_path / "envgen.yaml").read_text()
+    (tmp_path / "envgen.yaml").write_text(text.replace("ref: v1.2.3},", "ref: v1.2.3}, patches: tool,"))
+    (tool / "other.py").write_text("y = 1\n")
+    made.envgen("patch", "new", "other")
+    assert "x = 2" not in (tmp_path / "patches/tool/0002-other.patch").read_text()
+    made.envgen("patch", "apply", "--reverse")  # both were recorded as being in
+    assert (tool / "__init__.py").read_text() == "x = 1\n" and not (tool / "other.py").exists()
+    assert "deleted patches/tool/0002-other.patch" in made.envgen("patch", "drop", "2").out
+    assert (tmp_path / "patches/tool/series").read_text() == "0001-two.patch\n"
+    (tool / "__init__.py").write_text("x = 2\n")
+    assert "0001-two.patch is this change already" in made.envgen("patch", "new", "again", code=6).err
+
+
+def test_every_verb_takes_a_series_that_is_not_there_as_empty(tmp_path: Path) -> None:
+    made = Project(tmp_path, "envgenfirst")
+    (tmp_path / "envgen.yaml").write_text(FIRST.replace("ref: v1.2.3},", "ref: v1}, patches: tool,"))
+    for words in (["config", "-p", "prod"], ["render"], ["patch", "list"], ["patch", "check"]):
+        made.envgen(*words)
+    assert "no patch '2' in the series" in made.envgen("patch", "drop", "2", code=2).err
+
+
 def test_a_binary_change_makes_no_patch(made: Project, source: Path) -> None:
     (source / "vllm/blob").write_bytes(bytes(range(256)))
     found = made.envgen("patch", "new", "blob", "vllm", "--checkout", str(source), code=2)

@@ -220,4 +220,8 @@ def test_a_conflict_stops_a_build_before_docker(made: Project, tmp_path: Path) -
     patch.write_text(patch.read_text().replace(">=0.13.0", ">=0.14.0"))
     found = made.envgen(*BUILD, code=3, env=nobody)  # now it is Docker's turn
     assert "2 patches fit vllm 0.13.0 (1 skipped, not for this version)" in found.err
-    assert "rehearsed" not in made.envgen(*BUILD, code=3, env=nobody).err  # what passed once is not tried again
+    left_out = "0002-"
+    assert f"warning: patches/vllm/{left_out}" in found.err and "it would not fit (conflict)" in found.err
+    again = made.envgen(*BUILD, code=3, env=nobody).err
+    assert "rehearsed" not in again  # what passed once is not tried again,
+    assert "it would not fit (conflict)" in again  # and what is left out is told again

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from envgen import files
-from envgen.app.patch_sources import Sources, checkout_of, one_target
+from envgen.app.patch_sources import Sources, checkout_of, new_target, one_target
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.errors import ExitCode, RefusedError, UsageError
@@ -50,13 +49,14 @@ def new(
 ) -> int:
     """Make a patch from what was changed in a mounted checkout.
 
-    With patches applied there (`envgen patch apply`), from what was changed since. The checkout stays as it is.
+    With patches applied there (`envgen patch apply`), or made there before, from what was changed since. The files of
+    the checkout stay as they are. The first patch of a source makes its folder and series.
 
     \b
     Example:
       envgen patch new faster-moe vllm -m 'Fewer launches in the MoE layers'
     """
-    target = one_target(session, source)
+    target, missing = new_target(session, source)
     there = Checkout(checkout_of(session.loaded().project, target.name, checkout))
     diff = there.changes(only)
     if not diff:
@@ -71,7 +71,10 @@ def new(
     }
     head = "".join(f"{key}: {value}\n" for key, value in fields.items() if value)
     path = series_folder.add(target.root, target.folder, name, head, diff)
+    there.adopt(target.series().for_version(there.version))
     click.echo(path)
+    if missing:
+        progress(missing)
     progress("its head says what it is for and where it fits: complete it, then run `envgen patch check`")
     return ExitCode.OK
 
@@ -218,12 +221,12 @@ def drop(session: Session, patch: str, source: str | None, dry_run: bool) -> int
 
     \b
     Example:
-      envgen patch drop 0002 vllm
+      envgen patch drop 2 vllm
     """
     target = one_target(session, source)
     file = series_folder.series_file(target.root, target.folder)
     if dry_run:
-        names = series_folder.entries(files.read(file).decode())
+        names = series_folder.entries(series_folder.listed(file))
         click.echo(f"would delete {target.folder}/{series_folder.choose(names, patch)}")
         return ExitCode.OK
     click.echo(f"deleted {series_folder.remove(target.root, target.folder, patch)}")

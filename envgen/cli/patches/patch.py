@@ -132,12 +132,17 @@ def check(
     bare = Sources(say=progress)
     found: list[tuple[Target, list[Rehearsal]]] = []
     untried: dict[str, list[str]] = {}
+    empty = [target for target in targets if not target.series().patches]
+    for target in empty:
+        progress(f"{target.folder} has no patches yet; `envgen patch new NAME {target.name}` makes one")
     for target in targets:
+        if target in empty:
+            continue
         missing = untried.setdefault(target.name, []) if span else None
         trees = _trees(bare, target, releases, span, ref, checkout, missing, alone=len(targets) == 1)
         if trees:
             found.append((target, _rehearse(target, trees, beyond_range=bool(span) or len(releases) > 1)))
-    if not found:
+    if not found and not empty:
         raise UsageError("none of these sources has such a release", hint="see the names: envgen patch list")
     if as_json:
         documents = []
@@ -163,10 +168,7 @@ def _passes(verdict: Verdict, allow_fuzzy: bool) -> bool:
 
 
 def _rehearse(target: Target, trees: Sequence[Tree], beyond_range: bool) -> list[Rehearsal]:
-    series = target.series()
-    if not series.patches:
-        raise UsageError(f"{series.folder}/series names no patch")
-    return [rehearse(tree, series, beyond_range=beyond_range) for tree in trees]
+    return [rehearse(tree, target.series(), beyond_range=beyond_range) for tree in trees]
 
 
 def _trees(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envgen.errors import ProjectError, UsageError
+from envgen.errors import ProjectError, RefusedError, UsageError
 from envgen.patches import folder
 from envgen.patches.header import head_of, in_range, read_header, version_of_ref
 from envgen.patches.series import load_series, version_of
@@ -104,8 +104,12 @@ def test_patches_for_other_versions_are_left_out() -> None:
 def test_add_choose_and_remove(tmp_path: Path) -> None:
     assert folder.add(tmp_path, "patches/x", "first", HEAD, DIFF.encode()) == "patches/x/0001-first.patch"
     (tmp_path / "patches/x/series").write_text("# why\n0001-first.patch  # because")  # no newline at the end
-    assert folder.add(tmp_path, "patches/x", "second", HEAD, DIFF.encode()) == "patches/x/0002-second.patch"
+    with pytest.raises(RefusedError, match=r"0001-first\.patch is this change already"):
+        folder.add(tmp_path, "patches/x", "second", HEAD, DIFF.encode())
+    other = DIFF.replace("+new", "+newer").encode()
+    assert folder.add(tmp_path, "patches/x", "second", HEAD, other) == "patches/x/0002-second.patch"
     assert (tmp_path / "patches/x/series").read_text() == "# why\n0001-first.patch  # because\n0002-second.patch\n"
+    assert folder.choose(["0001-first.patch", "0011-x.patch"], "1") == "0001-first.patch"
     assert folder.remove(tmp_path, "patches/x", "0001") == "patches/x/0001-first.patch"
     assert (tmp_path / "patches/x/series").read_text() == "# why\n0002-second.patch\n"
     assert sorted(path.name for path in (tmp_path / "patches/x").iterdir()) == ["0002-second.patch", "series"]

@@ -262,7 +262,6 @@ source(
 )
 source("another user's home", "origin: {checkout: ⟦~bob/vllm}", ("names another user's home", ""))
 source("variable in a path", "origin: {checkout: ⟦$HOME/vllm}", ("contains a $", "~/"))
-source("missing patches", "patches: ⟦vllm, origin: {checkout: ../v}", ("no folder patches/vllm", "series"))
 source("patches elsewhere", "patches: ⟦../../etc, origin: {checkout: ../v}", ("is not accepted here", ""))
 dev("source incomplete", "    sources: {⟦⟦⟦vllm: {origin: {checkout: ../v}}}\n",
     ("is required", "Python imports"), ("is required", "pip knows"), ("is required", "in the container"))  # fmt: skip

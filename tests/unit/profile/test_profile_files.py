@@ -10,6 +10,7 @@ from bad_project_files import BOMB, HEAD, SOURCE
 from envgen import files
 from envgen.__main__ import main
 from envgen.errors import Problem, ProjectError, UsageError
+from envgen.patches.series import load_series
 from envgen.profile.load import find, load_project, select
 from envgen.profile.patterns import GIT_URL, matches
 
@@ -144,10 +145,24 @@ def test_a_series_that_is_whole(tmp_path: Path) -> None:
     assert load_project(file=file).project.profiles["dev"].sources["vllm"].patches == "vllm"
 
 
+def test_a_series_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
+    file = patched(tmp_path, None)
+    assert load_series(file.parent, "vllm").patches == ()
+    load_project(file=file)
+    (file.parent / "patches/vllm").rmdir()
+    (file.parent / "patches").rmdir()
+    assert load_series(file.parent, "vllm").patches == ()
+    load_project(file=file)
+
+
+def test_patches_without_a_series(tmp_path: Path) -> None:
+    file = patched(tmp_path, None, **{"0001-x.patch": "--- a\n"})
+    assert "has no file `series`" in only(file).message
+
+
 @pytest.mark.parametrize(
     ("series", "message"),
     [
-        (None, "has no file `series`"),
         ("../../../secret.patch\n", "is not a file name"),
         ("/etc/passwd\n", "is not a file name"),
         ("..\n", "is not a file name"),

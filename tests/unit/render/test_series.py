@@ -111,7 +111,8 @@ def test_everything_that_is_wrong_is_said_at_once(folder: Path) -> None:
     assert "3 problems" in text
 
 
-def test_a_missing_series_is_said(folder: Path) -> None:
+def test_patches_without_a_series_are_said(folder: Path) -> None:
+    (folder / "a.patch").write_text(patch("vllm/a.py"))
     assert "patches/vllm/series does not exist" in refusal(folder)
 
 
