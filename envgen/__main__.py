@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import sys
@@ -11,6 +12,7 @@ from typing import Any, TextIO, cast
 
 from envgen import files
 from envgen.errors import EnvgenError, ExitCode, RefusedError
+from envgen.failure import Output, document
 from envgen.redact import hidden_values
 from envgen.text import hide, safe_output
 
@@ -117,40 +119,49 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
+    output = Output()
     try:
-        return _run(argv)
+        return _run(argv, output)
     except EnvgenError as error:
         print(f"envgen: {error}", file=sys.stderr)
-        return error.exit_code
+        return _failed(output, error, error.exit_code)
     except KeyboardInterrupt:
         print("envgen: interrupted", file=sys.stderr)
-        return ExitCode.INTERRUPTED
+        return _failed(output, "interrupted", ExitCode.INTERRUPTED)
     except BrokenPipeError:
         return ExitCode.OK  # `envgen ... | head`: the reader left
     except OSError as error:
         if isinstance(error, ConnectionError | TimeoutError | socket.gaierror):
-            return _report_defect(error)  # who talks to something else has to say to what
+            return _failed(output, error, _report_defect(error))  # who talks to something else has to say to what
         print(f"envgen: {files.trouble(error)}", file=sys.stderr)
-        return ExitCode.REFUSED
+        return _failed(output, files.trouble(error), ExitCode.REFUSED)
     except Exception as error:
-        return _report_defect(error)
+        return _failed(output, f"internal error: {type(error).__name__}: {error}", _report_defect(error))
 
 
-def _run(argv: Sequence[str] | None) -> int:
+def _failed(output: Output, error: BaseException | str, code: int, hint: str = "") -> int:
+    """With --json a failure is a document, too: the only one on standard output. Returns ``code``."""
+    if output.json and not output.printed:
+        with contextlib.suppress(OSError, RefusedError):  # standard output may be the trouble
+            print(json.dumps(document(error, code, hint), indent=2, sort_keys=True), flush=True)
+    return code
+
+
+def _run(argv: Sequence[str] | None, output: Output) -> int:
     """The command line, with click's own errors printed. Click is half of a start, so it is imported here."""
     import click
 
     from envgen.cli import run
 
     try:
-        code = run(argv)
+        code = run(argv, output)
         sys.stdout.flush()
         return code
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
         error.show()
-        return ExitCode.USAGE
+        return _failed(output, error.format_message(), ExitCode.USAGE)
     except click.Abort:
         raise KeyboardInterrupt from None
 

@@ -5,9 +5,11 @@ Only ``envgen.__main__`` turns these into output and an exit code. Nothing below
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from types import MappingProxyType
+from typing import Any
 
 from envgen.redact import redact_secrets
 from envgen.text import masked, visible
@@ -72,6 +74,7 @@ class EnvgenError(Exception):
     """Base of every error that is the user's to fix. ``str(error)`` is what the user reads."""
 
     exit_code: ExitCode = ExitCode.USAGE
+    details: Mapping[str, Any] = MappingProxyType({})  # what else is in the document of `--json`
 
     def __init__(self, message: str, *, hint: str = "", place: Place | None = None) -> None:
         self.problems: tuple[Problem, ...] = (Problem(message, place, hint),)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -14,6 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from envgen import __version__
+from envgen.failure import Output
 
 Groups = dict[str, dict[str, tuple[str, str]]]
 # Heading in the help -> name -> (module below envgen.cli, with :name where the command is called otherwise; its line of
@@ -128,7 +130,17 @@ def main() -> None:
     """
 
 
-def run(argv: Sequence[str] | None = None) -> int:
-    """Parse ``argv`` (default: ``sys.argv[1:]``) and run it. Returns the exit code; errors pass through."""
-    result = main.main(args=list(argv) if argv is not None else None, prog_name="envgen", standalone_mode=False)
+def run(argv: Sequence[str] | None = None, output: Output | None = None) -> int:
+    """Parse ``argv`` (default: ``sys.argv[1:]``) and run it. Returns the exit code; errors pass through.
+
+    ``output`` is told whether the command line asks for JSON, and whether it was printed.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    output = output or Output()
+    try:
+        result = main.main(args=words, prog_name="envgen", standalone_mode=False, obj=output)
+    except click.UsageError as error:  # such as an option that there isn't: then no option was looked at
+        takes = error.ctx is not None and any(one.name == "as_json" for one in error.ctx.command.params)
+        output.json = output.json or (takes and "--json" in words)
+        raise
     return result if isinstance(result, int) else 0

@@ -14,6 +14,7 @@ import click
 
 from envgen.app.session import Session
 from envgen.engine.compose import Compose
+from envgen.failure import Output
 from envgen.text import with_own_colours
 
 LARGEST = 1_000_000_000  # of any number on a command line: beyond it clocks and sizes overflow
@@ -55,11 +56,25 @@ def _with_session(function: F, *file_names: str) -> F:
 variant_option = click.option(
     "--variant", default="", metavar="NAME", help="Lay a variant of the profile over it (`envgen config` lists them)."
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+
+
+def _wants_json(context: click.Context, _parameter: click.Parameter, value: bool) -> bool:
+    if value and (output := context.find_object(Output)):
+        output.json = True
+    return value
+
+
+# Eager: an error in any other option is a document, too.
+json_option = click.option(
+    "--json", "as_json", is_flag=True, is_eager=True, callback=_wants_json, help="Print one JSON document on stdout."
+)
 
 
 def print_json(document: Any) -> None:
     """Print ``document`` with stable keys; results go to stdout, everything else to stderr."""
+    context = click.get_current_context(silent=True)
+    if context and (output := context.find_object(Output)):
+        output.printed = True
     click.echo(json.dumps(document, indent=2, sort_keys=True))
 
 

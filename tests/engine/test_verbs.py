@@ -55,6 +55,8 @@ def test_a_project_is_built_and_started_stopped_and_started_again(project: Proje
     assert states(project) == {"one": "running", "two": "exited"}
     project.envgen("start", "two")
     assert states(project) == {"one": "running", "two": "running"}
+    failed = project.envgen("start", "one", "--json", "-p", "nope", code=2).json
+    assert "'nope'" in failed["error"] and failed["code"] == 2
     project.envgen("down", "one")
     assert states(project) == {"two": "running"}
 

@@ -104,11 +104,11 @@ def _show(outcome: Outcome, as_json: bool, to_stderr: bool) -> None:
         return
     for warning in result.warnings:
         progress(f"warning: {warning}")
-    if as_json:
-        print_json(_document(outcome, result))
     if not result.ok:
         raise _failure(outcome, result, quiet=as_json)
-    if not as_json:
+    if as_json:
+        print_json(_document(outcome, result))
+    else:
         click.echo(
             f"built {job.image} ({_short(result.image_id)}) in {result.seconds:.1f} s: "
             f"{len(result.steps)} steps, {result.cached} from the cache",
@@ -142,7 +142,9 @@ def _failure(outcome: Outcome, result: BuildResult, quiet: bool) -> BuildError:
     elif step and step.exit_code is None:
         what += f"\n    {shorten(step.error, 500)}"
     hints = [cause.cure] if cause else []
-    return BuildError(what, hint="; ".join([*hints, f"the whole output is in {outcome.log}"]))
+    error = BuildError(what, hint="; ".join([*hints, f"the whole output is in {outcome.log}"]))
+    error.details = _document(outcome, result)
+    return error
 
 
 def _document(outcome: Outcome, result: BuildResult) -> dict[str, Any]:

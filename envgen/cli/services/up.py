@@ -12,6 +12,7 @@ from envgen.app.session import Session
 from envgen.cli.common import ask, json_option, print_json, project_options, show_log, variant_option
 from envgen.cli.images.build import make
 from envgen.cli.services.options import timeout_option
+from envgen.errors import EnvgenError
 from envgen.profile.exposure import open_ports
 from envgen.profile.model import Profile
 from envgen.serve.launch import Started
@@ -77,16 +78,19 @@ def command(
         plans = [_plan(one) for one in checked]
         _show_plans(plans[0] if len(names) == 1 else plans, as_json)
         return 0
-    # `--follow` and what a machine reads have one form for one named service, and another for several.
-    documents = []
-    for one, started in services.start_all(
-        checked, ask, wait=not no_wait, install=not no_install, predict=not no_predict, recreate=recreate,
-        timeout=timeout,
-    ):  # fmt: skip
-        if as_json:
-            documents.append(document(one.here.profile, one.service, started, waited=not no_wait))
-        else:
-            report(one.here.profile, one.service, started, waited=not no_wait)
+    documents: list[dict[str, Any]] = []
+    try:
+        for one, started in services.start_all(
+            checked, ask, wait=not no_wait, install=not no_install, predict=not no_predict, recreate=recreate,
+            timeout=timeout,
+        ):  # fmt: skip
+            if as_json:
+                documents.append(document(one.here.profile, one.service, started, waited=not no_wait))
+            else:
+                report(one.here.profile, one.service, started, waited=not no_wait)
+    except EnvgenError as error:
+        error.details = {"started": documents}
+        raise
     if as_json:
         print_json(documents[0] if len(names) == 1 else documents)
     compose = checked[0].here.compose
