@@ -21,15 +21,16 @@ from envgen.inside import run
 from envgen.render.environment import with_start_up
 
 Answers = Mapping[str, Mapping[str, Any]]
-# Seconds: an import of vLLM takes 2 to 20, a kernel's compilation 6 to 60.
+# Seconds: an import of vLLM takes 2 to 20, a kernel's compilation 6 to 60; attention compiles two of the large ones.
 QUESTIONS: dict[str, int] = {
-    "vllm": 120, "flashinfer": 120, "fused_moe": 120, "gpu": 60, "kernel": 300,
+    "vllm": 120, "flashinfer": 120, "fused_moe": 120, "gpu": 60, "kernel": 300, "attention": 600, "moe": 300,
 }  # fmt: skip
 TITLES = {
     "vllm": "import vllm", "flashinfer": "import flashinfer", "fused_moe": "FlashInfer's fused MoE",
     "gpu": "the GPU", "kernel": "a kernel",
+    "attention": "attention with sinks", "moe": "fused MoE",
 }  # fmt: skip
-PROGRAM = run.Program(("deep",), flags=("-X", "faulthandler"))
+PROGRAM = run.Program(("kernels", "deep"), flags=("-X", "faulthandler"))
 
 
 def questions(packages: set[str]) -> dict[str, int]:
@@ -37,6 +38,7 @@ def questions(packages: set[str]) -> dict[str, int]:
     wanted = {"gpu"}
     wanted |= {"vllm", "fused_moe"} if "vllm" in packages else set()
     wanted |= {"flashinfer", "kernel"} if "flashinfer" in packages else set()
+    wanted |= {"attention", "moe"} if packages & {"vllm", "flashinfer"} else set()
     return {name: limit for name, limit in QUESTIONS.items() if name in wanted}
 
 
@@ -188,7 +190,26 @@ def _kernel(answer: Any, _said: Mapping[str, Any], context: Context, _gpu: bool)
                  envgen(context, "cache", "list"), case="wrong-result", **answer)  # fmt: skip
 
 
+def _compared(answer: Any, _said: Mapping[str, Any], context: Context, _gpu: bool) -> Finding:
+    """Only what was compared and agrees is ok; what could not run is named with its reason."""
+    title = TITLES[answer["kernel"]]
+    rows, left = list(answer["rows"]), list(answer["not_run"])
+    why = "; ".join(f"{one['by']}: {one['why']}" if one["by"] else str(one["why"]) for one in left)
+    wrong = [f"{row['by']}, {row['shape']}: off by {row['error']}" for row in rows if row["right"] is not True]
+    again = command("envgen bench --kernels")
+    if wrong:
+        return error(f"{title} does not give torch's result", "; ".join(wrong)[:400],
+                     "at most the rounding of bfloat16", again, case="wrong-result", **answer)  # fmt: skip
+    if any(one["failed"] for one in left):
+        return error(f"{title} fails", why[:400], "torch's result", again, case="kernel-fails", **answer)
+    if not rows:
+        return info(f"{title} was not compared with torch", why, **answer)
+    by = ", ".join(dict.fromkeys(str(row["by"]) for row in rows))
+    title = f"{title} gives torch's result in {len(rows)} comparisons: {by}"
+    return ok(f"{title} (not run: {why})" if why else title, **answer)
+
+
 JUDGES: dict[str, Judge] = {
     "vllm": _import("vllm"), "flashinfer": _import("flashinfer"), "fused_moe": _fused_moe, "gpu": _gpu,
-    "kernel": _kernel,
+    "kernel": _kernel, "attention": _compared, "moe": _compared,
 }  # fmt: skip

@@ -134,7 +134,9 @@ def test_deep_asks_the_real_flashinfer(jit_lab: Lab, engine: Engine) -> None:
     found = {one["check"]: one for one in done.json["findings"]}
     assert found["deep.flashinfer"]["title"].startswith(f"import flashinfer: 0.5.3 from {SITE}/__init__.py")
     assert found["deep.gpu"]["severity"] == "info" and "can't be checked" in found["deep.gpu"]["title"]
-    assert found["deep.kernel"]["seen"] == "no GPU in this container"
+    for check in ("kernel", "attention", "moe"):
+        assert found[f"deep.{check}"]["seen"] == "no GPU in this container"
+        assert found[f"deep.{check}"]["severity"] == "info"
 
 
 def test_deep_asks_the_real_vllm(cpu_server: CpuServer) -> None:

@@ -92,6 +92,14 @@ def test_vllm_bench_serve(cpu_server: CpuServer) -> None:
     assert cell["total_tps"]["mean"] == own["output_throughput"]
 
 
+def test_kernels_without_a_gpu_are_not_checked(cpu_server: CpuServer) -> None:
+    """What a GPU finds stands in tests/unit/bench/data/kernels-h100.json."""
+    done = cpu_server.project.envgen("bench", "serve", *CPU, "--kernels", "--json", code=1).json
+    assert done["outcome"] == "not checked" and done["rows"] == []
+    assert {(one["verdict"], one["seen"]) for one in done["criteria"]} == {("not checked", "no GPU in this container")}
+    assert record(done["record"])[-1]["outcome"] == "not checked"
+
+
 def test_a_throwaway_container_and_a_comparison(cpu_server: CpuServer) -> None:
     for _ in range(2):
         cpu_server.project.envgen("bench", *CPU, "--throwaway", *SMALL)

@@ -10,6 +10,7 @@ import click
 from envgen.cli.common import LARGEST, Figure
 from envgen.cli.measure.common import Asked, Server, finish, measure, server_options, show_criteria
 from envgen.cli.measure.results import default_folder
+from envgen.errors import UsageError
 from envgen.text import progress, shorten, table
 
 if TYPE_CHECKING:
@@ -131,8 +132,9 @@ def stress(
 @tokenizer_option
 @throwaway_option
 @image_option
+@click.option("--kernels", is_flag=True, help="Instead: compare attention with sinks and fused MoE with torch.")
 def bench(
-    asked: Asked, plan: str, tokenizer: str | None, throwaway: bool, image: str | None, **given: Any
+    asked: Asked, plan: str, tokenizer: str | None, throwaway: bool, image: str | None, kernels: bool, **given: Any
 ) -> int:  # fmt: skip
     """Measure SERVICE, or the server at --url, with llama-benchy or `vllm bench serve`, in a container.
 
@@ -144,7 +146,10 @@ def bench(
       envgen bench --plan seeds
       envgen bench --pp 512,2048 --tg 32,128 --depth 0,4096
       envgen bench --tool vllm --concurrency 1,8 --runs 10
+      envgen bench --kernels dev
     """
+    if kernels:
+        return _kernels(asked, throwaway or image or plan or tokenizer or any(given.values()))
     from envgen.bench.references import plan as plan_of
 
     chosen = plan_of(plan, given)
@@ -160,6 +165,15 @@ def bench(
     if not asked.as_json:
         _show_cells(cells)
     return finish(asked, outcome, summary, path)
+
+
+def _kernels(asked: Asked, other: Any) -> int:
+    from envgen.cli.measure.kernels import compare
+
+    if other:
+        hint = "envgen bench --kernels SERVICE: it runs in a running container, at sizes of its own"
+        raise UsageError("--kernels takes no option of a measurement", hint=hint)
+    return compare(asked)
 
 
 def _run_tool(trial: Trial, run: Run, plan: Plan, place: Any) -> list[Measured]:

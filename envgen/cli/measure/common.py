@@ -6,7 +6,7 @@ import functools
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
@@ -152,6 +152,25 @@ def server_of(asked: Asked) -> Server:
         if container is None or not container.running:
             raise NotFoundError(f"there is no running container {asked.container}", hint="`docker ps` shows them")
     return Server(asked.url.rstrip("/"), asked.model, engine=engine, container=container)
+
+
+def running(asked: Asked) -> Server:
+    """A running container, whether it serves or not: the service's, that of --container, else the profile's first."""
+    from envgen.app.services import known_service
+    from envgen.engine.docker import connect
+
+    if asked.container:
+        return server_of(replace(asked, url=asked.url or "http://127.0.0.1"))
+    root, profile = asked.session.loaded().project.root, asked.session.profile()
+    if asked.service:
+        known_service(profile, asked.service)
+    engine = connect()
+    names = [asked.service] if asked.service else [*LIKELY, *profile.services]
+    for name in dict.fromkeys(names):
+        if name in profile.services and (found := engine.containers(profile.compose_name, name)):
+            return Server("", None, profile, root, name, engine, found[0])
+    start = f"envgen up {asked.service or next(iter(profile.services), '')} --profile {profile.name}".replace("  ", " ")
+    raise NotFoundError(f"no container of profile {profile.name} runs", hint=start)
 
 
 def _own_service(asked: Asked) -> Server:

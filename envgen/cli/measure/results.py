@@ -47,7 +47,7 @@ def command() -> None:
 
 
 @command.command("list", context_settings=HELP)
-@click.option("--kind", metavar="KIND", help="Only smoke, stress, bench, accept or imported.")
+@click.option("--kind", metavar="KIND", help="Only smoke, stress, bench, kernels, accept or imported.")
 @click.option("--last", type=click.IntRange(1, LARGEST), metavar="N", help="Only the newest N.")
 @folder_option
 @json_option
