@@ -50,6 +50,7 @@ GROUPS: Groups = {
         "shell": ("services.running:shell", "Open a shell in a running service."),
     },
     "Look": {
+        "status": ("look.status", "Show profile, image, containers, checkouts and lock on one screen."),
         "doctor": ("look.doctor", "Prove which code the container imports, and what is around it."),
         "predict": ("look.predict", "Ask the release what it would choose on a GPU, without that GPU."),
         "explain": ("look.explain", "Say what a log of a build or a server means: cause, line, cure."),

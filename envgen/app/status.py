@@ -1,0 +1,175 @@
+"""`envgen status`: where a profile stands, from what can be had within a few seconds."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from envgen.app import lock
+from envgen.app.session import Session
+from envgen.background import in_background
+from envgen.bench.record import runs, utc
+from envgen.engine.base import Container, Engine
+from envgen.engine.docker import connect
+from envgen.engine.git import WorkTree
+from envgen.engine.session import hurry
+from envgen.errors import EnvgenError
+from envgen.files import state_dir
+from envgen.profile.model import Profile
+from envgen.render.environment import checkout_variable, compose_environment
+from envgen.render.locked import lock_of_image
+from envgen.render.namespace import mounts_of
+from envgen.render.outputs import render_profile
+
+T = TypeVar("T")
+PATIENCE = 5.0  # seconds for all questions together
+SIZES = 1.5  # of these, for the sizes of volumes: the engine looks at every file
+RENDER_LABEL = "dev.envgen.render"
+_TAIL = 4096
+
+
+@dataclass
+class Status:
+    """What is known. ``engine``: why it could not be asked, or ""; ``digest``: of the profile as it is now."""
+
+    profile: Profile
+    root: Path
+    file: Path
+    others: tuple[str, ...]
+    digest: str = ""
+    engine: str = ""
+    image: Mapping[str, Any] = field(default_factory=dict)
+    containers: tuple[Container, ...] = ()
+    checkouts: list[Mapping[str, Any]] = field(default_factory=list)
+    caches: list[Mapping[str, Any]] = field(default_factory=list)
+    lock: Mapping[str, Any] = field(default_factory=dict)
+    build: Mapping[str, Any] | None = None
+    run: Mapping[str, Any] | None = None
+
+
+def look(session: Session) -> Status:
+    """Ask engine, checkouts and files at the same time. What does not answer in time is left out, and said."""
+    hurry(PATIENCE)
+    deadline = time.monotonic() + PATIENCE
+    project, profile = session.loaded().project, session.profile()
+    root = project.root
+    asked = {name: in_background(_asker(path)) for name, path in _folders(profile, root).items()}
+    found = Status(profile, root, project.file, tuple(name for name in project.profiles if name != profile.name))
+    try:
+        engine = connect()
+        sizes = in_background(engine.volume_sizes)
+        _ask_engine(found, engine)
+        found.caches = _caches(found, engine, sizes)
+    except EnvgenError as error:
+        found.engine = error.problems[0].message
+    found.lock = _lock(session, profile)
+    found.build, found.run = _last_build(root, profile), _last_run(root)
+    for name, path in _folders(profile, root).items():
+        found.checkouts.append({"name": name, "path": str(path), **_in_time(asked[name], deadline)})
+    return found
+
+
+def _folders(profile: Profile, root: Path) -> dict[str, Path]:
+    here = compose_environment(profile, root)
+    return {name: Path(here[checkout_variable(name)]) for name in profile.mounted_sources}
+
+
+def _asker(folder: Path) -> Callable[[], Mapping[str, Any]]:
+    return lambda: checkout(folder)
+
+
+def checkout(folder: Path) -> Mapping[str, Any]:
+    """Branch (null: none), commit, and how many files differ from it or are unknown to git."""
+    try:
+        tree = WorkTree(folder)
+        branch = tree.git(["symbolic-ref", "--short", "--quiet", "HEAD"], check=False)
+        commit = tree.head
+        edited = len(tree.edited("HEAD")) if commit else 0
+        return {
+            "branch": branch.text if branch.code == 0 else None,
+            "commit": commit or None,
+            "edited": edited,
+            "untracked": len(tree.untracked()),
+            "trouble": None,
+        }
+    except EnvgenError as error:
+        return _unknown(error.problems[0].message)
+
+
+def _unknown(trouble: str) -> Mapping[str, Any]:
+    return {"branch": None, "commit": None, "edited": None, "untracked": None, "trouble": trouble}
+
+
+def _in_time(answer: Future[Mapping[str, Any]], deadline: float) -> Mapping[str, Any]:
+    if not wait([answer], max(0.0, deadline - time.monotonic())).done:
+        return _unknown(f"git did not answer within {PATIENCE:g} s")
+    return answer.result()
+
+
+def _ask_engine(found: Status, engine: Engine) -> None:
+    profile = found.profile
+    image = engine.image(profile.image_name)
+    mine = lock_of_image(profile, found.root, image.labels if image else None)
+    found.digest = render_profile(profile, mine, root=found.root).digest
+    state = "missing"
+    if image is not None:
+        state = "current" if image.labels.get(RENDER_LABEL) == found.digest else "older"
+    found.image = {
+        "name": profile.image_name,
+        "id": image.id if image else None,
+        "created": image.created if image else None,
+        "state": state,
+    }
+    found.containers = engine.containers(profile.compose_name, all=True)
+
+
+def _caches(found: Status, engine: Engine, sizes: Future[Mapping[str, int]]) -> list[Mapping[str, Any]]:
+    image = engine.image(found.profile.image_name)
+    known: Mapping[str, int] = {}
+    if found.profile.caches and wait([sizes], SIZES).done and sizes.exception() is None:
+        known = sizes.result()
+    return [
+        {"source": source, "target": target, "kind": kind, "bytes": known.get(source)}
+        for source, target, kind in mounts_of(found.profile, found.root, image.labels if image else None)
+    ]
+
+
+def _lock(session: Session, profile: Profile) -> Mapping[str, Any]:
+    try:
+        found = lock.check(session)
+    except EnvgenError as error:
+        return {"state": "unreadable", "stale": [error.problems[0].message]}
+    if found is None:
+        return {"state": "missing", "stale": []}
+    lacking = [str(one) for one in found.get(profile.name, ())]
+    return {"state": "stale" if lacking else "current", "stale": lacking}
+
+
+def _last_build(root: Path, profile: Profile) -> Mapping[str, Any] | None:
+    logs = sorted(path for path in state_dir(root, "logs").glob(f"build-{profile.name}-2*.log") if path.is_file())
+    if not logs:
+        return None
+    with logs[-1].open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+        lines = file.read(_TAIL).decode(errors="replace").splitlines()
+    ended = lines[-1] if lines and lines[-1].startswith("ended ") else None
+    return {"log": str(logs[-1].relative_to(root)), "ended": ended}
+
+
+def _last_run(root: Path) -> Mapping[str, Any] | None:
+    found, _ = runs(root / "results")
+    if not found:
+        return None
+    last = found[-1]
+    return {
+        "id": last.id,
+        "kind": last.kind,
+        "title": last.title,
+        "outcome": last.outcome,
+        "started": utc(last.started),
+    }

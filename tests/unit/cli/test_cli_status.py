@@ -1,0 +1,118 @@
+"""`envgen status`, with an engine that answers, one that does not, and a git that never ends."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from test_cli_services import container
+
+from envgen import cli
+from envgen.app import status
+from envgen.engine import session
+from envgen.engine.base import Container, Image
+from envgen.errors import EngineError
+
+FILE = """
+version: 1
+name: unit
+default_profile: dev
+defaults: {base: {image: base:1}, cuda: {arch_list: 12.1a}, gpu: none}
+profiles:
+  prod: {mode: production}
+  dev:
+    mode: development
+    caches: {things: {path: /things}}
+    sources:
+      lib: {origin: {checkout: lib}, package: lib, distribution: lib, mount: /code/lib}
+    services: {web: {command: [web]}}
+"""
+
+
+class StubEngine:
+    """An image that is older than the profile, two containers, volumes that take no time or for ever."""
+
+    def __init__(self, *, slow: bool = False) -> None:
+        self.slow = slow
+
+    def image(self, name: str) -> Image:
+        return Image(
+            "sha256:0123456789abcdef", {"dev.envgen.render": "x"}, "2026-01-02T03:04:05Z", 1, "amd64", (name,), {}
+        )
+
+    def containers(self, _project: str, *, all: bool) -> tuple[Container, ...]:
+        return (container("web"), container("web", one_off=True))
+
+    def volume_sizes(self) -> Mapping[str, int]:
+        if self.slow:
+            threading.Event().wait()
+        return {"unit-dev-cache-things": 2048}
+
+
+def ask(monkeypatch: pytest.MonkeyPatch, engine: StubEngine | None, *words: str) -> str:
+    def connect() -> StubEngine:
+        if engine is None:
+            raise EngineError("the Docker Engine is not running")
+        return engine
+
+    monkeypatch.setattr(status, "connect", connect)
+    done = CliRunner().invoke(cli.main, ["status", *words], standalone_mode=False)
+    assert done.exception is None and done.return_value == 0, done.exception
+    return done.output
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(session, "_for_all", [])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "envgen.yaml").write_text(FILE)
+    logs = tmp_path / ".envgen" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "build-dev-20260101T000000.log").write_text("$ buildx\nended with 4 after 2.0 s \n")
+    return tmp_path
+
+
+def known(_folder: Path) -> Mapping[str, Any]:
+    return {"branch": "main", "commit": "c" * 40, "edited": 2, "untracked": 0, "trouble": None}
+
+
+def test_one_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "checkout", known)
+    screen = ask(monkeypatch, StubEngine())
+    for text in (
+        "dev (development)", "others: prod", "unit:dev (0123456789ab), older than the profile",
+        "there is no envgen.lock", "build-dev-20260101T000000.log: ended with 4", "main at ccccccccc, 2 edited",
+        "2KiB", "web (run)",
+    ):  # fmt: skip
+        assert text in screen
+
+
+def test_for_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "checkout", known)
+    found = json.loads(ask(monkeypatch, StubEngine(), "--json"))
+    assert found["image"]["state"] == "older" and found["engine"] == {"ok": True, "error": None}
+    assert [one["one_off"] for one in found["containers"]] == [False, True]
+    assert found["caches"][0]["bytes"] == 2048 and found["lock"] == {"state": "missing", "stale": []}
+    assert found["checkouts"][0]["branch"] == "main" and found["last_run"] is None
+
+
+def test_what_does_not_answer_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither git nor the sizes ever answer."""
+    monkeypatch.setattr(status, "checkout", lambda _folder: threading.Event().wait())
+    monkeypatch.setattr(status, "PATIENCE", 0.05)
+    monkeypatch.setattr(status, "SIZES", 0.05)
+    found = json.loads(ask(monkeypatch, StubEngine(slow=True), "--json"))
+    assert found["caches"][0]["bytes"] is None
+    assert "did not answer" in found["checkouts"][0]["trouble"] and found["checkouts"][0]["branch"] is None
+
+
+def test_without_an_engine_the_rest_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "checkout", known)
+    screen = ask(monkeypatch, None)
+    assert "engine      the Docker Engine is not running" in screen and "main at ccccccccc" in screen
+    assert json.loads(ask(monkeypatch, None, "--json"))["engine"]["ok"] is False
