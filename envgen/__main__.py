@@ -14,7 +14,7 @@ from envgen import files
 from envgen.errors import EnvgenError, ExitCode, RefusedError
 from envgen.failure import Output, document
 from envgen.redact import hidden_values
-from envgen.text import hide, safe_output
+from envgen.text import hide, reason_of, safe_output
 
 
 def _report_defect(error: BaseException) -> int:
@@ -107,7 +107,7 @@ class _Results:
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
             if isinstance(error, BrokenPipeError):
                 raise
-            self._lost = f"standard output cannot be written: {(error.strerror or str(error)).lower()}"
+            self._lost = f"standard output cannot be written: {reason_of(error).lower()}"
             raise RefusedError(self._lost) from None
 
 
@@ -123,7 +123,9 @@ def _main(argv: Sequence[str] | None) -> int:
     try:
         return _run(argv, output)
     except EnvgenError as error:
-        print(f"envgen: {error}", file=sys.stderr)
+        place = error.problems[0].place
+        # Editors find a place only where it begins the line.
+        print(error if place and place.line else f"envgen: {error}", file=sys.stderr)
         return _failed(output, error, error.exit_code)
     except KeyboardInterrupt:
         print("envgen: interrupted", file=sys.stderr)

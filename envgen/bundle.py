@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from envgen import files
 from envgen.errors import UsageError
 from envgen.redact import redact
+from envgen.text import reason_of
 
 _STEERING = re.compile(r"\x1b(?:\[[0-9;?]{0,20}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 
@@ -34,7 +35,7 @@ def write_bundle(
 
 def _unwritable(target: Path, problem: OSError) -> UsageError:
     hint = "name a file in a folder that is there, is yours and has space"
-    return UsageError(f"{target} can't be written: {problem.strerror}", hint=hint)
+    return UsageError(f"{target} can't be written: {reason_of(problem)}", hint=hint)
 
 
 def archive(members: Mapping[str, bytes | str], *, known: Iterable[str] = ()) -> bytes:

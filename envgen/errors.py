@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from envgen.redact import redact_secrets
-from envgen.text import masked, visible
+from envgen.text import last_printed, masked, visible
 
 
 class ExitCode(IntEnum):
@@ -154,7 +154,5 @@ class ProcessError(EngineError):
         self.argv = tuple(argv)
         self.code = code
         self.stderr = stderr
-        tail = "\n".join(stderr.strip().splitlines()[-15:])
-        super().__init__(
-            f"`{' '.join(argv[:4])}{' ...' if len(argv) > 4 else ''}` ended with {code}: {tail}", hint=hint
-        )
+        shown = f"`{' '.join(argv[:4])}{' ...' if len(argv) > 4 else ''}`"
+        super().__init__(f"{shown} ended with {code}: {last_printed(stderr, code, 15)}", hint=hint)

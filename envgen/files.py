@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from envgen.errors import RefusedError, UsageError
+from envgen.text import reason_of
 
 LARGEST = 64 << 20  # of a file that is read whole
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -38,7 +39,7 @@ def trouble(error: OSError) -> RefusedError:
     if error.filename is None and not _here():
         return RefusedError("the current folder was removed", hint="cd to another one")
     where = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else ""
-    reason = (error.strerror or type(error).__name__).lower()
+    reason = reason_of(error).lower()
     hint = _HINTS.get(error.errno or 0, "")
     return RefusedError(f"{where}: {reason}" if where else f"the file system refused: {reason}", hint=hint)
 

@@ -79,6 +79,26 @@ def shorten(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def counted(number: int, one: str, several: str = "") -> str:
+    """``1 package``, ``2 packages``; ``several`` where it is not just an s more: ``counted(n, "entry", "entries")``."""
+    return f"{number} {one if number == 1 else several or f'{one}s'}"
+
+
+def reason_of(error: BaseException) -> str:
+    """Why, in an exception's own words; its name where it has none."""
+    return str(getattr(error, "strerror", None) or error).strip() or type(error).__name__
+
+
+KILLED = "it was killed: memory ran out, or somebody stopped it"
+
+
+def last_printed(printed: bytes | str, code: int, lines: int = 1) -> str:
+    """What a program printed last; where that is nothing, how it ended."""
+    text = printed.decode("utf-8", "replace") if isinstance(printed, bytes) else printed
+    kept = [line.rstrip() for line in text.splitlines() if line.strip()][-lines:]
+    return "\n".join(kept) or (KILLED if code in (137, -9) else f"exit code {code}, and it printed nothing")
+
+
 def table(rows: Sequence[Sequence[str]], *, right: Iterable[int] = (), indent: str = "") -> list[str]:
     """Aligned columns, one line a row, each cell made visible. ``right``: columns aligned to the right."""
     shown = [[visible(cell) for cell in row] for row in rows]

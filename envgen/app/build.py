@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from envgen.render.environment import CA_VARIABLE, WHEELHOUSE_VARIABLE, compose_
 from envgen.render.locked import lock_of
 from envgen.render.workspace import prepare
 from envgen.serve import preflight
-from envgen.text import progress
+from envgen.text import counted, progress
 
 RENDER_LABEL = "dev.envgen.render"
 
@@ -207,11 +208,12 @@ def build(
     before = identity(job, engine)
     prepare(job.profile, job.root, job.lock)
     progress(how)
+    kills = oom_kills(engine)
     with BuildLog(state_dir(job.root, "logs"), job.profile.name) as log:
         log.say(f"$ {shlex.join(buildx.argv_of(request))}")
         log.say(how)
         result = buildx.build(request, on_line=log.say, on_step=on_step, on_tick=on_tick)
-        cause = _cause(result)
+        cause = _cause(result, oom_kills(engine) - kills)
         if cause:
             log.say(f"{cause.summary}: {cause.evidence}")
         log.say(f"ended with {result.code} after {result.seconds:.1f} s {result.image_id}")
@@ -220,14 +222,30 @@ def build(
     return Outcome(job, result.image_id, how, result, cause, shown_path(job, log.path))
 
 
-def _cause(result: BuildResult) -> Cause | None:
+def oom_kills(engine: Engine) -> int:
+    """How many programs the kernel has killed for memory since it started; 0 where it can't be asked."""
+    try:
+        text = Path("/proc/vmstat").read_text("ascii") if engine.info().endpoint.startswith("unix://") else ""
+    except OSError:
+        text = ""
+    found = re.search(r"^oom_kill (\d+)$", text, re.M)
+    return int(found[1]) if found else 0
+
+
+def _cause(result: BuildResult, killed: int) -> Cause | None:
+    """``killed``: how many programs the kernel has killed for memory meanwhile."""
     if result.ok:
         return None
     lines = [*result.last_lines]
     if result.failed:
         lines.append(result.failed.error)
     code = result.failed.exit_code if result.failed else None
-    return cause_of([*lines, *result.error.splitlines()], exit_code=code)
+    lines += result.error.splitlines()
+    cause = cause_of(lines, exit_code=code)
+    if cause and cause.kind == "killed" and killed > 0:
+        memory = f"the kernel's memory killer ended {counted(killed, 'program')} meanwhile (oom_kill in /proc/vmstat)"
+        return cause_of(lines, exit_code=code, memory=memory)
+    return cause
 
 
 def _warn_of_drift(session: Session) -> None:
@@ -241,7 +259,7 @@ def _warn_of_drift(session: Session) -> None:
         if name != IGNORE_FILE and (root / name).is_file() and (root / name).read_bytes() != content
     ]
     if drifted:
-        progress(f"warning: {', '.join(drifted)} differ from what the project file says now: run `envgen render`")
+        progress(f"warning: out of date with the project file: {', '.join(drifted)}: run `envgen render`")
 
 
 def shown_path(job: Job, path: Path) -> str:

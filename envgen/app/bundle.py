@@ -21,7 +21,7 @@ from envgen.errors import EnvgenError
 from envgen.files import state_dir
 from envgen.inside import run
 from envgen.redact import secret_values
-from envgen.text import progress
+from envgen.text import counted, progress
 
 LOG_LINES = 5000  # of each container
 LOG_BYTES = 4 << 20  # of each build log: its end
@@ -33,7 +33,8 @@ def write(target: Path, found: Report, wish: Wish) -> None:
     """Collect and write. What can't be had is a line in the bundle's README, never an error."""
     members = collect(found, wish)
     write_bundle(target, members, known=secrets_of(wish, found))
-    progress(f"  wrote {target}: {len(members)} files, secrets and names taken out; look into it before you send it")
+    files = counted(len(members), "file")
+    progress(f"  wrote {target}: {files}, secrets and names taken out; look into it before you send it")
 
 
 def collect(found: Report, wish: Wish) -> dict[str, bytes | str]:

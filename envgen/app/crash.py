@@ -21,7 +21,7 @@ from envgen.files import state_dir
 from envgen.profile.model import Profile
 from envgen.serve.crash import collect
 from envgen.serve.wait import Failure
-from envgen.text import progress
+from envgen.text import progress, reason_of
 
 FOLDER = "crash"  # below the state folder, which git ignores
 
@@ -52,7 +52,7 @@ def write(
         target = _free_name(folder, service)
         write_bundle(target, members, known=known, within=root)
     except (EnvgenError, OSError) as error:
-        progress(f"  the crash bundle could not be written: {error}")
+        progress(f"  the crash bundle could not be written: {reason_of(error)}")
         return ""
     try:
         return str(target.relative_to(Path.cwd()))
@@ -104,5 +104,5 @@ def _doctor(profile: Profile, root: Path, service: str) -> bytes:
         context, extra = gather(Wish(profile, root, service, False, "envgen.yaml"), connect)
         document: Any = report.as_data(run.examine(context, extra))
     except (EnvgenError, OSError) as error:
-        document = {"not available": str(error)}
+        document = {"not available": reason_of(error)}
     return (json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()

@@ -22,6 +22,7 @@ from envgen.jitcache.service import JitCache
 from envgen.profile.model import Profile, Project
 from envgen.render import namespace
 from envgen.render.environment import overlay_volume
+from envgen.text import reason_of
 
 STATE = ".envgen"  # the project's folder of files.state_dir
 PROJECT_LABEL = "dev.envgen.project"
@@ -76,7 +77,7 @@ def remove(items: Sequence[Item]) -> list[Gone]:
         except EnvgenError as error:
             found.append(Gone(item, str(error)))
         except OSError as error:
-            found.append(Gone(item, error.strerror or str(error)))
+            found.append(Gone(item, reason_of(error)))
     return found
 
 

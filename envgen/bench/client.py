@@ -10,7 +10,6 @@ import contextlib
 import difflib
 import json
 import math
-import os
 import random
 import time
 from collections import Counter
@@ -25,7 +24,7 @@ import aiohttp
 from envgen.engine.base import read_json
 from envgen.errors import ServiceError, UsageError
 from envgen.serve.events import END, NoCompletion, Part, chosen_logprobs, stamped
-from envgen.text import shorten
+from envgen.text import reason_of, shorten
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 GONE = 5  # requests in a row without an answer, and the server is gone
@@ -239,7 +238,7 @@ async def _ask(session: aiohttp.ClientSession, target: Target, body: Mapping[str
         what = f"after {size} bytes nothing more" if reply.status else "no answer"
         reply.kind, reply.fault = "timeout", f"{what} within {target.silence:g} s"
     except aiohttp.ClientConnectorError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error.os_error)
+        reason = reason_of(error.os_error)
         reply.kind, reply.fault = "refused", f"no connection to {error.host}:{error.port}: {reason}"
     except aiohttp.ClientResponseError as error:
         reply.kind, reply.fault = "garbage", f"the server's answer is not HTTP: {shorten(error.message, 100)}"
@@ -248,7 +247,10 @@ async def _ask(session: aiohttp.ClientSession, target: Target, body: Mapping[str
             reply.kind = "cut"
             reply.fault = f"the server closed the connection in the middle of a reply ({size} bytes)"
         else:
-            reply.kind, reply.fault = "closed", f"the server closed the connection without an answer ({error})"
+            reply.kind, reply.fault = (
+                "closed",
+                f"the server closed the connection without an answer ({reason_of(error)})",
+            )
     reply.ended = parts[-1][0] if parts else time.monotonic()
     if not reply.fault:
         read(reply, parts)

@@ -17,6 +17,7 @@ from envgen.bench.history import Foreign, LeftOut, moment, stop
 from envgen.bench.notes import read_notes
 from envgen.bench.tools import benchy_samples, vllm_samples
 from envgen.errors import UsageError
+from envgen.text import reason_of
 
 MAX_SIZE = 16 << 20
 
@@ -40,7 +41,7 @@ def parse(path: Path, when: datetime | None = None, label: str = "") -> Imported
     except UnicodeDecodeError as error:
         stop(path, f"the file is not UTF-8 text: {error.reason} at byte {error.start}")
     except OSError as error:
-        stop(path, f"can't be read: {error.strerror}")
+        stop(path, f"can't be read: {reason_of(error)}")
     suffix = path.suffix.lower()
     left: list[LeftOut] = []
     if suffix == ".json" or text.lstrip()[:1] == "{":

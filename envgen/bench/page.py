@@ -16,7 +16,7 @@ from envgen.bench.record import SUFFIX, Record, utc
 from envgen.errors import RefusedError, ResultsError
 from envgen.paths import templates_dir
 from envgen.redact import redact
-from envgen.text import visible
+from envgen.text import reason_of, visible
 
 _PLOTTED = ("prefill_tps", "decode_tps", "ttft_ms")
 
@@ -30,7 +30,7 @@ def write_page(target: Path, records: Sequence[Record]) -> None:
     try:
         files.write(target, page(records).encode("utf-8"))
     except OSError as error:
-        raise ResultsError(f"can't write {target}: {error.strerror}") from error
+        raise ResultsError(f"can't write {target}: {reason_of(error)}") from error
 
 
 def page(records: Sequence[Record]) -> str:

@@ -33,6 +33,7 @@ from typing import Any, NoReturn
 from envgen import files
 from envgen.errors import Place, ResultsError, UsageError
 from envgen.redact import redact, secret_like
+from envgen.text import counted, reason_of
 
 FORMAT = 1  # a reader refuses a higher number; a change of meaning raises it
 SUFFIX = ".jsonl"
@@ -158,7 +159,7 @@ class Run:
         full = error.errno in _FULL
         what = "there is no space left for the results" if full else f"can't write results: {error}"
         return ResultsError(
-            f"{what}; {self.samples} samples of run {self.id} are kept in {self.path}",
+            f"{what}; kept {counted(self.samples, 'sample')} of run {self.id} in {self.path}",
             hint="free some space on that file system" if full else "",
         )
 
@@ -288,7 +289,7 @@ def _read(path: Path, *, whole: bool) -> Record:
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file", hint="envgen results list") from None
     except OSError as error:
-        _fault(path, 0, f"can't be read: {error.strerror}")
+        _fault(path, 0, f"can't be read: {reason_of(error)}")
     first = _line(path, 1, lines[0] if lines else b"")
     number = first.get("format")
     if first.get("type") != "start" or isinstance(number, bool) or not isinstance(number, int):

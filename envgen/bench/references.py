@@ -15,6 +15,7 @@ from envgen.bench.history import shipped
 from envgen.bench.record import load, resolve
 from envgen.bench.tools import MODULES, Asked, Plan
 from envgen.errors import UsageError
+from envgen.text import reason_of
 
 _PLANS = Path(__file__).with_name("plans.yaml")
 _LISTS = ("pp", "tg", "depth", "concurrency")
@@ -89,7 +90,7 @@ def _read(name: str) -> dict[str, Any]:
     try:
         found = yaml.safe_load(files.read(Path(name), limit=1 << 16).decode(errors="replace"))
     except OSError as error:
-        raise UsageError(f"plan {name}: {error.strerror}", hint="envgen bench --plan seeds") from None
+        raise UsageError(f"plan {name}: {reason_of(error)}", hint="envgen bench --plan seeds") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UsageError(f"plan {name}: not YAML: {getattr(error, 'problem', error)}") from None
     if not isinstance(found, dict):

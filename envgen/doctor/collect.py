@@ -16,6 +16,7 @@ from envgen.engine.base import ExecResult
 from envgen.errors import EnvgenError
 from envgen.inside.run import text_of
 from envgen.profile.model import Profile, Service
+from envgen.text import last_printed
 
 PARTS = ("facts", "patches", "machine", "sources", "load", "scripts", "main")
 # What runs the parts' texts in one namespace; the probe passes it on when it must start another interpreter.
@@ -135,12 +136,10 @@ def read(answer: ExecResult | EnvgenError, python: str) -> tuple[Probe | None, T
         return None, Trouble("the probe's document can't be read", str(problem)[:300])
     if probe is not None:
         return probe, None
-    said = (answer.stderr or answer.stdout)[-2000:].decode("utf-8", "replace").strip().splitlines()
-    last = said[-1][:300] if said else "nothing was printed"
+    last = last_printed((answer.stderr or answer.stdout)[-2000:], answer.code)[:300]
     if answer.code in (126, 127):
         return None, Trouble(f"the container has no {python}", last)
     if answer.code == 137:
-        seen = f"exit code 137 (out of memory, or the container was stopped); {last}"
-        return None, Trouble("the probe was killed", seen)
+        return None, Trouble("the probe was killed", f"exit code 137; {last}")
     seen = f"exit code {answer.code}, {len(answer.stdout)} bytes of output; {last}"
     return None, Trouble("the probe brought no document back", seen)

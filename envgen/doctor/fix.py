@@ -16,6 +16,7 @@ from envgen.doctor.model import Context, Finding, Severity
 from envgen.engine.base import Container, Engine, Mount
 from envgen.errors import EnvgenError, RefusedError
 from envgen.render import environment as promised
+from envgen.text import last_printed
 
 INSTALL_LIMIT = 1800.0  # seconds; a mounted vLLM may compile
 
@@ -121,5 +122,5 @@ def _runner(engine: Engine, container: Container, argv: list[str], user: str, li
 
 def _must(code: int, said: bytes, what: str) -> None:
     if code:
-        lines = said.decode("utf-8", "replace").strip().splitlines()[-3:]
-        raise EnvgenError(f"{what} (exit code {code}): {' / '.join(lines)[:500] or 'nothing was printed'}")
+        said_last = last_printed(said, code, 3).replace("\n", " / ")
+        raise EnvgenError(f"{what} (exit code {code}): {said_last[:500]}")

@@ -6,7 +6,7 @@ from typing import Any
 
 from envgen.doctor.model import Finding, Severity, Where
 from envgen.doctor.run import Report
-from envgen.text import Styled, paint, visible
+from envgen.text import Styled, counted, paint, visible
 
 HEADINGS = {
     Where.HOST: "Host",
@@ -43,8 +43,8 @@ def lines_of(finding: Finding, report: Report, colour: bool) -> list[str]:
 def summary(report: Report) -> str:
     """`2 errors, 1 warning, 14 checks passed`."""
     errors, warnings = report.count(Severity.ERROR), report.count(Severity.WARNING)
-    parts = [f"{errors} error{'s' * (errors != 1)}"] if errors else []
-    parts += [f"{warnings} warning{'s' * (warnings != 1)}"] if warnings else []
+    parts = [counted(errors, "error")] if errors else []
+    parts += [counted(warnings, "warning")] if warnings else []
     parts.append(f"{report.count(Severity.OK)} ok")
     return ", ".join(parts)
 

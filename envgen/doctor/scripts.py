@@ -15,6 +15,7 @@ from envgen.doctor.model import Context, Finding, Remedy, Severity, warning
 from envgen.doctor.remedies import command, envgen
 from envgen.engine.base import Engine, ExecResult
 from envgen.errors import EnvgenError
+from envgen.text import last_printed, reason_of
 
 FOLDER = "checks"
 LIMIT = 30.0  # seconds that one script may take
@@ -65,10 +66,10 @@ def run_script(script: Path, ask: Ask, context: Context) -> list[Finding]:
         answer = ask(list(RUN_WITH[script.suffix]), script.read_bytes())
         found = read_findings(answer.stdout, context)
     except (EnvgenError, OSError, ValueError) as problem:
-        return [_broken(name, str(problem).splitlines()[0][:300], edit)]
+        return [_broken(name, reason_of(problem).splitlines()[0][:300], edit)]
     if answer.code:
-        last = answer.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["nothing on stderr"]
-        found.append(_broken(name, f"exit code {answer.code}; {last[0][:300]}", edit))
+        last = last_printed(answer.stderr, answer.code)[:300]
+        found.append(_broken(name, f"exit code {answer.code}; {last}", edit))
     return [replace(one, check=name) for one in found]
 
 

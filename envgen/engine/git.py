@@ -25,6 +25,7 @@ from typing import Protocol
 from envgen import files
 from envgen.engine import process
 from envgen.errors import EngineError, EnvgenError, RefusedError, UsageError
+from envgen.text import reason_of
 
 _SAME_EVERYWHERE = {
     "GIT_TERMINAL_PROMPT": "0",
@@ -195,7 +196,7 @@ class WorkTree:
             self._common = _common_dir(self.git_dir)
         except OSError as error:
             missing = isinstance(error, FileNotFoundError | NotADirectoryError)
-            why = "" if missing else f": {error.strerror or error} ({error.filename})"
+            why = "" if missing else f": {reason_of(error)} ({error.filename})"
             above = next((parent for parent in self.folder.parents if (parent / ".git").exists()), None)
             hint = f"it is inside the checkout {above}: name that one" if above and missing else ""
             raise UsageError(f"{folder} is not a git checkout{why}", hint=hint) from None
@@ -218,7 +219,7 @@ class WorkTree:
             try:
                 self._fill(Path(view.name))
             except OSError as error:
-                raise UsageError(f"{self.folder} cannot be read: {error.strerror} ({error.filename})") from None
+                raise UsageError(f"{self.folder} cannot be read: {reason_of(error)} ({error.filename})") from None
             self._view = view
         own = self._view.name
         answer = _run(

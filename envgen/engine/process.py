@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any
 
 from envgen.errors import EngineError, ProcessError
+from envgen.text import reason_of
 
 Child = subprocess.Popen[bytes]
 PIPE = subprocess.PIPE
@@ -143,7 +144,7 @@ def start(
     except FileNotFoundError:
         raise _absent(argv) from None
     except OSError as error:
-        raise EngineError(f"cannot run {argv[0]}: {error.strerror}") from None
+        raise EngineError(f"cannot run {argv[0]}: {reason_of(error)}") from None
 
 
 def stop(child: subprocess.Popen[bytes], first: signal.Signals = signal.SIGINT) -> None:
@@ -179,7 +180,7 @@ def _started(
         except FileNotFoundError:
             raise _absent(argv) from None
         except OSError as error:
-            raise EngineError(f"cannot run {argv[0]}: {error.strerror}") from None
+            raise EngineError(f"cannot run {argv[0]}: {reason_of(error)}") from None
         try:
             deliver()
             yield child

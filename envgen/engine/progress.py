@@ -38,8 +38,8 @@ class Step:
 
     @property
     def failed(self) -> bool:
-        """True for the step that broke, not for those that were called off because of it."""
-        return bool(self.error) and "context canceled" not in self.error
+        """True for the step that broke, not for those that were cancelled because of it."""
+        return bool(self.error) and not re.search(r"context canceled|code = Canceled", self.error)
 
     @property
     def exit_code(self) -> int | None:
@@ -68,7 +68,9 @@ class Progress:
 
     @property
     def failed(self) -> Step | None:
-        return next((step for step in self._steps.values() if step.failed), None)
+        """The step that broke. One that was killed comes last: BuildKit kills those that run beside another."""
+        broken = [step for step in self._steps.values() if step.failed]
+        return min(broken, key=lambda step: step.exit_code == 137, default=None)
 
     def feed(self, line: str) -> Step | None:
         """Take in one line of buildx's output. Returns the step that it is about."""

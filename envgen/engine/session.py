@@ -24,6 +24,7 @@ from envgen.background import in_background
 from envgen.engine import forward
 from envgen.engine.endpoint import Endpoint
 from envgen.errors import EngineError, EngineTimeout
+from envgen.text import reason_of
 
 T = TypeVar("T")
 
@@ -209,7 +210,7 @@ def unreachable(endpoint: Endpoint, error: BaseException, environ: Mapping[str, 
                 hint="https://docs.docker.com/engine/install/; in a checkout of envgen: scripts/engine up",
             )
         return EngineError(f"the Docker Engine is not running: there is no socket at {where}", hint=_START)
-    kind, text = type(cause).__name__, str(getattr(cause, "strerror", None) or cause)
+    kind, text = type(cause).__name__, reason_of(cause)
     if kind in _NOT_HTTP:
         return EngineError(f"the answer from {where} is not HTTP: is this address a Docker Engine's?")
     if kind in _BROKEN_OFF:

@@ -14,6 +14,7 @@ import requests
 
 from envgen.engine.base import OUTPUT_LIMIT
 from envgen.errors import EngineError
+from envgen.text import reason_of
 
 LONGEST_LINE = 1 << 20
 _HEADER = 8  # 1 byte channel, 3 zero bytes, 4 bytes length, big endian
@@ -199,7 +200,7 @@ def talk(
     except OutputTooLong:
         reason = f"{what} wrote more than {OUTPUT_LIMIT >> 20} MiB"
     except (OSError, ValueError) as error:
-        reason = f"{what}: the connection to the engine broke off: {error}"
+        reason = f"{what}: the connection to the engine broke off: {reason_of(error)}"
     except BaseException:
         with contextlib.suppress(Exception):
             kill()

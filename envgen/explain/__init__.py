@@ -1,6 +1,6 @@
 """Why did it fail? Rules over build, JIT and serve logs: cause, the line that proves it, cure, where to read on.
 
-The rules are data (``rules/*.yaml``), each with an excerpt of a real log. This room imports nothing but ``errors``.
+The rules are data (``rules/*.yaml``), each with an excerpt of a real log. This package imports nothing but ``errors``.
 """
 
 from envgen.explain.failure import Cause, cause_of

@@ -16,6 +16,7 @@ from typing import Any
 from envgen.engine import process
 from envgen.engine.base import Engine, ExecResult, Mount, read_json
 from envgen.errors import EngineError
+from envgen.text import KILLED
 
 # One line of stdin, which may stay open: `python3 -` would read it through its tokenizer.
 MARK = "# envgen-inside"  # in a command line: one of ours, not a compiler
@@ -153,5 +154,5 @@ def read(result: ExecResult, mark: str, python: str) -> dict[str, Any] | Failure
             hint=NEEDED,
         )
     late = any(line.startswith("Timeout (") for line in lines)
-    killed = "killed (out of memory, or stopped)" if result.code in (137, -9) else f"exit code {result.code}"
+    killed = KILLED if result.code in (137, -9) else f"exit code {result.code}"
     return Failure("no answer in time" if late else "no answer", killed, tail, result.code, late)

@@ -34,6 +34,7 @@ from envgen.jitcache.query import Query, arch_folders
 from envgen.jitcache.talk import describe_holders, look, not_found, send, what_is_locked
 from envgen.profile.model import Profile
 from envgen.render.environment import service_env
+from envgen.text import reason_of
 
 L = TypeVar("L", "Module", "Building")
 LockId = tuple[int, int]  # device and inode of a lock file: the same in every container on this cache
@@ -45,7 +46,7 @@ def expected() -> Iterator[None]:
     try:
         yield
     except ShapeError as error:
-        raise EngineError(f"the answer about the JIT cache is not what was expected: {error}") from None
+        raise EngineError(f"the answer about the JIT cache is not what was expected: {reason_of(error)}") from None
 
 
 class JitCache:

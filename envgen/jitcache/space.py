@@ -18,6 +18,7 @@ from envgen.jitcache.query import Query
 from envgen.jitcache.service import JitCache, expected
 from envgen.render import namespace as names
 from envgen.render.locked import lock_of_image
+from envgen.text import reason_of
 
 ARCHIVE = "/envgen-archive"  # where the archive is mounted
 _KEY = re.compile(r"-([0-9a-f]{12})")
@@ -154,7 +155,7 @@ def save(cache: JitCache, target: Path, *, source: str = "", force: bool = False
     try:
         stage = files.Scratch("save", folder)
     except OSError as error:
-        raise UsageError(f"nothing can be written in the folder {folder}: {error.strerror}") from None
+        raise UsageError(f"nothing can be written in the folder {folder}: {reason_of(error)}") from None
     with stage as work:
         written = Path(work, "cache")
         written.touch(0o600)
@@ -179,7 +180,7 @@ def save(cache: JitCache, target: Path, *, source: str = "", force: bool = False
         except FileExistsError:
             raise _there_already(target) from None
         except OSError as error:
-            raise UsageError(f"{target} can't be written: {error.strerror}") from None
+            raise UsageError(f"{target} can't be written: {reason_of(error)}") from None
     with expected():
         return replace(bind(Moved, answer), key=key)
 

@@ -13,6 +13,7 @@ from envgen.lock.ask import apt_asks, apt_build, python_asks, python_sets
 from envgen.lock.model import AptLock, Pinned, PythonLock
 from envgen.paths import docker_dir, templates_dir
 from envgen.profile.model import Profile
+from envgen.text import last_printed
 
 TIMEOUT = 900
 _CA = "/run/secrets/ca_certificates"
@@ -103,9 +104,10 @@ def resolve(
             [note for p in python if (note := _clash(p, said["python"][p.name]))],
         )
     except MISSHAPEN:
-        tail = "\n".join(done.stderr.decode(errors="replace").strip().splitlines()[-10:])
+        image, program = profile.base.image, profile.base.python
+        why = f"{image} has no {program}" if done.code in (126, 127) else last_printed(done.stderr, done.code, 10)
         raise LockError(
-            f"packages for {profile.base.image}: the base image's {profile.base.python} could not ask: {tail}",
+            f"packages for {image}: its {program} could not be asked: {why}",
             hint="does it have Python 3.8 or newer, with pip? If not: base.apt: [python3, python3-dev, python3-pip]",
         ) from None
 

@@ -19,6 +19,7 @@ from envgen.lock.model import LOCAL, AptLock, GitLock, ImageLock, Lock, PatchLoc
 from envgen.lock.registry import resolve_image, seconds
 from envgen.lock.upgrade import Upgrade, keep
 from envgen.profile.model import ModelRef, Profile
+from envgen.text import counted
 
 A = TypeVar("A", ImageLock, GitLock)
 Say = Callable[[str], None]
@@ -101,7 +102,7 @@ def _told(found: Any) -> str:
     if isinstance(found, ImageLock):
         return found.digest[:19] + (", which only this machine's engine knows" if found.resolved == LOCAL else "")
     if isinstance(found, GitLock):
-        more = f" and {len(found.submodules)} submodules" if found.submodules else ""
+        more = f" and {counted(len(found.submodules), 'submodule')}" if found.submodules else ""
         return f"{found.kind} is {found.commit[:12]}{more}"
     if isinstance(found, str):
         return f"commit is {found[:12]}"

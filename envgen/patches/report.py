@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from envgen.patches.verdict import HunkVerdict, Rehearsal, State, Verdict
-from envgen.text import table, visible
+from envgen.text import counted, table, visible
 
 _SHORT = {
     State.APPLIES: "applies",
@@ -77,7 +77,9 @@ def cell(verdict: Verdict) -> str:
 def matrix(rehearsals: Sequence[Rehearsal]) -> list[str]:
     """Releases down, patches across, and the last release that each patch fits."""
     names = [verdict.patch for verdict in rehearsals[0].verdicts]
-    found = [f"{rehearsals[0].series}: {len(names)} patches, {len(rehearsals)} releases"]
+    found = [
+        f"{rehearsals[0].series}: {counted(len(names), 'patch', 'patches')}, {counted(len(rehearsals), 'release')}"
+    ]
     found += [f"  [{number}] {name}" for number, name in enumerate(names, 1)]
     rows = [["", *(f"[{number}]" for number in range(1, len(names) + 1))]]
     rows += [[r.version, *(cell(verdict) for verdict in r.verdicts)] for r in rehearsals]

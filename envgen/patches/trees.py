@@ -13,6 +13,7 @@ from typing import BinaryIO, Protocol
 
 from envgen.engine.git import Repository
 from envgen.errors import EnvgenError
+from envgen.text import reason_of
 
 LARGEST = 16 << 20  # bytes of one file
 
@@ -73,7 +74,7 @@ class SdistTree:
                         break
         except (tarfile.TarError, EOFError, OSError) as error:
             raise EnvgenError(
-                f"cannot read {self.archive.name}: {error}", hint="delete it; it is fetched again"
+                f"cannot read {self.archive.name}: {reason_of(error)}", hint="delete it; it is fetched again"
             ) from None
         return found
 
@@ -84,7 +85,7 @@ class SdistTree:
                 return {member.name.split("/", 1)[-1] for member in archive if member.isfile()}
         except (tarfile.TarError, EOFError, OSError) as error:
             raise EnvgenError(
-                f"cannot read {self.archive.name}: {error}", hint="delete it; it is fetched again"
+                f"cannot read {self.archive.name}: {reason_of(error)}", hint="delete it; it is fetched again"
             ) from None
 
 
@@ -115,7 +116,7 @@ class WheelTree:
             with zipfile.ZipFile(self.file) as archive:
                 yield archive
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
-            raise EnvgenError(f"cannot read {self.label}: {error}", hint="try again") from None
+            raise EnvgenError(f"cannot read {self.label}: {reason_of(error)}", hint="try again") from None
 
 
 @dataclass(frozen=True)

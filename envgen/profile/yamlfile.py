@@ -11,6 +11,7 @@ from envgen import files
 from envgen.errors import Place, Problem, ProjectError
 from envgen.profile.tree import LOCAL, PROJECT, Node, Source
 from envgen.profile.yamlparse import parse
+from envgen.text import reason_of
 
 MAX_BYTES = 1 << 20
 
@@ -34,10 +35,10 @@ def _bytes(path: Path, label: str) -> bytes:
         raise ProjectError([Problem("there is no such file", Place(label), hint)]) from None
     except files.NotAFile as error:
         hint = "name the file in it" if path.is_dir() else ""
-        message = "is a folder, not a file" if path.is_dir() else str(error.strerror)
+        message = "is a folder, not a file" if path.is_dir() else reason_of(error)
         raise ProjectError([Problem(message, Place(label), hint)]) from None
     except OSError as error:
-        reason = (error.strerror or type(error).__name__).lower()
+        reason = reason_of(error).lower()
         raise ProjectError([Problem(f"cannot be read: {reason}", Place(label))]) from None
     if len(data) > MAX_BYTES:
         hint = "is this really a project file?"

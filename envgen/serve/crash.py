@@ -16,6 +16,7 @@ from envgen.engine import process
 from envgen.engine.base import Container, Engine, Mount
 from envgen.errors import EngineError, ProcessError
 from envgen.serve.processes import processes, tree
+from envgen.text import last_printed, reason_of
 
 LOG_LINES = 1_000_000  # the most that a bundle holds of a server's log: hours of it at any real rate
 _KERNEL_LINES = 2000
@@ -91,7 +92,7 @@ def _ask(make: Callable[[], Any]) -> Any:
     try:
         return make()
     except (EngineError, ProcessError, OSError, ValueError) as error:
-        return f"not available: {error}\n"
+        return f"not available: {reason_of(error)}\n"
 
 
 def _text(make: Callable[[], str]) -> str:
@@ -133,7 +134,7 @@ def _neighbours(engine: Engine, container: Container) -> str:
     rows = [
         f"{one.name}: {one.state}"
         + (f" ({one.health})" if one.health else "")
-        + f", exit code {one.exit_code}, restarted {one.restarts} times, since {one.started_at}, image {one.image_id}"
+        + f", exit code {one.exit_code}, restarts: {one.restarts}, since {one.started_at}, image {one.image_id}"
         + (", killed because memory ran out" if one.oom_killed else "")
         + (f", {one.error}" if one.error else "")
         for one in found
@@ -167,7 +168,7 @@ def _kernel(engine: Engine) -> str:
         return "not available: the engine is on another machine\n"
     done = process.run(["dmesg"], timeout=_PATIENCE, check=False)
     if done.code:
-        reason = done.stderr.decode(errors="replace").strip()
+        reason = last_printed(done.stderr, done.code)
         return f"not available: {reason}\nwith more rights: sudo dmesg -T | tail -n {_KERNEL_LINES}\n"
     lines = done.stdout.decode(errors="replace").splitlines()[-_KERNEL_LINES:]
     return "\n".join(lines) + "\n" if lines else "the kernel has no messages\n"

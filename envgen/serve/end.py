@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from envgen.engine.base import Container, Engine
 from envgen.errors import EngineError
 from envgen.serve.log import log_text
+from envgen.text import counted
 
 _LINES = 20
 _PATIENCE = 5.0  # seconds; the port closes before the program has ended
@@ -45,7 +46,7 @@ def _settled(engine: Engine, container_id: str) -> Container | None:
 
 def _state(container: Container) -> str:
     if container.state == "running":
-        again = f", restarted {container.restarts} times" if container.restarts else ""
+        again = f", restarted {counted(container.restarts, 'time')}" if container.restarts else ""
         return f"it still runs{again}, but does not answer"
     if container.state in ("paused", "restarting"):
         return container.state

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from envgen.engine.base import Engine
 from envgen.errors import EngineError
+from envgen.text import counted, last_printed
 
 # One line a process: /proc/PID/stat, a tab, the command line. The shell's own entry is left out; what it starts is
 # younger than the list.
@@ -40,7 +41,7 @@ def processes(engine: Engine, container_id: str, *, timeout: float = 15) -> tupl
     """Every process of a running container, by number. EngineError when it doesn't run or has no shell."""
     done = engine.exec(container_id, ["sh", "-c", _LIST], timeout=timeout)
     if done.code:
-        reason = done.stderr.decode(errors="replace").strip() or done.stdout.decode(errors="replace").strip()
+        reason = last_printed(done.stderr or done.stdout, done.code)
         raise EngineError(f"the processes of container {container_id[:12]} could not be listed: {reason}")
     return tuple(sorted(parse(done.stdout.decode(errors="replace").splitlines()), key=lambda one: one.pid))
 
@@ -76,7 +77,7 @@ def tree(found: Sequence[Process]) -> str:
 
     add(0, 0)
     zombies = sum(one.zombie for one in found)
-    lines.append(f"{len(found)} processes, {zombies} of them zombies")
+    lines.append(f"{counted(len(found), 'process', 'processes')}, {zombies} of them zombies")
     return "\n".join(lines) + "\n"
 
 

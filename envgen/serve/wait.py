@@ -17,6 +17,7 @@ from envgen.profile.model import Ready, Service
 from envgen.serve.log import Evidence, LogReader, log_text
 from envgen.serve.phases import Progress
 from envgen.serve.readiness import Answer, Question, ask
+from envgen.text import counted
 
 POLL = 0.25  # seconds between two looks at the container
 ASK_AGAIN = 1.0  # seconds between two questions to a server that is not ready
@@ -135,7 +136,7 @@ class Waiter:
             raise self._failure(None, "its container was removed while it started")
         if container.state in ("exited", "dead"):
             how = "was killed because memory ran out" if container.oom_killed else f"ended with {container.exit_code}"
-            times = f", restarted {container.restarts} times by Docker" if container.restarts else ""
+            times = f", restarted {counted(container.restarts, 'time')} by Docker" if container.restarts else ""
             raise self._failure(container, f"its program {how} while {self.progress.words()}{times} {container.error}")
         restarts = container.restarts - self._first_restarts
         if restarts >= RESTARTS:
@@ -149,7 +150,8 @@ class Waiter:
     def _note_restarts(self, container: Container) -> None:
         if container.restarts > self._restarts:
             self._restarts = container.restarts
-            self._say(f"  {self._name}: its program ended and was restarted: {container.restarts} ({self._policy})")
+            times = counted(container.restarts, "time")
+            self._say(f"  {self._name}: its program ended and was restarted {times} ({self._policy})")
             self.progress.restart()
             self._evidence.restart()
             self._why = ""

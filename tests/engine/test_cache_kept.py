@@ -239,5 +239,5 @@ def test_the_other_caches(lab: Lab, envgen: Envgen) -> None:
         time.sleep(0.1)
     assert "uses it: sleep 100" in envgen("clear", "--kind", "triton", code=6)
     lab.sh("pkill -f '[s]leep 100'")
-    assert "removed 1 entries of triton" in envgen("clear", "--kind", "triton")
+    assert "removed 1 entry of triton" in envgen("clear", "--kind", "triton")
     assert lab.sh("ls /caches/triton") == "mine"

@@ -215,7 +215,7 @@ def test_an_edited_profile_is_stale_and_says_where(project: Project) -> None:
         assert "pip: the Python packages are not locked, or were for another question (prod)" in done.out
         dry = project.envgen("lock", "--dry-run")
         assert "pip deps sniffio: " in dry.out
-        assert "1 inputs would change" in dry.err
+        assert "1 input would change" in dry.err
         done = project.envgen("lock", "--offline", code=7)
         assert "--offline forbids it" in done.err
         assert "envgen.lock is as it was" in done.err

@@ -33,7 +33,7 @@ def test_an_exception_comes_back_with_its_stack() -> None:
     ("stderr", "code", "error"),
     [
         ("Timeout (0:00:05)!\nThread 0x1 (most recent call first):\n  File x", 1, "no answer in time: exit code 1"),
-        ("", 137, "no answer: killed (out of memory, or stopped)"),
+        ("", 137, "no answer: it was killed: memory ran out, or somebody stopped it"),
         ("Segmentation fault", 139, "no answer: exit code 139"),
     ],
 )

@@ -12,13 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.__main__ import main
+from envgen.errors import ProcessError
 from envgen.text import (
+    KILLED,
     SafeStream,
     Styled,
+    counted,
     duration,
     hide,
+    last_printed,
     masked,
     paint,
+    reason_of,
     safe_output,
     shorten,
     size,
@@ -170,3 +175,31 @@ def test_a_log_keeps_its_colours_alone(line: str, shown: str) -> None:
     safe, raw = stream()
     safe.write(with_own_colours(line) + "\n")
     assert raw.getvalue().decode() == shown + "\n"
+
+
+def test_counts_have_their_grammar() -> None:
+    assert [counted(n, "package is", "packages are") for n in (0, 1, 2)] == [
+        "0 packages are",
+        "1 package is",
+        "2 packages are",
+    ]
+    assert [counted(n, "file") for n in (0, 1, 2)] == ["0 files", "1 file", "2 files"]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(TimeoutError(), "TimeoutError"), (OSError(28, "No space left on device", "/x"), "No space left on device"),
+     (EOFError("  "), "EOFError"), (ValueError("wrong"), "wrong"), (OSError("no number"), "no number")],
+)  # fmt: skip
+def test_a_reason_is_never_empty(error: Exception, reason: str) -> None:
+    assert reason_of(error) == reason
+
+
+@pytest.mark.parametrize(
+    ("printed", "code", "lines", "words"),
+    [(b"", 137, 1, KILLED), ("\n \n", -9, 1, KILLED), ("", 3, 1, "exit code 3, and it printed nothing"),
+     (b"a\nb\xff\n\n", 1, 1, "b\ufffd"), ("a\n\nb\n", 137, 2, "a\nb")],
+)  # fmt: skip
+def test_a_silent_program_has_a_reason_too(printed: bytes | str, code: int, lines: int, words: str) -> None:
+    assert last_printed(printed, code, lines) == words
+    assert str(ProcessError(["uv", "pip"], code, "")).rpartition(": ")[2]

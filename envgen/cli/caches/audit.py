@@ -10,7 +10,7 @@ from envgen.cli.common import json_option, print_json, project_options
 from envgen.jitcache.audit import findings
 from envgen.jitcache.query import arch_folders
 from envgen.jitcache.service import JitCache
-from envgen.text import progress, visible
+from envgen.text import counted, progress, visible
 
 
 @click.command("audit", context_settings=HELP)
@@ -51,5 +51,7 @@ def run(cache: JitCache, as_json: bool) -> int:
         )
     for assembler in unknown:
         click.echo(f"error  triton  {visible(assembler.path)}: does not know {', '.join(assembler.missing)}")
-    click.echo(f"{len(judged)} libraries" + ("" if bad else ", all of which the profile's GPU can run"))
+    click.echo(
+        counted(len(judged), "library", "libraries") + ("" if bad else ", all of which the profile's GPU can run")
+    )
     return 1 if bad else 0

@@ -12,7 +12,7 @@ from envgen.errors import UsageError
 from envgen.inside.jit.kinds import KINDS
 from envgen.jitcache.kinds import Kind, kinds
 from envgen.jitcache.service import JitCache
-from envgen.text import progress, size, visible
+from envgen.text import counted, progress, size, visible
 
 ALL = "all"
 
@@ -59,7 +59,8 @@ def clear(cache: JitCache, wanted: Sequence[str], dry_run: bool, as_json: bool) 
 def _tell(one: Kind, dry_run: bool) -> None:
     verb = "would remove" if dry_run else "removed"
     if one.entries:
-        click.echo(f"{verb} {len(one.entries)} entries of {one.kind} in {visible(one.path)}, {size(one.bytes)}")
+        entries = counted(len(one.entries), "entry", "entries")
+        click.echo(f"{verb} {entries} of {one.kind} in {visible(one.path)}, {size(one.bytes)}")
     else:
         click.echo(f"{one.kind}: nothing to clear in {visible(one.path)}")
     if one.others:

@@ -12,7 +12,7 @@ import click
 from envgen.cli.common import print_json
 from envgen.jitcache.model import Cleared, Evidence, Inventory, Module, Recorded, Why
 from envgen.jitcache.talk import describe_holders
-from envgen.text import duration, progress, size, table, visible
+from envgen.text import counted, duration, progress, size, table, visible
 
 
 def print_as_json(answer: Inventory | Cleared | Evidence | Recorded) -> None:
@@ -54,7 +54,7 @@ def print_inventory(inventory: Inventory) -> None:
         where = "/".join(part for part in (batch.version, batch.arch) if part)
         click.echo(f"a batch build runs in {where}, {describe_holders(batch.holders)}")
     for other in inventory.others:
-        click.echo(f"beside them: {other.name}, {size(other.bytes)} in {other.files} files")
+        click.echo(f"beside them: {other.name}, {size(other.bytes)} in {counted(other.files, 'file')}")
     if inventory.leftovers.count:
         click.echo(f"left behind by an interrupted clear: {size(inventory.leftovers.bytes)}; the next clear deletes it")
 
@@ -84,7 +84,7 @@ def print_cleared(cleared: Cleared) -> None:
         where = "/".join(part for part in (target.version, target.arch) if part)
         if target.gone or cleared.dry_run:
             why = f": {_visible(target.why)}" if target.why else ""
-            taken = f"{size(target.bytes)} in {target.files} files"
+            taken = f"{size(target.bytes)} in {counted(target.files, 'file')}"
             click.echo(f"{verb} {_visible(target.name)} ({where}), {taken}{why}")
         if target.damaged:
             progress(f"{_visible(target.name)} ({where}): its build.ninja is damaged; generated sources may remain")
@@ -92,7 +92,7 @@ def print_cleared(cleared: Cleared) -> None:
             progress(f"left alone, outside of {where}/generated: {_visible(path)}")
     for item in cleared.generated:
         if item.gone or cleared.dry_run:
-            click.echo(f"{verb} {_visible(item.path)}, {size(item.bytes)} in {item.files} files")
+            click.echo(f"{verb} {_visible(item.path)}, {size(item.bytes)} in {counted(item.files, 'file')}")
     for kept in cleared.kept:
         click.echo(f"kept {_visible(kept.path)}: also compiled by {_names(kept.kept_for)}")
     for gone in cleared.vanished:
@@ -164,10 +164,10 @@ def _print_why(module: Why) -> None:
         if count > 10:
             click.echo(f"    and {count - 10} more")
     if module.state == "fresh" and module.baseline == "recorded":
-        click.echo(f"  all {module.checked} files have the bytes that it was compiled from")
+        click.echo(f"  every file has the bytes that it was compiled from ({module.checked})")
     elif module.baseline != "recorded" and module.kind == "ninja" and module.state != "partial":
         what = "its baseline is of an earlier build" if module.baseline == "outdated" else "no baseline was recorded"
-        click.echo(f"  {what}: {module.checked} files judged by their times of change, a guess")
+        click.echo(f"  {what}: {counted(module.checked, 'file')} judged by their times of change, a guess")
     if module.state in ("stale", "debug"):
         click.echo(f"  cure: envgen cache clear {_visible(module.name)}")
 
@@ -178,7 +178,7 @@ def print_recorded(recorded: Recorded) -> None:
     for module in recorded.modules:
         where = "/".join(part for part in (module.version, module.arch) if part)
         if module.recorded:
-            click.echo(f"recorded {_visible(module.name)} ({where}): {module.files} files")
+            click.echo(f"recorded {_visible(module.name)} ({where}): {counted(module.files, 'file')}")
             continue
         click.echo(f"not recorded {_visible(module.name)} ({where}): {_visible(module.reason)}")
         for path in module.changed[:5]:

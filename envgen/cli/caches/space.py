@@ -14,7 +14,7 @@ from envgen.jitcache.space import Moved
 from envgen.jitcache.space import gc as collect
 from envgen.jitcache.space import load as read
 from envgen.jitcache.space import save as write
-from envgen.text import progress, size, visible
+from envgen.text import counted, progress, size, visible
 
 
 @click.command("gc", context_settings=HELP)
@@ -104,7 +104,9 @@ def _tell(moved: Moved, what: str, as_json: bool) -> int:
         progress(visible(problem))
     if moved.replaced:
         shown = ", ".join(map(visible, moved.replaced[:5])) + (", ..." if len(moved.replaced) > 5 else "")
-        progress(f"instead of {len(moved.replaced)} modules that were there: {shown}")
+        progress(f"instead of {counted(len(moved.replaced), 'module')} of before: {shown}")
     where = f", namespace {moved.key}" if moved.key else ""
-    click.echo(f"{what}: {moved.modules} modules, {size(moved.bytes)} in {moved.files} files{where}")
+    click.echo(
+        f"{what}: {counted(moved.modules, 'module')}, {size(moved.bytes)} in {counted(moved.files, 'file')}{where}"
+    )
     return 0

@@ -23,7 +23,7 @@ from envgen.errors import BuildError, EngineError, ExitCode, UsageError
 from envgen.files import state_dir
 from envgen.profile.model import Profile
 from envgen.render.locked import lock_of
-from envgen.text import progress, shorten
+from envgen.text import counted, progress, shorten
 
 SHOWN_LINES = 25
 
@@ -111,7 +111,7 @@ def _show(outcome: Outcome, as_json: bool, to_stderr: bool) -> None:
     else:
         click.echo(
             f"built {job.image} ({_short(result.image_id)}) in {result.seconds:.1f} s: "
-            f"{len(result.steps)} steps, {result.cached} from the cache",
+            f"{counted(len(result.steps), 'step')}, {result.cached} from the cache",
             err=to_stderr,
         )
 

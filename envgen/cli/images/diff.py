@@ -14,7 +14,7 @@ from envgen.errors import ExitCode, UsageError
 from envgen.lock.compare import changes, facts
 from envgen.lock.manifest import read
 from envgen.lock.reading import read_lock
-from envgen.text import progress
+from envgen.text import counted, progress
 
 _SHARED = ("image ", "git ", "file ", "patch ", "series ")
 
@@ -49,7 +49,7 @@ def command(first: str, second: str, as_json: bool) -> int:
     else:
         for change in found:
             click.echo(str(change))
-        progress(f"{len(found)} inputs differ" if found else "all inputs are the same")
+        progress(f"{counted(len(found), 'input differs', 'inputs differ')}" if found else "all inputs are the same")
     return ExitCode.FINDINGS if found else ExitCode.OK
 
 

@@ -11,7 +11,7 @@ from envgen import files
 from envgen.engine.base import Engine
 from envgen.errors import UsageError
 from envgen.lock import inventory, manifest, sbom
-from envgen.text import progress
+from envgen.text import counted, progress, reason_of
 
 STDOUT = "-"
 
@@ -39,7 +39,7 @@ def write_sbom(engine: Engine, image_name: str, target: Path | None) -> None:
         click.echo(made.content.decode(), nl=False)
     else:
         put(target, made.content)
-        progress(f"wrote {_shown(target)}: SPDX 2.3, {made.packages} packages")
+        progress(f"wrote {_shown(target)}: SPDX 2.3, {counted(made.packages, 'package')}")
 
 
 def put(path: Path, content: bytes) -> None:
@@ -49,7 +49,7 @@ def put(path: Path, content: bytes) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         files.write(target, content)
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+        raise UsageError(f"cannot write {path}: {reason_of(error)}") from None
 
 
 def _shown(path: Path) -> str:

@@ -15,7 +15,7 @@ from envgen.errors import ExitCode, UsageError
 from envgen.explain import Classifier, Explanation
 from envgen.explain.stream import pieces
 from envgen.files import NotAFile, state_dir
-from envgen.text import progress, shorten
+from envgen.text import counted, progress, reason_of, shorten
 
 
 @click.command()
@@ -74,7 +74,7 @@ def open_log(path: Path) -> BinaryIO:
         return file
     except OSError as problem:
         raise UsageError(
-            f"{path} can't be read: {problem.strerror}", hint="name a log file, or `-` for stdin"
+            f"{path} can't be read: {reason_of(problem)}", hint="name a log file, or `-` for stdin"
         ) from None
 
 
@@ -101,7 +101,7 @@ def _data(one: Explanation) -> dict[str, Any]:
 
 def _text(found: tuple[Explanation, ...], name: str, lines: int) -> str:
     if not found:
-        return f"{name}: {lines} lines, and no rule knows a failure in them"
+        return f"{name}: no rule knows a failure in {counted(lines, 'line')}"
     parts = []
     for one in found:
         parts += [

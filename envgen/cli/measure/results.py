@@ -12,7 +12,7 @@ from envgen.cli.common import LARGEST, json_option, print_json
 from envgen.errors import UsageError
 from envgen.extras import require
 from envgen.profile.load import find
-from envgen.text import progress, table
+from envgen.text import counted, progress, table
 
 if TYPE_CHECKING:
     from envgen.bench.compare import Comparison
@@ -109,9 +109,8 @@ def show(run: str, folder: Path | None, html: Path | None, as_json: bool) -> int
         return 0
     cut = "; its last line is cut off" if record.torn else ""
     click.echo(f"{record.kind} {record.id}: {record.title}")
-    click.echo(
-        f"  started {utc(record.started)}, {record.outcome}{cut}, {len(record.samples)} samples in {record.path}"
-    )
+    samples = counted(len(record.samples), "sample")
+    click.echo(f"  started {utc(record.started)}, {record.outcome}{cut}, {samples} in {record.path}")
     _print_figures(found)
     for one in record.summary.get("criteria") or ():
         if isinstance(one, Mapping):

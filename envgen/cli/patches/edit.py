@@ -18,7 +18,7 @@ from envgen.patches.header import head_of, read_header
 from envgen.patches.refresh import Outcome, Refreshed
 from envgen.patches.refresh import refresh as carry
 from envgen.patches.rehearse import rehearse
-from envgen.text import progress, visible
+from envgen.text import counted, progress, visible
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -191,7 +191,7 @@ def apply(session: Session, source: str | None, checkout: Path | None, reverse: 
         if as_json:
             print_json({"checkout": str(there.folder), "reversed": names})
         else:
-            click.echo(f"{there.folder}: {len(names)} patches taken back")
+            click.echo(f"{there.folder}: {counted(len(names), 'patch', 'patches')} taken back")
         return ExitCode.OK
     bare = there.bare()
     rehearsal = rehearse(bare, target.series())
@@ -207,7 +207,7 @@ def apply(session: Session, source: str | None, checkout: Path | None, reverse: 
         print_json({"checkout": str(there.folder), "applied": list(manifest.patches), "rehearsal": document})
     else:
         click.echo("\n".join(report.lines(rehearsal)))
-        click.echo(f"{there.folder}: {len(manifest.patches)} patches are in")
+        click.echo(f"{there.folder}: {counted(len(manifest.patches), 'patch is', 'patches are')} in")
     return ExitCode.OK
 
 

@@ -20,7 +20,7 @@ from envgen.patches.header import in_range
 from envgen.patches.rehearse import rehearse
 from envgen.patches.trees import Tree
 from envgen.patches.verdict import Rehearsal, State, Verdict
-from envgen.text import progress
+from envgen.text import counted, progress
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -222,7 +222,7 @@ def _available(bare: Sources, target: Target) -> list[str]:
         cached = bare.index.cached_versions(name)
         if not cached:
             raise
-        progress(f"{error}; taking the {len(cached)} releases in the cache")
+        progress(f"{error}; taking {counted(len(cached), 'release')} from the cache")
         return cached
 
 

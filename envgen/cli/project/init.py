@@ -13,6 +13,7 @@ from envgen.errors import RefusedError, UsageError
 from envgen.paths import templates_dir
 from envgen.profile import schema
 from envgen.profile.patterns import PROJECT_NAME, matches
+from envgen.text import reason_of
 
 _FILES = ("envgen.yaml", ".gitignore")
 _NAME_MARK = "starter-project"  # the name in templates/init/envgen.yaml
@@ -39,7 +40,7 @@ def command(folder: Path, name: str | None) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RefusedError(f"{folder} cannot be made: {(error.strerror or str(error)).lower()}") from None
+        raise RefusedError(f"{folder} cannot be made: {reason_of(error).lower()}") from None
     templates = templates_dir() / "init"
     texts = {file: (templates / file.lstrip(".")).read_text(encoding="utf-8") for file in _FILES}
     texts["envgen.yaml"] = texts["envgen.yaml"].replace(_NAME_MARK, chosen)
@@ -78,7 +79,7 @@ def complete(path: Path, wanted: str) -> list[str]:
             added = "\n".join([*([gap + heading] if heading else []), *missing, ""])
             files.write(path, (there + added).encode("utf-8", "surrogateescape"))
     except OSError as error:
-        raise RefusedError(f"{path} cannot be completed: {(error.strerror or str(error)).lower()}") from None
+        raise RefusedError(f"{path} cannot be completed: {reason_of(error).lower()}") from None
     return missing
 
 
@@ -89,4 +90,4 @@ def write_file(path: Path, text: str, *, overwrite: bool = False) -> None:
     except FileExistsError:
         raise RefusedError(f"{path} is there already", hint="nothing was changed") from None
     except OSError as error:
-        raise RefusedError(f"{path} cannot be written: {(error.strerror or str(error)).lower()}") from None
+        raise RefusedError(f"{path} cannot be written: {reason_of(error).lower()}") from None

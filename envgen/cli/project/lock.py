@@ -10,7 +10,7 @@ from envgen.cli.common import json_option, print_json, project_options
 from envgen.errors import ExitCode, UsageError
 from envgen.lock.ask import Stale
 from envgen.lock.file import FILE_NAME
-from envgen.text import progress
+from envgen.text import counted, progress
 
 
 @click.command()
@@ -86,7 +86,7 @@ def _lock(session: Session, names: tuple[str, ...], upgrade: bool, offline: bool
         if not change.name.endswith(" sha256") or change.before:
             click.echo(f"{change.name}: {change.after}" if made.first else str(change))
     if dry_run:
-        progress(f"{len(made.changes)} inputs would change" if made.changes else "nothing would change")
+        progress(f"{counted(len(made.changes), 'input')} would change" if made.changes else "nothing would change")
     else:
         progress(f"wrote {FILE_NAME}" if made.written else f"{FILE_NAME} is up to date")
     return ExitCode.OK

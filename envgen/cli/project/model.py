@@ -8,7 +8,7 @@ from envgen.app import weights
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.engine.docker import connect
-from envgen.text import progress
+from envgen.text import counted, progress
 
 GIB = 1 << 30
 
@@ -66,7 +66,7 @@ def check(session: Session, service: str | None, as_json: bool) -> int:
     if as_json:
         print_json(_as_json(found))
     else:
-        size = f", {found.bytes / GIB:.1f} GiB in {found.files} files" if found.files else ""
+        size = f", {found.bytes / GIB:.1f} GiB in {counted(found.files, 'file')}" if found.files else ""
         click.echo(f"{found.model.repo} is {found.state}{size}{f' at {found.commit[:12]}' if found.commit else ''}")
         for problem in found.problems:
             click.echo(f"  {problem}")
@@ -92,7 +92,7 @@ def list_(session: Session, as_json: bool) -> int:
         return 0
     for one in found:
         refs = ", ".join(f"{ref} {str(commit)[:12]}" for ref, commit in dict(one.get("refs") or {}).items())
-        partial = f", {one['partial']} files not finished" if one.get("partial") else ""
+        partial = f", {counted(one['partial'], 'file')} not finished" if one.get("partial") else ""
         click.echo(f"{one.get('repo')}  {int(one.get('bytes') or 0) / GIB:.1f} GiB  {refs}{partial}")
     if not found:
         click.echo("no models in the cache")

@@ -11,7 +11,7 @@ from envgen.cli.common import json_option, print_json, project_options
 from envgen.errors import ExitCode, RefusedError, UsageError
 from envgen.render import outputs
 from envgen.render.locked import lock_of
-from envgen.text import progress
+from envgen.text import counted, progress
 
 
 @click.command()
@@ -49,7 +49,7 @@ def command(session: Session, check: bool, stdout: bool, force: bool, as_json: b
     for path in written:
         progress(f"wrote {path}")
     if not written:
-        progress(f"{len(files)} files are up to date")
+        progress(f"{counted(len(files), 'file is', 'files are')} up to date")
     return ExitCode.OK
 
 
@@ -101,5 +101,5 @@ def _check(drift: str, foreign: list[str], files: dict[str, bytes], as_json: boo
     if drift:
         progress("the committed files have drifted from the project file: run `envgen render`")
         return ExitCode.FINDINGS
-    progress(f"{len(files)} files are up to date")
+    progress(f"{counted(len(files), 'file is', 'files are')} up to date")
     return ExitCode.OK

@@ -8,6 +8,7 @@ from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Says, Severity, Where, check, error, info, ok, warning
 from envgen.engine.base import Container
 from envgen.inside.probe.facts import is_safe
+from envgen.text import counted
 
 LOOPING = 3  # restarts that are not an accident any more
 
@@ -119,7 +120,7 @@ def variables(context: Context) -> list[Finding]:
     actual = dict(container.env)
     wrong = [name for name, value in sorted(context.env.items()) if not _agrees(name, actual.get(name), value)]
     if not wrong:
-        return [ok(f"all {len(context.env)} variables of the profile are set")]
+        return [ok(f"{counted(len(context.env), 'variable of the profile is', 'variables of the profile are')} set")]
     some, rest = wrong[:5], f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""
     seen = "; ".join(shown(name, actual.get(name)) for name in some) + rest
     expected = "; ".join(shown(name, context.env[name]) for name in some) + rest

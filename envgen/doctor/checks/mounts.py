@@ -6,6 +6,7 @@ from envgen.doctor import remedies
 from envgen.doctor.evidence import Folder, Probe
 from envgen.doctor.model import Context, Finding, Remedy, Says, Severity, Where, check, error, ok, warning
 from envgen.profile.model import Source
+from envgen.text import counted
 
 
 def _folder(context: Context, path: str) -> Folder | None:
@@ -110,7 +111,9 @@ def caches(context: Context) -> list[Finding]:
             title, cure = f"the {name} cache can't be written", _own(context, folder)
             found.append(error(title, seen, "a writable folder", cure, case="not-writable", cache=name))
     return found or (
-        [ok(f"{len(context.profile.caches)} caches are mounted and writable")] if context.profile.caches else []
+        [ok(f"{counted(len(context.profile.caches), 'cache is', 'caches are')} mounted and writable")]
+        if context.profile.caches
+        else []
     )
 
 
@@ -154,5 +157,7 @@ def vocabulary(context: Context) -> list[Finding]:
         wanted = f"TIKTOKEN_ENCODINGS_BASE={tiktoken.directory}"
         found.append(error("the vocabulary files aren't used", seen, wanted, remedies.up(context), case="unused"))
     return found or (
-        [ok(f"{len(tiktoken.encodings)} vocabulary files are the right ones")] if tiktoken.encodings else []
+        [ok(f"{counted(len(tiktoken.encodings), 'vocabulary file is', 'vocabulary files are')} as expected")]
+        if tiktoken.encodings
+        else []
     )

@@ -7,6 +7,7 @@ from packaging.utils import canonicalize_name
 from envgen.doctor import remedies
 from envgen.doctor.evidence import KnownVariable, UnknownFlag
 from envgen.doctor.model import Context, Finding, Remedy, Says, Severity, Where, check, error, info, ok, warning
+from envgen.text import counted
 
 
 def release(context: Context, package: str) -> str:
@@ -47,7 +48,7 @@ def variables(context: Context) -> list[Finding]:
     found = [finding for one in asked for finding in _variable(one, context)]
     if found or not asked:
         return found
-    return [ok(f"{len(asked)} variables are known to the releases that read them")]
+    return [ok(f"{counted(len(asked), 'variable is', 'variables are')} known to the releases that read them")]
 
 
 def _variable(one: KnownVariable, context: Context) -> list[Finding]:
@@ -110,7 +111,7 @@ def flags(context: Context) -> list[Finding]:
     if not flags.read or flags.count < 20:
         return [info("the flags were not checked", f"{flags.folder} is laid out in a way that is not known here")]
     if not flags.unknown:
-        return [ok(f"{who} knows all {flags.asked} flags of the service", parsers=list(flags.read))]
+        return [ok(f"{who} knows every flag of the service ({flags.asked})", parsers=list(flags.read))]
     return [_flag(one, who, context) for one in flags.unknown]
 
 

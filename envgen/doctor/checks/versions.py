@@ -9,6 +9,7 @@ from packaging.utils import canonicalize_name
 from envgen.doctor import remedies
 from envgen.doctor.evidence import Distribution, Promised, Tool
 from envgen.doctor.model import Context, Finding, Remedy, Says, Severity, Where, check, error, ok, warning
+from envgen.text import counted
 
 # What kernels for Blackwell need: FP4 conversions in ptxas, and cuDNN's attention for it.
 CUDA, CUDNN = (12, 9), (9, 14)
@@ -50,7 +51,7 @@ def locked(context: Context) -> list[Finding]:
         title = f"{len(promises.differ)} of {promises.count} locked packages have other versions"
         seen, cure = listed(promises.differ), _fresh(context)
         return [error(title, seen, "the versions of the lock", cure, case="differ")]
-    return [ok(f"{promises.count} packages are installed as locked")]
+    return [ok(f"{counted(promises.count, 'package is', 'packages are')} installed as locked")]
 
 
 @check(
@@ -67,7 +68,11 @@ def protected(context: Context) -> list[Finding]:
         title = "packages of the base image were replaced: " + ", ".join(one.name for one in promises.differ)
         cure = _fresh(context)
         return [error(title, listed(promises.differ), "the base image's own", cure, case="replaced")]
-    return [ok(f"{promises.count} packages are still the base image's")] if promises.count else []
+    return (
+        [ok(f"{counted(promises.count, 'package is', 'packages are')} still the base image's")]
+        if promises.count
+        else []
+    )
 
 
 def _fresh(context: Context) -> Remedy:

@@ -14,6 +14,7 @@ from envgen.engine.base import Engine, ExecResult, Image
 from envgen.errors import UsageError
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile, Service
+from envgen.text import KILLED
 
 ANSWERS = Path(__file__).parents[1] / "predict" / "answers"
 TEXT = """\
@@ -89,9 +90,7 @@ def test_what_fits_is_a_note_and_the_target_of_the_profile_is_asked_for(tmp_path
 
 def test_a_release_that_can_not_be_asked_is_a_note(tmp_path: Path) -> None:
     notes = ask(tmp_path, Recorded(None, 137))
-    assert notes == [
-        "the release could not be asked what it would choose: no answer: killed (out of memory, or stopped)"
-    ]
+    assert notes == [f"the release could not be asked what it would choose: no answer: {KILLED}"]
     [note] = ask(tmp_path, Recorded(None, 127))
     assert "there is no python3 to ask" in note
 

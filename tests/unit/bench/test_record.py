@@ -103,7 +103,7 @@ def test_no_space(tmp_path: Path) -> None:
     with record.start(tmp_path, "bench", {}, {}) as run:
         run.sample({})
         os.dup2(os.open("/dev/full", os.O_WRONLY), run._descriptor)
-        with pytest.raises(ResultsError, match="no space left for the results; 1 samples of run"):
+        with pytest.raises(ResultsError, match="no space left for the results; kept 1 sample of run"):
             run.sample({})
 
 

@@ -17,6 +17,14 @@ LOGS = [
     ("killed", "/bin/sh: line 1:  4711 Killed                  make -j16"),
     ("killed", "Killed"),
     ("killed", "process exited with code 137"),
+    ("out_of_memory", 'Killed\n    "OOMKilled": true,'),
+    ("out_of_memory", "Killed\n==> memory.events <==\noom 1\noom_kill 2\noom_group_kill 0"),
+    ("out_of_memory", "[ 1] python3 invoked oom-killer: gfp_mask=0x1100cca"),
+    ("killed", 'Killed\n    "OOMKilled": false,\noom_kill 0'),
+    ("no_python", "/bin/sh: 1: python3: not found"),
+    ("no_python", "/bin/bash: line 1: python3: command not found"),
+    ("no_python", '/run/envgen/lib/with-network: 9: exec: python3: not found'),
+    ("no_python", 'exec: "python3": executable file not found in $PATH: unknown'),
     ("out_of_memory", "Killed\nc++: fatal error: Killed signal terminated program cc1plus"),
     ("out_of_memory", "cc1plus: out of memory\nvirtual memory exhausted: Cannot allocate memory"),
     ("out_of_memory", "terminate called after throwing an instance of 'std::bad_alloc'"),
@@ -185,7 +193,7 @@ def test_what_a_healthy_service_prints(line: str) -> None:
 
 def test_what_the_engine_knows_of_memory_is_certain() -> None:
     cause = cause_of(["loading"], exit_code=137, service=True, oom_killed=True)
-    assert cause is not None and cause.kind == "out_of_memory" and "engine" in cause.evidence
+    assert cause is not None and cause.kind == "out_of_memory" and "Docker" in cause.evidence
     better = cause_of(["torch.OutOfMemoryError: CUDA out of memory."], exit_code=137, service=True, oom_killed=True)
     assert better is not None and better.kind == "cuda_memory"
 
@@ -199,3 +207,11 @@ def test_a_very_long_line_is_cut_in_the_evidence() -> None:
 def test_any_text_is_taken(lines: list[str], code: int | None) -> None:
     cause = cause_of(lines, exit_code=code)
     assert cause is None or cause.kind in {rule.rule for rule in rules_for("build")}
+
+
+def test_the_kernel_s_count_makes_a_killed_step_a_matter_of_memory() -> None:
+    cause = cause_of(["Killed"], exit_code=1, memory="the kernel's memory killer ended 1 program meanwhile")
+    assert cause is not None and cause.kind == "out_of_memory" and "1 program" in cause.evidence
+    # The log of the build says the same to `envgen explain`.
+    found = cause_of([f"{cause.summary}: {cause.evidence}"])
+    assert found is not None and found.kind == "out_of_memory"

@@ -95,7 +95,7 @@ def test_what_is_found_while_following_is_said_at_once() -> None:
 
 def test_nothing_found_is_no_failure() -> None:
     done = run("-", stdin=b"all is well\n")
-    assert done.return_value == 0 and "1 lines" in done.stdout
+    assert done.return_value == 0 and "1 line" in done.stdout
 
 
 def test_a_notice_alone_is_no_failure() -> None:

@@ -64,6 +64,8 @@ def test_bad_file(
     assert shown.out == ""
     assert "Traceback" not in shown.err
     assert "internal error" not in shown.err
+    first = found[0].place
+    assert first and shown.err.startswith(str(first) if first.line else "envgen: ")
     for problem in found:
         assert str(problem.place) in shown.err
         if problem.place and problem.place.line and problem.place.text:

@@ -68,7 +68,7 @@ def test_a_container_that_has_ended(tmp_path: Path) -> None:
     assert json.loads(members["findings.json"]) == {"reason": "it died", "service": "serve"}
     assert members["server.log"] == "stamp the last words\n"
     assert json.loads(members["container.json"])["Config"]["Env"] == ["HF_TOKEN=(secret)", "A=1", "EMPTY="]
-    assert "exited, exit code 137, restarted 2 times" in members["compose.txt"]
+    assert "exited, exit code 137, restarts: 2" in members["compose.txt"]
     assert "killed because memory ran out" in members["compose.txt"]
     assert "no process of it is left" in members["processes.txt"]
     assert members["flashinfer.log"].endswith("built\n")
