@@ -57,7 +57,17 @@ def test_past_its_peak_a_compiler_gives_most_of_its_promise_back() -> None:
 
 
 def test_a_compiler_that_hangs_is_promised_nothing_more() -> None:
-    assert plan([runs("r", expect=8, current=1, since=700), waits("w", 5)], free=8) == [("w", "go")]
+    assert plan([runs("r", expect=8, current=1, since=599), waits("w", 5)], free=8) == []
+    assert plan([runs("r", expect=8, current=1, since=601), waits("w", 5)], free=8) == [("w", "go")]
+
+
+def test_a_slow_compiler_does_not_hang() -> None:
+    slow = runs("r", expect=8, current=1, since=700)
+    slow.seconds = 300.0  # last time
+    assert plan([slow, waits("w", 5)], free=8) == []
+    held_up = runs("r", expect=8, current=1, since=700)
+    held_up.paused = 200.0
+    assert plan([held_up, waits("w", 5)], free=8) == []
 
 
 def test_cores_limit_too() -> None:
