@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from envgen.app import predict, weights
-from envgen.doctor import fix, run, scripts, surroundings
+from envgen.doctor import fix, run, scripts
 from envgen.doctor.deep import examine
 from envgen.doctor.fix import Fix
-from envgen.doctor.gather import gather
+from envgen.doctor.gather import attempt, gather
 from envgen.doctor.model import Context, Where, Wish
 from envgen.doctor.run import Report
 from envgen.engine.base import Engine
@@ -31,9 +31,9 @@ def look(wish: Wish, *, deep: bool) -> Report:
     """Collect, judge, and add what the project's own scripts and (with ``deep``) the packages themselves say."""
     context, extra = gather(wish, connect)
     if context.engine is not None and context.service in wish.profile.services:
-        refused = surroundings.attempt(lambda: preflight.refusals(connect(), wish.profile, wish.root, context.service))
-        lacking = surroundings.attempt(lambda: weights.report(connect(), wish.profile, wish.root))
-        causes = surroundings.attempt(lambda: _causes(context, connect()))
+        refused = attempt(lambda: preflight.refusals(connect(), wish.profile, wish.root, context.service))
+        lacking = attempt(lambda: weights.report(connect(), wish.profile, wish.root))
+        causes = attempt(lambda: _causes(context, connect()))
         context = replace(context, refused=refused or (), weights=lacking or {}, causes=causes or {})
 
     found = run.examine(context, extra)

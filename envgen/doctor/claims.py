@@ -5,9 +5,13 @@ Read from the patches of the project before the probe is asked, so that one look
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from pathlib import Path
 from typing import Any
 
+from envgen.errors import Place, ProjectError
+from envgen.patches.inspect import read_patch, strip
 from envgen.profile.model import Profile
 
 LABEL = "dev.envgen.patches"
@@ -26,8 +30,7 @@ def claims(profile: Profile, root: Path, label: str) -> list[dict[str, Any]]:
         path = root / "patches" / name
         if source is None or source.origin.kind == "checkout" or ".." in name.split("/") or not path.is_file():
             continue
-        text = path.read_text(encoding="utf-8", errors="replace")
-        for file, blocks in added(text).items():
+        for file, blocks in added(path.read_bytes(), name).items():
             if file.startswith(f"{source.package}/") and file.endswith(".py") and blocks:
                 found[source.package, file] = {
                     "patch": name.removesuffix(".patch"), "package": source.package, "file": file, "blocks": blocks,
@@ -35,30 +38,12 @@ def claims(profile: Profile, root: Path, label: str) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def added(patch: str) -> dict[str, list[str]]:
-    """file -> the blocks of neighbouring lines that a unified diff adds to it."""
+def added(content: bytes, name: str) -> dict[str, list[str]]:
+    """file -> the blocks of neighbouring lines that a patch adds to it; nothing for what is not a patch."""
     found: dict[str, list[str]] = {}
-    block: list[str] = []
-    file, in_hunk, left = "", False, 0
-    for line in [*patch.splitlines(), ""]:
-        if in_hunk and line.startswith("+") and left > 0:
-            block.append(line[1:])
-            left -= 1
-            continue
-        if block:
-            found.setdefault(file, []).append("\n".join(block))
-            block = []
-        if in_hunk and left > 0 and line.startswith(" "):
-            left -= 1
-        elif line.startswith("@@ "):
-            in_hunk, left = True, _new_lines(line)
-        elif line.startswith("+++ ") and left <= 0:
-            in_hunk, file = False, line[4:].split("\t")[0].removeprefix("b/")
+    with contextlib.suppress(ProjectError):  # `envgen patch check` says why
+        for file in read_patch(content, name, Place(name)):
+            lines = (line for hunk in file.hunks for line in (hunk.heading, *hunk.lines))
+            runs = itertools.groupby(lines, key=lambda line: line.startswith("+"))
+            found[strip(file.target)] = ["\n".join(line[1:] for line in run) for is_added, run in runs if is_added]
     return found
-
-
-def _new_lines(header: str) -> int:
-    """How many lines a hunk has on its new side: `@@ -1,2 +1,3 @@` has 3."""
-    words = header.split()
-    count = words[2].partition(",")[2] if len(words) > 2 else ""
-    return int(count) if count.isdigit() else 1

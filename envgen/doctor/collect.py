@@ -1,47 +1,30 @@
-"""From a profile to the probe's request, and from what its exec gave back to typed facts or the reason for none.
-
-Asking must start early and reading comes late, so what only reading needs is imported there.
-"""
+"""From a profile to the probe's request, and from what came back to typed facts or the reason for none."""
 
 from __future__ import annotations
 
-import marshal
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from envgen.binding import ShapeError
-from envgen.doctor.evidence import Probe, read_document
+from envgen.doctor.evidence import Probe, from_json
 from envgen.doctor.model import Trouble
 from envgen.engine.base import ExecResult
 from envgen.errors import EnvgenError
-from envgen.inside.run import text_of
+from envgen.inside import run
 from envgen.profile.model import Profile, Service
 from envgen.text import last_printed
 
-PARTS = ("facts", "patches", "machine", "sources", "load", "scripts", "main")
-# What runs the parts' texts in one namespace; the probe passes it on when it must start another interpreter.
-LOADER = "for _name, _text in PARTS:\n    exec(compile(_text, _name, 'exec'), globals())\n"
-# One read of the whole of stdin; `python3 -` would read it line by line through its tokenizer.
-STARTER = "import marshal, sys; CARRIED = marshal.loads(sys.stdin.buffer.read()); exec(CARRIED[0]) # envgen-probe"
-_HEAD = """\
-PARTS, LOADER = CARRIED[1], CARRIED[2]
-for _name, _text in PARTS:
-    exec(compile(_text, _name, "exec", dont_inherit=True), globals())
-"""
-_FORMAT = 2  # of marshal: plain values in it are read by every Python 3
-TIMEOUT = 30  # seconds; the probe itself gives up after 10
+PROGRAM = run.Program(
+    tuple(f"probe/{name}" for name in ("basics", "facts", "patches", "machine", "sources", "scripts", "main"))
+)
+Facts: TypeAlias = "tuple[Probe | None, Trouble | None]"  # or the reason for none: exactly one of the two
+TIMEOUT = 15  # seconds; the probe itself gives up after 10
 DATA = ("csrc", "include", "cutlass", "spdlog")  # what FlashInfer's JIT compiles from
 ALSO = ("flashinfer_jit_cache", "flashinfer_cubin")
 DISTRIBUTIONS = (
     "torch", "triton", "flash-attn", "flashinfer-cubin", "flashinfer-jit-cache", "apache-tvm-ffi", "nvidia-*", "opencv",
     "opencv-python", "opencv-python-headless", "opencv-contrib-python", "opencv-contrib-python-headless",
 )  # fmt: skip
-
-
-def probe_program(request: Mapping[str, Any]) -> bytes:
-    """What STARTER reads from stdin: the probe's files, their loader, and the request."""
-    parts = [(f"{name}.py", text_of(f"probe/{name}")) for name in PARTS]
-    return marshal.dumps((_HEAD, parts, LOADER, dict(request)), _FORMAT)
 
 
 def folders(profile: Profile, service: str) -> list[str]:
@@ -121,25 +104,38 @@ def program(profile: Profile) -> str:
     return profile.base.python if "/" not in profile.base.python else "python3"
 
 
-def argv(profile: Profile) -> list[str]:
-    """What is executed in the container; ``probe_program`` goes to its stdin."""
-    return [program(profile), "-c", STARTER]
+def ask(execute: run.Execute, python: str, request: Mapping[str, Any]) -> Facts:
+    """What the probe found in a container."""
+    printed: list[ExecResult] = []
 
+    def kept(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
+        printed.append(execute(argv, stdin, timeout))
+        return printed[-1]
 
-def read(answer: ExecResult | EnvgenError, python: str) -> tuple[Probe | None, Trouble | None]:
-    """What the exec gave back, as facts or as the reason why there are none: exactly one of the two."""
-    if isinstance(answer, EnvgenError):
-        return None, Trouble("the probe could not be run", str(answer).splitlines()[0][:300])
     try:
-        probe = read_document(answer.stdout)
+        said = run.ask(kept, python, PROGRAM, request, timeout=TIMEOUT)
+    except EnvgenError as problem:
+        missing = printed and printed[-1].code in (126, 127)
+        return not_run(problem, f"the container has no {python}") if missing else not_run(problem)
+    if isinstance(said, run.Failure):
+        return None, _trouble(said, printed[-1])
+    try:
+        # The runner's mark begins a line: what is before it was printed while Python started.
+        return from_json(said, noise=max(0, printed[-1].stdout.rfind(run.BEGIN))), None
     except ShapeError as problem:
         return None, Trouble("the probe's document can't be read", str(problem)[:300])
-    if probe is not None:
-        return probe, None
-    last = last_printed((answer.stderr or answer.stdout)[-2000:], answer.code)[:300]
-    if answer.code in (126, 127):
-        return None, Trouble(f"the container has no {python}", last)
-    if answer.code == 137:
-        return None, Trouble("the probe was killed", f"exit code 137; {last}")
+
+
+def not_run(problem: EnvgenError, title: str = "the probe could not be run") -> Facts:
+    """No facts, because of this error."""
+    return None, Trouble(title, str(problem).splitlines()[0][:300])
+
+
+def _trouble(failure: run.Failure, answer: ExecResult) -> Trouble:
+    last = last_printed("\n".join(failure.stack).encode(), failure.code)[:300]
+    if failure.code == 137:
+        return Trouble("the probe was killed", f"exit code 137; {last}")
+    if failure.error != "no answer":
+        last = f"{failure}"[:300]
     seen = f"exit code {answer.code}, {len(answer.stdout)} bytes of output; {last}"
-    return None, Trouble("the probe brought no document back", seen)
+    return Trouble("the probe brought no document back", seen)

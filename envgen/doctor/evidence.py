@@ -7,9 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envgen.binding import ShapeError, bind
-from envgen.engine.base import read_json
-
-MARK = b'{"envgen_probe": 1,'
 
 
 @dataclass(frozen=True)
@@ -326,18 +323,6 @@ class Probe:
     def python_path(self) -> tuple[str, ...]:
         """PYTHONPATH of the container, entry by entry."""
         return tuple(entry for entry in self.variables.get("PYTHONPATH", "").split(":") if entry)
-
-
-def read_document(stdout: bytes) -> Probe | None:
-    """Find the probe's line in what the container printed; None where there is none. Raises ShapeError."""
-    start = stdout.rfind(MARK)
-    if start < 0:
-        return None
-    try:
-        data = read_json(stdout[start:].split(b"\n", 1)[0])
-    except ValueError as problem:
-        raise ShapeError(f"it is cut off or damaged ({problem})") from None
-    return from_json(data, noise=start)
 
 
 def from_json(data: Mapping[str, Any], *, noise: int = 0) -> Probe:

@@ -6,32 +6,33 @@ The probe's exec takes the longest, so it starts as soon as the container is kno
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
-from typing import TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
 
 from envgen.background import in_background
-from envgen.doctor import collect, surroundings
+from envgen.doctor import collect
 from envgen.doctor.claims import LABEL, claims
-from envgen.doctor.expectation import compose_env, mounts
-from envgen.doctor.model import Context, Finding, Remedy, Wish, error
-from envgen.engine.base import Container, Engine, ExecResult
+from envgen.doctor.expectation import compose_env, image_digest, mounts, service_env
+from envgen.doctor.model import Context, Finding, Host, Remedy, Wish, error
+from envgen.engine.base import Container, Engine, EngineInfo
+from envgen.engine.endpoint import find_plugin
+from envgen.engine.jobs import capacity
+from envgen.engine.ports import conflict, listening, owner
 from envgen.errors import EngineError, EnvgenError
+from envgen.inside import run
 from envgen.profile.model import Profile
+from envgen.render.environment import checkout_variable, compose_environment
 
 Connect = Callable[[], "Engine"]
-Answer: TypeAlias = "tuple[ExecResult | EnvgenError, tuple[float, float]]"  # and when it was asked and given
+Answer: TypeAlias = "tuple[collect.Facts, tuple[float, float]]"  # and when it was asked and given
+NOTHING: collect.Facts = (None, None)
+T = TypeVar("T")
 LOOK = 2.0  # seconds between two looks at an engine whose answer is awaited
-
-
-def attempt(ask: Callable[[], ExecResult]) -> ExecResult | EnvgenError:
-    """The result, or the error as a value."""
-    try:
-        return ask()
-    except EnvgenError as problem:
-        return problem
 
 
 def choose_service(profile: Profile, wanted: str | None) -> str:
@@ -66,17 +67,15 @@ def gather(wish: Wish, connect: Connect) -> tuple[Context, list[Finding]]:
     if container is not None and container.state == "running":
         label, name = container.labels.get(LABEL, ""), container.id
         patched = claims(wish.profile, wish.root, label) if label else []
-        words = collect.argv(wish.profile)
         request = collect.request(wish.profile, service, claims=patched, load=wish.load)
-        text = collect.probe_program(request)
-        probing = in_background(lambda: _timed(lambda: engine.exec(name, words, stdin=text, timeout=collect.TIMEOUT)))
+        inside = run.in_container(engine, name)
+        probing = in_background(lambda: _timed(lambda: collect.ask(inside, python, request)))
     # From here on the probe is under way.
-    facts = surroundings.look(wish, service, containers, engine)
-    answer, asked = _awaited(probing, engine, name) if probing else (None, None)
+    facts = _look(wish, service, containers, engine)
+    (probe, trouble), asked = _awaited(probing, engine, name) if probing else (NOTHING, None)
     throw_away = probing is None and wish.throw_away and facts["image"] is not None
     if throw_away:
-        answer = attempt(lambda: _throw_away(wish, service, engine))
-    probe, trouble = collect.read(answer, python) if answer is not None else (None, None)
+        probe, trouble = _throw_away(wish, service, engine)
     found = Context(wish.profile, service, project_file=wish.project_file, container=container, probe=probe,
                     trouble=trouble, is_throw_away=throw_away, asked=asked,
                     **facts)  # fmt: skip
@@ -90,25 +89,25 @@ def _awaited(probing: Future[Answer], engine: Engine, container: str) -> Answer:
         try:
             engine.inspect(container)
         except EngineError as problem:
-            return problem, (before, time.time())
+            return collect.not_run(problem), (before, time.time())
     return probing.result()
 
 
-def _timed(ask: Callable[[], ExecResult]) -> Answer:
+def _timed(ask: Callable[[], collect.Facts]) -> Answer:
     """The result, and this machine's clock before and after."""
     before = time.time()
-    return attempt(ask), (before, time.time())
+    return ask(), (before, time.time())
 
 
-def _throw_away(wish: Wish, service: str, engine: Engine) -> ExecResult:
+def _throw_away(wish: Wish, service: str, engine: Engine) -> collect.Facts:
     """The probe in a container of its own, with what Compose would mount. Not in a thread: it handles signals."""
     mounted, env = mounts(wish.profile, wish.root, engine), compose_env(wish.profile, service)
     image = engine.image(wish.profile.image_name)
     patched = claims(wish.profile, wish.root, image.labels.get(LABEL, "") if image else "")
     targets = [mount.target for mount in mounted]
     asked = collect.request(wish.profile, service, paths=targets, claims=patched, load=wish.load)
-    name, words, text = wish.profile.image_name, collect.argv(wish.profile), collect.probe_program(asked)
-    return engine.run_once(name, words, stdin=text, mounts=mounted, env=env, network="none", timeout=collect.TIMEOUT)
+    inside = run.in_image(engine, wish.profile.image_name, mounts=mounted, env=env)
+    return collect.ask(inside, collect.program(wish.profile), asked)
 
 
 def _without_engine(wish: Wish, problem: EngineError) -> tuple[Context, list[Finding]]:
@@ -118,5 +117,77 @@ def _without_engine(wish: Wish, problem: EngineError) -> tuple[Context, list[Fin
     cure = Remedy(quoted[1] if quoted else "docker version")
     finding = error("no Docker Engine to ask", said.message, "a running Docker Engine", cure, case="absent")
     context = Context(wish.profile, choose_service(wish.profile, wish.service), project_file=wish.project_file,
-                      host=surroundings.host_facts(wish.profile, None))  # fmt: skip
+                      host=_host_facts(wish.profile, None))  # fmt: skip
     return context, [replace(finding, check="host.docker")]
+
+
+# --- what is around the container: needs no exec ----------------------------------------------------------------------
+
+
+def _look(wish: Wish, service: str, containers: Sequence[Container], engine: Engine) -> dict[str, Any]:
+    """The parts of a Context that need no exec."""
+    profile = wish.profile
+    info = attempt(engine.info)
+    image = attempt(lambda: engine.image(profile.image_name))
+    return {
+        "engine": info,
+        "image": image,
+        "host": _host_facts(profile, info, _busy_ports(profile, containers, engine)),
+        "env": service_env(profile, service),
+        "others": tuple(one for one in containers if one.service != service),
+        "checkouts": _checkouts(profile, wish.root) if info and info.endpoint.startswith("unix://") else {},
+        "digest": attempt(lambda: image_digest(profile, wish.root, image.labels if image else None)) or "",
+    }
+
+
+def _checkouts(profile: Profile, root: Path) -> dict[str, str]:
+    machine = compose_environment(profile, root)
+    return {name: machine[checkout_variable(name)] for name in profile.mounted_sources
+            if checkout_variable(name) in machine}  # fmt: skip
+
+
+def attempt(ask: Callable[[], T]) -> T | None:
+    """A fact that can't be had is None."""
+    try:
+        return ask()
+    except EnvgenError:
+        return None
+
+
+def _host_facts(profile: Profile, info: EngineInfo | None, ports: tuple[tuple[int, str], ...] = ()) -> Host:
+    """What costs next to nothing to know: some files, some system calls."""
+    room = capacity(info)
+    local = info is not None and info.endpoint.startswith("unix://")
+    return Host(
+        memory_available=room.memory or None,
+        disk_path=info.data_root if info else "",
+        disk_free=_disk_free(info.data_root) if info and local else None,
+        buildx=find_plugin("buildx") is not None,
+        compose=find_plugin("compose") is not None,
+        busy_ports=ports,
+    )
+
+
+def _busy_ports(profile: Profile, containers: Sequence[Container], engine: Engine) -> tuple[tuple[int, str], ...]:
+    """The ports of services that don't run, and who has them."""
+    running = {one.service for one in containers if one.state == "running"}
+    wanted = [port for name, service in profile.services.items() if name not in running for port in service.ports]
+    mine = {port.host for one in containers if one.state == "running" for port in one.ports}
+    listeners = listening() if wanted else ()
+    found: dict[int, str] = {}
+    everyone: Sequence[Container] | None = None
+    for port in wanted:
+        listener = conflict(listeners, port.host, port.address)
+        if listener is None or port.host in mine:
+            continue
+        if everyone is None:
+            everyone = attempt(engine.containers) or ()
+        found[port.host] = owner(listener, everyone)
+    return tuple(found.items())
+
+
+def _disk_free(path: str) -> int | None:
+    try:
+        return shutil.disk_usage(path).free
+    except OSError:
+        return None  # the engine is on another machine

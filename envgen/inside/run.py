@@ -21,6 +21,8 @@ from envgen.text import KILLED
 # One line of stdin, which may stay open: `python3 -` would read it through its tokenizer.
 MARK = "# envgen-inside"  # in a command line: one of ours, not a compiler
 STARTER = f"import json, sys; ENVELOPE = json.loads(sys.stdin.buffer.readline()); exec(ENVELOPE['frame']) {MARK}"
+PREFIX = "envgen-"
+BEGIN = f"\n{PREFIX}".encode()  # of the line with the document
 BYTES = 4 << 20
 GRACE = 15  # seconds that the container gets to report its own time-out
 MEMORY = 8 << 30  # an import of vLLM and torch takes 2 to 4 GiB
@@ -114,8 +116,9 @@ def ask(
     execute: Execute, python: str, program: Program, request: Mapping[str, Any], *, timeout: float
 ) -> dict[str, Any] | Failure:
     """The program's answer, or why there is none. EngineError only where the engine itself is the trouble."""
-    mark = f"envgen-{secrets.token_hex(8)}"
+    mark = f"{PREFIX}{secrets.token_hex(8)}"
     envelope = {
+        "starter": STARTER,  # the probe starts other interpreters
         "frame": text_of("frame"),
         "files": program.files(),
         "entry": module_of(program.names[-1]),
@@ -145,7 +148,8 @@ def read(result: ExecResult, mark: str, python: str) -> dict[str, Any] | Failure
             stack = tuple(str(one) for one in document.get("stack") or ())
             return Failure(str(document["error"]), str(document.get("message", "")), stack)
         break
-    lines = result.stderr.decode("utf-8", "replace").strip().splitlines()
+    # What Docker itself says about a program that it can't start comes on stdout.
+    lines = (result.stderr.strip() or result.stdout).decode("utf-8", "replace").strip().splitlines()
     # faulthandler names the fault first, and the stack after it.
     tail = (*lines[-12:], *[line for line in lines if line.startswith("Fatal Python error")][:1])
     if result.code in (126, 127):

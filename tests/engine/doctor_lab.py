@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ import pytest
 
 from envgen.cli import run as envgen
 from envgen.doctor import collect
-from envgen.doctor.evidence import Probe, read_document
+from envgen.doctor.evidence import Probe
 from envgen.engine.base import Engine
+from envgen.inside import run
 from envgen.profile.load import load_project, select
 from envgen.profile.model import Profile
 
@@ -163,11 +164,14 @@ def probe(
     engine: Engine, container: str, profile: Profile, variant: str, pythonpath: str = "", folder: str = "/"
 ) -> Probe:
     env = {"PATH": path_of(variant), **({"PYTHONPATH": pythonpath} if pythonpath else {})}
-    asked = collect.probe_program(collect.request(profile, "dev"))
-    done = engine.exec(container, collect.argv(profile), stdin=asked, env=env, workdir=folder)
-    found = read_document(done.stdout)
-    assert found is not None, done.stderr
+    found, trouble = collect.ask(execute(engine, container, env, folder), "python3", collect.request(profile, "dev"))
+    assert found is not None, trouble
     return found
+
+
+def execute(engine: Engine, container: str, env: Mapping[str, str], folder: str) -> run.Execute:
+    """In this container, with these variables, in this folder."""
+    return lambda argv, stdin, _: engine.exec(container, argv, stdin=stdin, env=env, workdir=folder)
 
 
 def doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:

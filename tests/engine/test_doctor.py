@@ -10,7 +10,22 @@ import os
 from pathlib import Path
 
 import pytest
-from doctor_lab import IMAGE, PP, ROOT, Lab, W, docker, doctor, one, path_of, probe, profile_of, project, titles
+from doctor_lab import (
+    IMAGE,
+    PP,
+    ROOT,
+    Lab,
+    W,
+    docker,
+    doctor,
+    execute,
+    one,
+    path_of,
+    probe,
+    profile_of,
+    project,
+    titles,
+)
 from doctor_lab import checkout as checkout
 from doctor_lab import image as image
 from doctor_lab import lab as lab
@@ -19,6 +34,7 @@ from doctor_lab import shared as shared
 from envgen.cli import run as envgen
 from envgen.doctor import collect
 from envgen.engine.base import Engine
+from envgen.inside import run
 
 pytestmark = pytest.mark.engine
 
@@ -173,9 +189,9 @@ def test_recordings_are_what_the_probe_says(engine: Engine, shared: str, tmp_pat
     profile = profile_of(tmp_path, mode, mount=mount)
     env = {"PATH": path_of(variant), **({"PYTHONPATH": pythonpath} if pythonpath else {})}
     service = next(iter(profile.services))
-    asked = collect.probe_program(collect.request(profile, service))
-    done = engine.exec(shared, collect.argv(profile), stdin=asked, env=env, workdir=W)
-    live = json.loads(done.stdout.splitlines()[-1])
+    request = collect.request(profile, service)
+    live = run.ask(execute(engine, shared, env, W), "python3", collect.PROGRAM, request, timeout=collect.TIMEOUT)
+    assert not isinstance(live, run.Failure), live
     file = DATA / f"{name}.json"
     if os.environ.get("ENVGEN_RECORD"):
         live["environment"]["values"].pop("ENVGEN_EXEC", None)

@@ -17,8 +17,8 @@ from doctor_stage import Report, Stage, site
 
 from envgen.doctor import collect
 from envgen.doctor.checks import CHECKS
-from envgen.doctor.evidence import read_document
 from envgen.engine.base import Engine
+from envgen.inside import run
 
 pytestmark = pytest.mark.engine
 
@@ -160,8 +160,6 @@ def test_no_flag_of_the_real_parser_is_called_unknown(engine: Engine, cpu_server
     flags = sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", told)))
     assert len(flags) > 300
     asked = {"packages": [VLLM], "folders": ["/"], "flags": [*flags, "--mxfp4-layers"]}
-    words = ["python3", "-c", collect.STARTER]
-    done = engine.exec(cpu_server.container, words, stdin=collect.probe_program(asked))
-    probe = read_document(done.stdout)
-    assert probe is not None
+    probe, trouble = collect.ask(run.in_container(engine, cpu_server.container), "python3", asked)
+    assert probe is not None, trouble
     assert [unknown.flag for unknown in probe.flags.unknown] == ["--mxfp4-layers"]

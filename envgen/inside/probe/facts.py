@@ -1,22 +1,17 @@
-"""Runs INSIDE the container, before main.py, in the same namespace: the facts beside the imports.
+"""Runs INSIDE the container: the facts beside the imports: what is installed, variables, mounts, vocabularies.
 
-The same rules: Python 3.8 and later, standard library only, evidence and no judgement. Each function gets the request
-and the document so far, and returns plain data; main.py guards each call. Values of environment variables leave the
-container only where the name is on a list of harmless ones.
+Values of environment variables leave the container only where the name is on a list of harmless ones.
 """
-
-# os.path instead of pathlib, and typing only for the type checker: importing both would cost every probe 8 ms.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import sys
+import time
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Dict
-
-    Doc = Dict[str, Any]
+from envgen.inside.probe.basics import Doc, call, entries, listing, read_text
 
 SAFE_PREFIXES = (
     "FLASHINFER_",
@@ -38,6 +33,23 @@ SAFE_NAMES = set(  # one word a name
 )
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH", "COOKIE", "SIGNATURE", "PRIVATE")
 TEXT_LIMIT = 2000
+LOAD_LIMIT = 8.0  # seconds, for each vocabulary
+NOWHERE = "http://127.0.0.1:9"  # the discard port: refused at once
+# gpt-oss's encoding is the only one that openai-harmony has, and o200k_base is its vocabulary.
+HARMONY = {"o200k_base": "HarmonyGptOss"}
+LOADER_TEXT = """
+import sys
+try:
+    import openai_harmony
+except ImportError as error:
+    print("no-harmony", error)
+    sys.exit()
+try:
+    encoding = openai_harmony.load_harmony_encoding(sys.argv[1])
+    print("loaded", len(encoding.encode("Hello, world", allowed_special="all")))
+except BaseException as error:
+    print("failed", type(error).__name__, " ".join(str(error).split())[:300])
+"""
 
 
 def is_safe(name: str) -> bool:
@@ -53,26 +65,9 @@ def without_password(value: str) -> str:
     return "(an address with a user: not shown)" if "://" in value and "@" in value else value
 
 
-def read_text(path: str, limit: int = TEXT_LIMIT) -> str:
-    with open(path, "rb") as file:
-        return file.read(limit).decode("utf-8", "replace")
-
-
-def listing(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder or "."))
-    except OSError:
-        return []
-
-
 def normal(name: str) -> str:
     """A distribution's name as package indexes compare it."""
     return "-".join(part for part in name.replace("_", "-").replace(".", "-").lower().split("-") if part)
-
-
-def base(document: Doc) -> list[str]:
-    found: list[str] = document.get("python", {}).get("path", sys.path)
-    return found
 
 
 def is_site(folder: str) -> bool:
@@ -85,7 +80,7 @@ def is_site(folder: str) -> bool:
 def pth_files(_request: Doc, document: Doc) -> list[Doc]:
     """The .pth files of every site folder: they add entries to sys.path, or run a line of Python."""
     found = []
-    for entry in base(document):
+    for entry in entries(document):
         if is_site(entry):
             for name in listing(entry):
                 if name.endswith(".pth"):
@@ -130,8 +125,6 @@ def one_distribution(entry: str, folder: str) -> Doc:
     found.setdefault("name", folder.rsplit(".", 1)[0].split("-")[0])
     direct = os.path.join(path, "direct_url.json")
     if os.path.isfile(direct):
-        import json
-
         url = json.loads(read_text(direct))
         editable = bool(url.get("dir_info", {}).get("editable"))
         found.update(editable=editable, url=url.get("url", "") if "@" not in url.get("url", "") else "")
@@ -144,7 +137,7 @@ def one_distribution(entry: str, folder: str) -> Doc:
 def distributions(request: Doc, document: Doc) -> list[Doc]:
     """Every installed distribution that the request asks about, in the order of sys.path: the first one wins."""
     found = []
-    for entry in base(document):
+    for entry in entries(document):
         for folder in listing(entry):
             if folder.endswith((".dist-info", ".egg-info")):
                 name = normal(folder.rsplit(".", 1)[0].split("-")[0])
@@ -157,7 +150,7 @@ def portions(request: Doc, document: Doc) -> list[Doc]:
     """Every folder called like a package on sys.path, with or without __init__.py: who could win, who is left over."""
     found = []
     for package in request.get("packages", []):
-        for entry in base(document):
+        for entry in entries(document):
             folder = os.path.join(entry, package["package"])
             if os.path.isdir(folder):
                 regular = any(name.startswith("__init__.") for name in listing(folder))
@@ -255,8 +248,6 @@ def encodings(request: Doc, _document: Doc) -> list[Doc]:
     for name in request.get("encodings", []):
         fact = {"path": name, "exists": os.path.isfile(name)}
         if fact["exists"]:
-            import hashlib
-
             digest = hashlib.sha256()
             with open(name, "rb") as file:
                 for block in iter(lambda: file.read(1 << 20), b""):
@@ -266,12 +257,18 @@ def encodings(request: Doc, _document: Doc) -> list[Doc]:
     return found
 
 
-FACTS = [
-    ("pth", pth_files),
-    ("distributions", distributions),
-    ("portions", portions),
-    ("roots", roots),
-    ("environment", environment),
-    ("folders", folders),
-    ("encodings", encodings),
-]
+def load_one(name: str) -> Doc:
+    """openai-harmony loads one vocabulary, with every proxy pointing at a closed port: what needs a network fails."""
+    env = {key: value for key, value in os.environ.items() if key not in ("NO_PROXY", "no_proxy")}
+    env.update(dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"), NOWHERE))
+    began = time.time()
+    said, why = call([sys.executable, "-c", LOADER_TEXT, HARMONY[name]], LOAD_LIMIT, env=env)
+    words = (said.strip().splitlines() or [""])[-1].partition(" ")
+    state = words[0] if words[0] in ("loaded", "no-harmony") and not why else "failed"
+    last = why or ("" if state == "loaded" else words[2])
+    return {"name": name, "state": state, "said": last, "seconds": round(time.time() - began, 2)}
+
+
+def loads(request: Doc, _document: Doc) -> list[Doc]:
+    """One real load of each vocabulary that openai-harmony knows; none unless asked for."""
+    return [load_one(name) for name in request.get("load", []) if name in HARMONY]

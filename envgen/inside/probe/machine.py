@@ -1,76 +1,34 @@
-"""Runs INSIDE the container, before main.py, in the same namespace: the machine, CUDA, compilers, GPU, processes.
+"""Runs INSIDE the container: the machine, CUDA, compilers, GPU, processes.
 
-The same rules: Python 3.8 and later, standard library only, evidence and no judgement. Compilers are asked what they
-can compile for; the GPU is asked through NVML, in a child, because a broken driver can hang or crash who asks.
+Compilers are asked what they can compile for; the GPU is asked through NVML, in a child, because a broken driver can
+hang or crash who asks.
 """
-
-# os.path instead of pathlib, and typing only for the type checker: importing both would cost every probe 8 ms.
 
 from __future__ import annotations
 
+import json
 import os
-import sys
+import re
+import time
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Dict
-
-    Doc = Dict[str, Any]
+from envgen.inside.probe.basics import Doc, call, entries, in_child, listing, read_text
 
 TOOL_LIMIT = 2.0  # seconds, for one compiler to say what it knows
 GPU_LIMIT = 4.0  # seconds, for all of NVML
 COMPILERS = ("nvcc", "cicc", "ptxas", "cudafe++", "fatbinary", "nvlink", "ninja", "cc1plus", "c++", "g++", "gcc")
 
 
-def entries(document: Doc) -> list[str]:
-    path: list[str] = document.get("python", {}).get("path", sys.path)
-    return path
-
-
-def text(path: str, limit: int = 20000) -> str:
-    try:
-        with open(path, "rb") as file:
-            return file.read(limit).decode("utf-8", "replace")
-    except OSError:
-        return ""
-
-
-def names(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
-def call(argv: list[str], limit: float) -> tuple[str, str]:
-    """(what a program prints, why it didn't): stdout only; killed when it takes longer."""
-    begin, take = globals().get("start"), globals().get("drain")
-    if begin is None or take is None:
-        return "", "can't start programs"
-    pid, feed, result = begin(argv)
-    os.close(feed)
-    data, late = take(result, limit)
-    if late:
-        os.kill(pid, 9)
-    os.close(result)
-    status = os.waitpid(pid, 0)[1]
-    why = "took longer than %d s" % limit if late else "ended with status %d" % status if status else ""
-    return data.decode("utf-8", "replace"), why
-
-
 def system(_request: Doc, _document: Doc) -> Doc:
     """User, processors, memory and what there is of an NVIDIA GPU."""
-    import time
-
     found: Doc = {"uid": os.getuid(), "gid": os.getgid(), "now": time.time()}
-    for line in text("/proc/meminfo").splitlines():
+    for line in read_text("/proc/meminfo").splitlines():
         words = line.split()
         if words[0] in ("MemTotal:", "MemAvailable:", "MemFree:", "Cached:", "SwapTotal:", "SwapFree:"):
             found[words[0][:-1]] = int(words[1]) * 1024
     driver = "/proc/driver/nvidia/version"
     found["nvidia"] = {
-        "devices": ["/dev/" + name for name in names("/dev") if name.startswith("nvidia")],
-        "driver": text(driver).partition("\n")[0] or None,
+        "devices": ["/dev/" + name for name in listing("/dev") if name.startswith("nvidia")],
+        "driver": read_text(driver).partition("\n")[0] or None,
     }
     return found
 
@@ -83,7 +41,7 @@ def torch_facts(document: Doc) -> Doc:
     for entry in entries(document):
         path = os.path.join(entry, "torch", "version.py")
         found = {}
-        for line in text(path).splitlines():
+        for line in read_text(path).splitlines():
             left, equals, right = line.partition("=")
             name, value = left.partition(":")[0].strip(), right.strip().strip("'\"")
             if equals and name in ("__version__", "cuda") and value != "None":
@@ -99,14 +57,14 @@ def cudnn_facts(document: Doc) -> Doc:
     folders += os.environ.get("LD_LIBRARY_PATH", "").split(":")
     folders += ["/usr/lib/%s-linux-gnu" % os.uname().machine, "/usr/lib64", "/usr/local/cuda/lib64"]
     for folder in folders:
-        for name in names(folder) if folder else []:
+        for name in listing(folder) if folder else []:
             if name.startswith("libcudnn.so."):
                 real = os.path.basename(os.path.realpath(os.path.join(folder, name)))
                 version = real[len("libcudnn.so.") :] if real.startswith("libcudnn.so.") else ""
                 if version.count("."):
                     return {"version": version, "path": os.path.join(folder, name)}
     for entry in entries(document):  # the wheel's library is called libcudnn.so.9
-        for name in names(entry):
+        for name in listing(entry):
             if name.startswith("nvidia_cudnn_cu") and name.endswith(".dist-info"):
                 return {"version": name[: -len(".dist-info")].partition("-")[2], "path": os.path.join(entry, name)}
     return {}
@@ -117,10 +75,8 @@ def toolkit_facts() -> Doc:
     home = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
     path = os.path.join(home, "version.json")
     if os.path.isfile(path):
-        import json
-
         try:
-            return {"version": str(json.loads(text(path))["cuda"]["version"]), "path": path}
+            return {"version": str(json.loads(read_text(path))["cuda"]["version"]), "path": path}
         except (ValueError, KeyError, TypeError):
             return {"path": path}
     real = os.path.realpath(home)  # some images leave the file out; the folder is called cuda-13.0
@@ -146,8 +102,6 @@ def triton_ptxas(document: Doc) -> list[tuple[str, str]]:
 
 def archs_of(words: str) -> list[str]:
     """The sm_ names in what a compiler prints."""
-    import re
-
     return sorted(set(re.findall(r"\bsm_[0-9]+[af]?\b", words)))
 
 
@@ -176,7 +130,7 @@ def cuda(_request: Doc, document: Doc) -> Doc:
 
 def ask_nvml() -> list[Doc]:
     """In a child: each GPU's name, compute capability, memory and driver."""
-    import ctypes
+    import ctypes  # which some builds of Python lack
 
     nvml = ctypes.CDLL("libnvidia-ml.so.1")
     if nvml.nvmlInit_v2():
@@ -204,24 +158,9 @@ def gpus(_request: Doc, document: Doc) -> list[Doc]:
     """The GPUs that the driver shows to this container; none are asked for where there is no device."""
     if not document.get("system", {}).get("nvidia", {}).get("devices"):
         return []
-    import json
-
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.close(read)
-            os.write(write, json.dumps(ask_nvml()).encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    take = globals()["drain"]
-    data, late = take(read, GPU_LIMIT)
-    os.close(read)
+    data, late, _ = in_child(lambda out: os.write(out, json.dumps(ask_nvml()).encode()), GPU_LIMIT)
     if late:
-        os.kill(pid, 9)
         document["errors"].append({"part": "gpus", "error": "NVML took longer than %d s" % GPU_LIMIT})
-    os.waitpid(pid, 0)
     found: list[Doc] = json.loads(data) if data and not late else []
     return found
 
@@ -235,7 +174,7 @@ def processes(_request: Doc, _document: Doc) -> Doc:
     for folder in os.listdir("/proc") if os.path.isdir("/proc") else []:
         if not folder.isdigit():
             continue
-        line = text("/proc/%s/stat" % folder, 600)
+        line = read_text("/proc/%s/stat" % folder, 600)
         name, _, rest = line.partition("(")[2].rpartition(")")
         fields = rest.split()
         if len(fields) < 2 or not name.startswith(COMPILERS):
@@ -244,8 +183,5 @@ def processes(_request: Doc, _document: Doc) -> Doc:
             zombies.append(name)
         elif fields[1] == "1" and folder != "1":
             orphans.append(name)
-    first = text("/proc/1/stat", 600)
+    first = read_text("/proc/1/stat", 600)
     return {"zombies": sorted(zombies), "orphans": sorted(orphans), "first": first.partition("(")[2].rpartition(")")[0]}
-
-
-globals().setdefault("FACTS", []).extend([("system", system), ("cuda", cuda), ("gpus", gpus), ("processes", processes)])

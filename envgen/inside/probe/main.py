@@ -1,17 +1,12 @@
 """Runs INSIDE the container: which file would `import X` take, started in each way, from each folder?
 
-This runs in a container's own Python (3.8 and later). It needs only the standard library, has one request (as JSON in
-the first argument or the variable ENVGEN_PROBE_REQUEST, else as collect.py sends it along), prints one JSON document as
-the last line of stdout, and never raises: a part that fails becomes an entry of ``errors``. The packages in question
-are looked for, never imported.
+A part that fails becomes an entry of ``errors``; the packages in question are looked for, never imported.
 
 A fresh interpreter per question would cost 15 ms each. Instead one forked child replays what an interpreter does to
 ``sys.path`` before it runs user code, and asks every finder on ``sys.meta_path`` in turn; tests/engine holds each
 answer against an interpreter that was really started that way. The child keeps a hanging, crashing or printing
-import hook away from the document. scripts.py and facts.py run before this, in the same namespace.
+import hook away from the document.
 """
-
-# os.path instead of pathlib, and typing only for the type checker: importing both would cost every probe 8 ms.
 
 from __future__ import annotations
 
@@ -19,17 +14,37 @@ import json
 import os
 import signal
 import sys
-import time
+from typing import Any, Callable, List, Tuple
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, Dict, List, Tuple
+from envgen.inside.probe import facts, machine, patches, sources
+from envgen.inside.probe.basics import Doc, in_child
+from envgen.inside.probe.scripts import ask_other, scripts_of
 
-    Doc = Dict[str, Any]
-    Way = Tuple[str, Callable[[], List[str]]]
-    Cell = Tuple[str, Way, str]
+Way = Tuple[str, Callable[[], List[str]]]
+Cell = Tuple[str, Way, str]
 
+# Name in the document, and who fills it; in this order.
+FACTS = (
+    ("pth", facts.pth_files),
+    ("distributions", facts.distributions),
+    ("portions", facts.portions),
+    ("roots", facts.roots),
+    ("environment", facts.environment),
+    ("folders", facts.folders),
+    ("encodings", facts.encodings),
+    ("patched", patches.patched_files),
+    ("locked", patches.locked_versions),
+    ("protected", patches.protected_versions),
+    ("system", machine.system),
+    ("cuda", machine.cuda),
+    ("gpus", machine.gpus),
+    ("processes", machine.processes),
+    ("known", sources.known_variables),
+    ("flags", sources.serve_flags),
+    ("defaults", sources.server_defaults),
+    ("claimed", sources.claimed_patches),
+    ("loads", facts.loads),
+)
 LIMIT = 10.0  # seconds, for everything
 HOOK_LIMIT = 4.0  # seconds, for all import hooks together
 
@@ -143,7 +158,7 @@ def plan_cells(request: Doc, scripts: list[Doc], only: list[str] | None) -> list
     return cells
 
 
-def answer(cell: Cell, paths: Paths, announce: Callable[[str], None]) -> Doc:
+def answer_to(cell: Cell, paths: Paths, announce: Callable[[str], None]) -> Doc:
     name, (how, own), folder = cell
     result = {"package": name, "how": how, "folder": folder}
     try:
@@ -160,10 +175,9 @@ def answer(cell: Cell, paths: Paths, announce: Callable[[str], None]) -> Doc:
 
 
 def work(cells: list[Cell], paths: Paths, out: int) -> None:
-    """In the child: a line for each finder that is asked, one for each answer. What a hook prints goes to stderr."""
-    os.dup2(2, 1)
+    """In the child: a line for each finder that is asked, one for each answer."""
     for cell in cells:
-        line = json.dumps(answer(cell, paths, lambda finder: send(out, "?" + finder)))
+        line = json.dumps(answer_to(cell, paths, lambda finder: send(out, "?" + finder)))
         send(out, "=" + line)
 
 
@@ -173,37 +187,9 @@ def send(out: int, line: str) -> None:
         data = data[os.write(out, data) :]
 
 
-def drain(fd: int, limit: float) -> tuple[bytes, bool]:
-    """All that comes until the other end closes; True when that took longer than ``limit`` seconds."""
-    import select
-
-    data, deadline = b"", time.time() + limit
-    while True:
-        if not select.select([fd], [], [], max(0.0, deadline - time.time()))[0]:
-            return data, True
-        chunk = os.read(fd, 65536)
-        if not chunk:
-            return data, False
-        data += chunk
-
-
 def ask(cells: list[Cell], paths: Paths, errors: list[Doc]) -> list[Doc]:
     """Fork, let the child answer, and collect. A hook that hangs or kills the child ends the list with its name."""
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            os.close(read)
-            work(cells, paths, write)
-            code = 0
-        finally:
-            os._exit(code)
-    os.close(write)
-    data, late = drain(read, HOOK_LIMIT)
-    if late:
-        os.kill(pid, signal.SIGKILL)
-    status = os.waitpid(pid, 0)[1]
+    data, late, status = in_child(lambda out: work(cells, paths, out), HOOK_LIMIT)
     lines = data.decode().split("\n")
     answers = [json.loads(line[1:]) for line in lines if line.startswith("=")]
     if len(answers) < len(cells):
@@ -220,14 +206,13 @@ def ask(cells: list[Cell], paths: Paths, errors: list[Doc]) -> list[Doc]:
 def imports(request: Doc, document: Doc) -> None:
     """All cells, of this interpreter and of the others that console scripts name."""
     only = request.get("only")
-    look_up, ask_other = globals().get("scripts_of"), globals().get("ask_other")
-    scripts: list[Doc] = [request["script"]] if only else look_up(request) if look_up else []
+    scripts: list[Doc] = [request["script"]] if only else scripts_of(request)
     document["scripts"] = scripts
     paths = Paths(base_path(), os.environ.get("PYTHONPATH", ""), os.getcwd())
     answers = ask(plan_cells(request, scripts, only), paths, document["errors"])
     for script in scripts:
-        if ask_other and script.get("interpreter") and not script.get("same") and not only:
-            answers += ask_other(script, request, document["errors"], drain)
+        if script.get("interpreter") and not script.get("same") and not only:
+            answers += ask_other(script, request, document["errors"])
     document["imports"] = answers
 
 
@@ -264,32 +249,19 @@ def set_alarm() -> None:
     signal.setitimer(signal.ITIMER_REAL, LIMIT)
 
 
-def read_request() -> Doc:
-    text = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("ENVGEN_PROBE_REQUEST", "")
-    request: Doc = json.loads(text) if text else dict(globals().get("CARRIED", [{}])[-1])
+def answer(request: Doc) -> Doc:
+    """Collect everything."""
+    # Without our own finder, which no other program has.
+    own: object = __spec__.loader if __spec__ is not None else None
+    sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not own]
     home = os.path.expanduser("~")
     folders = (home if folder == "~" else folder for folder in request.get("folders", []))
-    request["folders"] = list(dict.fromkeys(folders))
-    return request
-
-
-def main() -> None:
-    """Collect everything, then print the one line. Nothing else can write to the real stdout."""
-    document = {"envgen_probe": 1, "errors": []}
-    out = os.dup(1)
-    os.dup2(2, 1)
+    request = dict(request, folders=list(dict.fromkeys(folders)))
+    document: Doc = {"errors": []}
     run_part("alarm", set_alarm, document)
-    requests = []
-    run_part("request", lambda: requests.append(read_request()), document)
-    request = requests[0] if requests else {}
     run_part("python", lambda: document.update(python=interpreter()), document)
     run_part("imports", lambda: imports(request, document), document)
-    facts = globals().get("FACTS") if not request.get("only") else None
-    for name, part in facts or []:
+    for name, part in () if request.get("only") else FACTS:
         run_part(name, lambda: document.update({name: part(request, document)}), document)  # noqa: B023 (called now)
     signal.setitimer(signal.ITIMER_REAL, 0)
-    send(out, json.dumps(document))
-
-
-if __name__ == "__main__":
-    main()
+    return document

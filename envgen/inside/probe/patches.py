@@ -1,19 +1,13 @@
-"""Runs INSIDE the container, before main.py, in the same namespace: what the build noted, and whether it is still so.
-
-The same rules: Python 3.8 and later, standard library only, evidence and no judgement.
-"""
-
-# os.path instead of pathlib, and typing only for the type checker: importing both would cost every probe 8 ms.
+"""Runs INSIDE the container: what the build noted, and whether it is still so."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+from typing import Dict
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Dict
-
-    Doc = Dict[str, Any]
+from envgen.inside.probe.basics import Doc, entries, listing
 
 # One file a package, as `sha256sum --check` reads it; the build's script patch-installed writes it.
 NOTES = "/opt/envgen/patched"
@@ -26,8 +20,6 @@ MACHINES = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
 def patched_state(path: str, digest: str) -> str:
     if not os.path.isfile(path):
         return "missing"
-    import hashlib
-
     with open(path, "rb") as file:
         return "same" if hashlib.sha256(file.read()).hexdigest() == digest else "changed"
 
@@ -35,7 +27,7 @@ def patched_state(path: str, digest: str) -> str:
 def patched_files(_request: Doc, _document: Doc) -> list[Doc]:
     """Each file that a patch changed when the image was built: is it as the build left it?"""
     found = []
-    for package in sorted(os.listdir(NOTES)) if os.path.isdir(NOTES) else []:
+    for package in listing(NOTES):
         with open(os.path.join(NOTES, package), "rb") as notes:
             lines = notes.read(1 << 20).decode("utf-8", "backslashreplace").splitlines()
         for line in lines:
@@ -45,8 +37,6 @@ def patched_files(_request: Doc, _document: Doc) -> list[Doc]:
 
 
 def document_at(path: str) -> Doc:
-    import json
-
     if not os.path.isfile(path):
         return {}
     with open(path, "rb") as file:
@@ -57,8 +47,8 @@ def document_at(path: str) -> Doc:
 def installed_versions(document: Doc) -> Dict[str, str]:
     """name -> version of all that is installed, as the names of the metadata folders say; the first one wins."""
     found: Dict[str, str] = {}
-    for entry in document.get("python", {}).get("path", []):
-        for folder in sorted(os.listdir(entry)) if os.path.isdir(entry) else []:
+    for entry in entries(document):
+        for folder in listing(entry):
             if folder.endswith((".dist-info", ".egg-info")):
                 name, _, rest = folder.rpartition(".")[0].partition("-")
                 found.setdefault(name.replace("_", "-").replace(".", "-").lower(), rest.partition("-py3")[0])
@@ -88,8 +78,3 @@ def protected_versions(_request: Doc, document: Doc) -> Doc:
     """The packages of the base image that must stay as they were."""
     was = document_at(PROTECTED).items()
     return compared({name: str(one.get("version", "")) for name, one in was if isinstance(one, dict)}, document)
-
-
-globals().setdefault("FACTS", []).extend(
-    [("patched", patched_files), ("locked", locked_versions), ("protected", protected_versions)]
-)

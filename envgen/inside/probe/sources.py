@@ -1,24 +1,19 @@
-"""Runs INSIDE the container, before main.py, in the same namespace: what the installed sources themselves say.
+"""Runs INSIDE the container: what the installed sources themselves say.
 
 Which VLLM_* and FLASHINFER_* variables they read, which of them they set over the user's head, and which flags vLLM's
-parser knows: read from the package's own files, never imported (that would bring torch, and seconds). The same rules:
-Python 3.8 and later, standard library only, evidence and no judgement.
+parser knows: read from the package's own files, never imported (that would bring torch, and seconds).
 """
-
-# os.path instead of pathlib, and typing only for the type checker: importing both would cost every probe 8 ms.
 
 from __future__ import annotations
 
+import ast
+import difflib
 import os
+import re
+from typing import Any, Iterator
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any, Dict
+from envgen.inside.probe.basics import Doc
 
-    Doc = Dict[str, Any]
-
-ONLY_AST = 0x400  # what ast.parse passes to compile(); importing ast would cost 5 ms
 FILE_LIMIT = 4 << 20
 # Where vLLM's releases say their flags: the engine's in one file, the server's in files that move below this folder.
 ENGINE_ARGS, SERVER_ARGS = "engine/arg_utils.py", "entrypoints"
@@ -48,7 +43,7 @@ def python_files(folder: str) -> Iterator[str]:
             if entry.is_dir(follow_symlinks=False):
                 if entry.name not in SKIPPED:
                     waiting.append(entry.path)
-            elif entry.name.endswith(".py"):
+            elif entry.name.endswith(".py") and entry.is_file():
                 yield entry.path
 
 
@@ -61,75 +56,42 @@ def read_bytes(path: str) -> bytes:
 
 
 def files_with(folder: str, word: bytes) -> Iterator[tuple[str, bytes]]:
-    """The Python files below a folder that hold a word. All are read into one buffer: half the time of `open`."""
-    buffer = bytearray(FILE_LIMIT)
+    """The Python files below a folder that hold a word."""
     for path in python_files(folder):
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            size = os.readv(descriptor, [buffer])
-        except OSError:
-            continue
-        finally:
-            os.close(descriptor)
-        if buffer.find(word, 0, size) >= 0:
-            yield path, bytes(memoryview(buffer)[:size])
+        data = read_bytes(path)
+        if word in data:
+            yield path, data
 
 
-def tree_of(path: str, data: bytes) -> Any:
+def tree_of(path: str, data: bytes) -> ast.Module | None:
     """The syntax tree; None for a file that this Python can't read."""
     try:
-        return compile(data, path, "exec", ONLY_AST, True)
+        return ast.parse(data, path)
     except (SyntaxError, ValueError):
         return None
 
 
-def nodes(tree: Any) -> Iterator[Any]:
-    """Every node of a tree, without the ast module (whose own walk asks far more of each node)."""
-    waiting = [tree]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        for value in node.__dict__.values():
-            if type(value) is list:
-                waiting.extend(item for item in value if hasattr(item, "_fields"))
-            elif hasattr(value, "_fields"):
-                waiting.append(value)
-
-
-def kind(node: Any) -> str:
-    return type(node).__name__
-
-
-def text_of(node: Any) -> str | None:
-    """The value of a string in the source (``Str`` up to Python 3.7)."""
-    value = getattr(node, "value", None) if kind(node) == "Constant" else None
-    return value if isinstance(value, str) else None
-
-
-def names_environ(node: Any) -> bool:
-    """`os.environ` or `environ`."""
-    return getattr(node, "attr", getattr(node, "id", "")) == "environ"
-
-
-def assigned(node: Any) -> Iterator[str]:
+def assigned(node: ast.Assign) -> Iterator[str]:
     """The names in `os.environ["NAME"] = ...`: done whatever the user has set."""
     for target in node.targets:
-        if kind(target) == "Subscript" and names_environ(target.value):
-            index = getattr(target.slice, "value", None) if kind(target.slice) == "Index" else target.slice
-            name = text_of(index)
-            if name:
+        if isinstance(target, ast.Subscript) and names_environ(target.value):
+            index: Any = target.slice
+            index = getattr(index, "value", index)  # a string; up to Python 3.8 the node of one
+            name = getattr(index, "value", index)
+            if isinstance(name, str):
                 yield name
+
+
+def names_environ(node: ast.AST) -> bool:
+    """`os.environ` or `environ`."""
+    return getattr(node, "attr", getattr(node, "id", "")) == "environ"
 
 
 def look(path: str, data: bytes, facts: dict[str, Doc], relative: str) -> None:
     """What one file says about the variables in question."""
     tree = tree_of(path, data)
-    for node in nodes(tree) if tree is not None else ():
-        what = kind(node)
-        if what == "Constant":
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Constant):
             text = node.value if isinstance(node.value, str) else ""
             if text in facts:
                 facts[text]["known"] = True
@@ -137,9 +99,9 @@ def look(path: str, data: bytes, facts: dict[str, Doc], relative: str) -> None:
                 for name in facts:
                     if disowns(text, name) and not facts[name]["note"]:
                         facts[name]["note"] = " ".join(text.split())[:200]
-        elif what == "Attribute" and node.attr in facts:  # envs.NAME
+        elif isinstance(node, ast.Attribute) and node.attr in facts:  # envs.NAME
             facts[node.attr]["known"] = True
-        elif what == "Assign":
+        elif isinstance(node, ast.Assign):
             for name in assigned(node):
                 if name in facts:
                     facts[name]["assigned"].append("%s:%d" % (relative, node.lineno))
@@ -150,8 +112,6 @@ def disowns(text: str, name: str) -> bool:
 
     Disowned: `NAME is deprecated, use OTHER`, `use OTHER instead of NAME`. Recommended: `... instead (set NAME=1)`.
     """
-    import re
-
     low, wanted = " ".join(text.lower().split()), re.escape(name.lower()) + r"\b"
     for sentence in re.split(r"(?<=[.;!])\s+", low):
         if re.search("instead of [`'\"$]?" + wanted, sentence):
@@ -169,8 +129,6 @@ def disowns(text: str, name: str) -> bool:
 
 def near(name: str, known: set[str]) -> list[str]:
     """The names that the release knows and that look most alike."""
-    import difflib
-
     return difflib.get_close_matches(name, sorted(known), 2, 0.75)
 
 
@@ -209,8 +167,6 @@ def package_variables(package: str, folder: str, names: list[str]) -> list[Doc]:
     A release that lists its variables in one file (vLLM's envs.py) is believed; elsewhere only files that may set or
     disown one of them are parsed. A variable that this file lacks is looked for everywhere.
     """
-    import re
-
     prefix = package.upper() + "_"
     facts: dict[str, Doc] = {name: {"name": name, "package": package, "known": False, "assigned": [], "note": "",
                                     "similar": []} for name in names}  # fmt: skip
@@ -252,14 +208,12 @@ def known_variables(request: Doc, document: Doc) -> list[Doc]:
 
 def flags_in(path: str, data: bytes) -> set[str]:
     """The flags of one file: quoted words like "--name", and the fields of classes called ...FrontendArgs."""
-    import re
-
     found = {flag.decode() for flag in re.findall(rb"['\"](--[a-z][a-z0-9_-]*)['\"]", data)}
     tree = tree_of(path, data) if b"FrontendArgs:" in data or b"FrontendArgs(" in data else None
     for node in tree.body if tree is not None else ():
-        if kind(node) == "ClassDef" and node.name.endswith("FrontendArgs"):
-            fields = [part.target.id for part in node.body if kind(part) == "AnnAssign" and kind(part.target) == "Name"]
-            found.update("--" + field.replace("_", "-") for field in fields)
+        if isinstance(node, ast.ClassDef) and node.name.endswith("FrontendArgs"):
+            fields = [part.target for part in node.body if isinstance(part, ast.AnnAssign)]
+            found.update("--" + one.id.replace("_", "-") for one in fields if isinstance(one, ast.Name))
     return found
 
 
@@ -303,8 +257,6 @@ def judged_flags(asked: list[str], folder: str) -> Doc:
 
 def server_defaults(request: Doc, document: Doc) -> Doc:
     """What the installed vLLM takes where no flag says it; empty where its sources are laid out in another way."""
-    import re
-
     folder = active_folder(document, "vllm")
     text = read_bytes(os.path.join(folder, CACHE_CONFIG)) if folder is not None else b""
     found = re.search(
@@ -330,8 +282,3 @@ def claimed_patches(request: Doc, document: Doc) -> list[Doc]:
             state = "there" if all(block in text for block in claim["blocks"]) else "missing"
         found.append({"patch": claim["patch"], "package": claim["package"], "path": path, "state": state})
     return found
-
-
-globals().setdefault("FACTS", []).extend(
-    [("known", known_variables), ("flags", serve_flags), ("defaults", server_defaults), ("claimed", claimed_patches)]
-)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,13 @@ from doctor_facts import CONTAINER, DATA, ENGINE, IMAGE, Make, recording
 from envgen.binding import ShapeError
 from envgen.doctor import collect, report, run
 from envgen.doctor.checks import around, container, host, image, mounts
-from envgen.doctor.evidence import from_json, read_document
+from envgen.doctor.evidence import from_json
 from envgen.doctor.gather import choose_container, gather
 from envgen.doctor.model import Context, Finding, FunctionCheck, Host, Remedy, Severity, Trouble, Where, Wish, error, ok
 from envgen.engine.base import Container, EngineInfo, ExecResult, Image, Port
 from envgen.errors import EngineError
 from envgen.inside.probe.facts import is_safe, without_password
-from envgen.inside.run import text_of
+from envgen.inside.run import Execute
 
 GIB = 1 << 30
 
@@ -355,28 +355,41 @@ def test_foreign_documents_are_refused(damage: dict[str, Any]) -> None:
         from_json({**recording("hook"), **damage})
 
 
+def answering(*printed: bytes, code: int = 0, stderr: bytes = b"") -> Execute:
+    """A container whose Python prints this, ``MARK`` being the runner's."""
+
+    def execute(_argv: Sequence[str], stdin: bytes, _timeout: float) -> ExecResult:
+        mark = json.loads(stdin)["mark"].encode()
+        return ExecResult(code, b"".join(printed).replace(b"MARK", mark), stderr)
+
+    return execute
+
+
 def test_the_document_is_found_behind_noise() -> None:
-    line = json.dumps(recording("hook")).encode()
-    found = read_document(b"\xff\xfe noise\n" + line + b"\n")
+    line = b"\nMARK " + json.dumps({"answer": recording("hook")}).encode() + b"\n"
+    found, trouble = collect.ask(answering(b"\xff\xfe noise", line), "python3", {})
+    assert trouble is None
     assert found is not None
-    assert found.noise == 9 - 0
-    assert read_document(b"x" * 1000) is None
-    with pytest.raises(ShapeError, match="cut off"):
-        read_document(line[: len(line) // 2])
+    assert found.noise == 8
+
+
+def refusing(_argv: Sequence[str], _stdin: bytes, _timeout: float) -> ExecResult:
+    raise EngineError("timed out")
 
 
 @pytest.mark.parametrize(
-    ("answer", "title"),
+    ("execute", "title"),
     [
-        (ExecResult(127, b"", b"exec: python3: not found"), "the container has no python3"),
-        (ExecResult(137, b"", b""), "the probe was killed"),
-        (ExecResult(0, b"hello", b""), "the probe brought no document back"),
-        (ExecResult(0, b'{"envgen_probe": 1, "x', b""), "the probe's document can't be read"),
-        (EngineError("timed out"), "the probe could not be run"),
+        (answering(code=127, stderr=b"exec: python3: not found"), "the container has no python3"),
+        (answering(code=137), "the probe was killed"),
+        (answering(b"hello"), "the probe brought no document back"),
+        (answering(b'\nMARK {"answer": {"python"'), "the probe brought no document back"),
+        (answering(b'\nMARK {"answer": {"python": 3}}'), "the probe's document can't be read"),
+        (refusing, "the probe could not be run"),
     ],
 )
-def test_trouble_has_a_name(answer: ExecResult | EngineError, title: str) -> None:
-    probe, trouble = collect.read(answer, "python3")
+def test_trouble_has_a_name(execute: Execute, title: str) -> None:
+    probe, trouble = collect.ask(execute, "python3", {})
     assert probe is None
     assert trouble is not None
     assert trouble.title == title
@@ -388,30 +401,6 @@ def test_request(make: Make) -> None:
     assert asked["packages"][0]["scripts"] == ["flashinfer"]
     assert asked["paths"] == ["/workspace/flashinfer", "/root/.cache/flashinfer"]
     assert collect.program(make(sets=("base.python=/opt/x/python3.12",)).profile) == "python3"
-
-
-def test_the_probe_is_text_for_python_3_8() -> None:
-    for name in collect.PARTS:
-        text = text_of(f"probe/{name}")
-        tree = ast.parse(text, feature_version=(3, 8))
-        names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
-        names += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-        assert not [imported for imported in names if imported.startswith("envgen")]
-        assert not {"subprocess", "pathlib", "importlib.metadata"} & set(names)
-
-
-def test_the_parts_of_the_probe_share_one_namespace_without_clashes() -> None:
-    owners: dict[str, str] = {}
-    for name in collect.PARTS:
-        for node in ast.parse(text_of(f"probe/{name}")).body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                names = [node.name]
-            elif isinstance(node, ast.Assign):
-                names = [target.id for target in node.targets if isinstance(target, ast.Name)]
-            else:
-                continue
-            for defined in names:
-                assert owners.setdefault(defined, name) in (name,) or defined in ("TYPE_CHECKING",), (defined, name)
 
 
 class FakeEngine:
@@ -434,9 +423,10 @@ class FakeEngine:
     def volume(self, name: str) -> str | None:
         return None
 
-    def exec(self, container_id: str, argv: list[str], **_given: Any) -> ExecResult:
+    def exec(self, container_id: str, argv: list[str], stdin: bytes = b"", **_given: Any) -> ExecResult:
         self.asked.append(argv)
-        return ExecResult(0, json.dumps(recording("hook")).encode() + b"\n", b"")
+        line = b"\nMARK " + json.dumps({"answer": recording("hook")}).encode() + b"\n"
+        return answering(line)(argv, stdin, 0)
 
     run_once = exec
 

@@ -6,6 +6,7 @@ Recorded documents with parts exchanged at random. ENVGEN_EXAMPLES says how many
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,6 @@ from mutated import CHANGES, Changes, mutated
 
 from envgen.doctor import collect, deep
 from envgen.doctor.checks import CHECKS
-from envgen.doctor.evidence import MARK
 from envgen.doctor.model import Context
 from envgen.engine.base import ExecResult
 
@@ -26,14 +26,14 @@ RECORDED = {name: recording(name) for name in NAMES}
 DEEP: dict[str, Any] = json.loads((DATA.parent / "deep_data/h200.json").read_text())
 
 
-def printed(document: dict[str, Any]) -> ExecResult:
-    rest = {key: value for key, value in document.items() if key != "envgen_probe"}
-    return ExecResult(0, MARK + json.dumps(rest)[1:].encode() + b"\n", b"")
-
-
-def survives(answer: ExecResult, context: Context) -> bool:
+def survives(document: dict[str, Any], context: Context, text: str = "") -> bool:
     """Whether it can be read. All checks run on it then, and here a defect in one is not caught."""
-    probe, trouble = collect.read(answer, "python3")
+
+    def execute(_argv: Sequence[str], stdin: bytes, _timeout: float) -> ExecResult:
+        answer = text or json.dumps({"answer": document})
+        return ExecResult(0, f"\n{json.loads(stdin)['mark']} {answer}\n".encode(), b"")
+
+    probe, trouble = collect.ask(execute, "python3", {})
     assert (probe is None) != (trouble is None)
     if probe is None:
         return False
@@ -44,13 +44,13 @@ def survives(answer: ExecResult, context: Context) -> bool:
 
 
 def test_the_recordings_themselves_can_be_read(make: Make) -> None:
-    assert all(survives(printed(document), make()) for document in RECORDED.values())
+    assert all(survives(document, make()) for document in RECORDED.values())
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.sampled_from(NAMES), changes=CHANGES)
 def test_any_document_of_a_probe(make: Make, name: str, changes: Changes) -> None:
-    survives(printed(mutated(RECORDED[name], changes)), make())
+    survives(mutated(RECORDED[name], changes), make())
 
 
 @pytest.mark.parametrize(
@@ -62,12 +62,12 @@ def test_any_document_of_a_probe(make: Make, name: str, changes: Changes) -> Non
     ],
 )  # fmt: skip
 def test_parts_that_were_not_looked_at(make: Make, part: dict[str, Any]) -> None:
-    assert not survives(printed({**RECORDED["raw"], **part}), make())
+    assert not survives({**RECORDED["raw"], **part}, make())
 
 
 def test_a_document_nested_without_end(make: Make) -> None:
     nested = "[" * 200_000 + "]" * 200_000
-    assert not survives(ExecResult(0, MARK + f'"python": {nested}}}\n'.encode(), b""), make())
+    assert not survives({}, make(), f'{{"answer": {{"python": {nested}}}}}')
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

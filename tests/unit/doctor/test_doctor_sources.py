@@ -98,7 +98,7 @@ LINES = st.lists(st.text(CHARACTERS, max_size=6), max_size=12)
 def test_blocks_of_any_diff_stand_in_its_new_side(before: list[str], after: list[str]) -> None:
     diff = difflib.unified_diff(before, after, "a/vllm/x.py", "b/vllm/x.py", lineterm="")
     text = "\n".join(after)
-    for file, blocks in added("\n".join(diff)).items():
+    for file, blocks in added("\n".join([*diff, ""]).encode(), "x.patch").items():
         assert file == "vllm/x.py"
         assert all(block in text for block in blocks)
 
@@ -106,9 +106,8 @@ def test_blocks_of_any_diff_stand_in_its_new_side(before: list[str], after: list
 def test_the_patches_of_this_project() -> None:
     for path in sorted(ROOT.glob("patches/*/*.patch")):
         lines = [line[1:] for line in path.read_text().splitlines() if line.startswith("+") and line[:4] != "+++ "]
-        assert [
-            line for blocks in added(path.read_text()).values() for block in blocks for line in block.split("\n")
-        ] == lines
+        blocks = [block for some in added(path.read_bytes(), path.name).values() for block in some]
+        assert [line for block in blocks for line in block.split("\n")] == lines
 
 
 def test_claims(make: Make, tmp_path: Path) -> None:
