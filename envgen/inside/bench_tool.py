@@ -18,12 +18,9 @@ import tempfile
 import threading
 import time
 from importlib import metadata
+from typing import Any, Dict, List
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Dict, List
-
-    Doc = Dict[str, Any]
+Doc = Dict[str, Any]
 
 LINES = 20  # of a tool's output that are handed over
 LONGEST = 2 << 20  # bytes of a result

@@ -7,10 +7,7 @@ import io
 import json
 import runpy
 import sys
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Dict
+from typing import Any, Dict
 
 
 def answer(request: Dict[str, Any]) -> Dict[str, Any]:

@@ -6,12 +6,9 @@ import importlib
 import os
 import sys
 import time
+from typing import Any, Callable, Dict
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, Dict
-
-    Doc = Dict[str, Any]
+Doc = Dict[str, Any]
 
 NO_GPU = "no GPU in this container"
 

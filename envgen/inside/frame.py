@@ -13,12 +13,9 @@ import json
 import os
 import sys
 import traceback
+from typing import Any, Dict
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Dict
-
-    Doc = Dict[str, Any]
+Doc = Dict[str, Any]
 
 
 class Files:

@@ -16,12 +16,9 @@ import sys
 import tempfile
 import threading
 import time
+from typing import Any, Dict, Iterator, List, Tuple
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Tuple
-
-    Doc = Dict[str, Any]
+Doc = Dict[str, Any]
 
 COMMIT = re.compile(r"[0-9a-f]{40}$")
 HEADER = 100 << 20  # bytes; safetensors itself refuses longer headers

@@ -11,10 +11,7 @@ import platform
 import re
 import subprocess
 import sys
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Tuple
 
 FIELDS = ("Package", "Version", "Architecture", "source:Package", "source:Version", "Homepage", "db:Status-Status")
 

@@ -22,12 +22,9 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Optional, Tuple
-
-    Doc = Dict[str, Any]
+Doc = Dict[str, Any]
 
 PLACES = {
     # The parser of `vllm serve`: 0.32, then 0.11 to 0.31.

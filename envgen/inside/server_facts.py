@@ -8,12 +8,9 @@ import platform
 import re
 import subprocess
 from importlib import metadata
+from typing import Any, Dict
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Dict
-
-    Doc = Dict[str, Any]
+Doc = Dict[str, Any]
 
 WANTED = re.compile(
     r"^(torch|triton|vllm.*|flashinfer.*|transformers|sglang|llama[-_]cpp.*|nvidia[-_]cutlass.*|numpy|"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Tuple
+from typing import Tuple
 
-    Arch = Tuple[int, int, str]
+Arch = Tuple[int, int, str]
 
 
 def parse(text: str) -> Arch | None:

@@ -19,6 +19,7 @@ import os
 import stat
 import tarfile
 import zlib
+from typing import BinaryIO
 
 from envgen.inside.jit.choose import Survey
 from envgen.inside.jit.fault import Fault
@@ -28,10 +29,6 @@ from envgen.inside.jit.locks import own_as
 from envgen.inside.jit.members import MOST, Member, Members, damaged, refused
 from envgen.inside.jit.sweep import STAGE, alone, sweep_stages
 from envgen.inside.jit.tree import DEEPEST, FILE, FOLDER, FULL, GONE, kind_of, note, reason, remove, short
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import BinaryIO
 
 FORMAT = 1
 HEAD = "envgen-cache.json"

@@ -6,9 +6,10 @@ library is the one that it was made for.
 
 from __future__ import annotations
 
+import json
 import os
 
-from envgen.inside.jit.bytesof import Files
+from envgen.inside.jit.bytesof import Files, digest_of_text
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.layout import OURS, Cache, Shelf
 from envgen.inside.jit.locks import own_as
@@ -32,8 +33,6 @@ def read(cache: Cache, shelf: Shelf, name: str) -> dict[str, object] | None:
         return None
     finally:
         os.close(fd)
-    import json
-
     try:
         document = json.loads(data)
     except (ValueError, RecursionError):
@@ -92,8 +91,6 @@ def file_name(name: str) -> str:
     """A file name of at most 255 bytes, whatever the module's."""
     if len(os.fsencode(name)) <= 200:
         return name + ".json"
-    from envgen.inside.jit.bytesof import digest_of_text
-
     return os.fsdecode(os.fsencode(name)[:150]) + "-" + digest_of_text(os.fsencode(name))[:16] + ".json"
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import stat
+from typing import Tuple
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Tuple
-
-    Stamp = Tuple[int, int, int, int]  # inode, size, mtime and ctime in ns
+Stamp = Tuple[int, int, int, int]  # inode, size, mtime and ctime in ns
 
 
 class Files:
@@ -50,23 +49,17 @@ class Files:
 def digest_of(path: str) -> str:
     """SHA-256 of a regular file; empty for anything else."""
     try:
-        from _hashlib import openssl_sha256 as sha256  # hashlib itself brings ten more algorithms along
-    except ImportError:
-        from hashlib import sha256
-    import stat
-
-    try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError):
         return ""
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return ""
-        digest = sha256()
+        digest = hashlib.sha256()
         while True:
             block = os.read(fd, 1 << 20)
             if not block:
-                return str(digest.hexdigest())
+                return digest.hexdigest()
             digest.update(block)
     except OSError:
         return ""
@@ -75,8 +68,4 @@ def digest_of(path: str) -> str:
 
 
 def digest_of_text(data: bytes) -> str:
-    try:
-        from _hashlib import openssl_sha256 as sha256
-    except ImportError:
-        from hashlib import sha256
-    return str(sha256(data).hexdigest())
+    return hashlib.sha256(data).hexdigest()

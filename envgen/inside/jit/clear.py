@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 
+from envgen.inside.jit.causes import Causes
 from envgen.inside.jit.choose import Choice, Survey, asked, choose
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.hold import Hold
@@ -40,8 +41,6 @@ def run(request: dict[str, object]) -> dict[str, object]:
         why: dict[str, str] = {}
         guesses: list[str] = []
         if isinstance(causes, dict):
-            from envgen.inside.jit.causes import Causes  # most clears name their module and need none of it
-
             narrowed = Causes(cache, request, causes)
             choice = narrowed.narrow(choice)
             why, guesses = narrowed.why, narrowed.guesses

@@ -6,18 +6,16 @@ Only entries that look like that cache's are ever removed: a variable may point 
 
 from __future__ import annotations
 
+import getpass
 import os
+from typing import Callable, Dict, Tuple
 
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.procs import command, pids
 from envgen.inside.jit.tree import FOLDER, GONE, Measure, kind_of, measure, measure_path, reason, remove
 
 TRASH = ".envgen-trash-"
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable, Dict, Tuple
-
-    Place = Tuple[str, str]  # the path, and the variable that says so (empty: the default)
+Place = Tuple[str, str]  # the path, and the variable that says so (empty: the default)
 
 
 def _home(environ: dict[str, str]) -> str:
@@ -29,11 +27,9 @@ def _temporary(environ: dict[str, str]) -> str:
 
 
 def _user() -> str:
-    import getpass
-
     try:
         return getpass.getuser()
-    except (KeyError, OSError, ImportError):
+    except (KeyError, OSError):
         return str(os.getuid())
 
 

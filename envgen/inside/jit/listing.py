@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Tuple
 
 from envgen.inside.jit.choose import Choice, Survey, asked, choose
 from envgen.inside.jit.fault import Fault
@@ -15,11 +16,7 @@ from envgen.inside.jit.recipe import library_of
 from envgen.inside.jit.sweep import BATCH, leftovers
 from envgen.inside.jit.tree import FOLDER, GONE, LISTED, Measure, measure, measure_path, note, reason
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Tuple
-
-    Identity = Tuple[int, int]  # device and inode
+Identity = Tuple[int, int]  # device and inode
 
 
 def run(request: dict[str, object]) -> dict[str, object]:

@@ -7,13 +7,10 @@ differs from release to release.
 from __future__ import annotations
 
 import tarfile
+from typing import BinaryIO, Dict, Iterator
 
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.tree import short
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import BinaryIO, Dict, Iterator
 
 MOST = 1_000_000  # members
 BLOCK = 512

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from typing import List, Set, Tuple
 
 from envgen.inside.jit.arch import runs
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import List, Set, Tuple
-
-    Provider = Tuple[str, List[str], Set[str]]
+Provider = Tuple[str, List[str], Set[str]]
 
 # Looks without importing FlashInfer, which would bring torch along. Prints the package's folder, its version, where
 # prebuilt libraries lie, and the providers of FlashInfer 0.7: its jit-cache is a small package (only that is imported)

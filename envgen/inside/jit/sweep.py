@@ -6,16 +6,13 @@ import fcntl
 import os
 import time
 from contextlib import contextmanager
+from typing import Iterator
 
 from envgen.inside.jit.choose import Survey
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.layout import Cache, Shelf, open_cache, root_of
 from envgen.inside.jit.locks import Held, acquire, lock_folder
 from envgen.inside.jit.tree import FOLDER, measure_path, remove
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Iterator
 
 # What FlashInfer's batch builds hold (build_jit_specs).
 BATCH = "flashinfer_jit.lock"

@@ -5,27 +5,23 @@ from __future__ import annotations
 import json
 import os
 import time
+from typing import List, Tuple
 
 from envgen.inside.jit import baseline
 from envgen.inside.jit.bytesof import Files
 from envgen.inside.jit.choose import Survey, asked, choose
+from envgen.inside.jit.judge import Judge
 from envgen.inside.jit.layout import Cache, Entry, Shelf, root_of
 from envgen.inside.jit.listing import looked_at
 from envgen.inside.jit.package import package_of
 from envgen.inside.jit.recipe import Reader, Recipe, library_of
 from envgen.inside.jit.tree import FOLDER
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import List, Tuple
-
-    Chosen = Tuple[Cache, List[Tuple[Shelf, Entry]]]
+Chosen = Tuple[Cache, List[Tuple[Shelf, Entry]]]
 
 
 def run(request: dict[str, object]) -> dict[str, object]:
     """The evidence for each chosen module."""
-    from envgen.inside.jit.judge import Judge
-
     package = package_of(request)
     cache, entries = _open(request)
     try:
