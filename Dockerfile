@@ -162,7 +162,7 @@ RUN --mount=from=scripts,source=/runtime,target=/run/envgen/runtime \
     && echo '[ ! -r /run/envgen-env ] || . /run/envgen-env' >>/etc/bash.bashrc \
     && mkdir -p /workspace
 
-# Fails if a package of the base image that pip.protect names is not as it was.
+# Checks that the base image's packages that pip.protect names are as they were.
 RUN --mount=from=scripts,source=/build/protect,target=/run/envgen/protect \
     python3 /run/envgen/protect verify
 

@@ -22,7 +22,7 @@ from envgen.engine.buildlog import BuildLog
 from envgen.engine.buildx import BuildRequest, BuildResult, Secret, proxy_arguments
 from envgen.engine.docker import connect
 from envgen.engine.jobs import capacity, sentence
-from envgen.engine.progress import Step
+from envgen.engine.progress import Step, names_in
 from envgen.errors import RefusedError
 from envgen.explain import Cause, cause_of
 from envgen.files import state_dir
@@ -60,6 +60,11 @@ class Job:
     @property
     def dockerfile(self) -> Path:
         return self.folder / self.rendered.dockerfile
+
+    @property
+    def steps(self) -> dict[str, str]:
+        """What its steps do, by instruction."""
+        return names_in(self.rendered.files[self.rendered.dockerfile].decode())
 
     @property
     def record(self) -> Path:

@@ -12,7 +12,7 @@ _OF_STEP = re.compile(r"#(\d{1,6}) (.*)", re.DOTALL)
 _WRITTEN = re.compile(r"\d+\.\d+ (.*)", re.DOTALL)  # what its command wrote has a time in front
 _ENDED = re.compile(r"(CACHED|CANCELED|DONE (\d+\.\d+)s|ERROR: (.*))", re.DOTALL)
 _INSTRUCTION = re.compile(r"\[(?:[^\]]* )?\d+/\d+\] ")
-_FLAGS = re.compile(r"(\] \w+ )(?:--(?:mount|network|security|chmod|chown|link)(?:=\S+)?\s+)+")
+_FLAGS = re.compile(r"^((?:\[[^\]]*\] )?\w+ )(?:--(?:mount|network|security|chmod|chown|link)(?:=\S+)?\s+)+")
 
 
 @dataclass
@@ -34,7 +34,12 @@ class Step:
     @property
     def title(self) -> str:
         """BuildKit's name for it in one line, without the flags of mounts."""
-        return _FLAGS.sub(r"\1", " ".join(self.name.split()), count=1)
+        return _one_line(self.name)
+
+    @property
+    def instruction(self) -> str:
+        """The title without the stage and the number in front."""
+        return _INSTRUCTION.sub("", self.title)
 
     @property
     def failed(self) -> bool:
@@ -46,6 +51,29 @@ class Step:
         """The exit code of its command, where it had one."""
         found = re.search(r"exit code: (\d+)", self.error)
         return int(found[1]) if found else None
+
+
+def names_in(dockerfile: str) -> dict[str, str]:
+    """Instruction -> what it does: the first sentence of the comment above it, for a RUN without one that of its stage.
+
+    The instruction is written as in ``Step.instruction``.
+    """
+    found, said, of_stage = {}, "", ""
+    for line in re.sub(r"\\\n", " ", dockerfile).splitlines():
+        if line.startswith("#"):
+            said = said or re.split(r"\.(?: (?=[A-Z])|$)", line[1:].strip())[0]
+            continue
+        if line.startswith("FROM "):
+            of_stage = said
+        elif line.startswith("RUN ") and (said or of_stage):
+            found[_one_line(line)] = said or of_stage
+        said = ""
+    return found
+
+
+def _one_line(instruction: str) -> str:
+    """Without line breaks and the flags of mounts."""
+    return _FLAGS.sub(r"\1", " ".join(instruction.split()), count=1)
 
 
 class Progress:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -73,7 +72,7 @@ def command(
         progress(f"warning: {warning}")
     if dry_run:
         return _dry_run(job, max_jobs, no_cache, pull, as_json)
-    with closing(Display(live=not as_json and sys.stderr.isatty())) as display:
+    with closing(Display(job.steps, live=not as_json)) as display:
         outcome = build(
             session, job, on_step=display.step, on_tick=display.tick,
             max_jobs=max_jobs, no_cache=no_cache, pull=pull, unlocked=unlocked,
@@ -86,10 +85,9 @@ def command(
 def make(session: Session) -> None:
     """Build the image of the session's profile if it is not up to date; what it prints goes to stderr."""
     profile, root = session.profile(), session.loaded().project.root
-    with closing(Display(live=sys.stderr.isatty())) as display:
-        outcome = build(
-            session, job_of(profile, root, lock_of(profile, root)), on_step=display.step, on_tick=display.tick
-        )
+    job = job_of(profile, root, lock_of(profile, root))
+    with closing(Display(job.steps, live=True)) as display:
+        outcome = build(session, job, on_step=display.step, on_tick=display.tick)
     _show(outcome, as_json=False, to_stderr=True)
 
 
@@ -136,7 +134,8 @@ def _failure(outcome: Outcome, result: BuildResult, quiet: bool) -> BuildError:
     what = f"the build of {outcome.job.image} failed"
     if step:
         code = f" (exit code {step.exit_code})" if step.exit_code is not None else ""
-        what += f" in step {shorten(step.title, 120)}{code}"
+        name = outcome.job.steps.get(step.instruction) or step.title
+        what += f" in step {shorten(name, 120)!r}{code}"
     if cause:
         what += f"\n    {cause.summary}:\n    > {shorten(cause.evidence.strip(), 300)}"
     elif step and step.exit_code is None:

@@ -2,45 +2,52 @@
 
 from __future__ import annotations
 
-import re
+import os
 import shutil
 import sys
 import time
+from collections.abc import Mapping
 from typing import TextIO
 
 from envgen.engine.progress import Step
 from envgen.text import shorten
 
-_WRAPPERS = re.compile(r"((sh|python3) )?/run/envgen/(with-(network|index) )?(?=\S)")
 HEARTBEAT = 30.0  # seconds of silence after which a pipe or a log gets a line that a step still runs
 
 
 class Display:
-    """``live``: rewrite the last line, so that the steps that run and their time can be seen."""
+    """``names``: what steps do, by instruction. ``live``: on a terminal, rewrite the last line."""
 
-    def __init__(self, out: TextIO | None = None, *, live: bool = False) -> None:
+    def __init__(self, names: Mapping[str, str], out: TextIO | None = None, *, live: bool = False) -> None:
+        self._names = names
         self._out = out or sys.stderr
-        self._live = live
+        self._live = live and self._out.isatty() and os.environ.get("TERM") != "dumb"
         self._running: dict[int, tuple[Step, float]] = {}
         self._said = time.monotonic()
 
     def step(self, step: Step) -> None:
         """A step that has begun, written something or ended."""
-        if step.internal:
-            return
         if not step.ended:
-            self._running.setdefault(id(step), (step, time.monotonic()))
-        elif self._running.pop(id(step), None):
-            self._print(done_line(step, self._width()))
+            if name_of(step, self._names):
+                self._running.setdefault(id(step), (step, time.monotonic()))
+            return
+        self._running.pop(id(step), None)
+        if name := name_of(step, self._names):
+            outcome = "cached" if step.cached else f"{step.seconds:.1f}s"
+            if step.error:
+                outcome = "FAILED" if step.failed else "cancelled"
+            self._print(line_of(outcome, name))
 
     def tick(self) -> None:
         """Called a few times a second."""
         now = time.monotonic()
         if self._running and now - self._said > (0.2 if self._live else HEARTBEAT):
-            rows = [running_line(step, now - since) for step, since in self._running.values()]
+            rows = []
+            for step, since in self._running.values():
+                said = f": {step.status.strip()}" if step.status.strip() else ""
+                rows.append(line_of(f"… {now - since:.0f}s", shorten(name_of(step, self._names), 70) + said))
             if self._live:
-                more = f"{len(rows)} steps run; " if len(rows) > 1 else ""
-                self._print(more + rows[0], end="")
+                self._print(rows[0] + (f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""), end="")
             else:
                 self._print("\n".join(rows))
 
@@ -51,28 +58,21 @@ class Display:
     def _print(self, text: str, end: str = "\n") -> None:
         if self._live:
             getattr(self._out, "raw", self._out).write("\r\x1b[K")  # the line of the steps that run
-            text = text[: self._width()]
+            text = text[: max(20, shutil.get_terminal_size().columns - 1)]
         self._said = time.monotonic()
         print(text, file=self._out, end=end, flush=True)
 
-    def _width(self) -> int:
-        return max(20, shutil.get_terminal_size().columns - 1) if self._live else 120
+
+def name_of(step: Step, names: Mapping[str, str]) -> str:
+    """What is shown of a step; nothing of what is internal, unless it fails."""
+    kind, _, image = step.instruction.partition(" ")
+    if step.internal or step.failed:
+        return "" if step.internal else names.get(step.instruction, step.title)
+    if kind == "FROM":  # it ends in no time where the image is there
+        return "" if step.ended and step.seconds < 0.1 else f"Base image {image}"
+    return names.get(step.instruction, step.title if kind == "RUN" else "")
 
 
-def done_line(step: Step, width: int = 120) -> str:
-    """``[final 3/17] RUN make  12.3s``; a long instruction is cut, never the outcome."""
-    outcome = "cached" if step.cached else f"{step.seconds:.1f}s"
-    if step.error:
-        outcome = "FAILED" if step.failed else "called off"
-    return f"{shorten(title(step), max(10, width - len(outcome) - 2))}  {outcome}"
-
-
-def running_line(step: Step, seconds: float) -> str:
-    """``[final 3/17] RUN make … 12s: the last thing that it said``."""
-    said = f": {shorten(step.status.strip(), 80)}" if step.status.strip() else ""
-    return f"{shorten(title(step), 70)} … {seconds:.0f}s{said}"
-
-
-def title(step: Step) -> str:
-    """The instruction without the wrappers that envgen puts around every download."""
-    return _WRAPPERS.sub("", step.title)
+def line_of(outcome: str, name: str) -> str:
+    """``  12.3s  Installs rich``."""
+    return f"{outcome:>9}  {shorten(name, 150)}"

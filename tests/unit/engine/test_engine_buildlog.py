@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import pytest
 
-from envgen.cli.images.display import Display, done_line, running_line
+from envgen.cli.images.display import Display
 from envgen.engine.buildlog import BuildLog
-from envgen.engine.progress import Step
+from envgen.engine.progress import Step, names_in
 
 
 def step(name: str = "[final 2/2] RUN make all", **more: object) -> Step:
@@ -45,58 +46,109 @@ def test_two_builds_in_one_second_have_two_logs(tmp_path: Path) -> None:
         assert first.path != second.path
 
 
-def test_lines_of_steps() -> None:
-    assert done_line(step(ended=True, seconds=12.34)) == "[final 2/2] RUN make all  12.3s"
-    assert done_line(step(cached=True)).endswith("  cached")
-    assert done_line(step(error="exit code: 1")).endswith("FAILED")
-    assert done_line(step(error="context canceled")).endswith("called off")
-    running = step(status="[5/9] \x1b[31mBuilding\x1b[0m")
-    assert running_line(running, 61.2) == "[final 2/2] RUN make all … 61s: [5/9] \\x1b[31mBuilding\\x1b[0m"
+NAMES = {"RUN make all": "Builds all"}
 
 
-def test_a_plain_display_prints_a_line_for_each_finished_step() -> None:
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(*steps: Step, names: dict[str, str] = NAMES) -> list[str]:
+    """What is printed of steps that begin and end."""
     out = io.StringIO()
-    display = Display(out)
-    one, chore = step(), step("[internal] load")
-    for each in (one, chore):
+    display = Display(names, out)
+    for each in steps:
+        ended, each.ended = each.ended, False
         display.step(each)
-        each.ended, each.seconds = True, 1.0
+        each.ended = ended or True
         display.step(each)
     display.tick()
     display.close()
-    assert out.getvalue() == "[final 2/2] RUN make all  1.0s\n"
+    return out.getvalue().splitlines()
+
+
+def test_steps_are_shown_by_name_with_their_outcome() -> None:
+    assert shown(
+        step(seconds=12.34), step(cached=True), step(error="exit code: 1"), step(error="context canceled")
+    ) == ["    12.3s  Builds all", "   cached  Builds all", "   FAILED  Builds all", "cancelled  Builds all"]
+
+
+def test_what_is_internal_is_shown_where_it_fails_and_a_command_without_a_name_as_it_is() -> None:
+    copy, base = "[scripts 1/1] COPY --chmod=0755 docker/ /", "[origin 1/2] FROM debian:12"
+    assert shown(step("[internal] load"), step(copy, seconds=9.0), step(base), step("[a 2/3] WORKDIR /x")) == []
+    assert shown(step(copy, error="not found"), step(base, seconds=33.0), step("[a 2/3] RUN x", seconds=1)) == [
+        "   FAILED  [scripts 1/1] COPY docker/ /", "    33.0s  Base image debian:12", "     1.0s  [a 2/3] RUN x",
+    ]  # fmt: skip
 
 
 def test_a_plain_display_is_never_silent_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     out = io.StringIO()
-    display = Display(out)
-    display.step(step())
+    display = Display(NAMES, out)
+    display.step(step(status="[5/9] \x1b[31mBuilding\x1b[0m"))
     for _ in range(10):
         now[0] += 10
         display.tick()
-    assert out.getvalue().splitlines() == [f"[final 2/2] RUN make all … {s}s" for s in (40, 80)]
+    assert out.getvalue().splitlines() == [f"    … {s}s  Builds all: [5/9] \\x1b[31mBuilding\\x1b[0m" for s in (40, 80)]
 
 
 def test_a_live_display_erases_what_it_drew(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    out = io.StringIO()
-    display = Display(out, live=True)
+    monkeypatch.setenv("TERM", "xterm")
+    out = Terminal()
+    display = Display(NAMES, out, live=True)
     one = step()
     display.step(one)
+    display.step(step("[final 3/3] RUN x"))
     now[0] += 2
     display.tick()
     one.ended, one.seconds = True, 2.0
     display.step(one)
     display.close()
     erased = "\r\x1b[K"
-    assert out.getvalue() == f"{erased}[final 2/2] RUN make all … 2s{erased}[final 2/2] RUN make all  2.0s\n{erased}"
+    running = "     … 2s  Builds all (and 1 more)"
+    assert out.getvalue() == f"{erased}{running}{erased}     2.0s  Builds all\n{erased}"
 
 
-def test_the_wrappers_of_a_download_are_not_shown_and_the_outcome_always() -> None:
-    name = "[base 2/2] RUN sh /run/envgen/with-network python3 /run/envgen/with-index sh /run/envgen/bootstrap python3"
-    one = step(name, seconds=7.0)
-    assert done_line(one) == "[base 2/2] RUN bootstrap python3  7.0s"
-    assert done_line(one, 25) == "[base 2/2] RUN boo…  7.0s"
+def test_a_dumb_terminal_is_not_drawn_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    out = Terminal()
+    display = Display(NAMES, out, live=True)
+    display.step(step(ended=True, seconds=1.0))
+    display.close()
+    assert out.getvalue() == "     1.0s  Builds all\n"
+
+
+DOCKERFILE = """\
+# What every stage shares.
+FROM debian:12 AS base
+
+# Installs packages: ca-certificates, git. They are locked.
+RUN --mount=type=secret,id=ca \\
+    --mount=from=scripts,source=/a,target=/b \\
+    sh /b git 1.2
+COPY a b
+RUN no comment
+"""
+
+
+def test_the_names_of_steps_are_the_comments_of_the_dockerfile() -> None:
+    names = names_in(DOCKERFILE)
+    assert names == {
+        "RUN sh /b git 1.2": "Installs packages: ca-certificates, git",
+        "RUN no comment": "What every stage shares",
+    }
+    one = Step(
+        "[base 2/3] RUN --mount=type=secret,id=ca     --mount=from=scripts,source=/a,target=/b     sh /b git 1.2"
+    )
+    assert one.instruction in names
+
+
+def test_every_command_of_the_shipped_dockerfiles_has_a_name() -> None:
+    for path in Path(__file__).parents[3].glob("Dockerfile*"):
+        text = path.read_text()
+        commands = set(re.findall(r"^RUN .*", text.replace("\\\n", " "), re.M))
+        assert commands and len(names_in(text)) == len(commands), path.name
