@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import io
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from jit_lab import CACHE
+from jit_lab import CACHE, Envgen
 from projects import BASE, docker
 
 from envgen.__main__ import main
@@ -45,34 +47,94 @@ COPY --chmod=0755 bin/ /opt/envgen/bin/
 """
 
 
+PAGE = ("flashinfer_page_binding.cuda.o", "page.cuda.o")  # its objects
+VOLUME = f"{NAME}-prod-cache-flashinfer"
+
+
+@dataclass(frozen=True)
+class Warmed:
+    """A project whose cache holds page and rope, compiled behind compile-gate, and what `cache warm` printed."""
+
+    root: Path
+    out: str
+    err: str
+
+    def inside(self, text: str) -> str:
+        """A shell on the cache, which is /c there."""
+        return docker("run", "--rm", "--network", "none", "-v", f"{VOLUME}:/c", "--entrypoint", "sh", f"{NAME}:prod",
+                      "-c", text)  # fmt: skip
+
+    def stamps(self, folder: str) -> dict[str, str]:
+        """Time, to the nanosecond, and inode of each file below a folder."""
+        lines = self.inside(f"cd /c/{folder} && find . -type f -exec stat -c '%n %y %i' {{}} +").splitlines()
+        return dict(line.split(" ", 1) for line in lines)
+
+
+@pytest.fixture(scope="module")
+def warmed(jit_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warmed]:
+    """Half a minute to two for each module: compiled once for all tests, which leave the cache as they found it."""
+    root = tmp_path_factory.mktemp("warm")
+    (root / "Dockerfile.lab").write_text(IMAGE)
+    (root / "envgen.yaml").write_text(PROJECT)
+    docker("build", "-q", "-t", f"{NAME}:prod", "--build-arg", f"LAB={jit_image}", "-f", str(root / "Dockerfile.lab"),
+           str(RUNTIME))  # fmt: skip
+    try:
+        before, out, err = docker("ps", "-aq"), io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            code = main(["cache", "warm", "page", "rope", "--file", str(root / "envgen.yaml")])
+        assert code == 0, err.getvalue()
+        assert docker("ps", "-aq") == before, "the throw-away container is gone"
+        yield Warmed(root, out.getvalue(), err.getvalue())
+    finally:
+        docker("volume", "rm", "-f", VOLUME, check=False)
+        docker("image", "rm", "-f", f"{NAME}:prod", check=False)
+
+
 @pytest.fixture
-def project(jit_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    recipe = tmp_path / "Dockerfile.lab"
-    recipe.write_text(IMAGE)
-    docker("build", "-q", "-t", f"{NAME}:prod", "--build-arg", f"LAB={jit_image}", "-f", str(recipe), str(RUNTIME))
-    (tmp_path / "envgen.yaml").write_text(PROJECT)
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    docker("volume", "rm", "-f", f"{NAME}-prod-cache-flashinfer", check=False)
-    docker("image", "rm", "-f", f"{NAME}:prod", check=False)
+def envgen(warmed: Warmed, cache_command: Envgen, monkeypatch: pytest.MonkeyPatch) -> Envgen:
+    monkeypatch.chdir(warmed.root)
+    return cache_command
 
 
-def test_without_a_service_in_a_throw_away_container(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = docker("ps", "-aq")
-    assert main(["cache", "warm", "page"]) == 0, capsys.readouterr().err
-    said = capsys.readouterr()
-    assert "page: compiled in" in said.out
-    assert f"compiling in a throw-away container of {NAME}:prod" in said.err
-    assert docker("ps", "-aq") == before, "it is gone"
+def test_without_a_service_in_a_throw_away_container(warmed: Warmed, envgen: Envgen) -> None:
+    assert "page: compiled in" in warmed.out and "rope: compiled in" in warmed.out
+    assert f"compiling in a throw-away container of {NAME}:prod" in warmed.err
     # The gate has stood before each compiler, and has learned what it took.
-    learned = docker("run", "--rm", "--network", "none", "-v", f"{NAME}-prod-cache-flashinfer:/c", "--entrypoint", "sh",
-                     f"{NAME}:prod", "-c", "cd /c/.envgen/learned && cat */page/*.cuda.o")  # fmt: skip
+    learned = warmed.inside("cd /c/.envgen/learned && cat */page/*.cuda.o")
     assert [int(line.split()[0]) > 100 for line in learned.splitlines()] == [True, True], learned
-    assert main(["cache", "list", "--json"]) == 0
-    (module,) = json.loads(capsys.readouterr().out)["modules"]
-    assert (module["name"], module["state"]) == ("page", "fresh")
+    assert [(one["name"], one["state"]) for one in envgen.json("list")["modules"]] == [
+        ("page", "fresh"),
+        ("rope", "fresh"),
+    ]
 
 
-def test_without_the_image_it_tells_how_to_get_it(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["cache", "warm", "page", "--set", "image=envgentest-none:1"]) != 0
-    assert "run `envgen build --profile prod`" in capsys.readouterr().err
+def test_of_a_cleared_module_alone_the_objects_are_compiled(warmed: Warmed, envgen: Envgen) -> None:
+    modules = "0.5.3/121a/cached_ops"
+    before, learned = warmed.stamps(f"{modules}/rope"), warmed.stamps(".envgen/learned")
+    assert len(before) > 2
+    envgen("clear", "page")
+    # Its name is known yet, from the lock that FlashInfer took.
+    assert envgen("modules").splitlines()[-2:] == ["page", "rope"]
+    said = envgen("warm")
+    assert "nothing to compile" in said, "what is gone is not partial"
+    said = envgen("warm", "page", "rope")
+    assert warmed.stamps(f"{modules}/rope") == before
+    again = warmed.stamps(".envgen/learned")
+    compiled = sorted(name.split("/", 2)[2] for name in again if again[name] != learned.get(name))
+    assert compiled == [f"page/{name}" for name in sorted(PAGE)], said
+
+
+def test_what_compilers_took_travels_with_the_modules(warmed: Warmed, envgen: Envgen) -> None:
+    contents = "cd /c/.envgen/learned && find . -type f | sort | xargs grep ''"
+    learned, names = warmed.inside(contents), warmed.inside("ls /c/.envgen").split()
+    assert names == ["baseline", "gate", "learned"]
+    assert "left out" not in envgen("save", "kernels.tar")
+    docker("volume", "rm", VOLUME)
+    assert "2 modules" in envgen("load", "kernels.tar")
+    assert warmed.inside(contents) == learned
+    assert warmed.inside("ls /c/.envgen").split() == ["baseline", "learned"]
+    (warmed.root / "kernels.tar").unlink()
+
+
+def test_without_the_image_it_tells_how_to_get_it(envgen: Envgen) -> None:
+    assert "run `envgen build --profile prod`" in envgen("warm", "page", "--set", "image=envgentest-none:1", code=3)

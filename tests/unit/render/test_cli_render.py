@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from envgen.__main__ import main
+from envgen.engine.jobs import Capacity, capacity
+from envgen.profile.load import load_project
 from envgen.profile.model import Service
 from envgen.render.dockerfile import scripts
+from envgen.render.plan import compose_environment
 
 PROJECT = """\
 version: 1
@@ -79,6 +83,22 @@ def test_machine_layers_do_not_reach_committed_files(
     (root / "envgen.local.yaml").write_text("defaults: {cuda: {arch_list: 9.0a}}\n")
     assert main(["render", "--check"]) == 0
     assert capsys.readouterr().out == ""
+
+
+def test_cores_and_free_memory_change_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in the files nor in what Compose puts into them: a second `up` would replace a running server."""
+    profile = load_project(file=root / "envgen.yaml").project.profiles["prod"]
+    main(["render"])
+    before = compose_environment(profile, root)
+    assert 'MAX_JOBS: "${ENVGEN_BUILD__MAX_JOBS:-}"' in (root / "compose/prod.yaml").read_text()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    facts = {"/proc/meminfo": "MemTotal: 1024 kB\nMemFree: 512 kB\nMemAvailable: 512 kB\n"}
+    monkeypatch.setattr("envgen.engine.jobs._read", lambda path: facts.get(str(path), ""))
+    assert capacity(None) == Capacity(1, 512 << 10, "", "available"), "what builds and doctor see"
+    assert main(["render", "--check"]) == 0
+    assert compose_environment(profile, root) == before
+    assert "ENVGEN_BUILD__MAX_JOBS" not in before
 
 
 def test_stdout_prints_one_profile_with_overrides(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
