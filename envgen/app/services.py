@@ -227,6 +227,8 @@ def start(
     progress(f"up {service}: profile {named}, image {profile.image_name}, gpu {found.gpu.value}")
     for note in found.notes:
         progress(f"  note: {note}")
+    if unset := [name for name in profile.secrets if name not in os.environ and not found.running]:
+        progress(f"  note: not set in this terminal or in .env: {', '.join(unset)}")
     if predict and not found.running:
         for note in foresee(here.engine, profile, here.root, service):
             progress(f"  note: {note}")

@@ -6,12 +6,13 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from envgen.engine import dotenv
 from envgen.engine.docker import connect
-from envgen.errors import EngineError
+from envgen.errors import EngineError, RefusedError
 from envgen.profile.load import Loaded, load_project, select
 from envgen.profile.model import Profile
 from envgen.redact import hidden_values
-from envgen.text import hide
+from envgen.text import hide, progress
 
 VARIANT_LABEL = "dev.envgen.variant"
 
@@ -25,6 +26,7 @@ class Session:
     sets: tuple[str, ...] = ()
     variant: str = ""
     _loaded: dict[bool, Loaded] = field(default_factory=dict)
+    _read: bool = False  # whether .env was
 
     def loaded(self, *, local: bool = True) -> Loaded:
         """The project with all layers; ``local=False`` leaves out envgen.local.yaml and ENVGEN_ variables."""
@@ -36,8 +38,21 @@ class Session:
         return self._loaded[local]
 
     def profile(self, *, local: bool = True) -> Profile:
-        """The chosen profile: -p, else ENVGEN_PROFILE, else the project's default_profile."""
-        profile = select(self.loaded(local=local).project, self.profile_name, self.variant)
+        """The chosen profile: -p, else ENVGEN_PROFILE, else the project's default_profile.
+
+        Its secrets that this terminal lacks come from `.env`, from now on as if they had been exported.
+        """
+        project = self.loaded(local=local).project
+        profile = select(project, self.profile_name, self.variant)
+        lacking = [name for name in profile.secrets if name not in os.environ]
+        if local and lacking and not self._read:
+            self._read = True
+            try:
+                os.environ.update(dotenv.read(project.root / dotenv.NAME, lacking))
+            except EngineError:
+                pass  # no Compose: then nothing is started either
+            except RefusedError as error:
+                progress(f"warning: {error}")
         hide(hidden_values(os.environ, profile.secrets))
         return profile
 

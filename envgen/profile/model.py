@@ -217,7 +217,9 @@ class Profile:
     env_groups: tuple[str, ...] | None = key(
         "Which groups of env are in use; unset: all. The others are there to be chosen.", None, item=NAME
     )
-    secrets: tuple[str, ...] = key("Variables of your shell that services get at run time only.", (), item=ENV_NAME)
+    secrets: tuple[str, ...] = key(
+        "Variables of your shell, or of `.env` beside this file, that services get at run time only.", (), item=ENV_NAME
+    )
     caches: Mapping[str, Cache] = key("Folders that outlive a container.", {}, names=NAME)
     gpu: GpuMode = key(
         "auto: a GPU where the engine offers one, else none, with a warning; required: nothing starts without one; "

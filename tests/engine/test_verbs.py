@@ -23,6 +23,7 @@ profiles:
   dev:
     mode: development
     env: {{all: {{LEVEL: "1"}}}}
+    secrets: [ENVGENTEST_A, ENVGENTEST_B, ENVGENTEST_C]
     caches: {{things: {{path: /things}}}}
     services:
       one: {{command: [sh, -c, "echo one is up; exec sleep 1000"]}}
@@ -35,30 +36,34 @@ def project(make_project: Callable[..., Project]) -> Project:
     return make_project(NAME, FILE)
 
 
+MINE = f"label=com.docker.compose.project={NAME}-dev"
+
+
 @pytest.fixture(autouse=True)
 def nothing_left(project: Project) -> Iterator[None]:
     yield
-    project.envgen("down")
-    assert docker("ps", "-aq", "--filter", f"label=com.docker.compose.project={NAME}-dev") == ""
+    if found := docker("ps", "-aq", "--filter", MINE).split():
+        docker("rm", "-f", *found)
 
 
-def states(project: Project) -> dict[str, str]:
-    return {row["service"]: row["state"] for row in project.envgen("ps", "--json").json}
+def states() -> dict[str, str]:
+    rows = docker("ps", "-a", "--filter", MINE, "--format", '{{.Label "com.docker.compose.service"}} {{.State}}')
+    return dict(row.split() for row in rows.splitlines())
 
 
 def test_a_project_is_built_and_started_stopped_and_started_again(project: Project) -> None:
     done = project.envgen("up", "--build")
     assert "one is ready" in done.out and "two is ready" in done.out and "built" in done.err
-    assert states(project) == {"one": "running", "two": "running"}
+    assert states() == {"one": "running", "two": "running"}
     assert [one["already_running"] for one in project.envgen("up", "one", "two", "--json").json] == [True, True]
     assert "stopped" in project.envgen("stop", "two").out
-    assert states(project) == {"one": "running", "two": "exited"}
+    assert states() == {"one": "running", "two": "exited"}
     project.envgen("start", "two")
-    assert states(project) == {"one": "running", "two": "running"}
+    assert states() == {"one": "running", "two": "running"}
     failed = project.envgen("start", "one", "--json", "-p", "nope", code=2).json
     assert "'nope'" in failed["error"] and failed["code"] == 2
     project.envgen("down", "one")
-    assert states(project) == {"two": "running"}
+    assert states() == {"two": "running"}
 
 
 def test_docker_options_inside_a_container(project: Project) -> None:
@@ -76,12 +81,11 @@ def test_docker_options_inside_a_container(project: Project) -> None:
 
 
 def test_run_has_what_the_service_has_and_leaves_nothing(project: Project) -> None:
-    project.envgen("up", "--build", "two")
+    project.envgen("up", "--build", "two", "--no-wait")
     script = "echo $LEVEL-$MORE; mountpoint -q /things && echo mounted; exit 7"
     done = project.envgen("run", "-e", "MORE=2", "two", "--", "sh", "-c", script, code=7)
     assert done.out.splitlines()[-2:] == ["1-2", "mounted"]
-    assert [row["container"] for row in project.envgen("ps", "-a", "--json").json] == [f"{NAME}-dev-two-1"]
-    assert project.envgen("run", "--", "cat", "/etc/envgen-is-not-there", code=None).code == 1
+    assert docker("ps", "-a", "--filter", MINE, "--format", "{{.Names}}") == f"{NAME}-dev-two-1"
     older = project.envgen("run", "--set", "env.all.LEVEL=3", "--set", "python_path=[/x]", "--", "true", code=6)
     assert "is older than the profile" in older.err and "envgen build --profile dev" in older.err
 
@@ -100,7 +104,24 @@ def test_a_one_off_is_not_the_service_and_gets_ctrl_c(project: Project) -> None:
         assert child.wait(60) == 9
     finally:
         interrupt(child)
-    assert project.envgen("ps", "-a", "--json").json == []
+    assert states() == {}
+
+
+def test_secrets_come_from_the_env_file(project: Project) -> None:
+    env_file = project.root / ".env"
+    env_file.write_text("export ENVGENTEST_A='two words$'  # mine\nENVGENTEST_B=from-the-file\nLEVEL=9\n")
+    try:
+        shell = {"ENVGENTEST_B": "from-the-shell"}
+        done = project.envgen("up", "--build", "one", "--no-wait", env=shell)
+        assert "not set in this terminal or in .env: ENVGENTEST_C" in done.err
+        show = "echo ${#ENVGENTEST_A} ${#ENVGENTEST_B} $LEVEL"  # lengths: envgen prints no secret
+        assert project.envgen("exec", "one", "sh", "-c", show).out == "10 14 1\n"
+        assert project.envgen("up", "one", "--no-wait", "--json", env=shell).json["already_running"] is True
+        env_file.write_text('ENVGENTEST_C="correct horse\n')
+        broken = project.envgen("ps")
+        assert "Compose cannot read" in broken.err and "horse" not in broken.err + broken.out
+    finally:
+        env_file.unlink()
 
 
 def test_pull_says_what_could_not_be_pulled(project: Project) -> None:

@@ -103,10 +103,10 @@ def test_init_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("there", "expected"),
     [
-        ("", "# What belongs to one machine\nenvgen.local.yaml\n.envgen/\n"),
-        ("mine", "mine\n\n# What belongs to one machine\nenvgen.local.yaml\n.envgen/\n"),
-        ("/.envgen\n", "/.envgen\n\n# What belongs to one machine\nenvgen.local.yaml\n"),
-        (".envgen/\n/envgen.local.yaml\n", ".envgen/\n/envgen.local.yaml\n"),
+        ("", "# What belongs to one machine\nenvgen.local.yaml\n.envgen/\n.env\n"),
+        ("mine", "mine\n\n# What belongs to one machine\nenvgen.local.yaml\n.envgen/\n.env\n"),
+        ("/.envgen\n.env\n", "/.envgen\n.env\n\n# What belongs to one machine\nenvgen.local.yaml\n"),
+        (".envgen/\n.env\n/envgen.local.yaml\n", ".envgen/\n.env\n/envgen.local.yaml\n"),
     ],
 )
 def test_init_completes_a_gitignore(

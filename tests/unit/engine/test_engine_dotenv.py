@@ -1,0 +1,102 @@
+"""`.env`: which names are taken from it, and what is not read at all. (What Compose makes of it: tests/engine.)"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envgen.app.session import Session
+from envgen.engine import dotenv, process
+from envgen.engine.process import Completed
+from envgen.errors import RefusedError
+
+SECRET = "correct-horse-battery"
+
+
+@pytest.fixture(autouse=True)
+def compose(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Compose, which gives every name that it is asked for the value of its line."""
+    asked: list[str] = []
+
+    def run(argv: list[str], **_: Any) -> Completed:
+        copy, question = (word.partition("=")[2] for word in argv if word.startswith(("--env-file=", "--file=")))
+        names = json.loads(Path(question).read_text())["x-asked"]
+        asked.extend(names)
+        lines = Path(copy).read_text().splitlines()
+        if any("=" not in line for line in lines):
+            return Completed((), 1, b"", f'line 2: unexpected character in "{SECRET}"'.encode())
+        has = dict(line.split("=", 1) for line in lines)
+        return Completed((), 0, json.dumps({"x-asked": {one: has.get(one, "") for one in names}}).encode(), b"")
+
+    monkeypatch.setattr(process, "run", run)
+    monkeypatch.setattr(dotenv, "plugin_argv", lambda _name: ["compose"])
+    return asked
+
+
+def test_only_asked_names_are_taken(tmp_path: Path, compose: list[str]) -> None:
+    (tmp_path / ".env").write_text(f"HF_TOKEN={SECRET}\nOTHER=x\nDOLLAR=a$$b\n")
+    assert dotenv.read(tmp_path / ".env", ["HF_TOKEN", "DOLLAR", "NONE"]) == {"HF_TOKEN": SECRET, "DOLLAR": "a$b"}
+    assert compose == ["HF_TOKEN", "DOLLAR", "NONE"]
+
+
+@pytest.mark.parametrize("name", ["PATH", "LD_PRELOAD", "DOCKER_HOST", "COMPOSE_FILE", "GIT_SSH_COMMAND", "PYTHONPATH"])
+def test_variables_of_programs_are_never_taken(tmp_path: Path, compose: list[str], name: str) -> None:
+    (tmp_path / ".env").write_text(f"{name}=/evil\n")
+    assert dotenv.read(tmp_path / ".env", [name]) == {} and compose == []
+
+
+def test_no_file_and_a_folder_of_that_name_are_nothing(tmp_path: Path, compose: list[str]) -> None:
+    assert dotenv.read(tmp_path / ".env", ["A"]) == {}
+    (tmp_path / ".env").mkdir()
+    assert dotenv.read(tmp_path / ".env", ["A"]) == {} and compose == []
+
+
+def test_links_and_large_files_are_not_read(tmp_path: Path, compose: list[str]) -> None:
+    (tmp_path / "real").write_text("A=1\n")
+    (tmp_path / ".env").symlink_to("real")
+    with pytest.raises(RefusedError, match="is a link"):
+        dotenv.read(tmp_path / ".env", ["A"])
+    (tmp_path / ".env").unlink()
+    (tmp_path / ".env").write_bytes(b"A=" + b"x" * (65 << 10))
+    with pytest.raises(RefusedError, match="is larger than 64 KiB"):
+        dotenv.read(tmp_path / ".env", ["A"])
+    (tmp_path / ".env").unlink()
+    os.mkfifo(tmp_path / ".env")
+    with pytest.raises(RefusedError, match="is not read"):
+        dotenv.read(tmp_path / ".env", ["A"])
+    assert compose == []
+
+
+def test_an_error_quotes_no_value(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text(f"A=1\n{SECRET}\n")
+    with pytest.raises(RefusedError) as raised:
+        dotenv.read(tmp_path / ".env", ["A"])
+    assert "in line 2" in str(raised.value) and SECRET not in str(raised.value)
+
+
+def test_a_session_takes_the_secrets_that_the_terminal_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compose: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HERE", "kept")
+    monkeypatch.setenv("THERE", "removed at the end")
+    monkeypatch.delenv("THERE")
+    (tmp_path / "envgen.yaml").write_text(
+        "version: 1\nname: unit\ndefaults: {base: {image: b:1}, cuda: {arch_list: 12.1a}}\n"
+        "profiles: {prod: {mode: production, secrets: [HERE, THERE]}}\n"
+    )
+    (tmp_path / ".env").write_text(f"HERE=other\nTHERE={SECRET}\n")
+    session = Session(tmp_path / "envgen.yaml", "prod")
+    session.profile(local=False)
+    assert "THERE" not in os.environ
+    session.profile()
+    assert (os.environ["HERE"], os.environ["THERE"]) == ("kept", SECRET)
+    assert compose == ["THERE"]
+    monkeypatch.delenv("THERE")
+    (tmp_path / ".env").write_text(f"{SECRET}\n")
+    Session(tmp_path / "envgen.yaml", "prod").profile()
+    said = capsys.readouterr().err
+    assert "warning:" in said and "Compose cannot read" in said and SECRET not in said
