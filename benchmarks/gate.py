@@ -145,7 +145,7 @@ def gated(gate: ModuleType, budget: int, cores: int, learned: bool = False) -> C
 
     def entry(name: str, one: Compiled) -> object:
         expect, seconds = expected(one)
-        return gate.Entry(name, "waiting", expect, seconds)
+        return gate.Entry(name, expect=expect, seconds=seconds)
 
     def choose(running: list[Running], waiting: list[Compiled], now: float) -> None:
         entries = []

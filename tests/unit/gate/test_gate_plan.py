@@ -12,15 +12,15 @@ NOW = 10_000.0
 
 
 def waits(name: str, gib: float, seconds: float = 60.0, since: float = 0.0) -> Any:
-    return gate.Entry(name, "waiting", int(gib * GIB), seconds, arrived=NOW - since)
+    return gate.Entry(name, expect=int(gib * GIB), seconds=seconds, arrived=NOW - since)
 
 
 def runs(
     name: str, expect: float, current: float, *, since: float = 10.0, top: float = 0.0, state: str = "running"
 ) -> Any:
     return gate.Entry(
-        name, state, int(expect * GIB), 60.0, int(current * GIB), int(max(top, current) * GIB),
-        arrived=NOW - since, started=NOW - since,
+        name, state, expect=int(expect * GIB), seconds=60.0, current=int(current * GIB),
+        top=int(max(top, current) * GIB), arrived=NOW - since, started=NOW - since,
     )  # fmt: skip
 
 
@@ -104,10 +104,10 @@ def test_the_paused_go_on_before_anything_new_starts() -> None:
 
 def test_an_entry_survives_its_file_and_garbage_does_not() -> None:
     entry = runs("r", 8, 2, top=3)
-    again = gate.entry_of("r", entry.text())
-    assert all(getattr(again, name) == getattr(entry, name) for name in gate.Entry.__slots__)
-    broken = [b"", b"\0" * 100, b"[]", b"{}", b'{"state": 1}', b"\xff\xfe", entry.text()[:-5]]
-    for garbage in [*broken, entry.text().replace(b'"running"', b'"else"')]:
+    text = entry.text().decode()
+    assert vars(gate.entry_of("r", text)) == {**vars(entry), "label": "", "paused": 0.0}
+    broken = ["", "\0" * 100, "[]", "{}", '{"state": 1}', "\ufffd", text[:-5], text.replace("8589934592", '"x"')]
+    for garbage in [*broken, text.replace('"running"', '"else"'), text.replace("8589934592", "1e999")]:
         assert gate.entry_of("r", garbage) is None, garbage
 
 
