@@ -7,7 +7,9 @@ text or reorder it is shown as an escape (``\\x1b``, ``\\u202e``); everything el
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
@@ -179,7 +181,7 @@ class SafeStream:
         for value, instead in self.hidden.items():
             if value in text:
                 text = type(text)(text.replace(value, instead))
-        safe = _styled(text) if isinstance(text, Styled) else visible(text, lines=True)
+        safe = _styled(text, os.environ) if isinstance(text, Styled) else visible(text, lines=True)
         encoding = self.raw.encoding or "utf-8"
         self.raw.write(safe.encode(encoding, "backslashreplace").decode(encoding))
         return len(text)
@@ -195,9 +197,13 @@ class SafeStream:
 _COLOUR = re.compile(r"(\x1b\[[0-9;]{0,20}m)")
 
 
-def _styled(text: str) -> str:
+def _styled(text: str, environ: Mapping[str, str]) -> str:
+    """Our colours stay, unless NO_COLOR is set or the terminal is dumb: here, so that no verb can forget it."""
+    plain = environ.get("NO_COLOR") or (environ.get("TERM") == "dumb" and not environ.get("FORCE_COLOR"))
     parts = _COLOUR.split(text)
-    return "".join(part if number % 2 else visible(part, lines=True) for number, part in enumerate(parts))
+    return "".join(
+        ("" if plain else part) if number % 2 else visible(part, lines=True) for number, part in enumerate(parts)
+    )
 
 
 def hide(values: Mapping[str, str]) -> None:
@@ -207,9 +213,23 @@ def hide(values: Mapping[str, str]) -> None:
             stream.hidden.update(values)
 
 
-def progress(line: str) -> None:
-    """One line of progress, on stderr."""
-    print(line, file=sys.stderr, flush=True)
+class Loudness:
+    """How much goes to stderr besides errors: nothing (`-q`), progress, or also each program that is run (`-v`)."""
+
+    quiet = False
+    verbose = False
+
+
+def progress(line: str, *, always: bool = False) -> None:
+    """One line of progress, on stderr. ``always``: it belongs to an error, so `--quiet` shows it too."""
+    if always or not Loudness.quiet:
+        print(line, file=sys.stderr, flush=True)
+
+
+def show_command(argv: Sequence[str]) -> None:
+    """With `--verbose`: a program that is about to be run."""
+    if Loudness.verbose:
+        print(f"$ {shlex.join(argv)}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

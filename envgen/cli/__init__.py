@@ -16,6 +16,7 @@ from click.shell_completion import CompletionItem
 
 from envgen import __version__
 from envgen.failure import Output
+from envgen.text import Loudness
 
 Groups = dict[str, dict[str, tuple[str, str]]]
 # Heading in the help -> name -> (module below envgen.cli, with :name where the command is called otherwise; its line of
@@ -118,8 +119,12 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
-def main() -> None:
+@click.option("-q", "--quiet", is_flag=True, help="Print only results and errors.")
+@click.option("-v", "--verbose", is_flag=True, help="Also print each program that is run.")
+@click.option(
+    "-V", "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version."
+)
+def main(quiet: bool, verbose: bool) -> None:
     """From one YAML file to a proven, running vLLM + FlashInfer container.
 
     \b
@@ -128,7 +133,9 @@ def main() -> None:
       envgen up serve
       envgen doctor
       envgen cache clear fused_moe_120
+      envgen -q up serve
     """
+    Loudness.quiet, Loudness.verbose = quiet, verbose
 
 
 def run(argv: Sequence[str] | None = None, output: Output | None = None) -> int:

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 from envgen.errors import EngineError, ProcessError
-from envgen.text import reason_of
+from envgen.text import reason_of, show_command
 
 Child = subprocess.Popen[bytes]
 PIPE = subprocess.PIPE
@@ -114,6 +114,7 @@ def stream(
 
 def interactive(argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> int:
     """Run a program on our own terminal and return its exit code. Ctrl-C is the program's, not ours."""
+    show_command(argv)
     # A handler, not SIG_IGN: a program inherits what is ignored, while a handler falls back to the default in it.
     before = signal.signal(signal.SIGINT, lambda _signum, _frame: None)
     try:
@@ -136,6 +137,7 @@ def start(
 
     It also ends when the *thread* that called this does (see ``_dies_with_us``).
     """
+    show_command(argv)
     try:
         return subprocess.Popen(
             list(argv), stdin=stdin, stdout=stdout, stderr=stderr, env=_environment(env),
@@ -165,6 +167,7 @@ def _started(
     argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None, stdin: int
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A program in its own session, so that one signal reaches it and all its children, and Ctrl-C only us."""
+    show_command(argv)
     with terminable(), _deferred() as deliver:
         try:
             child = subprocess.Popen(

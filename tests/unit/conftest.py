@@ -11,6 +11,8 @@ from typing import Any, NoReturn
 import pytest
 from hypothesis import settings
 
+from envgen.text import Loudness
+
 # A busy machine isn't a defect, and a search that differs from run to run isn't a gate: in CI each test tries the same
 # examples every time (`CI` unset: new ones). ENVGEN_EXAMPLES: how many, where a second run need not search again.
 settings.register_profile(
@@ -57,5 +59,7 @@ def no_envgen_variables(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytes
     """Overrides in the developer's own shell, and what envgen remembers, must not change what a test sees."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
     for name in list(os.environ):
-        if name.startswith("ENVGEN_"):
+        if name.startswith("ENVGEN_") or name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
             monkeypatch.delenv(name)
+    monkeypatch.setattr(Loudness, "quiet", False)
+    monkeypatch.setattr(Loudness, "verbose", False)

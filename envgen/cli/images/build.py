@@ -129,7 +129,7 @@ def _failure(outcome: Outcome, result: BuildResult, quiet: bool) -> BuildError:
     cause = outcome.cause
     if not quiet:
         for line in result.last_lines[-SHOWN_LINES:]:
-            progress(f"    {shorten(line.strip(), 300)}")
+            progress(f"    {shorten(line.strip(), 300)}", always=True)
     step = result.failed
     what = f"the build of {outcome.job.image} failed"
     if step:

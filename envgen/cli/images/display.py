@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TextIO
 
 from envgen.engine.progress import Step
-from envgen.text import shorten
+from envgen.text import Loudness, shorten
 
 HEARTBEAT = 30.0  # seconds of silence after which a pipe or a log gets a line that a step still runs
 
@@ -56,6 +56,8 @@ class Display:
         self._print("", end="")
 
     def _print(self, text: str, end: str = "\n") -> None:
+        if Loudness.quiet:
+            return
         if self._live:
             getattr(self._out, "raw", self._out).write("\r\x1b[K")  # the line of the steps that run
             text = text[: max(20, shutil.get_terminal_size().columns - 1)]

@@ -1,0 +1,75 @@
+"""-q, -v, and colours: what a terminal gets."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from envgen.__main__ import main
+from envgen.app.session import Session
+from envgen.engine import process
+from envgen.profile.model import Profile
+from envgen.text import Loudness, SafeStream, Styled, paint, progress
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "envgen.yaml").write_text(
+        "version: 1\nname: unit\nprofiles:\n  dev: {mode: development, base: {image: b:1}, cuda: {arch_list: 12.1a}}\n"
+    )
+    before = Session.profile
+
+    def noisy(session: Session, *, local: bool = True) -> Profile:
+        progress("on the way")
+        process.show_command(["git", "two words"])
+        return before(session, local=local)
+
+    monkeypatch.setattr(Session, "profile", noisy)
+
+
+@pytest.mark.parametrize(
+    ("option", "progresses", "commands"), [((), True, False), (("-q",), False, False), (("--verbose",), True, True)]
+)
+def test_progress_and_commands(
+    capsys: pytest.CaptureFixture[str], option: tuple[str, ...], progresses: bool, commands: bool
+) -> None:
+    assert main([*option, "config", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("{") and ("on the way" in err) == progresses and ("$ git 'two words'" in err) == commands
+
+
+def test_quiet_shows_errors_and_what_belongs_to_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-q", "config", "-p", "nope"]) == 2
+    assert "'nope'" in capsys.readouterr().err
+    Loudness.quiet = True
+    progress("a line of the failed step", always=True)
+    assert capsys.readouterr().err == "a line of the failed step\n"
+
+
+@pytest.mark.parametrize(
+    ("environ", "coloured"),
+    [
+        ({}, True),
+        ({"NO_COLOR": "1"}, False),
+        ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
+        ({"TERM": "dumb"}, False),
+        ({"TERM": "dumb", "FORCE_COLOR": "1"}, True),
+        ({"NO_COLOR": ""}, True),
+    ],
+)
+def test_colours_pass_or_not_at_the_one_door(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], coloured: bool
+) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    stream = io.StringIO()
+    SafeStream(stream).write(Styled(paint("red", "31", True) + " plain"))  # type: ignore[arg-type]
+    assert stream.getvalue() == ("\x1b[31mred\x1b[0m plain" if coloured else "red plain")
+
+
+def test_version_has_a_short_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-V"]) == 0
+    assert capsys.readouterr().out.startswith("envgen ")
