@@ -12,6 +12,7 @@ from envgen.doctor import collect, remedies
 from envgen.doctor.expectation import compose_env, mounts
 from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warning
 from envgen.engine.base import Engine
+from envgen.engine.owner import run_as
 from envgen.errors import EnvgenError, ExitCode, NotFoundError, Problem, UsageError
 from envgen.inside import run
 from envgen.predict.gpus import Gpu, target
@@ -104,7 +105,8 @@ def place_in_engine(engine: Engine, profile: Profile, root: Path, service: str) 
             hint=f"envgen build --profile {profile.name}",
         )
     env, mounted = compose_env(profile, service), mounts(profile, root, engine)
-    execute = run.in_image(engine, profile.image_name, mounts=mounted, env=env)
+    user = run_as(engine, profile, service)
+    execute = run.in_image(engine, profile.image_name, mounts=mounted, env=env, user=user)
     return Place(execute, python, f"image {profile.image_name}")
 
 

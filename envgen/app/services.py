@@ -22,7 +22,7 @@ from envgen.errors import EngineError, EnvgenError, NotFoundError, Problem, Serv
 from envgen.profile.model import Profile
 from envgen.render.locked import lock_of_image
 from envgen.render.workspace import Workspace, prepare
-from envgen.serve import preflight
+from envgen.serve import ownership, preflight
 from envgen.serve.launch import Launcher, Started, compose_for
 from envgen.serve.preflight import PreflightError
 from envgen.serve.recreate import RecreateRefused, differences, keep_moment, missing_here
@@ -66,7 +66,7 @@ def opened(session: Session) -> Opened:
     root, profile = session.loaded().project.root, session.profile()
     engine = connect()
     workspace = _workspace(engine, profile, root)
-    compose = compose_for(profile, root, workspace.folder)
+    compose = compose_for(engine, profile, root, workspace.folder)
     return Opened(root, profile, engine, compose, workspace.rendered.digest)
 
 
@@ -144,7 +144,8 @@ def one_off(session: Session, service: str, argv: Sequence[str], options: Sequen
     engine = connect()
     workspace = _workspace(engine, profile, root)
     gpu = preflight.check_once(engine, profile, root, service, workspace.rendered.digest)
-    compose = compose_for(profile, root, workspace.folder, gpu)
+    compose = compose_for(engine, profile, root, workspace.folder, gpu)
+    ownership.prepare(engine, profile, root, service)
     terminal = () if tty and sys.stdin.isatty() and sys.stdout.isatty() else ("-T",)
     return compose.interactive("--progress=quiet", "run", "--rm", "--no-deps", *terminal, *options, service, *argv)
 
@@ -191,7 +192,7 @@ def check(session: Session, service: str, agree: Agree) -> Checked:
         if not refused.only_weights or not _fetch(engine, profile, root, service, refused, agree):
             raise
         found = look()
-    compose = compose_for(profile, root, workspace.folder, found.gpu)
+    compose = compose_for(engine, profile, root, workspace.folder, found.gpu)
     here = Opened(root, profile, engine, compose, workspace.rendered.digest)
     if not found.running:
         return Checked(here, service, found)
@@ -234,6 +235,8 @@ def start(
             progress(f"  note: {note}")
     if found.running and checked.differing and not recreate:
         _may_replace(service, found.running, checked.differing, agree)
+    if checked.differing or not found.running:
+        ownership.prepare(here.engine, profile, here.root, service)
     keep = keeper(here.engine, profile, here.root, service, here.compose.files)
     launcher = Launcher(here.engine, here.compose, profile, service, progress, keep)
     try:

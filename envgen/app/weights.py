@@ -12,6 +12,7 @@ from typing import Any
 
 from envgen.doctor import collect
 from envgen.engine.base import MEMORY, Engine, ExecResult, Mount
+from envgen.engine.owner import host_user
 from envgen.errors import EnvgenError, ExitCode, NotFoundError, Problem, UsageError
 from envgen.inside import run
 from envgen.lock import reading
@@ -19,6 +20,7 @@ from envgen.lock.model import model_key
 from envgen.profile.model import ModelRef, Profile
 from envgen.render import environment as names
 from envgen.render.compose import PROXY
+from envgen.serve.ownership import make_folder
 from envgen.text import progress
 
 PROGRAM = run.Program(("hub",))
@@ -232,7 +234,7 @@ def _mount(engine: Engine, profile: Profile, root: Path, *, make: bool = False) 
     folder = (root / Path(cache.host.path).expanduser()).resolve()
     if engine.info().endpoint.startswith("unix://"):
         if make:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
         elif not folder.is_dir():
             return None
     return Mount(str(folder), HOME, read_only=not make)
@@ -264,7 +266,7 @@ def _ask(
 
     def execute(argv: Sequence[str], stdin: bytes, seconds: float) -> ExecResult:
         return engine.run_once(
-            profile.image_name, argv, stdin=stdin, mounts=mounts, env=env, user=_user(mount),
+            profile.image_name, argv, stdin=stdin, mounts=mounts, env=env, user=_user(engine, mount),
             network="bridge" if fetches else "none", timeout=seconds, on_line=on_line,
             memory=FETCH_MEMORY if fetches else MEMORY,
         )  # fmt: skip
@@ -275,14 +277,9 @@ def _ask(
     return answer
 
 
-def _user(mount: Mount) -> str:
+def _user(engine: Engine, mount: Mount) -> str:
     """Files in a folder of the host belong to the user who runs envgen (with sudo: to the caller)."""
-    if mount.kind == "volume":
-        return ""
-    uid, gid = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
-    if os.getuid() == 0 and uid.isdecimal() and gid.isdecimal():
-        return f"{uid}:{gid}"
-    return f"{os.getuid()}:{os.getgid()}"
+    return "" if mount.kind == "volume" else "{}:{}".format(*host_user(engine))
 
 
 def _list(found: Any) -> list[Any]:

@@ -16,6 +16,7 @@ from envgen.doctor.expectation import compose_env, mounts
 from envgen.doctor.model import Context, Finding, Remedy, Wish, error, info, ok, warning
 from envgen.doctor.remedies import command, envgen, line
 from envgen.engine.base import MISSHAPEN, Engine, ExecResult
+from envgen.engine.owner import run_as
 from envgen.errors import EnvgenError
 from envgen.inside import run
 from envgen.render.environment import with_start_up
@@ -49,7 +50,8 @@ def examine(context: Context, wish: Wish, engine: Engine) -> list[Finding]:
         execute = run.in_container(engine, container.id, workdir=str(profile.working_dir))
     elif wish.throw_away and context.image is not None:
         mounted, env = mounts(profile, wish.root, engine), compose_env(profile, context.service)
-        execute = run.in_image(engine, profile.image_name, mounts=mounted, env=env, memory=32 << 30)
+        user = run_as(engine, profile, context.service)
+        execute = run.in_image(engine, profile.image_name, mounts=mounted, env=env, user=user, memory=32 << 30)
     else:
         start = envgen(context, "up", context.service)
         wait = "nothing runs that could be asked"

@@ -6,7 +6,6 @@ them together. Whatever is not here stays one command of the finding.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Severity
 from envgen.engine.base import Container, Engine, Mount
+from envgen.engine.owner import host_user
 from envgen.errors import EnvgenError, RefusedError
 from envgen.render import environment as promised
 from envgen.text import last_printed
@@ -47,7 +47,7 @@ def _missing_folders(context: Context, engine: Engine, root: Path) -> list[Fix]:
     for name, cache in context.profile.caches.items():
         folder = machine.get(promised.cache_variable(name), "") if cache.host else ""
         if folder and not Path(folder).exists() and context.image is not None:
-            owner = f"{os.getuid()}:{os.getgid()}"
+            owner = "{}:{}".format(*host_user(engine))
             title = f"make the folder of the {name} cache, owned by you"
             how = f"mkdir -p {folder} && chown {owner} {folder}   (in a container)"
             found.append(Fix(title, how, _maker(engine, context.image.id, Path(folder), owner)))

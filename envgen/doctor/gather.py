@@ -22,6 +22,7 @@ from envgen.doctor.model import Context, Finding, Host, Remedy, Wish, error
 from envgen.engine.base import Container, Engine, EngineInfo
 from envgen.engine.endpoint import find_plugin
 from envgen.engine.jobs import capacity
+from envgen.engine.owner import run_as
 from envgen.engine.ports import conflict, listening, owner
 from envgen.errors import EngineError, EnvgenError
 from envgen.inside import run
@@ -106,7 +107,8 @@ def _throw_away(wish: Wish, service: str, engine: Engine) -> collect.Facts:
     patched = claims(wish.profile, wish.root, image.labels.get(LABEL, "") if image else "")
     targets = [mount.target for mount in mounted]
     asked = collect.request(wish.profile, service, paths=targets, claims=patched, load=wish.load)
-    inside = run.in_image(engine, wish.profile.image_name, mounts=mounted, env=env)
+    user = run_as(engine, wish.profile, service)
+    inside = run.in_image(engine, wish.profile.image_name, mounts=mounted, env=env, user=user)
     return collect.ask(inside, collect.program(wish.profile), asked)
 
 

@@ -108,6 +108,7 @@ class Container:
     restart_policy: str = ""  # as Docker names it; "" = no
     oom_killed: bool = False
     error: str = ""
+    user: str = ""  # as configured: UID, UID:GID or a name; "" = root
 
     @property
     def one_off(self) -> bool:
@@ -134,6 +135,7 @@ class EngineInfo:
     cpus: int
     endpoint: str
     name: str = ""
+    rootless: bool = False  # root in its containers is the user who runs it
 
 
 class Engine(Protocol):

@@ -28,6 +28,7 @@ def info_of(info: Mapping[str, Any], greeting: Mapping[str, str], endpoint: str)
         cpus=int(info.get("NCPU") or 0),
         endpoint=endpoint,
         name=str(info.get("Name", "")),
+        rootless="name=rootless" in (info.get("SecurityOptions") or ()),
     )
 
 
@@ -68,6 +69,7 @@ def container_of(document: Mapping[str, Any]) -> Container:
         restart_policy=_restart_policy(document.get("HostConfig") or {}),
         oom_killed=bool(state.get("OOMKilled")),
         error=str(state.get("Error") or ""),
+        user=str(config.get("User") or ""),
     )
 
 

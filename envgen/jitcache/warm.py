@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envgen.engine.base import MISSHAPEN, read_json
+from envgen.engine.owner import run_as
 from envgen.errors import EngineError
 from envgen.inside.run import text_of
 from envgen.inside.warm import MARK
@@ -17,7 +18,7 @@ from envgen.jitcache.place import Place, find_place
 from envgen.jitcache.query import Query, arch_folders
 from envgen.jitcache.service import JitCache
 from envgen.jitcache.space import made_mount
-from envgen.render.environment import service_env, with_start_up
+from envgen.render.environment import service_env, user_env, with_start_up
 
 _STEP = re.compile(r"^\[(\d+)/(\d+)\] (.*)")
 _OUTPUT = re.compile(r" -o (\S+)")
@@ -29,7 +30,7 @@ _KILLED = re.compile(r"\bKilled\b|signal 9\b|Killed signal terminated|out of mem
 
 # Runs a command, hands over each line, and returns the exit code.
 RunLines = Callable[[Sequence[str], Callable[[str], None], Mapping[str, str]], int]
-ROOT, HOURS = "0:0", 24 * 3600.0
+HOURS = 24 * 3600.0
 
 
 @dataclass
@@ -185,10 +186,13 @@ def _runner(cache: JitCache, place: Place) -> RunLines:
 
     def run(argv: Sequence[str], on_line: Callable[[str], None], env: Mapping[str, str]) -> int:
         if place.container is not None:
-            return engine.exec_lines(place.container.id, argv, on_line, env=env, user=ROOT, workdir="/", timeout=HOURS)
-        env = {**service_env(cache.profile), **env}
+            # As the service's own user, who will load and rebuild what is compiled here.
+            return engine.exec_lines(place.container.id, argv, on_line, env=env, workdir="/", timeout=HOURS)
+        profile, service = cache.profile, next(iter(cache.profile.services), "")
+        env = {**service_env(profile), **user_env(profile, service), **env}
+        user = run_as(engine, profile, service)
         return engine.run_once(
-            place.image, argv, mounts=place.mounts, env=env, user=ROOT, timeout=HOURS, memory=0, on_line=on_line
+            place.image, argv, mounts=place.mounts, env=env, user=user, timeout=HOURS, memory=0, on_line=on_line
         ).code
 
     return run

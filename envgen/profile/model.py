@@ -255,6 +255,16 @@ class Profile:
         """The rendered Compose file, relative to the project."""
         return f"compose/{self.name}.yaml"
 
+    def user_of(self, service: str) -> str:
+        """The user that a service runs as: host, root, UID[:GID], or "" for the image's own."""
+        described = self.services.get(service)
+        return (described.user if described else None) or ""
+
+    @property
+    def opens_folders(self) -> bool:
+        """Whether the image must let a user who is not root write to homes, caches and the overlay."""
+        return any(self.user_of(name) not in ("", "root") for name in self.services)
+
     @property
     def mounted_sources(self) -> Mapping[str, Source]:
         """The sources whose checkout is mounted rather than baked in."""

@@ -6,7 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from envgen.profile.keys import key
-from envgen.profile.patterns import CPUS, ENV_NAME, FLAG, HUB_IGNORE, HUB_REPO, HUB_REVISION, NAME, RESTART, URL_PATH
+from envgen.profile.patterns import (
+    CPUS,
+    ENV_NAME,
+    FLAG,
+    HUB_IGNORE,
+    HUB_REPO,
+    HUB_REVISION,
+    NAME,
+    RESTART,
+    URL_PATH,
+    USER,
+)
 from envgen.profile.values import ByteSize, ContainerPath, Duration, PortMapping
 
 
@@ -85,6 +96,12 @@ class Service:
         (),
     )
     working_dir: ContainerPath | None = key("The folder it starts in.", None)
+    user: str | None = key(
+        "The user it runs as: host (who starts it, so that files in checkouts stay theirs), root, or UID[:GID]; unset:"
+        " the image's own user, which is root.",
+        None,
+        item=USER,
+    )
     interactive: bool = key("Keep a terminal open (a shell service).", False)
     cpuset: str | None = key("The CPUs that its programs run on, as in 0-9,15; unset: all.", None, item=CPUS)
     restart: str = key("no, or on-failure:N. `always` would wedge a host with unified memory.", "no", item=RESTART)

@@ -13,8 +13,8 @@ from envgen.profile.yamlparse import parse_value
 from envgen.text import shorten
 
 PREFIX = "ENVGEN_"
-# Variables of the program itself; none of them is a key of a profile.
-RESERVED = frozenset(("ENVGEN_FILE", "ENVGEN_PROFILE", "ENVGEN_DEBUG"))
+# Variables of the program itself and of plain `docker compose`; none of them is a key of a profile.
+RESERVED = frozenset(("ENVGEN_FILE", "ENVGEN_PROFILE", "ENVGEN_DEBUG", "ENVGEN_UID", "ENVGEN_GID"))
 
 
 class Override:

@@ -28,6 +28,7 @@ HTTP_URL = r"https?://[^\s]+"
 INNER_PATH = r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*"
 
 
+USER = r"host|root|[0-9]{1,9}(:[0-9]{1,9})?"
 RESTART = r"no|on-failure:[1-9][0-9]?"
 IPC = r"private|host|shareable"
 DOCKERFILE = r"Dockerfile(\.[A-Za-z0-9_-][A-Za-z0-9._-]*)?"
@@ -58,6 +59,7 @@ MEANING: Mapping[str, str] = {
     INNER_PATH: "a folder such as 3rdparty/cutlass",
     HTTP_URL: "an address such as https://host/path",
     CPUS: "numbers and ranges of CPUs, such as 0-9,15",
+    USER: "host, root, or numbers: UID or UID:GID",
     RESTART: "no, or on-failure:N; `always` restarts a server that fills unified memory until the machine hangs",
     IPC: "private, host or shareable",
     DOCKERFILE: "Dockerfile, or Dockerfile. and a word",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from envgen.profile.model import GpuMode, Health, Profile, Service
 from envgen.render import environment as names
 from envgen.render.namespace import folder_of, volume_of
-from envgen.render.quote import Quoted, compose_text, compose_variable, yaml_key
+from envgen.render.quote import Quoted, compose_text, compose_variable, yaml_key, yaml_text
 from envgen.render.templating import render
 
 PROXY = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
@@ -42,6 +42,7 @@ class ServiceView:
     service: Service
     health: tuple[HealthView, ...]
     profiles: tuple[str, ...]
+    user: tuple[Quoted, ...]
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ def _service(profile: Profile, name: str, number: int) -> ServiceView:
     chosen = [n for n in groups_in_use(profile) if service.env_groups is None or n in service.env_groups]
     # YAML merges let the first of a list win, so the strongest group stands first.
     aliases = [*(f"*env-{group}" for group in reversed(chosen)), "*env-derived", "*env-passed"]
-    env = _lines(service.env)
+    env = _lines({**names.user_env(profile, name), **service.env})
     if service.model is not None and OFFLINE not in service.env:
         # `up` starts it when all weights are there, and then no hub can stop it.
         env.insert(0, Line(yaml_key(OFFLINE), compose_variable(names.OFFLINE_VARIABLE, "0")))
@@ -172,7 +173,16 @@ def _service(profile: Profile, name: str, number: int) -> ServiceView:
         health=(HealthView(_health_test(service.health), service.health),) if service.health else (),
         # Only the first service starts when none is named; `up NAME` starts exactly that one.
         profiles=(name,) if number else (),
+        user=_user(profile, name),
     )
+
+
+def _user(profile: Profile, service: str) -> tuple[Quoted, ...]:
+    """Compose's `user`. Who starts a service is not known here; with plain `docker compose up` it is root."""
+    user = profile.user_of(service)
+    if user == "host":
+        return (yaml_text(f"${{{names.UID_VARIABLE}:-0}}:${{{names.GID_VARIABLE}:-0}}"),)
+    return (yaml_text("0:0" if user == "root" else user),) if user else ()
 
 
 def _health_test(health: Health) -> tuple[str, ...]:

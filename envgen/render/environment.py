@@ -17,6 +17,7 @@ OVERLAY = f"{HOME}/env"  # the virtual environment of mounted sources, on a volu
 ENTRYPOINT = f"{HOME}/bin/entrypoint"
 GATE = f"{HOME}/bin/compile-gate"  # stands before every compiler
 WITH_START_UP = f"{HOME}/bin/envgen-env"  # runs a command with what the base image's start-up has set
+USER_HOME = "/root"  # of every user: caches lie below it
 RUN = "/run/envgen"  # where build steps mount what they use
 CA_FILE = "/etc/envgen/ca.crt"  # where a company's CA certificates are mounted at run time
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
@@ -105,6 +106,27 @@ def derived_env(profile: Profile) -> dict[str, str]:
     return {**{pair.name: pair.value for pair in image_env(profile)}, **service_env(profile)}
 
 
+def user_env(profile: Profile, service: str) -> dict[str, str]:
+    """What a user without an entry in the image's /etc/passwd needs: programs ask for their name and home."""
+    if profile.user_of(service) in ("", "root"):
+        return {}
+    return {"HOME": USER_HOME, "USER": "envgen", "LOGNAME": "envgen"}
+
+
+def opened_folders(profile: Profile) -> tuple[str, ...]:
+    """The folders of the image that every user may write to; a new volume takes mode and owner of its folder."""
+    if not profile.opens_folders:
+        return ()
+    found = ["/run", USER_HOME, profile.working_dir.path]
+    if profile.mounted_sources:
+        found.append(OVERLAY)
+    for cache in profile.caches.values():
+        path = cache.path.path
+        below = path.removeprefix(f"{USER_HOME}/").split("/") if path.startswith(f"{USER_HOME}/") else []
+        found += [posixpath.join(USER_HOME, *below[:count]) for count in range(1, len(below))] + [path]
+    return tuple(folder for folder in dict.fromkeys(found) if folder != "/")
+
+
 def checkout_variable(source: str) -> str:
     return f"ENVGEN_SOURCES__{source.upper()}__ORIGIN__CHECKOUT"
 
@@ -121,6 +143,7 @@ def cache_variable(cache: str) -> str:
 
 JOBS_VARIABLE = "ENVGEN_BUILD__MAX_JOBS"
 CA_VARIABLE = "ENVGEN_NETWORK__CA_CERTIFICATES"
+UID_VARIABLE, GID_VARIABLE = "ENVGEN_UID", "ENVGEN_GID"  # of who starts a service with `user: host`
 OFFLINE_VARIABLE = "ENVGEN_HF_OFFLINE"  # 1 where `up` has seen that a service's weights are there
 WHEELHOUSE_VARIABLE = "ENVGEN_BUILD__WHEELHOUSE"
 

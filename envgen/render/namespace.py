@@ -104,16 +104,18 @@ def folder_of(cache: str, key: str) -> str:
 
 
 def mounts_of(profile: Profile, root: Path, labels: Mapping[str, str] | None) -> Iterator[tuple[str, str, str]]:
-    """Source, target and kind (volume, bind) of each cache, as `envgen up` mounts it on this machine.
+    """``places_of`` without folders that are not there: a throw-away container must not make them."""
+    for place, target, kind in places_of(profile, root, labels):
+        if kind == "volume" or Path(place).is_dir():
+            yield place, target, kind
 
-    Folders that are not there are left out: a throw-away container must not make them.
-    """
+
+def places_of(profile: Profile, root: Path, labels: Mapping[str, str] | None) -> Iterator[tuple[str, str, str]]:
+    """Source, target and kind (volume, bind) of each cache, as `envgen up` mounts it on this machine."""
     key = namespace_here(profile, root, labels)
     machine = compose_environment(profile, root)
     for name, cache in profile.caches.items():
         if cache.host is None:
             yield volume_of(profile, name, key), cache.path.path, "volume"
             continue
-        folder = machine[cache_variable(name)] + folder_of(name, key)
-        if Path(folder).is_dir():
-            yield folder, cache.path.path, "bind"
+        yield machine[cache_variable(name)] + folder_of(name, key), cache.path.path, "bind"

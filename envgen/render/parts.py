@@ -125,6 +125,7 @@ class Plan:
     labels: tuple[Pair, ...]
     entrypoint: tuple[str, ...]
     command: tuple[str, ...]
+    opened: tuple[str, ...] = ()  # folders that every user may write to
     # With a lock: the list of uv's package, and the time of what is added.
     uv_locked: str = ""
     epoch: str = ""

@@ -24,6 +24,7 @@ from envgen.render.environment import (
     compose_path,
     derived_env,
     image_env,
+    opened_folders,
 )
 from envgen.render.parts import (
     WRITTEN,
@@ -75,6 +76,7 @@ def plan(profile: Profile, lock: Lock | None = None, patches: Mapping[str, Serie
         encodings=_encodings(profile),
         patch_installed=_patch_installed(profile, series),
         working_dir=profile.working_dir.path,
+        opened=opened_folders(profile),
         image_env=tuple(image_env(profile)),
         labels=_labels(profile, series, lock),
         entrypoint=(ENTRYPOINT,),

@@ -12,10 +12,12 @@ from pathlib import Path
 from envgen.engine.base import Container, Engine
 from envgen.engine.compose import Compose
 from envgen.engine.endpoint import find_endpoint
+from envgen.engine.owner import host_user
 from envgen.errors import ProcessError, ServiceError
 from envgen.explain import cause_of
 from envgen.profile.model import GpuMode, Profile, Service
 from envgen.render.compose import overlay_file
+from envgen.render.environment import GID_VARIABLE, UID_VARIABLE
 from envgen.render.plan import compose_environment
 from envgen.serve import preflight
 from envgen.serve.checkouts import guard_file
@@ -43,8 +45,8 @@ class Started:
     awaited: Awaited = field(default_factory=lambda: Awaited(Answer(True), {}, {}))
 
 
-def compose_for(profile: Profile, root: Path, folder: Path, gpu: GpuMode = GpuMode.NONE) -> Compose:
-    """The Compose project of ``profile`` as rendered into ``folder``, with this machine's paths."""
+def compose_for(engine: Engine, profile: Profile, root: Path, folder: Path, gpu: GpuMode = GpuMode.NONE) -> Compose:
+    """The Compose project of ``profile`` as rendered into ``folder``, with this machine's paths and user."""
     files = [folder / profile.compose_file]
     if profile.gpu.asks_engine and gpu in (GpuMode.ALL, GpuMode.CDI):
         files.append(folder / overlay_file(profile, gpu))
@@ -52,7 +54,11 @@ def compose_for(profile: Profile, root: Path, folder: Path, gpu: GpuMode = GpuMo
     if endpoint.local and (guards := guard_file(profile, root, folder)):
         files.append(guards)
     # Relative paths in the rendered file start from compose/, wherever the copy that is used is.
-    return Compose(endpoint, files, root / "compose", compose_environment(profile, root))
+    environment = compose_environment(profile, root)
+    if any(profile.user_of(name) == "host" for name in profile.services):
+        uid, gid = host_user(engine)
+        environment |= {UID_VARIABLE: str(uid), GID_VARIABLE: str(gid)}
+    return Compose(endpoint, files, root / "compose", environment)
 
 
 class Launcher:

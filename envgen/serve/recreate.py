@@ -88,6 +88,9 @@ def _named(engine: Engine, profile: Profile, wanted: Mapping[str, Any], running:
     command = wanted.get("command")
     if isinstance(command, list) and command != (config.get("Cmd") or []):
         yield from _words(list(config.get("Cmd") or []), command)
+    user = str(wanted.get("user") or "")
+    if user != running.user and (user or ":" in running.user):  # without a user of its own it has the image's
+        yield f"user: {running.user or 'root'} is now {user or 'root'}"
     yield from _environment(engine, profile, wanted.get("environment") or {}, running)
     yield from _mounts(wanted.get("volumes") or [], running)
     yield from _ports(wanted.get("ports") or [], running)

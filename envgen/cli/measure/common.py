@@ -121,7 +121,7 @@ class Server:
         if not throwaway and not image:
             return Place(run.in_container(engine, container.id), url, folder, where="the image of the service")
         execute = run.in_image(
-            engine, image or container.image_id, mounts=container.mounts, env=container.env,
+            engine, image or container.image_id, mounts=container.mounts, env=container.env, user=container.user,
             network=f"container:{container.id}",
         )  # fmt: skip
         return Place(execute, url, folder, where=f"image {image or container.image_id[:19]}")

@@ -34,6 +34,13 @@ def test_a_container() -> None:
     assert one.ports[1] == Port(9001, 9000, "127.0.0.1")
 
 
+def test_the_user_of_a_container_and_a_rootless_engine() -> None:
+    assert container_of({"Config": {"User": "1000:100"}}).user == "1000:100"
+    assert container_of({"Config": {"User": None}}).user == ""
+    assert info_of({"SecurityOptions": ["name=seccomp,profile=builtin", "name=rootless"]}, {}, "unix:///x").rootless
+    assert not info_of({"SecurityOptions": None}, {}, "unix:///x").rootless
+
+
 def test_what_is_missing_or_null_is_empty() -> None:
     one = container_of({"State": None, "Config": None, "NetworkSettings": None})
     assert (one.id, one.health, one.ports, one.mounts, dict(one.env)) == ("", "", (), (), {})

@@ -181,6 +181,11 @@ dev(
     ("'all' is not accepted", "such as 0-9,15"),
 )
 dev(
+    "user by name",
+    "    services: {s: {command: [x], user: ⟦me}}\n",
+    ("'me' is not accepted", "UID or UID:GID"),
+)
+dev(
     "restart unless-stopped",
     "    services: {s: {command: [x], restart: ⟦unless-stopped}}\n",
     ("not accepted", "on-failure:N"),

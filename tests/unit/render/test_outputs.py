@@ -148,6 +148,28 @@ def test_only_the_first_service_starts_unasked() -> None:
     assert services["serve"]["profiles"] == ["serve"]
 
 
+def test_the_user_of_a_service_is_in_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compose fills it in; without a user of its own a service is as the image says, and the image as before."""
+    users = {"host": "host", "root": "root", "fixed": "1000:100", "plain": None}
+    made = {name: Service(command=("x",), user=user) for name, user in users.items()}
+    found = profile(services=made, caches={"torch": Cache(ContainerPath("/root/.cache/torch"))})
+    files = render_profile(found).files
+    services = yaml.safe_load(files["compose/prod.yaml"])["services"]
+    assert {name: one.get("user") for name, one in services.items()} == {
+        "host": "${ENVGEN_UID:-0}:${ENVGEN_GID:-0}",
+        "root": "0:0",
+        "fixed": "1000:100",
+        "plain": None,
+    }
+    assert {name for name, one in services.items() if one["environment"].get("HOME")} == {"host", "fixed"}
+    assert b"install -d -m 1777 /run /root /workspace /root/.cache /root/.cache/torch" in files["Dockerfile"]
+    monkeypatch.setattr("os.getuid", lambda: 1234)
+    assert render_profile(found).files == files
+    for user in (None, "root"):
+        alone = profile(services={"serve": Service(command=("x",), user=user)})
+        assert b"1777" not in render_profile(alone).files["Dockerfile"]
+
+
 def test_secrets_and_proxies_have_no_value() -> None:
     found = profile(secrets=("HF_TOKEN",), network=Network(pass_proxy=False))
     env = yaml.safe_load(render_profile(found).files["compose/prod.yaml"])["services"]["serve"]["environment"]
