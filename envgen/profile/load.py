@@ -111,7 +111,7 @@ def load_project(
     overrides, found = from_sets(sets)
     problems += found
     if local:
-        variables, found, warnings = from_environ(environ)
+        variables, found = from_environ(environ)
         problems += found
         overrides = [*variables, *overrides]
     chains = layers.chains(profiles, problems)

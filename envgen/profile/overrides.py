@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping
 
 from envgen.errors import Place, Problem
 from envgen.profile.model import Profile
-from envgen.profile.shape import fields_of
-from envgen.profile.tree import ENVIRONMENT, SET, Node, Source, near, scalar
+from envgen.profile.shape import RECORD, fields_of
+from envgen.profile.tree import ENVIRONMENT, SET, Node, Source, scalar
 from envgen.profile.values import plain_text
 from envgen.profile.yamlparse import parse_value
 from envgen.text import shorten
@@ -132,22 +133,36 @@ def _shown(text: str) -> str:
     return shorten(text, 80)
 
 
-def from_environ(environ: Mapping[str, str]) -> tuple[list[Override], list[Problem], list[str]]:
-    """The overrides of ``ENVGEN_...`` variables, sorted by name; and warnings on variables that mean nothing."""
+def misspelt(environ: Mapping[str, str]) -> list[str]:
+    """A sentence for each one-word ``ENVGEN_...`` variable that looks like a key and is none, so has no effect.
+
+    Not ours to refuse: scripts and containers have variables of that name, too.
+    """
+    keys = {name.removeprefix(PREFIX).lower(): name for name in RESERVED}
+    for name, field in fields_of(Profile).items():
+        for inner in fields_of(field.shape.type) if field.shape.kind == RECORD else ():
+            keys.setdefault(inner, f"{PREFIX}{name.upper()}__{inner.upper()}")
+    keys |= {name: f"{PREFIX}{name.upper()}" for name in fields_of(Profile)}
+    found = []
+    for name in sorted(environ):
+        word = name.removeprefix(PREFIX).lower()
+        if name.startswith(PREFIX) and "__" not in word and keys.get(word) != name.upper():
+            close = [word] if word in keys else difflib.get_close_matches(word, keys, 1, 0.8)
+            found += [f"{name} is not a key of a profile and is ignored (did you mean `{keys[one]}`?)" for one in close]
+    return found
+
+
+def from_environ(environ: Mapping[str, str]) -> tuple[list[Override], list[Problem]]:
+    """The overrides of ``ENVGEN_...`` variables, sorted by name."""
     overrides: list[Override] = []
     problems: list[Problem] = []
-    warnings: list[str] = []
     known = fields_of(Profile)
     for name in sorted(environ):
         if not name.startswith(PREFIX) or name in RESERVED:
             continue
         parts = name[len(PREFIX) :].split("__")
         if parts[0].lower() not in known and len(parts) == 1:
-            # Not ours to refuse: scripts and containers have variables of that name too. A likely typo is reported.
-            hint = near(parts[0], list(known))
-            if hint.startswith("did you"):
-                warnings.append(f"{name} is not a key of a profile and is ignored ({hint})")
-            continue
+            continue  # no key; see misspelt()
         if not environ[name].strip():
             continue  # Compose's ${NAME:-default} too takes an empty variable for an unset one
         source = Source(name, ENVIRONMENT)
@@ -158,4 +173,4 @@ def from_environ(environ: Mapping[str, str]) -> tuple[list[Override], list[Probl
         problems += found
         if node is not None and not found:
             overrides.append(Override(tuple(parts), node, from_environment=True))
-    return overrides, problems, warnings
+    return overrides, problems

@@ -73,3 +73,11 @@ def test_colours_pass_or_not_at_the_one_door(
 def test_version_has_a_short_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["-V"]) == 0
     assert capsys.readouterr().out.startswith("envgen ")
+
+
+def test_every_verb_warns_of_a_misspelt_variable(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENVGEN_GPUS", "none")
+    assert main(["config", "--json"]) == 0
+    assert "warning: ENVGEN_GPUS is not a key" in capsys.readouterr().err

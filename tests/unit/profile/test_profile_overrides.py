@@ -13,7 +13,7 @@ from envgen.__main__ import main
 from envgen.errors import ProjectError
 from envgen.profile.load import Loaded, load_project
 from envgen.profile.model import Profile
-from envgen.profile.overrides import join_path, split_path
+from envgen.profile.overrides import join_path, misspelt, split_path
 
 TEXT = (
     HEAD
@@ -128,8 +128,28 @@ def test_an_empty_variable_is_unset(file: Path) -> None:
 
 
 def test_reserved_and_foreign_variables(file: Path) -> None:
-    loaded = load(file, FILE="x", PROFILE="y", DEBUG="1", ENGINE_DIR="/x", GPUS="none")
-    assert loaded.warnings == ("ENVGEN_GPUS is not a key of a profile and is ignored (did you mean `gpu`?)",)
+    assert load(file, FILE="x", PROFILE="y", DEBUG="1", ENGINE_DIR="/x", GPUS="none").warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("GPUS", "ENVGEN_GPU"),
+        ("MAX_JOBS", "ENVGEN_BUILD__MAX_JOBS"),
+        ("PROFILES", "ENVGEN_PROFILE"),
+        ("gpu", ""),
+        ("GPU", ""),
+        ("FILE", ""),
+        ("ENGINE_DIR", ""),
+        ("CACHE_DIRS", ""),
+        ("TEST_BASE", ""),
+        ("GATE_MEMORY", ""),
+        ("BUILD__MAX_JOB", ""),  # that one is refused
+    ],
+)
+def test_a_misspelt_variable_is_said(name: str, meant: str) -> None:
+    hint = f" is not a key of a profile and is ignored (did you mean `{meant}`?)"
+    assert misspelt({f"ENVGEN_{name}": "1", "PATH": "x"}) == ([f"ENVGEN_{name}{hint}"] if meant else [])
 
 
 def test_another_kind_of_origin_replaces_the_whole(file: Path) -> None:
