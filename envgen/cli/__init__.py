@@ -5,10 +5,13 @@ A command's module is imported when the command is used, so `envgen --help` cost
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import ClassVar
 
 import click
@@ -25,6 +28,7 @@ GROUPS: Groups = {
     "Set up": {
         "init": ("project.init", "Write a commented starter project into a folder."),
         "config": ("project.config", "Show the values of a profile, and where each comes from."),
+        "completion": ("completion", "Print the script by which bash, zsh or fish completes."),
         "schema": ("project.schema", "Print the JSON Schema of the project file."),
         "render": ("project.render", "Write Dockerfiles, Compose files and .dockerignore."),
         "lock": ("project.lock", "Resolve every input into envgen.lock, or check that it still answers."),
@@ -86,6 +90,10 @@ class LazyGroup(click.Group):
             return None
         module, _, name = self._commands()[cmd_name][0].partition(":")
         found: click.Command = getattr(importlib.import_module(f"{__name__}.{module}"), name or "command")
+        if ctx.resilient_parsing:  # a shell asks
+            from envgen.cli.completion import with_values
+
+            return with_values(found)
         return found
 
     def resolve_command(
@@ -143,6 +151,11 @@ def run(argv: Sequence[str] | None = None, output: Output | None = None) -> int:
 
     ``output`` is told whether the command line asks for JSON, and whether it was printed.
     """
+    if os.environ.get("_ENVGEN_COMPLETE"):
+        # Whatever goes wrong, a prompt is no place for errors.
+        with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stderr(nowhere), contextlib.suppress(Exception):
+            main.main(prog_name="envgen", standalone_mode=False)
+        return 0
     words = list(sys.argv[1:] if argv is None else argv)
     output = output or Output()
     try:
