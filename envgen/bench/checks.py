@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from envgen.bench.client import Load, Prompts, Reply, Target, send
+from envgen.bench.client import LOST, Load, Prompts, Reply, Target, send
 from envgen.bench.references import Reference
 from envgen.bench.tools import Measured
 from envgen.bench.vitals import Vitals
@@ -91,9 +91,10 @@ class Trial:
 
         load = send(self.target, bodies, concurrency=concurrency, rate=rate, on_reply=hear, alive=self.alive)
         if load.gone:
-            bad = [one.fault for one in load.replies if one.fault]
-            good = len(load.replies) - len(bad)
-            raise Gone(f"the server stopped answering after {good} good replies: {(bad or ['its program ended'])[-1]}")
+            good = sum(not one.fault for one in load.replies)
+            # One that was cut off may come in last; why there was no answer says more.
+            lost = [one.fault for one in load.replies if one.kind in LOST]
+            raise Gone(f"the server stopped answering after {good} good replies: {(lost or ['its program ended'])[-1]}")
         return load
 
     def vitals(self) -> Vitals | None:

@@ -10,24 +10,28 @@ import contextlib
 import difflib
 import json
 import math
+import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
-
-import aiohttp
 
 from envgen.engine.base import read_json
 from envgen.errors import ServiceError, UsageError
 from envgen.serve.events import END, NoCompletion, Part, chosen_logprobs, stamped
 from envgen.text import reason_of, shorten
 
+if TYPE_CHECKING:
+    import aiohttp
+
+T = TypeVar("T")
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-GONE = 5  # requests in a row without an answer, and the server is gone
+LOST = ("refused", "closed", "timeout")  # kinds of requests without an answer
+GONE = 5  # of them in a row, and the server is gone
 LARGEST = 64 << 20  # bytes of one reply
 LARGEST_COUNT = 1 << 53  # of tokens: what is larger would not fit a float
 LOOK_EVERY = 1.0  # seconds between two looks whether the server's program is still there
@@ -133,6 +137,14 @@ class Load:
         return "; ".join(f"{n}x {first[kind]}" for kind, n in Counter(one.kind for one in bad).most_common())
 
 
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """To its end, with aiohttp: heavy, and there only with the extra, so that it is imported here alone."""
+    global aiohttp
+    import aiohttp
+
+    return asyncio.run(work)
+
+
 def send(
     target: Target,
     bodies: Sequence[Mapping[str, Any]],
@@ -147,14 +159,13 @@ def send(
     With a rate the latency counts from the time that a request was due, so a stall shows in all that come meanwhile.
     ``alive`` is asked every second (in a thread): the connections of a killed container may stay silent.
     """
-    return asyncio.run(_send(target, bodies, concurrency, rate, on_reply, alive))
+    return _run(_send(target, bodies, concurrency, rate, on_reply, alive))
 
 
 async def _send(
     target: Target, bodies: Sequence[Mapping[str, Any]], concurrency: int, rate: float | None,
     on_reply: Callable[[Reply], None], alive: Callable[[], bool] | None,
 ) -> Load:  # fmt: skip
-    headers = {"Authorization": f"Bearer {target.key}"} if target.key else {}
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=min(target.silence, 30), sock_read=target.silence)
     # A connection for each request: a server may close an idle one at the moment that it is used again.
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
@@ -173,7 +184,7 @@ async def _send(
             await _ask(session, target, bodies[number], reply)
         replies.append(reply)
         on_reply(reply)
-        lost = lost + 1 if reply.kind in ("refused", "closed", "timeout") else 0
+        lost = lost + 1 if reply.kind in LOST else 0
         if lost >= GONE:
             gone.set()
 
@@ -193,7 +204,7 @@ async def _send(
                 gone.set()
         await gone.wait()
 
-    async with aiohttp.ClientSession(timeout=timeout, connector=connector, headers=headers) as session:
+    async with aiohttp.ClientSession(timeout=timeout, connector=connector, headers=_headers(target.key)) as session:
         work = asyncio.create_task(feed(session))
         guard = asyncio.create_task(watch() if alive else gone.wait())
         try:
@@ -206,6 +217,29 @@ async def _send(
         if isinstance(found, Exception):  # from on_reply: the record can't be written
             raise found
     return Load(replies, time.monotonic() - began, gone.is_set())
+
+
+def _headers(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def post(target: Target, path: str) -> None:
+    """An empty POST. ServiceError unless it succeeds."""
+    _run(_post(target, path))
+
+
+async def _post(target: Target, path: str) -> None:
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=target.silence)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, headers=_headers(target.key)) as session,
+            session.post(target.url + path, allow_redirects=False) as response,
+        ):
+            status, text = response.status, (await _start_of(response)).decode(errors="replace")
+    except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+        raise ServiceError(f"{target.url}{path} gives no answer: {reason_of(error)}") from None
+    if status != 200:
+        raise ServiceError(f"{target.url}{path} answers {status}: {error_text(text)}")
 
 
 @contextlib.asynccontextmanager
@@ -238,7 +272,8 @@ async def _ask(session: aiohttp.ClientSession, target: Target, body: Mapping[str
         what = f"after {size} bytes nothing more" if reply.status else "no answer"
         reply.kind, reply.fault = "timeout", f"{what} within {target.silence:g} s"
     except aiohttp.ClientConnectorError as error:
-        reason = reason_of(error.os_error)
+        # asyncio's own words name the address once more.
+        reason = os.strerror(error.errno) if error.errno else reason_of(error.os_error)
         reply.kind, reply.fault = "refused", f"no connection to {error.host}:{error.port}: {reason}"
     except aiohttp.ClientResponseError as error:
         reply.kind, reply.fault = "garbage", f"the server's answer is not HTTP: {shorten(error.message, 100)}"
@@ -367,7 +402,7 @@ def find(
     if any(not 33 <= ord(c) <= 126 for c in key):
         raise UsageError("the API key holds a character that no HTTP header may hold")
     url = url.rstrip("/")
-    listed = asyncio.run(_models(url, key, wait, min(silence, 30), say))
+    listed = _run(_models(url, key, wait, min(silence, 30), say))
     if model is None and len(listed) != 1:
         what = f"has {len(listed)} models: {', '.join(list(listed)[:8])}" if listed else "lists no model"
         raise UsageError(f"{url} {what}", hint="choose one: --model NAME")
@@ -399,9 +434,8 @@ async def _start_of(response: aiohttp.ClientResponse, most: int = 1 << 20) -> by
 async def _models(
     url: str, key: str, wait: float, timeout: float, say: Callable[[str], None]
 ) -> dict[str, dict[str, Any]]:
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
     deadline, said = time.monotonic() + wait, ""
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout), headers=headers) as session:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout), headers=_headers(key)) as session:
         while True:
             try:
                 async with session.get(f"{url}/v1/models", allow_redirects=False) as response:

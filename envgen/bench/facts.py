@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from envgen import __version__
+from envgen.bench.compare import flags
 from envgen.engine.base import Container, Engine
 from envgen.engine.git import WorkTree
 from envgen.errors import EnvgenError
@@ -65,6 +66,7 @@ def _of_container(engine: Engine, container: Container, profile: Profile | None)
     argv = (engine.inspect(container.id) or {}).get("Args")
     if isinstance(argv, list):
         found["flags"] = [str(word) for word in argv]
+        found["nodes"] = nodes(found["flags"])
     inside = _inside(engine, container)
     found |= {key: texts(inside[key]) for key in ("versions", "gpu") if key in inside}
     inputs = texts(inside.get("inputs"))
@@ -73,6 +75,15 @@ def _of_container(engine: Engine, container: Container, profile: Profile | None)
         if profile is not None:
             found["built_from"] = commits(profile, inputs)
     return found
+
+
+def nodes(words: Sequence[str]) -> dict[str, str]:
+    """The layout that vLLM was started with: machines, this one's rank, and what is spread over how many GPUs."""
+    given = flags(words)
+    ray = given.get("--distributed-executor-backend") == "ray"
+    found = {"machines": given.get("--nnodes", "not known (ray)" if ray else "1")}
+    names = ("node-rank", "tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
+    return found | {name: given[f"--{name}"] for name in names if f"--{name}" in given}
 
 
 def _inside(engine: Engine, container: Container) -> dict[str, Any]:

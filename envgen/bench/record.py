@@ -118,10 +118,10 @@ class Run:
         self.append({"type": "sample", "at": round(time.monotonic() - self._began, 6), "data": data})
         self.samples += 1
 
-    def raw(self, name: str, content: str) -> None:
+    def raw(self, name: str, content: bytes) -> None:
         """Keep what a tool wrote, beside the record."""
         try:
-            files.write(self.path.with_suffix(".raw") / name, content.encode(), within=self.path.parent)
+            files.write(self.path.with_suffix(".raw") / name, content, within=self.path.parent)
         except OSError as error:
             raise self._trouble(error) from error
 

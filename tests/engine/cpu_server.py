@@ -69,6 +69,10 @@ def make_cpu_project(root: Path, name: str, port: int) -> CpuServer:
     text = text.replace("name: quickstart\n", f"name: {name}\n").replace(
         "127.0.0.1:8000:8000", f"127.0.0.1:{port}:8000"
     )
+    # So that one request can be profiled; it costs nothing until then.
+    profiler = "{profiler: torch, torch_profiler_dir: /tmp/traces}"
+    assert text.count("          max-model-len: 512\n") == 1
+    text = text.replace("max-model-len: 512\n", f"max-model-len: 512\n          profiler-config: {profiler}\n")
     (root / "envgen.yaml").write_text(text, encoding="utf-8")
     server = CpuServer(Project(root, name), port)
     # A lock, because the quickstart has one: what is built is then the same, step by step.

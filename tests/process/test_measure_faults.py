@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -83,11 +84,16 @@ def test_replies_that_are_wrong(tmp_path: Path, fault: str, line: str) -> None:
     assert line in out and out.count("FAIL") == 1
 
 
-@pytest.mark.parametrize(("fault", "sentence"), [("dies", "Connection refused"), ("hangs", "no answer within 2 s")])
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    # Five that were under way when it died may be enough, or five that come later are refused.
+    [("dies", "Connection refused|closed the connection without"), ("hangs", "no answer within 2 s")],
+)
 def test_a_server_that_goes_away(tmp_path: Path, fault: str, sentence: str) -> None:
     with fault_server(fault, good=30) as server:
         _, err = ask(tmp_path, "stress", server.url, "-n", "500", code=5)
-    assert "the server stopped answering after" in err and sentence in err and str(tmp_path / "results") in err
+    assert "the server stopped answering after" in err and re.search(sentence, err)
+    assert str(tmp_path / "results") in err
     (lines,) = records(tmp_path)
     assert lines[-1]["outcome"] == "server gone" and 20 < len(lines) < 80  # it does not go on asking
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from envgen.bench import checks
+from envgen.bench import trace as traces
+from envgen.bench.checks import Criterion, Trial
+from envgen.bench.record import METRICS, Run
+from envgen.bench.references import plan as plan_of
+from envgen.bench.references import reference as find_reference
+from envgen.bench.tools import Measured, Place, Plan, find_tool, measure_all
 from envgen.cli.common import LARGEST, Figure
+from envgen.cli.measure import kernels as kernel_table
 from envgen.cli.measure.common import Asked, Server, finish, measure, server_options, show_criteria
 from envgen.cli.measure.results import default_folder
 from envgen.errors import UsageError
+from envgen.inside.run import in_container
 from envgen.text import progress, shorten, table
-
-if TYPE_CHECKING:
-    from envgen.bench.checks import Criterion, Trial
-    from envgen.bench.record import Run
-    from envgen.bench.tools import Measured, Plan
 
 
 class Numbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]
@@ -67,8 +71,6 @@ def smoke(asked: Asked) -> int:
       envgen smoke
       envgen smoke --url http://127.0.0.1:8080 --model gpt-oss-120b
     """
-    from envgen.bench import checks
-
     found: list[Criterion] = []
 
     def work(_server: Server, trial: Trial, _run: Run) -> tuple[str, dict[str, Any]]:
@@ -102,8 +104,6 @@ def stress(
       envgen stress --requests 1000 --concurrency 32
       envgen stress --rate 4 --url http://127.0.0.1:8080
     """
-    from envgen.bench import checks
-
     plan = checks.StressPlan(requests, concurrency, rate, prompt_tokens, output_tokens)
     found: list[Criterion] = []
 
@@ -133,8 +133,10 @@ def stress(
 @throwaway_option
 @image_option
 @click.option("--kernels", is_flag=True, help="Instead: compare attention with sinks and fused MoE with torch.")
+@click.option("--trace", is_flag=True, help="Instead: one request under vLLM's profiler; keep the trace.")
 def bench(
-    asked: Asked, plan: str, tokenizer: str | None, throwaway: bool, image: str | None, kernels: bool, **given: Any
+    asked: Asked, plan: str, tokenizer: str | None, throwaway: bool, image: str | None, kernels: bool, trace: bool,
+    **given: Any,
 ) -> int:  # fmt: skip
     """Measure SERVICE, or the server at --url, with llama-benchy or `vllm bench serve`, in a container.
 
@@ -147,10 +149,14 @@ def bench(
       envgen bench --pp 512,2048 --tg 32,128 --depth 0,4096
       envgen bench --tool vllm --concurrency 1,8 --runs 10
       envgen bench --kernels dev
+      envgen bench --trace serve
     """
-    if kernels:
-        return _kernels(asked, throwaway or image or plan or tokenizer or any(given.values()))
-    from envgen.bench.references import plan as plan_of
+    if kernels or trace:
+        if (kernels and trace) or throwaway or image or plan or tokenizer or any(given.values()):
+            name = "kernels" if kernels else "trace"
+            hint = f"envgen bench --{name} SERVICE: it runs in a running container, at sizes of its own"
+            raise UsageError(f"--{name} takes no option of a measurement", hint=hint)
+        return kernel_table.compare(asked) if kernels else _trace(asked)
 
     chosen = plan_of(plan, given)
     cells: list[Measured] = []
@@ -167,27 +173,31 @@ def bench(
     return finish(asked, outcome, summary, path)
 
 
-def _kernels(asked: Asked, other: Any) -> int:
-    from envgen.cli.measure.kernels import compare
+def _trace(asked: Asked) -> int:
+    def work(server: Server, trial: Trial, run: Run) -> tuple[str, dict[str, Any]]:
+        if server.engine is None or server.container is None:
+            raise UsageError("the trace is in the server's container, and none is known", hint="--container NAME")
+        folder = traces.folder_of(trial.environment.get("flags", ()), server.container.env)
+        execute = in_container(server.engine, server.container.id)
+        return "passed", {"files": traces.capture(trial, execute, folder, run.raw)}
 
-    if other:
-        hint = "envgen bench --kernels SERVICE: it runs in a running container, at sizes of its own"
-        raise UsageError("--kernels takes no option of a measurement", hint=hint)
-    return compare(asked)
+    outcome, summary, path = measure(asked, "trace", {}, work)
+    if not asked.as_json:
+        for name, size in summary["files"].items():
+            click.echo(f"  {path.with_suffix('.raw') / name}: {size / 1e6:.1f} MB")
+    return finish(asked, outcome, summary, path)
 
 
-def _run_tool(trial: Trial, run: Run, plan: Plan, place: Any) -> list[Measured]:
+def _run_tool(trial: Trial, run: Run, plan: Plan, place: Place) -> list[Measured]:
     """Measure the plan's cells; each is in the record before the next one begins."""
-    from envgen.bench.tools import find_tool, measure_all
-
     tool = find_tool(plan.tool, place, trial.target, plan, trial.prompts.seed)
     progress(f"  {tool.name} {tool.version} in {place.where}")
     run.sample({"unit": "tool", "tool": tool.name, "version": tool.version, "where": place.where})
 
     def keep(cell: Measured) -> None:
         name = str(cell.asked).replace(" @ ", "-").replace(" ", "-")
-        run.raw(f"{name}.json", cell.raw)
-        run.raw(f"{name}.log", "".join(f"{line}\n" for line in cell.log))
+        run.raw(f"{name}.json", cell.raw.encode())
+        run.raw(f"{name}.log", "".join(f"{line}\n" for line in cell.log).encode())
         for sample in cell.samples:
             run.sample(sample)
         for note in (*cell.notes, *([f"{cell.failed} failed: {cell.fault}"] if cell.failed else [])):
@@ -236,10 +246,6 @@ def accept(
       envgen accept --reference llama.cpp --reference SGLang --max-ttft 100 --max-per-token 20
       envgen accept --reference latest --pp 2048 --depth 0,4096
     """
-    from envgen.bench import checks
-    from envgen.bench.references import plan as plan_of
-    from envgen.bench.references import reference as find_reference
-
     chosen = plan_of("", given)
     folder = asked.results or default_folder()
     wishes = checks.Wishes(
@@ -296,8 +302,6 @@ def _show_load(load: dict[str, Any]) -> None:
 
 def _show_cells(cells: list[Measured]) -> None:
     """The measurements; mean ± standard deviation (number of values)."""
-    from envgen.bench.record import METRICS
-
     if not cells:
         return
     names = [name for name in METRICS if any(name in cell.figures for cell in cells)]

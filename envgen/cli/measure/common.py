@@ -8,23 +8,32 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
 
+from envgen.app import crash
+from envgen.app.services import known_service
 from envgen.app.session import Session
+from envgen.bench import facts, record, vitals
+from envgen.bench.checks import Criterion, Gone, Trial
+from envgen.bench.client import Prompts, find
+from envgen.bench.record import Run
+from envgen.bench.tools import Place
 from envgen.cli.common import LARGEST, json_option, print_json, project_options, variant_option
+from envgen.engine.base import Container, Engine
+from envgen.engine.docker import connect
+from envgen.engine.endpoint import find_endpoint
+from envgen.engine.process import terminable
 from envgen.errors import EngineError, EnvgenError, ExitCode, NotFoundError, ServiceError, UsageError
+from envgen.explain import cause_of
 from envgen.extras import require
+from envgen.inside import run
+from envgen.profile.model import Profile
+from envgen.serve.end import last_words
+from envgen.serve.where import reachable_url
 from envgen.text import progress
-
-if TYPE_CHECKING:
-    from envgen.bench.checks import Criterion, Trial
-    from envgen.bench.record import Run
-    from envgen.bench.tools import Place
-    from envgen.engine.base import Container, Engine
-    from envgen.profile.model import Profile
 
 F = TypeVar("F", bound=Callable[..., Any])
 LIKELY = ("serve", "server", "vllm")  # names of a service, in this order, where none is named
@@ -101,9 +110,6 @@ class Server:
         The throw-away one shares the server's network and mounts; beside a server without a container it has the
         network of the machine that the engine runs on.
         """
-        from envgen.bench.tools import Place
-        from envgen.engine.docker import connect
-        from envgen.inside import run
 
         folder = tokenizer or target_root
         if not folder:
@@ -145,8 +151,6 @@ def server_of(asked: Asked) -> Server:
         raise UsageError("name a service or a --url, not both")
     engine = container = None
     if asked.container:
-        from envgen.engine.docker import connect
-
         engine = connect()
         container = engine.container(asked.container)
         if container is None or not container.running:
@@ -156,9 +160,6 @@ def server_of(asked: Asked) -> Server:
 
 def running(asked: Asked) -> Server:
     """A running container, whether it serves or not: the service's, that of --container, else the profile's first."""
-    from envgen.app.services import known_service
-    from envgen.engine.docker import connect
-
     if asked.container:
         return server_of(replace(asked, url=asked.url or "http://127.0.0.1"))
     root, profile = asked.session.loaded().project.root, asked.session.profile()
@@ -174,10 +175,6 @@ def running(asked: Asked) -> Server:
 
 
 def _own_service(asked: Asked) -> Server:
-    from envgen.app.services import known_service
-    from envgen.engine.docker import connect
-    from envgen.engine.endpoint import find_endpoint
-    from envgen.serve.where import reachable_url
 
     root, profile = asked.session.loaded().project.root, asked.session.profile()
     if asked.service:
@@ -199,7 +196,7 @@ def _own_service(asked: Asked) -> Server:
     return Server(url, model, profile, root, name, engine, running[0])
 
 
-Work = Callable[["Server", "Trial", "Run"], "tuple[str, dict[str, Any]]"]
+Work = Callable[[Server, Trial, Run], tuple[str, dict[str, Any]]]
 
 
 def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) -> tuple[str, dict[str, Any], Path]:
@@ -208,11 +205,6 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
     Ctrl-C leaves the record as it is (interrupted) and the service running; when the server goes away, the record has
     that, and ServiceError has the reason.
     """
-    from envgen.bench import facts, record, vitals
-    from envgen.bench.checks import Gone, Trial
-    from envgen.bench.client import Prompts, find
-    from envgen.engine.process import terminable
-
     server = server_of(asked)
     target = find(
         server.url, model=server.model, key=_key(asked), wait=asked.wait, silence=asked.timeout, say=progress
@@ -264,10 +256,6 @@ def _key(asked: Asked) -> str:
 
 def _gone(error: EnvgenError, server: Server, kept: str) -> EnvgenError:
     """Why it stopped answering, as far as its container shows."""
-    from envgen.app import crash
-    from envgen.explain import cause_of
-    from envgen.serve.end import last_words
-
     if server.engine is None or server.container is None:
         return ServiceError(f"{error}; {kept}")
     words = last_words(server.engine, server.container.id)

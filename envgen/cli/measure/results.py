@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from envgen.bench.compare import Comparison, compare, flat
+from envgen.bench.history import moment
+from envgen.bench.history import shipped as shipped_runs
+from envgen.bench.imports import Imported, parse
+from envgen.bench.page import write_page
+from envgen.bench.record import Record, load, plain, resolve, runs, utc, write_imported
 from envgen.cli.common import LARGEST, json_option, print_json
 from envgen.errors import UsageError
 from envgen.extras import require
 from envgen.profile.load import find
 from envgen.text import counted, progress, table
-
-if TYPE_CHECKING:
-    from envgen.bench.compare import Comparison
-    from envgen.bench.record import Record
 
 HELP = {"help_option_names": ["-h", "--help"]}
 folder_option = click.option("--folder", type=click.Path(path_type=Path), metavar="DIR",
@@ -47,7 +49,7 @@ def command() -> None:
 
 
 @command.command("list", context_settings=HELP)
-@click.option("--kind", metavar="KIND", help="Only smoke, stress, bench, kernels, accept or imported.")
+@click.option("--kind", metavar="KIND", help="Only smoke, stress, bench, kernels, trace, accept or imported.")
 @click.option("--last", type=click.IntRange(1, LARGEST), metavar="N", help="Only the newest N.")
 @folder_option
 @json_option
@@ -58,8 +60,6 @@ def list_(kind: str | None, last: int | None, folder: Path | None, as_json: bool
     Example:
       envgen results list --kind bench --last 10
     """
-    from envgen.bench.record import plain, runs, utc
-
     where = folder or default_folder()
     found, bad = runs(where)
     entries = [one for one in found if kind in (None, one.kind)][-(last or 0) :]
@@ -93,9 +93,6 @@ def show(run: str, folder: Path | None, html: Path | None, as_json: bool) -> int
     Example:
       envgen results show 1a2b --html run.html
     """
-    from envgen.bench.compare import compare, flat
-    from envgen.bench.record import load, plain, resolve, utc
-
     record = load(resolve(folder or default_folder(), run))
     _write_page(html, [record])
     found = compare([record])
@@ -132,9 +129,6 @@ def compare_(runs: tuple[str, ...], folder: Path | None, html: Path | None, as_j
     Example:
       envgen results compare latest~1 latest
     """
-    from envgen.bench.compare import compare
-    from envgen.bench.record import load, resolve
-
     require("bench")
     if not 2 <= len(runs) <= 26:
         raise UsageError("compare takes 2 to 26 runs", hint="envgen results compare latest~1 latest")
@@ -184,11 +178,6 @@ def import_(
       envgen results import --shipped
       envgen results import notes.md --date 2026-01-09 --dry-run
     """
-    from envgen.bench.history import moment
-    from envgen.bench.history import shipped as shipped_runs
-    from envgen.bench.imports import Imported, parse
-    from envgen.bench.record import utc, write_imported
-
     when = moment(date) if date else None
     if date and when is None:
         raise UsageError(f"--date: {date!r} is not a date", hint="such as 2026-01-09 or 2026-01-09T16:25:01Z")
@@ -221,7 +210,6 @@ def _write_page(target: Path | None, records: list[Record]) -> None:
     if target is None:
         return
     require("bench")
-    from envgen.bench.page import write_page
 
     write_page(target, records)
     progress(f"wrote {target}")

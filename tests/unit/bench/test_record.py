@@ -115,7 +115,7 @@ def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
 
 def test_what_a_tool_wrote_lies_beside_it(tmp_path: Path) -> None:
     with record.start(tmp_path, "bench", {}, {}) as run:
-        run.raw("pp32-tg8.json", "{}")
+        run.raw("pp32-tg8.json", b"{}")
     assert (run.path.with_suffix(".raw") / "pp32-tg8.json").read_text() == "{}"
 
 

@@ -1,0 +1,34 @@
+"""Where a server writes its traces, and the layout that its arguments name."""
+
+from __future__ import annotations
+
+import pytest
+
+from envgen.bench.facts import nodes
+from envgen.bench.trace import folder_of
+from envgen.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("words", "env"),
+    [
+        (["serve", "m", "--profiler-config", '{"profiler": "torch", "torch_profiler_dir": "/t"}'], {}),
+        (["serve", "m", "--profiler-config.torch_profiler_dir=/t", "--port", "1"], {}),
+        (["serve", "m"], {"VLLM_TORCH_PROFILER_DIR": "/t"}),
+    ],
+)
+def test_the_folder_of_traces(words: list[str], env: dict[str, str]) -> None:
+    assert folder_of(words, env) == "/t"
+
+
+@pytest.mark.parametrize("given", ["", "null", "{", '{"profiler": "cuda"}', '{"torch_profiler_dir": "gs://t"}'])
+def test_a_server_without_torch_s_profiler(given: str) -> None:
+    with pytest.raises(UsageError, match="without torch's profiler"):
+        folder_of(["serve", "m", "--profiler-config", given], {})
+
+
+def test_the_layout_of_nodes() -> None:
+    assert nodes(["serve", "m"]) == {"machines": "1"}
+    two = ["serve", "m", "--nnodes", "2", "--node-rank=0", "--tensor-parallel-size", "2"]
+    assert nodes(two) == {"machines": "2", "node-rank": "0", "tensor-parallel-size": "2"}
+    assert nodes(["--distributed-executor-backend", "ray"]) == {"machines": "not known (ray)"}
