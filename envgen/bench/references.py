@@ -102,7 +102,6 @@ def _check(name: str, key: str, value: Any) -> None:
     def whole(one: Any, least: int) -> bool:
         return isinstance(one, int) and not isinstance(one, bool) and least <= one <= 10**9
 
-    good = isinstance(value, str)
     if key in _LISTS:
         least = 0 if key == "depth" else 1
         good = isinstance(value, list) and bool(value) and all(whole(one, least) for one in value)
@@ -110,7 +109,7 @@ def _check(name: str, key: str, value: Any) -> None:
         good = whole(value, 1)
     elif key == "prefix_caching":
         good = isinstance(value, bool)
-    elif key == "tool":
-        good = value in MODULES
+    else:
+        good = isinstance(value, str) and value in MODULES
     if not good:
         raise UsageError(f"plan {name}: `{key}` is wrong: {value!r}", hint="envgen/bench/plans.yaml shows the form")

@@ -45,8 +45,6 @@ class Plan:
     runs: int = 3
     tool: str = LLAMA_BENCHY
     prefix_caching: bool = False
-    latency_mode: str = "generation"
-    description: str = ""
 
     def cells(self) -> list[Asked]:
         """In llama-benchy's own order."""
@@ -205,7 +203,7 @@ class Tool:
         ]
         words += ["--pp", str(asked.pp), "--tg", str(asked.tg), "--depth", str(asked.depth)]
         words += ["--concurrency", str(asked.concurrency), "--runs", str(self.plan.runs)]
-        words += ["--latency-mode", self.plan.latency_mode, "--book-url", "{book}"]
+        words += ["--latency-mode", "generation", "--book-url", "{book}"]
         words += ["--save-result", "{result}", "--format", "json"]
         if self.target.key:
             words += ["--api-key", self.target.key]

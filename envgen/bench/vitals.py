@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from envgen.engine.base import Container, Engine
@@ -18,7 +17,6 @@ class Vitals:
 
     memory: int
     gpu_memory: int | None
-    processes: int
     zombies: tuple[str, ...]
     restarts: int
     started_at: str
@@ -33,9 +31,6 @@ class Vitals:
         return (self.restarts, self.started_at) != (before.restarts, before.started_at)
 
 
-Look = Callable[[], Vitals]
-
-
 def look(engine: Engine, container_id: str) -> Vitals:
     """Look once. ServiceError when the container doesn't run any more."""
     container = engine.container(container_id)
@@ -48,7 +43,6 @@ def look(engine: Engine, container_id: str) -> Vitals:
     return Vitals(
         sum(one.memory for one in found),
         _gpu_memory(engine, container_id),
-        len(found),
         tuple(f"{one.name} ({one.pid})" for one in found if one.zombie),
         container.restarts,
         container.started_at,

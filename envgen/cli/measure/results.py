@@ -169,7 +169,7 @@ def compare_(runs: tuple[str, ...], folder: Path | None, html: Path | None, as_j
 def import_(
     file: Path | None, shipped: bool, date: str | None, label: str, dry_run: bool, folder: Path | None, as_json: bool
 ) -> int:
-    """Make records of figures that others measured: reports of the tools, lab notes in Markdown, history files.
+    """Make records of figures that others measured: reports of the tools, lab notes in Markdown.
 
     Lines with figures that are not imported are listed with the reason. Importing the same again changes nothing.
 

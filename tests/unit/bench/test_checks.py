@@ -90,9 +90,7 @@ def test_a_log_that_nobody_knows() -> None:
 
 
 def vitals(**changes: Any) -> Vitals:
-    return Vitals(
-        **{"memory": 1, "gpu_memory": None, "processes": 1, "zombies": (), "restarts": 0, "started_at": "t"} | changes
-    )
+    return Vitals(**{"memory": 1, "gpu_memory": None, "zombies": (), "restarts": 0, "started_at": "t"} | changes)
 
 
 def test_what_a_load_left_behind() -> None:

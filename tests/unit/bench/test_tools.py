@@ -196,7 +196,8 @@ def test_shipped_plans() -> None:
     ("text", "message"),
     [
         ("pp: 5", "`pp` is wrong: 5"), ("depth: [-1]", "`depth` is wrong"), ("pq: [1]", "unknown key 'pq'"),
-        ("tool: wrk", "`tool` is wrong"), ("[1]", "not a mapping"), ("pp: [", "not YAML"),
+        ("tool: wrk", "`tool` is wrong"), ("tool: [wrk]", "`tool` is wrong"),
+        ("[1]", "not a mapping"), ("pp: [", "not YAML"),
     ],
 )  # fmt: skip
 def test_a_plan_of_ones_own(tmp_path: Path, text: str, message: str) -> None:
