@@ -85,6 +85,7 @@ class Image:
     architecture: str
     repo_tags: tuple[str, ...]
     env: Mapping[str, str]
+    layers: tuple[str, ...] = ()  # digests of what they hold: the same in every store, unlike the id
     repo_digests: tuple[str, ...] = ()  # name@sha256:..., where it was pulled or pushed; none: it was made here
 
 

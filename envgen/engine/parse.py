@@ -43,6 +43,7 @@ def image_of(document: Mapping[str, Any]) -> Image:
         architecture=str(document.get("Architecture", "")),
         repo_tags=tuple(str(tag) for tag in document.get("RepoTags") or ()),
         env=_environment(config.get("Env")),
+        layers=tuple(str(layer) for layer in (document.get("RootFS") or {}).get("Layers") or ()),
         repo_digests=tuple(str(digest) for digest in document.get("RepoDigests") or ()),
     )
 

@@ -14,7 +14,7 @@ from envgen.explain.pattern import Pattern, read_pattern
 
 FOLDER = Path(__file__).parent / "rules"
 # A warning about the network early in a log must not hide the kernel that failed at its end.
-FILES = ("gpu.yaml", "jit.yaml", "serve.yaml", "host.yaml", "build.yaml", "notices.yaml")
+FILES = ("gpu.yaml", "jit.yaml", "cluster.yaml", "serve.yaml", "host.yaml", "build.yaml", "notices.yaml")
 KINDS = ("build", "jit", "serve")
 KEYS = frozenset({"rule", "kinds", "cause", "cure", "link", "match", "codes", "notice", "pain", "quoted", "example"})
 

@@ -16,7 +16,7 @@ from envgen.profile.shape import RECORD, SEQUENCE, Shape, fields_of
 from envgen.profile.tree import DEFAULT, LIST, MAP, NULL, Node, Source, near, scalar
 
 # Mappings whose entries are whole things: an override may change an entry, never begin one.
-_ENTRIES = (("sources",), ("caches",), ("services",), ("ulimits",), ("tiktoken", "encodings"))
+_ENTRIES = (("sources",), ("caches",), ("services",), ("nodes",), ("ulimits",), ("tiktoken", "encodings"))
 
 
 def section(top: Node, name: str, problems: list[Problem]) -> Node:

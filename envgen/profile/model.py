@@ -14,6 +14,7 @@ from pathlib import Path
 
 from envgen.profile.keys import key
 from envgen.profile.model_services import ArgValue as ArgValue
+from envgen.profile.model_services import Cluster as Cluster
 from envgen.profile.model_services import Health as Health
 from envgen.profile.model_services import ModelRef as ModelRef
 from envgen.profile.model_services import Phases as Phases
@@ -28,12 +29,16 @@ from envgen.profile.model_sources import Repository as Repository
 from envgen.profile.model_sources import Source as Source
 from envgen.profile.patterns import (
     APT_NAME,
+    CONTEXT,
     DISTRIBUTION,
     DOCKERFILE,
     ENV_NAME,
     HTTP_URL,
+    INTERFACE,
     IPC,
+    IPV4,
     NAME,
+    NODE,
     PROGRAM,
     REQUIREMENT,
     SENTENCE,
@@ -187,6 +192,23 @@ class Ulimit:
 
 
 @dataclass(frozen=True)
+class Machine:
+    """One of several machines: a fact about these machines, so it belongs into envgen.local.yaml."""
+
+    address: str = key("Its IPv4 address on the cable between the machines.", item=IPV4)
+    interface: str = key("The network interface that has this address.", item=INTERFACE)
+    context: str = key(
+        "The Docker context that reaches its engine; default: this machine's own.", "default", item=CONTEXT
+    )
+    rdma: tuple[str, ...] = key(
+        "RDMA devices for NCCL (NCCL_IB_HCA), in the same order on all machines; none: plain TCP.", (), item=INTERFACE
+    )
+    caches: Mapping[str, HostPath] = key(
+        "Where the host folders of caches are there, by the cache's name.", {}, names=NAME
+    )
+
+
+@dataclass(frozen=True)
 class Profile:
     """One environment. ``name`` and ``project`` are set by the loader; all else comes from the files and overrides."""
 
@@ -234,6 +256,9 @@ class Profile:
         "Two locked builds give the same image ID, not only the same content; every step takes a little longer.", False
     )
     services: Mapping[str, Service] = key("What can be started: dev, serve, ...", {}, names=NAME)
+    nodes: Mapping[str, Machine] = key(
+        "Machines that services can share (`cluster`), by a name of yours.", {}, names=NODE
+    )
     variants: Mapping[str, Variant] = key(
         "Other ways to run the same image (`envgen up SERVICE --variant NAME`): what differs. No image is rebuilt.",
         {},

@@ -14,6 +14,7 @@ from envgen.profile.patterns import (
     HUB_REPO,
     HUB_REVISION,
     NAME,
+    NODE,
     RESTART,
     URL_PATH,
     USER,
@@ -77,6 +78,16 @@ class ModelRef:
     )
 
 
+@dataclass(frozen=True)
+class Cluster:
+    """Several machines that serve one model together, by vLLM's own multi-node mode."""
+
+    nodes: tuple[str, ...] = key(
+        "The machines, by their names below `nodes`. The first has rank 0 and the API.", item=NODE
+    )
+    port: int = key("Port of the first node where all ranks meet (--master-port).", 29501, low=1024, high=65535)
+
+
 ArgValue = bool | str | tuple[str, ...]  # bind.py knows this alias by its name
 
 
@@ -110,6 +121,7 @@ class Service:
     model: ModelRef | None = key(
         "The weights it loads. `envgen model pull` fetches them, and `up` starts nothing until they are there.", None
     )
+    cluster: Cluster | None = key("The machines that run it together; unset: one machine.", None)
     needs_memory: ByteSize | None = key(
         "Memory that must be free on the engine's machine before it is started (unified memory: the GPU's too).", None
     )

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 # Sources, services, caches, profiles. Single underscores only: two separate the parts of an ENVGEN_... variable.
 NAME = r"[a-z](_?[a-z0-9]){0,39}"
+# Machines.
+NODE = r"[a-z0-9]([_-]?[a-z0-9]){0,39}"
 # Compose's project names and image names both accept it.
 PROJECT_NAME = r"[a-z0-9]([_-]?[a-z0-9]){0,39}"
 ENV_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -31,6 +33,9 @@ INNER_PATH = r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*"
 USER = r"host|root|[0-9]{1,9}(:[0-9]{1,9})?"
 RESTART = r"no|on-failure:[1-9][0-9]?"
 IPC = r"private|host|shareable"
+CONTEXT = r"[A-Za-z0-9][A-Za-z0-9_.+-]*"  # of Docker
+IPV4 = r"([1-9][0-9]{0,2})(\.[0-9]{1,3}){3}"
+INTERFACE = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}"
 DOCKERFILE = r"Dockerfile(\.[A-Za-z0-9_-][A-Za-z0-9._-]*)?"
 DISTRIBUTION = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 URL_PATH = r"/([^\s/][^\s]*)?"  # two slashes at the beginning would name another host
@@ -48,6 +53,7 @@ COMMAND = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 MEANING: Mapping[str, str] = {
     SENTENCE: "a sentence",
     NAME: "small letters and digits, with single underscores between them",
+    NODE: "lowercase letters and digits, with single - or _ between them",
     ENV_NAME: "letters, digits and underscores, not a digit first",
     APT_NAME: "a Debian package, such as git or git=1:2.47",
     REQUIREMENT: "a requirement, such as ninja or cmake>=3.26",
@@ -62,6 +68,9 @@ MEANING: Mapping[str, str] = {
     USER: "host, root, or numbers: UID or UID:GID",
     RESTART: "no, or on-failure:N; `always` restarts a server that fills unified memory until the machine hangs",
     IPC: "private, host or shareable",
+    CONTEXT: "the name of a Docker context, as `docker context ls` lists it",
+    IPV4: "an IPv4 address such as 192.168.177.11",
+    INTERFACE: "a network interface such as enp1s0f1np1",
     DOCKERFILE: "Dockerfile, or Dockerfile. and a word",
     DISTRIBUTION: "the name that stands behind `pip install`",
     URL_PATH: "a path such as /health",

@@ -14,6 +14,7 @@ from envgen.render.templating import render
 PROXY = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 STOP_GRACE = "30s"
 OFFLINE = "HF_HUB_OFFLINE"
+CLUSTER_PARTS = ("head", "worker", "rdma")
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,42 @@ def compose_files(profile: Profile, key: str = "") -> dict[str, str]:
     if profile.gpu.asks_engine:
         for mode in (GpuMode.ALL, GpuMode.CDI):
             files[overlay_file(profile, mode)] = render("compose.gpu.yaml.j2", {**context, "gpu": mode.value})
+    for name, service in profile.services.items():
+        if service.cluster is not None:
+            for part in CLUSTER_PARTS:
+                files[cluster_file(profile, name, part)] = render(
+                    "compose.cluster.yaml.j2", _cluster(profile, name, part)
+                )
     return files
+
+
+def cluster_file(profile: Profile, service: str, part: str) -> str:
+    """The Compose file to add with `-f` on a machine of a cluster: one of CLUSTER_PARTS."""
+    return f"compose/{profile.name}.{service}.{part}.yaml"
+
+
+def _cluster(profile: Profile, name: str, part: str) -> dict[str, object]:
+    """What one rank gets besides the service's own settings. Facts about a machine are variables."""
+    service = profile.services[name]
+    assert service.cluster is not None
+    flags = {
+        "distributed-executor-backend": "mp",
+        "nnodes": str(len(service.cluster.nodes)),
+        "master-port": str(service.cluster.port),
+    }
+    words = [*service.argv, *(word for flag, value in flags.items() for word in (f"--{flag}", value))]
+    words += ["--headless"] if part == "worker" else []
+    return {
+        "profile": profile,
+        "part": part,
+        "name": yaml_key(name),
+        "words": words,
+        "rank": compose_variable(names.NODE_RANK, None, reason="this machine's rank: 0 for the head"),
+        "address": compose_variable(names.NODE_ADDRESS, None, reason="this machine's address on the cable"),
+        "interface": compose_variable(names.NODE_INTERFACE, None, reason="the interface of that address"),
+        "master": compose_variable(names.HEAD_ADDRESS, None, reason="the head's address on the cable"),
+        "rdma": compose_variable(names.NODE_RDMA, None, reason="this machine's RDMA devices"),
+    }
 
 
 def overlay_file(profile: Profile, mode: GpuMode) -> str:

@@ -639,3 +639,53 @@ case(
     ("expected one of development, production", "`production`"),
     ("expected one of auto, required, all, cdi, none", ""),
 )
+
+# --- several machines -------------------------------------------------------------------------------------------------
+
+TWO = """\
+    mode: production
+    nodes:
+      one: {context: a, address: 10.0.0.1, interface: eth1}
+      two: {context: b, address: 10.0.0.2, interface: eth1}
+    services:
+      serve:
+        command: [vllm, serve, m]
+        args: {tensor-parallel-size: 2}
+        cluster: {nodes: [one, two]}
+"""
+
+
+def two(name: str, old: str, new: str, *expected: tuple[str, str]) -> None:
+    """A case about a cluster: ``TWO`` with ``old`` replaced."""
+    assert old in TWO
+    case(name, HEAD.replace("    mode: development\n", "") + TWO.replace(old, new), *expected)
+
+
+two("two machines with one address", "address: 10.0.0.2", "address: ⟦10.0.0.1", ("already the address of one", ""))
+two("two machines with one context", "context: b", "context: ⟦a", ("already the context of one", "docker context"))
+two("no address", "address: 10.0.0.2", "address: ⟦10.0.0.300", ("is not an IPv4 address", "255"))
+two("a machine that is not there", "[one, two]", "[one, ⟦three]", ("there is no machine three", "one, two"))
+two("one machine twice", "[one, two]", "[one, ⟦one]", ("is there twice", "once"))
+two("one machine alone", "{nodes: [one, two]}", "{nodes: ⟦[one]}", ("two machines or more", "leave `cluster` out"))
+two("three ranks on two machines", "size: 2", "size: ⟦3", ("3 ranks cannot be shared by 2", "tensor-parallel-size: 2"))
+two("a flag of envgen's own", "size: 2}", "size: 2, ⟦nnodes: 2}", ("is set by `cluster`", "leave it out"))
+two("data parallel", "size: 2}", "size: 2, ⟦data-parallel-size: 2}", ("not supported with `cluster`", "tensor"))
+two("another server", "[vllm, serve, m]", "⟦[llama-server]", ("only `vllm serve`", "vllm, serve"))
+two(
+    "a port that is mapped",
+    "        cluster:",
+    '        ports: [⟦"9000:8000"]\n        cluster:',
+    ("no port is", "8000:8000"),
+)
+two(
+    "a rank that restarts",
+    "        cluster:",
+    "        restart: ⟦on-failure:3\n        cluster:",
+    ("restarted alone", "no"),
+)
+two(
+    "a variable of one machine",
+    "        cluster:",
+    "        env: {⟦VLLM_HOST_IP: x}\n        cluster:",
+    ("is set by", "`nodes`"),
+)

@@ -1,0 +1,79 @@
+"""`envgen nodes`: the machines of a cluster, and whether they fit together."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import click
+
+from envgen.app import nodes
+from envgen.app.session import Session
+from envgen.cli.common import json_option, print_json, project_options, variant_option
+from envgen.errors import ExitCode
+from envgen.text import paint, progress, wants_colour
+
+MARKS = {"ok": ("ok  ", "32"), "warn": ("warn", "33"), "fail": ("FAIL", "31")}
+
+
+@click.group(invoke_without_command=False)
+def command() -> None:
+    """Check the machines that serve one model together.
+
+    \b
+    Example:
+      envgen nodes check
+    """
+
+
+@command.command()
+@click.argument("service", required=False)
+@project_options
+@variant_option
+@json_option
+def check(session: Session, service: str | None, variant: str, as_json: bool) -> int:
+    """Compare the machines of SERVICE before anything is started on them.
+
+    Each machine is asked through its Docker context, by a container of the profile's own image: Docker, the image by
+    its content, versions, the network interface, RDMA devices, ports, memory, the weights, the clock. Then a TCP
+    connection is tried in both directions. The variables of each machine are written to .envgen/nodes/NAME.env, for
+    plain Docker:
+
+    \b
+      docker --context spark-2 compose --env-file .envgen/nodes/spark-2.env -f compose/prod.yaml \\
+        -f compose/prod.serve.worker.yaml up -d serve
+
+    Exit code 6 where something does not fit.
+
+    \b
+    Example:
+      envgen nodes check
+      envgen nodes check serve --json
+    """
+    session.variant = variant
+    profile = session.profile()
+    root = session.loaded().project.root
+    name, _, cluster = nodes.choose(profile, service)
+    began = time.monotonic()
+    written = nodes.write_variables(profile, root, cluster)
+    found = nodes.check(profile, root, name, progress)
+    failed = [one for one in found if one.level == "fail"]
+    seconds = time.monotonic() - began
+    if as_json:
+        rows = [
+            {"level": one.level, "nodes": list(one.nodes), "message": one.message, "hint": one.hint} for one in found
+        ]
+        print_json(
+            {"service": name, "findings": rows, "failed": len(failed), "seconds": round(seconds, 1), "files": written}
+        )
+    else:
+        colour = wants_colour(sys.stdout, os.environ)
+        for one in found:
+            mark, code = MARKS[one.level]
+            who = f"{one.nodes[0]}: " if len(one.nodes) == 1 else ""
+            click.echo(f"  {paint(mark, code, colour)}  {who}{one.message}")
+            if one.hint and one.level != "ok":
+                click.echo(f"        hint: {one.hint}")
+        click.echo(f"{len(failed)} failed, {len(found) - len(failed)} passed, {seconds:.1f} s")
+    return ExitCode.REFUSED if failed else ExitCode.OK

@@ -1,0 +1,219 @@
+"""Runs inside a container with the host's network: what a machine of a cluster has, and one TCP connection to another.
+
+Plain facts; comparing them is not done here.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import socket
+import struct
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Tuple
+
+    from envgen.inside import server_facts
+
+    Doc = Dict[str, Any]
+else:
+    import server_facts
+
+NET = "/sys/class/net"
+RDMA = "/sys/class/infiniband"
+SIOCGIFADDR = 0x8915
+MIB = 1 << 20
+MOST_FILES = 2000
+BLOCK = 1 << 18
+
+
+def answer(request: Doc) -> Doc:
+    """One of three questions: ``facts``, ``listen`` or ``connect``."""
+    ask = {"facts": facts, "listen": listen, "connect": connect}
+    return ask[request["ask"]](request)
+
+
+# --- facts ------------------------------------------------------------------------------------------------------------
+
+
+def facts(request: Doc) -> Doc:
+    """Interfaces, RDMA ports, memory, clock, versions, which of ``ports`` are taken, and a manifest of the model."""
+    return {
+        **server_facts.answer({}),
+        "interfaces": {name: interface(name) for name in listed(NET)},
+        "rdma": {name: rdma_port(name) for name in listed(RDMA)},
+        "memory_free": memory_free(),
+        "now": time.time(),
+        "driver": driver(),
+        "taken": [port for port in request["ports"] if is_taken(port)],
+        "infiniband": os.path.isdir("/dev/infiniband") or bool(listed(RDMA)),
+        "model": manifest(request["model"]) if request.get("model") else None,
+    }
+
+
+def listed(folder: str) -> List[str]:
+    try:
+        return sorted(os.listdir(folder))[:100]
+    except OSError:
+        return []
+
+
+def read(*path: str) -> str:
+    try:
+        with open(os.path.join(*path), encoding="utf-8", errors="replace") as file:
+            return file.read(1 << 16).strip()
+    except OSError:
+        return ""
+
+
+def interface(name: str) -> Doc:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            found = fcntl.ioctl(sock.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            address = socket.inet_ntoa(found[20:24])
+        except OSError:
+            address = ""
+    return {
+        "address": address,
+        "mtu": int(read(NET, name, "mtu") or 0),
+        "up": read(NET, name, "operstate") in ("up", "unknown"),
+        "mbit": read(NET, name, "speed"),
+    }
+
+
+def rdma_port(name: str) -> Doc:
+    """The first port of an RDMA device, and whether it has an address for RoCE v2 over IPv4."""
+    port = os.path.join(RDMA, name, "ports", "1")
+    kinds = os.path.join(port, "gid_attrs", "types")
+    has_gid = any(
+        read(kinds, index) == "RoCE v2" and read(port, "gids", index).startswith("0000:0000:0000:0000:0000:ffff")
+        for index in listed(kinds)
+    )
+    return {"state": read(port, "state"), "rate": read(port, "rate"), "roce_v2": has_gid}
+
+
+def memory_free() -> int:
+    for line in read("/proc/meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    return 0
+
+
+def is_taken(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("0.0.0.0", port))
+        except OSError:
+            return True
+    return False
+
+
+def driver() -> str:
+    """The version of the machine's NVIDIA driver; "none" without one."""
+    found = re.search(r"\b([0-9]{3,4}(\.[0-9]+){1,2})\b", read("/proc/driver/nvidia/version"))
+    return found.group(1) if found else "none"
+
+
+def manifest(model: Doc) -> Doc:
+    """Size and hash of each file of a model; of files over 8 MiB, of their beginning, middle and end.
+
+    ``model``: a ``folder``, or ``home`` (of Hugging Face), ``repo`` and ``revision``.
+    """
+    folder = model.get("folder") or snapshot(model["home"], model["repo"], model["revision"])
+    found: Dict[str, List[Any]] = {}
+    for name, path in files_of(folder):
+        if len(found) >= MOST_FILES:
+            break
+        try:
+            found[name] = sample(path)
+        except OSError as error:
+            found[name] = [-1, error.strerror]
+    return {"folder": folder, "files": found}
+
+
+def snapshot(home: str, repo: str, revision: str) -> str:
+    top = os.path.join(home, "hub", "models--" + repo.replace("/", "--"))
+    return os.path.join(top, "snapshots", read(top, "refs", revision) or revision)
+
+
+def files_of(folder: str) -> Iterator[Tuple[str, str]]:
+    for top, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            path = os.path.join(top, name)
+            if os.path.isfile(path):
+                yield os.path.relpath(path, folder), path
+
+
+def sample(path: str) -> List[Any]:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        places = [0] if size <= 8 * MIB else [0, size // 2, size - MIB]
+        for place in places:
+            file.seek(place)
+            digest.update(file.read(8 * MIB if len(places) == 1 else MIB))
+    return [size, digest.hexdigest()]
+
+
+# --- one connection ---------------------------------------------------------------------------------------------------
+
+
+def listen(request: Doc) -> Doc:
+    """Wait for one connection at ``address`` and ``port``, and send ``bytes`` through it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.settimeout(request["seconds"])
+        try:
+            sock.bind((request["address"], request["port"]))
+            sock.listen(1)
+            peer, address = sock.accept()
+        except OSError as error:
+            return {"error": said(error)}
+        with peer:
+            peer.settimeout(request["seconds"])
+            left, block = request["bytes"], bytes(BLOCK)
+            try:
+                while left > 0:
+                    left -= peer.send(block[: min(left, BLOCK)])
+            except OSError as error:
+                return {"error": said(error), "peer": address[0]}
+    return {"peer": address[0]}
+
+
+def connect(request: Doc) -> Doc:
+    """Connect from ``source`` to ``address`` and read ``bytes``; tries for ``seconds`` while nobody listens."""
+    end = time.monotonic() + request["seconds"]
+    while True:
+        try:
+            sock = socket.create_connection(
+                (request["address"], request["port"]), timeout=max(0.5, end - time.monotonic()),
+                source_address=(request["source"], 0),
+            )  # fmt: skip
+            break
+        except ConnectionRefusedError as error:
+            if time.monotonic() > end:
+                return {"error": said(error)}
+            time.sleep(0.1)
+        except OSError as error:
+            return {"error": said(error)}
+    began, got = time.monotonic(), 0
+    with sock:
+        try:
+            while got < request["bytes"]:
+                data = sock.recv(BLOCK)
+                if not data:
+                    break
+                got += len(data)
+        except OSError as error:
+            return {"error": said(error), "bytes": got}
+    return {"bytes": got, "seconds": max(time.monotonic() - began, 1e-6)}
+
+
+def said(error: OSError) -> str:
+    return error.strerror or str(error) or type(error).__name__
