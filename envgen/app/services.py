@@ -18,7 +18,7 @@ from envgen.app.session import Session, of_running
 from envgen.engine.base import Container, Engine
 from envgen.engine.compose import Compose
 from envgen.engine.docker import connect
-from envgen.errors import EngineError, EnvgenError, NotFoundError, Problem, ServiceError, UsageError
+from envgen.errors import EngineError, EnvgenError, NotFoundError, Problem, RefusedError, ServiceError, UsageError
 from envgen.profile.model import Profile
 from envgen.render.locked import lock_of_image
 from envgen.render.workspace import Workspace, prepare
@@ -41,8 +41,9 @@ def known_service(profile: Profile, name: str) -> None:
         )
 
 
-def _workspace(engine: Engine, profile: Profile, root: Path) -> Workspace:
-    image = engine.image(profile.image_name)
+def workspace_of(engine: Engine | None, profile: Profile, root: Path) -> Workspace:
+    """The files as rendered for the image that ``engine`` has; None: as the project is now."""
+    image = engine.image(profile.image_name) if engine is not None else None
     return prepare(profile, root, lock_of_image(profile, root, image.labels if image else None))
 
 
@@ -65,7 +66,7 @@ def opened(session: Session) -> Opened:
     """What the commands work with that look at services, or stop them."""
     root, profile = session.loaded().project.root, session.profile()
     engine = connect()
-    workspace = _workspace(engine, profile, root)
+    workspace = workspace_of(engine, profile, root)
     compose = compose_for(engine, profile, root, workspace.folder)
     return Opened(root, profile, engine, compose, workspace.rendered.digest)
 
@@ -142,7 +143,7 @@ def one_off(session: Session, service: str, argv: Sequence[str], options: Sequen
     root, profile = session.loaded().project.root, session.profile()
     known_service(profile, service)
     engine = connect()
-    workspace = _workspace(engine, profile, root)
+    workspace = workspace_of(engine, profile, root)
     gpu = preflight.check_once(engine, profile, root, service, workspace.rendered.digest)
     compose = compose_for(engine, profile, root, workspace.folder, gpu)
     ownership.prepare(engine, profile, root, service)
@@ -179,8 +180,13 @@ def check(session: Session, service: str, agree: Agree) -> Checked:
     """Everything that must hold before a start. Where weights alone are missing, ``agree`` may have them fetched."""
     root, profile = session.loaded().project.root, session.profile()
     known_service(profile, service)
+    if profile.services[service].cluster is not None:
+        raise RefusedError(
+            f"{service} is shared by several machines (services.{service}.cluster)",
+            hint=f"envgen nodes up {service}; for this machine alone: --set services.{service}.cluster=null",
+        )
     engine = connect()
-    workspace = _workspace(engine, profile, root)
+    workspace = workspace_of(engine, profile, root)
     commit = weights.locked_commit(profile, root, service)
     look = partial(
         preflight.check, engine, profile, root, service, workspace.rendered.digest,

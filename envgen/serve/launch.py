@@ -83,6 +83,7 @@ class Launcher:
         self.say = say
         self.keep = keep
         self.service: Service = profile.services[name]
+        self.closer = f"envgen up {name} --no-wait keeps it running for a closer look"
         self.created = False  # from then on it can be left alone
 
     def start(self, *, wait: bool, install: bool, timeout: float | None) -> Started:
@@ -103,7 +104,7 @@ class Launcher:
             awaited = self._wait(container.id, timeout) if wait else None
             return self._started(container, began, already, awaited)
         except NotReady as error:
-            failed = self._failed(error.failure)
+            failed = self.failed(error.failure)
             self._clean_up(before)
             raise failed from None
         except (ServiceError, ProcessError) as error:
@@ -122,7 +123,7 @@ class Launcher:
         try:
             awaited = self._wait(container.id, timeout)
         except NotReady as error:
-            raise self._failed(error.failure) from None
+            raise self.failed(error.failure) from None
         return self._started(container, began, False, awaited)
 
     def _started(self, container: Container, began: float, already: bool, awaited: Awaited | None) -> Started:
@@ -184,7 +185,7 @@ class Launcher:
         waiter = Waiter(self.engine, self.name, self.service, url, self.say, key)
         return waiter.wait(container_id, time.monotonic() + (timeout if timeout is not None else self._patience()))
 
-    def _failed(self, failure: Failure) -> ServiceError:
+    def failed(self, failure: Failure) -> ServiceError:
         """The error to raise: reason and cause in one sentence, the last lines, the bundle, what to do.
 
         Everything is kept before anything is removed: this is called first.
@@ -200,13 +201,12 @@ class Launcher:
         self.say(f"  {self.name}: {failure.reason}; keeping what it left behind")
         kept = self.keep(failure, known.summary if known else "")
         told = "\n".join(f"    {line}" for line in lines[-LAST_LINES:]) or "    (it wrote nothing)"
-        closer = f"envgen up {self.name} --no-wait keeps it running for a closer look"
         return ServiceError(
             f"{self.name} is not ready: {failure.reason}"
             + (f"; cause: {known.summary}" if known else "")
             + f"\n  its last lines:\n{told}"
             + (f"\n  crash bundle: {kept}" if kept else ""),
-            hint=known.cure.replace("SERVICE", self.name) if known else closer,
+            hint=known.cure.replace("SERVICE", self.name) if known else self.closer,
         )
 
     def _clean_up(self, before: set[str]) -> None:

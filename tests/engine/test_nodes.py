@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +28,30 @@ ROOT = Path(__file__).resolve().parents[2]
 IMAGE = "envgentest-pair:cpu"
 NUMBERS = {"spark-1": 211, "spark-2": 212}
 CARD = "enp1s0f0np0"
+# Stands in for vLLM, which needs minutes to start here: rank 0 answers like its server, the others wait. A worker
+# whose model folder holds a file `broken` ends at once, as one does whose weights cannot be read.
+SERVER = """\
+#!/usr/bin/python3
+import http.server, json, os, sys, time
+if "--headless" in sys.argv and os.path.exists(sys.argv[2] + "/broken"):
+    sys.exit("huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name'")
+print("world_size=2", *sys.argv[3:], flush=True)
+while "--headless" in sys.argv:
+    time.sleep(1)
+class Handler(http.server.BaseHTTPRequestHandler):
+    def reply(self, document):
+        data = json.dumps(document).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+    def do_GET(self):
+        self.reply({"data": [{"id": "tiny"}]})
+    def do_POST(self):
+        self.reply({"choices": [{"text": " Paris"}]})
+http.server.HTTPServer(("0.0.0.0", 8000), Handler).serve_forever()
+"""
 # A Python and its libraries: a copy of the whole base would take a minute a machine.
 SMALL = (
     "cd /; tar -c bin lib lib64 usr/lib64 usr/bin/python3 usr/bin/python3.1[0-9] usr/bin/env usr/bin/sleep usr/bin/dash"
@@ -52,12 +78,20 @@ class Pair:
         nodes = {name: {**self.machine(name), **changes.get(name.replace("-", "_"), {})} for name in NUMBERS}
         (self.folder / "envgen.local.yaml").write_text(yaml.safe_dump({"defaults": {"nodes": nodes}}))
 
-    def check(self, code: int) -> list[dict[str, Any]]:
-        """`envgen nodes check --json`: its findings."""
-        argv = [sys.executable, "-m", "envgen", "nodes", "check", "--json"]
+    def envgen(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "envgen", *words]
         done = subprocess.run(argv, cwd=self.folder, env=self.env, capture_output=True, text=True, check=False)
         assert done.returncode == code, done.stdout + done.stderr
-        found: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
+        return done
+
+    def running(self) -> list[str]:
+        """The machines where the service runs."""
+        rows = json.loads(self.envgen("nodes", "ps", "--json").stdout)
+        return [row["node"] for row in rows if row["state"] == "running"]
+
+    def check(self, code: int) -> list[dict[str, Any]]:
+        """`envgen nodes check --json`: its findings."""
+        found: list[dict[str, Any]] = json.loads(self.envgen("nodes", "check", "--json", code=code).stdout)["findings"]
         return found
 
     def docker(self, node: str, *words: str) -> str:
@@ -85,7 +119,11 @@ def pair(engine: Engine) -> Iterator[Pair]:
         with small.open("wb") as file:
             argv = ["docker", "run", "--rm", "--entrypoint", "sh", BASE, "-c", SMALL]
             subprocess.run(argv, stdout=file, check=True)
-        docker("import", str(small), IMAGE)
+        with tarfile.open(small, "a") as archive:
+            member = tarfile.TarInfo("usr/local/bin/vllm")
+            member.size, member.mode = len(SERVER.encode()), 0o755
+            archive.addfile(member, io.BytesIO(SERVER.encode()))
+        docker("import", "--change", "ENV PATH=/usr/local/bin:/usr/bin:/bin", str(small), IMAGE)
         docker("save", "-o", str(small), IMAGE)
         docker("rmi", IMAGE)
         hosts = []
@@ -134,6 +172,7 @@ def project(folder: Path) -> None:
                             "serve": {
                                 "command": ["vllm", "serve", "/models/tiny"], "args": {"tensor-parallel-size": 2},
                                 "ports": ["8000:8000"], "cluster": {"nodes": ["spark-1", "spark-2"]},
+                                "ready": {"model": "tiny", "port": 8000, "timeout": "60s"},
                             }
                         },
                     }
@@ -166,7 +205,7 @@ def test_two_machines_that_fit_together(ready: Pair) -> None:
     assert f"{CARD} has 192.168.177.211, MTU 9000, 10000 Mbit/s" in messages
     assert sum("connected" in message for message in messages) == 2
     # The rendered files and one machine's variables are all that plain Docker needs.
-    subprocess.run([sys.executable, "-m", "envgen", "render"], cwd=ready.folder, env=ready.env, check=True)
+    ready.envgen("render")
     words = ["compose", "--env-file", ".envgen/nodes/spark-2.env", "-f", "compose/cpu.yaml"]
     argv = ["docker", "--context", "spark-2", *words, "-f", "compose/cpu.serve.worker.yaml", "config", "--format=json"]
     done = subprocess.run(argv, cwd=ready.folder, env=ready.env, capture_output=True, text=True, check=True)
@@ -232,3 +271,47 @@ def test_ports_that_are_blocked_and_one_that_is_taken(ready: Pair) -> None:
         "spark-1: port 29501 is taken (cluster.port)",
         "spark-1+spark-2: spark-1 -> spark-2 (192.168.177.212): a TCP port cannot be reached: timed out",
     ]
+
+
+def test_one_machine_alone_refuses_a_service_of_two(ready: Pair) -> None:
+    assert "envgen nodes up serve" in ready.envgen("up", "serve", code=6).stderr
+
+
+def test_a_worker_that_dies_takes_all_down(ready: Pair) -> None:
+    done = ready.envgen("nodes", "up", "serve")
+    assert "serve is ready" in done.stdout
+    assert ready.running() == ["spark-1", "spark-2"]
+    assert "--headless" in ready.envgen("nodes", "logs").stdout
+    assert "runs on spark-1, spark-2 already" in ready.envgen("nodes", "up", code=6).stderr
+    ready.envgen("nodes", "down")
+    assert ready.running() == []
+
+    argv = [sys.executable, "-m", "envgen", "nodes", "up", "--stay"]
+    with subprocess.Popen(argv, cwd=ready.folder, env=ready.env, stderr=subprocess.PIPE, text=True) as staying:
+        assert staying.stderr is not None
+        lines = []
+        for line in staying.stderr:
+            lines.append(line)
+            if line.startswith("watching"):
+                ready.docker("spark-2", "kill", "envgentest-pair-cpu-serve-1")
+        assert staying.wait(120) == 5
+    assert "spark-2 (rank 1)" in "".join(lines) and "ended with 137" in "".join(lines)
+    assert ready.running() == []
+
+
+def test_a_worker_that_fails_while_it_starts_is_named(ready: Pair) -> None:
+    for name in NUMBERS:
+        (ready.folder / "models" / name / "tiny/broken").touch()
+    try:
+        done = ready.envgen("nodes", "up", code=5)
+    finally:
+        for name in NUMBERS:
+            (ready.folder / "models" / name / "tiny/broken").unlink()
+    assert "spark-2 (rank 1)" in done.stderr and "HFValidationError" in done.stderr
+    assert list((ready.folder / ".envgen/crash").glob("*-serve.tar.gz"))
+    assert ready.running() == []
+
+
+def test_a_machine_that_is_gone_is_named_with_what_to_type(ready: Pair) -> None:
+    ready.write(spark_2={"context": "gone"})
+    assert "docker --context gone ps" in ready.envgen("nodes", "down", code=3).stderr

@@ -1,0 +1,114 @@
+"""What is compared between machines, on answers that were made up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from envgen.app import nodes
+from envgen.app.nodes import Seen
+from envgen.engine.base import Image
+from envgen.profile.model import Cluster, Machine, Service
+
+SERVICE = Service(command=("vllm", "serve", "/models/m"))
+CLUSTER = Cluster(nodes=("one", "two"))
+
+
+def image(layers: tuple[str, ...] = ("sha256:a",)) -> Image:
+    return Image("sha256:id", {}, "", 0, "arm64", (), {"PATH": "/bin"}, layers=layers)
+
+
+def facts(**changes: Any) -> dict[str, Any]:
+    card = {"address": "10.0.0.1", "mtu": 9000, "up": True, "mbit": "200000"}
+    return {
+        "interfaces": {"eth1": card},
+        "rdma": {},
+        "memory_free": 1 << 36,
+        "now": 0.0,
+        "driver": "580.95.05",
+        "taken": [],
+        "model": {"folder": "/m", "files": {"a": [1, "x"]}},
+        "versions": {"vllm": "0.32.0", "torch": "2.13.0"},
+        **changes,
+    }
+
+
+def seen(name: str, rank: int, **changes: Any) -> Seen:
+    machine = Machine(address="10.0.0.1", interface="eth1")
+    return Seen(name, machine, rank, version="29.0", arch="arm64", image=image(), facts=facts(**changes))
+
+
+def failed(found: list[nodes.Finding]) -> list[str]:
+    return [one.message for one in found if one.level == "fail"]
+
+
+def between(one: Seen, two: Seen) -> list[str]:
+    return failed(nodes._between([one, two], SERVICE))
+
+
+def test_machines_that_are_the_same() -> None:
+    assert between(seen("one", 0), seen("two", 1)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"versions": {"vllm": "0.31.0", "torch": "2.13.0"}}, "vllm differs: one: 0.32.0; two: 0.31.0"),
+        ({"driver": "575.1"}, "the GPU's driver differs: one: 580.95.05; two: 575.1"),
+        ({"interfaces": {"eth1": {"mtu": 1500}}}, "the interface's MTU differs: one: 9000; two: 1500"),
+        ({"model": {"files": {"a": [1, "y"]}}}, "the model differs in a"),
+        ({"model": {"files": {"a": [1, "x"], "b": [0, ""]}}}, "the model differs in b"),
+    ],
+)
+def test_what_differs_is_named(changes: dict[str, Any], message: str) -> None:
+    assert between(seen("one", 0), seen("two", 1, **changes)) == [message]
+
+
+def test_images_are_compared_by_what_they_hold() -> None:
+    other = seen("two", 1)
+    other.image = image(("sha256:b",))
+    assert between(seen("one", 0), other) == ["the image differs between one and two"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"interfaces": {}}, "there is no network interface eth1"),
+        (
+            {"interfaces": {"eth1": {"address": "", "mtu": 1, "up": True, "mbit": ""}}},
+            "eth1 has the address (none), not 10.0.0.1",
+        ),
+        ({"interfaces": {"eth1": {"address": "10.0.0.1", "mtu": 1, "up": False, "mbit": ""}}}, "eth1 is down"),
+        ({"taken": [29501]}, "port 29501 is taken (cluster.port)"),
+        ({"model": {"folder": "/m", "files": {}}}, "the model is not there"),
+    ],
+)
+def test_what_one_machine_lacks(changes: dict[str, Any], message: str) -> None:
+    assert failed(nodes._facts(seen("one", 0, **changes), SERVICE, CLUSTER)) == [message]
+
+
+def test_rdma_devices_must_be_active_and_have_an_address() -> None:
+    one = seen(
+        "one",
+        0,
+        rdma={
+            "a": {"state": "1: DOWN", "rate": "", "roce_v2": True},
+            "b": {"state": "4: ACTIVE", "rate": "", "roce_v2": False},
+        },
+    )
+    one.machine = Machine(address="10.0.0.1", interface="eth1", rdma=("a", "b", "c"))
+    assert failed(nodes._facts(one, SERVICE, CLUSTER)) == [
+        "a is 1: DOWN",
+        "b has no IPv4 address for RoCE v2",
+        "there is no RDMA device c",
+    ]
+
+
+@pytest.mark.parametrize(
+    "broken", [{"interfaces": None}, {"interfaces": {"eth1": 3}}, {"memory_free": "x"}, {"model": {"files": 7}}]
+)
+def test_an_answer_of_another_shape_is_a_failure_and_no_traceback(broken: dict[str, Any]) -> None:
+    one = seen("one", 0, **broken)
+    found = nodes._about(one, None, SERVICE, CLUSTER)  # type: ignore[arg-type]
+    assert any("cannot be read" in message for message in failed(found))
