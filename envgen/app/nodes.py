@@ -25,7 +25,7 @@ from envgen.profile.values import HostPath
 from envgen.render import environment as names
 from envgen.text import size
 
-PROGRAM = run.Program(("server_facts", "node"))
+PROGRAM = run.Program(("node",))
 FACTS = 25.0  # seconds for the facts of one machine: an import of nothing, and samples of the weights
 LINK = 6.0  # seconds for one connection
 LINK_BYTES = 64 << 20
@@ -151,9 +151,8 @@ def _look_at(one: Seen, profile: Profile, root: Path, service: Service, cluster:
         ports = [cluster.port, *(port.container for port in service.ports)] if one.rank == 0 else []
         began = time.time()
         execute = run.in_image(one.engine, profile.image_name, mounts=mounts, network="host")
-        answer = run.ask(
-            execute, profile.base.python, PROGRAM, {"ask": "facts", "ports": ports, "model": model}, timeout=FACTS
-        )
+        request = {"ask": "facts", "ports": ports, "model": model, "packages": COMPARED}
+        answer = run.ask(execute, profile.base.python, PROGRAM, request, timeout=FACTS)
         if isinstance(answer, run.Failure):
             one.trouble = f"its container could not be asked: {answer}{_last(answer)}"
             return
@@ -324,7 +323,7 @@ def _facts(one: Seen, service: Service, cluster: Cluster) -> list[Finding]:
     elif need:
         found.append(Finding("ok", who, f"{size(facts['memory_free'])} of memory are free"))
     model = facts.get("model")
-    if model is not None and not model["files"]:
+    if model is not None and not dict(model["files"]):
         found.append(Finding("fail", who, "the model is not there", "`envgen model pull` there, or copy it with rsync"))
     if abs(one.offset) > CLOCKS:
         found.append(

@@ -12,16 +12,13 @@ import re
 import socket
 import struct
 import time
+from importlib import metadata
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List, Tuple
 
-    from envgen.inside import server_facts
-
     Doc = Dict[str, Any]
-else:
-    import server_facts
 
 NET = "/sys/class/net"
 RDMA = "/sys/class/infiniband"
@@ -43,7 +40,7 @@ def answer(request: Doc) -> Doc:
 def facts(request: Doc) -> Doc:
     """Interfaces, RDMA ports, memory, clock, versions, which of ``ports`` are taken, and a manifest of the model."""
     return {
-        **server_facts.answer({}),
+        "versions": {name: version for name in request["packages"] for version in versions(name)},
         "interfaces": {name: interface(name) for name in listed(NET)},
         "rdma": {name: rdma_port(name) for name in listed(RDMA)},
         "memory_free": memory_free(),
@@ -53,6 +50,13 @@ def facts(request: Doc) -> Doc:
         "infiniband": os.path.isdir("/dev/infiniband") or bool(listed(RDMA)),
         "model": manifest(request["model"]) if request.get("model") else None,
     }
+
+
+def versions(package: str) -> List[str]:
+    try:
+        return [metadata.version(package)]
+    except metadata.PackageNotFoundError:
+        return []
 
 
 def listed(folder: str) -> List[str]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 # Sources, services, caches, profiles. Single underscores only: two separate the parts of an ENVGEN_... variable.
 NAME = r"[a-z](_?[a-z0-9]){0,39}"
 # Machines.
-NODE = r"[a-z0-9]([_-]?[a-z0-9]){0,39}"
+NODE = r"[a-z0-9](-?[a-z0-9]){0,39}"
 # Compose's project names and image names both accept it.
 PROJECT_NAME = r"[a-z0-9]([_-]?[a-z0-9]){0,39}"
 ENV_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -53,7 +53,7 @@ COMMAND = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 MEANING: Mapping[str, str] = {
     SENTENCE: "a sentence",
     NAME: "small letters and digits, with single underscores between them",
-    NODE: "lowercase letters and digits, with single - or _ between them",
+    NODE: "lowercase letters and digits, with single dashes between them",
     ENV_NAME: "letters, digits and underscores, not a digit first",
     APT_NAME: "a Debian package, such as git or git=1:2.47",
     REQUIREMENT: "a requirement, such as ninja or cmake>=3.26",
