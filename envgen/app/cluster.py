@@ -63,7 +63,13 @@ def ranks(profile: Profile, root: Path, service: str, cluster: Cluster) -> list[
         reached = list(pool.map(reach, cluster.nodes))
     folder = workspace_of(reached[0][0], profile, root).folder
     return [
-        Rank(node, profile.nodes[node], number, engine, _compose(profile, root, folder, service, cluster, node, gpu))
+        Rank(
+            node,
+            profile.nodes[node],
+            number,
+            engine,
+            _compose(engine, profile, root, folder, service, cluster, node, gpu),
+        )
         for number, (node, (engine, gpu)) in enumerate(zip(cluster.nodes, reached, strict=True))
     ]
 
@@ -73,16 +79,16 @@ def _on(node: str, error: EngineError) -> EngineError:
 
 
 def _compose(
-    profile: Profile, root: Path, folder: Path, service: str, cluster: Cluster, node: str, gpu: GpuMode
+    engine: Engine, profile: Profile, root: Path, folder: Path, service: str, cluster: Cluster, node: str, gpu: GpuMode
 ) -> Compose:
     machine = profile.nodes[node]
-    made = compose_for(profile, root, folder, gpu)
+    made = compose_for(engine, profile, root, folder, gpu)
     parts = ["head" if node == cluster.nodes[0] else "worker", *(["rdma"] if machine.rdma else [])]
     return replace(
         made,
         endpoint=find_endpoint(nodes.environment(machine)),
         files=[*made.files, *(folder / cluster_file(profile, service, part) for part in parts)],
-        env=nodes.variables(profile, root, cluster, node),
+        env={**made.env, **nodes.variables(profile, root, cluster, node)},
     )
 
 
@@ -259,7 +265,7 @@ def stop(session: Session, service: str) -> tuple[list[str], list[str]]:
             engine = connect(nodes.environment(machine))
             found = engine.containers(profile.compose_name, all=True)
             if found:
-                compose = _compose(profile, root, folder, service, cluster, node, GpuMode.NONE)
+                compose = _compose(engine, profile, root, folder, service, cluster, node, GpuMode.NONE)
                 compose.run("--profile", "*", "down", "--remove-orphans", timeout=120)
         except EnvgenError as error:
             return [], _by_hand(node, machine, reason_of(error))
