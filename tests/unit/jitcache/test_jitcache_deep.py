@@ -14,7 +14,7 @@ from test_jitcache_archive import load, save
 from envgen.inside.jit import tree
 from envgen.inside.jit.main import answer
 
-DEPTH = 1500
+DEPTH = 1100  # more than Python recurses; the kernel's own time grows with its square
 
 
 def nest(folder: Path, depth: int = DEPTH, name: str = "d") -> None:
