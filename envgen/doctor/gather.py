@@ -21,7 +21,6 @@ from envgen.doctor.expectation import compose_env, image_digest, mounts, service
 from envgen.doctor.model import Context, Finding, Host, Remedy, Wish, error
 from envgen.engine.base import Container, Engine, EngineInfo
 from envgen.engine.endpoint import find_plugin
-from envgen.engine.jobs import capacity
 from envgen.engine.owner import run_as
 from envgen.engine.ports import conflict, listening, owner
 from envgen.errors import EngineError, EnvgenError
@@ -158,10 +157,8 @@ def attempt(ask: Callable[[], T]) -> T | None:
 
 def _host_facts(profile: Profile, info: EngineInfo | None, ports: tuple[tuple[int, str], ...] = ()) -> Host:
     """What costs next to nothing to know: some files, some system calls."""
-    room = capacity(info)
     local = info is not None and info.endpoint.startswith("unix://")
     return Host(
-        memory_available=room.memory or None,
         disk_path=info.data_root if info else "",
         disk_free=_disk_free(info.data_root) if info and local else None,
         buildx=find_plugin("buildx") is not None,

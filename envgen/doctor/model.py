@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from envgen.doctor.evidence import Probe
 from envgen.engine.base import Container, EngineInfo, Image
@@ -97,7 +97,6 @@ def error(title: str, seen: str, expected: str, remedy: Remedy, **evidence: Any)
 class Host:
     """Facts of this machine. None = unknown."""
 
-    memory_available: int | None = None
     disk_path: str = ""
     disk_free: int | None = None
     buildx: bool | None = None
@@ -158,24 +157,15 @@ class Says:
     cure: str
 
 
-class Check(Protocol):
-    """One question. ``run`` returns findings, an OK one included: silence means that there was nothing to judge."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def title(self) -> str: ...
-    @property
-    def where(self) -> Where: ...
-    def run(self, context: Context) -> list[Finding]: ...
-
-
 Judge = Callable[[Context], list[Finding]]
 
 
 @dataclass(frozen=True)
-class FunctionCheck:
-    """A check made from a function. ``needs`` names the parts of the context without which there is nothing to ask."""
+class Check:
+    """One question. Its judge returns findings, an OK one included: silence means that there was nothing to judge.
+
+    ``needs`` names the parts of the context without which there is nothing to ask.
+    """
 
     id: str
     title: str
@@ -200,11 +190,9 @@ class FunctionCheck:
         return self.judge(context)
 
 
-def check(
-    id: str, title: str, where: Where, *says: Says, needs: tuple[str, ...] = ()
-) -> Callable[[Judge], FunctionCheck]:
+def check(id: str, title: str, where: Where, *says: Says, needs: tuple[str, ...] = ()) -> Callable[[Judge], Check]:
     """Make a check of the function below; ``says`` lists each case that it can find."""
-    return lambda judge: FunctionCheck(id, title, where, judge, needs, says)
+    return lambda judge: Check(id, title, where, judge, needs, says)
 
 
 @dataclass(frozen=True)

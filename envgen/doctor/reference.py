@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envgen.doctor.checks import CHECKS
-from envgen.doctor.model import FunctionCheck, Severity, Where
+from envgen.doctor.model import Check, Severity, Where
 from envgen.doctor.report import HEADINGS
 
 BEGIN = "<!-- generated from the checks by scripts/regenerate -->"
@@ -15,7 +15,7 @@ def cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def one(check: FunctionCheck) -> list[str]:
+def one(check: Check) -> list[str]:
     """A check: what it asks, and a table of what it finds."""
     lines = [f"#### `{check.id}`: {check.title}", "", check.about, ""]
     if not check.says:

@@ -15,9 +15,9 @@ from envgen.doctor.checks import (
     usage,
     versions,
 )
-from envgen.doctor.model import FunctionCheck
+from envgen.doctor.model import Check
 
-CHECKS: tuple[FunctionCheck, ...] = (
+CHECKS: tuple[Check, ...] = (
     host.docker,
     host.plugins,
     host.disk,

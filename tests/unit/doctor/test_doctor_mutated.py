@@ -18,7 +18,7 @@ from mutated import CHANGES, Changes, mutated
 
 from envgen.doctor import collect, deep
 from envgen.doctor.checks import CHECKS
-from envgen.doctor.model import Context
+from envgen.doctor.model import Context, Severity
 from envgen.engine.base import ExecResult
 
 NAMES = sorted(path.stem for path in DATA.glob("*.json"))
@@ -38,8 +38,10 @@ def survives(document: dict[str, Any], context: Context, text: str = "") -> bool
     if probe is None:
         return False
     for check in CHECKS:
+        described = {(says.case, says.severity) for says in check.says}
         for finding in check.run(replace(context, probe=probe)):
             assert finding.title
+            assert finding.severity <= Severity.INFO or (finding.case, finding.severity) in described, check.id
     return True
 
 
