@@ -2,46 +2,41 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from envgen.engine.base import MISSHAPEN, Engine, Mount, read_json
+from envgen.engine.base import MISSHAPEN, Engine, ExecResult, Mount
 from envgen.errors import EngineError, LockError
+from envgen.inside import run
 from envgen.lock.ask import apt_asks, apt_build, python_asks, python_sets
 from envgen.lock.model import AptLock, Pinned, PythonLock
-from envgen.paths import docker_dir, templates_dir
+from envgen.paths import docker_dir
 from envgen.profile.model import Profile
 from envgen.text import last_printed
 
 TIMEOUT = 900
 _CA = "/run/secrets/ca_certificates"
-# Puts what comes on stdin into a folder, and runs the program there as a build step would be run.
-_LAUNCH = """\
-import json, os, sys, tempfile
-folder = tempfile.mkdtemp(prefix="envgen-")
-for name, text in json.load(sys.stdin).items():
-    with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
-        file.write(text)
-def at(name): return os.path.join(folder, name)
-os.execv(sys.executable, [sys.executable, at("with-index"), sys.executable, at("lock-inside"), folder])
-"""
-
+PROGRAM = run.Program(("resolve",))
+# $1 Python, $2 with-index, $3 with-network, $4 packages; then the program, which is run as a build step would be.
 # Where the base image has no Python: installs what brings it, as the build's first step will, and keeps the list of
-# packages as it was before, so that these are locked too. $1 Python, $2 the program for it, $3 with-network.
-_PYTHON_FIRST = """\
-python=$1 launch=$2 network=$3
-shift 3
-if ! command -v "$python" >/dev/null; then
+# packages as it was before, so that these are locked too.
+_START = """\
+python=$1 index=$2 network=$3 packages=$4
+shift 4
+if [ "$packages" ] && ! command -v "$python" >/dev/null; then
   cp -a /var/lib/dpkg /tmp/envgen-dpkg
   export ENVGEN_DPKG_BEFORE=/tmp/envgen-dpkg DEBIAN_FRONTEND=noninteractive
   {
     sh -c "$network" sh apt-get -q -o Acquire::Retries=3 update &&
-      sh -c "$network" sh apt-get -q -o DPkg::Use-Pty=0 install -y --no-install-recommends "$@"
+      sh -c "$network" sh apt-get -q -o DPkg::Use-Pty=0 install -y --no-install-recommends $packages
   } >/tmp/envgen-apt.log 2>&1 </dev/null || { tail -n 20 /tmp/envgen-apt.log >&2; exit 100; }
 fi
-exec "$python" -c "$launch"
+command -v "$python" >/dev/null || exit 101
+folder=$(mktemp -d)
+printf %s "$index" >"$folder/with-index"
+printf %s "$network" >"$folder/with-network"
+exec "$python" "$folder/with-index" "$@"
 """
 
 
@@ -76,40 +71,43 @@ def resolve(
         "apt": {p.name: {"build": list(apt_build(p)), "runtime": list(p.apt.runtime)} for p in apt},
     }
     library = docker_dir() / "runtime" / "lib"
-    paths = [library / "with-network", library / "with-index", templates_dir() / "scripts" / "lock-inside"]
-    files = {path.name: path.read_text("utf-8") for path in paths}
-    files["request.json"] = json.dumps(request)
+    texts = [(library / name).read_text("utf-8") for name in ("with-index", "with-network")]
+    start = ["sh", "-c", _START, "sh", profile.base.python, *texts, " ".join(profile.base.apt)]
     proxies = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
     env = {n: os.environ[n] for upper in proxies for n in (upper, upper.lower()) if os.environ.get(n)}
-    argv = [profile.base.python, "-c", _LAUNCH]
-    if profile.base.apt:
-        first = [profile.base.python, _LAUNCH, files["with-network"], *profile.base.apt]
-        argv = ["sh", "-c", _PYTHON_FIRST, "sh", *first]
-    done = engine.run_once(
+    inside = run.in_image(
+        engine,
         str(profile.base.image),
-        argv,
-        stdin=json.dumps(files).encode(),
         mounts=[Mount(ca, _CA, read_only=True)] if ca else [],
         env=env if profile.network.pass_proxy else {},
         user="0:0",
         network="bridge",
-        timeout=TIMEOUT,
     )
+
+    def execute(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
+        return inside([*start, *argv], stdin, timeout)
+
+    said = run.ask(execute, profile.base.python, PROGRAM, request, timeout=TIMEOUT)
+    if isinstance(said, run.Failure):
+        missing = f"{profile.base.image} has no {profile.base.python}"
+        why = missing if said.code == 101 else last_printed("\n".join(said.stack), said.code, 10)
+        raise _could_not_ask(profile, why)
     try:
-        said = read_json(done.stdout.decode().splitlines()[-1])
         return Answers(
             f"linux/{said['arch']}",
             {p.name: _python_answer(p, base_digest, said["python"][p.name]) for p in python},
             {p.name: _apt_answer(p, base_digest, said["apt"]) for p in apt},
             [note for p in python if (note := _clash(p, said["python"][p.name]))],
         )
-    except MISSHAPEN:
-        image, program = profile.base.image, profile.base.python
-        why = f"{image} has no {program}" if done.code in (126, 127) else last_printed(done.stderr, done.code, 10)
-        raise LockError(
-            f"packages for {image}: its {program} could not be asked: {why}",
-            hint="does it have Python 3.8 or newer, with pip? If not: base.apt: [python3, python3-dev, python3-pip]",
-        ) from None
+    except MISSHAPEN as problem:
+        raise _could_not_ask(profile, f"{type(problem).__name__}: {problem}") from None
+
+
+def _could_not_ask(profile: Profile, why: str) -> LockError:
+    return LockError(
+        f"packages for {profile.base.image}: its {profile.base.python} could not be asked: {why}",
+        hint="does it have Python 3.8 or newer, with pip? If not: base.apt: [python3, python3-dev, python3-pip]",
+    )
 
 
 def _clash(profile: Profile, said: Mapping[str, Any]) -> str:

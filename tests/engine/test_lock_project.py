@@ -60,6 +60,25 @@ def project(make_project: Callable[..., Project]) -> Iterator[Project]:
     docker("image", "rm", "-f", MY_BASE, check=False)
 
 
+@pytest.fixture
+def unlocked(project: Project) -> None:
+    """The project is as it was before its first `envgen lock`."""
+    (project.root / "envgen.lock").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def locked(project: Project) -> None:
+    """The lock is of what the project is now: resolved once."""
+    project.envgen("lock")
+
+
+@pytest.fixture
+def built(project: Project, locked: None) -> None:
+    """Its image is built: once."""
+    project.envgen("build")
+
+
+@pytest.mark.usefixtures("unlocked")
 def test_a_production_profile_wants_a_lock(project: Project) -> None:
     done = project.envgen("lock", "--check", code=1)
     assert "there is no envgen.lock" in done.err
@@ -68,6 +87,7 @@ def test_a_production_profile_wants_a_lock(project: Project) -> None:
     assert main(["build", "-f", str(project.root / "envgen.yaml")]) == 6
 
 
+@pytest.mark.usefixtures("unlocked")
 def test_a_kill_leaves_no_lock_and_no_container(project: Project) -> None:
     child = project.start("lock")
     time.sleep(1.5)
@@ -78,6 +98,7 @@ def test_a_kill_leaves_no_lock_and_no_container(project: Project) -> None:
     assert docker("ps", "-aq", "--filter", "label=dev.envgen.throwaway", "--filter", f"ancestor={MY_BASE}") == ""
 
 
+@pytest.mark.usefixtures("unlocked")
 def test_lock_then_nothing_changes(project: Project) -> None:
     told = project.envgen("lock", "--json").json
     assert told["written"]
@@ -95,6 +116,7 @@ def test_lock_then_nothing_changes(project: Project) -> None:
     project.envgen("lock", "--offline")
 
 
+@pytest.mark.usefixtures("locked")
 def test_two_builds_have_the_same_content(project: Project) -> None:
     """Without `reproducible`: the times of both differ, and so do their IDs."""
     told = project.envgen("verify", "--set", "reproducible=false", "--json", code=None)
@@ -104,6 +126,7 @@ def test_two_builds_have_the_same_content(project: Project) -> None:
     assert not told.json["same_id"]
 
 
+@pytest.mark.usefixtures("locked")
 def test_two_builds_are_the_same_to_the_byte(project: Project) -> None:
     told = project.envgen("verify", "--json", code=None)
     assert told.code in (0, 1), told.err
@@ -114,6 +137,7 @@ def test_two_builds_are_the_same_to_the_byte(project: Project) -> None:
     same_image(built["image_id"], told.json["image_ids"][0])
 
 
+@pytest.mark.usefixtures("built")
 def test_the_image_tells_its_inputs(project: Project) -> None:
     told = project.envgen("inspect", "--json").json
     assert told["inputs"]["linux/amd64 pip sdist.six six"] == "1.16.0"
@@ -129,9 +153,9 @@ def inside(*words: str) -> str:
     return docker("run", "--rm", "--network", "none", f"{NAME}:prod", *words)
 
 
-def test_a_replaced_package_of_the_base_is_hidden_by_a_link(project: Project) -> None:
+@pytest.mark.usefixtures("built")
+def test_a_replaced_package_of_the_base_is_hidden_by_a_link() -> None:
     """A removal would leave a mark with the time of day: see test_two_builds_are_the_same_to_the_byte."""
-    del project
     see = "import importlib.metadata as m; print([d.version for d in m.distributions() if d.name == 'filelock'])"
     versions = ast.literal_eval(inside("python3", "-c", see))
     assert len(versions) == 2  # the folder and the link to it
@@ -147,10 +171,9 @@ def test_a_replaced_package_of_the_base_is_hidden_by_a_link(project: Project) ->
     assert "filelock" not in left.partition("\n")[2]
 
 
+@pytest.mark.usefixtures("built")
 def test_the_sbom_names_what_is_really_inside(project: Project) -> None:
     where = project.root / "out.spdx.json"
-    project.envgen("lock")
-    project.envgen("build")
     assert "is up to date" in project.envgen("build", "--sbom", str(where)).out
     first = where.read_bytes()
     assert project.envgen("inspect", f"{NAME}:prod", "--sbom", "-").out.encode() == first
@@ -171,6 +194,7 @@ def test_the_sbom_names_what_is_really_inside(project: Project) -> None:
     assert inside("python3", "-c", "import six; print(six.MARK)") == "1"
 
 
+@pytest.mark.usefixtures("built")
 def test_an_sbom_that_could_not_be_written_is_refused_before_anything_is_done(project: Project) -> None:
     done = project.envgen("build", "--no-cache", "--sbom", "nowhere/x.json", code=2)
     assert "--sbom nowhere/x.json: no file can be written there" in done.err
@@ -181,6 +205,7 @@ def test_an_sbom_that_could_not_be_written_is_refused_before_anything_is_done(pr
     assert (project.root / ".envgen/sbom/prod.spdx.json").is_file()
 
 
+@pytest.mark.usefixtures("locked")
 def test_a_hash_that_does_not_match_ends_the_build(project: Project) -> None:
     lock = project.root / "envgen.lock"
     before = lock.read_text()
@@ -194,6 +219,7 @@ def test_a_hash_that_does_not_match_ends_the_build(project: Project) -> None:
         lock.write_text(before)
 
 
+@pytest.mark.usefixtures("locked")
 def test_a_moved_base_is_refused_until_it_is_upgraded(project: Project) -> None:
     before = (project.root / "envgen.lock").read_text()
     make_base("two")
@@ -206,6 +232,7 @@ def test_a_moved_base_is_refused_until_it_is_upgraded(project: Project) -> None:
     project.envgen("build", "--unlocked", "--dry-run")
 
 
+@pytest.mark.usefixtures("locked")
 def test_an_edited_profile_is_stale_and_says_where(project: Project) -> None:
     file = project.root / "envgen.yaml"
     text = file.read_text()
@@ -223,6 +250,7 @@ def test_an_edited_profile_is_stale_and_says_where(project: Project) -> None:
         file.write_text(text)
 
 
+@pytest.mark.usefixtures("locked")
 def test_an_unknown_package_is_said_with_its_step(project: Project) -> None:
     file = project.root / "envgen.yaml"
     text, lock = file.read_text(), (project.root / "envgen.lock").read_text()

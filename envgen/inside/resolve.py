@@ -1,19 +1,25 @@
-#!/usr/bin/env python3
-"""lock-inside FOLDER: what the package indexes give for this base image. Changes nothing that outlives the container.
+"""Runs inside the base image: what the package indexes give for it. Changes nothing that outlives the container.
 
-Reads FOLDER/request.json, writes one JSON document to stdout. Python packages are resolved by uv, Debian packages by
-apt, each as a build would: with the same indexes, constraints and overrides, on top of what the base image has.
+Python packages are resolved by uv, Debian packages by apt, each as a build would: with the same indexes, constraints
+and overrides, on top of what the base image has.
 """
+
+from __future__ import annotations
 
 import concurrent.futures
 import importlib.metadata
-import json
 import os
 import platform
 import re
 import subprocess
 import sys
+import tempfile
 import zipfile
+from typing import Any, Callable, Dict, List, Tuple
+
+Doc = Dict[str, Any]
+Present = Dict[str, Tuple[str, Any]]  # name -> version, distribution
+File = Tuple[str, str]  # name, sha256
 
 HASHES = re.compile(r'sha256 = "([0-9a-f]{64})"')
 URL = re.compile(r'(?:url|path|name) = "([^"]*?)([^"/]+\.(?:whl|tar\.gz|zip|tar\.bz2|tgz))"')
@@ -22,7 +28,7 @@ ARCHS = {"x86_64": "amd64", "aarch64": "arm64"}
 DPKG = os.environ.get("ENVGEN_DPKG_BEFORE") or "/var/lib/dpkg"
 
 
-def normal(name):
+def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -30,20 +36,21 @@ class Failed(Exception):
     """Why something could not be resolved, in the words of the tool."""
 
 
-def run(argv, **options):
+def run(argv: List[str], **options: Any) -> str:
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
-    out, err = done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+    out: str = done.stdout.decode("utf-8", "replace")
     if done.returncode:
-        raise Failed("\n".join((err.strip() or out.strip()).splitlines()[-12:]))
+        said = done.stderr.decode("utf-8", "replace").strip() or out.strip()
+        raise Failed("\n".join(said.splitlines()[-12:]))
     return out
 
 
 # --- Python -----------------------------------------------------------------------------------------------------------
 
 
-def installed():
+def installed() -> Present:
     """name -> version of what the base image has."""
-    found = {}
+    found: Present = {}
     for distribution in importlib.metadata.distributions():
         name = distribution.metadata["Name"]
         if name:
@@ -51,7 +58,7 @@ def installed():
     return found
 
 
-def stand_ins(folder, present):
+def stand_ins(folder: str, present: Present) -> None:
     """A folder of wheels without content for what is installed: uv may choose it although no index offers it."""
     os.makedirs(folder, exist_ok=True)
     for name, (version, distribution) in present.items():
@@ -63,15 +70,13 @@ def stand_ins(folder, present):
             wheel.writestr(stem + ".dist-info/METADATA", "\n".join(lines) + "\n")
             wheel.writestr(stem + ".dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
             wheel.writestr(stem + ".dist-info/RECORD", "")
-    return folder
 
 
-def fits(filename, machine, version):
-    """True for a wheel that this Python on this machine could install."""
+def fits(filename: str, machine: str, number: int) -> bool:
+    """True for a wheel that Python 3.``number`` on this machine could install."""
     tags = filename[: -len(".whl")].split("-")[-3:]
     if len(tags) < 3:
         return False
-    number = int(version[1])
     pythons = {"py3", "py2.py3", "cp3%d" % number} | {"py3%d" % n for n in range(number + 1)}
     right_python = bool(pythons.intersection(tags[0].split("."))) or tags[0] == "py2.py3"
     if not right_python and "abi3" in tags[1].split("."):
@@ -80,15 +85,16 @@ def fits(filename, machine, version):
         return False
     places = tags[2].split(".")
     return right_python and any(
-        place == "any" or ((place.startswith("manylinux") or place.startswith("linux")) and place.endswith("_" + machine))
+        place == "any" or ((place.startswith(("manylinux", "linux"))) and place.endswith("_" + machine))
         for place in places
     )
 
 
-def files_of(block):
+def files_of(block: str) -> Tuple[List[File], List[File]]:
     """(filename, sha256) of each file that a package's part of a pylock.toml names; sdists apart from wheels."""
-    wheels, sdists = [], []
-    for match in re.finditer(r'\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}', block):
+    wheels: List[File] = []
+    sdists: List[File] = []
+    for match in re.finditer(r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}", block):
         text = match.group()
         name, digest = URL.search(text), HASHES.search(text)
         if name and digest:
@@ -96,7 +102,7 @@ def files_of(block):
     return wheels, sdists
 
 
-def stays(name):
+def stays(name: str) -> bool:
     """True for a step whose packages are in the finished image."""
     return name == "deps" or name.startswith("install.")
 
@@ -104,18 +110,20 @@ def stays(name):
 class Python:
     """Resolves the sets of one profile, one after the other, on top of the base image."""
 
-    def __init__(self, folder, uv, present, request):
+    def __init__(self, folder: str, uv: str, present: Present, request: Doc) -> None:
         removed = set(map(normal, request["removed"]))
         self.folder, self.uv, self.request = folder, uv, request
         self.present = {name: found for name, found in present.items() if name not in removed}
         os.makedirs(folder, exist_ok=True)
         self.links = os.path.join(os.path.dirname(folder), "stand-ins")
 
-    def resolve(self):
-        kept, done, opened = self.request["keep"], {}, {}
+    def resolve(self) -> Doc:
+        kept: Dict[str, Dict[str, str]] = self.request["keep"]
+        done: Dict[str, List[Doc]] = {}
+        opened: Dict[str, str] = {}
         protected = [name for name in map(normal, self.request["protect"]) if name in self.present]
         off = sorted(set(protected) | set(map(normal, self.request["off"])))
-        later = {}  # what earlier steps have brought by then
+        later: Dict[str, str] = {}  # what earlier steps have brought by then
         together, clash = self.together(off, kept)
         for item in self.request["sets"]:
             if not item["words"]:
@@ -134,7 +142,7 @@ class Python:
                 later.update({pin["name"]: pin["version"] for pin in pins})
         return {"python": platform.python_version(), "sets": done, "open": opened, "clash": clash}
 
-    def together(self, off, kept):
+    def together(self, off: List[str], kept: Dict[str, Dict[str, str]]) -> Tuple[Dict[str, str], str]:
         """(name -> version for all steps at once, ""), or ({}, why there is none).
 
         With it no step replaces what an earlier one has brought: that would leave both in the image's layers, and the
@@ -161,11 +169,11 @@ class Python:
         return self.chosen(stem + ".txt"), ""
 
     @staticmethod
-    def chosen(path):
+    def chosen(path: str) -> Dict[str, str]:
         with open(path, encoding="utf-8") as file:
             return dict(line.split(" ")[0].strip().split("==") for line in file if "==" in line)
 
-    def one(self, item, off, kept, later):
+    def one(self, item: Doc, off: List[str], kept: Dict[str, str], later: Dict[str, str]) -> List[Doc]:
         stem = os.path.join(self.folder, item["name"])
         own = normal(item["own"])
         never = (set(off) | set(map(normal, item["never"]))) - {own}
@@ -189,21 +197,22 @@ class Python:
         self.compile(stem + ".pins", target, ["--no-deps", "--format", "pylock.toml"])
         return self.pins(target, wanted, item["sdist"])
 
-    def compile(self, source, target, options):
+    def compile(self, source: str, target: str, options: List[str]) -> None:
         # Nobody's own settings of uv: constraints and overrides are those of the request.
-        environment = {k: v for k, v in os.environ.items() if k not in ("UV_CONSTRAINT", "UV_OVERRIDE", "PIP_CONSTRAINT")}
+        environment = {
+            k: v for k, v in os.environ.items() if k not in ("UV_CONSTRAINT", "UV_OVERRIDE", "PIP_CONSTRAINT")
+        }
         argv = [self.uv, "pip", "compile", source, "-o", target, "--python", sys.executable, "--quiet"]
         run([*argv, "--no-header", "--no-annotate", "--no-emit-find-links", *options], env=environment)
 
-    def pins(self, path, wanted, sdist):
+    def pins(self, path: str, wanted: Dict[str, str], sdist: bool) -> List[Doc]:
         with open(path, encoding="utf-8") as file:
             blocks = file.read().split("[[packages]]")[1:]
         found = []
         for block in blocks:
-            name = normal(re.search(r'^name = "([^"]+)"', block, re.M).group(1))
+            name = normal(re.findall(r'^name = "([^"]+)"', block, re.M)[0])
             wheels, sdists = files_of(block)
-            version = tuple(platform.python_version_tuple())
-            fitting = [digest for file, digest in wheels if fits(file, platform.machine(), version)]
+            fitting = [digest for file, digest in wheels if fits(file, platform.machine(), sys.version_info[1])]
             hashes = [digest for _, digest in sdists] if sdist or not fitting else fitting
             if not hashes:
                 raise Failed("the index gives no sha256 of a file of %s==%s that fits" % (name, wanted[name]))
@@ -214,12 +223,12 @@ class Python:
         return found
 
     @staticmethod
-    def write(path, lines):
+    def write(path: str, lines: List[str]) -> None:
         with open(path, "w", encoding="utf-8") as file:
             file.write("".join(line + "\n" for line in lines))
 
 
-def get_uv(folder):
+def get_uv(folder: str) -> str:
     """uv, put beside what the base image has. A build locks the version that is chosen for it."""
     target = os.path.join(folder, "uv")
     argv = [sys.executable, "-m", "pip", "install", "--no-input", "--quiet", "--no-deps", "--target", target, "uv"]
@@ -230,7 +239,7 @@ def get_uv(folder):
 # --- Debian -----------------------------------------------------------------------------------------------------------
 
 
-def simulate(packages):
+def simulate(packages: List[str]) -> List[str]:
     """name=version of all that apt would bring."""
     if not packages:
         return []
@@ -240,7 +249,7 @@ def simulate(packages):
     return sorted("%s=%s" % pair for pair in re.findall(r"^Inst (\S+) (?:\[\S+\] )?\((\S+)", out, re.M))
 
 
-def have(package):
+def have(package: str) -> bool:
     """True when a package is there already, in that version if one is named: the build's own rule."""
     name, _, version = package.partition("=")
     try:
@@ -250,7 +259,7 @@ def have(package):
     return state == "ii " + version if version else state.startswith("ii")
 
 
-def apt(requests):
+def apt(requests: Dict[str, Doc]) -> Doc:
     wanted = {p: {step: [w for w in words if not have(w)] for step, words in r.items()} for p, r in requests.items()}
     if any(words for request in wanted.values() for words in request.values()):
         run(["apt-get", "-o", "Acquire::Retries=3", "-qq", "update"], env={**os.environ, "LC_ALL": "C"})
@@ -262,7 +271,7 @@ def apt(requests):
     return found
 
 
-def attempt(function, *arguments):
+def attempt(function: Callable[..., Any], *arguments: Any) -> Doc:
     try:
         return {"ok": function(*arguments)}
     except Failed as failure:
@@ -271,24 +280,22 @@ def attempt(function, *arguments):
         return {"failed": str(error)}
 
 
-def main(folder):
-    with open(os.path.join(folder, "request.json"), encoding="utf-8") as file:
-        request = json.load(file)
-    answer = {"arch": ARCHS.get(platform.machine(), platform.machine()), "python": {}, "apt": {}}
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+def answer(request: Doc) -> Doc:
+    """Everything that was asked about."""
+    found: Doc = {"arch": ARCHS.get(platform.machine(), platform.machine()), "python": {}, "apt": {}}
+    with tempfile.TemporaryDirectory(prefix="envgen-") as folder, concurrent.futures.ThreadPoolExecutor(8) as pool:
         debian = pool.submit(attempt, apt, request["apt"]) if request["apt"] else None
+        jobs = {}
         if request["python"]:
             uv = attempt(get_uv, folder)
             present = installed()
             stand_ins(os.path.join(folder, "stand-ins"), present)
             for name, wanted in request["python"].items():
                 work = Python(os.path.join(folder, "p-" + name), uv.get("ok", ""), present, wanted)
-                answer["python"][name] = pool.submit(attempt, work.resolve) if "ok" in uv else uv
-        for name, future in answer["python"].items():
-            answer["python"][name] = future if isinstance(future, dict) else future.result()
+                found["python"][name] = uv
+                if "ok" in uv:
+                    jobs[name] = pool.submit(attempt, work.resolve)
+        found["python"].update({name: job.result() for name, job in jobs.items()})
         if debian:
-            answer["apt"] = debian.result()
-    print(json.dumps(answer, sort_keys=True))
-
-
-main(sys.argv[1])
+            found["apt"] = debian.result()
+    return found
