@@ -75,6 +75,15 @@ GROUPS: Groups = {
 }
 
 
+class FullGroup(click.Group):
+    """A click group whose list of commands cuts no line of help."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(500)) for name, one in found if one])
+
+
 class LazyGroup(click.Group):
     """A click group that knows its commands' names without importing them."""
 

@@ -14,6 +14,7 @@ from envgen.bench.history import shipped as shipped_runs
 from envgen.bench.imports import Imported, parse
 from envgen.bench.page import write_page
 from envgen.bench.record import Record, load, plain, resolve, runs, utc, write_imported
+from envgen.cli import FullGroup
 from envgen.cli.common import LARGEST, json_option, print_json
 from envgen.errors import UsageError
 from envgen.extras import require
@@ -35,7 +36,7 @@ def default_folder() -> Path:
         return Path("results")
 
 
-@click.group(context_settings=HELP)
+@click.group(cls=FullGroup, context_settings=HELP)
 def command() -> None:
     """Records of runs: what was measured, where, and whether two differ by more than chance.
 

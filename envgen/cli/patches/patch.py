@@ -12,6 +12,7 @@ import click
 
 from envgen.app.patch_sources import Sources, Target, checkout_tree, find_targets, versions_between
 from envgen.app.session import Session
+from envgen.cli import FullGroup
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.cli.patches import edit as patch_edit
 from envgen.errors import EnvgenError, ExitCode, UsageError
@@ -25,7 +26,7 @@ from envgen.text import counted, progress
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-@click.group(context_settings=HELP)
+@click.group(cls=FullGroup, context_settings=HELP)
 def command() -> None:
     """Patches: rehearse, make, carry over, apply to a checkout, retire.
 

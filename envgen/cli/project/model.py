@@ -6,6 +6,7 @@ import click
 
 from envgen.app import weights
 from envgen.app.session import Session
+from envgen.cli import FullGroup
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.engine.docker import connect
 from envgen.text import counted, progress
@@ -13,7 +14,7 @@ from envgen.text import counted, progress
 GIB = 1 << 30
 
 
-@click.group("model")
+@click.group("model", cls=FullGroup)
 def command() -> None:
     """Fetch and check the weights that services load.
 

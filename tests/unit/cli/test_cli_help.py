@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from envgen import cli
 
@@ -30,3 +31,8 @@ def test_names_are_completed_with_their_help() -> None:
 def test_a_near_miss_is_suggested() -> None:
     with pytest.raises(click.UsageError, match=r"no such command 'biuld'\. Did you mean 'build'\?"):
         cli.main.main(["biuld"], standalone_mode=False)
+
+
+@pytest.mark.parametrize("words", [["patch"], ["results"], ["model"], ["cache"], []])
+def test_no_line_of_help_is_cut(words: list[str]) -> None:
+    assert "..." not in CliRunner().invoke(cli.main, [*words, "--help"]).output.partition("Commands:")[2]
