@@ -104,7 +104,7 @@ def place_in_engine(engine: Engine, profile: Profile, root: Path, service: str) 
             f"the image {profile.image_name} is not built: there is no release to ask",
             hint=f"envgen build --profile {profile.name}",
         )
-    env, mounted = compose_env(profile, service), mounts(profile, root, engine)
+    env, mounted = compose_env(profile, service), mounts(profile, root, engine, service)
     user = run_as(engine, profile, service)
     execute = run.in_image(engine, profile.image_name, mounts=mounted, env=env, user=user)
     return Place(execute, python, f"image {profile.image_name}")

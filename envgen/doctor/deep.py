@@ -49,7 +49,7 @@ def examine(context: Context, wish: Wish, engine: Engine) -> list[Finding]:
     if container is not None and container.state == "running":
         execute = run.in_container(engine, container.id, workdir=str(profile.working_dir))
     elif wish.throw_away and context.image is not None:
-        mounted, env = mounts(profile, wish.root, engine), compose_env(profile, context.service)
+        mounted, env = mounts(profile, wish.root, engine, context.service), compose_env(profile, context.service)
         user = run_as(engine, profile, context.service)
         execute = run.in_image(engine, profile.image_name, mounts=mounted, env=env, user=user, memory=32 << 30)
     else:

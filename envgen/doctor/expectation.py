@@ -36,7 +36,7 @@ def service_env(profile: Profile, service: str) -> dict[str, str]:
     return {name: value for name, value in env.items() if name not in PER_MACHINE}
 
 
-def mounts(profile: Profile, root: Path, engine: Engine) -> list[Mount]:
+def mounts(profile: Profile, root: Path, engine: Engine, service: str) -> list[Mount]:
     """What Compose would mount, as far as it exists: a throw-away container must not create folders and volumes."""
     machine = promised.compose_environment(profile, root)
     image = engine.image(profile.image_name)
@@ -45,6 +45,10 @@ def mounts(profile: Profile, root: Path, engine: Engine) -> list[Mount]:
         folder = machine.get(promised.checkout_variable(name), "")
         if Path(folder).is_dir():
             found.append(Mount(folder, str(source.mount)))
+    for name, one in profile.services[service].mounts.items() if service in profile.services else ():
+        place = machine.get(promised.mount_variable(service, name), "")
+        if Path(place).exists():
+            found.append(Mount(place, str(one.path), read_only=one.read_only))
     volumes = [(promised.overlay_volume(profile), promised.OVERLAY)] if profile.mounted_sources else []
     for place, target, kind in mounts_of(profile, root, image.labels if image else None):
         if kind == "volume":

@@ -101,7 +101,7 @@ def _timed(ask: Callable[[], collect.Facts]) -> Answer:
 
 def _throw_away(wish: Wish, service: str, engine: Engine) -> collect.Facts:
     """The probe in a container of its own, with what Compose would mount. Not in a thread: it handles signals."""
-    mounted, env = mounts(wish.profile, wish.root, engine), compose_env(wish.profile, service)
+    mounted, env = mounts(wish.profile, wish.root, engine, service), compose_env(wish.profile, service)
     image = engine.image(wish.profile.image_name)
     patched = claims(wish.profile, wish.root, image.labels.get(LABEL, "") if image else "")
     targets = [mount.target for mount in mounted]
@@ -170,7 +170,7 @@ def _host_facts(profile: Profile, info: EngineInfo | None, ports: tuple[tuple[in
 def _busy_ports(profile: Profile, containers: Sequence[Container], engine: Engine) -> tuple[tuple[int, str], ...]:
     """The ports of services that don't run, and who has them."""
     running = {one.service for one in containers if one.state == "running"}
-    wanted = [port for name, service in profile.services.items() if name not in running for port in service.ports]
+    wanted = [port for name, service in profile.services.items() if name not in running for port in service.host_ports]
     mine = {port.host for one in containers if one.state == "running" for port in one.ports}
     listeners = listening() if wanted else ()
     found: dict[int, str] = {}

@@ -76,7 +76,7 @@ def repositories(profile: Profile) -> tuple[Repository, ...]:
             without = tuple(source.submodule_origins)
             found.append(Repository(name, source.origin.git, source.origin.git_ref, source.submodules, without))
             found += [Repository(f"{name}/{p}", one.git, one.ref) for p, one in source.submodule_origins.items()]
-        if source.origin.kind in ("git", "pypi"):
+        if source.origin.is_built:
             found += [Repository(f"{name}.{n}", one.git, one.ref) for n, one in source.install.inputs.items()]
     return tuple(found)
 
@@ -94,7 +94,7 @@ def python_sets(profile: Profile) -> tuple[PythonSet, ...]:
         found.append(PythonSet("deps", words, never=others))
     for name, source in profile.sources.items():
         never = tuple(d for n, d in ((n, s.distribution) for n, s in profile.sources.items()) if n != name)
-        if source.origin.kind in ("git", "pypi"):
+        if source.origin.is_built:
             if source.install.requires:
                 found.append(PythonSet(f"requires.{name}", source.install.requires))
             if source.origin.pypi:

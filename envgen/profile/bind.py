@@ -61,13 +61,14 @@ class Binding:
         values: dict[str, Any] = dict(given)
         fields = fields_of(cls)
         if node.kind != MAP:
-            self.wrong(node, path, f"expected a mapping, found {node.seen()}")
+            hint = hints.text_for_record(cls, node.kind)
+            self.wrong(node, path, f"expected a mapping, found {node.seen()}", hint)
             node = node.with_items({})
         else:
             for name, child in node.items.items():
                 field = fields.get(name)
                 if field is None:
-                    self.unknown(child, name, path, list(fields))
+                    self.unknown(child, name, path, list(fields), hints.COMPOSE.get(cls.__name__, {}))
                 elif child.kind != NULL:
                     value = self.field(field, child, f"{path}.{name}" if path else name)
                     if value is not _WRONG:
@@ -94,10 +95,12 @@ class Binding:
         changes = MappingProxyType({join_path(where): text for where, text, _ in written})
         return Variant(changes=changes, description=bound.description)
 
-    def unknown(self, child: Node, name: str, path: str, known: list[str]) -> None:
-        """Note an unknown key, with the nearest known one."""
+    def unknown(
+        self, child: Node, name: str, path: str, known: list[str], compose: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Note an unknown key, with what stands for Compose's key of that name, or the nearest known one."""
         key = f"{path}.{name}" if path else name
-        self.report("unknown key", child.key_place(key), near(name, known))
+        self.report("unknown key", child.key_place(key), compose.get(name) or near(name, known))
 
     def field(self, field: Field, node: Node, path: str) -> Any:
         """The value of one field."""
@@ -187,7 +190,8 @@ class Binding:
 
     def mapping(self, shape: Shape, node: Node, path: str, item: str, names: str) -> Any:
         if node.kind != MAP:
-            return self.wrong(node, path, f"expected a mapping, found {node.seen()}")
+            hint = hints.list_for_mapping(shape.inner, node) if node.kind == LIST else ""
+            return self.wrong(node, path, f"expected a mapping, found {node.seen()}", hint)
         inner = shape.inner
         assert inner is not None
         nested = inner.inner if inner.kind == shapes.MAPPING else None

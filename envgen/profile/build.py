@@ -88,7 +88,7 @@ class Builder:
             if blocked:
                 problems.append(layers.at_override(blocked, override))
                 continue
-            over = layers.as_tree(path, override.node)
+            over = layers.spelled_out(layers.as_tree(path, override.node))
             if override.from_environment:
                 over = layers.without_foreign_checkouts(tree, over, self.warnings)
             tree = layers.merge(tree, over)

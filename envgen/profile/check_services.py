@@ -7,7 +7,7 @@ import re
 
 from envgen.logpattern import LogPattern
 from envgen.profile.check_sources import host_path
-from envgen.profile.model import Service
+from envgen.profile.model import GpuMode, Service
 from envgen.profile.report import Report
 from envgen.profile.values import ContainerPath
 from envgen.text import shorten
@@ -24,6 +24,8 @@ def check(report: Report) -> None:
         if not service.command:
             report.problem((*path, "command"), "is empty", "write the program and its words: [vllm, serve, MODEL]")
         _ports(report, path, service)
+        _container(report, path, service)
+        _mounts(report, name, service)
         _health(report, path, service)
         _same_port(report, path, service)
         _patterns(report, path, service)
@@ -64,13 +66,50 @@ def _ports(report: Report, path: tuple[str, ...], service: Service) -> None:
     if ready is None:
         return
     published = [port.container for port in service.ports]
-    if ready.port is not None and ready.port not in published:
+    if ready.port is not None and ready.port not in published and service.network is None:
         hint = f'add "127.0.0.1:{ready.port}:{ready.port}" to its ports'
         if not report.is_broken(".".join((*path, "ports"))):
             report.problem((*path, "ready", "port"), f"port {ready.port} of the container is not published", hint)
     if ready.model is not None and ready.port is None:
         hint = "add the container's port that answers HTTP"
         report.problem((*path, "ready"), "model without port", hint, at_key=True, whole=True)
+
+
+def _container(report: Report, path: tuple[str, ...], service: Service) -> None:
+    """What can't go together in one container, or in two."""
+    profile = report.profile
+    if service.network is not None and service.ports:
+        hint = "remove one of them: the server's own port is the machine's"
+        report.problem((*path, "ports"), f"has no effect with network: {service.network}", hint, at_key=True)
+    if service.shm_size is not None and profile.ipc == "host":
+        message = "has no effect with ipc: host, which shares the machine's /dev/shm"
+        report.problem((*path, "shm_size"), message, "remove one of them")
+    if service.gpu and profile.gpu is GpuMode.NONE:
+        report.problem((*path, "gpu"), "the profile has gpu: none", "remove one of them", at_key=True)
+    for number, one in enumerate(service.gpu or ()):
+        if one in (service.gpu or ())[:number]:
+            report.problem((*path, "gpu", str(number)), f"{one} stands here twice", "remove one of them")
+    if service.container_name is not None:
+        same = [name for name, one in profile.services.items() if one.container_name == service.container_name]
+        if same[0] != path[1]:
+            message = f"{service.container_name} is already the name of {same[0]}'s container"
+            report.problem((*path, "container_name"), message, "choose another")
+
+
+def _mounts(report: Report, name: str, service: Service) -> None:
+    """Each mount of its own place, and none over what the profile mounts."""
+    taken = [(f"the source {key}", source.mount) for key, source in report.sources("mount")]
+    taken += [(f"the cache {key}", cache.path) for key, cache in report.profile.caches.items()]
+    if report.profile.tiktoken.encodings:
+        taken.append(("the vocabulary files", report.profile.tiktoken.directory))
+    taken.append(("CUDA (cuda.home)", report.profile.cuda.home))
+    for key, mount in service.mounts.items():
+        path = ("services", name, "mounts", key)
+        host_path(report, (*path, "host"), mount.host)
+        for what, place in taken:
+            if mount.path == place or mount.path.is_parent_of(place):
+                report.problem((*path, "path"), f"{mount.path} would hide {what} at {place}", "name another folder")
+        taken.append((f"the mount {key}", mount.path))
 
 
 def _same_port(report: Report, path: tuple[str, ...], service: Service) -> None:
@@ -189,6 +228,8 @@ def _targets(report: Report) -> None:
     targets: list[tuple[tuple[str, ...], ContainerPath]] = []
     targets += [(("sources", name, "mount"), source.mount) for name, source in report.sources("mount")]
     targets += [(("caches", name, "path"), cache.path) for name, cache in profile.caches.items()]
+    for name, service in profile.services.items():
+        targets += [(("services", name, "mounts", key, "path"), one.path) for key, one in service.mounts.items()]
     if profile.tiktoken.encodings:
         targets.append((("tiktoken", "directory"), profile.tiktoken.directory))
     for path, target in targets:

@@ -26,7 +26,7 @@ def check(report: Report) -> None:
             report.problem(("sources", name), f"{name!r} is a reserved name", "choose another", at_key=True)
         _origin(report, name, source.origin)
         _patches(report, name, source)
-        if source.submodule_origins and (source.origin.pypi or source.origin.wheel or not source.submodules):
+        if source.submodule_origins and (source.origin.kind in ("pypi", "wheel", "folder") or not source.submodules):
             path = ("sources", name, "submodule_origins")
             hint = "give it a git origin, and leave `submodules` on"
             report.problem(path, "there are no submodules to replace", hint, at_key=True)
@@ -41,7 +41,7 @@ def _origin(report: Report, name: str, origin: Origin) -> None:
     if len(kinds) > 1:
         report.problem(path, f"names {' and '.join(kinds)}: a source has one origin", "keep one of them", whole=True)
     elif not kinds:
-        hint = "write one of git (with ref or pull), pypi, wheel, checkout"
+        hint = "write one of git (with ref or pull), pypi, wheel, folder, checkout"
         report.problem(path, "names no origin", hint, at_key=True, whole=True)
     if origin.git is not None:
         if origin.ref is None and origin.pull is None:

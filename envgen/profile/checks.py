@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from envgen.errors import Problem
-from envgen.profile import check_env, check_nodes, check_secrets, check_services, check_sources
+from envgen.profile import check_env, check_nodes, check_own, check_secrets, check_services, check_sources
 from envgen.profile.bind import Binding
 from envgen.profile.model import Profile
 from envgen.profile.report import Report
@@ -22,6 +22,7 @@ def check_profile(profile: Profile, tree: Node, binding: Binding, root: Path) ->
     check_secrets.check(report)
     check_services.check(report)
     check_nodes.check(report)
+    check_own.check(report)
     _variants(report)
 
 

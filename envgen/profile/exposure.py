@@ -21,7 +21,7 @@ def asks_for_key(profile: Profile, service: Service) -> bool:
 
 def open_ports(service: Service) -> tuple[int, ...]:
     """The host's ports of ``service`` that other machines reach."""
-    return tuple(port.host for port in service.ports if not is_local(port.address))
+    return tuple(port.host for port in service.host_ports if not is_local(port.address))
 
 
 def exposed(profile: Profile, name: str) -> str:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from envgen.errors import Place, Problem
-from envgen.profile.model import ORIGIN_KINDS, Profile
+from envgen.profile.model import ORIGIN_KINDS, Mount, Profile
 from envgen.profile.overrides import Override, join_path
 from envgen.profile.patterns import NAME, matches
 from envgen.profile.shape import RECORD, SEQUENCE, Shape, fields_of
-from envgen.profile.tree import DEFAULT, LIST, MAP, NULL, Node, Source, near, scalar
+from envgen.profile.tree import DEFAULT, LIST, MAP, NULL, TEXT, Node, Source, near, scalar
 
 # Mappings whose entries are whole things: an override may change an entry, never begin one.
 _ENTRIES = (("sources",), ("caches",), ("services",), ("nodes",), ("ulimits",), ("tiktoken", "encodings"))
@@ -28,6 +28,37 @@ def section(top: Node, name: str, problems: list[Problem]) -> Node:
         problems.append(Problem(f"expected a mapping, found {node.seen()}", node.place(name)))
         return Node(MAP, top.source)
     return node
+
+
+def spelled_out(tree: Node) -> Node:
+    """``tree`` (a profile, or defaults) with the short form of mounts, HOST:CONTAINER[:ro], as keys."""
+    variants = tree.items.get("variants")
+    if variants is not None and variants.kind == MAP:
+        varied = variants.with_items({name: spelled_out(node) for name, node in variants.items.items()})
+        tree = tree.with_items({**tree.items, "variants": varied})
+    services = tree.items.get("services")
+    if services is None or not any("mounts" in service.items for service in services.items.values()):
+        return tree
+    made = dict(services.items)
+    for name, service in services.items.items():
+        mounts = service.items.get("mounts")
+        if mounts is not None and mounts.kind == MAP:
+            entries = {key: _mount(node) for key, node in mounts.items.items()}
+            made[name] = service.with_items({**service.items, "mounts": mounts.with_items(entries)})
+    return tree.with_items({**tree.items, "services": services.with_items(made)})
+
+
+def _mount(node: Node) -> Node:
+    if node.kind != TEXT or not matches(Mount.TEXT, node.text):
+        return node
+    host, path, *mode = node.text.split(":")
+    found = Node(MAP, node.source, node.line, node.column)
+    found.key_line, found.key_column = node.key_line, node.key_column
+    found.items = {key: scalar(text, node.source, node.line, node.column, quoted=True)
+                   for key, text in (("host", host), ("path", path))}  # fmt: skip
+    if mode == ["ro"]:
+        found.items["read_only"] = scalar("true", node.source, node.line, node.column)
+    return found
 
 
 Chain = tuple[list[str], bool]

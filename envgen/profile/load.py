@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from envgen import files
 from envgen.errors import Problem, ProjectError, RefusedError, UsageError
-from envgen.profile import layers
+from envgen.profile import hints, layers
 from envgen.profile.build import Builder
 from envgen.profile.model import Profile, Project
 from envgen.profile.overrides import from_environ, from_sets
@@ -197,8 +197,8 @@ def _header(top: Node, problems: list[Problem]) -> tuple[str, str]:
 
 def _known_keys(top: Node, known: Sequence[str], problems: list[Problem]) -> None:
     for key, node in top.items.items():
-        if key not in known:
-            hint = near(key, list(known))
+        if key not in known and not key.startswith("x-"):  # x-...: for anchors, as in Compose
+            hint = hints.COMPOSE["Profile"].get(key) or near(key, list(known))
             if key in fields_of(Profile):
                 hint = "it belongs below `defaults:` or below a profile"
             problems.append(Problem("unknown key", node.key_place(key), hint))
@@ -233,8 +233,8 @@ def _sections(top: Node, problems: list[Problem]) -> tuple[Node, dict[str, Node]
             node = empty
         elif node.kind != MAP:
             problems.append(Problem(f"expected a mapping, found {node.seen()}", node.place(key)))
-        profiles[name] = node
-    return defaults, profiles
+        profiles[name] = layers.spelled_out(node)
+    return layers.spelled_out(defaults), profiles
 
 
 def _local(path: Path, shared: Mapping[str, Node], problems: list[Problem]) -> tuple[Node, dict[str, Node]]:

@@ -17,6 +17,7 @@ from envgen.profile.model_services import ArgValue as ArgValue
 from envgen.profile.model_services import Cluster as Cluster
 from envgen.profile.model_services import Health as Health
 from envgen.profile.model_services import ModelRef as ModelRef
+from envgen.profile.model_services import Mount as Mount
 from envgen.profile.model_services import Phases as Phases
 from envgen.profile.model_services import Ready as Ready
 from envgen.profile.model_services import Service as Service
@@ -45,7 +46,16 @@ from envgen.profile.patterns import (
     SHA256,
     ULIMIT,
 )
-from envgen.profile.values import ByteSize, ContainerPath, CudaArchList, HostPath, ImageRef, MaxJobs
+from envgen.profile.values import (
+    ByteSize,
+    ContainerPath,
+    CudaArchList,
+    DockerLine,
+    HostPath,
+    ImageRef,
+    MaxJobs,
+    own_path,
+)
 
 
 class Mode(Enum):
@@ -163,6 +173,19 @@ class Pip:
 
 
 @dataclass(frozen=True)
+class DockerfileExtra:
+    """Lines of the user's own, each in a marked place of the Dockerfile."""
+
+    base: tuple[DockerLine, ...] = key("In the stage that all others are made from, behind apt.build.", ())
+    end: tuple[DockerLine, ...] = key("In the finished image, before the check that pip.protect kept its packages.", ())
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """What of the project these lines copy."""
+        return tuple(own_path(path) for line in (*self.base, *self.end) for path in line.sources)
+
+
+@dataclass(frozen=True)
 class Encoding:
     url: str = key("Where the file comes from.", item=HTTP_URL)
     sha256: str = key("Its SHA-256.", item=SHA256)
@@ -226,6 +249,14 @@ class Profile:
         item=DOCKERFILE,
     )
     image: ImageRef | None = key("The name of the built image; unset: PROJECT:PROFILE.", None)
+    dockerfile_extra: DockerfileExtra = key(
+        "RUN, COPY, ENV, ARG and LABEL lines of your own. What a RUN fetches is in no lock.", DockerfileExtra()
+    )
+    compose: HostPath | None = key(
+        "A Compose file of yours, in the project, that every command lays over the rendered one. Its relative paths "
+        "start at compose/.",
+        None,
+    )
     build: Build = key("How images are built.", Build())
     network: Network = key("Company CAs and proxies.", Network())
     apt: Apt = key("Debian packages.", Apt())

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from envgen.profile.keys import key
 from envgen.profile.patterns import (
+    CAPABILITY,
+    CONTAINER_NAME,
     CPUS,
+    DEVICE,
     ENV_NAME,
     FLAG,
     HUB_IGNORE,
     HUB_REPO,
     HUB_REVISION,
+    LABEL,
     NAME,
+    NETWORK,
     NODE,
     RESTART,
     URL_PATH,
     USER,
 )
-from envgen.profile.values import ByteSize, ContainerPath, Duration, PortMapping
+from envgen.profile.values import ByteSize, ContainerPath, Duration, GpuId, HostPath, PortMapping
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,18 @@ class Cluster:
     port: int = key("Port of the first node where all ranks meet (--master-port).", 29501, low=1024, high=65535)
 
 
+@dataclass(frozen=True)
+class Mount:
+    """A file or folder of this machine in the container. ``TEXT``: the short form; `layers.py` spells it out."""
+
+    host: HostPath = key("The file or folder on this machine. It must be there when the service starts.")
+    path: ContainerPath = key("Where the container sees it.")
+    read_only: bool = key("The container can't change it.", False)
+
+    TEXT: ClassVar[str] = r"[^:\x00-\x1f\x7f]+:/[^:\x00-\x1f\x7f]*(:r[ow])?"
+    EXAMPLE: ClassVar[str] = "~/models:/models:ro"
+
+
 ArgValue = bool | str | tuple[str, ...]  # bind.py knows this alias by its name
 
 
@@ -125,6 +143,27 @@ class Service:
     needs_memory: ByteSize | None = key(
         "Memory that must be free on the engine's machine before it is started (unified memory: the GPU's too).", None
     )
+    mounts: Mapping[str, Mount] = key(
+        "Files and folders of this machine, each by a name: keys below, or short as in Compose, HOST:CONTAINER[:ro].",
+        {},
+        names=NAME,
+    )
+    devices: tuple[str, ...] = key("Devices of this machine, such as /dev/infiniband.", (), item=DEVICE)
+    cap_add: tuple[str, ...] = key("Rights that containers lack by default, such as IPC_LOCK.", (), item=CAPABILITY)
+    network: str | None = key(
+        "host: no network of its own. Each port that it listens on is the machine's; `ports` has no meaning then.",
+        None,
+        item=NETWORK,
+    )
+    shm_size: ByteSize | None = key("Size of its /dev/shm; unset: as in the profile.", None)
+    gpu: tuple[GpuId, ...] | None = key("The GPUs that it gets, by number or UUID; []: none; unset: all.", None)
+    labels: Mapping[str, str] = key("Labels of its container.", {}, names=LABEL)
+    container_name: str | None = key(
+        "A fixed name for its container: a second copy of the project can't start it beside the first; unset: "
+        "PROJECT-PROFILE-SERVICE-1.",
+        None,
+        item=CONTAINER_NAME,
+    )
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -141,6 +180,17 @@ class Service:
         if self.model is not None and self.model.revision != "main" and "revision" not in self.args and self.is_vllm:
             words += ["--revision", self.model.revision]
         return tuple(words)
+
+    @property
+    def host_ports(self) -> tuple[PortMapping, ...]:
+        """The machine's ports that it takes: what it publishes; with `network: host` the one that it listens on."""
+        if self.network is None:
+            return self.ports
+        port = self.ready.port if self.ready and self.ready.port else None
+        if port is None and self.health is not None and self.health.http is not None:
+            port = self.health.port
+        local = self.args.get("host") == "127.0.0.1"
+        return (PortMapping(port, port, "127.0.0.1" if local else ""),) if port else ()
 
     @property
     def is_vllm(self) -> bool:

@@ -19,24 +19,32 @@ from envgen.profile.patterns import (
 )
 from envgen.profile.values import ContainerPath, HostPath, Pin
 
-ORIGIN_KINDS = ("git", "pypi", "wheel", "checkout")
+ORIGIN_KINDS = ("git", "pypi", "wheel", "folder", "checkout")
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a source comes from: one of ``git`` (and ``ref`` or ``pull``), ``pypi``, ``wheel``, ``checkout``."""
+    """Where a source is from: ``git`` (with ``ref`` or ``pull``), ``pypi``, ``wheel``, ``folder`` or ``checkout``."""
 
     git: str | None = key("Address of a git repository; with ref or pull.", None, item=GIT_URL)
     ref: str | None = key("A branch, tag or commit.", None, item=GIT_REF)
     pull: int | None = key("The number of a pull request on GitHub.", None, low=1, high=9_999_999)
     pypi: Pin | None = key("A source distribution on the package index, at an exact version.", None)
     wheel: Pin | None = key("A built wheel on the package index, at an exact version: nothing is compiled.", None)
+    folder: HostPath | None = key(
+        "A folder of this project, copied into the build. The image counts as outdated when a file in it changes.", None
+    )
     checkout: HostPath | None = key("A checkout on this machine, mounted (development only).", None)
 
     @property
     def kind(self) -> str:
-        """``git``, ``pypi``, ``wheel`` or ``checkout``."""
+        """``git``, ``pypi``, ``wheel``, ``folder`` or ``checkout``."""
         return next((kind for kind in ORIGIN_KINDS if getattr(self, kind) is not None), "checkout")
+
+    @property
+    def is_built(self) -> bool:
+        """Whether an image build makes its wheel."""
+        return self.kind in ("git", "pypi", "folder")
 
     @property
     def git_ref(self) -> str:

@@ -43,6 +43,13 @@ URL_PATH = r"/([^\s/][^\s]*)?"  # two slashes at the beginning would name anothe
 HUB_REPO = r"(?!.*(--|\.\.))[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 HUB_REVISION = r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._/-]{0,199}"
 CPUS = r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*"  # as Docker's --cpuset-cpus
+# A name below /dev, in the container the same or another one. No part is "..".
+_DEVICE = r"/dev/(?!\.\.?(?:[/:]|$))[A-Za-z0-9._-]+(/(?!\.\.?(?:[/:]|$))[A-Za-z0-9._-]+)*"
+DEVICE = rf"{_DEVICE}(:{_DEVICE})?(:[rwm]{{1,3}})?"
+CAPABILITY = r"(?!ALL$|CAP_)[A-Z][A-Z0-9_]{1,40}"
+LABEL = r"(?!dev\.envgen\.|com\.docker\.)[A-Za-z0-9][A-Za-z0-9._/-]{0,127}"
+CONTAINER_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{1,62}"
+NETWORK = r"host"
 HUB_IGNORE = r"[A-Za-z0-9*?_.\[\]/-]+"
 ULIMIT = r"[a-z]+"
 SENTENCE = r"[^\s].*[^\s]"
@@ -76,6 +83,11 @@ MEANING: Mapping[str, str] = {
     URL_PATH: "a path such as /health",
     HUB_REPO: "a repository such as openai/gpt-oss-120b",
     HUB_REVISION: "a branch, tag or commit of the repository",
+    DEVICE: "a device such as /dev/infiniband, or /dev/x:/dev/y:rw",
+    CAPABILITY: "a capability such as IPC_LOCK, without CAP_; never ALL",
+    LABEL: "a name such as com.example.owner; dev.envgen. and com.docker. are taken",
+    CONTAINER_NAME: "letters, digits, -, _ and dots",
+    NETWORK: "host; unset is a network of the profile's own",
     HUB_IGNORE: "a file name with * and ?, such as original/*",
     ULIMIT: "the name of a limit, such as memlock",
     PROGRAM: "a program such as python3",

@@ -25,6 +25,7 @@ upward; `-f FILE` (or `ENVGEN_FILE`) names another. `envgen init DIR` writes one
 | `default_profile` | The profile of commands that name none (`-p`, `ENVGEN_PROFILE`); unset: the first one. |
 | `defaults` | What all profiles share. The same keys as a profile. |
 | `profiles` | The environments, by name. `extends: OTHER` makes a profile a change of another one. |
+| `x-...` | Ignored: a place for what anchors (`&name`) name and aliases (`*name`) copy. |
 
 ## Layers
 
@@ -39,8 +40,8 @@ A profile is merged from these layers, the weakest first:
 5. options: `--set build.max_jobs=4`. A part with dots in it goes into double quotes:
    `--set 'services.serve.args."speculative-config.method"=ngram'`
 
-Mappings merge deep; lists and scalars replace; `null` removes. Where an entry has alternatives, naming one removes
-the others: a source's `origin` (git, pypi, wheel, checkout; ref, pull) and a service's `health` (http, command).
+Mappings merge deep; lists and scalars replace; `null` removes. Where an entry has alternatives, naming one removes the
+others: a source's `origin` (git, pypi, wheel, folder, checkout; ref, pull) and a service's `health` (http, command).
 
 The value of a variable or an option is plain text, a number, true, false or null; where it begins with `[`, `{` or a
 quote, it is read as YAML. An override for an entry that only some profiles have (`services.dev...`) leaves the others
@@ -57,6 +58,22 @@ reorder what a reader sees. It may hold no secret ([security.md](security.md)). 
 the only booleans: `no` and `on` are text. In `env` and in `args` a number keeps the spelling of the file: `0.70` stays
 `0.70`. YAML tags, merge keys (`<<`), duplicate keys and tabs as indentation are refused, and so are files above 1 MiB.
 All problems are reported at once, each with file, line and column.
+
+## What no key says
+
+`compose: over.yaml` lays a Compose file of yours over the rendered one, last, in every command (`up`, `down`, `ps`,
+`logs`, ...). It is committed like the project file, so it holds no secrets, and its relative paths start at `compose/`.
+What it sets is not in `envgen config`, and `doctor` compares a container with the profile alone.
+
+`dockerfile_extra` adds lines to the Dockerfile: `RUN`, `COPY`, `ENV`, `ARG` and `LABEL`, one instruction each, without
+here-documents. `base` is before everything that is compiled or installed, `end` in the finished image. Each is marked
+in the file. `COPY` takes files and folders of the project. What a `RUN` fetches is in no lock, and it has no company CA
+and no package index but those of the base image; `reproducible` refuses such lines.
+
+`origin: {folder: ./src/mine}` builds code of your own into the image, from the project folder. Its content is part of
+the image's identity (the render digest): after an edit `up` asks for a `build`. `.git`, `__pycache__` and `*.pyc` are
+left out, so a version that is taken from git needs `install.env: {SETUPTOOLS_SCM_PRETEND_VERSION: ...}`; name what it
+depends on in `pip.deps`. The lock has no entry for it: the project's own commit says which content it was.
 
 ## Keys of a profile
 

@@ -15,7 +15,7 @@ from envgen.profile.explain import plain
 from envgen.profile.model import Profile
 from envgen.profile.patterns import ENV_NAME, NAME, PROJECT_NAME
 from envgen.profile.shape import Field, Shape, fields_of
-from envgen.profile.values import ByteSize, CudaArchList, MaxJobs
+from envgen.profile.values import ByteSize, CudaArchList, GpuId, MaxJobs
 
 FILE_NAME = "envgen.schema.json"
 NO_CONTROL = r"^[^\x00-\x1f\x7f]*$"
@@ -59,6 +59,7 @@ def project_schema() -> Schema:
                 "description": "The environments of this project, by name.",
             },
         },
+        "patternProperties": {"^x-": {"description": "Ignored: a place for anchors, as in Compose."}},
         "$defs": dict(sorted(definitions.items())),
     }
 
@@ -112,7 +113,9 @@ def _field(field: Field, definitions: Schema) -> Schema:
 
 def _shape(shape: Shape, item: str, names: str, definitions: Schema) -> Schema:
     if shape.kind == shapes.RECORD:
-        return _record(shape.type, definitions)
+        record = _record(shape.type, definitions)
+        short = getattr(shape.type, "TEXT", "")
+        return {"anyOf": [record, {"type": "string", "pattern": _whole(short)}]} if short else record
     if shape.kind == shapes.ENUM:
         members: type[Enum] = shape.type
         return {"enum": [member.value for member in members]}
@@ -159,7 +162,10 @@ def _argument() -> Schema:
 
 def _value_type(type_: Any) -> Schema:
     schema: Schema = {"type": "string", "pattern": type_.PATTERN, "examples": [type_.EXAMPLE]}
-    if type_ is CudaArchList:
+    if type_ is GpuId:
+        schema["type"] = ["string", "integer"]
+        schema["minimum"], schema["maximum"] = 0, 999
+    elif type_ is CudaArchList:
         schema["type"] = ["string", "number"]
     elif type_ in (ByteSize, MaxJobs):
         schema["type"] = ["string", "integer"]

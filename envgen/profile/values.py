@@ -267,3 +267,78 @@ class MaxJobs:
 
     def __str__(self) -> str:
         return "auto" if self.count is None else str(self.count)
+
+
+@dataclass(frozen=True)
+class GpuId:
+    """One GPU of the machine: its number, or its UUID as `nvidia-smi -L` prints it."""
+
+    id: str
+
+    PATTERN: ClassVar[str] = r"^([0-9]{1,3}|(GPU|MIG)-[A-Za-z0-9/-]{1,80})$"
+    EXAMPLE: ClassVar[str] = "0"
+    NUMBER: ClassVar[str] = "int"
+
+    @classmethod
+    def parse(cls, text: str) -> GpuId:
+        if not re.fullmatch(r"[0-9]{1,3}|(GPU|MIG)-[A-Za-z0-9/-]{1,80}", text):
+            raise ValueError(f"{text!r} is not a GPU; write its number or its UUID, as nvidia-smi -L prints them")
+        return cls(text)
+
+    def __str__(self) -> str:
+        return self.id
+
+
+# A path below the project that a build can mount, and nothing that is envgen's or git's own.
+OWN_PATH = (
+    r"(?!(\.envgen|\.git|compose|docker)(/|$))(?!([^/]*/)*\.{1,2}(/|$))"
+    r"[A-Za-z0-9_.@+][A-Za-z0-9._@+-]*(/[A-Za-z0-9._@+-]+)*"
+)
+
+
+def own_path(text: str) -> str:
+    """A path of the project in its plain spelling: ``./src/`` is ``src``. ValueError where a build can't have it."""
+    plain = text.removeprefix("./").rstrip("/")
+    if not re.fullmatch(OWN_PATH, plain):
+        hint = "letters, digits and ._@+-, below the project file, outside of docker/ and compose/"
+        raise ValueError(f"{text!r} is not a path in the project that a build can have: {hint}")
+    return plain
+
+
+@dataclass(frozen=True)
+class DockerLine:
+    """One instruction of a Dockerfile that stays in its place: no other stage, no second line."""
+
+    text: str
+
+    PATTERN: ClassVar[str] = r"^(RUN|COPY|ENV|ARG|LABEL) \S(.*[^\\\s])?$"
+    EXAMPLE: ClassVar[str] = "RUN echo 1 >/etc/of-mine"
+    _FLAG: ClassVar[str] = r"--(chown|chmod|from|link)(=\S+)?"
+
+    @classmethod
+    def parse(cls, text: str) -> DockerLine:
+        if not re.match(r"(RUN|COPY|ENV|ARG|LABEL) \S", text):
+            raise ValueError(f"{text[:60]!r} is not a RUN, COPY, ENV, ARG or LABEL line")
+        if text != text.rstrip() or text.endswith("\\"):
+            raise ValueError("ends with a blank or a backslash, which would join it to the next line; remove it")
+        if "<<" in text:
+            raise ValueError("has <<, which begins a here-document; put the text into a file, and COPY it")
+        found = cls(text)
+        for path in found.sources:
+            own_path(path)
+        return found
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """What a COPY takes of the project."""
+        keyword, *words = self.text.split()
+        if keyword != "COPY":
+            return ()
+        flags = [word for word in words if word.startswith("--")]
+        paths = words[len(flags) :]
+        if len(paths) < 2 or paths[0].startswith("[") or not all(re.fullmatch(self._FLAG, flag) for flag in flags):
+            raise ValueError("is not a plain COPY; write COPY [--chown=, --chmod=, --from=, --link] SOURCE... TARGET")
+        return () if any(flag.startswith("--from") for flag in flags) else tuple(paths[:-1])
+
+    def __str__(self) -> str:
+        return self.text

@@ -15,6 +15,7 @@ from envgen.profile.model import Profile
 from envgen.render.compose import compose_files
 from envgen.render.dockerfile import LABELS_HERE, docker_files, dockerfile, used, with_labels
 from envgen.render.namespace import namespace, series_of
+from envgen.render.own import files_of, paths_of
 from envgen.render.parts import Plan
 from envgen.render.plan import plan
 
@@ -26,9 +27,10 @@ def assemble(profile: Profile, lock: Any, root: Path | None) -> dict[str, Any]:
     series = series_of(profile, root)
     try:
         made = plan(profile, lock, series)
+        own = files_of(profile, root)
         text = dockerfile(made)
         scripts = docker_files(made)
-        digest = _digest(text, made, used(text, scripts), root)
+        digest = _digest(text, made, used(text, scripts), root, own)
         files = {
             **scripts,
             profile.dockerfile: with_labels(text, made, digest),
@@ -36,9 +38,11 @@ def assemble(profile: Profile, lock: Any, root: Path | None) -> dict[str, Any]:
         }
     except ValueError as error:  # a value that one of the languages cannot carry
         raise ProjectError([Problem(f"profile {profile.name}: {error}")]) from error
-    files[IGNORE_FILE] = dockerignore(made.context_files)
+    named = [*made.context_files, *paths_of(profile)]
+    files[IGNORE_FILE] = dockerignore(named)
     _refuse_machine_paths(profile, files)
-    return {"files": files, "digest": digest, "context_files": list(made.context_files)}
+    read = sorted({*made.context_files, *own})
+    return {"files": files, "digest": digest, "context_files": read, "context_paths": named}
 
 
 def dockerignore(context_files: tuple[str, ...] | list[str]) -> str:
@@ -48,13 +52,16 @@ def dockerignore(context_files: tuple[str, ...] | list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _digest(text: str, made: Plan, scripts: Mapping[str, str], root: Path | None) -> str:
+def _digest(text: str, made: Plan, scripts: Mapping[str, str], root: Path | None, own: tuple[str, ...]) -> str:
     """Over the Dockerfile's instructions, the platform, and every file that the build reads. Labels don't count."""
     files = dict.fromkeys(made.context_files, "")
     if root is not None:
         for path in files:
             with contextlib.suppress(FileNotFoundError):  # a local encoding file is only the first of several places
                 files[path] = hashlib.sha256(file_io.read(root / path)).hexdigest()
+        for path in own:
+            mode = "+x" if (root / path).stat().st_mode & 0o100 else ""
+            files[path] = hashlib.sha256(file_io.read(root / path)).hexdigest() + mode
     files |= {path: hashlib.sha256(content.encode()).hexdigest() for path, content in scripts.items()}
     instructions = without_comments(text.replace(LABELS_HERE, ""))
     return digest_of(2, {"instructions": instructions, "platform": made.platform, "files": files})
@@ -69,6 +76,7 @@ def without_comments(dockerfile: str) -> str:
 def _refuse_machine_paths(profile: Profile, files: Mapping[str, str]) -> None:
     """A defect if a path of one machine got into a file, whatever way it took."""
     paths = [s.origin.checkout for s in profile.sources.values()] + [c.host for c in profile.caches.values()]
+    paths += [mount.host for service in profile.services.values() for mount in service.mounts.values()]
     paths += [profile.network.ca_certificates, profile.build.wheelhouse]
     for path in paths:
         if path is None or not path.is_machine_specific or path.path in ("/", "/dev/null"):

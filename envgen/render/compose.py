@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from envgen.profile.model import GpuMode, Health, Profile, Service
+from envgen.profile.values import own_path
 from envgen.render import environment as names
 from envgen.render.namespace import folder_of, volume_of
 from envgen.render.quote import Quoted, compose_text, compose_variable, yaml_key, yaml_text
@@ -15,6 +16,7 @@ PROXY = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "
 STOP_GRACE = "30s"
 OFFLINE = "HF_HUB_OFFLINE"
 CLUSTER_PARTS = ("head", "worker", "rdma")
+VARIANT = "dev.envgen.variant"
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,9 @@ class ServiceView:
     health: tuple[HealthView, ...]
     profiles: tuple[str, ...]
     user: tuple[Quoted, ...]
+    volumes: tuple[Volume, ...]  # all of them, where it has more than the others
+    labels: tuple[Line, ...]
+    deploy: tuple[Quoted, ...]
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,9 @@ def compose_files(profile: Profile, key: str = "") -> dict[str, str]:
     files = {profile.compose_file: render("compose.yaml.j2", context)}
     if profile.gpu.asks_engine:
         for mode in (GpuMode.ALL, GpuMode.CDI):
-            files[overlay_file(profile, mode)] = render("compose.gpu.yaml.j2", {**context, "gpu": mode.value})
+            deploys = [(yaml_key(name), _deploy(one, mode)) for name, one in profile.services.items()]
+            more = {"gpu": mode.value, "deploys": deploys}
+            files[overlay_file(profile, mode)] = render("compose.gpu.yaml.j2", {**context, **more})
     for name, service in profile.services.items():
         if service.cluster is not None:
             for part in CLUSTER_PARTS:
@@ -124,12 +131,12 @@ def _context(profile: Profile, key: str) -> dict[str, object]:
         "wheelhouse": _wheelhouse(profile),
         "volumes": _volumes(profile, key),
         "named_volumes": _named_volumes(profile, key),
-        "services": [_service(profile, name, number) for number, name in enumerate(profile.services)],
+        "services": [_service(profile, name, number, key) for number, name in enumerate(profile.services)],
         "gpus": [profile.gpu.value] if profile.gpu in (GpuMode.ALL, GpuMode.CDI) else [],
         "overlays": [overlay_file(profile, GpuMode.ALL)] if profile.gpu.asks_engine else [],
+        "own": [own_path(profile.compose.path)] if profile.compose is not None else [],
         "ca": _ca(profile),
         "grace": STOP_GRACE,
-        "variant": [profile.variant] if profile.variant else [],
     }
 
 
@@ -191,7 +198,29 @@ def _named_volumes(profile: Profile, key: str) -> list[Line]:
     return lines
 
 
-def _service(profile: Profile, name: str, number: int) -> ServiceView:
+def _mounts(service: str, described: Service) -> list[Volume]:
+    found = []
+    for name, mount in described.mounts.items():
+        reason = f"the file or folder {name} of {service}"
+        text = compose_variable(names.mount_variable(service, name), names.compose_path(mount.host), reason=reason)
+        target = compose_text(mount.path.path)
+        found.append(Volume(Quoted("bind"), text, target, mount.read_only, create_host_path=("false",)))
+    return found
+
+
+def _deploy(service: Service, mode: GpuMode) -> tuple[Quoted, ...]:
+    """Compose's `deploy` for the GPUs that a service names; nothing where it gets what all get."""
+    if service.gpu is None or mode not in (GpuMode.ALL, GpuMode.CDI):
+        return ()
+    if not service.gpu:
+        return (Quoted("{}"),)
+    driver, prefix = ("nvidia", "") if mode is GpuMode.ALL else ("cdi", "nvidia.com/gpu=")
+    ids = ", ".join(compose_text(f"{prefix}{one}") for one in service.gpu)
+    device = f"{{driver: {driver}, device_ids: [{ids}], capabilities: [gpu]}}"
+    return (Quoted(f"{{resources: {{reservations: {{devices: [{device}]}}}}}}"),)
+
+
+def _service(profile: Profile, name: str, number: int, key: str) -> ServiceView:
     service = profile.services[name]
     chosen = [n for n in groups_in_use(profile) if service.env_groups is None or n in service.env_groups]
     # YAML merges let the first of a list win, so the strongest group stands first.
@@ -210,6 +239,9 @@ def _service(profile: Profile, name: str, number: int) -> ServiceView:
         # Only the first service starts when none is named; `up NAME` starts exactly that one.
         profiles=(name,) if number else (),
         user=_user(profile, name),
+        volumes=(*_volumes(profile, key), *_mounts(name, service)) if service.mounts else (),
+        labels=tuple(_lines({**service.labels, **({VARIANT: profile.variant} if profile.variant else {})})),
+        deploy=_deploy(service, profile.gpu),
     )
 
 

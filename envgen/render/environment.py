@@ -141,6 +141,10 @@ def cache_variable(cache: str) -> str:
     return f"ENVGEN_CACHES__{cache.upper()}__HOST"
 
 
+def mount_variable(service: str, mount: str) -> str:
+    return f"ENVGEN_SERVICES__{service.upper()}__MOUNTS__{mount.upper()}__HOST"
+
+
 JOBS_VARIABLE = "ENVGEN_BUILD__MAX_JOBS"
 CA_VARIABLE = "ENVGEN_NETWORK__CA_CERTIFICATES"
 UID_VARIABLE, GID_VARIABLE = "ENVGEN_UID", "ENVGEN_GID"  # of who starts a service with `user: host`
@@ -189,6 +193,8 @@ def compose_environment(profile: Profile, root: Path) -> dict[str, str]:
     for name, cache in profile.caches.items():
         if cache.host is not None:
             env[cache_variable(name)] = absolute(cache.host)
+    for name, service in profile.services.items():
+        env.update({mount_variable(name, key): absolute(one.host) for key, one in service.mounts.items()})
     if profile.network.ca_certificates is not None:
         env[CA_VARIABLE] = absolute(profile.network.ca_certificates)
     if profile.build.wheelhouse is not None:

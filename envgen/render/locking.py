@@ -106,6 +106,10 @@ def manifest(profile: Profile, lock: ProfileLock | None) -> str:
 def _source(source: Source) -> dict[str, str]:
     """What a source is called as a package, where it is from, and which series of patches is meant for it."""
     origin = source.origin
-    asked = f"{without_login(origin.git)} {origin.git_ref}" if origin.git else str(origin.pypi or origin.wheel or "")
+    asked = (
+        f"{without_login(origin.git)} {origin.git_ref}"
+        if origin.git
+        else str(origin.pypi or origin.wheel or origin.folder or "")
+    )
     patches = source.patches if source.patches and origin.kind != "checkout" else ""
     return {"distribution": source.distribution, "kind": origin.kind, "origin": asked, "patches": patches}

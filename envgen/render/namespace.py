@@ -54,6 +54,8 @@ def _source(profile: Profile, lock: ProfileLock | None) -> str:
     origin = source.origin
     if origin.checkout is not None:
         return f"checkout at {source.mount.path}"
+    if origin.folder is not None:
+        return f"folder {origin.folder}"
     if origin.pypi is not None:
         return str(origin.pypi)
     if origin.wheel is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path, PurePosixPath
@@ -27,6 +27,7 @@ class Rendered:
     dockerfile: str
     digest: str
     context_files: tuple[str, ...]  # what the build reads of the project, besides the Dockerfile
+    context_paths: tuple[str, ...]  # the same, folders by their name: what .dockerignore lets in
 
 
 def render_profile(profile: Profile, lock: ProfileLock | None = None, *, root: Path | None = None) -> Rendered:
@@ -37,6 +38,7 @@ def render_profile(profile: Profile, lock: ProfileLock | None = None, *, root: P
         dockerfile=profile.dockerfile,
         digest=record["digest"],
         context_files=tuple(record["context_files"]),
+        context_paths=tuple(record["context_paths"]),
     )
 
 
@@ -51,7 +53,7 @@ def render_project(project: Project, *, only: str | None = None) -> dict[str, by
     context: set[str] = set()
     for profile in project.profiles.values():
         rendered = render_profile(profile, locked(profile, lock) if lock else None, root=project.root)
-        context.update(rendered.context_files)
+        context.update(rendered.context_paths)
         for path, content in rendered.files.items():
             if path != IGNORE_FILE and files.setdefault(path, content) != content:
                 raise ProjectError(
@@ -109,17 +111,22 @@ def keep_originals(root: Path, paths: Iterable[str]) -> list[str]:
     return kept
 
 
-def write(root: Path, files: Mapping[str, bytes]) -> list[str]:
+def write(root: Path, files: Mapping[str, bytes], programs: Container[str] = ()) -> list[str]:
     """Write what differs, each file whole or not at all, and return the paths that were written.
 
+    ``programs``: which of them are executable, besides the scripts in docker/.
     A link on the way that leads out of ``root`` is refused before anything is written.
     """
     targets = {path: _target(root, path) for path in sorted(files)}
     written = []
     for path, target in targets.items():
-        if target.is_file() and file_io.read(target) == files[path]:
+        executable = path in programs or (path.startswith("docker/") and files[path].startswith(b"#!"))
+        if (
+            target.is_file()
+            and file_io.read(target) == files[path]
+            and (path not in programs or target.stat().st_mode & 0o100)
+        ):
             continue  # untouched, so its time stamp and programs that watch it see no change
-        executable = path.startswith("docker/") and files[path].startswith(b"#!")
         mode = (stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644) | 0o111 if executable else None
         file_io.write(target, files[path], mode=mode, within=root.resolve())
         written.append(path)

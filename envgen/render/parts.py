@@ -56,6 +56,7 @@ class BuiltSource:
     inputs: str
     env: tuple[Pair, ...]
     build_words: tuple[str, ...]
+    copy: str = ""  # the folder of the project that it is
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,8 @@ class Plan:
     entrypoint: tuple[str, ...]
     command: tuple[str, ...]
     opened: tuple[str, ...] = ()  # folders that every user may write to
+    extra_base: tuple[str, ...] = ()  # lines of the user's own
+    extra_end: tuple[str, ...] = ()
     # With a lock: the list of uv's package, and the time of what is added.
     uv_locked: str = ""
     epoch: str = ""

@@ -14,6 +14,7 @@ from envgen.lock.ask import apt_build
 from envgen.lock.model import LOCAL, ProfileLock
 from envgen.patches.series import Patch, Series
 from envgen.profile.model import Encoding, Mode, Pip, Profile, Source
+from envgen.profile.values import own_path
 from envgen.render import locking
 from envgen.render.environment import (
     ENTRYPOINT,
@@ -51,7 +52,7 @@ def plan(profile: Profile, lock: Lock | None = None, patches: Mapping[str, Serie
     built = tuple(
         _built(profile, name, source, series.get(name), lock, lists)
         for name, source in profile.sources.items()
-        if source.origin.kind in ("git", "pypi")
+        if source.origin.is_built
     )
     return Plan(
         profile=profile.name,
@@ -81,6 +82,8 @@ def plan(profile: Profile, lock: Lock | None = None, patches: Mapping[str, Serie
         labels=_labels(profile, series, lock),
         entrypoint=(ENTRYPOINT,),
         command=("bash",),
+        extra_base=tuple(map(str, profile.dockerfile_extra.base)),
+        extra_end=tuple(map(str, profile.dockerfile_extra.end)),
         uv_locked=_list(profile, "uv", lists),
         epoch=str(lock.epoch) if lock else "",
         reproducible=bool(lock) and profile.reproducible,
@@ -139,7 +142,10 @@ def _built(
     folder, inputs = f"/src/{name}", f"/src/inputs/{name}"
     git: list[tuple[str, ...]] = []
     sdist: tuple[str, ...] = ()
-    if origin.pypi is not None:
+    copy = own_path(origin.folder.path) if origin.folder is not None else ""
+    if copy:
+        label = f"{name}: the folder {copy} of the project."
+    elif origin.pypi is not None:
         sdist = (origin.pypi.name, origin.pypi.version, folder, *locking.sdist_hash(name, lock))
         label = f"{name}: {origin.pypi} of the package index."
     else:
@@ -166,6 +172,7 @@ def _built(
         inputs=inputs if install.inputs else "",
         env=tuple(env),
         build_words=(folder, "/wheels", *install.prepare),
+        copy=copy,
     )
 
 

@@ -89,6 +89,15 @@ def mount_path(path: str) -> Quoted:
     return Quoted(path)
 
 
+def docker_line(text: str) -> Quoted:
+    """An instruction of the user's own, as it is. ``DockerLine`` has checked it; what would leave its line is refused
+    once more."""
+    _one_line(text, "a Dockerfile")
+    if not re.match(r"(RUN|COPY|ENV|ARG|LABEL) ", text) or text.endswith("\\") or "<<" in text:
+        raise ValueError(f"{text!r} is not one line of a Dockerfile")
+    return Quoted(text)
+
+
 def image_ref(text: str) -> Quoted:
     """An image name after FROM. ``ImageRef`` has checked it; what Docker would expand is refused once more."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", text):

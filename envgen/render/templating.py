@@ -33,6 +33,7 @@ FILTERS: dict[str, Callable[..., Quoted]] = {
     "sh": quote.shell_word,
     "sh_words": quote.shell_words,
     "mount": quote.mount_path,
+    "docker_line": quote.docker_line,
     "image": quote.image_ref,
     "name": quote.identifier,
     "comment": quote.comment,

@@ -11,6 +11,7 @@ from envgen.files import state_dir
 from envgen.lock.model import ProfileLock
 from envgen.profile.model import Profile
 from envgen.render.outputs import Rendered, render_profile, write
+from envgen.render.own import paths_of
 
 
 @dataclass(frozen=True)
@@ -32,5 +33,10 @@ def prepare(profile: Profile, root: Path, lock: ProfileLock | None = None) -> Wo
     for path in rendered.context_files:
         with contextlib.suppress(FileNotFoundError):  # a local encoding file is only the first of several places
             made[path] = files.read(root / path)
-    write(folder, made)
+    programs = {path for path in made if path not in rendered.files and (root / path).stat().st_mode & 0o100}
+    write(folder, made, programs)
+    for path in paths_of(profile):  # a file that is gone from a folder must not be built any more
+        for file in (folder / path).rglob("*"):
+            if file.is_file() and file.relative_to(folder).as_posix() not in made:
+                file.unlink()
     return Workspace(folder, rendered)

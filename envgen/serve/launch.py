@@ -16,6 +16,7 @@ from envgen.engine.owner import host_user
 from envgen.errors import ProcessError, ServiceError
 from envgen.explain import cause_of
 from envgen.profile.model import GpuMode, Profile, Service
+from envgen.profile.values import own_path
 from envgen.render.compose import overlay_file
 from envgen.render.environment import GID_VARIABLE, UID_VARIABLE
 from envgen.render.plan import compose_environment
@@ -53,6 +54,8 @@ def compose_for(engine: Engine, profile: Profile, root: Path, folder: Path, gpu:
     endpoint = find_endpoint()
     if endpoint.local and (guards := guard_file(profile, root, folder)):
         files.append(guards)
+    if profile.compose is not None:
+        files.append(root / own_path(profile.compose.path))
     # Relative paths in the rendered file start from compose/, wherever the copy that is used is.
     environment = compose_environment(profile, root)
     if any(profile.user_of(name) == "host" for name in profile.services):

@@ -58,12 +58,14 @@ def check(
     mine = engine.containers(profile.compose_name, name)
     problems = [*_image(engine, profile, digest)]
     if engine.info().endpoint.startswith("unix://"):  # paths and ports of a remote engine's machine can't be seen here
-        problems += [*_mounts(profile, root), *files(profile, root), *_ports(engine, profile, service, mine)]
+        problems += [*_mounts(profile, root), *_own_mounts(profile, root, name), *files(profile, root)]
+        problems += _ports(engine, profile, service, mine)
         if service.needs_memory is not None and not mine:  # what runs already holds some of it
             short, notes = memory.check(service.needs_memory.bytes, unified=profile.gpu is not GpuMode.NONE)
             problems += short
     if open_to_all := exposed(profile, name):
-        cure = f"; publish it as '{closer(service)}', or add {API_KEY} to `secrets`"
+        near = f"publish it as '{closer(service)}'" if service.network is None else "write args: {host: 127.0.0.1}"
+        cure = f"; {near}, or add {API_KEY} to `secrets`"
         notes.append(open_to_all + ("" if asks_for_key(profile, service) else cure))
     gpu, reason = gpu_mode(engine, profile.gpu)
     if reason:
@@ -81,7 +83,7 @@ def check_once(engine: Engine, profile: Profile, root: Path, name: str, digest: 
     """What a one-off container needs: image, checkouts, files, a GPU where one is wanted. PreflightError without."""
     problems = [*_image(engine, profile, digest)]
     if engine.info().endpoint.startswith("unix://"):
-        problems += [*_mounts(profile, root), *files(profile, root)]
+        problems += [*_mounts(profile, root), *_own_mounts(profile, root, name), *files(profile, root)]
     gpu, reason = gpu_mode(engine, profile.gpu)
     problems += [reason] if reason else []
     if problems:
@@ -93,7 +95,7 @@ def refusals(engine: Engine, profile: Profile, root: Path, name: str) -> tuple[P
     """What `up` would refuse besides a stale image and taken ports: checkouts, files, memory, the GPU."""
     service, problems = profile.services[name], list[Problem]()
     if engine.info().endpoint.startswith("unix://"):
-        problems += [*_mounts(profile, root), *files(profile, root)]
+        problems += [*_mounts(profile, root), *_own_mounts(profile, root, name), *files(profile, root)]
         if service.needs_memory is not None:
             problems += memory.check(service.needs_memory.bytes, unified=profile.gpu is not GpuMode.NONE)[0]
     _, reason = gpu_mode(engine, profile.gpu)
@@ -132,6 +134,14 @@ def _mounts(profile: Profile, root: Path) -> Iterator[Problem]:
             yield Problem(f"sources.{name}: {folder} has no Python package {source.package}{instead}", hint=hint)
 
 
+def _own_mounts(profile: Profile, root: Path, name: str) -> Iterator[Problem]:
+    for key, mount in profile.services[name].mounts.items():
+        place = root / Path(mount.host.path).expanduser()
+        if not place.exists():
+            where = f"services.{name}.mounts.{key}"
+            yield Problem(f"{where}: there is no {place}", hint=f"make it, or correct {where}.host")
+
+
 def _has_package(folder: Path, package: str) -> bool:
     places = [folder / sub / package for sub in ("", "src")]
     return any((p / "__init__.py").is_file() or p.with_name(f"{package}.py").is_file() for p in places)
@@ -152,8 +162,8 @@ def files(profile: Profile, root: Path) -> Iterator[Problem]:
 
 def _ports(engine: Engine, profile: Profile, service: Service, mine: tuple[Container, ...]) -> Iterator[Problem]:
     own = {port.host for container in mine for port in container.ports}
-    wanted = [port for port in service.ports if port.host not in own]
-    if not wanted:
+    wanted = [port for port in service.host_ports if port.host not in own]
+    if not wanted or (service.network is not None and mine):  # then the listener is the service itself
         return
     listeners, everybody = ports.listening(), engine.containers()
     for port in wanted:
@@ -161,9 +171,10 @@ def _ports(engine: Engine, profile: Profile, service: Service, mine: tuple[Conta
         holder = ports.owner(taken, everybody) if taken else _published_by(everybody, port.host)
         if holder:
             other = f"services.{_name(profile, service)}.ports={other_port(service, port.host)}"
-            yield Problem(
-                f"port {port.host} is taken by {holder}", hint=f'stop it, or publish another: --set "{other}"'
-            )
+            hint = f'stop it, or publish another: --set "{other}"'
+            if service.network is not None:
+                hint = "stop it, or let the server listen on another port"
+            yield Problem(f"port {port.host} is taken by {holder}", hint=hint)
 
 
 def _published_by(containers: tuple[Container, ...], port: int) -> str:

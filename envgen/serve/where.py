@@ -15,7 +15,7 @@ def service_url(service: Service, engine_host: str) -> str:
     ``engine_host``: the engine's address (unix://... or tcp://host:port); ports are published on that machine.
     """
     inside = service.ready.port if service.ready and service.ready.port else None
-    for port in service.ports:
+    for port in service.host_ports:
         if inside in (None, port.container):
             host = urlsplit(engine_host).hostname or "127.0.0.1"
             return f"http://{port.address if port.address not in ('', '0.0.0.0') else host}:{port.host}"
@@ -28,7 +28,7 @@ def reachable_url(service: Service, endpoint: Endpoint) -> str:
     if not url or not endpoint.host.startswith("ssh://"):
         return url
     inside = service.ready.port if service.ready and service.ready.port else None
-    port = next(port for port in service.ports if inside in (None, port.container))
+    port = next(port for port in service.host_ports if inside in (None, port.container))
     address = port.address if port.address not in ("", "0.0.0.0", "::") else "127.0.0.1"
     address = f"[{address}]" if ":" in address else address
     return f"http://127.0.0.1:{forward_port(endpoint.host, f'{address}:{port.host}')}"

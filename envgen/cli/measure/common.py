@@ -179,7 +179,7 @@ def _own_service(asked: Asked) -> Server:
     root, profile = asked.session.loaded().project.root, asked.session.profile()
     if asked.service:
         known_service(profile, asked.service)
-    with_ports = [name for name, one in profile.services.items() if one.ports]
+    with_ports = [name for name, one in profile.services.items() if one.host_ports]
     likely = [name for name in LIKELY if name in with_ports]
     name = asked.service or next(iter(likely or with_ports), "")
     if not name:

@@ -124,17 +124,17 @@ def ports(context: Context) -> list[Finding]:
     for port, owner in context.host.busy_ports:
         name = _service_of(context, port)
         service = context.profile.services.get(name)
-        other = other_port(service, port) if service else f"['127.0.0.1:{port + 1}:{port}']"
-        cure = remedies.line(f"services: {{{name}: {{ports: {other}}}}}")
+        other = f"ports: {other_port(service, port)}" if service and service.ports else f"args: {{port: {port + 1}}}"
+        cure = remedies.line(f"services: {{{name}: {{{other}}}}}")
         wanted = "free, or this profile's own service"
         found.append(warning(f"port {port} is taken", owner, wanted, cure, case="taken", port=port))
-    published = any(service.ports for service in context.profile.services.values())
+    published = any(service.host_ports for service in context.profile.services.values())
     return found or ([ok("the published ports are free, or this profile's own")] if published else [])
 
 
 def _service_of(context: Context, port: int) -> str:
     for name, service in context.profile.services.items():
-        if any(mapping.host == port for mapping in service.ports):
+        if any(mapping.host == port for mapping in service.host_ports):
             return name
     return context.service
 
@@ -153,10 +153,11 @@ def exposure(context: Context) -> list[Finding]:
         if said and asks_for_key(context.profile, service):
             found.append(ok(f"{said}; it asks for an API key"))
         elif said:
-            seen = ", ".join(str(port) for port in service.ports)
-            cure = remedies.line(f"services: {{{name}: {{ports: ['{closer(service)}']}}}}")
+            seen = ", ".join(str(port) for port in service.host_ports)
+            near = f"ports: ['{closer(service)}']" if service.network is None else "args: {host: 127.0.0.1}"
+            cure = remedies.line(f"services: {{{name}: {{{near}}}}}")
             found.append(warning(said, seen, "127.0.0.1, or an API key", cure, case="open"))
-    published = any(service.ports for service in context.profile.services.values())
+    published = any(service.host_ports for service in context.profile.services.values())
     return found or ([ok("the services are published on this machine alone")] if published else [])
 
 

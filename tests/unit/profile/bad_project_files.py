@@ -242,7 +242,7 @@ def source(name: str, origin: str, *expected: tuple[str, str]) -> None:
     dev(name, f"    sources: {{vllm: {SOURCE % origin}}}\n", *expected)
 
 
-source("no origin kind", "⟦origin: {}", ("names no origin", "git (with ref or pull), pypi, wheel, checkout"))
+source("no origin kind", "⟦origin: {}", ("names no origin", "git (with ref or pull), pypi, wheel, folder, checkout"))
 source("two origins", "origin: ⟦{pypi: vllm==1, checkout: ../v}", ("names pypi and checkout", "keep one"))
 source("git without ref", "⟦origin: {git: https://h/x}", ("git without ref or pull", "add ref"))
 source("ref and pull", "origin: {git: https://h/x, ref: main, ⟦pull: 3}", ("exclude each other", "keep one"))
@@ -689,3 +689,73 @@ two(
     "        env: {⟦VLLM_HOST_IP: x}\n        cluster:",
     ("is set by", "`nodes`"),
 )
+
+# --- ways out of the schema -------------------------------------------------------------------------------------------
+
+service("absolute mount", "mounts: {m: ⟦/data:/m}", ("'/data' is a place on one machine", "envgen.local.yaml"))
+service("variable in a mount", "mounts: {m: ⟦$HOME/m:/m}", ("contains a $", "~/"))
+service(
+    "mount over the system", "mounts: {m: '../m:/m', e: ⟦../e:/etc/x}", ("belongs to the image's own", "/workspace/")
+)
+service("two mounts in one place", "mounts: {m: '../m:/m', n: ⟦../n:/m}", ("would hide the mount m", "another folder"))
+service(
+    "mount as text", "mounts: {m: ⟦models}", ("expected a mapping, found the text", "write it like ~/models:/models:ro")
+)
+service("mounts as in Compose", "mounts: ⟦['~/m:/m:ro']", ("found a list", 'give each a name: {first: "~/m:/m:ro"}'))
+service("labels as in Compose", "labels: ⟦['a=b c']", ("found a list", 'write it as a mapping: {a: "b c"}'))
+service(
+    "ports and host network", "⟦ports: ['8000:8000'], network: host", ("no effect with network: host", "remove one")
+)
+service("a GPU twice", "gpu: [0, ⟦0]", ("0 stands here twice", "remove one"))
+service("all rights", "cap_add: [⟦ALL]", ("not accepted", "never ALL"))
+service("bridge", "network: ⟦bridge", ("not accepted", "host"))
+service("a label of Compose", "labels: {⟦com.docker.compose.project: x}", ("not a name", "com.docker. are taken"))
+service("secret in a label", "labels: {a: ⟦https://me:hunter2x9@host/x}", ("a login in an address", ""))
+dev("GPU where there is none", "    gpu: none\n    services: {s: {command: [x], ⟦gpu: [0]}}\n", ("has gpu: none", ""))
+dev(
+    "shm twice", "    ipc: host\n    services: {s: {command: [x], shm_size: ⟦1GiB}}\n", ("no effect with ipc: host", "")
+)
+dev(
+    "one name for two containers",
+    "    services:\n      a: {command: [x], container_name: me}\n      b: {command: [x], container_name: ⟦me}\n",
+    ("already the name of a's container", "another"),
+)
+dev(
+    "mount over a cache",
+    "    caches: {c: {path: /c/d}}\n    services: {s: {command: [x], mounts: {m: ⟦../m:/c}}}\n",
+    ("would hide the cache c", ""),
+)
+
+
+def extra(name: str, line: str, *expected: tuple[str, str]) -> None:
+    dev(name, f"    dockerfile_extra: {{end: [⟦{line}]}}\n", *expected)
+
+
+extra("another stage", "FROM debian:12", ("is not a RUN, COPY, ENV, ARG or LABEL line", ""))
+extra("another user", "USER me", ("is not a RUN,", ""))
+extra("a download", "ADD https://h/x /x", ("is not a RUN,", ""))
+extra("instruction in small letters", "run true", ("is not a RUN,", ""))
+extra("a line that goes on", "'RUN true \\'", ("a backslash, which would join it to the next line", ""))
+extra("a line that ends with a blank", "'RUN true \\ '", ("a blank or a backslash", ""))
+extra("a here-document", "'RUN cat <<EOF >/x'", ("begins a here-document", ""))
+extra("a here-document to copy", "'COPY <<EOF /x'", ("begins a here-document", ""))
+extra("two lines", '"RUN true\\nUSER me"', ("control character '\\n'", ""))
+extra("an escape character in a line", '"RUN echo \\x1b[2J"', ("control character '\\x1b'", ""))
+extra("secret in a line", "ENV HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz012345", ("looks like a secret", ""))
+extra("copy from above", "COPY ../x /x", ("'../x' is not a path in the project", ""))
+extra("copy of a machine's file", "COPY /etc/passwd /x", ("'/etc/passwd' is not a path in the project", ""))
+extra("copy of everything", "COPY . /x", ("'.' is not a path in the project", ""))
+extra("copy of git's own", "COPY .git/config /x", ("is not a path in the project", ""))
+extra("copy with a pattern", "'COPY a* /x'", ("is not a path in the project", ""))
+extra("copy in JSON", '\'COPY ["a", "/x"]\'', ("is not a plain COPY", ""))
+extra("copy of what is not there", "COPY own /x", ("there is no 'own' in the project", "make it"))
+dev(
+    "lines in a reproducible build",
+    "    reproducible: true\n    dockerfile_extra: {base: [⟦RUN true]}\n",
+    ("reproducible can't hold", "remove one"),
+)
+dev("compose elsewhere", "    compose: ⟦../over.yaml\n", ("is not a path in the project", "copy it into"))
+dev("compose that is not there", "    compose: ⟦over.yaml\n", ("there is no 'over.yaml'", "make it"))
+dev("compose that is rendered", "    compose: ⟦compose/dev.yaml\n", ("is not a path in the project", ""))
+source("folder elsewhere", "origin: {folder: ⟦../v}", ("is not a path in the project", "copy it into"))
+source("folder that is not there", "origin: {folder: ⟦v}", ("there is no 'v' in the project", "make it"))

@@ -9,9 +9,11 @@ import pytest
 from bad_project_files import HEAD
 
 from envgen.errors import Problem, ProjectError
-from envgen.profile.exposure import other_port
+from envgen.profile import hints
+from envgen.profile.exposure import open_ports, other_port
 from envgen.profile.load import load_project
-from envgen.profile.model import Service
+from envgen.profile.model import Profile, Service
+from envgen.profile.shape import fields_of
 from envgen.profile.values import PortMapping
 
 SERVICE = "    services: {{s: {{command: [x], {}}}}}\n"
@@ -104,3 +106,59 @@ def test_dockerfile_is_free_where_a_later_profile_names_it(tmp_path: Path) -> No
     (tmp_path / "envgen.yaml").write_text(HEAD + "  prod: {mode: production, dockerfile: Dockerfile}\n")
     found = load_project(file=tmp_path / "envgen.yaml").project.profiles
     assert (found["dev"].dockerfile, found["prod"].dockerfile) == ("Dockerfile.dev", "Dockerfile")
+
+
+@pytest.mark.parametrize("record", ["Service", "Profile"])
+def test_no_key_of_compose_hides_one_of_ours(record: str) -> None:
+    known = fields_of({"Service": Service, "Profile": Profile}[record])
+    assert not set(hints.COMPOSE[record]) & set(known)
+
+
+@pytest.mark.parametrize("word", sorted(hints.COMPOSE["Service"]))
+def test_each_key_of_compose_gets_its_hint(tmp_path: Path, word: str) -> None:
+    assert problem_of(tmp_path, SERVICE.format(f"{word}: x")).hint == hints.COMPOSE["Service"][word]
+
+
+@pytest.mark.parametrize(
+    ("word", "where"),
+    [
+        ("environment", "service"), ("volumes", "service"), ("healthcheck", "service"), ("network_mode", "service"),
+        ("deploy", "service"), ("tty", "service"), ("env_file", "service"), ("tmpfs", "profile"),
+        ("platform", "profile"), ("runtime", "profile"), ("ipc", "profile"), ("ulimits", "profile"),
+    ],
+)  # fmt: skip
+def test_what_a_hint_for_a_key_of_compose_names_is_accepted(tmp_path: Path, word: str, where: str) -> None:
+    written = re.findall("`([^`]*: [^`]*)`", hints.COMPOSE["Service"][word])[0]
+    written = written.replace("HOST:CONTAINER", "~/a:/b").replace("NAME", "m" if word != "environment" else "A")
+    accepted(tmp_path, SERVICE.format(written) if where == "service" else SERVICE.format("") + f"    {written}\n")
+
+
+@pytest.mark.parametrize("word", ["volumes", "networks"])
+def test_a_key_of_compose_at_the_top(tmp_path: Path, word: str) -> None:
+    assert problem_of(tmp_path, f"{word}: {{}}\n").hint == hints.COMPOSE["Profile"][word]
+
+
+def test_what_begins_with_x_is_for_anchors(tmp_path: Path) -> None:
+    top = "x-mounts: &m {models: ~/models:/models:ro}\nx-note: [anything, {goes: 1}]\n"
+    (tmp_path / "envgen.yaml").write_text(top + HEAD + SERVICE.format("mounts: *m"))
+    (tmp_path / "envgen.local.yaml").write_text("x-mine: 1\n")
+    found = load_project(file=tmp_path / "envgen.yaml").project.profiles["dev"].services["s"]
+    assert found.mounts["models"].read_only and str(found.mounts["models"].host) == "~/models"
+
+
+def test_this_machine_names_another_folder_for_a_mount(tmp_path: Path) -> None:
+    body = SERVICE.format("mounts: {models: ~/models:/models:ro}")
+    accepted(tmp_path, body)
+    (tmp_path / "envgen.local.yaml").write_text("profiles: {dev: {services: {s: {mounts: {models: {host: /big}}}}}}\n")
+    found = accepted(tmp_path, body).mounts["models"]
+    assert (str(found.host), str(found.path), found.read_only) == ("/big", "/models", True)
+    (tmp_path / "envgen.local.yaml").unlink()
+    sets = ["services.s.mounts.models=/other:/models"]
+    varied = load_project(file=tmp_path / "envgen.yaml", sets=sets).project.profiles["dev"]
+    assert str(varied.services["s"].mounts["models"].host) == "/other"
+
+
+def test_a_server_on_the_host_network_is_open_unless_it_listens_here(tmp_path: Path) -> None:
+    keys = "network: host, ready: {port: 8000}, args: {host: %s}"
+    assert open_ports(accepted(tmp_path, SERVICE.format(keys % "0.0.0.0"))) == (8000,)
+    assert open_ports(accepted(tmp_path, SERVICE.format(keys % "127.0.0.1"))) == ()

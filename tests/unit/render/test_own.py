@@ -1,0 +1,135 @@
+"""Lines, files and folders of the user's own in an image: where they stand, and what counts as a change of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envgen.errors import EnvgenError, ProjectError, RefusedError
+from envgen.profile.load import load_project
+from envgen.profile.model import Profile
+from envgen.render import own
+from envgen.render.outputs import Rendered, render_profile
+from envgen.render.quote import docker_line
+from envgen.render.workspace import prepare
+
+FILE = """\
+version: 1
+name: demo
+profiles:
+  prod:
+    mode: production
+    base: {image: debian:12}
+    cuda: {arch_list: 12.1a}
+    compose: over.yaml
+    dockerfile_extra:
+      base: [ENV A=1]
+      end: [COPY own/ ./one.txt /opt/, RUN /opt/say]
+    sources:
+      mine: {origin: {folder: ./src/}, package: mine, distribution: mine, mount: /workspace/mine}
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    files = {"envgen.yaml": FILE, "over.yaml": "", "one.txt": "", "own/say": "x", "own/deep/a": "", "src/mine.py": ""}
+    skipped = {"own/__pycache__/a.pyc": "", "own/b.pyc": "", "src/.git/config": "", "other": ""}
+    for name, text in {**files, **skipped}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def profile(root: Path) -> Profile:
+    return load_project(file=root / "envgen.yaml").project.profiles["prod"]
+
+
+def rendered(root: Path) -> Rendered:
+    return render_profile(profile(root), root=root)
+
+
+def test_only_what_is_named_goes_into_the_build(root: Path) -> None:
+    found = rendered(root)
+    assert found.context_files == ("one.txt", "own/deep/a", "own/say", "src/mine.py")
+    ignore = found.files[".dockerignore"].decode().splitlines()
+    assert [line for line in ignore if line.startswith("!")] == ["!docker/", "!patches/", "!one.txt", "!own", "!src"]
+
+
+def test_lines_stand_in_their_places_and_are_marked(root: Path) -> None:
+    text = rendered(root).files["Dockerfile"].decode()
+    base, final = text.split("FROM base AS final")
+    assert "# From dockerfile_extra.base of the project file.\nENV A=1\n" in base.split("FROM origin AS base")[1]
+    end = final.split("# Checks that the base image")[0]
+    assert end.rstrip().endswith("# From dockerfile_extra.end of the project file.\nRUN /opt/say")
+    assert "COPY src/ /src/mine/" in base
+
+
+def test_every_change_of_content_makes_another_image(root: Path) -> None:
+    digests = [rendered(root).digest]
+    (root / "own/say").write_text("y")
+    digests.append(rendered(root).digest)
+    (root / "own/say").chmod(0o755)
+    digests.append(rendered(root).digest)
+    (root / "src/new.py").write_text("")
+    digests.append(rendered(root).digest)
+    (root / "other").write_text("changed")
+    (root / "own/__pycache__/a.pyc").write_text("changed")
+    assert len(set(digests)) == 4 and rendered(root).digest == digests[-1]
+
+
+def test_the_workspace_follows_the_folder(root: Path) -> None:
+    (root / "own/say").chmod(0o755)
+    folder = prepare(profile(root), root).folder
+    assert (folder / "own/say").stat().st_mode & 0o111 and not (folder / "own/deep/a").stat().st_mode & 0o111
+    (root / "own/deep/a").unlink()
+    (root / "src/new.py").write_text("")
+    prepare(profile(root), root)
+    assert not (folder / "own/deep/a").exists() and (folder / "src/new.py").exists()
+    assert not (folder / "own/b.pyc").exists()
+
+
+def test_links_that_leave_the_project_and_too_much_are_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = root / "own/link"
+    link.symlink_to("/etc/hostname")
+    with pytest.raises(RefusedError, match="own/link is a link that leaves the project"):
+        rendered(root)
+    link.unlink()
+    monkeypatch.setattr(own, "MOST", 3)
+    with pytest.raises(RefusedError, match="holds more than 3 files"):
+        rendered(root)
+    with pytest.raises(EnvgenError, match="needs the project's folder"):
+        own.files_of(profile(root), None)
+
+
+@pytest.mark.parametrize("text", ["FROM x", "RUN a\nUSER b", "RUN a \\", "RUN cat <<A", "run a", "USER x"])
+def test_the_template_prints_nothing_else_than_one_line(text: str) -> None:
+    with pytest.raises(ValueError, match="line"):
+        docker_line(text)
+
+
+def test_patches_and_dependencies_of_a_folder_are_refused(root: Path) -> None:
+    keys = "patches: mine, install: {dependencies: true}, package: mine,"
+    (root / "envgen.yaml").write_text(FILE.replace("package: mine,", keys))
+    with pytest.raises(ProjectError) as caught:
+        profile(root)
+    assert [problem.hint for problem in caught.value.problems] == [
+        "edit its files", "name its dependencies in pip.deps",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a:\n  HF_TOKEN: hf_abcdefghijklmnopqrstuvwxyz012345\n", "line 2 of 'over.yaml' looks like a secret"),
+        ("a: \x1b[2J\n", "line 1 of 'over.yaml' has a control character"),
+    ],
+)
+def test_a_compose_file_of_ones_own_is_looked_at(root: Path, text: str, message: str) -> None:
+    (root / "over.yaml").write_text(text)
+    with pytest.raises(ProjectError, match=message):
+        profile(root)
+    (root / "over.yaml").unlink()
+    (root / "over.yaml").symlink_to("/etc/hostname")
+    with pytest.raises(ProjectError, match="is a link that leaves the project folder"):
+        profile(root)
