@@ -79,11 +79,11 @@ def warmed(jit_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     docker("build", "-q", "-t", f"{NAME}:prod", "--build-arg", f"LAB={jit_image}", "-f", str(root / "Dockerfile.lab"),
            str(RUNTIME))  # fmt: skip
     try:
-        before, out, err = docker("ps", "-aq"), io.StringIO(), io.StringIO()
+        out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err):
             code = main(["cache", "warm", "page", "rope", "--file", str(root / "envgen.yaml")])
         assert code == 0, err.getvalue()
-        assert docker("ps", "-aq") == before, "the throw-away container is gone"
+        assert docker("ps", "-aq", "--filter", f"ancestor={NAME}:prod") == "", "the throw-away container is gone"
         yield Warmed(root, out.getvalue(), err.getvalue())
     finally:
         docker("volume", "rm", "-f", VOLUME, check=False)
