@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import math
 import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -186,6 +187,9 @@ def attention_in_torch(torch: Any, case: Sequences) -> Any:
 def flashinfer_attention(torch: Any) -> Kernel:
     """Its FA2 kernels on every GPU: those that a GB10 gets."""
     wrapper_of = importlib.import_module("flashinfer").BatchAttentionWithAttentionSinkWrapper
+    nvcc = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin", "nvcc")
+    if shutil.which("nvcc") is None and not os.path.exists(nvcc):
+        raise NotHere("it is compiled first, and this container has no nvcc")
     space = torch.empty(128 << 20, dtype=torch.uint8, device=DEVICE)
     wrappers = {}
 

@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 from test_predict import environment
 
 INSIDE = Path(__file__).parents[2] / "envgen" / "inside"
@@ -83,17 +84,18 @@ for kernel in ("attention", "moe"):
 """
 
 
-def run(program: str) -> Any:
+def run(program: str, release: str = "0.32.0") -> Any:
     env = {**os.environ, "PYTHONPATH": str(INSIDE), "TRITON_INTERPRET": "1", "VLLM_LOGGING_LEVEL": "ERROR",
            "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
-    argv = [environment("0.32.0"), "-c", SMALL + program + "\nprint(json.dumps(found))"]
+    argv = [environment(release), "-c", SMALL + program + "\nprint(json.dumps(found))"]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_attention_agrees_with_vllm_s_kernel_and_not_with_planted_errors() -> None:
-    for kind, row in run(ATTENTION).items():
+@pytest.mark.parametrize("release", ["0.14.0", "0.32.0"])
+def test_attention_agrees_with_vllm_s_kernel_and_not_with_planted_errors(release: str) -> None:
+    for kind, row in run(ATTENTION, release).items():
         assert row.pop("vllm") < 0.002, kind
         assert len(row) >= 5 and min(row.values()) > 0.02, (kind, row)
 
