@@ -170,6 +170,8 @@ def run(argv: Sequence[str] | None = None, output: Output | None = None) -> int:
     output = output or Output()
     try:
         result = main.main(args=words, prog_name="envgen", standalone_mode=False, obj=output)
+    except SystemExit:  # click's answer where the reader of a pipe has left
+        raise BrokenPipeError from None
     except click.UsageError as error:  # such as an option that there isn't: then no option was looked at
         takes = error.ctx is not None and any(one.name == "as_json" for one in error.ctx.command.params)
         output.json = output.json or (takes and "--json" in words)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from envgen.engine.base import ExecResult
+from envgen.inside import resolve
 from envgen.inside.run import STARTER, Failure, ask
 from envgen.jitcache.talk import AGENT
 
@@ -47,3 +48,16 @@ def test_it_ends_with_whoever_asked() -> None:
         program.stdin.close()
         program.stdin = None
         assert program.wait(60) == 1
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("kill -9 $$", "sh was killed: memory ran out, or somebody stopped it"),
+        ("exit 3", "sh ended with 3 and printed nothing"),
+        ("echo why; exit 3", "why"),
+    ],
+)
+def test_a_resolver_that_ends_in_silence_has_a_reason(script: str, reason: str) -> None:
+    with pytest.raises(resolve.Failed, match=f"^{reason}$"):
+        resolve.run(["/bin/sh", "-c", script])

@@ -35,7 +35,7 @@ def running(context: Context) -> list[Finding]:
         return [warning(title, "none running", wanted, remedies.up(context), case="none")]
     if container.state != "running":
         cure = remedies.up(context)
-        title, seen = f"{container.name} is {container.state}", _ended(context, container)
+        title, seen = _state(container), _ended(context, container)
         if container.state == "paused":
             cure = remedies.command(f"docker unpause {container.name}")
         return [error(title, seen, "running", cure, case="ended")]
@@ -45,6 +45,10 @@ def running(context: Context) -> list[Finding]:
         return [error(title, "its health check fails", "healthy", cure, case="unhealthy")]
     health = f", {container.health}" if container.health else ""
     return [ok(f"{container.name} is running{health}", id=container.id, since=str(container.started_at))]
+
+
+def _state(one: Container) -> str:
+    return f"{one.name} {'has' if one.state == 'exited' else 'is'} {one.state}"
 
 
 def _ended(context: Context, container: Container) -> str:
@@ -71,7 +75,7 @@ def others(context: Context) -> list[Finding]:
             alive.append(one.service)
         elif one.state in ("exited", "dead", "paused", "restarting") and (one.state != "exited" or one.exit_code):
             cure = remedies.command(shlex.join(["envgen", "logs", "-p", context.profile.name, one.service]))
-            title, seen = f"{one.name} is {one.state}", _ended(context, one)
+            title, seen = _state(one), _ended(context, one)
             found.append(error(title, seen, "running, or removed", cure, case="died"))
     return found or ([ok(f"running too: {', '.join(sorted(alive))}")] if alive else [])
 

@@ -133,7 +133,7 @@ def test_running(make: Make) -> None:
 def test_how_containers_ended(make: Make) -> None:
     died = replace(CONTAINER, state="exited", exit_code=1)
     (found,) = container.running(make(container=died, causes={"lab-dev-1": "a port is taken"}))
-    assert found.seen == "exit code 1: a port is taken"
+    assert (found.title, found.seen) == ("lab-dev-1 has exited", "exit code 1: a port is taken")
     (found,) = container.running(make(container=replace(died, exit_code=137, oom_killed=True)))
     assert found.seen == "exit code 137: killed for memory"
     (found,) = container.running(make(container=replace(CONTAINER, state="paused")))
