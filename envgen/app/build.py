@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from envgen import files
+from envgen.app import whose
 from envgen.app.lock import demand
 from envgen.app.rehearse import rehearse_before_build
 from envgen.app.session import Session
@@ -34,6 +35,7 @@ from envgen.render.environment import CA_VARIABLE, WHEELHOUSE_VARIABLE, compose_
 from envgen.render.locked import lock_of
 from envgen.render.workspace import prepare
 from envgen.serve import preflight
+from envgen.serve.launch import compose_for
 from envgen.text import counted, progress
 
 RENDER_LABEL = "dev.envgen.render"
@@ -199,12 +201,20 @@ def build(
     no_cache: bool = False,
     pull: bool = False,
     unlocked: bool = False,
+    take_over: bool = False,
 ) -> Outcome:
-    """Rehearse the patches, hold the lock against the project, and build what is not up to date."""
+    """Rehearse the patches, hold the lock against the project, and build what is not up to date.
+
+    ``take_over``: what another folder or user has under the profile's name makes way.
+    """
     rehearse_before_build(job.profile, job.root, job.rendered.digest, job.lock)
     engine = connect()
     if not unlocked:
         demand(job.profile, job.root, engine, job.lock)
+    if take_over:
+        prepare(job.profile, job.root, job.lock)
+        whose.take_over(engine, job.profile, job.root, compose_for(engine, job.profile, job.root, job.folder))
+    whose.claim(engine, job.profile, job.root, f"envgen build --profile {job.profile.name} --take-over")
     if not (no_cache or pull) and (image_id := up_to_date(job, engine)):
         return Outcome(job, image_id)
     _warn_of_drift(session)

@@ -17,6 +17,7 @@ from envgen.doctor.model import Wish
 from envgen.doctor.run import Report
 from envgen.engine.base import Engine
 from envgen.engine.docker import connect
+from envgen.engine.whose import ours
 from envgen.errors import EnvgenError
 from envgen.files import state_dir
 from envgen.inside import run
@@ -142,7 +143,7 @@ def _end(path: Path) -> bytes:
 
 
 def _containers(engine: Engine, wish: Wish, add: Callable[[str, Callable[[], bytes | str | None], str], None]) -> None:
-    for one in engine.containers(wish.profile.compose_name, all=True):
+    for one in ours(engine.containers(wish.profile.compose_name, all=True), wish.root):
         add(f"containers/{one.service or one.name}.json", lambda one=one: _json(vars(one)), "")  # type: ignore[misc]
         add(f"logs/{one.service or one.name}.log", lambda one=one: engine.logs(one.id, tail=LOG_LINES), "")  # type: ignore[misc]
 

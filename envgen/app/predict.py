@@ -13,6 +13,7 @@ from envgen.doctor.expectation import compose_env, mounts
 from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warning
 from envgen.engine.base import Engine
 from envgen.engine.owner import run_as
+from envgen.engine.whose import ours
 from envgen.errors import EnvgenError, ExitCode, NotFoundError, Problem, UsageError
 from envgen.inside import run
 from envgen.predict.gpus import Gpu, target
@@ -94,7 +95,7 @@ def _others(profile: Profile) -> str:
 def place_in_engine(engine: Engine, profile: Profile, root: Path, service: str) -> Place:
     """The running container of the service, of another one of the profile, else a throw-away one of the image."""
     python = collect.program(profile)
-    running = [one for one in engine.containers(profile.compose_name) if one.state == "running"]
+    running = [one for one in ours(engine.containers(profile.compose_name), root) if one.state == "running"]
     same = [one for one in running if one.service == service]
     if same:
         execute = run.in_container(engine, same[0].id, workdir=str(profile.working_dir))

@@ -1,7 +1,7 @@
 """What runs left behind, on the engine and in the project: found, shown, removed.
 
-Only what carries envgen's labels, or the names that envgen gives, together with this project's name. Where a folder
-elsewhere has services of the same name, their volumes may be its own: then none of them is touched.
+Only what carries envgen's labels, or the names that envgen gives, together with this project's name. What goes by the
+name of a profile that another folder or user holds is not touched.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from envgen import files
-from envgen.engine.base import COMPOSE_PROJECT, Container, Engine
+from envgen.app.whose import other_owner
+from envgen.engine.base import Container, Engine
+from envgen.engine.whose import Owner
 from envgen.errors import EngineError, EnvgenError, RefusedError
 from envgen.jitcache import space
 from envgen.jitcache.service import JitCache
@@ -26,7 +28,6 @@ from envgen.text import reason_of
 
 STATE = ".envgen"  # the project's folder of files.state_dir
 PROJECT_LABEL = "dev.envgen.project"
-WORKING_DIR = "com.docker.compose.project.working_dir"
 LOGS_KEPT = 20
 CRASHES_KEPT = 5
 UNUSED = 30 * 86400.0  # a namespace that was used later stays: a folder of the same name may come back to it
@@ -55,17 +56,24 @@ class Gone:
 def find(engine: Engine, project: Project, variants: Sequence[Profile] = ()) -> Iterator[Item]:
     """Everything that can go. ``variants``: the profiles as their variants change them; what they use stays, too."""
     profiles = [*project.profiles.values(), *variants]
+    foreign = held_elsewhere(engine, project)
     left = engine.leftovers()
     for one in left:
         yield Item("container", one.name, 0, one.reason, _container(engine, one))
     ids = {one.id for one in left}
     containers = [one for one in engine.containers(all=True) if one.id not in ids]
-    yield from _images(engine, project, containers)
-    yield from _overlays(engine, project, profiles, containers)
-    yield from _caches(engine, project, profiles, containers)
+    yield from _images(engine, project, containers, foreign)
+    yield from _overlays(engine, project, profiles, containers, foreign)
+    yield from _caches(engine, project, profiles, foreign)
     yield from _temporaries(project.root)
     yield from _old(project.root, "log", "logs", LOGS_KEPT)
     yield from _old(project.root, "crash", "crash", CRASHES_KEPT)
+
+
+def held_elsewhere(engine: Engine, project: Project) -> dict[str, Owner]:
+    """The profiles whose name another folder or user holds, and who."""
+    found = {name: other_owner(engine, profile, project.root) for name, profile in project.profiles.items()}
+    return {name: other for name, other in found.items() if other is not None}
 
 
 def remove(items: Sequence[Item]) -> list[Gone]:
@@ -92,13 +100,15 @@ def _container(engine: Engine, one: object) -> Callable[[], str]:
     return act
 
 
-def _images(engine: Engine, project: Project, containers: Sequence[Container]) -> Iterator[Item]:
+def _images(
+    engine: Engine, project: Project, containers: Sequence[Container], foreign: Mapping[str, Owner]
+) -> Iterator[Item]:
     """Those without a name that an earlier build of a profile left; not what a container was made of."""
     used = {container.image_id for container in containers}
     for image in engine.dangling(f"{PROJECT_LABEL}={project.name}"):
-        if image.id in used:
-            continue
         profile = image.labels.get("dev.envgen.profile", "")
+        if image.id in used or profile in foreign:
+            continue
         why = f"an earlier build of profile {profile}"
         yield Item("image", image.id.removeprefix("sha256:")[:12], image.size, why, _image(engine, image.id))
 
@@ -107,25 +117,19 @@ def _image(engine: Engine, image_id: str) -> Callable[[], str]:
     return lambda: engine.remove_image(image_id)
 
 
-def _is_shared(profile: Profile, root: Path, containers: Sequence[Container]) -> bool:
-    """Whether a folder elsewhere has services of this profile's Compose name."""
-    for container in containers:
-        folder = container.labels.get(WORKING_DIR)
-        same = container.labels.get(COMPOSE_PROJECT) == profile.compose_name
-        if same and folder and not Path(folder).is_relative_to(root):
-            return True
-    return False
-
-
 def _overlays(
-    engine: Engine, project: Project, profiles: Sequence[Profile], containers: Sequence[Container]
+    engine: Engine,
+    project: Project,
+    profiles: Sequence[Profile],
+    containers: Sequence[Container],
+    foreign: Mapping[str, Owner],
 ) -> Iterator[Item]:
     """Editable installs for another base image, Python or set of sources than a profile has now."""
     wanted = {overlay_volume(profile) for profile in profiles if profile.mounted_sources}
     mounted = {mount.source for container in containers for mount in container.mounts}
     sizes: Mapping[str, int] | None = None
     for profile in project.profiles.values():
-        if _is_shared(profile, project.root, containers):
+        if profile.name in foreign:
             continue
         name = re.compile(re.escape(f"{profile.compose_name}-env-") + "[0-9a-f]{12}")
         for volume in engine.volumes_of(profile.compose_name):
@@ -144,7 +148,7 @@ def _volume(engine: Engine, name: str) -> Callable[[], str]:
 
 
 def _caches(
-    engine: Engine, project: Project, profiles: Sequence[Profile], containers: Sequence[Container]
+    engine: Engine, project: Project, profiles: Sequence[Profile], foreign: Mapping[str, Owner]
 ) -> Iterator[Item]:
     """Namespaces that no profile uses, nor a container, nor anybody for a month; and what killed runs left in others.
 
@@ -154,13 +158,13 @@ def _caches(
     for profile in project.profiles.values():
         cache = JitCache(engine, profile, project.root)
         made = profile.caches.get(namespace.CACHE)
-        if made is None:
+        if made is None or profile.name in foreign:
             continue
         with contextlib.suppress(EngineError):  # without an image nothing can be looked into
             for swept in space.stale_inside(cache):
                 yield Item("stage", swept.name, swept.bytes, "of an interrupted load or clear", swept.remove)
-        if not made.namespace or made.host is not None or _is_shared(profile, project.root, containers):
-            continue
+        if not made.namespace or made.host is not None or profile.instance:
+            continue  # those that a copy uses are shared: what no copy needs, the plain one sees
         owned = set(engine.volumes_of(profile.compose_name))
         with contextlib.suppress(EngineError):
             for one in space.spaces(cache):

@@ -11,13 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from envgen.app import weights
+from envgen.app import weights, whose
 from envgen.app.crash import keeper
 from envgen.app.predict import foresee
 from envgen.app.session import Session, of_running
 from envgen.engine.base import Container, Engine
 from envgen.engine.compose import Compose
 from envgen.engine.docker import connect
+from envgen.engine.whose import Owner, ours, this_owner
 from envgen.errors import EngineError, EnvgenError, NotFoundError, Problem, RefusedError, ServiceError, UsageError
 from envgen.profile.model import Profile
 from envgen.render.locked import lock_of_image
@@ -59,7 +60,7 @@ class Opened:
 
     def running(self, service: str) -> Container:
         """The container of a running service. NotFoundError with the command that starts it."""
-        return running(self.engine, self.profile, service)
+        return running(self.engine, self.profile, self.root, service)
 
 
 def opened(session: Session) -> Opened:
@@ -71,9 +72,10 @@ def opened(session: Session) -> Opened:
     return Opened(root, profile, engine, compose, workspace.rendered.digest)
 
 
-def running(engine: Engine, profile: Profile, service: str) -> Container:
-    """The container of a running service. NotFoundError with the command that starts it."""
+def running(engine: Engine, profile: Profile, root: Path, service: str) -> Container:
+    """The container of a running service of ours. NotFoundError with the command that starts it."""
     known_service(profile, service)
+    whose.demand(engine, profile, root, _take(profile, service))
     found = engine.containers(profile.compose_name, service)
     if not found:
         raise NotFoundError(f"{service} is not running", hint=f"envgen up {service} --profile {profile.name}")
@@ -92,6 +94,7 @@ def resume(session: Session, service: str, timeout: int | None) -> tuple[Profile
     """Start the stopped container of ``service`` as it is, and wait until it answers."""
     here = opened(session)
     known_service(here.profile, service)
+    whose.demand(here.engine, here.profile, here.root, _take(here.profile, service))
     found = here.engine.containers(here.profile.compose_name, service, all=True)
     if not found:
         raise NotFoundError(
@@ -121,17 +124,22 @@ def _again(
 def halt(session: Session, names: Sequence[str]) -> tuple[Profile, tuple[Container, ...]]:
     """Stop the running containers of these services (none named: of all); they stay, for `start`."""
     here = opened(session)
+    whose.demand(here.engine, here.profile, here.root)
     found = of_services(here, names, all=False)
     if found:
         here.compose.run("--profile", "*", "stop", *names)
     return here.profile, found
 
 
-def of_services(here: Opened, names: Sequence[str], *, all: bool) -> tuple[Container, ...]:
-    """The containers of these services (none named: everything of the profile). UsageError for an unknown name."""
+def of_services(here: Opened, names: Sequence[str], *, all: bool, foreign: bool = False) -> tuple[Container, ...]:
+    """The containers of these services (none named: everything of the profile). UsageError for an unknown name.
+
+    ``foreign``: those of another folder under this name, too.
+    """
     for name in names:
         known_service(here.profile, name)
     found = here.engine.containers(here.profile.compose_name, all=all)
+    found = found if foreign else ours(found, here.root)
     return tuple(one for one in found if not names or one.service in names)
 
 
@@ -143,10 +151,13 @@ def one_off(session: Session, service: str, argv: Sequence[str], options: Sequen
     root, profile = session.loaded().project.root, session.profile()
     known_service(profile, service)
     engine = connect()
+    whose.demand(engine, profile, root, _take(profile, service))
     workspace = workspace_of(engine, profile, root)
     gpu = preflight.check_once(engine, profile, root, service, workspace.rendered.digest)
     compose = compose_for(engine, profile, root, workspace.folder, gpu)
+    whose.claim(engine, profile, root, _take(profile, service))
     ownership.prepare(engine, profile, root, service)
+    whose.make_volumes(engine, profile, root)
     terminal = () if tty and sys.stdin.isatty() and sys.stdout.isatty() else ("-T",)
     return compose.interactive("--progress=quiet", "run", "--rm", "--no-deps", *terminal, *options, service, *argv)
 
@@ -163,12 +174,14 @@ def main_service(profile: Profile) -> str:
 
 @dataclass(frozen=True)
 class Checked:
-    """A service that passed the checks before a start. ``differing``: what a running one has otherwise."""
+    """A service that passed the checks before a start. ``differing``: what a running one has otherwise. ``other``: who
+    holds the name until it is taken over."""
 
     here: Opened
     service: str
     found: preflight.Preflight
     differing: tuple[str, ...] = ()
+    other: Owner | None = None
 
     @property
     def argv(self) -> list[str]:
@@ -176,8 +189,15 @@ class Checked:
         return self.here.compose.argv("up", "--detach", "--no-build", "--pull", "never", self.service)
 
 
-def check(session: Session, service: str, agree: Agree) -> Checked:
-    """Everything that must hold before a start. Where weights alone are missing, ``agree`` may have them fetched."""
+def _take(profile: Profile, service: str) -> str:
+    return f"envgen up {service} --profile {profile.name} --take-over"
+
+
+def check(session: Session, service: str, agree: Agree, *, take_over: bool = False) -> Checked:
+    """Everything that must hold before a start. Where weights alone are missing, ``agree`` may have them fetched.
+
+    ``take_over``: what another folder or user has under this name will make way.
+    """
     root, profile = session.loaded().project.root, session.profile()
     known_service(profile, service)
     if profile.services[service].cluster is not None:
@@ -186,6 +206,10 @@ def check(session: Session, service: str, agree: Agree) -> Checked:
             hint=f"envgen nodes up {service}; for this machine alone: --set services.{service}.cluster=null",
         )
     engine = connect()
+    other = whose.other_owner(engine, profile, root)
+    if other and not take_over:
+        raise whose.refused(engine, profile, root, other, _take(profile, service))
+    whose.note_older(engine, profile, root)
     workspace = workspace_of(engine, profile, root)
     commit = weights.locked_commit(profile, root, service)
     look = partial(
@@ -200,13 +224,15 @@ def check(session: Session, service: str, agree: Agree) -> Checked:
         found = look()
     compose = compose_for(engine, profile, root, workspace.folder, found.gpu)
     here = Opened(root, profile, engine, compose, workspace.rendered.digest)
+    if other and not other.same_folder(this_owner(root)):
+        found = replace(found, running=None)
     if not found.running:
-        return Checked(here, service, found)
+        return Checked(here, service, found, other=other)
     for name in missing_here(profile, found.running, os.environ):
         progress(f"  note: {name} is not set in this terminal; {service} keeps the value it was started with")
     compose = keep_moment(compose, profile, found.running, os.environ)
     differing = differences(engine, compose, profile, service, found.running)
-    return Checked(replace(here, compose=compose), service, found, differing)
+    return Checked(replace(here, compose=compose), service, found, differing, other)
 
 
 def _fetch(engine: Engine, profile: Profile, root: Path, service: str, refused: PreflightError, agree: Agree) -> bool:
@@ -241,8 +267,12 @@ def start(
             progress(f"  note: {note}")
     if found.running and checked.differing and not recreate:
         _may_replace(service, found.running, checked.differing, agree)
+    if checked.other:
+        whose.take_over(here.engine, profile, here.root, here.compose)
+    whose.claim(here.engine, profile, here.root, _take(profile, service))
     if checked.differing or not found.running:
         ownership.prepare(here.engine, profile, here.root, service)
+    whose.make_volumes(here.engine, profile, here.root)
     keep = keeper(here.engine, profile, here.root, service, here.compose.files)
     launcher = Launcher(here.engine, here.compose, profile, service, progress, keep)
     try:
@@ -254,7 +284,7 @@ def start(
         raise
 
 
-def check_all(session: Session, names: Sequence[str], agree: Agree) -> tuple[Checked, ...]:
+def check_all(session: Session, names: Sequence[str], agree: Agree, *, take_over: bool = False) -> tuple[Checked, ...]:
     """Check these services (none named: all of the profile). PreflightError with the problems of all of them."""
     names = tuple(dict.fromkeys(names)) or tuple(session.profile().services)
     if not names:
@@ -264,7 +294,7 @@ def check_all(session: Session, names: Sequence[str], agree: Agree) -> tuple[Che
         known_service(session.profile(), name)
     for name in names:
         try:
-            passed.append(check(session, name, agree))
+            passed.append(check(session, name, agree, take_over=take_over))
         except PreflightError as error:
             refused.append(error)
     if refused:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from envgen.engine import dotenv
 from envgen.engine.docker import connect
+from envgen.engine.whose import ours
 from envgen.errors import EngineError, RefusedError
 from envgen.profile.load import Loaded, load_project, select
 from envgen.profile.model import Profile
@@ -61,7 +62,7 @@ def of_running(session: Session, service: str | None) -> Session:
     """``session`` with the variant of the running ``service`` (None: any of the profile's); itself if there is none."""
     profile = session.profile()
     try:
-        found = connect().containers(profile.compose_name, service)
+        found = ours(connect().containers(profile.compose_name, service), session.loaded().project.root)
     except EngineError:
         return session  # the caller's own question reports it
     names = {container.labels.get(VARIANT_LABEL, "") for container in found}

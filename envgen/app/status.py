@@ -18,6 +18,7 @@ from envgen.engine.base import Container, Engine
 from envgen.engine.docker import connect
 from envgen.engine.git import WorkTree
 from envgen.engine.session import hurry
+from envgen.engine.whose import ours
 from envgen.errors import EnvgenError
 from envgen.files import state_dir
 from envgen.profile.model import Profile
@@ -125,7 +126,7 @@ def _ask_engine(found: Status, engine: Engine) -> None:
         "created": image.created if image else None,
         "state": state,
     }
-    found.containers = engine.containers(profile.compose_name, all=True)
+    found.containers = ours(engine.containers(profile.compose_name, all=True), found.root)
 
 
 def _caches(found: Status, engine: Engine, sizes: Future[Mapping[str, int]]) -> list[Mapping[str, Any]]:

@@ -23,6 +23,7 @@ from envgen.engine.base import Container, Engine, EngineInfo
 from envgen.engine.endpoint import find_plugin
 from envgen.engine.owner import run_as
 from envgen.engine.ports import conflict, listening, owner
+from envgen.engine.whose import ours
 from envgen.errors import EngineError, EnvgenError
 from envgen.inside import run
 from envgen.profile.model import Profile
@@ -57,7 +58,7 @@ def gather(wish: Wish, connect: Connect) -> tuple[Context, list[Finding]]:
     """Everything there is to know. What can't be had becomes a finding; the rest continues."""
     try:
         engine = connect()
-        everything = engine.containers(project=wish.profile.compose_name, all=True)
+        everything = ours(engine.containers(project=wish.profile.compose_name, all=True), wish.root)
         containers = tuple(one for one in everything if not one.one_off)
     except EngineError as problem:
         return _without_engine(wish, problem)

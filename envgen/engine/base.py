@@ -232,6 +232,9 @@ class Engine(Protocol):
     def volume(self, name: str) -> str | None:
         """Where a named volume is on the engine's machine; None if there is no such volume."""
 
+    def volume_labels(self, name: str) -> Mapping[str, str] | None:
+        """The labels of a named volume; None if there is no such volume."""
+
     def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
         """Make an empty volume; nothing happens where there is one of that name."""
 

@@ -128,6 +128,12 @@ class DockerEngine:
             return str(self._api.inspect_volume(name)["Mountpoint"])
         return None
 
+    def volume_labels(self, name: str) -> Mapping[str, str] | None:
+        with self._told(f"volume {name}"), _absent():
+            labels = self._api.inspect_volume(name).get("Labels") or {}
+            return {str(key): str(value) for key, value in labels.items()}
+        return None
+
     def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
         with self._told(f"volume {name}"):
             self._work.create_volume(name, labels=dict(labels))

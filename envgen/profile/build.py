@@ -21,10 +21,17 @@ class Builder:
     """Builds all profiles of a project. ``good`` and ``broken`` hold the outcome, ``trees`` what was merged."""
 
     def __init__(
-        self, project: str, root: Path, files: Files, overrides: Sequence[Override], variant: str = ""
+        self,
+        project: str,
+        root: Path,
+        files: Files,
+        overrides: Sequence[Override],
+        variant: str = "",
+        instance: str = "",
     ) -> None:
         self.project = project
         self.variant = variant
+        self.instance = instance
         self.root = root
         self.files = files
         self.overrides = overrides
@@ -68,7 +75,8 @@ class Builder:
 
     def _bind(self, name: str, tree: Node, partial: bool, variant: str = "") -> tuple[Profile, list[Problem]]:
         binding = Binding(partial=partial)
-        profile: Profile = binding.record(Profile, tree, "", name=name, project=self.project, variant=variant)
+        given = {"name": name, "project": self.project, "variant": variant, "instance": self.instance}
+        profile: Profile = binding.record(Profile, tree, "", **given)
         check_profile(profile, tree, binding, self.root)
         return _chosen_groups(profile), binding.problems
 

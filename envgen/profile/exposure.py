@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from envgen.profile.model import Profile, Service
+from envgen.profile.values import PortMapping
 
 API_KEY = "VLLM_API_KEY"
 
@@ -41,9 +43,16 @@ def closer(service: Service) -> str:
     return f"127.0.0.1:{port.host}:{port.container}"
 
 
-def other_port(service: Service, taken: int) -> str:
-    """The ports of ``service`` as a YAML list, with the next number in place of the host's port ``taken``."""
-    used = {port.host for port in service.ports}
-    free = next(number for number in (*range(taken + 1, 65536), *range(taken - 1, 0, -1)) if number not in used)
-    ports = [replace(port, host=free) if port.host == taken else port for port in service.ports]
+def other_port(service: Service, *taken: int, is_free: Callable[[PortMapping], bool] = lambda _port: True) -> str:
+    """The ports of ``service`` as a YAML list, with the next number that ``is_free`` in place of each of the host's
+    ports ``taken``, on the same address."""
+    used, ports = {port.host for port in service.ports}, []
+    for port in service.ports:
+        if port.host in taken:
+            numbers = (*range(port.host + 1, 65536), *range(port.host - 1, 0, -1))
+            others = (replace(port, host=number) for number in numbers if number not in used)
+            ports.append(next((other for other in others if is_free(other)), port))
+            used.add(ports[-1].host)
+        else:
+            ports.append(port)
     return "[" + ", ".join(f"'{port}'" for port in ports) + "]"

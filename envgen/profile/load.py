@@ -12,6 +12,7 @@ from envgen import files
 from envgen.errors import Problem, ProjectError, RefusedError, UsageError
 from envgen.profile import hints, layers
 from envgen.profile.build import Builder
+from envgen.profile.instance import of_worktree
 from envgen.profile.model import Profile, Project
 from envgen.profile.overrides import from_environ, from_sets
 from envgen.profile.patterns import NAME, PROJECT_NAME, matches, meaning
@@ -23,7 +24,7 @@ FILE_NAME = "envgen.yaml"
 LOCAL_NAME = "envgen.local.yaml"
 FORMAT_VERSION = 1
 TOP_KEYS = ("version", "name", "default_profile", "defaults", "profiles")
-LOCAL_KEYS = ("version", "defaults", "profiles")
+LOCAL_KEYS = ("version", "instance", "defaults", "profiles")
 
 
 class Loaded:
@@ -101,13 +102,17 @@ def load_project(
     problems: list[Problem] = []
     warnings: list[str] = []
     name, default = _header(top, problems)
+    instance = of_worktree(path.parent) if local else ""
     files = [_sections(top, problems)]
     profiles = files[0][1]
     local_path = path.with_name(LOCAL_NAME)
     if local and local_path.exists():
         if file is None:
             _refuse_foreign(local_path)
-        files.append(_local(local_path, profiles, problems))
+        own = _local(local_path, problems)
+        files.append(_local_sections(own, profiles, problems))
+        if "instance" in own.items:
+            instance = _instance(own, problems)
     overrides, found = from_sets(sets)
     problems += found
     if local:
@@ -115,7 +120,7 @@ def load_project(
         problems += found
         overrides = [*variables, *overrides]
     chains = layers.chains(profiles, problems)
-    builder = Builder(name, path.parent, files, overrides, variant)
+    builder = Builder(name, path.parent, files, overrides, variant, instance)
     builder.build(chains, problems)
     warnings += builder.warnings
     if default not in profiles and profiles and default:
@@ -199,7 +204,9 @@ def _known_keys(top: Node, known: Sequence[str], problems: list[Problem]) -> Non
     for key, node in top.items.items():
         if key not in known and not key.startswith("x-"):  # x-...: for anchors, as in Compose
             hint = hints.COMPOSE["Profile"].get(key) or near(key, list(known))
-            if key in fields_of(Profile):
+            if key == "instance":
+                hint = f"it is for one machine: write it in {LOCAL_NAME}"
+            elif key in fields_of(Profile):
                 hint = "it belongs below `defaults:` or below a profile"
             problems.append(Problem("unknown key", node.key_place(key), hint))
 
@@ -237,13 +244,27 @@ def _sections(top: Node, problems: list[Problem]) -> tuple[Node, dict[str, Node]
     return layers.spelled_out(defaults), profiles
 
 
-def _local(path: Path, shared: Mapping[str, Node], problems: list[Problem]) -> tuple[Node, dict[str, Node]]:
-    """The sections of the local file, which changes profiles but never adds one."""
+def _local(path: Path, problems: list[Problem]) -> Node:
+    """The local file as a tree; an empty one where it can't be read."""
     try:
-        top = read_local(path, _label(path))
+        return read_local(path, _label(path))
     except ProjectError as error:
         problems += error.problems
-        return Node(MAP, Source(_label(path), LOCAL)), {}
+        return Node(MAP, Source(_label(path), LOCAL))
+
+
+def _instance(top: Node, problems: list[Problem]) -> str:
+    """What the local file calls this copy of the project; "" is the plain name, also in a git worktree."""
+    node = top.items["instance"]
+    if node.kind in (MAP, LIST, NULL) or (node.text and not matches(PROJECT_NAME, node.text)):
+        hint = "small letters, digits, - and _; containers, images and overlays of this copy carry it"
+        problems.append(Problem(f"{node.seen()} does not name a copy", node.place("instance"), hint))
+        return ""
+    return node.text
+
+
+def _local_sections(top: Node, shared: Mapping[str, Node], problems: list[Problem]) -> tuple[Node, dict[str, Node]]:
+    """The sections of the local file, which changes profiles but never adds one."""
     _known_keys(top, LOCAL_KEYS, problems)
     _version(top, problems, required=False)
     defaults, profiles = _sections(top, problems)

@@ -241,6 +241,7 @@ class Profile:
     base: Base = key("The base image.")
     cuda: Cuda = key("CUDA.")
     variant: str = ""  # the one that is laid over it
+    instance: str = ""  # which copy of the project; committed files are rendered without
     description: str = key("One line about this profile.", "")
     dockerfile: str = key(
         "The file that `envgen render` writes; unset: Dockerfile for the first profile that names none, "
@@ -299,11 +300,21 @@ class Profile:
     @property
     def image_name(self) -> str:
         """The full name of the built image."""
-        return str(self.image) if self.image else f"{self.project}:{self.name}"
+        plain = str(self.image) if self.image else f"{self.project}:{self.name}"
+        if not self.instance or "@" in plain:
+            return plain
+        has_tag = ":" in plain.rpartition("/")[2]
+        return f"{plain}{'--' if has_tag else ':'}{self.instance}"
 
     @property
     def compose_name(self) -> str:
         """The Compose project's name."""
+        # Two dashes: no profile's name has them, so `dev` in the copy `cpu` is not the profile `dev-cpu`.
+        return f"{self.shared_name}--{self.instance}" if self.instance else self.shared_name
+
+    @property
+    def shared_name(self) -> str:
+        """What is the same in all copies of the project on an engine: the caches are named by it."""
         return f"{self.project}-{self.name}"
 
     @property

@@ -45,6 +45,11 @@ def project_schema() -> Schema:
                 "pattern": _whole(PROJECT_NAME),
                 "description": "The project's name: images, containers and volumes carry it.",
             },
+            "instance": {
+                "type": "string",
+                "pattern": f"^$|{_whole(PROJECT_NAME)}",
+                "description": "Only in envgen.local.yaml: what this copy's containers, images and overlay are called.",
+            },
             "default_profile": {
                 "type": ["string", "null"],
                 "pattern": _whole(NAME),

@@ -131,6 +131,9 @@ def _context(profile: Profile, key: str) -> dict[str, object]:
         "wheelhouse": _wheelhouse(profile),
         "volumes": _volumes(profile, key),
         "named_volumes": _named_volumes(profile, key),
+        # The caches of a copy (`instance`) are those of the plain one: its `down --volumes` must leave them.
+        "copy": f"--{profile.instance}" if profile.instance else "",
+        "shared_volumes": [f"cache-{name}" for name in profile.caches] if profile.instance else [],
         "services": [_service(profile, name, number, key) for number, name in enumerate(profile.services)],
         "gpus": [profile.gpu.value] if profile.gpu in (GpuMode.ALL, GpuMode.CDI) else [],
         "overlays": [overlay_file(profile, GpuMode.ALL)] if profile.gpu.asks_engine else [],

@@ -159,8 +159,8 @@ WHEELHOUSE_VARIABLE = "ENVGEN_BUILD__WHEELHOUSE"
 
 
 def cache_volume(profile: Profile, cache: str) -> str:
-    """The Docker volume of a cache that has no folder on the host."""
-    return f"{profile.compose_name}-cache-{cache}"
+    """The Docker volume of a cache that has no folder on the host; all copies of a project share it."""
+    return f"{profile.shared_name}-cache-{cache}"
 
 
 def overlay_volume(profile: Profile) -> str:

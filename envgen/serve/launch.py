@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from envgen import files
 from envgen.engine.base import Container, Engine
 from envgen.engine.compose import Compose
 from envgen.engine.endpoint import find_endpoint
 from envgen.engine.owner import host_user
-from envgen.errors import ProcessError, ServiceError
+from envgen.errors import ProcessError, RefusedError, ServiceError
 from envgen.explain import cause_of
+from envgen.files import state_dir
 from envgen.profile.model import GpuMode, Profile, Service
 from envgen.profile.values import own_path
 from envgen.render.compose import overlay_file
@@ -92,15 +95,17 @@ class Launcher:
     def start(self, *, wait: bool, install: bool, timeout: float | None) -> Started:
         """Create or update the container, install mounted sources, wait. ServiceError with the reason if it fails."""
         began = time.monotonic()
-        before = {one.id for one in self.engine.containers(self.profile.compose_name, all=True)}
-        running = {one.id for one in self.engine.containers(self.profile.compose_name, self.name)}
+        before: set[str] | None = None  # until it is our turn, nothing there is of this start
         install = install and preflight.is_development(self.profile)
         try:
-            if install and not self.service.interactive:
-                # A server needs its sources when it starts; a shell service can get them while it runs.
-                self._install(*(("exec", "-T") if running else ("run", "--rm", "--no-deps", "-T")))
-            container = self._create()
-            self.created = True
+            with self._alone():
+                before = {one.id for one in self.engine.containers(self.profile.compose_name, all=True)}
+                running = {one.id for one in self.engine.containers(self.profile.compose_name, self.name)}
+                if install and not self.service.interactive:
+                    # A server needs its sources when it starts; a shell service can get them while it runs.
+                    self._install(*(("exec", "-T") if running else ("run", "--rm", "--no-deps", "-T")))
+                container = self._create()
+                self.created = True
             already = container.id in running
             if install and self.service.interactive:
                 self._install("exec", "-T")
@@ -110,7 +115,7 @@ class Launcher:
             failed = self.failed(error.failure)
             self._clean_up(before)
             raise failed from None
-        except (ServiceError, ProcessError) as error:
+        except (ServiceError, ProcessError, RefusedError) as error:
             self._clean_up(before)
             if isinstance(error, ProcessError):
                 raise ServiceError(f"{self.name} was not started: {error}") from None
@@ -119,6 +124,23 @@ class Launcher:
             if not self.created:  # later it is only the waiting that ends
                 self._clean_up(before)
             raise
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One start of a profile at a time: Compose would take the other's half-made container for its own."""
+        root = self.compose.folder.parent
+        with files.folder(state_dir(root, "state"), root) as place:
+            flags = os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            lock = os.open(f"up-{self.profile.name}.lock", flags, 0o644, dir_fd=place)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self.say(f"  another `envgen up` starts a service of profile {self.profile.name}: waiting for it")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
 
     def await_ready(self, container: Container, timeout: float | None) -> Started:
         """Wait for a container that runs already. ServiceError when it fails; nothing is removed then."""
@@ -149,6 +171,8 @@ class Launcher:
             "up", "--detach", "--no-build", "--pull", "never", self.name, on_line=lambda line: self._note(line, lines)
         )
         found = self.engine.containers(self.profile.compose_name, self.name, all=True)
+        if done.code and (refused := preflight.taken_meanwhile(self.engine, self.profile, self.name, lines)):
+            raise refused
         if done.code:
             # Made and not started (a port, a runtime, a program that is not there): Compose's words are the log.
             raise NotReady(
@@ -212,12 +236,15 @@ class Launcher:
             hint=known.cure.replace("SERVICE", self.name) if known else self.closer,
         )
 
-    def _clean_up(self, before: set[str]) -> None:
+    def _clean_up(self, before: set[str] | None) -> None:
         """Remove what this start has created. What was there before stays."""
+        if before is None:
+            return
         with contextlib.suppress(ProcessError):
-            if before:
-                now = self.engine.containers(self.profile.compose_name, self.name, all=True)
-                if all(one.id in before for one in now):
+            now = self.engine.containers(self.profile.compose_name, all=True)
+            others = [one for one in now if one.service != self.name]  # of an `up` beside this one
+            if before or others:
+                if all(one.id in before for one in now if one.service == self.name):
                     return  # it ran before this start, and goes on running
                 self.compose.run("rm", "--stop", "--force", self.name)
             else:

@@ -10,13 +10,20 @@ from pathlib import Path
 
 from envgen.engine import ports
 from envgen.engine.base import Container, Engine
-from envgen.errors import EnvgenError, ExitCode, Problem
+from envgen.errors import EnvgenError, ExitCode, Problem, RefusedError
 from envgen.profile.exposure import API_KEY, asks_for_key, closer, exposed, other_port
 from envgen.profile.model import GpuMode, Mode, Profile, Service
+from envgen.profile.values import PortMapping
 from envgen.serve import memory
 
 RENDER_LABEL = "dev.envgen.render"
 NO_GPU = "the engine offers neither an NVIDIA runtime nor CDI devices"
+Holder = Callable[[PortMapping], str]  # who has a port, in words; "" for a free one
+# "Bind for 127.0.0.1:8000 failed: port is already allocated", "failed to bind host port 127.0.0.1:8000/tcp: address
+# already in use", "failed to bind host port for 127.0.0.1:8000:172.18.0.2:8000/tcp: ..."
+_BIND = re.compile(
+    r"[Bb]ind (?:for|host port(?: for)?) \S*?:(\d{1,5})(?:[:/ ].*)? .*(?:already allocated|already in use)"
+)
 
 
 class PreflightError(EnvgenError):
@@ -165,16 +172,45 @@ def _ports(engine: Engine, profile: Profile, service: Service, mine: tuple[Conta
     wanted = [port for port in service.host_ports if port.host not in own]
     if not wanted or (service.network is not None and mine):  # then the listener is the service itself
         return
-    listeners, everybody = ports.listening(), engine.containers()
-    for port in wanted:
+    holder = _holders(engine)
+    holders = {port: found for port in wanted if (found := holder(port))}
+    hint = _publish_others(profile, service, (port.host for port in holders), holder)
+    for port, found in holders.items():
+        yield Problem(f"port {port.host} is taken by {found}", hint=hint)
+
+
+def _publish_others(profile: Profile, service: Service, taken: Iterable[int], holder: Holder) -> str:
+    """The hint for ports that are taken: all ports of the service, with a free one in place of each."""
+    if service.network is not None:
+        return "stop it, or let the server listen on another port"
+    ports_ = other_port(service, *taken, is_free=lambda port: not holder(port))
+    return f'stop it, or publish another: --set "services.{_name(profile, service)}.ports={ports_}"'
+
+
+def taken_meanwhile(engine: Engine, profile: Profile, name: str, lines: Iterable[str]) -> RefusedError | None:
+    """What Compose says where a port was taken between the check and the start, as the check would say it."""
+    service = profile.services[name]
+    refused = {int(found[1]) for line in lines if (found := _BIND.search(line))}
+    port = next((one for one in service.ports if one.host in refused), None)
+    if port is None:
+        return None
+    holder = _holders(engine)
+    return RefusedError(
+        f"{name} was not started: port {port.host} was taken by {holder(port) or 'another program'} in the meantime",
+        hint=_publish_others(profile, service, (port.host,), holder),
+    )
+
+
+def _holders(engine: Engine) -> Holder:
+    """Of a remote engine's machine its containers alone are known."""
+    listeners = ports.listening() if engine.info().endpoint.startswith("unix://") else ()
+    everybody = engine.containers()
+
+    def holder(port: PortMapping) -> str:
         taken = ports.conflict(listeners, port.host, port.address)
-        holder = ports.owner(taken, everybody) if taken else _published_by(everybody, port.host)
-        if holder:
-            other = f"services.{_name(profile, service)}.ports={other_port(service, port.host)}"
-            hint = f'stop it, or publish another: --set "{other}"'
-            if service.network is not None:
-                hint = "stop it, or let the server listen on another port"
-            yield Problem(f"port {port.host} is taken by {holder}", hint=hint)
+        return ports.owner(taken, everybody) if taken else _published_by(everybody, port.host)
+
+    return holder
 
 
 def _published_by(containers: tuple[Container, ...], port: int) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from envgen.app import whose
 from envgen.app.session import Session
 from envgen.cli.caches import kinds as cache_kinds
 from envgen.cli.caches.kinds import clear_option, only_kinds
@@ -75,14 +76,14 @@ def clear(
     by_cause = stale or guessed or foreign or older_than is not None or changed is not None
     if kinds:
         only_kinds(patterns, version, arch, by_cause or everything)
-        return cache_kinds.clear(open_cache(session), kinds, dry_run, as_json)
+        return cache_kinds.clear(_ours(open_cache(session)), kinds, dry_run, as_json)
     _check(patterns, everything, by_cause)
     query = make_query(patterns, version, arch)
     causes: dict[str, Any] | None = None
     if by_cause:
         causes = {"stale": stale or guessed, "guessed": guessed, "foreign": foreign}
         causes.update(_more_causes(session, older_than, changed))
-    cache = open_cache(session)
+    cache = _ours(open_cache(session))
     if everything and not yes and not dry_run:
         _confirm(cache, query)
     cleared = cache.clear(query, everything=everything, dry_run=dry_run, causes=causes)
@@ -91,6 +92,12 @@ def clear(
     else:
         print_cleared(cleared)
     return 1 if cleared.errors else 0
+
+
+def _ours(cache: JitCache) -> JitCache:
+    """``cache``, unless another folder or user has the profile's name (RefusedError)."""
+    whose.demand(cache.engine, cache.profile, cache.root)
+    return cache
 
 
 def _check(patterns: Sequence[str], everything: bool, by_cause: bool) -> None:

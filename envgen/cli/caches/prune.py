@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import click
 
-from envgen.app.prune import Gone, Item, find, remove
+from envgen.app.prune import Gone, Item, find, held_elsewhere, remove
 from envgen.app.session import Session
 from envgen.cli.caches.print import print_table
 from envgen.cli.common import json_option, print_json, project_options
@@ -34,8 +34,10 @@ def command(session: Session, dry_run: bool, yes: bool, as_json: bool) -> int:
       envgen prune --dry-run
       envgen prune --yes
     """
-    loaded = session.loaded()
-    items = list(find(connect(), loaded.project, _variants(session)))
+    project, engine = session.loaded().project, connect()
+    for name, other in held_elsewhere(engine, project).items():
+        progress(f"note: profile {name} belongs to {other}, not to {project.root}: nothing under its name is touched")
+    items = list(find(engine, project, _variants(session)))
     if dry_run:
         return _show(items, [], as_json)
     if items and not yes:

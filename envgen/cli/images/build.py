@@ -40,6 +40,7 @@ SHOWN_LINES = 25
     metavar="[FILE]",
     help="Write what is in the image as an SPDX 2.3 document (default: .envgen/sbom/PROFILE.spdx.json; - for stdout).",
 )
+@click.option("--take-over", is_flag=True, help="Stop and replace what another folder or user has under this name.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
 @json_option
 def command(
@@ -49,6 +50,7 @@ def command(
     max_jobs: int | None,
     unlocked: bool,
     sbom: str | None,
+    take_over: bool,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -76,18 +78,19 @@ def command(
         outcome = build(
             session, job, on_step=display.step, on_tick=display.tick,
             max_jobs=max_jobs, no_cache=no_cache, pull=pull, unlocked=unlocked,
+            take_over=take_over,
         )  # fmt: skip
     _show(outcome, as_json, to_stderr=sbom == "-")
     after(connect())
     return ExitCode.OK
 
 
-def make(session: Session) -> None:
+def make(session: Session, *, take_over: bool = False) -> None:
     """Build the image of the session's profile if it is not up to date; what it prints goes to stderr."""
     profile, root = session.profile(), session.loaded().project.root
     job = job_of(profile, root, lock_of(profile, root))
     with closing(Display(job.steps, live=True)) as display:
-        outcome = build(session, job, on_step=display.step, on_tick=display.tick)
+        outcome = build(session, job, on_step=display.step, on_tick=display.tick, take_over=take_over)
     _show(outcome, as_json=False, to_stderr=True)
 
 

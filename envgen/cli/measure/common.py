@@ -26,6 +26,7 @@ from envgen.engine.base import Container, Engine
 from envgen.engine.docker import connect
 from envgen.engine.endpoint import find_endpoint
 from envgen.engine.process import terminable
+from envgen.engine.whose import ours
 from envgen.errors import EngineError, EnvgenError, ExitCode, NotFoundError, ServiceError, UsageError
 from envgen.explain import cause_of
 from envgen.extras import require
@@ -168,7 +169,7 @@ def running(asked: Asked) -> Server:
     engine = connect()
     names = [asked.service] if asked.service else [*LIKELY, *profile.services]
     for name in dict.fromkeys(names):
-        if name in profile.services and (found := engine.containers(profile.compose_name, name)):
+        if name in profile.services and (found := ours(engine.containers(profile.compose_name, name), root)):
             return Server("", None, profile, root, name, engine, found[0])
     start = f"envgen up {asked.service or next(iter(profile.services), '')} --profile {profile.name}".replace("  ", " ")
     raise NotFoundError(f"no container of profile {profile.name} runs", hint=start)
@@ -189,7 +190,7 @@ def _own_service(asked: Asked) -> Server:
     if not url:
         raise UsageError(f"service {name} publishes no port", hint="add one to its `ports`")
     engine = connect()
-    running = engine.containers(profile.compose_name, name)
+    running = ours(engine.containers(profile.compose_name, name), root)
     if not running:
         raise NotFoundError(f"{name} is not running", hint=f"envgen up {name} --profile {profile.name}")
     model = asked.model or (service.ready.model if service.ready else None)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from envgen.app import services
+from envgen.app import services, whose
 from envgen.app.services import opened, running
 from envgen.app.session import Session
 from envgen.cli.common import LARGEST, json_option, print_json, project_options, project_options_without_f, show_log
@@ -19,6 +19,7 @@ from envgen.engine.compose import Compose
 from envgen.engine.docker import connect
 from envgen.engine.endpoint import find_endpoint
 from envgen.engine.terminal import attach
+from envgen.engine.whose import ours
 from envgen.errors import NotFoundError, UsageError
 from envgen.profile.exposure import exposed, is_local
 from envgen.profile.model import Profile
@@ -31,9 +32,10 @@ from envgen.text import progress, table
 @click.argument("names", metavar="[SERVICE]...", nargs=-1)
 @project_options
 @click.option("-v", "--volumes", is_flag=True, help="Also remove named volumes: caches and installed sources.")
+@click.option("--take-over", is_flag=True, help="Also what another folder or user has under this name.")
 @click.option("--dry-run", is_flag=True, help="Show what would be removed.")
 @json_option
-def down(session: Session, names: tuple[str, ...], volumes: bool, dry_run: bool, as_json: bool) -> int:
+def down(session: Session, names: tuple[str, ...], volumes: bool, take_over: bool, dry_run: bool, as_json: bool) -> int:
     """Stop and remove each SERVICE, or all services of the profile. Volumes stay unless --volumes is given.
 
     \b
@@ -46,15 +48,22 @@ def down(session: Session, names: tuple[str, ...], volumes: bool, dry_run: bool,
         raise UsageError("the services of a profile share their volumes", hint="envgen down --volumes")
     here = opened(session)
     profile, engine, compose = here.profile, here.engine, here.compose
-    found = sorted(container.name for container in services.of_services(here, names, all=True))
+    if not take_over:
+        whose.demand(engine, profile, here.root, f"envgen down --profile {profile.name} --take-over")
+    whose.note_older(engine, profile, here.root)
+    found = sorted(one.name for one in services.of_services(here, names, all=True, foreign=take_over))
     doomed = _volumes(engine, compose) if volumes else []
     if not dry_run:
+        if take_over:
+            whose.take_over(engine, profile, here.root, compose)
         for name in found:
             progress(f"  stopping and removing {name}")
         if not names:
             compose.run("--profile", "*", "down", "--remove-orphans", *(["--volumes"] if volumes else []))
         elif found:
             compose.run("--profile", "*", "rm", "--stop", "--force", *names)
+        if volumes:
+            whose.release(engine, profile)
     if as_json:
         print_json({"containers": found, "dry_run": dry_run, "volumes": doomed})
         return 0
@@ -74,7 +83,8 @@ def _whose(profile: Profile, names: Sequence[str]) -> str:
 def _volumes(engine: Engine, compose: Compose) -> list[str]:
     """The named volumes of the rendered file that exist."""
     config = json.loads(compose.run("--profile", "*", "config", "--format", "json").stdout)
-    names = [str(volume.get("name", key)) for key, volume in (config.get("volumes") or {}).items()]
+    volumes = (config.get("volumes") or {}).items()
+    names = [str(volume.get("name", key)) for key, volume in volumes if not volume.get("external")]
     return sorted(name for name in names if engine.volume(name) is not None)
 
 
@@ -150,7 +160,11 @@ def ps(session: Session, everything: bool, only_ids: bool, as_json: bool) -> int
     here = opened(session)
     profile = here.profile
     found = here.engine.containers(profile.compose_name, all=True)
-    rows = [as_data(one, here.digest) for one in found if everything or not one.one_off]
+    rows = [as_data(one, here.digest) for one in ours(found, here.root) if everything or not one.one_off]
+    whose.note_older(here.engine, profile, here.root)
+    if hidden := len(found) - len(ours(found, here.root)):
+        other = whose.other_owner(here.engine, profile, here.root)
+        progress(f"note: not shown: {hidden} of another folder, {other}")
     if as_json:
         print_json(rows)
     elif only_ids:
@@ -265,7 +279,7 @@ def exec_(session: Session, service: str, argv: tuple[str, ...], inside: list[st
       envgen exec -u nobody -w /tmp -e LEVEL=2 dev env
     """
     words = command_of(argv)
-    return _attach(session.profile(), service, words, inside, tty)
+    return _attach(session, service, words, inside, tty)
 
 
 @click.command()
@@ -282,9 +296,9 @@ def shell(session: Session, service: str | None, inside: list[str], tty: bool) -
     """
     profile = session.profile()
     words = ["sh", "-c", "if command -v bash >/dev/null; then exec bash; else exec sh; fi"]
-    return _attach(profile, service or services.main_service(profile), words, inside, tty)
+    return _attach(session, service or services.main_service(profile), words, inside, tty)
 
 
-def _attach(profile: Profile, service: str, argv: Sequence[str], inside: Sequence[str], tty: bool) -> int:
-    container = running(connect(), profile, service)
+def _attach(session: Session, service: str, argv: Sequence[str], inside: Sequence[str], tty: bool) -> int:
+    container = running(connect(), session.profile(), session.loaded().project.root, service)
     return attach(find_endpoint(), container.id, with_start_up(argv), options=inside, tty=tty)

@@ -30,6 +30,7 @@ from envgen.text import progress
 @click.option("--no-install", is_flag=True, help="Don't install the mounted sources (development profiles).")
 @click.option("--no-predict", is_flag=True, help="Don't ask the release first what it would choose.")
 @click.option("--recreate", is_flag=True, help="Replace a running container whose settings differ, without asking.")
+@click.option("--take-over", is_flag=True, help="Stop and replace what another folder or user runs under this name.")
 @click.option("--dry-run", is_flag=True, help="Check everything and show what would be run.")
 @json_option
 def command(
@@ -43,6 +44,7 @@ def command(
     no_install: bool,
     no_predict: bool,
     recreate: bool,
+    take_over: bool,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -60,7 +62,8 @@ def command(
     (`envgen predict`): what it refuses, it refuses now, and nothing is started (exit code 6).
 
     A service that runs is left alone. If its settings differ from the profile's, each difference is named, and it is
-    replaced only with --recreate or after a yes; otherwise the exit code is 6.
+    replaced only with --recreate or after a yes; otherwise the exit code is 6. So it is where another folder or user
+    has taken the name (a second clone of the project): --take-over stops what they run.
 
     \b
     Example:
@@ -72,8 +75,10 @@ def command(
     """
     session.variant = variant
     if build_first and not dry_run:
-        make(session)
-    checked = services.check_all(session, names, agree=lambda question: not dry_run and ask(question))
+        make(session, take_over=take_over)
+    checked = services.check_all(
+        session, names, agree=lambda question: not dry_run and ask(question), take_over=take_over
+    )
     if dry_run:
         plans = [_plan(one) for one in checked]
         _show_plans(plans[0] if len(names) == 1 else plans, as_json)

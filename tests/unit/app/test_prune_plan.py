@@ -12,6 +12,7 @@ import pytest
 from envgen import files
 from envgen.app import prune
 from envgen.engine.base import Container
+from envgen.engine.whose import WORKING_DIR
 from envgen.profile.load import load_project
 
 PROJECT = """\
@@ -128,13 +129,21 @@ def test_a_folder_that_is_taken_again_stays(tmp_path: Path, monkeypatch: pytest.
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-@pytest.mark.parametrize(("folder", "shared"), [("p/compose", False), ("p", False), ("p2/compose", True), ("", True)])
-def test_a_folder_elsewhere_with_the_same_name(tmp_path: Path, folder: str, shared: bool) -> None:
+@pytest.mark.parametrize(("folder", "theirs"), [("p/compose", False), ("p", False), ("p2/compose", True), ("", True)])
+def test_a_folder_elsewhere_with_the_same_name(tmp_path: Path, folder: str, theirs: bool) -> None:
     put(tmp_path / "p/envgen.yaml").write_text(PROJECT)
     project = load_project(file=tmp_path / "p/envgen.yaml", environ={}).project
-    labels = {"com.docker.compose.project": "demo-dev", prune.WORKING_DIR: str(tmp_path / folder)}
+    labels = {"com.docker.compose.project": "demo-dev", WORKING_DIR: str(tmp_path / folder)}
     one = Container("c", "c", "dev", "exited", "", 0, "", labels, {}, (), (), "")
-    assert prune._is_shared(project.profiles["dev"], project.root, [one]) is shared
+
+    class Stub:
+        def containers(self, _name: str, all: bool) -> tuple[Container, ...]:
+            return (one,)
+
+        def volume_labels(self, _name: str) -> None:
+            return None
+
+    assert set(prune.held_elsewhere(Stub(), project)) == ({"dev"} if theirs else set())  # type: ignore[arg-type]
 
 
 def test_what_can_not_be_removed_is_said() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,13 @@ class StubEngine:
 
     def __init__(self) -> None:
         self.found: list[Container] = []
+        self.labels: dict[str, Mapping[str, str]] = {}  # of volumes
+
+    def volume_labels(self, name: str) -> Mapping[str, str] | None:
+        return self.labels.get(name)
+
+    def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
+        self.labels.setdefault(name, labels)
 
     def containers(self, _project: str, service: str | None = None, all: bool = False) -> tuple[Container, ...]:
         mine = [one for one in self.found if service in (None, one.service) and not (service and one.one_off)]
@@ -229,7 +236,7 @@ def test_up_without_a_service_is_for_all_and_names_what_failed(
             raise ServiceError("web is not ready: it ended")
         return Started(container(checked.service), 2.0, "", False)
 
-    monkeypatch.setattr("envgen.app.services.check", lambda _session, name, _agree: Checked(name))
+    monkeypatch.setattr("envgen.app.services.check", lambda _session, name, _agree, **_: Checked(name))
     monkeypatch.setattr("envgen.app.services.start", start)
     monkeypatch.setattr("envgen.cli.services.up.report", lambda *_, **__: None)
     assert "1 of 2 services did not start: web\nweb is not ready" in fails(ServiceError, "up")
@@ -240,7 +247,7 @@ def test_up_refuses_before_anything_is_started(engine: StubEngine, monkeypatch: 
     from envgen.errors import Problem
     from envgen.serve.preflight import PreflightError
 
-    def check(_session: object, name: str, _agree: Callable[[str], bool]) -> None:
+    def check(_session: object, name: str, _agree: Callable[[str], bool], **_: object) -> None:
         raise PreflightError(name, (Problem(f"{name}: no"), Problem("no image")))
 
     monkeypatch.setattr("envgen.app.services.check", check)

@@ -1,0 +1,250 @@
+"""Two copies of a project on one engine: nobody takes the other's containers, image, overlay or port."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from projects import BASE, Project, docker
+
+pytestmark = pytest.mark.engine
+
+# Everything of one step: the base image is all that is needed.
+FILE = f"""\
+version: 1
+name: NAME
+default_profile: dev
+profiles:
+  dev:
+    mode: development
+    base: {{image: "{BASE}"}}
+    cuda: {{arch_list: "12.1a"}}
+    gpu: none
+    build: {{ccache: false}}
+    caches: {{jit: {{path: /jit}}}}
+    services:
+      web: {{command: [sleep, infinity]}}
+      port: {{command: [sleep, infinity], ports: ["127.0.0.1:PORT:8000"]}}
+"""
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    found = f"own{uuid.uuid4().hex[:8]}"
+    try:
+        yield found
+    finally:
+        for container in docker("ps", "-aq", "--filter", f"name={found}-").split():
+            docker("rm", "-f", container, check=False)
+        for kind in ("network", "volume"):
+            for one in docker(kind, "ls", "-q", "--filter", f"name={found}").split():
+                docker(kind, "rm", one, check=False)
+        for image in docker("images", "-q", "--filter", f"label=dev.envgen.project={found}").split():
+            docker("rmi", "-f", image, check=False)
+
+
+@pytest.fixture
+def first(name: str, tmp_path: Path) -> Project:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    root = tmp_path / "first"
+    root.mkdir()
+    (root / "envgen.yaml").write_text(FILE.replace("NAME", name).replace("PORT", str(port)))
+    (root / "port").write_text(str(port))
+    return Project(root, name)
+
+
+def copy(project: Project, folder: str) -> Project:
+    """A second clone, as `cp -r` makes it."""
+    root = project.root.with_name(folder)
+    shutil.copytree(project.root, root)
+    return Project(root, project.name)
+
+
+def worktree(project: Project, folder: str) -> Project:
+    """A linked worktree of a repository that the first is made into."""
+    root = project.root.with_name(folder)
+    (project.root / ".gitignore").write_text(".envgen/\nport\n")
+    for words in (
+        ("init", "-q"), ("add", "."), ("-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "x"),
+        ("worktree", "add", "-q", str(root)),
+    ):  # fmt: skip
+        subprocess.run(["git", *words], cwd=project.root, check=True, capture_output=True)
+    return Project(root, project.name)
+
+
+def shown(project: Project) -> list[str]:
+    return [row["container"] for row in project.envgen("ps", "--json").json]
+
+
+def containers(name: str) -> set[str]:
+    return set(docker("ps", "-a", "--filter", f"name={name}-", "--format", "{{.Names}}").split())
+
+
+@pytest.mark.parametrize("make", [worktree, copy])
+def test_two_copies_run_side_by_side(first: Project, make: type[Project]) -> None:
+    second = make(first, "second")
+    if make is copy:
+        (second.root / "envgen.local.yaml").write_text("instance: second\n")
+    names = [f"{first.name}-dev-web-1", f"{first.name}-dev--second-web-1"]
+    for project in (first, second):
+        project.envgen("build")
+        project.envgen("up", "web")
+    assert shown(first) == names[:1] and shown(second) == names[1:]
+    folders = [
+        docker("inspect", "-f", '{{index .Config.Labels "com.docker.compose.project.working_dir"}}', one)
+        for one in names
+    ]
+    assert folders == [str(first.root / "compose"), str(second.root / "compose")]
+    assert docker("image", "inspect", "-f", "{{.Id}}", f"{first.name}:dev", f"{first.name}:dev--second")
+    # One cache for both, made by the plain one or for it: Compose has nothing to warn of, and `down` leaves it.
+    cache = f"{first.name}-dev-cache-jit"
+    mounts = [docker("inspect", "-f", "{{range .Mounts}}{{.Name}} {{end}}", one).split() for one in names]
+    assert mounts == [[cache], [cache]]
+    again = second.envgen("up", "web", "--recreate")
+    assert "already exists" not in again.err
+    assert f"{names[1]} removed" in second.envgen("down", "--volumes").out
+    assert shown(first) == names[:1] and docker("volume", "ls", "-q", "--filter", f"name={cache}") == cache
+    assert docker("volume", "ls", "-q", "--filter", f"name={first.name}-dev--second") == ""
+    # What is committed is the same in both.
+    first.envgen("render")
+    second.envgen("render")
+    assert (first.root / "compose/dev.yaml").read_bytes() == (second.root / "compose/dev.yaml").read_bytes()
+
+
+def test_a_clone_takes_nothing(first: Project) -> None:
+    second = copy(first, "second")
+    first.envgen("build")
+    built = docker("image", "inspect", "-f", "{{.Id}}", f"{first.name}:dev")
+    first.envgen("up", "web")
+    before = docker("inspect", "-f", "{{.State.StartedAt}}", f"{first.name}-dev-web-1")
+    (second.root / "envgen.yaml").write_text(
+        (second.root / "envgen.yaml").read_text().replace("gpu: none", "gpu: none\n    python_path: [/second]")
+    )
+    for words in (
+        ("build",), ("up", "web"), ("up", "--build", "web"), ("up", "web", "--dry-run"), ("down",),
+        ("down", "--volumes"),
+        ("down", "web"), ("exec", "web", "true"), ("restart", "web"), ("stop",), ("start", "web"), ("run", "true"),
+        ("cache", "clear", "--all", "--yes"),
+    ):  # fmt: skip
+        done = second.envgen(*words, code=6)
+        for folder in (first.root, second.root):
+            assert str(folder) in done.err, (words, done.err)
+        assert "--take-over" in done.err and "`instance: second`" in done.err, (words, done.err)
+    shown_there = second.envgen("ps", "--json")
+    assert shown_there.json == [] and str(first.root) in shown_there.err
+    assert str(first.root) in second.envgen("prune", "--dry-run").err
+    assert docker("image", "inspect", "-f", "{{.Id}}", f"{first.name}:dev") == built
+    assert docker("inspect", "-f", "{{.State.StartedAt}}", f"{first.name}-dev-web-1") == before
+    # After its `down` the image is still the first's, and so is the name.
+    first.envgen("down")
+    assert str(first.root) in second.envgen("build", code=6).err
+
+
+def test_take_over_of_what_runs(first: Project) -> None:
+    second = copy(first, "second")
+    first.envgen("build")
+    first.envgen("up", "web")
+    done = second.envgen("up", "web", "--take-over")
+    assert f"taking over {first.name}-dev from {first.root}" in done.err
+    assert shown(second) == [f"{first.name}-dev-web-1"] and shown(first) == []
+    assert str(second.root) in first.envgen("up", "web", code=6).err
+    first.envgen("build", "--take-over")
+    assert containers(first.name) == set()
+    first.envgen("up", "web")
+    assert f"{first.name}-dev-web-1 removed" in second.envgen("down", "--take-over").out
+    assert containers(first.name) == set()
+
+
+def test_a_checkout_that_moved(first: Project) -> None:
+    first.envgen("build")
+    first.envgen("up", "web")
+    moved = Project(first.root.rename(first.root.with_name("moved")), first.name)
+    done = moved.envgen("up", "web", code=6)
+    assert str(first.root) in done.err and "that folder no longer exists" in done.err
+    moved.envgen("up", "web", "--take-over")
+    assert shown(moved) == [f"{first.name}-dev-web-1"]
+
+
+def test_two_at_once(first: Project) -> None:
+    """From two folders one gets the name; from one folder both find the service running in the end."""
+    second = copy(first, "second")
+    first.envgen("build")
+    docker("volume", "rm", f"{first.name}-dev-owner")  # as an older envgen left it: nobody holds the name
+    children = [project.start("up", "web") for project in (first, second)]
+    told = [child.communicate(timeout=300)[1] for child in children]
+    codes = [child.returncode for child in children]
+    assert sorted(codes) == [0, 6], told
+    winner, loser = (first, second) if codes[0] == 0 else (second, first)
+    assert str(winner.root) in told[codes.index(6)]
+    assert shown(winner) == [f"{first.name}-dev-web-1"] and shown(loser) == []
+    winner.envgen("down")
+    children = [winner.start("up", "web") for _ in range(2)]
+    told = [child.communicate(timeout=300)[1] for child in children]
+    assert [child.returncode for child in children] == [0, 0], told
+    assert shown(winner) == [f"{first.name}-dev-web-1"]
+
+
+def test_what_an_older_envgen_started_in_a_worktree(first: Project) -> None:
+    second = worktree(first, "second")
+    first.envgen("build")
+    second.envgen("render")
+    docker("compose", "-f", str(second.root / "compose/dev.yaml"), "up", "-d", "--no-build", "web")
+    for words in (("ps",), ("down",)):
+        told = second.envgen(*words).err
+        assert f"{first.name}-dev-web-1" in told and f"`docker compose -p {first.name}-dev down`" in told
+    assert str(second.root) in first.envgen("up", "web", code=6).err
+    docker("compose", "-p", f"{first.name}-dev", "down")
+    first.envgen("up", "web")
+
+
+def test_another_user(first: Project) -> None:
+    first.envgen("build")
+    sudo = {"SUDO_UID": "12345", "SUDO_GID": "12345"} if os.getuid() == 0 else None
+    if sudo is None:
+        pytest.fail("this tier runs as root")
+    done = first.envgen("up", "web", code=6, env=sudo)
+    assert "uid 12345" in done.err and "uid 0" in done.err and str(first.root) in done.err
+    first.envgen("up", "web", "--take-over", env=sudo)
+    labels = json.loads(docker("volume", "inspect", "-f", "{{json .Labels}}", f"{first.name}-dev-owner"))
+    assert labels["dev.envgen.folder"] == str(first.root) and labels["dev.envgen.user"].startswith("12345")
+    assert "uid 12345" in first.envgen("exec", "web", "true", code=6).err
+
+
+UNCHECKED = """
+import sys
+from envgen.serve import preflight
+preflight._ports = lambda *_: iter(())
+from envgen.__main__ import main
+sys.exit(main())
+"""
+
+
+def test_a_port_that_is_taken_after_the_check(first: Project) -> None:
+    """The check is left out: what it would miss is the same."""
+    port = int((first.root / "port").read_text())
+    first.envgen("build")
+    with socket.create_server(("127.0.0.1", port)):
+        done = subprocess.run(
+            [sys.executable, "-c", UNCHECKED, "up", "port"], cwd=first.root, capture_output=True, text=True,
+            stdin=subprocess.DEVNULL, timeout=300, check=False,
+        )  # fmt: skip
+        checked = first.envgen("up", "port", code=6)
+    assert done.returncode == 6, done.stderr
+    message = done.stderr[done.stderr.index("envgen: ") :]
+    assert f"port {port} was taken by process {os.getpid()} (" in message and "Error response" not in message
+    assert containers(first.name) == set()
+    hint = next(line for line in message.splitlines() if "--set" in line)
+    assert hint in checked.err
+    override = hint.partition("--set ")[2].strip().strip('"')
+    assert "'127.0.0.1:" in override and f":{port}:" not in override
+    assert "127.0.0.1:" in first.envgen("up", "port", "--set", override).out

@@ -1,0 +1,201 @@
+"""Whose a profile's name is: what is refused, what is free, and that of two at once one gets it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envgen.app import whose
+from envgen.engine.base import Container, EngineInfo, Image
+from envgen.engine.leftovers import CREATOR, this_process
+from envgen.engine.whose import FOLDER, USER, WORKING_DIR, Owner, this_owner
+from envgen.errors import EngineError, RefusedError
+from envgen.profile.load import load_project
+from envgen.profile.model import Profile
+
+FILE = """\
+version: 1
+name: lab
+profiles:
+  dev:
+    mode: development
+    base: {image: base:1}
+    cuda: {arch_list: "12.1a"}
+    gpu: none
+    caches: {jit: {path: /jit}, flashinfer: {path: /fi}}
+    services: {web: {command: [web]}}
+"""
+CLAIM = "lab-dev-owner"
+
+
+class Volumes:
+    """An engine with volumes and containers; as a real one, it makes a volume of a name once."""
+
+    def __init__(self, *containers: Container, images: tuple[str, ...] = ()) -> None:
+        self.found = containers
+        self.images = images
+        self.labels: dict[str, Mapping[str, str]] = {}
+
+    def info(self) -> EngineInfo:
+        return EngineInfo("28", "1.51", "x86_64", (), (), "", 0, 0, "unix:///run/docker.sock")
+
+    def containers(self, project: str, all: bool) -> tuple[Container, ...]:
+        return tuple(one for one in self.found if one.labels["com.docker.compose.project"] == project)
+
+    def image(self, name: str) -> Image | None:
+        return Image(name, {}, "", 0, "", (), {}) if name in self.images else None
+
+    def volume_labels(self, name: str) -> Mapping[str, str] | None:
+        return self.labels.get(name)
+
+    def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
+        self.labels.setdefault(name, labels)
+
+    def remove_volume(self, name: str) -> None:
+        self.labels.pop(name, None)
+
+
+def container(root: Path, project: str = "lab-dev") -> Container:
+    labels = {"com.docker.compose.project": project, WORKING_DIR: f"{root}/compose"}
+    return Container("c", f"{project}-web-1", "web", "running", "", 0, "", labels, {}, (), (), "")
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    found = tmp_path / "here"
+    found.mkdir()
+    (found / "envgen.yaml").write_text(FILE)
+    return found
+
+
+@pytest.fixture
+def profile(root: Path) -> Profile:
+    return load_project(file=root / "envgen.yaml", environ={}).project.profiles["dev"]
+
+
+def by(folder: Path, uid: str = str(os.getuid())) -> dict[str, str]:
+    return {FOLDER: str(folder), USER: f"{uid} bob"}
+
+
+def other(engine: Any, profile: Profile, root: Path) -> Owner | None:
+    return whose.other_owner(engine, profile, root)
+
+
+def test_a_free_name_becomes_ours_and_stays_it(root: Path, profile: Profile) -> None:
+    engine: Any = Volumes()
+    assert other(engine, profile, root) is None
+    whose.claim(engine, profile, root)
+    whose.claim(engine, profile, root)
+    assert engine.labels[CLAIM][FOLDER] == str(root) and engine.labels[CLAIM][USER].split()[0] == str(os.getuid())
+
+
+def test_what_holds_a_name(root: Path, profile: Profile) -> None:
+    there = root.with_name("there")
+    there.mkdir()
+    engine: Any = Volumes(container(there))
+    assert str(other(engine, profile, root)) == str(there)  # of an older envgen: Compose's own label
+    engine = Volumes()
+    engine.labels[CLAIM] = by(there)
+    assert other(engine, profile, root) is None  # nothing is behind it
+    engine.images = ("lab:dev",)
+    assert other(engine, profile, root) == Owner(str(there), str(os.getuid()), "bob")
+    engine = Volumes()
+    engine.labels[CLAIM] = {**by(there), CREATOR: str(this_process())}
+    assert other(engine, profile, root) is not None  # whoever made it is still at it
+    engine.labels[CLAIM] = {**by(there), CREATOR: str(replace(this_process(), pid=1, start=1))}
+    assert other(engine, profile, root) is None
+    engine = Volumes(container(root))
+    assert other(engine, profile, root) is None
+
+
+def test_a_folder_is_one_whatever_link_leads_there(root: Path, profile: Profile) -> None:
+    link = root.with_name("link")
+    link.symlink_to(root)
+    engine: Any = Volumes(container(link), images=("lab:dev",))
+    whose.claim(engine, profile, link)
+    assert other(engine, profile, root) is None and engine.labels[CLAIM][FOLDER] == str(root)
+
+
+def test_another_folder_is_refused_with_both_named(root: Path, profile: Profile) -> None:
+    there = root.with_name("there")
+    there.mkdir()
+    engine: Any = Volumes(images=("lab:dev",))
+    engine.labels[CLAIM] = by(there, "1234")
+    with pytest.raises(RefusedError) as refused:
+        whose.claim(engine, profile, root, "envgen build --profile dev --take-over")
+    text = str(refused.value)
+    assert f"lab-dev belongs to another folder: {there} (user bob, uid 1234); this one is {root}" in text
+    assert "no longer exists" not in text
+    assert "to take it over: envgen build --profile dev --take-over" in text
+    assert "`instance: here` at the top of envgen.local.yaml" in text
+    there.rmdir()
+    with pytest.raises(RefusedError, match="that folder no longer exists"):
+        whose.demand(engine, profile, root)
+
+
+def test_another_user_of_the_same_folder_is_refused(root: Path, profile: Profile) -> None:
+    engine: Any = Volumes(container(root))
+    engine.labels[CLAIM] = by(root, "987654")
+    with pytest.raises(RefusedError) as refused:
+        whose.demand(engine, profile, root)
+    text = str(refused.value)
+    assert "user bob, uid 987654" in text and f"uid {os.getuid()}" in text and "instance" not in text
+    assert "envgen up web --profile dev --take-over" in text
+
+
+def test_under_sudo_it_is_who_called_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUDO_UID", "987654")
+    monkeypatch.setenv("SUDO_GID", "987654")
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    assert (this_owner(root).uid, this_owner(root).who) == ("987654", "uid 987654")
+    monkeypatch.setattr(os, "getuid", lambda: 5)
+    assert this_owner(root).uid == "5"
+
+
+def test_of_two_at_once_one_gets_the_name(root: Path, profile: Profile) -> None:
+    there = root.with_name("there")
+    there.mkdir()
+
+    class Raced(Volumes):
+        def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
+            self.labels[name] = {**by(there), CREATOR: str(this_process())}  # the other was a moment faster
+
+    with pytest.raises(RefusedError, match="belongs to another folder"):
+        whose.claim(Raced(), profile, root)  # type: ignore[arg-type]
+
+
+def test_an_engine_that_keeps_no_labels_is_named(root: Path, profile: Profile) -> None:
+    class Forgetful(Volumes):
+        def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
+            self.labels[name] = {}
+
+    with pytest.raises(EngineError, match="does not keep its labels"):
+        whose.claim(Forgetful(), profile, root)  # type: ignore[arg-type]
+
+
+def test_a_left_over_claim_gives_way(root: Path, profile: Profile) -> None:
+    engine: Any = Volumes()
+    engine.labels[CLAIM] = by(root.with_name("there"))
+    whose.claim(engine, profile, root)
+    assert engine.labels[CLAIM][FOLDER] == str(root)
+
+
+def test_a_copy_has_its_own_names_and_shares_the_caches(root: Path, profile: Profile) -> None:
+    own = replace(profile, instance="fix")
+    assert (own.compose_name, own.image_name) == ("lab-dev--fix", "lab:dev--fix")
+    engine: Any = Volumes(container(root), images=("lab:dev--fix",))
+    whose.claim(engine, own, root)
+    whose.make_volumes(engine, own, root)
+    assert {"lab-dev--fix-owner", "lab-dev-cache-jit"} < set(engine.labels)
+    made = engine.labels["lab-dev-cache-jit"]
+    assert (made["com.docker.compose.project"], made["com.docker.compose.volume"]) == ("lab-dev", "cache-jit")
+    assert whose.without_instance(engine, own, root) == ("lab-dev-web-1",)
+    assert whose.without_instance(engine, profile, root) == ()
+    whose.make_volumes(other_engine := Volumes(), profile, root)  # type: ignore[arg-type]
+    assert other_engine.labels == {}  # there Compose makes them, as ever

@@ -1,0 +1,59 @@
+"""A port that is taken: who has it, and a free one on the same address, before the start and after."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from envgen.engine import ports
+from envgen.engine.ports import Listener
+from envgen.profile.model import Service
+from envgen.profile.values import PortMapping
+from envgen.serve import preflight
+
+# As Docker 28 and 29, Docker 20 to 27, and Compose in front of them word it.
+LINES = (
+    "Error response from daemon: failed to set up container networking: driver failed programming external "
+    "connectivity on endpoint lab-dev-web-1 (0a1b): failed to bind host port 127.0.0.1:18001/tcp: address already in "
+    "use",
+    "Error response from daemon: driver failed programming external connectivity on endpoint lab-dev-web-1 (0a1b): "
+    "Bind for 127.0.0.1:18001 failed: port is already allocated",
+    "failed to bind host port for 127.0.0.1:18001:172.18.0.2:8000/tcp: address already in use",
+)
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An engine and a profile whose `web` publishes 18001; 18001 and 18002 are in use."""
+    listeners = tuple(Listener("127.0.0.1", number, "1") for number in (18001, 18002))
+    monkeypatch.setattr(ports, "listening", lambda: listeners)
+    monkeypatch.setattr(ports, "owner", lambda one, _containers: f"process {one.port}")
+    service = Service(
+        command=("web",), ports=tuple(PortMapping.parse(text) for text in ("9000:9", "127.0.0.1:18001:8000", "18003:1"))
+    )
+    engine = SimpleNamespace(info=lambda: SimpleNamespace(endpoint="unix:///x"), containers=lambda: ())
+    return SimpleNamespace(engine=engine, profile=SimpleNamespace(services={"web": service}), service=service)
+
+
+HINT = "stop it, or publish another: --set \"services.web.ports=['9000:9', '127.0.0.1:18004:8000', '18003:1']\""
+
+
+def test_the_check_offers_a_free_port_on_the_same_address(found: Any) -> None:
+    (problem,) = preflight._ports(found.engine, found.profile, found.service, ())
+    assert (problem.message, problem.hint) == ("port 18001 is taken by process 18001", HINT)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_what_compose_says_becomes_the_same_sentence(found: Any, line: str) -> None:
+    refused = preflight.taken_meanwhile(found.engine, found.profile, "web", ["Container x Created", line])
+    assert refused is not None and refused.exit_code == 6
+    (problem,) = refused.problems
+    assert problem.message == "web was not started: port 18001 was taken by process 18001 in the meantime"
+    assert problem.hint == HINT
+
+
+def test_other_failures_are_left_to_compose(found: Any) -> None:
+    lines = ["exec: vllm: not found", "Bind for 127.0.0.1:5 failed: port is already allocated", "port 18001 is fine"]
+    assert preflight.taken_meanwhile(found.engine, found.profile, "web", lines) is None
