@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from envgen.background import in_background
 from envgen.engine.base import Engine
@@ -21,7 +21,6 @@ from envgen.lock.upgrade import Upgrade, keep
 from envgen.profile.model import ModelRef, Profile
 from envgen.text import counted
 
-A = TypeVar("A", ImageLock, GitLock)
 Say = Callable[[str], None]
 Patches = Mapping[str, tuple[PatchLock, ...]]
 
@@ -52,25 +51,20 @@ def resolve(
     """The lock of ``every`` profile, with ``profiles`` brought up to date. Never raises for an input: see problems."""
     out = Outcome(old)
     engine = _engine(tools, out)
-    images, git = _start(profiles, old, upgrade, tools, engine)
-    found_images = {name: _answer(job, old.images.get(name), out) for name, job in images.items()}
-    images_now = {name: image for name, image in {**old.images, **found_images}.items() if image}
-    models = _models(profiles, old, upgrade, tools)
-    partial = Lock(images_now, old.git, old.files, old.patches, old.python, old.apt)
-    python, apt = _packages(profiles, partial, upgrade, tools, engine, out)
-    found_git = {key: _answer(job, old.git.get(key), out) for key, job in git.items()}
-    found_models = {key: _model(key, old, job, out) for key, job in models.items()}
+    asked_images, asked_git, asked_models = _start(profiles, old, upgrade, tools, engine)
+    images: dict[str, ImageLock] = {**old.images, **_answers(asked_images, out)}
+    python, apt = _packages(profiles, replace(old, images=images), upgrade, tools, engine, out)
     files = {e.url: e.sha256 for p in profiles for e in p.tiktoken.encodings.values()}
     mine = {folder: patches[folder] for p in profiles for folder in ask.patched(p).values() if folder in patches}
     out.lock = _pruned(
         Lock(
-            images=images_now,
-            git={key: value for key, value in {**old.git, **found_git}.items() if value},
+            images=images,
+            git={**old.git, **_answers(asked_git, out)},
             files={**old.files, **files},
             patches={**old.patches, **mine},
             python={**old.python, **python},
             apt={**old.apt, **apt},
-            models={key: commit for key, commit in {**old.models, **found_models}.items() if commit},
+            models={**old.models, **_answers(asked_models, out)},
         ),
         every,
     )
@@ -111,10 +105,11 @@ def _told(found: Any) -> str:
 
 def _start(
     profiles: Sequence[Profile], old: Lock, upgrade: Upgrade, tools: Tools, engine: Engine | None
-) -> tuple[dict[str, _Job], dict[str, _Job]]:
-    """Ask for all images and refs that have no answer, or whose answer shall move."""
+) -> tuple[dict[str, _Job], dict[str, _Job], dict[str, _Job]]:
+    """Ask for all images, refs and revisions of models that have no answer, or whose answer shall move."""
     images: dict[str, _Job] = {}
     git: dict[str, _Job] = {}
+    models: dict[str, _Job] = {}
     for profile in profiles:
         name = str(profile.base.image)
         there = old.images.get(name)
@@ -128,7 +123,12 @@ def _start(
                 without = set.intersection(*(set(other.without) for other in same))
                 whole = replace(one, submodules=any(o.submodules for o in same), without=tuple(sorted(without)))
                 git[one.key] = _job(f"{one.name} {one.ref}", functools.partial(_ask_git, tools, whole), tools.say)
-    return images, git
+        for name, model in ask.models_of(profile).items():
+            key = model_key(model.repo, model.revision)
+            if key not in models and (key not in old.models or upgrade.wants(name, model.repo)):
+                question = functools.partial(_ask_model, tools, model)
+                models[key] = _job(f"{model.repo} {model.revision}", question, tools.say)
+    return images, git, models
 
 
 def _ask_image(profile: Profile, tools: Tools, engine: Engine | None) -> ImageLock:
@@ -146,18 +146,6 @@ def _ask_git(tools: Tools, one: ask.Repository) -> GitLock:
     return tools.git.resolve(one.url, one.ref, one.submodules, one.without)
 
 
-def _models(profiles: Sequence[Profile], old: Lock, upgrade: Upgrade, tools: Tools) -> dict[str, _Job]:
-    """Ask for the commit of each model's revision that has none, or whose commit shall move."""
-    found: dict[str, _Job] = {}
-    for profile in profiles:
-        for name, model in ask.models_of(profile).items():
-            key = model_key(model.repo, model.revision)
-            if key not in found and (key not in old.models or upgrade.wants(name, model.repo)):
-                question = functools.partial(_ask_model, tools, model)
-                found[key] = _job(f"{model.repo} {model.revision}", question, tools.say)
-    return found
-
-
 def _ask_model(tools: Tools, model: ModelRef) -> str:
     if COMMIT.fullmatch(model.revision):
         return model.revision
@@ -165,27 +153,21 @@ def _ask_model(tools: Tools, model: ModelRef) -> str:
     return commit_of(model)
 
 
-def _model(key: str, old: Lock, job: _Job, out: Outcome) -> str:
-    found, error = job.result()
-    if error is None:
-        return str(found)
-    out.problems += error.problems
-    return old.models.get(key, "")
-
-
 def _online(tools: Tools, name: str) -> None:
     if tools.offline:
         raise LockError(f"{name} would have to be asked for, and --offline forbids it")
 
 
-def _answer(job: _Job, there: A | None, out: Outcome) -> A | None:
-    """The answer; what was ``there`` where it failed, which is a problem."""
-    found, error = job.result()
-    if error is None:
-        answer: A = found
-        return answer
-    out.problems += error.problems
-    return there
+def _answers(jobs: Mapping[str, _Job], out: Outcome) -> dict[str, Any]:
+    """What was found; a question without an answer is a problem, and what was there stays."""
+    found = {}
+    for key, job in jobs.items():
+        answer, error = job.result()
+        if error is None:
+            found[key] = answer
+        else:
+            out.problems += error.problems
+    return found
 
 
 def _engine(tools: Tools, out: Outcome) -> Engine | None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from envgen.errors import EngineError
-from envgen.lock.resolve import _job
+from envgen.errors import EngineError, LockError
+from envgen.lock.model import GitLock, ImageLock, Lock
+from envgen.lock.resolve import Tools, _job, resolve
+from envgen.lock.upgrade import Upgrade
+from envgen.profile.load import load_project
 
 
 def fails(error: Exception) -> Any:
@@ -26,3 +30,54 @@ def test_trouble_of_others() -> None:
 def test_a_defect_of_envgen() -> None:
     with pytest.raises(TypeError, match="ours"):
         _job("base", fails(TypeError("ours")), print).result()
+
+
+COMMIT = "b" * 40
+PROJECT = f"""\
+version: 1
+name: p
+profiles:
+  prod:
+    mode: production
+    base: {{image: "h:5000/base:1"}}
+    cuda: {{arch_list: 12.1a}}
+    sources:
+      one: {{origin: {{git: "https://h/one.git", ref: v1}}, package: one, distribution: one, mount: /w/one}}
+      two: {{origin: {{git: "https://h/two.git", ref: v1}}, package: two, distribution: two, mount: /w/two}}
+    caches: {{huggingface: {{path: /root/.cache/huggingface, host: ~/.cache/huggingface}}}}
+    services:
+      serve: {{command: [vllm, serve, a/m], model: {{repo: a/m, revision: {COMMIT}}}}}
+"""
+
+
+class Servers:
+    """A git server that has lost one of its two repositories."""
+
+    def resolve(self, url: str, ref: str, _submodules: bool, _without: tuple[str, ...]) -> GitLock:
+        if "two" in url:
+            raise LockError("it is gone")
+        return GitLock(url, ref, "c" * 40, "tag")
+
+
+def test_what_has_no_answer_stays_and_all_else_moves(tmp_path: Path) -> None:
+    def no_engine() -> Any:
+        raise EngineError("Docker is stopped")
+
+    file = tmp_path / "envgen.yaml"
+    file.write_text(PROJECT)
+    profiles = list(load_project(file=file, environ={}).project.profiles.values())
+    base = ImageLock("h:5000/base:1", f"sha256:{'a' * 64}")
+    before = {f"https://h/{name}.git v1": GitLock(f"https://h/{name}.git", "v1", "d" * 40) for name in ("one", "two")}
+    old = Lock(images={base.name: base}, git=before)
+    tools = Tools(no_engine, Servers(), lambda _line: None, offline=True)  # type: ignore[arg-type]
+    out = resolve(profiles, profiles, old, {}, Upgrade(everything=True), tools)
+    assert out.lock.images == {base.name: base}
+    assert [out.lock.git[key].commit for key in sorted(before)] == ["d" * 40, "d" * 40]  # offline: nobody is asked
+    online = resolve(profiles, profiles, old, {}, Upgrade(("one", "two")), Tools(no_engine, Servers(), print))  # type: ignore[arg-type]
+    assert [online.lock.git[key].commit for key in sorted(before)] == ["c" * 40, "d" * 40]
+    assert online.lock.models == {f"a/m {COMMIT}": COMMIT}
+    said = [problem.message for problem in (*out.problems, *online.problems)]
+    assert "it is gone" in said
+    assert any(message.startswith("h:5000/base:1 would have to be asked for") for message in said)
+    assert any("no Docker Engine answers" in message for message in said)
+    assert online.notes == ["no engine: Docker is stopped"]
