@@ -44,10 +44,8 @@ def command(context: click.Context, shell: str) -> None:
     click.echo(script.replace("COMPREPLY+=($value)\n", f"COMPREPLY+=($value)\n            {on}\n"), nl=False)
 
 
-class Values(click.ParamType[str]):
+class Values(click.types.StringParamType):
     """Text that completes to what ``find`` finds in the session of the command line so far."""
-
-    name = "text"
 
     def __init__(self, find: Callable[[Session], Iterable[str]]) -> None:
         self._find = find
