@@ -170,10 +170,30 @@ def layered(
     for name, (order, _whole) in orders.items():
         tree = profiles[name].with_items(shared[name].items)
         for file_defaults, file_profiles in files[1:]:  # their defaults are about the machine
-            tree = merge(tree, without_foreign_checkouts(tree, file_defaults, warnings))
-            tree = _laid_over(tree, file_profiles, [step for step in order if step in file_profiles])
+            kept = without_foreign_checkouts(tree, file_defaults, warnings)
+            above = [defaults, *(shared[step] for step in order[:-1] if step in shared)]
+            tree = merge(tree, _without_removed(tree, kept, above))
+            for step in order:
+                if step in file_profiles:
+                    over = file_profiles[step]
+                    if step != name:
+                        over = _without_removed(tree, over, above)
+                    tree = _laid_over(tree, {step: over}, [step])
         made[name] = tree
     return made
+
+
+def _without_removed(tree: Node, over: Node, above: Sequence[Node]) -> Node:
+    """``over`` without what it changes of entries that are in ``above``, and that ``tree`` has removed."""
+    if over.kind != MAP:
+        return over
+    items = dict(over.items)
+    for (name, *deeper), node in ((prefix, items.get(prefix[0])) for prefix in _ENTRIES):
+        if node is None or node.kind != MAP or deeper:
+            continue
+        gone = {key for one in above for key in entries(one, (name,))} - set(entries(tree, (name,)))
+        items[name] = node.with_items({key: child for key, child in node.items.items() if key not in gone})
+    return over.with_items(items)
 
 
 def _laid_over(tree: Node, profiles: Mapping[str, Node], order: Sequence[str]) -> Node:

@@ -253,6 +253,22 @@ def test_a_production_profile_does_not_look_at_local_checkouts(tmp_path: Path) -
     assert "the checkout of vllm is not used" in loaded.warnings[0]
 
 
+def test_the_local_file_does_not_bring_back_what_a_profile_removes(tmp_path: Path) -> None:
+    web = "{web: {command: [x]}, shell: {command: [y]}}"
+    child = "  small: {extends: dev, services: {web: null}}\n"
+    local = "profiles: {dev: {services: {web: {working_dir: /w}, shell: {working_dir: /s}}}}\n"
+    for text in (
+        HEAD + f"    services: {web}\n" + child,
+        HEAD.replace("defaults:\n", f"defaults:\n  services: {web}\n") + child,
+    ):
+        for more in (local, local.replace("profiles: {dev: ", "defaults: ").replace("}}}}", "}}}")):
+            found = load_project(file=project(tmp_path, text, more)).project.profiles
+            assert [(name, str(one.working_dir)) for name, one in found["dev"].services.items()] == [
+                ("web", "/w"), ("shell", "/s"),
+            ]  # fmt: skip
+            assert [(name, str(one.working_dir)) for name, one in found["small"].services.items()] == [("shell", "/s")]
+
+
 def test_select(tmp_path: Path) -> None:
     loaded = load_project(file=project(tmp_path, HEAD))
     assert select(loaded.project, None).name == "dev"
