@@ -12,7 +12,7 @@ from cpu_server import cpu_server as cpu_server
 from jit_lab import cache_command as cache_command
 from jit_lab import jit_image as jit_image
 from jit_lab import jit_lab as jit_lab
-from projects import BASE, Project, docker
+from projects import BASE, Project, docker, forget
 
 from envgen.engine.base import Engine
 from envgen.engine.docker import connect
@@ -44,6 +44,7 @@ def make_project(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> It
     made: list[Project] = []
 
     def make(name: str, text: str) -> Project:
+        forget(name)
         root = tmp_path_factory.mktemp(name)
         (root / "envgen.yaml").write_text(f"version: 1\nname: {name}\n{text}", encoding="utf-8")
         made.append(Project(root, name))
@@ -54,3 +55,4 @@ def make_project(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> It
         for profile in ("dev", "prod"):
             project.envgen("down", "-p", profile, "--volumes", code=None)
         docker("image", "rm", "-f", f"{project.name}:dev", f"{project.name}:prod", check=False)
+        forget(project.name)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from projects import Project, docker
+from projects import Project, docker, forget
 
 from envgen.engine.base import Engine
 
@@ -73,6 +73,7 @@ def make_cpu_project(root: Path, name: str, port: int) -> CpuServer:
     profiler = "{profiler: torch, torch_profiler_dir: /tmp/traces}"
     assert text.count("          max-model-len: 512\n") == 1
     text = text.replace("max-model-len: 512\n", f"max-model-len: 512\n          profiler-config: {profiler}\n")
+    forget(name)
     (root / "envgen.yaml").write_text(text, encoding="utf-8")
     server = CpuServer(Project(root, name), port)
     # A lock, because the quickstart has one: what is built is then the same, step by step.

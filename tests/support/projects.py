@@ -100,6 +100,16 @@ def same_image(first: str, second: str) -> None:
     raise AssertionError(f"{first} is not {second}:\n{found}")
 
 
+def forget(name: str) -> None:
+    """Remove what a run that was killed left under a test's fixed name: from another folder it would be refused."""
+    for container in docker("ps", "-a", "--filter", f"name={name}-", "--format", "{{.Names}}").split():
+        if container.startswith(f"{name}-"):
+            docker("rm", "-f", container, check=False)
+    for volume in docker("volume", "ls", "-q", "--filter", f"name={name}-").split():
+        if volume.startswith(f"{name}-") and (volume.endswith("-owner") or "-env-" in volume):
+            docker("volume", "rm", volume, check=False)
+
+
 def docker(*words: str, check: bool = True, timeout: float = 120, stdin: str = "") -> str:
     """Plain docker, as a second opinion."""
     done = subprocess.run(["docker", *words], capture_output=True, text=True, timeout=timeout, input=stdin, check=False)
