@@ -13,7 +13,7 @@ from pathlib import Path
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Severity
 from envgen.engine.base import Container, Engine, Mount
-from envgen.engine.owner import host_user
+from envgen.engine.owner import ROOT, caller, host_user
 from envgen.errors import EnvgenError, RefusedError
 from envgen.render import environment as promised
 from envgen.text import last_printed
@@ -35,6 +35,7 @@ def plan(context: Context, findings: Iterable[Finding], engine: Engine, root: Pa
     wanted = [one for one in findings if one.severity >= Severity.WARNING]
     return [
         *_missing_folders(context, engine, root),
+        *_of_root(context, engine),
         *_owners(context, wanted, engine),
         *_installs(context, wanted, engine),
     ]
@@ -68,6 +69,28 @@ def _maker(engine: Engine, image: str, folder: Path, owner: str) -> Callable[[],
         _must(answer.code, answer.stderr, f"{folder} could not be made")
 
     return make
+
+
+def _of_root(context: Context, engine: Engine) -> list[Fix]:
+    """Files of root's in checkouts and cache folders: given to the user, in a container that sees that folder alone."""
+    found = []
+    for one in context.foreign if context.image is not None else ():
+        assert context.image is not None
+        owner = "{}:{}".format(*caller())
+        # On this file system, links themselves and not what they lead to.
+        words = ["find", "/folder", "-xdev", "-uid", "0", "-exec", "chown", "-h", owner, "{}", "+"]
+        how = f"docker run --user 0 -v {one.folder}:/folder ... {' '.join(words)}"
+        act = _chown(engine, context.image.id, one.folder, words)
+        found.append(Fix(f"give what belongs to root in {one.folder} to you", how, act))
+    return found
+
+
+def _chown(engine: Engine, image: str, folder: str, words: list[str]) -> Callable[[], None]:
+    def give() -> None:
+        answer = engine.run_once(image, words, mounts=[Mount(folder, "/folder")], user=ROOT, timeout=300)
+        _must(answer.code, answer.stderr, f"not all of {folder} could be given to you")
+
+    return give
 
 
 def _owners(context: Context, findings: list[Finding], engine: Engine) -> list[Fix]:

@@ -19,6 +19,7 @@ from envgen.doctor import collect
 from envgen.doctor.claims import LABEL, claims
 from envgen.doctor.expectation import compose_env, image_digest, mounts, service_env
 from envgen.doctor.model import Context, Finding, Host, Remedy, Wish, error
+from envgen.doctor.owners import foreign
 from envgen.engine.base import Container, Engine, EngineInfo
 from envgen.engine.endpoint import find_plugin
 from envgen.engine.owner import run_as
@@ -131,13 +132,15 @@ def _look(wish: Wish, service: str, containers: Sequence[Container], engine: Eng
     profile = wish.profile
     info = attempt(engine.info)
     image = attempt(lambda: engine.image(profile.image_name))
+    local = info is not None and info.endpoint.startswith("unix://")
     return {
         "engine": info,
         "image": image,
         "host": _host_facts(profile, info, _busy_ports(profile, containers, engine)),
         "env": service_env(profile, service),
         "others": tuple(one for one in containers if one.service != service),
-        "checkouts": _checkouts(profile, wish.root) if info and info.endpoint.startswith("unix://") else {},
+        "checkouts": _checkouts(profile, wish.root) if local else {},
+        "foreign": foreign(profile, wish.root) if local else (),
         "digest": attempt(lambda: image_digest(profile, wish.root, image.labels if image else None)) or "",
     }
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from envgen.doctor.evidence import Probe
+from envgen.doctor.owners import Foreign
 from envgen.engine.base import Container, EngineInfo, Image
 from envgen.errors import Problem
 from envgen.profile.model import Profile
@@ -130,6 +131,7 @@ class Context:
     causes: Mapping[str, str] = field(default_factory=dict)  # container that ended -> what its log says about it
     others: tuple[Container, ...] = ()  # containers of the profile's other services, running or not
     checkouts: Mapping[str, str] = field(default_factory=dict)  # source -> folder on this machine
+    foreign: tuple[Foreign, ...] = ()  # files of root's in checkouts and cache folders
     refused: tuple[Problem, ...] = ()  # what `envgen up` would refuse besides what other checks see
     # Service -> what its weights lack (nothing: they are whole), of those that name a model and could be looked at.
     weights: Mapping[str, tuple[Problem, ...]] = field(default_factory=dict)

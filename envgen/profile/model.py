@@ -325,12 +325,13 @@ class Profile:
     def user_of(self, service: str) -> str:
         """The user that a service runs as: host, root, UID[:GID], or "" for the image's own."""
         described = self.services.get(service)
-        return (described.user if described else None) or ""
+        default = "host" if self.mounted_sources else ""
+        return (described.user if described else None) or default
 
     @property
     def opens_folders(self) -> bool:
         """Whether the image must let a user who is not root write to homes, caches and the overlay."""
-        return any(self.user_of(name) not in ("", "root") for name in self.services)
+        return bool(self.mounted_sources) or any(self.user_of(name) not in ("", "root") for name in self.services)
 
     @property
     def mounted_sources(self) -> Mapping[str, Source]:

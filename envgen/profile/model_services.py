@@ -127,7 +127,7 @@ class Service:
     working_dir: ContainerPath | None = key("The folder it starts in.", None)
     user: str | None = key(
         "The user it runs as: host (who starts it, so that files in checkouts stay theirs), root, or UID[:GID]; unset:"
-        " the image's own user, which is root.",
+        " host where checkouts are mounted, else the image's own user, which is root.",
         None,
         item=USER,
     )

@@ -114,6 +114,7 @@ def overlay_file(profile: Profile, mode: GpuMode) -> str:
 
 def _context(profile: Profile, key: str) -> dict[str, object]:
     groups = {name: _lines(profile.env[name]) for name in groups_in_use(profile)}
+    user = [(Quoted("user"), _lines(env)) for env in [_user_env(profile)] if env]
     derived = [
         Line(Quoted("MAX_JOBS"), _jobs(profile)),
         *(Line(yaml_key(name), compose_text(value)) for name, value in names.service_env(profile).items()),
@@ -124,7 +125,7 @@ def _context(profile: Profile, key: str) -> dict[str, object]:
         "derived": derived,
         "passed": [Line(yaml_key(name)) for name in passed],
         "proxy": [Line(yaml_key(name)) for name in PROXY if profile.network.pass_proxy],
-        "groups": [(Quoted(f"env-{name}"), lines) for name, lines in groups.items()],
+        "groups": [*user, *((Quoted(f"env-{name}"), lines) for name, lines in groups.items())],
         "ulimits": [(yaml_key(name), limit) for name, limit in profile.ulimits.items()],
         "shm": [str(profile.shm_size.bytes)] if profile.shm_size and profile.ipc != "host" else [],
         "platform": [profile.base.platform.value] if profile.base.platform else [],
@@ -227,8 +228,9 @@ def _service(profile: Profile, name: str, number: int, key: str) -> ServiceView:
     service = profile.services[name]
     chosen = [n for n in groups_in_use(profile) if service.env_groups is None or n in service.env_groups]
     # YAML merges let the first of a list win, so the strongest group stands first.
-    aliases = [*(f"*env-{group}" for group in reversed(chosen)), "*env-derived", "*env-passed"]
-    env = _lines({**names.user_env(profile, name), **service.env})
+    user = ["*user"] if names.user_env(profile, name) else []
+    aliases = [*(f"*env-{group}" for group in reversed(chosen)), *user, "*env-derived", "*env-passed"]
+    env = _lines(service.env)
     if service.model is not None and OFFLINE not in service.env:
         # `up` starts it when all weights are there, and then no hub can stop it.
         env.insert(0, Line(yaml_key(OFFLINE), compose_variable(names.OFFLINE_VARIABLE, "0")))
@@ -246,6 +248,11 @@ def _service(profile: Profile, name: str, number: int, key: str) -> ServiceView:
         labels=tuple(_lines({**service.labels, **({VARIANT: profile.variant} if profile.variant else {})})),
         deploy=_deploy(service, profile.gpu),
     )
+
+
+def _user_env(profile: Profile) -> Mapping[str, str]:
+    """The same for every service that has one."""
+    return next((env for env in (names.user_env(profile, name) for name in profile.services) if env), {})
 
 
 def _user(profile: Profile, service: str) -> tuple[Quoted, ...]:

@@ -12,6 +12,7 @@ RECORDED = {
     ("host.plugins", "missing"): "a machine without the plug-ins, which lie in folders of the whole machine",
     ("host.disk", "full"): "a full disk",
     ("host.disk", "tight"): "a disk that is nearly full",
+    ("host.owners", "of-root"): "a user who is not root: test_normal_user.py",
     ("gpu.arch", "other"): "a GPU; the document was recorded on one",
     ("cuda.driver", "old"): "a GPU with an older driver than its container's CUDA",
     ("flashinfer.set", "ignored"): "FlashInfer 0.7 beside companions of another version",
@@ -102,6 +103,7 @@ SILENT: dict[str, str] = {
 # Checks that have nothing to say where nothing is wrong: in this scenario they make no finding at all.
 MUTE: dict[str, str] = {
     "host.gpu": "good",  # gpu: none
+    "host.owners": "good",  # as root
     "gpu.devices": "good",
     "import.leftovers": "good",
     "tiktoken.load": "good",  # it is asked for

@@ -26,6 +26,7 @@ CHECKS: tuple[Check, ...] = (
     host.refused,
     host.weights,
     host.exposure,
+    host.owners,
     host.clock,
     image.exists,
     image.rendered_from_profile,

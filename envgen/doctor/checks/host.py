@@ -7,6 +7,7 @@ import re
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Says, Severity, Where, check, error, info, ok, warning
 from envgen.profile.exposure import asks_for_key, closer, exposed, other_port
+from envgen.text import counted
 
 GIB = 1 << 30
 OLDEST = 23
@@ -197,6 +198,25 @@ def weights(context: Context) -> list[Finding]:
             found.append(error(problem.message, seen, wanted, cure, case="not-whole"))
         if not problems:
             found.append(ok(f"the weights of {service} are whole"))
+    return found
+
+
+@check(
+    "host.owners", "owners of files", Where.HOST,
+    Says("of-root", Severity.WARNING, "files in a mounted checkout or a cache folder of this machine belong to root: a "
+         "container that ran as root has made them",
+         "`git clean`, an editable install and the service's own user can't change them",
+         "`envgen doctor --fix` gives them to you"),
+    needs=("engine",),
+)  # fmt: skip
+def owners(context: Context) -> list[Finding]:
+    """Checkouts and cache folders hold no files of root's."""
+    found = []
+    for one in context.foreign:
+        seen = ", ".join(one.examples) + (f" and {one.count - len(one.examples)} more" if one.count > 3 else "")
+        cure = remedies.envgen(context, "doctor", "--fix")
+        title = f"{one.name}: {counted(one.count, 'file')} in {one.folder} of root's"
+        found.append(warning(title, seen, "your own files", cure, case="of-root", folder=one.folder))
     return found
 
 

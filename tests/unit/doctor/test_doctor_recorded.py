@@ -16,6 +16,7 @@ from doctor_facts import ENGINE, Make, recording
 
 from envgen.doctor.checks import CHECKS
 from envgen.doctor.model import Context, Finding, Host, Severity
+from envgen.doctor.owners import Foreign
 
 sys.path.append(str(Path(__file__).parents[2] / "engine"))
 from doctor_cases import FIRES, MUTE, RECORDED, RECORDED_SILENT, SILENT  # type: ignore[import-not-found,unused-ignore]
@@ -46,6 +47,7 @@ CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
     ("host.plugins", "missing"): lambda make: make(host=Host(buildx=False, compose=True)),
     ("host.disk", "full"): lambda make: make(host=Host(disk_path="/d", disk_free=GIB)),
     ("host.disk", "tight"): lambda make: make(host=Host(disk_path="/d", disk_free=9 * GIB)),
+    ("host.owners", "of-root"): lambda make: make(foreign=(Foreign("lib", "/lib", 4, ("/lib/a", "/lib/b", "/lib/c")),)),
     ("gpu.arch", "other"): lambda make: make(H100, sets=("cuda.arch_list=12.1a",)),
     ("memory.unified", "swapping"): lambda make: make(with_system(SwapFree=10)),
     ("memory.unified", "taken"): lambda make: make(with_system(MemAvailable=60, MemFree=50), sets=SHARE),
