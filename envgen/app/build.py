@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,12 @@ from envgen.engine.base import Engine
 from envgen.engine.buildlog import BuildLog
 from envgen.engine.buildx import BuildRequest, BuildResult, Secret, proxy_arguments
 from envgen.engine.docker import connect
+from envgen.engine.endpoint import find_endpoint
 from envgen.engine.jobs import capacity, sentence
-from envgen.engine.progress import Step, names_in
-from envgen.errors import RefusedError
+from envgen.engine.leftovers import CREATOR, THROWAWAY, this_process
+from envgen.engine.progress import Step, before, names_in, stages_in
+from envgen.engine.terminal import run_shell
+from envgen.errors import BuildError, RefusedError, UsageError
 from envgen.explain import Cause, cause_of
 from envgen.files import state_dir
 from envgen.lock.model import ProfileLock
@@ -49,10 +52,11 @@ class Job:
     root: Path
     rendered: outputs.Rendered
     lock: ProfileLock | None = None
+    target: str = ""  # the stage to stop after; its image has a name of its own
 
     @property
     def image(self) -> str:
-        return self.profile.image_name
+        return f"{self.profile.image_name}-{self.target}" if self.target else self.profile.image_name
 
     @property
     def folder(self) -> Path:
@@ -64,18 +68,27 @@ class Job:
         return self.folder / self.rendered.dockerfile
 
     @property
+    def text(self) -> str:
+        """The Dockerfile itself."""
+        return self.rendered.files[self.rendered.dockerfile].decode()
+
+    @property
     def steps(self) -> dict[str, str]:
         """What its steps do, by instruction."""
-        return names_in(self.rendered.files[self.rendered.dockerfile].decode())
+        return names_in(self.text)
 
     @property
     def record(self) -> Path:
         return state_dir(self.root, "state") / f"build-{self.profile.name}.json"
 
 
-def job_of(profile: Profile, root: Path, lock: ProfileLock | None = None) -> Job:
-    """Render a profile (nothing is written)."""
-    return Job(profile, root, outputs.render_profile(profile, lock, root=root), lock)
+def job_of(profile: Profile, root: Path, lock: ProfileLock | None = None, target: str = "") -> Job:
+    """Render a profile (nothing is written). UsageError for a ``target`` that is not a stage of it."""
+    job = Job(profile, root, outputs.render_profile(profile, lock, root=root), lock, target)
+    stages = stages_in(job.text)
+    if target and target not in stages:
+        raise UsageError(f"{job.rendered.dockerfile} has no stage {target!r}", hint=f"it has: {', '.join(stages)}")
+    return job
 
 
 def request_of(job: Job, max_jobs: int | None = None, *, no_cache: bool = False, pull: bool = False) -> BuildRequest:
@@ -103,6 +116,7 @@ def request_of(job: Job, max_jobs: int | None = None, *, no_cache: bool = False,
         pass_args=proxy_arguments() if profile.network.pass_proxy else (),
         secrets=tuple(secrets),
         contexts={"wheelhouse": Path(wheelhouse)} if wheelhouse else {},
+        target=job.target,
         platform=profile.base.platform.value if profile.base.platform else "",
         no_cache=no_cache,
         pull=pull,
@@ -215,12 +229,12 @@ def build(
         prepare(job.profile, job.root, job.lock)
         whose.take_over(engine, job.profile, job.root, compose_for(engine, job.profile, job.root, job.folder))
     whose.claim(engine, job.profile, job.root, f"envgen build --profile {job.profile.name} --take-over")
-    if not (no_cache or pull) and (image_id := up_to_date(job, engine)):
+    if not (no_cache or pull or job.target) and (image_id := up_to_date(job, engine)):
         return Outcome(job, image_id)
     _warn_of_drift(session)
     how = compilers(job.profile, engine, max_jobs)
     request = request_of(job, max_jobs, no_cache=no_cache, pull=pull)
-    before = identity(job, engine)
+    identical = identity(job, engine)
     prepare(job.profile, job.root, job.lock)
     progress(how)
     kills = oom_kills(engine)
@@ -232,8 +246,8 @@ def build(
         if cause:
             log.say(f"{cause.summary}: {cause.evidence}")
         log.say(f"ended with {result.code} after {result.seconds:.1f} s {result.image_id}")
-    if result.ok:
-        remember(job, before, engine)
+    if result.ok and not job.target:
+        remember(job, identical, engine)
     return Outcome(job, result.image_id, how, result, cause, shown_path(job, log.path))
 
 
@@ -245,6 +259,32 @@ def oom_kills(engine: Engine) -> int:
         text = ""
     found = re.search(r"^oom_kill (\d+)$", text, re.M)
     return int(found[1]) if found else 0
+
+
+def shell_before(job: Job, step: Step, max_jobs: int | None = None) -> int:
+    """A shell in what the stage of a failed step had become before that step; the shell's exit code.
+
+    BuildKit keeps no container of a step that failed: what this step itself did is lost, and so are its mounts. The
+    steps before it come from the cache. Image and container are removed afterwards.
+    """
+    text = before(job.text, step)
+    if not text:
+        raise BuildError(f"{job.rendered.dockerfile} has no step {step.title!r} to open a shell before")
+    with files.Scratch("build") as folder:
+        dockerfile = Path(folder) / "Dockerfile"
+        dockerfile.write_text(text, encoding="utf-8")
+        request = replace(request_of(job, max_jobs), dockerfile=dockerfile, tags=(), target=step.stage)
+        result = buildx.build(request)
+    if not result.ok:
+        raise BuildError(f"the stage {step.stage} could not be built up to the failed step: {result.error}")
+    progress(f"a shell in stage {step.stage} as it was before the failed step, without the mounts of that step:")
+    progress(f"    {step.instruction}")
+    progress("leave it with `exit`; container and image are removed then")
+    labels = {THROWAWAY: "1", CREATOR: str(this_process())}
+    try:
+        return run_shell(find_endpoint(), result.image_id, labels)
+    finally:
+        connect().remove_image(result.image_id)
 
 
 def _cause(result: BuildResult, killed: int) -> Cause | None:

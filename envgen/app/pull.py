@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-
 from envgen.app.session import Session
 from envgen.engine import process
 from envgen.engine.docker import connect
 from envgen.engine.endpoint import find_endpoint
-from envgen.errors import EngineError, LockError
+from envgen.engine.terminal import docker_program
+from envgen.errors import LockError
 from envgen.lock.model import LOCAL
 from envgen.render.locked import lock_of
 from envgen.render.locking import base_image
@@ -23,12 +22,9 @@ def pull(session: Session) -> tuple[str, str]:
     engine = connect()
     if lock is not None and lock.base is not None and lock.base.resolved == LOCAL:
         raise LockError(f"{name} is locked as an image of this machine", hint="envgen lock --upgrade base")
-    docker = shutil.which("docker")
-    if docker is None:
-        raise EngineError("the program `docker` is not on PATH", hint="install Docker's command line (docker-ce-cli)")
     platform = [f"--platform={profile.base.platform.value}"] if profile.base.platform else []
     done = process.stream(
-        [docker, "pull", *platform, name],
+        [docker_program(), "pull", *platform, name],
         lambda _channel, line: progress(f"  {line.decode(errors='replace')}"),
         env=find_endpoint().environment,
     )

@@ -42,6 +42,12 @@ class Step:
         return _INSTRUCTION.sub("", self.title)
 
     @property
+    def stage(self) -> str:
+        """The stage of the Dockerfile that it belongs to."""
+        found = re.match(r"\[(?:\S+ )?(\S+) +\d+/\d+\] ", self.name)
+        return found[1] if found else ""
+
+    @property
     def failed(self) -> bool:
         """True for the step that broke, not for those that were cancelled because of it."""
         return bool(self.error) and not re.search(r"context canceled|code = Canceled", self.error)
@@ -69,6 +75,27 @@ def names_in(dockerfile: str) -> dict[str, str]:
             found[_one_line(line)] = said or of_stage
         said = ""
     return found
+
+
+def stages_in(dockerfile: str) -> list[str]:
+    """The names of its stages, in order."""
+    return re.findall(r"^FROM .* AS (\S+)$", dockerfile, re.MULTILINE)
+
+
+def before(dockerfile: str, step: Step) -> str:
+    """The Dockerfile up to ``step``, whose stage is then its last; empty where it has no such step."""
+    lines, number, stage = dockerfile.splitlines(keepends=True), 0, ""
+    while number < len(lines):
+        end = number + 1
+        while end < len(lines) and not lines[number].startswith("#") and lines[end - 1].endswith("\\\n"):
+            end += 1
+        instruction = "".join(lines[number:end]).replace("\\\n", " ")
+        if instruction.startswith("FROM "):
+            stage = instruction.split()[-1]
+        elif stage == step.stage and _one_line(instruction) == step.instruction:
+            return "".join(lines[:number])
+        number = end
+    return ""
 
 
 def _one_line(instruction: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import click
 
-from envgen.app.build import Job, Outcome, build, compilers, job_of, request_of, shown_path, up_to_date
+from envgen.app.build import Job, Outcome, build, compilers, job_of, request_of, shell_before, shown_path, up_to_date
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.cli.images.display import Display
@@ -41,6 +42,8 @@ SHOWN_LINES = 25
     help="Write what is in the image as an SPDX 2.3 document (default: .envgen/sbom/PROFILE.spdx.json; - for stdout).",
 )
 @click.option("--take-over", is_flag=True, help="Stop and replace what another folder or user has under this name.")
+@click.option("--target", default="", metavar="STAGE", help="Stop after this stage; the image is IMAGE-STAGE.")
+@click.option("--shell-on-error", is_flag=True, help="Open a shell in what was there before the step that failed.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
 @json_option
 def command(
@@ -51,6 +54,8 @@ def command(
     unlocked: bool,
     sbom: str | None,
     take_over: bool,
+    target: str,
+    shell_on_error: bool,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -60,16 +65,25 @@ def command(
     below .envgen/logs. A changed number of jobs rebuilds nothing. A production profile wants an envgen.lock that holds
     all of its inputs.
 
+    --shell-on-error: BuildKit keeps nothing of a step that failed, so the shell is in the state before it, without the
+    step's own mounts; the command that failed is printed. The exit code stays 4.
+
     \b
     Example:
       envgen build --profile dev
+      envgen build --shell-on-error
+      envgen build --target base
       envgen build -p prod --max-jobs 4
       envgen build --set cuda.arch_list=12.1f --dry-run
       envgen build -p prod --sbom prod.spdx.json
     """
     profile, root = session.profile(), session.loaded().project.root
     after = _sbom_of(profile, root, sbom, as_json)
-    job = job_of(profile, root, None if unlocked else lock_of(profile, root))
+    if target and sbom is not None:
+        raise UsageError("--sbom is about the whole image, and --target builds a part of it", hint="use one of the two")
+    if shell_on_error and (as_json or not (sys.stdin.isatty() and sys.stdout.isatty())):
+        raise UsageError("--shell-on-error needs a terminal", hint="run it in a terminal, without --json")
+    job = job_of(profile, root, None if unlocked else lock_of(profile, root), target)
     for warning in session.loaded().warnings:
         progress(f"warning: {warning}")
     if dry_run:
@@ -80,7 +94,12 @@ def command(
             max_jobs=max_jobs, no_cache=no_cache, pull=pull, unlocked=unlocked,
             take_over=take_over,
         )  # fmt: skip
-    _show(outcome, as_json, to_stderr=sbom == "-")
+    try:
+        _show(outcome, as_json, to_stderr=sbom == "-")
+    except BuildError:
+        if shell_on_error and outcome.result and outcome.result.failed:
+            shell_before(job, outcome.result.failed, max_jobs)
+        raise
     after(connect())
     return ExitCode.OK
 
