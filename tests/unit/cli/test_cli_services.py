@@ -196,7 +196,8 @@ def test_exec_takes_dockers_options_before_the_service(
 
 
 def test_an_option_that_is_none_is_not_taken_for_a_service(engine: StubEngine) -> None:
-    assert "No such option '-x'" in invoke("exec", "-x", "web", "ls").exception.message  # type: ignore[union-attr]
+    said = str(invoke("exec", "-x", "web", "ls").exception.message)  # type: ignore[union-attr]
+    assert "o such option" in said and "-x" in said  # click's words differ between its releases
     assert "-p is not a command" in fails(UsageError, "exec", "web", "-p", "prod", "--", "ls")
 
 
