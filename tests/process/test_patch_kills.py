@@ -168,9 +168,9 @@ folder.add(Path(sys.argv[1]), "patches/pkg", "mine", "Description: mine\\n", Pat
 
 def test_new(project: Path, tmp_path: Path) -> None:
     diff = tmp_path / "diff"
-    diff.write_text("--- /dev/null\n+++ b/pkg/mine.py\n@@ -0,0 +1 @@\n+n = 1\n")
     series = project / "patches" / "pkg" / "series"
-    for _ in range(KILLS):
+    for number in range(KILLS):  # a change that is there already is refused
+        diff.write_text(f"--- /dev/null\n+++ b/pkg/mine.py\n@@ -0,0 +1 @@\n+n = {number}\n")
         before = series.read_text()
         killed(NEW, project, diff, longest=0.02)
         if series.read_text() == before:
