@@ -130,7 +130,9 @@ def write_variables(profile: Profile, root: Path, cluster: Cluster) -> list[str]
     written = []
     for name in cluster.nodes:
         lines = ["# Written by `envgen nodes check`: facts about one machine, for docker compose --env-file."]
-        lines += [f"{key}='{value}'" for key, value in sorted(variables(profile, root, cluster, name).items())]
+        for key, value in sorted(variables(profile, root, cluster, name).items()):
+            # Between single quotes Compose takes everything as it is, but no single quote.
+            lines.append(f"# {key} has a quote in it: set it in your shell" if "'" in value else f"{key}='{value}'")
         path = f"{FOLDER}/{name}.env"
         files.write(root / path, "\n".join(lines).encode() + b"\n", within=root.resolve())
         written.append(path)
@@ -205,7 +207,7 @@ def _host_path(one: Seen, cache: str, path: HostPath, root: Path) -> str:
 
 
 def _connection(profile: Profile, source: Seen, target: Seen) -> Finding:
-    """One TCP connection from ``source`` to ``target``, at a port that nobody has opened before."""
+    """One TCP connection from ``source`` to ``target``, at a port that no rule can have been made for."""
     port = random.randrange(40000, 60000)
     what = (source.name, target.name)
     said = f"{source.name} -> {target.name} ({target.machine.address})"
@@ -229,12 +231,14 @@ def _connection(profile: Profile, source: Seen, target: Seen) -> Finding:
         reason = heard.get("error") if isinstance(heard, dict) and "peer" not in heard else None
         note = f"{answer['error']}" + (f"; the other end: {reason}" if reason and reason != "timed out" else "")
         return Finding("fail", what, f"{said}: a TCP port cannot be reached: {note}", firewall)
-    got, seconds = int(answer.get("bytes", 0)), float(answer.get("seconds", 0)) or 1.0
+    try:
+        got, rate = int(answer["bytes"]), int(answer["bytes"] / answer["seconds"])
+    except MISSHAPEN as error:
+        return Finding("fail", what, f"{said}: the answer cannot be read: {type(error).__name__}")
     if got < LINK_BYTES:
         hint = "do both interfaces and the switch between them have the same MTU?"
         return Finding("fail", what, f"{said}: only {size(got)} of {size(LINK_BYTES)} arrived", hint)
-    rate = got / seconds
-    text = f"{said}: connected, {size(int(rate))}/s"
+    text = f"{said}: connected, {size(rate)}/s"
     if rate < SLOW:
         return Finding("warn", what, text, "this is slow for a cable between two Sparks: is it the right interface?")
     return Finding("ok", what, text)
@@ -284,8 +288,10 @@ def _about(one: Seen, profile: Profile, service: Service, cluster: Cluster) -> l
 
 
 def _has_address(one: Seen) -> bool:
-    interface = one.facts.get("interfaces", {}).get(one.machine.interface) or {}
-    return bool(interface.get("address") == one.machine.address)
+    try:
+        return bool(one.facts["interfaces"][one.machine.interface]["address"] == one.machine.address)
+    except MISSHAPEN:
+        return False  # _facts says what is wrong
 
 
 def _facts(one: Seen, service: Service, cluster: Cluster) -> list[Finding]:

@@ -191,7 +191,7 @@ def listen(request: Doc) -> Doc:
 
 
 def connect(request: Doc) -> Doc:
-    """Connect from ``source`` to ``address`` and read ``bytes``; tries for ``seconds`` while nobody listens."""
+    """Connect from ``source`` to ``address`` and read ``bytes``; tries for ``seconds`` while refused."""
     end = time.monotonic() + request["seconds"]
     while True:
         try:

@@ -79,7 +79,9 @@ def check(session: Session, service: str | None, variant: str, as_json: bool) ->
             click.echo(f"  {paint(mark, code, colour)}  {who}{one.message}")
             if one.hint and one.level != "ok":
                 click.echo(f"        hint: {one.hint}")
-        click.echo(f"{len(failed)} failed, {len(found) - len(failed)} passed, {seconds:.1f} s")
+        warned = sum(one.level == "warn" for one in found)
+        passed = len(found) - len(failed) - warned
+        click.echo(f"{len(failed)} failed, {warned} warned, {passed} passed, {seconds:.1f} s")
     return ExitCode.REFUSED if failed else ExitCode.OK
 
 

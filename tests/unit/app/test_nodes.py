@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -112,3 +113,21 @@ def test_an_answer_of_another_shape_is_a_failure_and_no_traceback(broken: dict[s
     one = seen("one", 0, **broken)
     found = nodes._about(one, None, SERVICE, CLUSTER)  # type: ignore[arg-type]
     assert any("cannot be read" in message for message in failed(found))
+
+
+@pytest.mark.parametrize("broken", [{"interfaces": None}, {"interfaces": []}, {"interfaces": {"eth1": "x"}}])
+def test_no_connection_is_tried_from_a_machine_without_its_address(broken: dict[str, Any]) -> None:
+    assert nodes._has_address(seen("one", 0))
+    assert not nodes._has_address(seen("one", 0, **broken))
+
+
+@pytest.mark.parametrize(
+    "answer", [{}, {"bytes": "x", "seconds": 1}, {"bytes": 1 << 26, "seconds": 0}, {"bytes": [], "seconds": {}}]
+)
+def test_an_answer_about_a_connection_of_another_shape(answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envgen.app.nodes.run.ask", lambda *_args, **_more: answer)
+    monkeypatch.setattr("envgen.app.nodes.run.in_image", lambda *_args, **_more: None)
+    one, two = seen("one", 0), seen("two", 1)
+    one.engine = two.engine = object()  # type: ignore[assignment]
+    found = nodes._connection(SimpleNamespace(image_name="i", base=SimpleNamespace(python="python3")), one, two)  # type: ignore[arg-type]
+    assert found.level == "fail" and "cannot be read" in found.message
