@@ -145,20 +145,6 @@ class Context:
         return self.probe
 
 
-@dataclass(frozen=True)
-class Says:
-    """One finding that a check can make, in the words of docs/doctor.md, which is generated from these.
-
-    ``case`` names it in JSON (``evidence.case``). ``why`` is what happens to who leaves it as it is.
-    """
-
-    case: str
-    severity: Severity
-    what: str
-    why: str
-    cure: str
-
-
 Judge = Callable[[Context], list[Finding]]
 
 
@@ -166,35 +152,22 @@ Judge = Callable[[Context], list[Finding]]
 class Check:
     """One question. Its judge returns findings, an OK one included: silence means that there was nothing to judge.
 
-    ``needs`` names the parts of the context without which there is nothing to ask.
+    ``needs``: the part of the context without which there is nothing to ask. docs/doctor.md describes each finding.
     """
 
     id: str
-    title: str
     where: Where
     judge: Judge
-    needs: tuple[str, ...] = ()
-    says: tuple[Says, ...] = ()
+    needs: str = ""
 
     def __call__(self, context: Context) -> list[Finding]:
-        """Judge, whatever is missing."""
-        return self.judge(context)
-
-    @property
-    def about(self) -> str:
-        """The first line of the function's documentation."""
-        return (self.judge.__doc__ or "").strip().partition("\n")[0]
-
-    def run(self, context: Context) -> list[Finding]:
-        """Judge, unless a part that is needed is missing."""
-        if any(getattr(context, part) is None for part in self.needs):
-            return []
-        return self.judge(context)
+        """Judge, unless the part that is needed is missing."""
+        return [] if self.needs and getattr(context, self.needs) is None else self.judge(context)
 
 
-def check(id: str, title: str, where: Where, *says: Says, needs: tuple[str, ...] = ()) -> Callable[[Judge], Check]:
-    """Make a check of the function below; ``says`` lists each case that it can find."""
-    return lambda judge: Check(id, title, where, judge, needs, says)
+def check(id: str, where: Where, needs: str = "") -> Callable[[Judge], Check]:
+    """Make a check of the function below."""
+    return lambda judge: Check(id, where, judge, needs)
 
 
 @dataclass(frozen=True)

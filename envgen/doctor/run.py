@@ -41,7 +41,7 @@ class Report:
 def run_one(check: Check, context: Context) -> list[Finding]:
     """One check. A defect in it is an error with its traceback (in --json), and the others still run."""
     try:
-        found = check.run(context)
+        found = check(context)
     except Exception as defect:
         seen = f"{type(defect).__name__}: {defect}"
         cure = envgen(context, "doctor", "--json")

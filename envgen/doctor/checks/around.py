@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from envgen.doctor import remedies
 from envgen.doctor.evidence import PartError, Probe
-from envgen.doctor.model import Context, Finding, Says, Severity, Where, check, error, info, ok, warning
+from envgen.doctor.model import Context, Finding, Where, check, error, info, ok, warning
 from envgen.render.environment import GATE
 
 GIB = 1 << 30
 
 
-@check(
-    "python.start", "Python starts cleanly", Where.INSIDE,
-    Says("no-document", Severity.ERROR, "the probe brought no facts back: no Python, killed, timed out, cut off",
-         "nothing inside was checked", "start Python there yourself"),
-    Says("hook", Severity.ERROR, "an import hook hangs or kills Python when it is asked for a package",
-         "so does every program that imports it", "move the .pth file or module that starts it away"),
-    Says("part", Severity.WARNING, "a part of the probe failed", "its checks could not judge", "look at the JSON"),
-    Says("noise", Severity.WARNING, "something prints whenever Python starts",
-         "it spoils the output of every program that another one reads", "`python3 -v` shows who"),
-)  # fmt: skip
+@check("python.start", Where.INSIDE)
 def probe_ran(context: Context) -> list[Finding]:
     """The probe came back with a whole document, and nothing disturbed it."""
     if context.trouble is not None:
@@ -63,12 +54,7 @@ def _who_starts(file: str, probe: Probe) -> str:
 # --- machine ---------------------------------------------------------------------------------------------------------
 
 
-@check(
-    "gpu.devices", "GPU in the container", Where.INSIDE,
-    Says("none", Severity.ERROR, "the profile wants a GPU, and the container has no /dev/nvidia*",
-         "torch sees no GPU; vLLM stops at start", "`gpu:` in the profile, or the NVIDIA Container Toolkit"),
-    needs=("probe",),
-)  # fmt: skip
+@check("gpu.devices", Where.INSIDE, needs="probe")
 def gpu(context: Context) -> list[Finding]:
     """The container sees a GPU, when the profile wants one."""
     mode, nvidia = context.profile.gpu.value, context.inside.system.nvidia
@@ -83,13 +69,7 @@ def gpu(context: Context) -> list[Finding]:
     return [error("the container sees no GPU", "no /dev/nvidia*", f"gpu: {mode}", cure, case="none")]
 
 
-@check(
-    "jit.memory", "memory for the JIT", Where.INSIDE,
-    Says("off", Severity.WARNING, "compile-gate is not before FlashInfer's compilers: all of them start at once",
-         "they take all memory; the kernel kills them, or on unified memory the machine stands still",
-         "start the service again without ENVGEN_GATE and FLASHINFER_NVCC"),
-    needs=("probe",),
-)  # fmt: skip
+@check("jit.memory", Where.INSIDE, needs="probe")
 def gate_is_on(context: Context) -> list[Finding]:
     """Each of FlashInfer's compilers starts when its memory is free."""
     variables, free = context.inside.variables, context.inside.system.MemAvailable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from envgen.doctor import remedies
-from envgen.doctor.model import Context, Finding, Says, Severity, Where, check, error, info, ok, warning
+from envgen.doctor.model import Context, Finding, Where, check, error, info, ok, warning
 from envgen.engine.base import Container
 from envgen.inside.probe.facts import is_safe
 from envgen.text import counted
@@ -13,15 +13,7 @@ from envgen.text import counted
 LOOPING = 3  # restarts that are not an accident any more
 
 
-@check(
-    "container.running", "a running container", Where.CONTAINER,
-    Says("none", Severity.WARNING, "no container of the profile runs", "what it would import was not checked",
-         "`envgen up`, or `envgen doctor --run`"),
-    Says("ended", Severity.ERROR, "the service's container has ended", "nothing answers", "`envgen up`"),
-    Says("unhealthy", Severity.ERROR, "Docker's own health check of the container fails", "it does not serve",
-         "`envgen logs` says why"),
-    needs=("engine",),
-)  # fmt: skip
+@check("container.running", Where.CONTAINER, needs="engine")
 def running(context: Context) -> list[Finding]:
     """A container of the profile runs; without one there is no import truth."""
     container = context.container
@@ -59,12 +51,7 @@ def _ended(context: Context, container: Container) -> str:
     return f"exit code {container.exit_code}" + (f": {why}" if why else "")
 
 
-@check(
-    "container.others", "other services of the profile", Where.CONTAINER,
-    Says("died", Severity.ERROR, "the container of another service has ended with an exit code, or is paused",
-         "no server answers there", "`envgen logs` says why"),
-    needs=("engine",),
-)  # fmt: skip
+@check("container.others", Where.CONTAINER, needs="engine")
 def others(context: Context) -> list[Finding]:
     """No other service of the profile has ended by itself, or is stuck."""
     found, alive = [], []
@@ -80,11 +67,7 @@ def others(context: Context) -> list[Finding]:
     return found or ([ok(f"running too: {', '.join(sorted(alive))}")] if alive else [])
 
 
-@check(
-    "container.image", "container and image agree", Where.CONTAINER,
-    Says("older", Severity.WARNING, "the container was created from an older image than the one that has the name now",
-         "what was built since is not in it", "`envgen up` creates it anew"),
-)  # fmt: skip
+@check("container.image", Where.CONTAINER)
 def current_image(context: Context) -> list[Finding]:
     """The container was created from the image that has the name now."""
     container, image = context.container, context.image
@@ -110,12 +93,7 @@ def _agrees(name: str, actual: str | None, wanted: str) -> bool:
     return actual == wanted or (name == "PYTHONPATH" and (actual or "").startswith(wanted + ":"))
 
 
-@check(
-    "container.env", "variables", Where.CONTAINER,
-    Says("differ", Severity.WARNING, "variables are missing in the container or differ from the profile's (values that "
-         "might be secrets are not shown)", "backends, arch list or PYTHONPATH are others than the file says",
-         "`envgen up`, or `envgen build` where the image sets them"),
-)  # fmt: skip
+@check("container.env", Where.CONTAINER)
 def variables(context: Context) -> list[Finding]:
     """The container has the variables that the profile gives its service."""
     container = context.container
@@ -132,15 +110,7 @@ def variables(context: Context) -> list[Finding]:
     return [warning(title, seen, expected, remedies.renew(context), case="differ", names=wrong)]
 
 
-@check(
-    "container.restart", "restart policy", Where.CONTAINER,
-    Says("endless", Severity.WARNING, "the container is started again without limit (`always`, `unless-stopped`)",
-         "a server that dies while loading takes all memory again and again, until the host itself stands still",
-         "`envgen up`: services get `no` or `on-failure:N`"),
-    Says("looping", Severity.ERROR, "Docker has started the container again and again",
-         "each start loads the model anew; what kills it is hidden by the next start", "`envgen logs` says why"),
-    needs=("container",),
-)  # fmt: skip
+@check("container.restart", Where.CONTAINER, needs="container")
 def restart_policy(context: Context) -> list[Finding]:
     """A container that dies is not started for ever."""
     assert context.container is not None

@@ -6,24 +6,13 @@ from envgen.doctor import remedies
 from envgen.doctor.checks.packages import UNKNOWN, active_root, named
 from envgen.doctor.checks.versions import numbers
 from envgen.doctor.evidence import Root
-from envgen.doctor.model import Context, Finding, Says, Severity, Where, check, error, ok, warning
+from envgen.doctor.model import Context, Finding, Where, check, error, ok, warning
 from envgen.profile.model import Source
 
 IGNORES = (0, 7)  # the first release that ignores companions of other versions instead of raising
 
 
-@check(
-    "flashinfer.data", "sources for the JIT", Where.INSIDE,
-    Says("dangling", Severity.ERROR, "`flashinfer/data/*` are links to where the checkout isn't mounted",
-         "nothing can be compiled", "install it again: the links are absolute"),
-    Says("raw-checkout", Severity.ERROR, "the checkout is on PYTHONPATH but was never installed",
-         "it imports, as version 0.0.0+unknown, and then no kernel can be compiled", "install it"),
-    Says("missing", Severity.ERROR, "csrc, include, cutlass or spdlog are missing in the image's package",
-         "nothing can be compiled", "`envgen build`"),
-    Says("unknown-version", Severity.WARNING, "flashinfer reports 0.0.0+unknown as its version",
-         "the version names the cache folder: kernels of all such states share one", "install it again"),
-    needs=("probe",),
-)  # fmt: skip
+@check("flashinfer.data", Where.INSIDE, needs="probe")
 def flashinfer_data(context: Context) -> list[Finding]:
     """What FlashInfer's JIT compiles from (data/csrc and its neighbours), and the version that names its cache."""
     found = []
@@ -62,14 +51,7 @@ def _flashinfer_root(name: str, source: Source, root: Root, context: Context) ->
     return ok(f"flashinfer {root.version} has what its JIT compiles from", **facts)
 
 
-@check(
-    "flashinfer.set", "cubins and prebuilt kernels fit", Where.INSIDE,
-    Says("mismatch", Severity.ERROR, "flashinfer-cubin or flashinfer-jit-cache is of another version than flashinfer",
-         "FlashInfer up to 0.6 refuses to be imported", "remove it: FlashInfer then compiles or downloads"),
-    Says("ignored", Severity.WARNING, "the same, beside FlashInfer 0.7 or newer",
-         "FlashInfer ignores the package with a warning, and compiles or downloads instead", "remove it"),
-    needs=("probe",),
-)  # fmt: skip
+@check("flashinfer.set", Where.INSIDE, needs="probe")
 def flashinfer_set(context: Context) -> list[Finding]:
     """flashinfer, its cubins and its prebuilt kernels are of one version: FlashInfer refuses or ignores others.
 
@@ -95,12 +77,7 @@ def flashinfer_set(context: Context) -> list[Finding]:
     return found
 
 
-@check(
-    "flashinfer.prebuilt", "nothing masks the JIT", Where.INSIDE,
-    Says("masked", Severity.WARNING, "prebuilt kernels (flashinfer-jit-cache, `data/aot`) beside a mounted checkout",
-         "they win over the JIT: edits are never compiled, clearing the cache changes nothing", "remove them"),
-    needs=("probe",),
-)  # fmt: skip
+@check("flashinfer.prebuilt", Where.INSIDE, needs="probe")
 def prebuilt(context: Context) -> list[Finding]:
     """Prebuilt kernels win over the JIT: with a mounted checkout, edits would never be compiled."""
     mounted = [source for source in context.profile.mounted_sources.values() if source.package == "flashinfer"]
@@ -120,12 +97,7 @@ def prebuilt(context: Context) -> list[Finding]:
     return [ok("no prebuilt kernels mask your edits")]
 
 
-@check(
-    "patches.files", "patched files", Where.INSIDE,
-    Says("changed", Severity.WARNING, "a file that a patch changed is no longer as the build left it",
-         "another version was installed over it, or it was edited", "a new container"),
-    needs=("probe",),
-)  # fmt: skip
+@check("patches.files", Where.INSIDE, needs="probe")
 def patched_files(context: Context) -> list[Finding]:
     """What the image's Python-only patches changed is still so: nothing was installed over it."""
     files = context.inside.patched

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from envgen.doctor import remedies
-from envgen.doctor.model import Context, Finding, Says, Severity, Where, check, error, info, ok, warning
+from envgen.doctor.model import Context, Finding, Where, check, error, info, ok, warning
 from envgen.profile.exposure import asks_for_key, closer, exposed, other_port
 from envgen.text import counted
 
@@ -16,14 +16,7 @@ LITTLE, TIGHT = 5 * GIB, 30 * GIB
 SKEW = 2.0
 
 
-@check(
-    "host.docker", "Docker Engine", Where.HOST,
-    Says("absent", Severity.ERROR, "no Docker Engine answers: not installed, stopped, or no permission",
-         "nothing in the container can be looked at", "the command that the engine's own error names"),
-    Says("old", Severity.ERROR, f"the engine is older than {OLDEST}",
-         "the rendered Dockerfiles use BuildKit's heredocs and secrets, which it lacks", "install a newer engine"),
-    needs=("engine",),
-)  # fmt: skip
+@check("host.docker", Where.HOST, needs="engine")
 def docker(context: Context) -> list[Finding]:
     """A Docker Engine answers, and is new enough for BuildKit's heredocs."""
     assert context.engine is not None
@@ -35,12 +28,7 @@ def docker(context: Context) -> list[Finding]:
     return [ok(f"Docker {version}", endpoint=context.engine.endpoint)]
 
 
-@check(
-    "host.plugins", "buildx and compose", Where.HOST,
-    Says("missing", Severity.ERROR, "docker buildx or docker compose isn't installed",
-         "`envgen build` needs the one, `envgen up` the other", "install the plug-in's package"),
-    needs=("host",),
-)  # fmt: skip
+@check("host.plugins", Where.HOST, needs="host")
 def plugins(context: Context) -> list[Finding]:
     """buildx and compose v2 are installed."""
     assert context.host is not None
@@ -53,14 +41,7 @@ def plugins(context: Context) -> list[Finding]:
     return found or [ok("buildx and compose are installed")]
 
 
-@check(
-    "host.disk", "room for builds", Where.HOST,
-    Says("full", Severity.ERROR, f"under {LITTLE // GIB} GiB are free where Docker keeps its data",
-         "builds and JIT compilations stop half-way with `no space left on device`", "`docker builder prune`"),
-    Says("tight", Severity.WARNING, f"under {TIGHT // GIB} GiB are free there",
-         "an image of vLLM and its build cache take about as much", "`docker builder prune`"),
-    needs=("host",),
-)  # fmt: skip
+@check("host.disk", Where.HOST, needs="host")
 def disk(context: Context) -> list[Finding]:
     """There is room for the next build."""
     assert context.host is not None
@@ -76,16 +57,7 @@ def disk(context: Context) -> list[Finding]:
     return [ok(f"{free // GIB} GiB free on the disk of Docker", path=path)]
 
 
-@check(
-    "host.gpu", "GPUs for containers", Where.HOST,
-    Says("no-cdi", Severity.ERROR, "`gpu: cdi`, but the engine knows no device nvidia.com/gpu",
-         "the container won't start", "let nvidia-ctk write the CDI specification"),
-    Says("no-runtime", Severity.ERROR, "`gpu: all`, but the engine has no NVIDIA runtime",
-         "the container won't start", "let nvidia-ctk configure the runtime"),
-    Says("no-gpu", Severity.ERROR, "`gpu: required`, but the engine offers no GPU", "`envgen up` starts nothing",
-         "let nvidia-ctk write the CDI specification"),
-    needs=("engine",),
-)  # fmt: skip
+@check("host.gpu", Where.HOST, needs="engine")
 def gpu_runtime(context: Context) -> list[Finding]:
     """The engine can hand a GPU to a container, when the profile wants one."""
     assert context.engine is not None
@@ -112,12 +84,7 @@ def gpu_runtime(context: Context) -> list[Finding]:
     return [ok(f"the engine can give GPUs to containers (gpu: {mode})")]
 
 
-@check(
-    "host.ports", "free ports", Where.HOST,
-    Says("taken", Severity.WARNING, "a port that a service wants to publish is taken, and by whom",
-         "the service won't start", "another port in the profile, or stop the owner"),
-    needs=("host",),
-)  # fmt: skip
+@check("host.ports", Where.HOST, needs="host")
 def ports(context: Context) -> list[Finding]:
     """The ports of services that don't run are free."""
     assert context.host is not None
@@ -140,12 +107,7 @@ def _service_of(context: Context, port: int) -> str:
     return context.service
 
 
-@check(
-    "host.exposure", "who reaches the services", Where.HOST,
-    Says("open", Severity.WARNING, "the network reaches a service that asks for no API key",
-         "everybody in the network can use it, and Docker's rules come before those of ufw",
-         "publish the port on 127.0.0.1, or add VLLM_API_KEY to `secrets`"),
-)  # fmt: skip
+@check("host.exposure", Where.HOST)
 def exposure(context: Context) -> list[Finding]:
     """Services are published on this machine alone, or ask for an API key."""
     found = []
@@ -162,12 +124,7 @@ def exposure(context: Context) -> list[Finding]:
     return found or ([ok("the services are published on this machine alone")] if published else [])
 
 
-@check(
-    "up.refused", "what `envgen up` would refuse", Where.HOST,
-    Says("refused", Severity.ERROR, "a mounted checkout, a file that the profile names, memory or a GPU is missing",
-         "`envgen up` starts nothing until it is there", "what `envgen up` itself says"),
-    needs=("engine",),
-)  # fmt: skip
+@check("up.refused", Where.HOST, needs="engine")
 def refused(context: Context) -> list[Finding]:
     """`envgen up` of the service would find its checkouts, files, memory and GPU."""
     if context.container is not None and context.container.state == "running":
@@ -180,14 +137,7 @@ def refused(context: Context) -> list[Finding]:
     return found or [ok(f"`envgen up {context.service}` finds what it needs on this machine")]
 
 
-@check(
-    "weights.whole", "weights of a service", Where.HOST,
-    Says("not-whole", Severity.ERROR, "weights of a service's `model:` are missing, cut short, or not of the commit in "
-         "the lock: each shard that the index names must have as many bytes as its own header says",
-         "`envgen up` starts nothing; a server started without envgen loads for minutes and ends, or downloads them",
-         "`envgen model pull SERVICE`"),
-    needs=("engine",),
-)  # fmt: skip
+@check("weights.whole", Where.HOST, needs="engine")
 def weights(context: Context) -> list[Finding]:
     """The weights that services name are whole, and at the commit that the lock names."""
     found = []
@@ -201,14 +151,7 @@ def weights(context: Context) -> list[Finding]:
     return found
 
 
-@check(
-    "host.owners", "owners of files", Where.HOST,
-    Says("of-root", Severity.WARNING, "files in a mounted checkout or a cache folder of this machine belong to root: a "
-         "container that ran as root has made them",
-         "`git clean`, an editable install and the service's own user can't change them",
-         "`envgen doctor --fix` gives them to you"),
-    needs=("engine",),
-)  # fmt: skip
+@check("host.owners", Where.HOST, needs="engine")
 def owners(context: Context) -> list[Finding]:
     """Checkouts and cache folders hold no files of root's."""
     found = []
@@ -220,13 +163,7 @@ def owners(context: Context) -> list[Finding]:
     return found
 
 
-@check(
-    "host.clock", "clocks agree", Where.HOST,
-    Says("skew", Severity.WARNING, f"the container's clock is more than {SKEW:.0f} s away from this machine's",
-         "ninja and make compare modification times: what was edited here looks older than what was built there, and "
-         "is not compiled", "set the clock of the engine's machine"),
-    needs=("probe",),
-)  # fmt: skip
+@check("host.clock", Where.HOST, needs="probe")
 def clock(context: Context) -> list[Finding]:
     """The container's clock agrees with this machine's: build tools compare modification times made by both."""
     if context.asked is None or not context.inside.system.now:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envgen.doctor import remedies
-from envgen.doctor.model import Context, Finding, Says, Severity, Where, check, error, info, ok, warning
+from envgen.doctor.model import Context, Finding, Where, check, error, info, ok, warning
 
 LABEL_RENDER = "dev.envgen.render"
 LABEL_PROFILE = "dev.envgen.profile"
@@ -12,11 +12,7 @@ LABEL_PATCHES = "dev.envgen.patches"
 SAME = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
 
-@check(
-    "image.exists", "the image", Where.IMAGE,
-    Says("missing", Severity.ERROR, "the profile's image isn't on this engine", "nothing can be started",
-         "`envgen build`"),
-)  # fmt: skip
+@check("image.exists", Where.IMAGE)
 def exists(context: Context) -> list[Finding]:
     """The profile's image is on this engine."""
     if context.engine is None:
@@ -28,16 +24,7 @@ def exists(context: Context) -> list[Finding]:
     return [ok(f"{name} is {image.id[:19]}", id=image.id, created=str(image.created), size=image.size)]
 
 
-@check(
-    "image.render", "image and profile agree", Where.IMAGE,
-    Says("foreign", Severity.WARNING, "the image has no label of envgen", "its content is unknown",
-         "`envgen build`"),
-    Says("other-profile", Severity.ERROR, "the image was built from another profile",
-         "its sources, patches and variables are that profile's", "`envgen build`"),
-    Says("outdated", Severity.WARNING, "the profile has changed since the image was built",
-         "what runs is not what the file says", "`envgen build`"),
-    needs=("image",),
-)  # fmt: skip
+@check("image.render", Where.IMAGE, needs="image")
 def rendered_from_profile(context: Context) -> list[Finding]:
     """Its render digest is the one that the profile gives now."""
     assert context.image is not None
@@ -57,14 +44,7 @@ def rendered_from_profile(context: Context) -> list[Finding]:
     return [ok("the image is what the profile renders to now", digest=digest)]
 
 
-@check(
-    "image.platform", "architecture", Where.IMAGE,
-    Says("wrong", Severity.ERROR, "the image is for another architecture than the profile names",
-         "it won't start", "`envgen build`"),
-    Says("emulated", Severity.WARNING, "profile and image name another architecture than the engine's own",
-         "it runs emulated: slow, and without a GPU", "`base: {platform: ...}`"),
-    needs=("image",),
-)  # fmt: skip
+@check("image.platform", Where.IMAGE, needs="image")
 def platform(context: Context) -> list[Finding]:
     """It is for the architecture that the profile names, else the engine's own."""
     assert context.image is not None
@@ -82,7 +62,7 @@ def platform(context: Context) -> list[Finding]:
     return [ok(f"the image is for {arch}")]
 
 
-@check("image.patches", "patches", Where.IMAGE, needs=("image",))
+@check("image.patches", Where.IMAGE, needs="image")
 def patches(context: Context) -> list[Finding]:
     """Which patches are in it, as its label lists them."""
     assert context.image is not None

@@ -8,7 +8,7 @@ from enum import Enum
 
 from envgen.doctor import remedies
 from envgen.doctor.evidence import Cell, Probe
-from envgen.doctor.model import Context, Finding, Remedy, Says, Severity, Where, check, error, ok
+from envgen.doctor.model import Context, Finding, Remedy, Where, check, error, ok
 from envgen.profile.model import Source
 
 
@@ -206,31 +206,7 @@ def judge_source(name: str, source: Source, context: Context, probe: Probe) -> l
     ]
 
 
-@check(
-    "import.truth", "what is imported", Where.INSIDE,
-    Says("trap", Severity.ERROR, "the parent of a checkout is on `sys.path` (mostly as the current folder). The "
-         "checkout's own folder has no `__init__.py`, so Python makes an empty namespace package of it, which beats an "
-         "editable install, whose hook stands behind", "`import` succeeds, everything in the package is missing",
-         "the mount in `python_path`"),
-    Says("leftovers", Severity.ERROR, "`pip uninstall` left a folder without `__init__.py` in site-packages "
-         "(FlashInfer's JIT writes there)", "the same empty namespace package, from every folder", "remove the folder"),
-    Says("wheel", Severity.ERROR, "an installed wheel wins over the mounted checkout", "edits have no effect",
-         "the mount in `python_path`"),
-    Says("other-copy", Severity.ERROR, "some other copy wins over the mounted checkout", "edits have no effect",
-         "`python_path`"),
-    Says("missing", Severity.ERROR, "nothing is found", "ModuleNotFoundError", "install it, `python_path`, or build"),
-    Says("shadowed", Severity.ERROR, "a file named like the package (`flashinfer.py`) shadows it",
-         "that file is imported", "remove it, or another `working_dir`"),
-    Says("from-mount", Severity.ERROR, "production imports a package from a mount", "not what was built and locked",
-         "`envgen up` without the mount"),
-    Says("from-folder", Severity.ERROR, "production imports a package from the current folder",
-         "what runs depends on where it is started", "another `working_dir`"),
-    Says("from-elsewhere", Severity.ERROR, "production imports a package from outside site-packages",
-         "not what was built and locked", "`python_path`, or `envgen build`"),
-    Says("failed", Severity.ERROR, "an import hook raises when it is asked for the package", "so does every program",
-         "see what it says"),
-    needs=("probe",),
-)  # fmt: skip
+@check("import.truth", Where.INSIDE, needs="probe")
 def import_truth(context: Context) -> list[Finding]:
     """The heart: every source, every way."""
     found = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envgen.doctor import remedies
-from envgen.doctor.model import Context, Finding, Says, Severity, Where, check, info, ok, warning
+from envgen.doctor.model import Context, Finding, Where, check, info, ok, warning
 
 GIB = 1 << 30
 # GPUs whose memory is the machine's own: GB10 (12.1), Thor (11.0), Orin (8.7).
@@ -37,18 +37,7 @@ def share(context: Context) -> float | None:
     return default or None if serves else None
 
 
-@check(
-    "memory.unified", "memory that the GPU shares", Where.INSIDE,
-    Says("page-cache", Severity.WARNING, "the server's share of memory is there, but the page cache holds it",
-         "CUDA counts only free memory: the start fails with `less than desired GPU memory utilization`",
-         "drop the page cache"),
-    Says("taken", Severity.WARNING, "the server's share of memory is not there: other programs hold it",
-         "the start fails, or the machine begins to swap", "a smaller `gpu-memory-utilization`, or end the others"),
-    Says("swapping", Severity.WARNING, "programs were moved to swap",
-         "with unified memory a GPU job that pushes programs into swap freezes the whole machine", "end what isn't "
-         "needed, and empty the swap"),
-    needs=("probe",),
-)  # fmt: skip
+@check("memory.unified", Where.INSIDE, needs="probe")
 def unified(context: Context) -> list[Finding]:
     """On unified memory: the server's share is free now, and nothing was pushed into swap."""
     system, wanted = context.inside.system, share(context)
@@ -85,15 +74,7 @@ def _server(context: Context) -> str:
     return names[0] if names else context.service
 
 
-@check(
-    "processes.compilers", "compilers left behind", Where.INSIDE,
-    Says("zombies", Severity.WARNING, "compilers that have ended stay as zombies: their parent does not wait for them",
-         "each keeps a process number; a long-lived container runs out of them", "a new container (Compose starts an "
-         "init in it)"),
-    Says("orphans", Severity.WARNING, "compilers run on whose build is gone",
-         "they hold memory, and locks of the JIT cache, so that the next start waits", "restart the service"),
-    needs=("probe",),
-)  # fmt: skip
+@check("processes.compilers", Where.INSIDE, needs="probe")
 def compilers(context: Context) -> list[Finding]:
     """No compiler of a build that ended is still there."""
     processes, found = context.inside.processes, []

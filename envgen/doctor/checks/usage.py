@@ -6,7 +6,7 @@ from packaging.utils import canonicalize_name
 
 from envgen.doctor import remedies
 from envgen.doctor.evidence import KnownVariable, UnknownFlag
-from envgen.doctor.model import Context, Finding, Remedy, Says, Severity, Where, check, error, info, ok, warning
+from envgen.doctor.model import Context, Finding, Remedy, Where, check, error, info, ok, warning
 from envgen.text import counted
 
 
@@ -29,18 +29,7 @@ def group_of(context: Context, name: str) -> str:
     return next((f"env.{group}" for group, values in context.profile.env.items() if name in values), "")
 
 
-@check(
-    "env.known", "variables and releases", Where.INSIDE,
-    Says("unknown", Severity.WARNING, "a VLLM_* or FLASHINFER_* variable that the installed release never reads",
-         "it has no effect: silent in most releases; vLLM's newer ones warn, or stop", "take it out of the profile"),
-    Says("renamed", Severity.WARNING, "such a variable, one or two letters away from one that the release reads",
-         "it has no effect under this name", "the release's own name"),
-    Says("bygone", Severity.WARNING, "a variable that the release reads, and calls deprecated or removed",
-         "the next release ignores it", "what its message says"),
-    Says("overridden", Severity.INFO, "the release sets the variable itself, in some cases, whatever you set",
-         "your value may not be the one that counts", ""),
-    needs=("probe",),
-)  # fmt: skip
+@check("env.known", Where.INSIDE, needs="probe")
 def variables(context: Context) -> list[Finding]:
     """Every VLLM_* and FLASHINFER_* variable is one that the installed release reads: its sources are asked."""
     # envgen-install and others put variables of their own there; MAX_JOBS and CUDA's are not these packages'.
@@ -95,13 +84,7 @@ def _rename(one: KnownVariable, where: str, context: Context) -> Remedy:
     )
 
 
-@check(
-    "serve.flags", "flags of the server", Where.INSIDE,
-    Says("unknown", Severity.ERROR, "the service's command has a flag that the installed vLLM's parser doesn't name",
-         "`unrecognized arguments`: the server ends at once, and a restart policy tries again and again",
-         "take it out, or the release's own name"),
-    needs=("probe",),
-)  # fmt: skip
+@check("serve.flags", Where.INSIDE, needs="probe")
 def flags(context: Context) -> list[Finding]:
     """Every flag of the service is one that the sources of the installed vLLM name."""
     flags = context.inside.flags
@@ -126,12 +109,7 @@ def _flag(one: UnknownFlag, who: str, context: Context) -> Finding:
     )
 
 
-@check(
-    "patches.claimed", "patches are in the code", Where.INSIDE,
-    Says("missing", Severity.ERROR, "the image's label names a patch whose added lines are not in the imported file",
-         "another build of the package was installed over the patched one", "`envgen build`"),
-    needs=("probe",),
-)  # fmt: skip
+@check("patches.claimed", Where.INSIDE, needs="probe")
 def claimed(context: Context) -> list[Finding]:
     """What the patches that the image's label names add to Python files stands in the files that are imported."""
     claims = context.inside.claimed
@@ -145,12 +123,7 @@ def claimed(context: Context) -> list[Finding]:
     return [ok(f"seen in the imported files: {names}")] if claims else []
 
 
-@check(
-    "tiktoken.load", "vocabulary loads without a network", Where.INSIDE,
-    Says("failed", Severity.ERROR, "openai-harmony can't load the vocabulary when there is no network",
-         "the server is healthy and dies on the first prompt of gpt-oss", "`envgen build`, which puts the files there"),
-    needs=("probe",),
-)  # fmt: skip
+@check("tiktoken.load", Where.INSIDE, needs="probe")
 def harmony(context: Context) -> list[Finding]:
     """openai-harmony itself loads the vocabulary with the network off. Asked for by `--deep`: it takes a second."""
     found: list[Finding] = []

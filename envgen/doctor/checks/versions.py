@@ -8,7 +8,7 @@ from packaging.utils import canonicalize_name
 
 from envgen.doctor import remedies
 from envgen.doctor.evidence import Distribution, Promised, Tool
-from envgen.doctor.model import Context, Finding, Remedy, Says, Severity, Where, check, error, ok, warning
+from envgen.doctor.model import Context, Finding, Remedy, Where, check, error, ok, warning
 from envgen.text import counted
 
 # What kernels for Blackwell need: FP4 conversions in ptxas, and cuDNN's attention for it.
@@ -36,12 +36,7 @@ def listed(differ: tuple[Promised, ...]) -> str:
     return some + (f", and {len(differ) - 4} more" if len(differ) > 4 else "")
 
 
-@check(
-    "packages.locked", "locked packages", Where.INSIDE,
-    Says("differ", Severity.ERROR, "installed packages have other versions than the lock that the image was built from",
-         "something was installed over them: what runs is not what was tested", "a new container of the image"),
-    needs=("probe",),
-)  # fmt: skip
+@check("packages.locked", Where.INSIDE, needs="probe")
 def locked(context: Context) -> list[Finding]:
     """The packages that the lock put into the image are installed at the locked versions."""
     promises = context.inside.locked
@@ -54,13 +49,7 @@ def locked(context: Context) -> list[Finding]:
     return [ok(f"{counted(promises.count, 'package is', 'packages are')} installed as locked")]
 
 
-@check(
-    "packages.protected", "packages of the base image", Where.INSIDE,
-    Says("replaced", Severity.ERROR, "a package of the base image that `pip.protect` names was replaced or removed",
-         "flash-attn and every other extension were compiled against that very torch: undefined symbols, or wrong "
-         "results", "a new container of the image"),
-    needs=("probe",),
-)  # fmt: skip
+@check("packages.protected", Where.INSIDE, needs="probe")
 def protected(context: Context) -> list[Finding]:
     """torch and the other protected packages are still the base image's."""
     promises = context.inside.protected
@@ -80,16 +69,7 @@ def _fresh(context: Context) -> Remedy:
     return remedies.command(f"envgen down -p {name} --volumes && envgen up -p {name} {context.service}")
 
 
-@check(
-    "packages.conflicts", "packages that break each other", Where.INSIDE,
-    Says("opencv", Severity.WARNING, "two distributions both own the folder cv2",
-         "the files of one overwrite the other's: `import cv2`, and with it vLLM's, fails with `module 'cv2.dnn' has "
-         "no attribute 'DictValue'`", "switch the second one off in `pip.override`"),
-    Says("flash-attn", Severity.ERROR, "flash-attn came with NVIDIA's image, and torch is another build than that "
-         "image's", "its library was compiled against that torch: `undefined symbol` as soon as vLLM imports it",
-         "protect torch (`pip.protect`) and build again"),
-    needs=("probe",),
-)  # fmt: skip
+@check("packages.conflicts", Where.INSIDE, needs="probe")
 def conflicts(context: Context) -> list[Finding]:
     """No two distributions own cv2, and flash-attn stands beside the torch that it was compiled against."""
     probe, found = context.inside, []
@@ -109,17 +89,7 @@ def conflicts(context: Context) -> list[Finding]:
     return found or ([ok(f"{', '.join(watched)}: no conflict")] if watched else [])
 
 
-@check(
-    "cuda.versions", "CUDA and cuDNN", Where.INSIDE,
-    Says("cuda", Severity.ERROR, "the CUDA toolkit is older than 12.9, and the profile compiles for Blackwell",
-         "its nvcc has no FP4 conversions for these GPUs", "a newer base image"),
-    Says("cudnn", Severity.ERROR, "cuDNN is older than 9.14, and the profile compiles for Blackwell",
-         "FlashInfer's attention with sinks fails or falls back", "a newer base image"),
-    Says("torch-cuda", Severity.WARNING, "torch was built for another major release of CUDA than the toolkit's",
-         "kernels compiled by the one are linked against the libraries of the other",
-         "a base image in which they agree"),
-    needs=("probe",),
-)  # fmt: skip
+@check("cuda.versions", Where.INSIDE, needs="probe")
 def cuda_versions(context: Context) -> list[Finding]:
     """CUDA, cuDNN and torch are new enough for the architectures of the profile, and fit each other."""
     cuda, found = context.inside.cuda, []
@@ -145,15 +115,7 @@ def cuda_versions(context: Context) -> list[Finding]:
     return found or ([ok(", ".join(there))] if there else [])
 
 
-@check(
-    "cuda.compilers", "compilers know the GPU", Where.INSIDE,
-    Says("arch", Severity.ERROR, "nvcc, ptxas, or the ptxas that Triton brings can't compile for an architecture of "
-         "the profile", "`Unsupported gpu architecture`, at the first kernel, after the weights were loaded",
-         "for Triton: TRITON_PTXAS_PATH; else a newer base image"),
-    Says("broken", Severity.ERROR, "such a compiler is named and can't be started", "no kernel is compiled",
-         "a path that exists"),
-    needs=("probe",),
-)  # fmt: skip
+@check("cuda.compilers", Where.INSIDE, needs="probe")
 def compilers(context: Context) -> list[Finding]:
     """nvcc, ptxas and Triton's ptxas say that they compile for each architecture of the profile."""
     tools, found = context.inside.cuda.tools, list[Finding]()
@@ -195,13 +157,7 @@ def _other_compiler(tool: Tool, context: Context) -> Remedy:
     return remedies.line("base: {image: nvcr.io/nvidia/pytorch:25.12-py3}")
 
 
-@check(
-    "gpu.arch", "arch list and GPU", Where.INSIDE,
-    Says("other", Severity.ERROR, "no architecture of the profile runs on the GPU that is there",
-         "`no kernel image is available for execution on the device`",
-         "the GPU's own architecture in `cuda.arch_list`"),
-    needs=("probe",),
-)  # fmt: skip
+@check("gpu.arch", Where.INSIDE, needs="probe")
 def gpu_arch(context: Context) -> list[Finding]:
     """The architectures of the profile run on the GPUs that the container sees."""
     found, archs = [], context.profile.cuda.arch_list.archs
@@ -220,14 +176,7 @@ def gpu_arch(context: Context) -> list[Finding]:
     return found or ([ok(f"{context.profile.cuda.arch_list} runs on {names}")] if names else [])
 
 
-@check(
-    "cuda.driver", "driver and CUDA", Where.INSIDE,
-    Says("old", Severity.WARNING, "the machine's driver is older than the one that the container's CUDA was released "
-         "with, and no compatibility library is in front of it",
-         "what nvcc leaves as PTX (vLLM's Marlin, for a GB10) can't be loaded: `the provided PTX was compiled with an "
-         "unsupported toolchain`", "a newer driver, or an older base image"),
-    needs=("probe",),
-)  # fmt: skip
+@check("cuda.driver", Where.INSIDE, needs="probe")
 def driver(context: Context) -> list[Finding]:
     """The driver knows the PTX that the container's nvcc writes, or NVIDIA's compatibility library is used.
 

@@ -308,7 +308,7 @@ def test_a_defect_in_a_check_is_a_finding(make: Make) -> None:
     def broken(_context: Context) -> list[Finding]:
         raise KeyError("x")
 
-    found = run.examine(make(), checks=[Check("x.y", "x", Where.HOST, broken)])
+    found = run.examine(make(), checks=[Check("x.y", Where.HOST, broken)])
     assert found.findings[0].title == "the check x.y failed: a defect of envgen"
     assert found.worst is Severity.ERROR
     (finding,) = report.as_data(found)["findings"]
@@ -327,7 +327,7 @@ def test_text_and_data(make: Make) -> None:
     def judge(_context: Context) -> list[Finding]:
         return [ok("fine"), error("bad \x1b[31m", "this", "that", Remedy("do: it", is_line=True))]
 
-    found = run.examine(make(), checks=[Check("x.y", "x", Where.IMAGE, judge)])
+    found = run.examine(make(), checks=[Check("x.y", Where.IMAGE, judge)])
     assert report.as_text(found) == (
         "Image\n  ok    fine\n  FAIL  bad \\x1b[31m\n        seen:     this\n        expected: that\n"
         "        fix:      do: it   (in envgen.yaml, profile dev)\n\n1 error, 1 ok"
