@@ -184,24 +184,13 @@ class Engine(Protocol):
         workdir: str = "",
         timeout: float = 60,
         hold: bool = False,
+        on_line: Callable[[str], None] | None = None,
     ) -> ExecResult:
         """Run a program in a running container. EngineError on time-out (the program is killed) or over-long output.
 
-        ``hold``: its stdin stays open until it ends; that it closes before means that envgen is gone.
+        ``hold``: its stdin stays open until it ends; that it closes before means that envgen is gone. ``on_line`` gets
+        each line as it is written; nothing of it is in the result then.
         """
-
-    def exec_lines(
-        self,
-        container_id: str,
-        argv: Sequence[str],
-        on_line: Callable[[str], None],
-        *,
-        env: Mapping[str, str] | None = None,
-        user: str = "",
-        workdir: str = "",
-        timeout: float = 24 * 3600,
-    ) -> int:
-        """Run a program in a running container and hand over each line as it comes; its exit code."""
 
     def run_once(
         self,

@@ -121,7 +121,6 @@ class DockerEngine:
                     if time.monotonic() > deadline:
                         break
                 return found.text()
-        raise AssertionError("unreachable")
 
     def volume(self, name: str) -> str | None:
         with self._told(f"volume {name}"), _absent():
@@ -183,42 +182,12 @@ class DockerEngine:
         workdir: str = "",
         timeout: float = 60,
         hold: bool = False,
+        on_line: Callable[[str], None] | None = None,
     ) -> ExecResult:
-        output = Output()
-        code = self._exec(container_id, argv, output.take, stdin, env or {}, user, workdir, timeout, hold)
-        return ExecResult(code, bytes(output.stdout), bytes(output.stderr))
-
-    def exec_lines(
-        self,
-        container_id: str,
-        argv: Sequence[str],
-        on_line: Callable[[str], None],
-        *,
-        env: Mapping[str, str] | None = None,
-        user: str = "",
-        workdir: str = "",
-        timeout: float = 24 * 3600,
-    ) -> int:
-        lines = Lines(on_line)
-        code = self._exec(container_id, argv, lines.take, b"", env or {}, user, workdir, timeout, False)
-        lines.end()
-        return code
-
-    def _exec(
-        self,
-        container_id: str,
-        argv: Sequence[str],
-        take: Callable[[int, bytes], None],
-        stdin: bytes,
-        env: Mapping[str, str],
-        user: str,
-        workdir: str,
-        timeout: float,
-        hold: bool,
-    ) -> int:
+        output, lines = Output(), Lines(on_line) if on_line else None
         what = f"`{argv[0]}` in container {container_id[:12]}"
         mark = f"{_MARK}={os.urandom(16).hex()}"
-        variables = [mark, *(f"{name}={value}" for name, value in env.items())]
+        variables = [mark, *(f"{name}={value}" for name, value in (env or {}).items())]
 
         def kill() -> None:
             self.exec(container_id, ["sh", "-c", _KILLER, "sh", mark], user=user, timeout=10)
@@ -230,9 +199,11 @@ class DockerEngine:
             exec_id = str(created["Id"])
             body = {"Detach": False, "Tty": False}
             stream = self._attached(self._url("exec", exec_id, "start"), what, json=body, hold=hold)
-            talk(stream, stdin, timeout, what, take, kill)
-            return int(self._api.exec_inspect(exec_id)["ExitCode"] or 0)
-        raise AssertionError("unreachable")
+            talk(stream, stdin, timeout, what, lines.take if lines else output.take, kill)
+            if lines:
+                lines.end()
+            code = int(self._api.exec_inspect(exec_id)["ExitCode"] or 0)
+            return ExecResult(code, bytes(output.stdout), bytes(output.stderr))
 
     def _attached(self, url: str, what: str, *, hold: bool, **request: Any) -> Attached:
         response = self._api.post(url, headers=_UPGRADE, stream=True, timeout=START, **request)
@@ -268,7 +239,6 @@ class DockerEngine:
                 # Anonymous volumes go with it; a failure here must not hide the error that brought us here.
                 with contextlib.suppress(EngineError, docker.errors.APIError, OSError):
                     self._gone(container_id)
-        raise AssertionError("unreachable")
 
     def _gone(self, container_id: str) -> None:
         """Remove a container, and wait until it is: the engine may be removing it already, and until that is done its
@@ -313,7 +283,6 @@ class DockerEngine:
             rows = self._api.containers(all=True, filters={"label": [THROWAWAY]})
             found = (judge(row, time.time()) for row in rows)
             return tuple(sorted((one for one in found if one), key=lambda one: one.created))
-        raise AssertionError("unreachable")
 
     def remove_leftovers(self, found: Sequence[Leftover]) -> tuple[tuple[Leftover, str], ...]:
         stayed = []

@@ -20,7 +20,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from envgen import files
 from envgen.engine import process
@@ -67,7 +66,7 @@ class Answer:
         return [os.fsdecode(raw) for raw in self.stdout.split(b"\0") if raw]
 
 
-class Repository(Protocol):
+class Repository:
     """Something that answers git questions."""
 
     def git(
@@ -75,12 +74,17 @@ class Repository(Protocol):
         arguments: Sequence[str],
         *,
         stdin: bytes = b"",
-        env: Mapping[str, str] = ...,
+        env: Mapping[str, str] = {},
         check: bool = True,
         timeout: float = 120,
     ) -> Answer:
         """Run ``git ARGUMENTS``. With ``check`` a failure raises an ``EnvgenError`` with git's own words."""
-        ...
+        options, cwd, own = self._way()
+        return _run(options, arguments, cwd, {**own, **env}, stdin, timeout, check)
+
+    def _way(self) -> tuple[Sequence[str], Path, Mapping[str, str]]:
+        """git's options, the folder to run it in, and its variables."""
+        raise NotImplementedError
 
 
 def git(
@@ -93,19 +97,14 @@ def git(
     timeout: float = 120,
 ) -> Answer:
     """Run ``git ARGUMENTS`` in ``cwd``, a folder that envgen made. For a checkout use ``WorkTree``."""
-    answer = _run(
-        ["-c", "core.autocrlf=false", "-c", "core.fsmonitor=false", *arguments],
-        cwd=cwd,
-        stdin=stdin,
-        env={**_ALONE, "GIT_CEILING_DIRECTORIES": str(cwd.parent), **env},
-        timeout=timeout,
-    )
-    return _checked(arguments, answer) if check else answer
+    options = ["-c", "core.autocrlf=false", "-c", "core.fsmonitor=false"]
+    env = {**_ALONE, "GIT_CEILING_DIRECTORIES": str(cwd.parent), **env}
+    return _run(options, arguments, cwd, env, stdin, timeout, check)
 
 
 @dataclass(frozen=True)
-class Mirror:
-    """A bare repository of envgen's own, and the way to git servers."""
+class Mirror(Repository):
+    """A bare repository of envgen's own, and the way to git servers. What is missing in it is fetched."""
 
     folder: Path
 
@@ -120,24 +119,8 @@ class Mirror:
                 mirror.git(["config", f"remote.origin.{key}", value])
         return cls(folder)
 
-    def git(
-        self,
-        arguments: Sequence[str],
-        *,
-        stdin: bytes = b"",
-        env: Mapping[str, str] = {},
-        check: bool = True,
-        timeout: float = 120,
-    ) -> Answer:
-        """Run ``git ARGUMENTS`` in the mirror; what is missing in it is fetched."""
-        answer = _run(
-            ["--git-dir=.", *_FETCHING, *arguments],
-            cwd=self.folder,
-            stdin=stdin,
-            env={**server_environment(), **env},
-            timeout=timeout,
-        )
-        return _checked(arguments, answer) if check else answer
+    def _way(self) -> tuple[Sequence[str], Path, Mapping[str, str]]:
+        return ["--git-dir=.", *_FETCHING], self.folder, server_environment()
 
 
 # A server that stays silent for that long is given up; git itself would wait for ever.
@@ -154,7 +137,7 @@ def ask_server(arguments: Sequence[str], *, timeout: float = 120) -> Answer:
     """
     with files.Scratch("git") as empty:
         env = {**server_environment(), "GIT_CEILING_DIRECTORIES": str(Path(empty).parent)}
-        return _run([*_FETCHING, *arguments], cwd=Path(empty), env=env, timeout=timeout)
+        return _run(_FETCHING, arguments, Path(empty), env, timeout=timeout)
 
 
 def server_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -177,7 +160,7 @@ def read_config(content: bytes) -> list[tuple[str, str]]:
     return [(key, value) for key, _, value in (entry.partition("\n") for entry in listed.names)]
 
 
-class WorkTree:
+class WorkTree(Repository):
     """A checkout on this machine: its folder, and git's answers about it.
 
     ``Path`` must be the top of a work tree (a clone, a linked worktree or a submodule) that belongs to the user, as git
@@ -204,16 +187,8 @@ class WorkTree:
         self._view: files.Scratch | None = None
         self._without: dict[str, str] = {}
 
-    def git(
-        self,
-        arguments: Sequence[str],
-        *,
-        stdin: bytes = b"",
-        env: Mapping[str, str] = {},
-        check: bool = True,
-        timeout: float = 120,
-    ) -> Answer:
-        """Run ``git ARGUMENTS`` at the top of the checkout. What it writes goes into a directory of ours."""
+    def _way(self) -> tuple[Sequence[str], Path, Mapping[str, str]]:
+        """At the top of the checkout. What git writes goes into a directory of ours."""
         if self._view is None:
             view = files.Scratch("git")
             try:
@@ -222,25 +197,18 @@ class WorkTree:
                 raise UsageError(f"{self.folder} cannot be read: {reason_of(error)} ({error.filename})") from None
             self._view = view
         own = self._view.name
-        answer = _run(
-            ["-c", "core.fsmonitor=false", *arguments],
-            cwd=self.folder,
-            stdin=stdin,
-            env={
-                **_ALONE,
-                "GIT_DIR": own,
-                "GIT_WORK_TREE": str(self.folder),
-                # git starts itself (in submodules, for instance) and other programs by name: it finds none.
-                "GIT_EXEC_PATH": f"{own}/empty",
-                "PATH": f"{own}/empty",
-                "GIT_ALLOW_PROTOCOL": "",
-                "GIT_NO_LAZY_FETCH": "1",
-                "GIT_ATTR_NOSYSTEM": "1",
-                **env,
-            },
-            timeout=timeout,
-        )
-        return _checked(arguments, answer) if check else answer
+        env = {
+            **_ALONE,
+            "GIT_DIR": own,
+            "GIT_WORK_TREE": str(self.folder),
+            # git starts itself (in submodules, for instance) and other programs by name: it finds none.
+            "GIT_EXEC_PATH": f"{own}/empty",
+            "PATH": f"{own}/empty",
+            "GIT_ALLOW_PROTOCOL": "",
+            "GIT_NO_LAZY_FETCH": "1",
+            "GIT_ATTR_NOSYSTEM": "1",
+        }
+        return ["-c", "core.fsmonitor=false"], self.folder, env
 
     @property
     def head(self) -> str:
@@ -430,7 +398,7 @@ def _named_safe(folder: Path) -> bool:
     """Whether the user's own configuration, or the machine's, trusts this folder of another user."""
     words = ["config", "--type=path", "-z", "--get-all", "safe.directory"]
     trusted = False
-    for value in _run(words, cwd=Path("/"), env={"GIT_DIR": os.devnull}, timeout=30).stdout.split(b"\0")[:-1]:
+    for value in _run((), words, Path("/"), {"GIT_DIR": os.devnull}).stdout.split(b"\0")[:-1]:
         name = os.fsdecode(value)
         if not name:
             trusted = False  # an empty value forgets those before it
@@ -461,12 +429,13 @@ def _named(file: Path, content: bytes, start: bytes) -> Path:
 
 
 def _run(
+    options: Sequence[str],
     arguments: Sequence[str],
-    *,
     cwd: Path,
     env: Mapping[str, str],
     stdin: bytes = b"",
     timeout: float = 120,
+    check: bool = False,
 ) -> Answer:
     program, without = shutil.which("git"), shutil.which("env")
     if program is None or without is None:
@@ -474,22 +443,19 @@ def _run(
     foreign = [name for name in os.environ if name.startswith("GIT_") and not name.startswith(_OF_SERVERS)]
     drop = [word for name in foreign for word in ("-u", name)]
     done = process.run(
-        [*([without, *drop] if drop else []), program, "--no-pager", *_OPTIONS, *arguments],
+        [*([without, *drop] if drop else []), program, "--no-pager", *_OPTIONS, *options, *arguments],
         stdin=stdin,
         env={**_SAME_EVERYWHERE, **env},
         cwd=cwd,
         timeout=timeout,
         check=False,
     )
-    return Answer(done.code, done.stdout, done.stderr.decode("utf-8", "replace"))
+    answer = Answer(done.code, done.stdout, done.stderr.decode("utf-8", "replace"))
+    if check and answer.code:
+        last = answer.stderr.strip().splitlines()[-3:] or [f"exit code {answer.code}"]
+        raise EnvgenError(f"git {arguments[0]} failed: {' / '.join(last)}")
+    return answer
 
 
 def _listed(names: Sequence[str]) -> bytes:
     return b"".join(os.fsencode(name) + b"\0" for name in names)
-
-
-def _checked(arguments: Sequence[str], answer: Answer) -> Answer:
-    if answer.code:
-        last = answer.stderr.strip().splitlines()[-3:] or [f"exit code {answer.code}"]
-        raise EnvgenError(f"git {arguments[0]} failed: {' / '.join(last)}")
-    return answer

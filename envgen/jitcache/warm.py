@@ -187,7 +187,7 @@ def _runner(cache: JitCache, place: Place) -> RunLines:
     def run(argv: Sequence[str], on_line: Callable[[str], None], env: Mapping[str, str]) -> int:
         if place.container is not None:
             # As the service's own user, who will load and rebuild what is compiled here.
-            return engine.exec_lines(place.container.id, argv, on_line, env=env, workdir="/", timeout=HOURS)
+            return engine.exec(place.container.id, argv, env=env, workdir="/", timeout=HOURS, on_line=on_line).code
         profile, service = cache.profile, next(iter(cache.profile.services), "")
         env = {**service_env(profile), **user_env(profile, service), **env}
         user = run_as(engine, profile, service)

@@ -139,7 +139,7 @@ def test_programs_in_containers(far: Engine) -> None:
         done = far.exec(box, ["sh", "-c", "cat; echo e >&2; exit 3"], stdin=data)
         assert (done.code, done.stdout, done.stderr) == (3, data, b"e\n")
         seen: list[str] = []
-        assert far.exec_lines(box, ["sh", "-c", "echo a; echo b"], seen.append) == 0 and seen == ["a", "b"]
+        assert far.exec(box, ["sh", "-c", "echo a; echo b"], on_line=seen.append).code == 0 and seen == ["a", "b"]
     finally:
         docker("rm", "-f", box)
 
