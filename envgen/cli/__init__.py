@@ -74,6 +74,30 @@ GROUPS: Groups = {
     },
 }
 
+# Before the verb or behind it.
+LOUDNESS = (
+    ("q", "quiet", "Print only results and errors."),
+    ("v", "verbose", "Also print each program that is run."),
+)
+
+
+def _louder(_ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        setattr(Loudness, param.name or "", True)
+
+
+def with_loudness(command: click.Command) -> click.Command:
+    """``command`` (and those below it) with -q and -v, but for what it has another meaning for (`ps -q`)."""
+    taken = {spelling for param in command.params for spelling in param.opts}
+    for letter, name, text in LOUDNESS:
+        if free := [spelling for spelling in (f"-{letter}", f"--{name}") if spelling not in taken]:
+            command.params.append(
+                click.Option([*free, name], is_flag=True, help=text, expose_value=False, callback=_louder)
+            )
+    for one in getattr(command, "commands", {}).values():
+        with_loudness(one)
+    return command
+
 
 class FullGroup(click.Group):
     """A click group whose list of commands cuts no line of help."""
@@ -103,8 +127,8 @@ class LazyGroup(click.Group):
         if ctx.resilient_parsing:  # a shell asks
             from envgen.cli.completion import with_values
 
-            return with_values(found)
-        return found
+            return with_values(with_loudness(found))
+        return with_loudness(found)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -137,12 +161,10 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("-q", "--quiet", is_flag=True, help="Print only results and errors.")
-@click.option("-v", "--verbose", is_flag=True, help="Also print each program that is run.")
 @click.option(
     "-V", "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version."
 )
-def main(quiet: bool, verbose: bool) -> None:
+def main() -> None:
     """From one YAML file to a proven, running vLLM + FlashInfer container.
 
     \b
@@ -151,9 +173,11 @@ def main(quiet: bool, verbose: bool) -> None:
       envgen up serve
       envgen doctor
       envgen cache clear fused_moe_120
-      envgen -q up serve
+      envgen up -q serve
     """
-    Loudness.quiet, Loudness.verbose = quiet, verbose
+
+
+with_loudness(main)
 
 
 def run(argv: Sequence[str] | None = None, output: Output | None = None) -> int:

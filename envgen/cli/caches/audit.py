@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from envgen.app.session import Session
-from envgen.cli.caches.options import HELP, open_cache
+from envgen.cli.caches.options import open_cache
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.jitcache.audit import findings
 from envgen.jitcache.query import arch_folders
@@ -13,7 +13,7 @@ from envgen.jitcache.service import JitCache
 from envgen.text import counted, progress, visible
 
 
-@click.command("audit", context_settings=HELP)
+@click.command("audit")
 @json_option
 @project_options
 def audit(session: Session, as_json: bool) -> int:

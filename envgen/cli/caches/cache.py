@@ -28,7 +28,7 @@ class CacheGroup(LazyGroup):
     }
 
 
-@click.group(cls=CacheGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CacheGroup)
 def command() -> None:
     """FlashInfer's JIT cache: what is compiled, what is stale and why, and clearing one module at a time.
 

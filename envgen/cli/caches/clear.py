@@ -12,7 +12,7 @@ from envgen.app import whose
 from envgen.app.session import Session
 from envgen.cli.caches import kinds as cache_kinds
 from envgen.cli.caches.kinds import clear_option, only_kinds
-from envgen.cli.caches.options import HELP, arch_option, open_cache, version_option
+from envgen.cli.caches.options import arch_option, open_cache, version_option
 from envgen.cli.caches.print import print_as_json, print_cleared
 from envgen.cli.common import json_option, project_options
 from envgen.errors import UsageError
@@ -21,7 +21,7 @@ from envgen.jitcache.query import Query, make_query, seconds
 from envgen.jitcache.service import JitCache
 
 
-@click.command("clear", context_settings=HELP)
+@click.command("clear")
 @click.argument("patterns", nargs=-1, metavar="[NAME|GLOB]...")
 @version_option
 @arch_option

@@ -8,8 +8,6 @@ from envgen.app.session import Session
 from envgen.engine.docker import connect
 from envgen.jitcache.service import JitCache
 
-HELP = {"help_option_names": ["-h", "--help"]}
-
 version_option = click.option("--version", "version", metavar="V", help="Only this FlashInfer version, as listed.")
 arch_option = click.option("--arch", metavar="A", help="Only this arch: 12.1a or 121a; `none`: without one.")
 

@@ -18,7 +18,7 @@ from envgen.profile.model import Profile
 from envgen.text import progress, size, visible
 
 
-@click.command("prune", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("prune")
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would be removed.")
 @click.option("-y", "--yes", is_flag=True, help="Don't ask.")
 @json_option

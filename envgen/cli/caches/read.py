@@ -10,7 +10,7 @@ import click
 from envgen.app.session import Session
 from envgen.cli.caches import kinds as cache_kinds
 from envgen.cli.caches.kinds import list_option, only_kinds
-from envgen.cli.caches.options import HELP, arch_option, open_cache, version_option
+from envgen.cli.caches.options import arch_option, open_cache, version_option
 from envgen.cli.caches.print import print_as_json, print_evidence, print_inventory, print_recorded
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.cli.look.explain import open_log
@@ -24,7 +24,7 @@ from envgen.jitcache.space import older
 from envgen.text import progress, visible
 
 
-@click.command("list", context_settings=HELP)
+@click.command("list")
 @click.argument("patterns", nargs=-1, metavar="[NAME|GLOB]...")
 @version_option
 @arch_option
@@ -63,7 +63,7 @@ def list_(
     return 0
 
 
-@click.command("why", context_settings=HELP)
+@click.command("why")
 @click.argument("patterns", nargs=-1, required=True, metavar="NAME|GLOB...")
 @version_option
 @arch_option
@@ -87,7 +87,7 @@ def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: 
     return 1 if any(module.state == "stale" for module in evidence.modules) else 0
 
 
-@click.command("baseline", context_settings=HELP)
+@click.command("baseline")
 @click.argument("patterns", nargs=-1, metavar="[NAME|GLOB]...")
 @version_option
 @arch_option
@@ -114,7 +114,7 @@ def baseline(
     return 0 if all(module.recorded for module in recorded.modules) else 1
 
 
-@click.command("modules", context_settings=HELP)
+@click.command("modules")
 @click.option(
     "--from-log", "log", is_flag=False, flag_value="", metavar="[FILE]",
     help="Those that this log names (`-`: stdin); without FILE: FlashInfer's own records in the cache.",

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from envgen.app.session import Session
-from envgen.cli.caches.options import HELP, open_cache
+from envgen.cli.caches.options import open_cache
 from envgen.cli.caches.print import age, print_table
 from envgen.cli.common import LARGEST, json_option, print_json, project_options
 from envgen.jitcache.space import Moved
@@ -17,7 +17,7 @@ from envgen.jitcache.space import save as write
 from envgen.text import counted, progress, size, visible
 
 
-@click.command("gc", context_settings=HELP)
+@click.command("gc")
 @click.option(
     "--keep", type=click.IntRange(1, LARGEST), default=3, show_default=True, metavar="N", help="How many stay."
 )
@@ -51,7 +51,7 @@ def gc(session: Session, keep: int, dry_run: bool, as_json: bool) -> int:
     return 1 if any(space.fate.startswith("not removed") for space in found) else 0
 
 
-@click.command("save", context_settings=HELP)
+@click.command("save")
 @click.argument("archive", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--from", "source", metavar="VOLUME|FOLDER", default="", help="Another cache than the profile's.")
 @click.option("--force", is_flag=True, help="Replace FILE.")
@@ -74,7 +74,7 @@ def save(session: Session, archive: Path, source: str, force: bool, as_json: boo
     return _tell(write(cache, archive, source=source, force=force), f"saved into {archive}", as_json)
 
 
-@click.command("load", context_settings=HELP)
+@click.command("load")
 @click.argument("archive", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--force", is_flag=True, help="Also what was compiled in another environment.")
 @click.option("--replace", "replacing", is_flag=True, help="Remove modules of the same FlashInfer version for it.")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from envgen.app.session import Session
-from envgen.cli.caches.options import HELP, open_cache
+from envgen.cli.caches.options import open_cache
 from envgen.cli.common import LARGEST, json_option, print_json, project_options
 from envgen.engine.jobs import capacity, sentence
 from envgen.jitcache.model import Recorded
@@ -25,7 +25,7 @@ SAID = {
 }
 
 
-@click.command("warm", context_settings=HELP)
+@click.command("warm")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("-j", "--jobs", type=click.IntRange(1, LARGEST), metavar="N", help="At most N compilers at once.")
 @json_option

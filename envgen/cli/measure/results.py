@@ -21,7 +21,6 @@ from envgen.extras import require
 from envgen.profile.load import find
 from envgen.text import counted, progress, table
 
-HELP = {"help_option_names": ["-h", "--help"]}
 folder_option = click.option("--folder", type=click.Path(path_type=Path), metavar="DIR",
                              help="Where the records are (default: results/ beside envgen.yaml, or here).")  # fmt: skip
 html_option = click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
@@ -36,7 +35,7 @@ def default_folder() -> Path:
         return Path("results")
 
 
-@click.group(cls=FullGroup, context_settings=HELP)
+@click.group(cls=FullGroup)
 def command() -> None:
     """Records of runs: what was measured, where, and whether two differ by more than chance.
 
@@ -49,7 +48,7 @@ def command() -> None:
     """
 
 
-@command.command("list", context_settings=HELP)
+@command.command("list")
 @click.option("--kind", metavar="KIND", help="Only smoke, stress, bench, kernels, trace, accept or imported.")
 @click.option("--last", type=click.IntRange(1, LARGEST), metavar="N", help="Only the newest N.")
 @folder_option
@@ -82,7 +81,7 @@ def list_(kind: str | None, last: int | None, folder: Path | None, as_json: bool
     return 0
 
 
-@command.command("show", context_settings=HELP)
+@command.command("show")
 @click.argument("run", default="latest")
 @folder_option
 @html_option
@@ -118,7 +117,7 @@ def show(run: str, folder: Path | None, html: Path | None, as_json: bool) -> int
     return 0
 
 
-@command.command("compare", context_settings=HELP)
+@command.command("compare")
 @click.argument("runs", nargs=-1, required=True, metavar="A B [C]...")
 @folder_option
 @html_option
@@ -157,7 +156,7 @@ def compare_(runs: tuple[str, ...], folder: Path | None, html: Path | None, as_j
     return 0
 
 
-@command.command("import", context_settings=HELP)
+@command.command("import")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option(
     "--shipped", is_flag=True, help="The figures that ship with envgen: gpt-oss-120b on a GB10, January 2026."

@@ -20,8 +20,6 @@ from envgen.patches.refresh import refresh as carry
 from envgen.patches.rehearse import rehearse
 from envgen.text import counted, progress, visible
 
-HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-
 SHOWN_LINES = 60
 
 source_argument = click.argument("source", required=False)
@@ -30,7 +28,7 @@ checkout_option = click.option(
 )
 
 
-@click.command("new", context_settings=HELP)
+@click.command("new")
 @click.argument("name")
 @source_argument
 @checkout_option
@@ -79,7 +77,7 @@ def new(
     return ExitCode.OK
 
 
-@click.command("refresh", context_settings=HELP)
+@click.command("refresh")
 @source_argument
 @click.option("--release", metavar="V", help="Carry to this release.")
 @click.option("--ref", metavar="REF", help="Carry to this branch, tag or commit.")
@@ -167,7 +165,7 @@ def _write(root: Path, folder: str, results: list[Refreshed], applies_to: str | 
     return [f"{folder}/{name}" for name in changed]
 
 
-@click.command("apply", context_settings=HELP)
+@click.command("apply")
 @source_argument
 @checkout_option
 @click.option("-R", "--reverse", is_flag=True, help="Take back what was applied.")
@@ -211,7 +209,7 @@ def apply(session: Session, source: str | None, checkout: Path | None, reverse: 
     return ExitCode.OK
 
 
-@click.command("drop", context_settings=HELP)
+@click.command("drop")
 @click.argument("patch")
 @source_argument
 @click.option("-n", "--dry-run", is_flag=True, help="Say what would go; change nothing.")

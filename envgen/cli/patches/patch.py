@@ -23,10 +23,8 @@ from envgen.patches.trees import Tree
 from envgen.patches.verdict import Rehearsal, State, Verdict
 from envgen.text import counted, progress
 
-HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
-
-@click.group(cls=FullGroup, context_settings=HELP)
+@click.group(cls=FullGroup)
 def command() -> None:
     """Patches: rehearse, make, carry over, apply to a checkout, retire.
 
@@ -38,7 +36,7 @@ def command() -> None:
     """
 
 
-@command.command("list", context_settings=HELP)
+@command.command("list")
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...")
 @json_option
 @project_options
@@ -92,7 +90,7 @@ def list_(session: Session, sources: tuple[str, ...], as_json: bool) -> int:
     return ExitCode.OK
 
 
-@command.command("check", context_settings=HELP)
+@command.command("check")
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...")
 @click.option("--release", "releases", multiple=True, metavar="V", help="Against this release; may be repeated.")
 @click.option("--range", "span", metavar="A..B", help="Against every release from A to B: a matrix.")

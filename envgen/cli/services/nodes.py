@@ -10,6 +10,7 @@ import click
 
 from envgen.app import cluster, nodes
 from envgen.app.session import Session
+from envgen.cli import FullGroup
 from envgen.cli.common import LARGEST, json_option, print_json, project_options, variant_option
 from envgen.cli.services.options import timeout_option
 from envgen.cli.services.up import document, report
@@ -19,7 +20,7 @@ from envgen.text import paint, progress, table, wants_colour, with_own_colours
 MARKS = {"ok": ("ok  ", "32"), "warn": ("warn", "33"), "fail": ("FAIL", "31")}
 
 
-@click.group(invoke_without_command=False)
+@click.group(cls=FullGroup)
 def command() -> None:
     """Serve one model on several machines (`cluster` of a service).
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
+from envgen import cli
 from envgen.__main__ import main
 from envgen.app.session import Session
 from envgen.engine import process
@@ -39,6 +42,27 @@ def test_progress_and_commands(
     assert main([*option, "config", "--json"]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("{") and ("on the way" in err) == progresses and ("$ git 'two words'" in err) == commands
+
+
+def test_behind_the_verb_they_mean_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--json", "-qv"]) == 0
+    _, err = capsys.readouterr()
+    assert "on the way" not in err and "$ git" in err
+
+
+def test_every_command_takes_them_but_for_letters_of_docker() -> None:
+    def below(command: click.Command, path: str) -> Iterator[tuple[str, str]]:
+        context = click.Context(command)
+        for letter in "qv":
+            if next(one.name for one in command.params if f"-{letter}" in one.opts) not in ("quiet", "verbose"):
+                yield path, letter
+        if isinstance(command, click.Group):
+            for name in command.list_commands(context):
+                one = command.get_command(context, name)
+                assert one is not None
+                yield from below(one, f"{path} {name}".strip())
+
+    assert sorted(below(cli.main, "")) == [("down", "v"), ("ps", "q")]
 
 
 def test_quiet_shows_errors_and_what_belongs_to_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,108 @@
+"""Each `envgen ...` in a message, a help text or a page is a command line that click accepts."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+import shlex
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from envgen.cli import main, reference
+
+ROOT = Path(__file__).parents[3]
+PYTHON = sorted(path for path in ROOT.glob("envgen/**/*.py") if "inside" not in path.parts)
+PAGES = sorted(
+    [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("envgen/**/*.yaml"), *ROOT.glob("examples/**/*.md")]
+)
+# In backticks; a whole hint, or what stands behind a colon or a semicolon in one; a line of an example.
+QUOTED = re.compile(r"`envgen ([^`]+)`")
+HINT = re.compile(r"(?:^|[:;] )envgen ([^;]+)")
+EXAMPLE = re.compile(r"^ *(?:\$ )?envgen (.+)$", re.MULTILINE)
+BLOCK = re.compile(r"^```(?:console|sh|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def _texts(tree: ast.AST) -> Iterator[tuple[str, bool]]:
+    """Each string, and whether it is a hint. What an f-string fills in is the word 1."""
+    hints, parts = set[int](), set[int]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg in ("hint", "cure", "fix"):
+            hints |= {id(one) for one in ast.walk(node.value)}
+        if isinstance(node, ast.JoinedStr):
+            parts |= {id(one) for one in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            words = [str(one.value) if isinstance(one, ast.Constant) else "1" for one in node.values]
+            yield "".join(words), id(node) in hints
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            yield node.value, id(node) in hints
+
+
+def _found() -> Iterator[tuple[str, str]]:
+    """A command line, and where it stands."""
+    for path in PYTHON:
+        source = path.read_text("utf-8")
+        if not re.search(r"(?<!from )envgen [a-z-]", source):
+            continue
+        for text, is_hint in _texts(ast.parse(source)):
+            patterns = (QUOTED, *((HINT,) if is_hint else ()), *((EXAMPLE,) if "\b\n" in text else ()))
+            for pattern in patterns:
+                yield from ((one, str(path.relative_to(ROOT))) for one in pattern.findall(text))
+    for path in PAGES:
+        text = path.read_text("utf-8")
+        lines = QUOTED.findall(text) + [one for block in BLOCK.findall(text) for one in EXAMPLE.findall(block)]
+        yield from ((one, str(path.relative_to(ROOT))) for one in lines)
+
+
+def _refused(line: str) -> str:
+    """What click has against the command and its options. The words behind them may be prose."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    try:
+        words = list(itertools.takewhile(lambda word: not set(word) <= set("|&;<>()"), lexer))
+    except ValueError:  # half a quotation
+        words = line.split()
+    command: click.Command = main
+    context = click.Context(main, info_name="envgen")
+    try:
+        while True:
+            words = command.make_parser(context).parse_args(words)[1]
+            if not isinstance(command, click.Group) or not words or not re.fullmatch("[a-z]+", words[0]):
+                return ""
+            below = command.get_command(context, words[0])
+            if below is None:
+                return f"there is no command {words[0]}"
+            command, context, words = (
+                below,
+                click.Context(below, parent=context, info_name=words[0], **below.context_settings),
+                words[1:],
+            )
+    except click.BadOptionUsage:  # `--bundle` without its file, as a page names it
+        return ""
+    except click.UsageError as error:
+        return error.format_message()
+
+
+def test_every_command_line_that_is_shown_can_be_typed() -> None:
+    places = defaultdict[str, set[str]](set)
+    for line, place in _found():
+        places[line].add(place)
+    assert len(places) > 300
+    wrong = {line: why for line in places if (why := _refused(line))}
+    assert not wrong, "\n".join(
+        f"{', '.join(sorted(places[line]))}: envgen {line}: {why}" for line, why in wrong.items()
+    )
+
+
+@pytest.mark.parametrize("line", ["upp serve", "up --nope", "cache clean x", "patch -p", "nodes check --nope; ps"])
+def test_what_click_refuses_is_found(line: str) -> None:
+    assert _refused(line)
+
+
+def test_the_page_of_commands_is_current() -> None:
+    assert (ROOT / "docs" / "cli.md").read_text("utf-8") == reference.text(), "run scripts/regenerate"
