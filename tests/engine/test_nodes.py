@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from projects import BASE, docker
+from pair import CARD, Pair, failed, small_image, two_machines
+from projects import BASE
 
 from envgen.engine.base import Engine
-from envgen.engine.endpoint import config_dir
 
 pytestmark = pytest.mark.engine
 
-ROOT = Path(__file__).resolve().parents[2]
 IMAGE = "envgentest-pair:cpu"
 NUMBERS = {"spark-1": 211, "spark-2": 212}
-CARD = "enp1s0f0np0"
 # Stands in for vLLM, which needs minutes to start here: rank 0 answers like its server, the others wait. A worker
 # whose model folder holds a file `broken` ends at once, as one does whose weights cannot be read.
 SERVER = """\
@@ -52,110 +46,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.reply({"choices": [{"text": " Paris"}]})
 http.server.HTTPServer(("0.0.0.0", 8000), Handler).serve_forever()
 """
-# A Python and its libraries: a copy of the whole base would take a minute a machine.
-SMALL = (
-    "cd /; tar -c bin lib lib64 usr/lib64 usr/bin/python3 usr/bin/python3.1[0-9] usr/bin/env usr/bin/sleep usr/bin/dash"
-    " usr/bin/sh usr/lib/python3.1[0-9] etc/ld.so.cache etc/passwd"
-    ' $(find -L usr/lib/*-linux-gnu -maxdepth 1 -name "*.so*" -type f -size -8M)'
-)
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two machines and a project on a third, which reaches them by the contexts ``spark-1`` and ``spark-2``."""
-
-    folder: Path
-    env: dict[str, str]
-
-    def machine(self, name: str) -> dict[str, Any]:
-        return {
-            "context": name, "address": f"192.168.177.{NUMBERS[name]}", "interface": CARD,
-            "caches": {"models": str(self.folder / "models" / name)},
-        }  # fmt: skip
-
-    def write(self, **changes: dict[str, Any]) -> None:
-        """The local file; ``spark_2={"interface": "eth7"}`` changes a key of a machine."""
-        nodes = {name: {**self.machine(name), **changes.get(name.replace("-", "_"), {})} for name in NUMBERS}
-        (self.folder / "envgen.local.yaml").write_text(yaml.safe_dump({"defaults": {"nodes": nodes}}))
-
-    def envgen(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-m", "envgen", *words]
-        done = subprocess.run(argv, cwd=self.folder, env=self.env, capture_output=True, text=True, check=False)
-        assert done.returncode == code, done.stdout + done.stderr
-        return done
-
-    def running(self) -> list[str]:
-        """The machines where the service runs."""
-        rows = json.loads(self.envgen("nodes", "ps", "--json").stdout)
-        return [row["node"] for row in rows if row["state"] == "running"]
-
-    def check(self, code: int) -> list[dict[str, Any]]:
-        """`envgen nodes check --json`: its findings."""
-        found: list[dict[str, Any]] = json.loads(self.envgen("nodes", "check", "--json", code=code).stdout)["findings"]
-        return found
-
-    def docker(self, node: str, *words: str) -> str:
-        return subprocess.run(
-            ["docker", "--context", node, *words], env=self.env, capture_output=True, text=True, check=True
-        ).stdout
-
-
-def failed(found: list[dict[str, Any]]) -> list[str]:
-    return [f"{'+'.join(one['nodes'])}: {one['message']}" for one in found if one["level"] == "fail"]
 
 
 @pytest.fixture(scope="module")
-def pair(engine: Engine) -> Iterator[Pair]:
-    folder = Path(f"/tmp/envgentest-pair-{os.getpid()}")
-    config = folder / "docker"
-    (config / "cli-plugins").mkdir(parents=True)
-    for program in (config_dir(os.environ) / "cli-plugins").iterdir():
-        (config / "cli-plugins" / program.name).symlink_to(program.resolve())
-    env = {key: value for key, value in os.environ.items() if key not in ("DOCKER_HOST", "DOCKER_CONTEXT")}
-    env |= {"DOCKER_CONFIG": str(config), "PATH": f"{folder}/bin:{os.environ['PATH']}"}
-    made = Pair(folder, env)
-    small = folder / "small.tar"
-    try:
-        with small.open("wb") as file:
-            argv = ["docker", "run", "--rm", "--entrypoint", "sh", BASE, "-c", SMALL]
-            subprocess.run(argv, stdout=file, check=True)
-        with tarfile.open(small, "a") as archive:
-            member = tarfile.TarInfo("usr/local/bin/vllm")
-            member.size, member.mode = len(SERVER.encode()), 0o755
-            archive.addfile(member, io.BytesIO(SERVER.encode()))
-        docker("import", "--change", "ENV PATH=/usr/local/bin:/usr/bin:/bin", str(small), IMAGE)
-        docker("save", "-o", str(small), IMAGE)
-        docker("rmi", IMAGE)
-        hosts = []
-        for name, number in NUMBERS.items():
-            place = folder / name
-            up = [str(ROOT / "scripts/engine"), "--dir", str(place), "--netns", str(number)]
-            if name == "spark-2":  # another image store: ids differ there, contents don't
-                (place / "ssh").mkdir(parents=True)
-                (place / ".envgen-engine").touch()
-                (place / "daemon.json").write_text('{"features": {"containerd-snapshotter": true}}')
-            subprocess.run([*up, "up"], check=True, capture_output=True)
-            address = f"10.66.0.{number}"
-            hosts.append(
-                f"Host {address}\n  IdentityFile {place}/ssh/user\n  UserKnownHostsFile {place}/ssh/known_hosts\n"
-            )
-            subprocess.run(
-                ["docker", "context", "create", name, "--docker", f"host=ssh://root@{address}"],
-                env=env, check=True, capture_output=True,
-            )  # fmt: skip
-        (folder / "ssh_config").write_text("".join(hosts))
-        wrapper = folder / "bin" / "ssh"  # stands in for ~/.ssh/config, which is the tester's own
-        wrapper.parent.mkdir()
-        wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/ssh_config "$@"\n')
-        wrapper.chmod(0o755)
-        for name in NUMBERS:
-            made.docker(name, "load", "-q", "-i", str(small))
-        project(folder)
+def pair(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    image = tmp_path_factory.mktemp("pair") / "small.tar"
+    small_image(BASE, IMAGE, image, SERVER)
+    with two_machines(Path(f"/tmp/envgentest-pair-{os.getpid()}"), NUMBERS, image) as made:
+        project(made.folder)
         yield made
-    finally:
-        for name in NUMBERS:
-            subprocess.run([str(ROOT / "scripts/engine"), "--dir", str(folder / name), "down", "--purge"], check=False)
-        shutil.rmtree(folder)
 
 
 def project(folder: Path) -> None:
