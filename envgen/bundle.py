@@ -30,12 +30,8 @@ def write_bundle(
     try:
         files.write(target, data, mode=0o600, within=within)
     except OSError as problem:
-        raise _unwritable(target, problem) from None
-
-
-def _unwritable(target: Path, problem: OSError) -> UsageError:
-    hint = "name a file in a folder that is there, is yours and has space"
-    return UsageError(f"{target} can't be written: {reason_of(problem)}", hint=hint)
+        hint = "name a file in a folder that is there, is yours and has space"
+        raise UsageError(f"{target} can't be written: {reason_of(problem)}", hint=hint) from None
 
 
 def archive(members: Mapping[str, bytes | str], *, known: Iterable[str] = ()) -> bytes:

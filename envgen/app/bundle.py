@@ -57,7 +57,7 @@ def collect(found: Report, wish: Wish) -> dict[str, bytes | str]:
         else:
             members[name] = content
 
-    engine = _engine() if context.engine is not None else None
+    engine = connect() if context.engine is not None else None
     add("versions.json", lambda: _json(versions(found)), "")
     add("engine.json", lambda: _json(vars(context.engine)) if context.engine else None, "no Docker Engine")
     add("image.json", lambda: _json(vars(context.image)) if context.image else None, "the image is not built")
@@ -95,10 +95,6 @@ def versions(found: Report) -> dict[str, Any]:
         "engine": engine.version if engine else None,
         "profile": found.context.profile.name,
     }
-
-
-def _engine() -> Engine:
-    return connect()
 
 
 def _json(data: Any) -> str:

@@ -93,9 +93,7 @@ def _free_name(folder: Path, service: str) -> Path:
 def _explanations(log: bytes) -> bytes:
     """All that the rules know in the whole log, best first."""
     found = classify(log.decode("utf-8", "replace").splitlines(), kind="serve")
-    rows = [{"rule": one.rule, "cause": one.cause, "evidence": one.evidence, "line": one.line, "cure": one.cure,
-             "link": one.link} for one in found]  # fmt: skip
-    return (json.dumps(rows, indent=2, ensure_ascii=False) + "\n").encode()
+    return (json.dumps([one.data() for one in found], indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def _doctor(profile: Profile, root: Path, service: str) -> bytes:

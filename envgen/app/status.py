@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -59,7 +60,7 @@ def look(session: Session) -> Status:
     deadline = time.monotonic() + PATIENCE
     project, profile = session.loaded().project, session.profile()
     root = project.root
-    asked = {name: in_background(_asker(path)) for name, path in _folders(profile, root).items()}
+    asked = {name: in_background(partial(checkout, path)) for name, path in _folders(profile, root).items()}
     found = Status(profile, root, project.file, tuple(name for name in project.profiles if name != profile.name))
     try:
         engine = connect()
@@ -78,10 +79,6 @@ def look(session: Session) -> Status:
 def _folders(profile: Profile, root: Path) -> dict[str, Path]:
     here = compose_environment(profile, root)
     return {name: Path(here[checkout_variable(name)]) for name in profile.mounted_sources}
-
-
-def _asker(folder: Path) -> Callable[[], Mapping[str, Any]]:
-    return lambda: checkout(folder)
 
 
 def checkout(folder: Path) -> Mapping[str, Any]:
@@ -167,10 +164,4 @@ def _last_run(root: Path) -> Mapping[str, Any] | None:
     if not found:
         return None
     last = found[-1]
-    return {
-        "id": last.id,
-        "kind": last.kind,
-        "title": last.title,
-        "outcome": last.outcome,
-        "started": utc(last.started),
-    }
+    return {name: getattr(last, name) for name in ("id", "kind", "title", "outcome")} | {"started": utc(last.started)}

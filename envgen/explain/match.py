@@ -31,6 +31,10 @@ class Explanation:
     failure: bool = True
     rank: int = 0
 
+    def data(self) -> dict[str, object]:
+        """What programs get of it: all but the rank."""
+        return {name: value for name, value in vars(self).items() if name != "rank"}
+
 
 class Classifier:
     """Takes a log piece by piece: ``feed`` it lines as they come, then ask for ``result``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from envgen.engine.base import MISSHAPEN, Engine, ExecResult, Mount
@@ -40,20 +41,14 @@ exec "$python" "$folder/with-index" "$@"
 """
 
 
+@dataclass(frozen=True)
 class Answers:
     """What one container found out: per profile, or why not."""
 
-    def __init__(
-        self,
-        platform: str,
-        python: Mapping[str, PythonLock | LockError],
-        apt: Mapping[str, AptLock | LockError],
-        notes: Sequence[str] = (),
-    ):
-        self.platform = platform
-        self.python = python
-        self.apt = apt
-        self.notes = notes
+    platform: str
+    python: Mapping[str, PythonLock | LockError]
+    apt: Mapping[str, AptLock | LockError]
+    notes: Sequence[str] = ()
 
 
 def resolve(
@@ -117,20 +112,8 @@ def _clash(profile: Profile, said: Mapping[str, Any]) -> str:
 
 
 def _python_request(profile: Profile, keep: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    sets = [
-        {
-            "name": s.name,
-            "words": list(s.words),
-            "own": s.own,
-            "never": list(s.never),
-            "dependencies": s.dependencies,
-            "needs_metadata": s.needs_metadata,
-            "sdist": s.sdist,
-        }
-        for s in python_sets(profile)
-    ]
     return {
-        "sets": sets,
+        "sets": [vars(one) for one in python_sets(profile)],
         "protect": list(profile.pip.protect),
         "off": [*profile.pip.override, *profile.pip.remove],
         "removed": list(profile.pip.remove),

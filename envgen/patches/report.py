@@ -127,14 +127,10 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "reason": verdict.reason or None,
         "hunks": [
             {
-                "file": hunk.file,
+                **{name: value for name, value in vars(hunk).items() if name not in ("number", "actual_at")},
                 "hunk": hunk.number,
-                "line": hunk.line,
-                "heading": hunk.heading,
                 "state": hunk.state.value,
-                "offset": hunk.offset,
-                "expected": list(hunk.expected) if hunk.state is State.CONFLICT else [],
-                "actual": list(hunk.actual),
+                "expected": hunk.expected if hunk.state is State.CONFLICT else (),
                 "actual_line": hunk.actual_at or None,
                 "reason": hunk.reason or None,
             }

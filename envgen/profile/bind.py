@@ -23,13 +23,6 @@ from envgen.profile.shape import Field, Shape, fields_of
 from envgen.profile.tree import BOOL, FLOAT, INT, LIST, MAP, NULL, TEXT, Node, near
 from envgen.profile.values import plain_text
 
-_EXPECTED = {
-    shapes.MAPPING: "a mapping",
-    shapes.RECORD: "a mapping",
-    shapes.SEQUENCE: "a list",
-    shapes.ARG: "text, true or false, a list or a mapping",
-}
-_SCALAR_EXPECTED = {str: "text", int: "a whole number", bool: "true or false"}
 _INTEGER_DIGITS = 15
 _WRONG: Any = object()
 

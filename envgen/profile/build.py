@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -94,7 +95,7 @@ class Builder:
                 continue
             blocked = layers.list_in_the_way(path)
             if blocked:
-                problems.append(layers.at_override(blocked, override))
+                problems.append(replace(blocked, place=Place(override.node.source.label)))
                 continue
             over = layers.spelled_out(layers.as_tree(path, override.node))
             if override.from_environment:
@@ -108,4 +109,4 @@ def _chosen_groups(profile: Profile) -> Profile:
     if profile.env_groups is None:
         return profile
     env = {name: group for name, group in profile.env.items() if name in profile.env_groups}
-    return Profile(**{**profile.__dict__, "env": MappingProxyType(env)})
+    return replace(profile, env=MappingProxyType(env))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -15,16 +16,14 @@ from envgen.profile.tree import DEFAULT, MAP, NULL, Node
 from envgen.profile.variants import written
 
 
+@dataclass(frozen=True)
 class Value:
     """One value. ``layer``: project, local, variant, environment, set or default; a default has no place."""
 
-    __slots__ = ("key", "layer", "place", "value")
-
-    def __init__(self, key: str, value: Any, layer: str, place: Place | None) -> None:
-        self.key = key
-        self.value = value
-        self.layer = layer
-        self.place = place
+    key: str
+    value: Any
+    layer: str
+    place: Place | None
 
 
 def plain(value: Any) -> Any:
@@ -39,8 +38,9 @@ def plain(value: Any) -> Any:
         return {name: plain(item) for name, item in value.items()}
     if isinstance(value, Variant):
         return {"description": value.description, "changes": dict(value.changes)}
-    if fields_of(type(value)):
-        return {name: plain(getattr(value, name)) for name in fields_of(type(value))}
+    kind: Any = type(value)
+    if found := fields_of(kind):
+        return {name: plain(getattr(value, name)) for name in found}
     return str(value)
 
 
@@ -50,7 +50,8 @@ def values(profile: Profile, tree: Node) -> Iterator[Value]:
 
 
 def _record(record: Any, node: Node | None, path: tuple[str, ...]) -> Iterator[Value]:
-    for name, field in fields_of(type(record)).items():
+    kind: Any = type(record)
+    for name, field in fields_of(kind).items():
         yield from _value(field.shape, getattr(record, name), _below(node, name), (*path, name))
 
 

@@ -7,8 +7,9 @@ health check), naming one removes the others.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from envgen.errors import Place, Problem
+from envgen.errors import Problem
 from envgen.profile.model import ORIGIN_KINDS, Mount, Profile
 from envgen.profile.overrides import Override, join_path
 from envgen.profile.patterns import NAME, matches
@@ -52,13 +53,11 @@ def _mount(node: Node) -> Node:
     if node.kind != TEXT or not matches(Mount.TEXT, node.text):
         return node
     host, path, *mode = node.text.split(":")
-    found = Node(MAP, node.source, node.line, node.column)
-    found.key_line, found.key_column = node.key_line, node.key_column
-    found.items = {key: scalar(text, node.source, node.line, node.column, quoted=True)
-                   for key, text in (("host", host), ("path", path))}  # fmt: skip
+    at = (node.source, node.line, node.column)
+    items = {"host": scalar(host, *at, quoted=True), "path": scalar(path, *at, quoted=True)}
     if mode == ["ro"]:
-        found.items["read_only"] = scalar("true", node.source, node.line, node.column)
-    return found
+        items["read_only"] = scalar("true", *at)
+    return replace(node, kind=MAP, text="", items=items)
 
 
 Chain = tuple[list[str], bool]
@@ -304,9 +303,7 @@ def entries(tree: Node, prefix: Sequence[str]) -> list[str]:
 def as_tree(path: Sequence[str], node: Node) -> Node:
     """A tree that holds ``node`` alone, at ``path``."""
     for part in reversed(path):
-        wrapper = Node(MAP, node.source)
-        wrapper.items[part] = node
-        node = wrapper
+        node = Node(MAP, node.source, items={part: node})
     return node
 
 
@@ -325,8 +322,3 @@ def list_in_the_way(path: Sequence[str]) -> Problem | None:
         else:
             shape = shape.inner
     return None
-
-
-def at_override(problem: Problem, override: Override) -> Problem:
-    """``problem`` at the place of an override."""
-    return Problem(problem.message, Place(override.node.source.label), problem.hint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import NoReturn
@@ -27,13 +28,13 @@ TOP_KEYS = ("version", "name", "default_profile", "defaults", "profiles")
 LOCAL_KEYS = ("version", "instance", "defaults", "profiles")
 
 
+@dataclass(frozen=True)
 class Loaded:
     """A project, the trees that its profiles were bound from, and the warnings for the user."""
 
-    def __init__(self, project: Project, trees: Mapping[str, Node], warnings: Sequence[str]) -> None:
-        self.project = project
-        self.trees = trees  # profile name -> merged tree; see explain.py
-        self.warnings = tuple(warnings)
+    project: Project
+    trees: Mapping[str, Node]  # profile name -> merged tree; see explain.py
+    warnings: tuple[str, ...]
 
 
 class _Profiles(Mapping[str, Profile]):
@@ -100,7 +101,6 @@ def load_project(
     path = Path(os.path.abspath(file)) if file else find(start or Path.cwd())  # noqa: PTH100
     top = read(path, _label(path))
     problems: list[Problem] = []
-    warnings: list[str] = []
     name, default = _header(top, problems)
     instance = of_worktree(path.parent) if local else ""
     files = [_sections(top, problems)]
@@ -122,7 +122,6 @@ def load_project(
     chains = layers.chains(profiles, problems)
     builder = Builder(name, path.parent, files, overrides, variant, instance)
     builder.build(chains, problems)
-    warnings += builder.warnings
     if default not in profiles and profiles and default:
         place = top.items["default_profile"].place("default_profile")
         problems.append(Problem(f"there is no profile {default!r}", place, near(default, list(profiles))))
@@ -131,7 +130,7 @@ def load_project(
     project = Project(
         name, default, _Profiles(builder.good, builder.broken, list(profiles)), file=path, root=path.parent
     )  # fmt: skip
-    return Loaded(project, builder.trees, list(dict.fromkeys(warnings)))
+    return Loaded(project, builder.trees, tuple(dict.fromkeys(builder.warnings)))
 
 
 def select(project: Project, name: str | None, variant: str = "") -> Profile:
@@ -235,9 +234,7 @@ def _sections(top: Node, problems: list[Problem]) -> tuple[Node, dict[str, Node]
         if not matches(NAME, name):
             problems.append(Problem(f"{name!r} is not a profile name", node.key_place(key), meaning(NAME)))
         if node.kind == NULL:
-            empty = Node(MAP, node.source, node.line, node.column)
-            empty.key_line, empty.key_column = node.key_line, node.key_column
-            node = empty
+            node = replace(node, kind=MAP)
         elif node.kind != MAP:
             problems.append(Problem(f"expected a mapping, found {node.seen()}", node.place(key)))
         profiles[name] = layers.spelled_out(node)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from envgen.errors import Place, Problem
 from envgen.profile.model import Profile
@@ -18,15 +19,13 @@ PREFIX = "ENVGEN_"
 RESERVED = frozenset(("ENVGEN_FILE", "ENVGEN_PROFILE", "ENVGEN_DEBUG", "ENVGEN_UID", "ENVGEN_GID"))
 
 
+@dataclass(frozen=True)
 class Override:
     """One value and the path that it replaces."""
 
-    __slots__ = ("from_environment", "node", "path")
-
-    def __init__(self, path: tuple[str, ...], node: Node, *, from_environment: bool) -> None:
-        self.path = path
-        self.node = node
-        self.from_environment = from_environment
+    path: tuple[str, ...]
+    node: Node
+    from_environment: bool
 
 
 def split_path(text: str) -> tuple[str, ...]:
@@ -108,11 +107,11 @@ def from_sets(sets: Iterable[str]) -> tuple[list[Override], list[Problem]]:
     for text in sets:
         split = _split_assignment(text)
         if split is None or not split[0]:
-            place = Place(f"--set {_shown(text)}")
+            place = Place(f"--set {shorten(text, 80)}")
             problems.append(Problem("is not an assignment", place, "write it like --set build.max_jobs=4"))
             continue
         name, value = split
-        source = Source(f"--set {_shown(name)}", SET)
+        source = Source(f"--set {shorten(name, 80)}", SET)
         try:
             path = split_path(plain_text(name.strip()))
         except ValueError as error:
@@ -127,10 +126,6 @@ def from_sets(sets: Iterable[str]) -> tuple[list[Override], list[Problem]]:
         if node is not None and not found:
             overrides.append(Override(path, node, from_environment=False))
     return overrides, problems
-
-
-def _shown(text: str) -> str:
-    return shorten(text, 80)
 
 
 def misspelt(environ: Mapping[str, str]) -> list[str]:

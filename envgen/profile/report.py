@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envgen.errors import Place, Problem
@@ -13,14 +13,14 @@ from envgen.profile.tree import MAP, PROJECT, Node
 Path_ = tuple[str, ...]
 
 
+@dataclass(frozen=True)
 class Report:
     """What the checks see of one profile, and where they put what they find."""
 
-    def __init__(self, profile: Profile, tree: Node, binding: Binding, root: Path) -> None:
-        self.profile = profile
-        self.tree = tree
-        self.root = root
-        self._binding = binding
+    profile: Profile
+    tree: Node
+    _binding: Binding
+    root: Path
 
     def problem(
         self,
@@ -64,8 +64,7 @@ class Report:
     def _place(self, path: Path_, key: str, at_key: bool) -> Place:
         node = self.node(path)
         if node is None:  # a default: the nearest thing that is written down
-            above = self.nearest(path)
-            return above.key_place(key)
+            return self.nearest(path).key_place(key)
         return node.key_place(key) if at_key else node.place(key)
 
     def node(self, path: Path_) -> Node | None:

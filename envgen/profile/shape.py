@@ -7,8 +7,9 @@ evaluates each one.
 
 from __future__ import annotations
 
-from dataclasses import MISSING
+from dataclasses import MISSING, dataclass
 from enum import Enum
+from functools import cache
 from typing import Any
 
 from envgen.profile import model, values
@@ -17,46 +18,39 @@ from envgen.profile.keys import Key, keys_of
 SCALAR, ENUM, VALUE, RECORD, SEQUENCE, MAPPING, ARG = "scalar", "enum", "value", "record", "sequence", "mapping", "arg"
 
 
+@dataclass(frozen=True, slots=True)
 class Shape:
     """What a place in the file accepts."""
 
-    __slots__ = ("inner", "kind", "type")
-
-    def __init__(self, kind: str, type_: Any = None, inner: Shape | None = None) -> None:
-        self.kind = kind
-        self.type = type_  # str, int or bool; an Enum; a value type; a record class
-        self.inner = inner  # of a sequence's items, of a mapping's values
+    kind: str
+    type: Any = None  # str, int or bool; an Enum; a value type; a record class
+    inner: Shape | None = None  # of a sequence's items, of a mapping's values
 
 
+@dataclass(frozen=True, slots=True)
 class Field:
     """One key of a record."""
 
-    __slots__ = ("default", "key", "name", "optional", "required", "shape")
+    name: str
+    shape: Shape
+    key: Key
+    default: Any
 
-    def __init__(self, name: str, shape: Shape, optional: bool, key: Key, default: Any) -> None:
-        self.name = name
-        self.shape = shape
-        self.optional = optional  # None is a value of the field
-        self.key = key
-        self.default = default
-        self.required = default is MISSING
+    @property
+    def required(self) -> bool:
+        return self.default is MISSING
 
 
 _SCALARS = {"str": str, "int": int, "bool": bool}
-_fields: dict[type, dict[str, Field]] = {}
 
 
-def fields_of(cls: type) -> dict[str, Field]:
+@cache
+def fields_of(cls: Any) -> dict[str, Field]:
     """The keys of a record class that a file may set, by name."""
-    found = _fields.get(cls)
-    if found is None:
-        found = {}
-        for name, (key, field) in keys_of(cls).items():
-            text = str(field.type)
-            optional = text.endswith(" | None")
-            default = field.default if field.default_factory is MISSING else field.default_factory()
-            found[name] = Field(name, _shape(text.removesuffix(" | None")), optional, key, default)
-        _fields[cls] = found
+    found = {}
+    for name, (key, field) in keys_of(cls).items():
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        found[name] = Field(name, _shape(str(field.type).removesuffix(" | None")), key, default)
     return found
 
 

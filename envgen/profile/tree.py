@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import difflib
 import re
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from envgen.errors import Place
 from envgen.text import masked, visible
@@ -28,16 +30,13 @@ SEEN = {
 PROJECT, LOCAL, VARIANT, ENVIRONMENT, SET, DEFAULT = "project", "local", "variant", "environment", "set", "default"
 
 
+@dataclass(eq=False)
 class Source:
     """A text that values come from: a file, a variable or an option. ``label`` is how the user knows it."""
 
-    __slots__ = ("_lines", "label", "layer", "text")
-
-    def __init__(self, label: str, layer: str, text: str = "") -> None:
-        self.label = label
-        self.layer = layer
-        self.text = text
-        self._lines: list[str] | None = None
+    label: str
+    layer: str
+    text: str = ""
 
     @property
     def is_file(self) -> bool:
@@ -45,11 +44,13 @@ class Source:
 
     def line(self, number: int) -> str:
         """The text of line ``number`` (from 1); long lines are cut, control characters shown as ``?``."""
-        if self._lines is None:
-            self._lines = self.text.split("\n")
         if not 1 <= number <= len(self._lines):
             return ""
         return masked(self._lines[number - 1].rstrip("\r")[:200])
+
+    @cached_property
+    def _lines(self) -> list[str]:
+        return self.text.split("\n")
 
     def place(self, line: int, column: int, key: str = "") -> Place:
         """The place of a mark (from 1) in this source."""
@@ -58,20 +59,18 @@ class Source:
         return Place(self.label, line, column, key, self.line(line))
 
 
+@dataclass(slots=True, eq=False)
 class Node:
-    """One value and where it stands. ``value``: dict of nodes, list of nodes, or the source text of a scalar."""
+    """One value and where it stands. ``text``: of a scalar, as it is in the source."""
 
-    __slots__ = ("column", "items", "key_column", "key_line", "kind", "line", "source", "text")
-
-    def __init__(self, kind: str, source: Source, line: int = 0, column: int = 0) -> None:
-        self.kind = kind
-        self.source = source
-        self.line = line
-        self.column = column
-        self.key_line = 0  # where its key stands, when it is a value of a mapping
-        self.key_column = 0
-        self.text = ""
-        self.items: dict[str, Node] = {}
+    kind: str
+    source: Source
+    line: int = 0
+    column: int = 0
+    key_line: int = 0  # where its key stands, when it is a value of a mapping
+    key_column: int = 0
+    text: str = ""
+    items: dict[str, Node] = field(default_factory=dict)
 
     @property
     def elements(self) -> list[Node]:
@@ -90,9 +89,7 @@ class Node:
 
     def with_items(self, items: dict[str, Node]) -> Node:
         """A mapping at the same place with other entries."""
-        copy = Node(self.kind, self.source, self.line, self.column)
-        copy.key_line, copy.key_column, copy.items = self.key_line, self.key_column, items
-        return copy
+        return Node(self.kind, self.source, self.line, self.column, self.key_line, self.key_column, items=items)
 
     def seen(self) -> str:
         """What stands here, for an error message."""
@@ -133,9 +130,7 @@ def plain_kind(text: str) -> str:
 
 def scalar(text: str, source: Source, line: int = 0, column: int = 0, *, quoted: bool = False) -> Node:
     """A scalar node."""
-    node = Node(TEXT if quoted else plain_kind(text), source, line, column)
-    node.text = text
-    return node
+    return Node(TEXT if quoted else plain_kind(text), source, line, column, text=text)
 
 
 def near(word: str, known: list[str]) -> str:

@@ -7,6 +7,7 @@ the files and weaker than variables and options.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from envgen.profile.tree import LIST, MAP, NULL, VARIANT, Node, Source
 
@@ -44,7 +45,4 @@ def _copy(node: Node, sources: dict[int, Source]) -> Node:
     source = sources.get(id(node.source))
     if source is None:
         source = sources[id(node.source)] = Source(node.source.label, VARIANT, node.source.text)
-    copy = Node(node.kind, source, node.line, node.column)
-    copy.key_line, copy.key_column, copy.text = node.key_line, node.key_column, node.text
-    copy.items = {name: _copy(child, sources) for name, child in node.items.items()}
-    return copy
+    return replace(node, source=source, items={name: _copy(child, sources) for name, child in node.items.items()})

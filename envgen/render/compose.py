@@ -19,12 +19,7 @@ CLUSTER_PARTS = ("head", "worker", "rdma")
 VARIANT = "dev.envgen.variant"
 
 
-@dataclass(frozen=True)
-class Line:
-    """``key: value`` with both sides ready to print; no value: taken from the shell when the file is used."""
-
-    key: Quoted
-    value: Quoted = Quoted("")
+Lines = list[tuple[Quoted, Quoted]]  # ``key: value`` with both sides ready to print
 
 
 @dataclass(frozen=True)
@@ -33,28 +28,7 @@ class Volume:
     source: Quoted
     target: Quoted
     read_only: bool = False
-    create_host_path: tuple[str, ...] = ()  # for folders of the host: whether a missing one is made
-
-
-@dataclass(frozen=True)
-class ServiceView:
-    name: Quoted
-    command: tuple[str, ...]
-    groups: Quoted
-    env: tuple[Line, ...]
-    service: Service
-    health: tuple[HealthView, ...]
-    profiles: tuple[str, ...]
-    user: tuple[Quoted, ...]
-    volumes: tuple[Volume, ...]  # all of them, where it has more than the others
-    labels: tuple[Line, ...]
-    deploy: tuple[Quoted, ...]
-
-
-@dataclass(frozen=True)
-class HealthView:
-    test: tuple[str, ...]
-    health: Health
+    create_host_path: str = ""  # for folders of the host: whether a missing one is made
 
 
 def compose_files(profile: Profile, key: str = "") -> dict[str, str]:
@@ -114,21 +88,22 @@ def overlay_file(profile: Profile, mode: GpuMode) -> str:
 
 def _context(profile: Profile, key: str) -> dict[str, object]:
     groups = {name: _lines(profile.env[name]) for name in groups_in_use(profile)}
-    user = [(Quoted("user"), _lines(env)) for env in [_user_env(profile)] if env]
-    derived = [
-        Line(Quoted("MAX_JOBS"), _jobs(profile)),
-        *(Line(yaml_key(name), compose_text(value)) for name, value in names.service_env(profile).items()),
-    ]
+    user_env = next((env for name in profile.services if (env := names.user_env(profile, name))), None)
+    # Empty where no number is given: the entry point then lets ninja start all, and compile-gate decides.
+    jobs = compose_variable(names.JOBS_VARIABLE, str(profile.build.max_jobs.count or ""))
     passed = [*profile.secrets, *(name for name in PROXY if profile.network.pass_proxy and name not in profile.secrets)]
     return {
         "profile": profile,
-        "derived": derived,
-        "passed": [Line(yaml_key(name)) for name in passed],
-        "proxy": [Line(yaml_key(name)) for name in PROXY if profile.network.pass_proxy],
-        "groups": [*user, *((Quoted(f"env-{name}"), lines) for name, lines in groups.items())],
+        "derived": [(Quoted("MAX_JOBS"), jobs), *_lines(names.service_env(profile))],
+        "passed": [yaml_key(name) for name in passed],
+        "proxy": [yaml_key(name) for name in PROXY if profile.network.pass_proxy],
+        "groups": [
+            *([(Quoted("user"), _lines(user_env))] if user_env else []),
+            *((Quoted(f"env-{name}"), lines) for name, lines in groups.items()),
+        ],
         "ulimits": [(yaml_key(name), limit) for name, limit in profile.ulimits.items()],
-        "shm": [str(profile.shm_size.bytes)] if profile.shm_size and profile.ipc != "host" else [],
-        "platform": [profile.base.platform.value] if profile.base.platform else [],
+        "shm": str(profile.shm_size.bytes) if profile.shm_size and profile.ipc != "host" else "",
+        "platform": profile.base.platform.value if profile.base.platform else "",
         "wheelhouse": _wheelhouse(profile),
         "volumes": _volumes(profile, key),
         "named_volumes": _named_volumes(profile, key),
@@ -136,9 +111,9 @@ def _context(profile: Profile, key: str) -> dict[str, object]:
         "copy": f"--{profile.instance}" if profile.instance else "",
         "shared_volumes": [f"cache-{name}" for name in profile.caches] if profile.instance else [],
         "services": [_service(profile, name, number, key) for number, name in enumerate(profile.services)],
-        "gpus": [profile.gpu.value] if profile.gpu in (GpuMode.ALL, GpuMode.CDI) else [],
-        "overlays": [overlay_file(profile, GpuMode.ALL)] if profile.gpu.asks_engine else [],
-        "own": [own_path(profile.compose.path)] if profile.compose is not None else [],
+        "gpu": profile.gpu.value if profile.gpu in (GpuMode.ALL, GpuMode.CDI) else "",
+        "overlay": overlay_file(profile, GpuMode.ALL) if profile.gpu.asks_engine else "",
+        "own": own_path(profile.compose.path) if profile.compose is not None else "",
         "ca": _ca(profile),
         "grace": STOP_GRACE,
     }
@@ -149,13 +124,8 @@ def groups_in_use(profile: Profile) -> tuple[str, ...]:
     return tuple(name for name in profile.env if profile.env_groups is None or name in profile.env_groups)
 
 
-def _lines(values: Mapping[str, str]) -> list[Line]:
-    return [Line(yaml_key(name), compose_text(value)) for name, value in values.items()]
-
-
-def _jobs(profile: Profile) -> Quoted:
-    """Empty where no number is given: the entry point then lets ninja start all, and compile-gate decides."""
-    return compose_variable(names.JOBS_VARIABLE, str(profile.build.max_jobs.count or ""))
+def _lines(values: Mapping[str, str]) -> Lines:
+    return [(yaml_key(name), compose_text(value)) for name, value in values.items()]
 
 
 def _ca(profile: Profile) -> Quoted:
@@ -164,11 +134,11 @@ def _ca(profile: Profile) -> Quoted:
     return compose_variable(names.CA_VARIABLE, default, reason="the PEM file of your CA certificates")
 
 
-def _wheelhouse(profile: Profile) -> list[Quoted]:
+def _wheelhouse(profile: Profile) -> Quoted | None:
     path = profile.build.wheelhouse
     if path is None:
-        return []
-    return [compose_variable(names.WHEELHOUSE_VARIABLE, names.compose_path(path), reason="your folder of wheels")]
+        return None
+    return compose_variable(names.WHEELHOUSE_VARIABLE, names.compose_path(path), reason="your folder of wheels")
 
 
 def _volumes(profile: Profile, key: str) -> list[Volume]:
@@ -178,7 +148,7 @@ def _volumes(profile: Profile, key: str) -> list[Volume]:
         assert source.origin.checkout is not None
         default = names.compose_path(source.origin.checkout)
         text = compose_variable(names.checkout_variable(name), default, reason=f"the folder of your {name} checkout")
-        found.append(Volume(bind, text, compose_text(source.mount.path), create_host_path=("false",)))
+        found.append(Volume(bind, text, compose_text(source.mount.path), create_host_path="false"))
     if profile.mounted_sources:
         found.append(Volume(volume, Quoted("overlay"), compose_text(names.OVERLAY)))
     for name, cache in profile.caches.items():
@@ -189,17 +159,15 @@ def _volumes(profile: Profile, key: str) -> list[Volume]:
             default = names.compose_path(cache.host)
             reason, below = f"a folder for the cache {name}", folder_of(name, key)
             text = compose_variable(names.cache_variable(name), default, reason=reason, after=below)
-            found.append(Volume(bind, text, target, create_host_path=("true",)))
-    found.append(Volume(bind, _ca(profile), compose_text(names.CA_FILE), read_only=True, create_host_path=("false",)))
+            found.append(Volume(bind, text, target, create_host_path="true"))
+    found.append(Volume(bind, _ca(profile), compose_text(names.CA_FILE), read_only=True, create_host_path="false"))
     return found
 
 
-def _named_volumes(profile: Profile, key: str) -> list[Line]:
-    lines = [Line(Quoted("overlay"), compose_text(names.overlay_volume(profile)))] if profile.mounted_sources else []
-    for name, cache in profile.caches.items():
-        if cache.host is None:
-            lines.append(Line(Quoted(f"cache-{name}"), compose_text(volume_of(profile, name, key))))
-    return lines
+def _named_volumes(profile: Profile, key: str) -> Lines:
+    found = {"overlay": names.overlay_volume(profile)} if profile.mounted_sources else {}
+    found |= {f"cache-{n}": volume_of(profile, n, key) for n, cache in profile.caches.items() if cache.host is None}
+    return [(Quoted(name), compose_text(volume)) for name, volume in found.items()]
 
 
 def _mounts(service: str, described: Service) -> list[Volume]:
@@ -208,23 +176,23 @@ def _mounts(service: str, described: Service) -> list[Volume]:
         reason = f"the file or folder {name} of {service}"
         text = compose_variable(names.mount_variable(service, name), names.compose_path(mount.host), reason=reason)
         target = compose_text(mount.path.path)
-        found.append(Volume(Quoted("bind"), text, target, mount.read_only, create_host_path=("false",)))
+        found.append(Volume(Quoted("bind"), text, target, mount.read_only, create_host_path="false"))
     return found
 
 
-def _deploy(service: Service, mode: GpuMode) -> tuple[Quoted, ...]:
+def _deploy(service: Service, mode: GpuMode) -> Quoted | None:
     """Compose's `deploy` for the GPUs that a service names; nothing where it gets what all get."""
     if service.gpu is None or mode not in (GpuMode.ALL, GpuMode.CDI):
-        return ()
+        return None
     if not service.gpu:
-        return (Quoted("{}"),)
+        return Quoted("{}")
     driver, prefix = ("nvidia", "") if mode is GpuMode.ALL else ("cdi", "nvidia.com/gpu=")
     ids = ", ".join(compose_text(f"{prefix}{one}") for one in service.gpu)
     device = f"{{driver: {driver}, device_ids: [{ids}], capabilities: [gpu]}}"
-    return (Quoted(f"{{resources: {{reservations: {{devices: [{device}]}}}}}}"),)
+    return Quoted(f"{{resources: {{reservations: {{devices: [{device}]}}}}}}")
 
 
-def _service(profile: Profile, name: str, number: int, key: str) -> ServiceView:
+def _service(profile: Profile, name: str, number: int, key: str) -> dict[str, object]:
     service = profile.services[name]
     chosen = [n for n in groups_in_use(profile) if service.env_groups is None or n in service.env_groups]
     # YAML merges let the first of a list win, so the strongest group stands first.
@@ -233,34 +201,29 @@ def _service(profile: Profile, name: str, number: int, key: str) -> ServiceView:
     env = _lines(service.env)
     if service.model is not None and OFFLINE not in service.env:
         # `up` starts it when all weights are there, and then no hub can stop it.
-        env.insert(0, Line(yaml_key(OFFLINE), compose_variable(names.OFFLINE_VARIABLE, "0")))
-    return ServiceView(
-        name=yaml_key(name),
-        command=service.argv,
-        groups=Quoted(", ".join(aliases)),
-        env=tuple(env),
-        service=service,
-        health=(HealthView(_health_test(service.health), service.health),) if service.health else (),
+        env.insert(0, (yaml_key(OFFLINE), compose_variable(names.OFFLINE_VARIABLE, "0")))
+    return {
+        "name": yaml_key(name),
+        "groups": Quoted(", ".join(aliases)),
+        "env": env,
+        "service": service,
+        "health_test": _health_test(service.health) if service.health else (),
         # Only the first service starts when none is named; `up NAME` starts exactly that one.
-        profiles=(name,) if number else (),
-        user=_user(profile, name),
-        volumes=(*_volumes(profile, key), *_mounts(name, service)) if service.mounts else (),
-        labels=tuple(_lines({**service.labels, **({VARIANT: profile.variant} if profile.variant else {})})),
-        deploy=_deploy(service, profile.gpu),
-    )
+        "profile": name if number else "",
+        "user": _user(profile, name),
+        # All of them, where it has more than the others.
+        "volumes": [*_volumes(profile, key), *_mounts(name, service)] if service.mounts else [],
+        "labels": _lines({**service.labels, **({VARIANT: profile.variant} if profile.variant else {})}),
+        "deploy": _deploy(service, profile.gpu),
+    }
 
 
-def _user_env(profile: Profile) -> Mapping[str, str]:
-    """The same for every service that has one."""
-    return next((env for env in (names.user_env(profile, name) for name in profile.services) if env), {})
-
-
-def _user(profile: Profile, service: str) -> tuple[Quoted, ...]:
+def _user(profile: Profile, service: str) -> Quoted | None:
     """Compose's `user`. Who starts a service is not known here; with plain `docker compose up` it is root."""
     user = profile.user_of(service)
     if user == "host":
-        return (yaml_text(f"${{{names.UID_VARIABLE}:-0}}:${{{names.GID_VARIABLE}:-0}}"),)
-    return (yaml_text("0:0" if user == "root" else user),) if user else ()
+        return yaml_text(f"${{{names.UID_VARIABLE}:-0}}:${{{names.GID_VARIABLE}:-0}}")
+    return yaml_text("0:0" if user == "root" else user) if user else None
 
 
 def _health_test(health: Health) -> tuple[str, ...]:

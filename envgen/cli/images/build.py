@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,6 @@ def _failure(outcome: Outcome, result: BuildResult, quiet: bool) -> BuildError:
 
 
 def _document(outcome: Outcome, result: BuildResult) -> dict[str, Any]:
-    cause = outcome.cause
     failure = None
     if not result.ok:
         failure = {
@@ -177,9 +177,7 @@ def _document(outcome: Outcome, result: BuildResult) -> dict[str, Any]:
             "exit_code": result.failed.exit_code if result.failed else None,
             "lines": result.last_lines[-SHOWN_LINES:],
             "error": result.error or None,
-            "cause": {"kind": cause.kind, "summary": cause.summary, "evidence": cause.evidence, "cure": cause.cure}
-            if cause
-            else None,
+            "cause": asdict(outcome.cause) if outcome.cause else None,
         }
     return {
         **_head(outcome.job),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
@@ -45,7 +45,7 @@ def command(first: str, second: str, as_json: bool) -> int:
     one, two = _side(first), _side(second)
     found = changes(*_alike(one, two))
     if as_json:
-        print_json({"changes": [{"name": c.name, "before": c.before, "after": c.after} for c in found]})
+        print_json({"changes": list(map(asdict, found))})
     else:
         for change in found:
             click.echo(str(change))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -37,15 +38,8 @@ def command(session: Session, image: str | None, sbom: str | None, as_json: bool
         return ExitCode.OK
     found = read(connect(), image or session.profile().image_name)
     if as_json:
-        print_json(
-            {
-                "image": found.image,
-                "id": found.id,
-                "labels": dict(found.labels),
-                "inputs": dict(found.inputs),
-                "open": list(found.open),
-            }
-        )
+        document = asdict(found)
+        print_json({key: document[key] for key in ("image", "id", "labels", "inputs", "open")})
         return ExitCode.OK
     click.echo(f"{found.image} ({found.id.removeprefix('sha256:')[:12]})")
     for name, value in sorted(found.labels.items()):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import click
 
 from envgen.app.session import Session
@@ -38,13 +40,9 @@ def _show(verified: Verified, as_json: bool) -> None:
     same = ids[0] == ids[1]
     content = "same content" if verified.same_content else "different content"
     if as_json:
-        rows = [
-            {"layer": d.layer, "step": d.step, "path": d.path, "field": d.field, "first": d.first, "second": d.second}
-            for d in found
-        ]
         times = [round(each, 1) for each in verified.seconds]
         document = {"same_content": verified.same_content, "same_id": same, "image_ids": list(ids), "seconds": times}
-        print_json({**document, "differences": rows})
+        print_json({**document, "differences": list(map(asdict, found))})
         return
     click.echo(content)
     click.echo(f"same ID: {ids[0]}" if same else f"different IDs: {ids[0]} and {ids[1]}")

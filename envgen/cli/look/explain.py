@@ -46,7 +46,7 @@ def command(log: Path | None, kind: str | None, as_json: bool) -> int:
             _read(file, classifier, live=False)
     found = classifier.result()
     if as_json:
-        print_json({"log": name, "lines": classifier.lines, "explanations": [_data(one) for one in found]})
+        print_json({"log": name, "lines": classifier.lines, "explanations": [one.data() for one in found]})
     else:
         click.echo(_text(found, name, classifier.lines))
     return ExitCode.FINDINGS if any(one.failure for one in found) else ExitCode.OK
@@ -85,18 +85,6 @@ def _newest() -> Path:
         if logs:
             return max(logs, key=lambda path: path.lstat().st_mtime)
     raise UsageError("there is no build log here", hint="name a log file: envgen explain LOG, or `-` for stdin")
-
-
-def _data(one: Explanation) -> dict[str, Any]:
-    return {
-        "rule": one.rule,
-        "failure": one.failure,
-        "cause": one.cause,
-        "evidence": one.evidence,
-        "line": one.line,
-        "cure": one.cure,
-        "link": one.link,
-    }
 
 
 def _text(found: tuple[Explanation, ...], name: str, lines: int) -> str:

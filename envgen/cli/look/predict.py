@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -119,10 +120,7 @@ def document(found: Prediction, profile: Profile) -> dict[str, Any]:
     return {
         "attention": asked.get("attention"),
         "caveats": list(judged.caveats),
-        "contradictions": [
-            {"first": one.first, "kind": one.kind, "name": one.name, "pattern": one.pattern, "seen": one.seen}
-            for one in judged.contradictions
-        ],
+        "contradictions": list(map(asdict, judged.contradictions)),
         "gpu": answer.get("platform"),
         "kv_cache": answer.get("kv"),
         "lines": [one for one in answer.get("lines", ()) if one["level"] != "DEBUG"],
@@ -132,10 +130,7 @@ def document(found: Prediction, profile: Profile) -> dict[str, Any]:
         "place": found.place,
         "profile": profile.name,
         "quantization": answer.get("quantization"),
-        "refusals": [
-            {"first": one.first, "message": one.message, "reasons": list(one.reasons), "step": one.step}
-            for one in judged.refusals
-        ],
+        "refusals": [{**asdict(one), "reasons": list(one.reasons)} for one in judged.refusals],
         "release": answer.get("vllm"),
         "service": found.service,
         "shown": dict(judged.shown),

@@ -20,7 +20,7 @@ from envgen.patches import report
 from envgen.patches.header import in_range
 from envgen.patches.rehearse import rehearse
 from envgen.patches.trees import Tree
-from envgen.patches.verdict import Rehearsal, State, Verdict
+from envgen.patches.verdict import Rehearsal, State
 from envgen.text import counted, progress
 
 
@@ -139,8 +139,9 @@ def check(
             continue
         missing = untried.setdefault(target.name, []) if span else None
         trees = _trees(bare, target, releases, span, ref, checkout, missing, alone=len(targets) == 1)
+        beyond = bool(span) or len(releases) > 1
         if trees:
-            found.append((target, _rehearse(target, trees, beyond_range=bool(span) or len(releases) > 1)))
+            found.append((target, [rehearse(tree, target.series(), beyond_range=beyond) for tree in trees]))
     if not found and not empty:
         raise UsageError("none of these sources has such a release", hint="see the names: envgen patch list")
     if as_json:
@@ -158,16 +159,9 @@ def check(
             if left := untried.get(target.name):
                 click.echo(f"not tried: {', '.join(left)}")
                 click.echo(f"    try the tag: envgen patch check {target.name} --ref v{left[0]}")
-    bad = [v for _, rehearsals in found for r in rehearsals for v in r.verdicts if not _passes(v, allow_fuzzy)]
-    return ExitCode.FINDINGS if bad else ExitCode.OK
-
-
-def _passes(verdict: Verdict, allow_fuzzy: bool) -> bool:
-    return verdict.ok or (allow_fuzzy and verdict.state is State.FUZZY)
-
-
-def _rehearse(target: Target, trees: Sequence[Tree], beyond_range: bool) -> list[Rehearsal]:
-    return [rehearse(tree, target.series(), beyond_range=beyond_range) for tree in trees]
+    bad = [verdict for _, rehearsals in found for one in rehearsals for verdict in one.verdicts if not verdict.ok]
+    passes = all(allow_fuzzy and verdict.state is State.FUZZY for verdict in bad)
+    return ExitCode.OK if passes else ExitCode.FINDINGS
 
 
 def _trees(
@@ -236,9 +230,5 @@ def _prefetch(bare: Sources, target: Target, versions: Sequence[str]) -> None:
         list(pool.map(fetch, versions))
 
 
-def _add_commands() -> None:
-    for made in (patch_edit.new, patch_edit.refresh, patch_edit.apply, patch_edit.drop):
-        command.add_command(made)
-
-
-_add_commands()
+for _made in (patch_edit.new, patch_edit.refresh, patch_edit.apply, patch_edit.drop):
+    command.add_command(_made)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import click
 
 from envgen.app import lock
@@ -79,8 +81,8 @@ def _show_stale(session: Session, found: dict[str, list[Stale]]) -> None:
 def _lock(session: Session, names: tuple[str, ...], upgrade: bool, offline: bool, dry_run: bool, as_json: bool) -> int:
     made = lock.update(session, names, upgrade=upgrade, offline=offline, dry_run=dry_run)
     if as_json:
-        rows = [{"name": c.name, "before": c.before, "after": c.after} for c in made.changes]
-        print_json({"changes": rows, "notes": made.notes, "written": made.written, "dry_run": dry_run})
+        changes = list(map(asdict, made.changes))
+        print_json({"changes": changes, "notes": made.notes, "written": made.written, "dry_run": dry_run})
         return ExitCode.OK
     for change in made.changes:
         if not change.name.endswith(" sha256") or change.before:

@@ -101,7 +101,5 @@ def list_(session: Session, as_json: bool) -> int:
 
 
 def _as_json(found: weights.Weights) -> dict[str, object]:
-    return {
-        "bytes": found.bytes, "commit": found.commit, "files": found.files, "problems": list(found.problems),
-        "repo": found.model.repo, "revision": found.model.revision, "service": found.service, "state": found.state,
-    }  # fmt: skip
+    plain = {name: value for name, value in vars(found).items() if name != "model"}
+    return {**plain, "repo": found.model.repo, "revision": found.model.revision}
