@@ -20,22 +20,19 @@ class Files:
 
     def stamp(self, path: str) -> Stamp | None:
         """None when it isn't there. Links are followed, as the compiler did."""
-        if path in self._stamps:
-            return self._stamps[path]
-        try:
-            status = os.stat(path)
-            found: Stamp | None = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-        except (OSError, ValueError):
-            found = None
-        self._stamps[path] = found
-        return found
+        if path not in self._stamps:
+            try:
+                status = os.stat(path)
+                self._stamps[path] = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+            except (OSError, ValueError):
+                self._stamps[path] = None
+        return self._stamps[path]
 
     def digest(self, path: str) -> str:
         """SHA-256 of its bytes; empty when it can't be read."""
-        found = self._digests.get(path)
-        if found is None:
-            found = self._digests[path] = digest_of(path)
-        return found
+        if path not in self._digests:
+            self._digests[path] = digest_of(path)
+        return self._digests[path]
 
     def real(self, path: str) -> str:
         """The path without links. Only folders are resolved one by one: a hundred headers share one."""
@@ -48,23 +45,17 @@ class Files:
 
 def digest_of(path: str) -> str:
     """SHA-256 of a regular file; empty for anything else."""
+    digest = hashlib.sha256()
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        # O_NONBLOCK: opening a FIFO must not hang.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return ""
+            for block in iter(lambda: file.read(1 << 20), b""):
+                digest.update(block)
     except (OSError, ValueError):
         return ""
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return ""
-        digest = hashlib.sha256()
-        while True:
-            block = os.read(fd, 1 << 20)
-            if not block:
-                return digest.hexdigest()
-            digest.update(block)
-    except OSError:
-        return ""
-    finally:
-        os.close(fd)
+    return digest.hexdigest()
 
 
 def digest_of_text(data: bytes) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 from envgen.inside.jit.choose import Choice
@@ -11,7 +10,7 @@ from envgen.inside.jit.judge import Judge
 from envgen.inside.jit.layout import Cache, Entry, Shelf
 from envgen.inside.jit.listing import looked_at
 from envgen.inside.jit.package import package_of
-from envgen.inside.jit.tree import FOLDER, measure_path
+from envgen.inside.jit.tree import measure_path
 
 
 class Causes:
@@ -57,10 +56,9 @@ class Causes:
             return "older"
         if self.is_foreign and self.judge.foreign(shelf):
             return "foreign"
-        if self.changed:
-            path = self._changed(shelf, entry.name)
-            if path:
-                return "compiled from " + path
+        path = self._changed(shelf, entry.name) if self.changed else ""
+        if path:
+            return "compiled from " + path
         if self.stale or self.guessed:
             verdict = self.judge.judge(shelf, entry.name, kind, built=built, locked=locked)
             if verdict.state != "stale":
@@ -75,24 +73,13 @@ class Causes:
     def _is_old(self, shelf: Shelf, name: str) -> bool:
         """By its library's time, as the list shows it; a module without one by its youngest file."""
         assert self.before is not None
-        try:
-            fd = os.open(name, FOLDER, dir_fd=shelf.fd)
-        except OSError:
-            return False
-        try:
-            modified = os.stat(name + ".so", dir_fd=fd, follow_symlinks=False).st_mtime
-        except OSError:
-            measured = measure_path(name, shelf.fd)
-            modified = measured.newest if measured else time.time()
-        finally:
-            os.close(fd)
-        return modified < self.before
+        measured = measure_path(name, shelf.fd)
+        return measured is not None and measured.modified(name) < self.before
 
     def _changed(self, shelf: Shelf, name: str) -> str:
         """The first changed file, or file below a changed folder (a submodule), that it was compiled from."""
         for path in self.judge.reader.read(shelf, name).inputs:
             real = self.judge.files.real(path)
-            for changed in self.changed:
-                if real == changed or real.startswith(changed + "/"):
-                    return path
+            if any(real == changed or real.startswith(changed + "/") for changed in self.changed):
+                return path
         return ""

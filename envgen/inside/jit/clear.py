@@ -16,12 +16,12 @@ from envgen.inside.jit.causes import Causes
 from envgen.inside.jit.choose import Choice, Survey, asked, choose
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.hold import Hold
-from envgen.inside.jit.layout import TRASH, Cache, Shelf, root_of
+from envgen.inside.jit.layout import Cache, Shelf, root_of
 from envgen.inside.jit.locks import own_as
 from envgen.inside.jit.plan import Generated, Target, check_mounts, generated_of, open_generated, target_of
 from envgen.inside.jit.procs import loaded
 from envgen.inside.jit.sweep import leftovers, sweep
-from envgen.inside.jit.tree import FOLDER, GONE, LISTED, note, reason, remove
+from envgen.inside.jit.tree import GONE, LISTED, TRASH, note, opened, reason, remove
 
 
 def run(request: dict[str, object]) -> dict[str, object]:
@@ -111,23 +111,17 @@ class Job:
         name = TRASH + os.urandom(8).hex()
         try:
             os.mkdir(name, 0o700, dir_fd=shelf.fd)
-            trash = os.open(name, FOLDER, dir_fd=shelf.fd)
         except OSError as error:
             raise Fault("refused", shelf.shown + " can't be changed: " + reason(error)) from None
-        try:
+        with opened(name, shelf.fd) as trash:
             own_as(trash, shelf.fd)
             for number, item in enumerate(go):
                 place = open_generated(item)
-                if place is None:
-                    continue
-                try:
+                if place is not None:
                     item.gone = self._move(place[1], place[0], "generated-" + str(number), trash, item.shown)
-                finally:
                     os.close(place[0])
             for number, target in enumerate(targets):
                 target.gone = self._move(target.name, shelf.fd, "module-" + str(number), trash, target.shown)
-        finally:
-            os.close(trash)
         return name
 
     def _move(self, name: str, source: int, new: str, trash: int, shown: str) -> bool:

@@ -9,21 +9,21 @@ later entry for the same output replaces the earlier.
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass, field
+from typing import Dict, List
 
 MAGIC = b"# ninjadeps\n"
 LONGEST = (1 << 19) - 1  # ninja refuses longer records
 _TOP = 1 << 31
 
 
+@dataclass
 class Deps:
     """What is in one file. ``whole`` is False where it ends in mid-record or holds what ninja never writes."""
 
-    __slots__ = ("inputs", "version", "whole")
-
-    def __init__(self) -> None:
-        self.version = 0
-        self.inputs: dict[str, list[str]] = {}  # output -> all that it was compiled from, as ninja spells both
-        self.whole = False
+    version: int = 0
+    inputs: Dict[str, List[str]] = field(default_factory=dict)  # output -> all that it was compiled from
+    whole: bool = False
 
 
 def parse(data: bytes) -> Deps:

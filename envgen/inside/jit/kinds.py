@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import getpass
 import os
-from typing import Callable, Dict, Tuple
+from typing import Any, Callable, Dict, Tuple
 
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.procs import command, pids
-from envgen.inside.jit.tree import FOLDER, GONE, Measure, kind_of, measure, measure_path, reason, remove
+from envgen.inside.jit.tree import GONE, TRASH, Measure, discard, kind_of, measure, measure_path, opened, reason
 
-TRASH = ".envgen-trash-"
 Place = Tuple[str, str]  # the path, and the variable that says so (empty: the default)
 
 
@@ -39,28 +38,25 @@ def _vllm(environ: dict[str, str]) -> str:
     return _home(environ) + "/.cache/vllm"
 
 
-# kind -> (variables that move it, the first wins; its default place)
-KINDS: Dict[str, Tuple[Tuple[str, ...], Callable[[Dict[str, str]], str]]] = {
-    "vllm": (("VLLM_CACHE_ROOT",), _vllm),
-    "triton": (("TRITON_CACHE_DIR",), lambda environ: _home(environ) + "/.triton/cache"),
-    "inductor": (("TORCHINDUCTOR_CACHE_DIR",),
-                 lambda environ: _temporary(environ) + "/torchinductor_" + _user()),
-    "torch-extensions": (("TORCH_EXTENSIONS_DIR",), lambda environ: _home(environ) + "/.cache/torch_extensions"),
-    "tvm-ffi": (("TVM_FFI_CACHE_DIR",), lambda environ: _home(environ) + "/.cache/tvm-ffi"),
-    "cute-dsl": (("CUTE_DSL_CACHE_DIR",),
-                 lambda environ: _temporary(environ) + "/" + _user() + "/cutlass_python_cache"),
-    "deep-gemm": (("DG_JIT_CACHE_DIR",), lambda environ: _vllm(environ) + "/deep_gemm"),
-    "trtllm-deep-gemm": (("TRTLLM_DG_CACHE_DIR",), lambda environ: _home(environ) + "/.tensorrt_llm"),
-    "driver": (("CUDA_CACHE_PATH",), lambda environ: _home(environ) + "/.nv/ComputeCache"),
-}  # fmt: skip
+# kind -> (the variable that moves it, its default place)
+KINDS: Dict[str, Tuple[str, Callable[[Dict[str, str]], str]]] = {
+    "vllm": ("VLLM_CACHE_ROOT", _vllm),
+    "triton": ("TRITON_CACHE_DIR", lambda environ: _home(environ) + "/.triton/cache"),
+    "inductor": ("TORCHINDUCTOR_CACHE_DIR", lambda environ: _temporary(environ) + "/torchinductor_" + _user()),
+    "torch-extensions": ("TORCH_EXTENSIONS_DIR", lambda environ: _home(environ) + "/.cache/torch_extensions"),
+    "tvm-ffi": ("TVM_FFI_CACHE_DIR", lambda environ: _home(environ) + "/.cache/tvm-ffi"),
+    "cute-dsl": ("CUTE_DSL_CACHE_DIR", lambda environ: _temporary(environ) + f"/{_user()}/cutlass_python_cache"),
+    "deep-gemm": ("DG_JIT_CACHE_DIR", lambda environ: _vllm(environ) + "/deep_gemm"),
+    "trtllm-deep-gemm": ("TRTLLM_DG_CACHE_DIR", lambda environ: _home(environ) + "/.tensorrt_llm"),
+    "driver": ("CUDA_CACHE_PATH", lambda environ: _home(environ) + "/.nv/ComputeCache"),
+}
 
 
 def place_of(kind: str, environ: dict[str, str]) -> Place:
     """Where a kind is by these variables."""
-    variables, default = KINDS[kind]
-    for name in variables:
-        if environ.get(name):
-            return environ[name], name
+    name, default = KINDS[kind]
+    if environ.get(name):
+        return environ[name], name
     if kind == "deep-gemm" and environ.get("VLLM_CACHE_ROOT"):
         return environ["VLLM_CACHE_ROOT"] + "/deep_gemm", "VLLM_CACHE_ROOT"
     if kind in ("vllm", "deep-gemm") and environ.get("XDG_CACHE_HOME"):
@@ -84,21 +80,19 @@ def is_entry(kind: str, name: str) -> bool:
 CLEARABLE = ("vllm", "triton", "inductor")
 
 
-def run(request: dict[str, object]) -> dict[str, object]:
+def run(request: Dict[str, Any]) -> Dict[str, Any]:
     """Measure the wanted ``kinds`` (none: all). With ``clear`` remove their entries; ``dry_run``: say which."""
-    given = request.get("environ")
-    environ: dict[str, str] = {**(given if isinstance(given, dict) else {}), **os.environ}
-    kinds = [str(kind) for kind in request.get("kinds") or KINDS]  # type: ignore[attr-defined]
+    environ: dict[str, str] = {**(request.get("environ") or {}), **os.environ}
     clearing = bool(request.get("clear"))
     found = []
-    for kind in kinds:
+    for kind in request.get("kinds") or KINDS:
         if kind not in KINDS:
             raise Fault("failed", "unknown kind " + repr(kind))
         if clearing and kind not in CLEARABLE:
             raise Fault("refused", "the entries of " + kind + " look like other files, so it is only listed")
         found.append(_look(kind, environ))
     if clearing:
-        users = _users([str(one["path"]) for one in found if one["exists"]])
+        users = _users([one["path"] for one in found if one["exists"]])
         if users:
             raise Fault("refused", "nothing was changed: " + "; ".join(users))
         for one in found:
@@ -106,22 +100,18 @@ def run(request: dict[str, object]) -> dict[str, object]:
     return {"kinds": found}
 
 
-def _look(kind: str, environ: dict[str, str]) -> dict[str, object]:
+def _look(kind: str, environ: dict[str, str]) -> Dict[str, Any]:
     path, variable = place_of(kind, environ)
-    one: dict[str, object] = {"kind": kind, "path": path, "variables": list(KINDS[kind][0]), "moved_by": variable,
-                              "exists": False, "bytes": 0, "files": 0, "modified": 0.0, "problem": "",
-                              "entries": [], "others": [], "errors": []}  # fmt: skip
-    total = Measure()
+    one: Dict[str, Any] = {"kind": kind, "path": path, "variables": [KINDS[kind][0]], "moved_by": variable,
+                           "exists": False, "bytes": 0, "files": 0, "modified": 0.0, "problem": "",
+                           "entries": [], "others": [], "errors": []}  # fmt: skip
     try:
-        fd = os.open(os.path.realpath(path), FOLDER)
+        with opened(os.path.realpath(path)) as fd:
+            total = measure(fd, Measure())
     except OSError as error:
         if error.errno not in GONE:
             one["problem"] = reason(error)
         return one
-    try:
-        measure(fd, total)
-    finally:
-        os.close(fd)
     one.update(exists=True, bytes=total.bytes, files=total.files, modified=total.newest)
     if total.unread:
         one["problem"] = str(len(total.unread)) + " parts can't be read, the first: " + total.unread[0]
@@ -160,37 +150,18 @@ def _files_of(pid: int) -> list[str]:
     return used + [os.fsdecode(words[5]) for words in fields if len(words) == 6]
 
 
-def _clear(one: dict[str, object], *, dry: bool) -> None:
-    """Rename the entries into a trash folder beside them, then delete that. What looks foreign stays, and is named."""
+def _clear(one: Dict[str, Any], *, dry: bool) -> None:
+    """Remove the entries. What looks foreign stays, and is named."""
     if not one["exists"]:
         return
-    fd = os.open(os.path.realpath(str(one["path"])), FOLDER)
-    errors: list[str] = []
     try:
-        device = os.fstat(fd).st_dev
-        names = sorted(os.listdir(fd))
-        old = [name for name in names if name.startswith(TRASH)]
-        entries = [name for name in names if is_entry(str(one["kind"]), name) and kind_of(name, fd) == "folder"]
-        one["others"] = [name for name in names if name not in entries and name not in old][:20]
-        freed = 0
-        for name in entries:
-            measured = measure_path(name, fd)
-            freed += measured.bytes if measured else 0
-        one.update(entries=entries, bytes=freed)
-        if dry or not entries + old:
-            return
-        trash = TRASH + os.urandom(8).hex()
-        os.mkdir(trash, 0o700, dir_fd=fd)
-        inner = os.open(trash, FOLDER, dir_fd=fd)
-        try:
-            for name in entries:
-                os.rename(name, name, src_dir_fd=fd, dst_dir_fd=inner)
-        finally:
-            os.close(inner)
-        for name in [*old, trash]:
-            remove(name, fd, device, errors, name)
+        with opened(os.path.realpath(one["path"])) as fd:
+            names = sorted(name for name in os.listdir(fd) if not name.startswith(TRASH))
+            entries = [name for name in names if is_entry(one["kind"], name) and kind_of(name, fd) == "folder"]
+            one["others"] = [name for name in names if name not in entries][:20]
+            measured = [measure_path(name, fd) for name in entries]
+            one.update(entries=entries, bytes=sum(each.bytes for each in measured if each is not None))
+            if not dry:
+                discard(entries, fd, one["errors"])
     except OSError as error:
-        errors.append(reason(error))
-    finally:
-        os.close(fd)
-        one["errors"] = errors
+        one["errors"].append(reason(error))

@@ -8,12 +8,13 @@ ones are files, and only folders are modules.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
+from typing import List
 
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.names import is_reserved
-from envgen.inside.jit.tree import FOLDER, GONE, note, reason
+from envgen.inside.jit.tree import FOLDER, GONE, TRASH, note, reason
 
-TRASH = ".envgen-trash-"
 OURS = ".envgen"  # beside the versions: records of envgen
 LEARNED = OURS + "/learned"  # what compilers took, by compiler, module and object: written by compile-gate
 LIVE = OURS + "/gate"  # pipes and a lock of the gates that run now
@@ -21,22 +22,20 @@ LIVE = OURS + "/gate"  # pipes and a lock of the gates that run now
 BESIDE = ("autotune", "cubins")
 
 
+@dataclass
 class Shelf:
     """One ``cached_ops`` folder. ``base`` = the folder that also holds ``generated``; both are open descriptors."""
 
-    __slots__ = ("arch", "base", "fd", "root", "version")
-
-    def __init__(self, root: str, version: str, arch: str, base: int, fd: int) -> None:
-        self.root = root
-        self.version = version
-        self.arch = arch
-        self.base = base
-        self.fd = fd
+    root: str
+    version: str
+    arch: str
+    base: int
+    fd: int
 
     @property
     def shown(self) -> str:
         """Relative to the root, for messages."""
-        return "/".join(part for part in (self.version, self.arch, "cached_ops") if part)
+        return self.prefix + "/cached_ops"
 
     @property
     def prefix(self) -> str:
@@ -48,17 +47,20 @@ class Shelf:
         os.close(self.base)
 
 
+@dataclass
 class Cache:
     """The root and all its shelves. ``problems`` = what was left out, and why."""
 
-    def __init__(self, root: str, fd: int) -> None:
-        self.root = root
-        self.fd = fd
-        self.device = os.fstat(fd).st_dev
-        self.shelves: list[Shelf] = []
-        self.beside: list[str] = []
-        self.problems: list[str] = []
-        self.links: list[str] = []
+    root: str
+    fd: int
+    shelves: List[Shelf] = field(default_factory=list)
+    beside: List[str] = field(default_factory=list)
+    problems: List[str] = field(default_factory=list)
+    links: List[str] = field(default_factory=list)
+
+    @property
+    def device(self) -> int:
+        return os.fstat(self.fd).st_dev
 
     def close(self) -> None:
         for shelf in self.shelves:
@@ -154,14 +156,12 @@ def _folders(cache: Cache, fd: int, shown: str) -> list[str]:
     return sorted(names)
 
 
+@dataclass
 class Entry:
     """One name in ``cached_ops``: ``folder``, ``link`` or ``file``."""
 
-    __slots__ = ("kind", "name")
-
-    def __init__(self, name: str, kind: str) -> None:
-        self.name = name
-        self.kind = kind
+    name: str
+    kind: str
 
 
 def entries_of(shelf: Shelf, problems: list[str]) -> tuple[list[Entry], list[str]]:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import Tuple
 
 from envgen.inside.jit.choose import Choice, Survey, asked, choose
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.judge import Judge
 from envgen.inside.jit.layout import Entry, Shelf, root_of
-from envgen.inside.jit.locks import Held, acquire_inside, probe
+from envgen.inside.jit.locks import Held, acquire_inside
 from envgen.inside.jit.package import package_of
 from envgen.inside.jit.procs import holders
 from envgen.inside.jit.recipe import library_of
 from envgen.inside.jit.sweep import BATCH, leftovers
-from envgen.inside.jit.tree import FOLDER, GONE, LISTED, Measure, measure, measure_path, note, reason
-
-Identity = Tuple[int, int]  # device and inode
+from envgen.inside.jit.tree import GONE, LISTED, Measure, measure, measure_path, note, opened, reason
 
 
 def run(request: dict[str, object]) -> dict[str, object]:
@@ -30,11 +27,9 @@ def run(request: dict[str, object]) -> dict[str, object]:
     try:
         survey = Survey(cache)
         choice = choose(survey, patterns, not patterns)
-        held: list[tuple[dict[str, object], Identity]] = []
         modules: list[dict[str, object]] = []
         building: list[dict[str, object]] = []
         for shelf, entries in choice.chosen:
-            locks = _Locks(shelf, cache.problems)
             if len(modules) + len(entries) > LISTED:
                 left = len(modules) + len(entries) - LISTED
                 note(cache.problems, shelf.shown + ": " + str(left) + " more modules; name those that you want")
@@ -42,18 +37,18 @@ def run(request: dict[str, object]) -> dict[str, object]:
                 described = _describe(shelf, entry, cache.problems)
                 if described is not None:
                     modules.append(described)
-                    locks.add(entry.name + ".lock", described, held)
+                    _look_at_lock(shelf, entry.name + ".lock", described, cache.problems)
             batch: dict[str, object] = {"version": shelf.version, "arch": shelf.arch}
-            locks.add(BATCH, batch, held)
-            locks.close()
+            _look_at_lock(shelf, BATCH, batch, cache.problems)
             if batch["locked"]:
                 building.append(batch)
         judge = Judge(cache, request, package_of(request))
         for described in modules:
             _judge(judge, choice, described)
-        known = holders(sorted({identity for _, identity in held})) if held else {}
-        for described, identity in held:
-            described["holders"] = known[identity]
+        held = [one for one in modules + building if one["locked"]]
+        known = holders(sorted({(one["lock"][0], one["lock"][1]) for one in held}))  # type: ignore[index]
+        for one in held:
+            one["holders"] = known[one["lock"][0], one["lock"][1]]  # type: ignore[index]
         answer.update(modules=modules, building=building)
         if not patterns and not request.get("version") and request.get("archs") is None:
             answer["others"] = _beside(cache.fd, cache.beside)
@@ -86,12 +81,9 @@ def looked_at(shelf: Shelf, name: str) -> tuple[str, bool, bool]:
     """Its kind, whether its library is there, whether it is being built."""
     kind, built = "other", False
     try:
-        fd = os.open(name, FOLDER, dir_fd=shelf.fd)
-        try:
+        with opened(name, shelf.fd) as fd:
             kind = kind_from(name, os.listdir(fd))
             built = library_of(name, fd) is not None
-        finally:
-            os.close(fd)
         acquire_inside("tmp/" + name + ".lock", shelf.fd, name, dry=True)
     except Held:
         return kind, built, True
@@ -107,65 +99,34 @@ def _describe(shelf: Shelf, entry: Entry, problems: list[str]) -> dict[str, obje
     }  # fmt: skip
     if entry.kind == "link":
         return described
-    total = Measure()
-    kind = "other"
     try:
-        fd = os.open(entry.name, FOLDER, dir_fd=shelf.fd)
+        with opened(entry.name, shelf.fd) as fd:
+            total = measure(fd, Measure())
+            kind = kind_from(entry.name, os.listdir(fd))
     except OSError as error:
         if error.errno in GONE:
             return None
         note(problems, shelf.shown + "/" + entry.name + ": " + reason(error))
-        described["unread"] = 1
-        described["kind"] = kind
-        return described
-    try:
-        measure(fd, total)
-        kind = kind_from(entry.name, os.listdir(fd))
-    finally:
-        os.close(fd)
-    library = [mtime for name, _, mtime in total.libraries if name == entry.name + ".so"]
+        return {**described, "unread": 1, "kind": "other"}
     for text in total.unread:
         note(problems, shelf.shown + "/" + entry.name + "/" + text)
     described.update(
         kind=kind, bytes=total.bytes, files=total.files, objects=total.objects, unread=len(total.unread),
-        built=bool(library), modified=library[0] if library else total.newest,
+        built=any(name == entry.name + ".so" for name, _, _ in total.libraries), modified=total.modified(entry.name),
     )  # fmt: skip
     return described
 
 
-class _Locks:
-    """The lock files of one shelf: read once, for most modules of an old cache have one, and none is held."""
-
-    def __init__(self, shelf: Shelf, problems: list[str]) -> None:
-        self.fd = -1
-        self.shown = shelf.shown + "/tmp"
-        self.problems = problems
-        self.names: set[str] = set()
-        try:
-            self.fd = os.open("tmp", FOLDER, dir_fd=shelf.fd)
-            self.names = set(os.listdir(self.fd))
-        except OSError as error:
-            if error.errno not in GONE:
-                problems.append(self.shown + ": " + reason(error))
-
-    def add(self, name: str, described: dict[str, object], held: list[tuple[dict[str, object], Identity]]) -> None:
-        """Note in ``described`` whether the lock ``name`` is held; None = it can't be told."""
-        described.update(locked=False, holders=[])
-        if name not in self.names:
-            return
-        try:
-            identity = probe(name, self.fd)
-        except OSError as error:
-            described["locked"] = None
-            self.problems.append(self.shown + "/" + name + ": " + reason(error))
-            return
-        if identity is not None:
-            described.update(locked=True, lock=list(identity))
-            held.append((described, identity))
-
-    def close(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
+def _look_at_lock(shelf: Shelf, name: str, described: dict[str, object], problems: list[str]) -> None:
+    """Note in ``described`` whether the lock ``name`` is held; None = it can't be told."""
+    described.update(locked=False, holders=[])
+    try:
+        acquire_inside("tmp/" + name, shelf.fd, shelf.shown + "/tmp/" + name, dry=True)
+    except Held as held:
+        described.update(locked=True, lock=[held.device, held.inode])
+    except Fault as fault:
+        described["locked"] = None
+        note(problems, fault.message)
 
 
 def _beside(root_fd: int, names: list[str]) -> list[dict[str, object]]:

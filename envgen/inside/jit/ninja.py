@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from typing import List
 
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
 _TOKEN = re.compile(
@@ -12,15 +14,13 @@ _TOKEN = re.compile(
 )
 
 
+@dataclass
 class Edge:
     """One ``build`` line."""
 
-    __slots__ = ("inputs", "outputs", "rule")
-
-    def __init__(self, outputs: list[str], rule: str, inputs: list[str]) -> None:
-        self.outputs = outputs
-        self.rule = rule
-        self.inputs = inputs
+    outputs: List[str]
+    rule: str
+    inputs: List[str]
 
 
 def logical_lines(text: str) -> list[str]:
@@ -63,8 +63,6 @@ def words(text: str, variables: dict[str, str]) -> list[tuple[str, bool]]:
 
 def expand(text: str, variables: dict[str, str]) -> str:
     """The value of a binding: escapes and variables resolved, spaces kept."""
-    if "$" not in text:
-        return text
     try:
         return "".join(value for _, value in _tokens(text, variables))
     except ValueError:
@@ -86,13 +84,12 @@ def _tokens(text: str, variables: dict[str, str]) -> list[tuple[str, str]]:
     return found
 
 
-def parse(text: str) -> tuple[list[Edge], bool]:
-    """All build lines, and whether every line could be understood. A damaged line is skipped, never fatal."""
-    return parse_into(text, {})
+def parse(text: str, variables: dict[str, str] | None = None) -> tuple[list[Edge], bool]:
+    """All build lines, and whether every line could be understood; the file's variables are put into ``variables``.
 
-
-def parse_into(text: str, variables: dict[str, str]) -> tuple[list[Edge], bool]:
-    """The same, with the file's variables left in ``variables``."""
+    A damaged line is skipped, never fatal.
+    """
+    variables = {} if variables is None else variables
     edges: list[Edge] = []
     whole = True
     for line in logical_lines(text):
@@ -100,10 +97,8 @@ def parse_into(text: str, variables: dict[str, str]) -> tuple[list[Edge], bool]:
             continue  # indented lines bind variables of one rule or edge: commands and flags, not paths
         if line.startswith("build "):
             edge = _edge(line[6:], variables)
-            if edge is None:
-                whole = False
-            else:
-                edges.append(edge)
+            edges += [edge] if edge is not None else []
+            whole = whole and edge is not None
             continue
         if line.startswith(("rule ", "default ", "pool ", "subninja ", "include ")):
             continue
@@ -119,9 +114,6 @@ def parse_into(text: str, variables: dict[str, str]) -> tuple[list[Edge], bool]:
 def _edge(text: str, variables: dict[str, str]) -> Edge | None:
     try:
         found = words(text, variables)
-    except ValueError:
-        return None
-    try:
         colon = found.index((":", True))
     except ValueError:
         return None

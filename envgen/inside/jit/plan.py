@@ -7,43 +7,56 @@ stale ``*.generated.cu`` are globbed again by the next build, so the whole folde
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
+from typing import List
 
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.layout import Entry, Shelf
 from envgen.inside.jit.ninja import parse, quote
-from envgen.inside.jit.tree import FOLDER, GONE, LISTED, Measure, kind_of, measure, measure_path, read_file, reason
+from envgen.inside.jit.tree import (
+    FOLDER,
+    GONE,
+    LISTED,
+    Measure,
+    kind_of,
+    measure,
+    measure_path,
+    opened,
+    read_file,
+    reason,
+)
 
 # Folders of ``generated`` that hold one folder per module or arch rather than belonging to one module.
 GROUPS = ("cutlass_instantiations", "trtllm_export")
 
 
+@dataclass
 class Target:
     """One module that will go."""
 
-    def __init__(self, shelf: Shelf, name: str) -> None:
-        self.shelf = shelf
-        self.name = name
-        self.measure = Measure()
-        self.names: list[str] = []  # generated paths, relative to generated/
-        self.outside: list[str] = []  # sources that claim to be generated and are not inside
-        self.damaged = False
-        self.gone = False
+    shelf: Shelf
+    name: str
+    measure: Measure = field(default_factory=Measure)
+    names: List[str] = field(default_factory=list)  # generated paths, relative to generated/
+    outside: List[str] = field(default_factory=list)  # sources that claim to be generated and are not inside
+    damaged: bool = False
+    gone: bool = False
 
     @property
     def shown(self) -> str:
         return self.shelf.shown + "/" + self.name
 
 
+@dataclass
 class Generated:
     """One generated path that will go (or is kept, because other modules still compile it)."""
 
-    def __init__(self, shelf: Shelf, path: str) -> None:
-        self.shelf = shelf
-        self.path = path
-        self.modules: list[str] = []
-        self.kept_for: list[str] = []
-        self.measure = Measure()
-        self.gone = False
+    shelf: Shelf
+    path: str
+    modules: List[str] = field(default_factory=list)
+    kept_for: List[str] = field(default_factory=list)
+    measure: Measure = field(default_factory=Measure)
+    gone: bool = False
 
     @property
     def shown(self) -> str:
@@ -57,32 +70,28 @@ def target_of(shelf: Shelf, entry: Entry, root: str) -> Target | None:
         raise Fault("refused", shown + " is a link; what it points to is not this cache's, so nothing was touched")
     target = Target(shelf, entry.name)
     try:
-        fd = os.open(entry.name, FOLDER, dir_fd=shelf.fd)
+        with opened(entry.name, shelf.fd) as fd:
+            measure(fd, target.measure)
+            try:
+                text = os.fsdecode(read_file("build.ninja", fd))
+            except OSError as error:
+                target.damaged = error.errno not in GONE
+                return target
     except OSError as error:
         if error.errno in GONE:
             return None
         raise Fault("refused", shown + " can't be opened: " + reason(error)) from None
-    try:
-        measure(fd, target.measure)
-        try:
-            text = os.fsdecode(read_file("build.ninja", fd))
-        except OSError as error:
-            target.damaged = error.errno not in GONE
-            return target
-        edges, whole = parse(text)
-        target.damaged = not whole
-        seen: dict[str, None] = {}
-        for edge in edges:
-            for path in edge.inputs:
-                inner = generated_part(path, shelf, root)
-                if inner is not None:
-                    seen[inner] = None
-                elif "/generated/" in path and inside(path, shelf, root) is not None:
-                    target.outside.append(path)
-        target.names = list(seen)[:LISTED]
-        return target
-    finally:
-        os.close(fd)
+    edges, whole = parse(text)
+    target.damaged = not whole
+    seen: dict[str, None] = {}
+    for path in (path for edge in edges for path in edge.inputs):
+        inner = generated_part(path, shelf, root)
+        if inner is not None:
+            seen[inner] = None
+        elif "/generated/" in path and inside(path, shelf, root) is not None:
+            target.outside.append(path)
+    target.names = list(seen)[:LISTED]
+    return target
 
 
 def inside(path: str, shelf: Shelf, root: str) -> str | None:
@@ -95,10 +104,8 @@ def inside(path: str, shelf: Shelf, root: str) -> str | None:
     for head in (root, shelf.root):
         if path.startswith(head + marker):
             return path[len(head + marker) :]
-    position = path.find("/.cache/flashinfer" + marker)
-    if position >= 0:
-        return path[position + len("/.cache/flashinfer" + marker) :]
-    return None
+    _, found, rest = path.partition("/.cache/flashinfer" + marker)
+    return rest if found else None
 
 
 def generated_part(path: str, shelf: Shelf, root: str) -> str | None:
@@ -124,14 +131,8 @@ def generated_of(targets: list[Target], others: dict[int, list[Entry]]) -> tuple
         items = [item for key, item in found.items() if key[0] == shelf_fd]
         for entry in others.get(shelf_fd, ()):
             _note_sharing(shelf_fd, entry.name, items)
-    go = []
-    kept = []
-    for item in found.values():
-        if item.kept_for:
-            kept.append(item)
-        elif _guard(item):
-            go.append(item)
-    return go, kept
+    kept = [item for item in found.values() if item.kept_for]
+    return [item for item in found.values() if not item.kept_for and _guard(item)], kept
 
 
 def _note_sharing(shelf_fd: int, name: str, items: list[Generated]) -> None:
@@ -166,21 +167,18 @@ def _names(data: bytes, needle: bytes) -> bool:
 
 def open_generated(item: Generated) -> tuple[int, str] | None:
     """The open folder that holds the path, and its name there; None when it is gone. Fault for a link on the way."""
-    flags = FOLDER
-    shown = item.shelf.prefix + "/generated"
-    fd = -1
+    *folders, name = ("generated/" + item.path).split("/")
+    shown = item.shelf.prefix
+    fd = os.dup(item.shelf.base)
     try:
-        fd = os.open("generated", flags, dir_fd=item.shelf.base)
-        parts = item.path.split("/")
-        for part in parts[:-1]:
+        for part in folders:
             shown += "/" + part
-            inner = os.open(part, flags, dir_fd=fd)
+            inner = os.open(part, FOLDER, dir_fd=fd)
             os.close(fd)
             fd = inner
-        return fd, parts[-1]
+        return fd, name
     except OSError as error:
-        if fd >= 0:
-            os.close(fd)
+        os.close(fd)
         if error.errno in GONE:
             return None
         raise Fault("refused", shown + " is not a plain folder (" + reason(error) + "); nothing was touched") from None
@@ -194,15 +192,11 @@ def _guard(item: Generated) -> bool:
     fd, name = place
     try:
         kind = kind_of(name, fd)
-        if kind == "gone":
-            return False
-        if kind not in ("folder", "file"):
+        if kind not in ("folder", "file", "gone"):
             raise Fault("refused", item.shown + " is a " + kind + ", not a folder or file; nothing was touched")
         measured = measure_path(name, fd)
-        if measured is None:
-            return False
-        item.measure = measured
-        return True
+        item.measure = measured or item.measure
+        return measured is not None
     except OSError as error:
         raise Fault("refused", item.shown + " can't be looked at: " + reason(error)) from None
     finally:

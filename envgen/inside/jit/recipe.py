@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
+from typing import Dict, List, Optional, Tuple
 
+from envgen.inside.jit import deps as record
 from envgen.inside.jit.bytesof import digest_of_text
-from envgen.inside.jit.deps import Deps, parse
+from envgen.inside.jit.deps import Deps
 from envgen.inside.jit.layout import Shelf
-from envgen.inside.jit.ninja import Edge, parse_into
-from envgen.inside.jit.tree import FOLDER, GONE, read_file, reason
+from envgen.inside.jit.ninja import Edge, parse
+from envgen.inside.jit.tree import GONE, opened, read_file, reason
 
 # The lines of build.ninja that decide what comes out, besides the sources.
 FLAGS = ("cxx", "nvcc", "common_cflags", "cflags", "post_cflags", "cuda_cflags", "cuda_post_cflags", "ldflags")
 
 
+@dataclass
 class Recipe:
     """What one module folder says about its own compilation."""
 
-    def __init__(self, shelf: Shelf, name: str) -> None:
-        self.shelf = shelf
-        self.name = name
-        self.library: tuple[int, int] | None = None  # size and mtime in ns of the .so: which build this is
-        self.ninja = ""  # digest of build.ninja; empty: there is none
-        self.variables: dict[str, str] = {}
-        self.inputs: list[str] = []
-        self.sources: list[str] = []
-        self.recorded = False  # is every object's compilation in .ninja_deps
-        self.problem = ""
+    shelf: Shelf
+    name: str
+    library: Optional[Tuple[int, int]] = None  # size and mtime in ns of the .so: which build this is
+    ninja: str = ""  # digest of build.ninja; empty: there is none
+    variables: Dict[str, str] = field(default_factory=dict)
+    inputs: List[str] = field(default_factory=list)
+    sources: List[str] = field(default_factory=list)
+    recorded: bool = False  # is every object's compilation in .ninja_deps
+    problem: str = ""
 
     @property
     def cuda_home(self) -> str:
@@ -38,7 +41,7 @@ class Recipe:
 
     def package_root(self) -> str:
         """The FlashInfer package whose headers it was compiled with; empty when nothing tells."""
-        for word in self.variables.get("common_cflags", "").split():
+        for word in self.words("common_cflags"):
             for tail in ("/data/include", "/data/csrc"):
                 if word.endswith(tail):
                     return (word[2:] if word.startswith("-I") else word)[: -len(tail)]
@@ -77,24 +80,18 @@ class Reader:
         """Never raises for what is damaged or missing: ``problem`` says it."""
         recipe = Recipe(shelf, name)
         try:
-            fd = os.open(name, FOLDER, dir_fd=shelf.fd)
-        except OSError as error:
-            recipe.problem = "" if error.errno in GONE else reason(error)
-            return recipe
-        try:
-            recipe.library = library_of(name, fd)
-            self._read(recipe, fd)
+            with opened(name, shelf.fd) as fd:
+                recipe.library = library_of(name, fd)
+                self._read(recipe, fd)
         except OSError as error:
             if error.errno not in GONE:
                 recipe.problem = "build.ninja: " + reason(error)
-        finally:
-            os.close(fd)
         return recipe
 
     def _read(self, recipe: Recipe, fd: int) -> None:
         data = read_file("build.ninja", fd)
         recipe.ninja = digest_of_text(data)
-        edges, whole = parse_into(os.fsdecode(data), recipe.variables)
+        edges, whole = parse(os.fsdecode(data), recipe.variables)
         if not whole:
             recipe.problem = "build.ninja is damaged"
         own = _deps(fd)
@@ -135,6 +132,6 @@ def library_of(name: str, fd: int) -> tuple[int, int] | None:
 def _deps(fd: int) -> Deps | None:
     """The record in this folder; None where there is none."""
     try:
-        return parse(read_file(".ninja_deps", fd))
+        return record.parse(read_file(".ninja_deps", fd))
     except OSError as error:
         return None if error.errno in GONE else Deps()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Iterator, List, Optional, Tuple
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a planted FIFO must not hang.
@@ -13,28 +16,39 @@ GONE = (errno.ENOENT, errno.ESTALE)
 FULL = (errno.ENOSPC, errno.EDQUOT)
 NOT_A_FOLDER = (errno.ELOOP, errno.ENOTDIR)
 TOO_DEEP = "folders nested too deeply to be a cache's; not looked into"
-
-
 # FlashInfer nests five folders deep. What is deeper than this is not a cache's: neither measured, saved nor loaded.
 DEEPEST = 40
 MANY = 100  # problems of one kind that are named; a folder of a million strange files must not fill the answer
+TRASH = ".envgen-trash-"
 LISTED = 4000  # modules, and other things, in one answer
 _SPECIAL = 100  # locks and libraries of one module; FlashInfer 0.7 has a few
 
 
+@dataclass
 class Measure:
     """What a folder holds. ``newest`` is the time of its youngest file."""
 
-    __slots__ = ("bytes", "files", "libraries", "locks", "newest", "objects", "unread")
+    bytes: int = 0
+    files: int = 0
+    objects: int = 0
+    newest: float = 0.0
+    libraries: List[Tuple[str, int, float]] = field(default_factory=list)  # name, inode, time
+    locks: List[str] = field(default_factory=list)  # *.lock inside: FlashInfer 0.7 keeps some in module folders
+    unread: List[str] = field(default_factory=list)
 
-    def __init__(self) -> None:
-        self.bytes = 0
-        self.files = 0
-        self.objects = 0
-        self.newest = 0.0
-        self.libraries: list[tuple[str, int, float]] = []  # name, inode, time
-        self.locks: list[str] = []  # relative paths of *.lock: FlashInfer 0.7 keeps some inside module folders
-        self.unread: list[str] = []
+    def modified(self, name: str) -> float:
+        """When the module ``name`` was linked; without a library the time of its youngest file."""
+        return next((time for library, _, time in self.libraries if library == name + ".so"), self.newest)
+
+
+@contextmanager
+def opened(name: str, dir_fd: Optional[int] = None) -> Iterator[int]:
+    """The folder ``name``, open; OSError for a link."""
+    fd = os.open(name, FOLDER, dir_fd=dir_fd)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def measure(fd: int, total: Measure, prefix: str = "", depth: int = 0) -> Measure:
@@ -44,8 +58,6 @@ def measure(fd: int, total: Measure, prefix: str = "", depth: int = 0) -> Measur
     except OSError as error:
         note(total.unread, (prefix or ".") + ": " + reason(error))
         return total
-    size = files = objects = 0
-    newest = total.newest
     folders = []
     with entries:
         for entry in entries:
@@ -56,35 +68,26 @@ def measure(fd: int, total: Measure, prefix: str = "", depth: int = 0) -> Measur
                 status = entry.stat(follow_symlinks=False)
             except OSError:
                 continue  # it vanished while we looked
-            files += 1
-            size += status.st_size
-            if status.st_mtime > newest:
-                newest = status.st_mtime
+            total.files += 1
+            total.bytes += status.st_size
+            total.newest = max(total.newest, status.st_mtime)
             name = entry.name
             if name.endswith(".o"):
-                objects += 1
+                total.objects += 1
             elif name.endswith(".so") and len(total.libraries) < _SPECIAL:
                 total.libraries.append((prefix + name, status.st_ino, status.st_mtime))
             elif name.endswith(".lock") and len(total.locks) < _SPECIAL:
                 total.locks.append(prefix + name)
-    total.bytes += size
-    total.files += files
-    total.objects += objects
-    total.newest = newest
     if folders and depth >= DEEPEST:
         note(total.unread, short(prefix) + ": " + TOO_DEEP)
         return total
     for name in folders:
         try:
-            inner = os.open(name, FOLDER, dir_fd=fd)
+            with opened(name, fd) as inner:
+                measure(inner, total, prefix + name + "/", depth + 1)
         except OSError as error:
             if error.errno not in GONE:
                 note(total.unread, prefix + name + ": " + reason(error))
-            continue
-        try:
-            measure(inner, total, prefix + name + "/", depth + 1)
-        finally:
-            os.close(inner)
     return total
 
 
@@ -103,25 +106,19 @@ def short(path: str) -> str:
 
 def measure_path(name: str, dir_fd: int) -> Measure | None:
     """Measure the folder or file ``name``; None when it is gone."""
-    total = Measure()
     try:
-        fd = os.open(name, FOLDER, dir_fd=dir_fd)
+        with opened(name, dir_fd) as fd:
+            return measure(fd, Measure())
     except OSError as error:
         if error.errno in GONE:
             return None
         if error.errno not in NOT_A_FOLDER:
-            total.unread.append(".: " + reason(error))
-            return total
-        try:
-            status = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-        except OSError:
-            return None
-        total.bytes, total.files, total.newest = status.st_size, 1, status.st_mtime
-        return total
+            return Measure(unread=[".: " + reason(error)])
     try:
-        return measure(fd, total)
-    finally:
-        os.close(fd)
+        status = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+    except OSError:
+        return None
+    return Measure(status.st_size, 1, newest=status.st_mtime)
 
 
 def kind_of(name: str, dir_fd: int) -> str:
@@ -193,6 +190,25 @@ def remove(name: str, dir_fd: int, device: int, errors: list[str], shown: str) -
     finally:
         os.close(top)
     _step(os.rmdir, name, dir_fd, errors, shown, before)
+
+
+def discard(names: list[str], dir_fd: int, errors: list[str]) -> None:
+    """Remove these folders, and what killed runs left of such.
+
+    Each is renamed first: what is half removed must not be taken for something whole.
+    """
+    device = os.fstat(dir_fd).st_dev
+    for name in [old for old in os.listdir(dir_fd) if old.startswith(TRASH)]:
+        remove(name, dir_fd, device, errors, name)
+    for name in names:
+        trash = TRASH + os.urandom(8).hex()
+        try:
+            os.rename(name, trash, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+        except OSError as error:
+            if error.errno not in GONE:
+                errors.append(name + ": " + reason(error))
+            continue
+        remove(trash, dir_fd, device, errors, name)
 
 
 def _not_opened(error: OSError, name: str, dir_fd: int, errors: list[str], shown: str) -> None:
