@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from envgen.binding import bind
 from envgen.engine.base import Mount
 from envgen.jitcache.place import Place
-from envgen.jitcache.query import Query
-from envgen.jitcache.service import JitCache, expected
-from envgen.jitcache.space import image_of
+from envgen.jitcache.service import JitCache
+from envgen.jitcache.space import throw_away
 from envgen.render.environment import service_env
 from envgen.render.namespace import mounts_of
 
@@ -50,9 +48,7 @@ def kinds(cache: JitCache, wanted: Sequence[str], *, clear: bool = False, dry_ru
     request = {"operation": "kinds", "kinds": list(wanted), "clear": clear, "dry_run": dry_run}
     if place.container is None:
         request["environ"] = service_env(cache.profile)
-    answer = cache.ask(place, request, Query())
-    with expected():
-        return list(bind(Kinds, answer).kinds)
+    return list(cache.ask(Kinds, place, request).kinds)
 
 
 def _somewhere(cache: JitCache) -> Place:
@@ -63,15 +59,10 @@ def _somewhere(cache: JitCache) -> Place:
         chosen = min(running, key=lambda c: (c.service, c.name))
         # No root: as the service's own user, whose home the default places lie in.
         return Place("", f"service {chosen.service or chosen.name}", chosen)
-    image = image_of(cache)
-    mounts = []
-    for source, target, kind in mounts_of(profile, cache.root, _labels(cache)):
-        if kind == "volume" and engine.volume(source) is None:
-            continue
-        mounts.append(Mount(source, target, kind))
-    return Place("/", f"a throw-away container of {image}", image=image, mounts=tuple(mounts))
-
-
-def _labels(cache: JitCache) -> dict[str, str] | None:
-    image = cache.engine.image(cache.profile.image_name)
-    return dict(image.labels) if image else None
+    image = engine.image(profile.image_name)
+    mounts = [
+        Mount(source, target, kind)
+        for source, target, kind in mounts_of(profile, cache.root, image.labels if image else None)
+        if kind != "volume" or engine.volume(source) is not None
+    ]
+    return throw_away(cache, *mounts)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,17 +35,11 @@ from envgen.profile.model import Profile
 from envgen.render.environment import service_env
 from envgen.text import reason_of
 
-L = TypeVar("L", "Module", "Building")
+L = TypeVar("L", Module, Building)
+P = TypeVar("P", Inventory, Evidence, Recorded, Audit, Cleared)
+T = TypeVar("T")
+NOTHING = Query()
 LockId = tuple[int, int]  # device and inode of a lock file: the same in every container on this cache
-
-
-@contextmanager
-def expected() -> Iterator[None]:
-    """Around the binding of an agent's answer, and nothing else: another shape is the container's fault."""
-    try:
-        yield
-    except ShapeError as error:
-        raise EngineError(f"the answer about the JIT cache is not what was expected: {reason_of(error)}") from None
 
 
 class JitCache:
@@ -60,37 +53,25 @@ class JitCache:
     def inventory(self, query: Query) -> Inventory:
         """Every module that the query chooses. NotFoundError for a name or glob that matches nothing."""
         place = find_place(self.engine, self.profile, self.root)
-        data = self.ask(place, self._judged(query.request("list", place.root), place), query) if place else None
-        if place is None:
-            if query.patterns:
-                raise not_found(Refusal(missing=tuple(query.patterns)), query)
+        if place is None and not query.patterns:
             return Inventory(root_in({}, self.profile), False, (), (), (), Leftovers(0, 0), ())
-        with expected():
-            found = bind(Inventory, data)
+        place, found = self._judged(Inventory, query, "list", place)
         if found.building or any(module.locked for module in found.modules):
             found = self._name_holders(place, found)
-        return replace(found, place=place.shown)
+        return found
 
     def why(self, query: Query) -> Evidence:
         """The evidence for every module that the query chooses: every byte is read."""
-        place, data = self._must(query, "why")
-        with expected():
-            return replace(bind(Evidence, data), place=place.shown)
+        return self._judged(Evidence, query, "why")[1]
 
     def baseline(self, query: Query, *, force: bool = False, since: int = 0) -> Recorded:
         """Record what the chosen modules are made of; not where files changed since, unless ``force``."""
-        place, data = self._must(query, "baseline", force=force, since=since)
-        with expected():
-            return replace(bind(Recorded, data), place=place.shown)
+        return self._judged(Recorded, query, "baseline", force=force, since=since)[1]
 
     def used(self) -> Used:
         """The modules that earlier runs used, whatever version they were of, also those that were cleared since."""
         place = find_place(self.engine, self.profile, self.root)
-        if place is None:
-            return Used()
-        data = self.ask(place, {"operation": "used", "root": place.root}, Query())
-        with expected():
-            return bind(Used, data)
+        return self.ask(Used, place, {"operation": "used", "root": place.root}) if place else Used()
 
     def record_missing(self, say: Callable[[str], None]) -> None:
         """Record baselines where a service runs (elsewhere the sources can't be seen) and modules have none."""
@@ -106,25 +87,7 @@ class JitCache:
     def audit(self) -> Audit:
         """The GPU code in every library of the cache and of the packages beside it."""
         names = [arch.sm for arch in self.profile.cuda.arch_list.archs]
-        place, data = self._must(Query(), "audit", names=names)
-        with expected():
-            return replace(bind(Audit, data), place=place.shown)
-
-    def _must(self, query: Query, operation: str, **more: Any) -> tuple[Place, Any]:
-        place = find_place(self.engine, self.profile, self.root)
-        if place is None:
-            raise not_found(Refusal(missing=tuple(query.patterns)), query)
-        return place, self.ask(place, {**self._judged(query.request(operation, place.root), place), **more}, query)
-
-    def _judged(self, request: dict[str, Any], place: Place) -> dict[str, Any]:
-        """What the agent needs to tell stale and foreign. A service's own environment counts, where one runs."""
-        request["python"] = self.profile.base.python
-        request["expected_archs"] = sorted(arch_folders(str(self.profile.cuda.arch_list)))
-        request["environ"] = {"CUDA_HOME": self.profile.cuda.home.path}
-        if place.container is None:
-            request["environ"] = {**request["environ"], **service_env(self.profile)}
-            request["blind"] = True
-        return request
+        return self._judged(Audit, Query(), "audit", names=names)[1]
 
     def clear(
         self, query: Query, *, everything: bool = False, dry_run: bool = False, causes: Mapping[str, Any] | None = None
@@ -134,26 +97,39 @@ class JitCache:
         ``causes`` (stale, guessed, foreign, older_than, changed) leave only what one of them speaks against.
         RefusedError, with nothing changed, while one of the modules is being built.
         """
-        place = find_place(self.engine, self.profile, self.root)
-        if place is None:
-            raise not_found(Refusal(missing=tuple(query.patterns)), query)
-        request = {**query.request("clear", place.root), "all": everything, "dry_run": dry_run}
-        if causes is not None:
-            request = {**self._judged(request, place), "causes": dict(causes)}
-        data = self.ask(place, request, query)
-        with expected():
-            cleared = bind(Cleared, data)
+        wanted = None if causes is None else dict(causes)
+        place, cleared = self._judged(Cleared, query, "clear", all=everything, dry_run=dry_run, causes=wanted)
         users, unseen = self._users(place, cleared)
         restart = tuple(sorted({user.where for user in users if user.where}))
-        return replace(cleared, place=place.shown, users=users, unseen=unseen, restart=restart)
+        return replace(cleared, users=users, unseen=unseen, restart=restart)
 
-    def ask(self, place: Place, request: Mapping[str, Any], query: Query) -> Any:
-        """The result of one operation of the agent, not yet bound; its refusals as errors."""
+    def _judged(
+        self, kind: type[P], query: Query, operation: str, place: Place | None = None, **more: Any
+    ) -> tuple[Place, P]:
+        """Where an operation was asked, and its answer. The agent is told what it needs to tell stale and foreign; a
+        service's own environment counts, where one runs."""
+        place = place or find_place(self.engine, self.profile, self.root)
+        if place is None:
+            raise not_found(Refusal(missing=tuple(query.patterns)), query)
+        environ = {"CUDA_HOME": self.profile.cuda.home.path}
+        if place.container is None:
+            environ |= service_env(self.profile)
+        request = {
+            **query.request(operation, place.root), "python": self.profile.base.python, "environ": environ,
+            "expected_archs": sorted(arch_folders(str(self.profile.cuda.arch_list))), "blind": place.container is None,
+        }  # fmt: skip
+        found = self.ask(kind, place, {**request, **more}, query)
+        return place, replace(found, place=place.shown)
+
+    def ask(self, kind: type[T], place: Place, request: Mapping[str, Any], query: Query = NOTHING) -> T:
+        """The answer to one operation of the agent; its refusals as errors."""
         document = send(self.engine, self.profile.base.python, place, request)
-        if document.get("ok") is True:
-            return document.get("result")
-        with expected():
+        try:
+            if document.get("ok") is True:
+                return bind(kind, document.get("result"))
             failure = bind(Failure, document)
+        except ShapeError as error:  # the container's fault
+            raise EngineError(f"the answer about the JIT cache is not what was expected: {reason_of(error)}") from None
         if failure.kind == "not_found":
             raise not_found(failure.data, query)
         if failure.kind == "refused":

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from envgen import files
-from envgen.binding import ShapeError, bind
 from envgen.engine.base import COMPOSE_PROJECT, Mount
 from envgen.errors import EngineError, EnvgenError, NotFoundError, RefusedError, UsageError
 from envgen.jitcache.place import CACHE, Place, find_place, mount_of, root_in
-from envgen.jitcache.query import Query
-from envgen.jitcache.service import JitCache, expected
+from envgen.jitcache.service import JitCache
 from envgen.render import namespace as names
 from envgen.render.locked import lock_of_image
 from envgen.text import reason_of
@@ -56,6 +53,15 @@ class AllMeasured:
 
 
 @dataclass(frozen=True)
+class Removed:
+    """What was removed (or would be), and what could not be."""
+
+    count: int = 0
+    bytes: int = 0
+    errors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Space:
     """One namespace. ``source``: its volume or folder; ``current``: this profile's now; ``users``: containers."""
 
@@ -72,11 +78,12 @@ class Space:
     fate: str = "kept"  # kept, removed, or what went wrong
 
 
-def image_of(cache: JitCache) -> str:
+def throw_away(cache: JitCache, *mounts: Mount) -> Place:
+    """A throw-away container of the profile's image or its base. EngineError where neither is here."""
     profile = cache.profile
     for name in (profile.image_name, str(profile.base.image)):
         if cache.engine.image(name) is not None:
-            return name
+            return Place("/", f"a throw-away container of {name}", image=name, mounts=mounts)
     raise EngineError(
         f"neither the image of profile {profile.name} nor its base is here",
         hint=f"run `envgen build --profile {profile.name}`",
@@ -136,11 +143,9 @@ def older(cache: JitCache) -> str:
 
 
 def _place(cache: JitCache, mount: Mount, archive: Mount) -> Place:
-    """A throw-away container with the cache and the archive. It sees no process; holders are asked elsewhere."""
-    image = image_of(cache)
-    root = root_in({}, cache.profile) or mount.target
-    shown = f"a throw-away container of {image}"
-    return Place(root, shown, image=image, mounts=(mount, archive), sources=frozenset([mount.source]))
+    """With the cache and the archive. It sees no process; holders are asked elsewhere."""
+    place = throw_away(cache, mount, archive)
+    return replace(place, root=root_in({}, cache.profile) or mount.target, sources=frozenset([mount.source]))
 
 
 def save(cache: JitCache, target: Path, *, source: str = "", force: bool = False) -> Moved:
@@ -166,7 +171,7 @@ def save(cache: JitCache, target: Path, *, source: str = "", force: bool = False
             "made_of": made if key and key == names.key_of(made) else {},
             "compress": target.suffix in (".gz", ".tgz"),
         }  # fmt: skip
-        answer = cache.ask(place, request, Query())
+        moved = cache.ask(Moved, place, request)
         if not written.stat().st_size:
             raise EngineError(
                 "the archive was written on the engine's machine, which is another one",
@@ -181,8 +186,7 @@ def save(cache: JitCache, target: Path, *, source: str = "", force: bool = False
             raise _there_already(target) from None
         except OSError as error:
             raise UsageError(f"{target} can't be written: {reason_of(error)}") from None
-    with expected():
-        return replace(bind(Moved, answer), key=key)
+    return replace(moved, key=key)
 
 
 def _there_already(target: Path) -> RefusedError:
@@ -219,9 +223,7 @@ def load(
     made = _made_of(cache)
     request = {"operation": "load", "root": place.root, "source": ARCHIVE, "key": key_in(mount.source),
                "made_of": made, "force": force, "replace": replacing, "dry_run": dry_run}  # fmt: skip
-    answer = cache.ask(place, request, Query())
-    with expected():
-        return replace(bind(Moved, answer), key=key_in(mount.source))
+    return replace(cache.ask(Moved, place, request), key=key_in(mount.source))
 
 
 @dataclass(frozen=True)
@@ -241,13 +243,10 @@ def stale_inside(cache: JitCache) -> list[Swept]:
     request = {"operation": "sweep", "root": place.root}
 
     def remove() -> str:
-        with expected():
-            return "; ".join(map(str, cache.ask(place, request, Query())["errors"]))
+        return "; ".join(cache.ask(Removed, place, request).errors)
 
-    with expected():
-        found = cache.ask(place, {**request, "dry_run": True}, Query())
-        name = next(iter(place.sources), place.root)
-        return [Swept(name, int(found["bytes"]), remove)] if found["count"] else []
+    found = cache.ask(Removed, place, {**request, "dry_run": True})
+    return [Swept(next(iter(place.sources), place.root), found.bytes, remove)] if found.count else []
 
 
 # Removing
@@ -290,14 +289,11 @@ def _users(cache: JitCache, source: str) -> tuple[str, ...]:
 def _measured(cache: JitCache, found: Sequence[Space]) -> list[Space]:
     if not found:
         return []
-    mounts = tuple(Mount(s.source, f"/envgen-spaces/{n}", s.kind, read_only=True) for n, s in enumerate(found))
-    place = Place("/", "a throw-away container", image=image_of(cache), mounts=mounts)
+    mounts = [Mount(s.source, f"/envgen-spaces/{n}", s.kind, read_only=True) for n, s in enumerate(found)]
     request = {"operation": "spaces", "roots": [mount.target for mount in mounts]}
-    answer = cache.ask(place, request, Query())
-    with expected():
-        measured = bind(AllMeasured, answer).spaces
-        if len(measured) != len(found):
-            raise ShapeError(f"{len(measured)} spaces for {len(found)} that were asked about")
+    measured = cache.ask(AllMeasured, throw_away(cache, *mounts), request).spaces
+    if len(measured) != len(found):
+        raise EngineError(f"the answer has {len(measured)} spaces for {len(found)} that were asked about")
     return [replace(space, **vars(one)) for space, one in zip(found, measured, strict=True)]
 
 
@@ -324,13 +320,8 @@ def _remove(cache: JitCache, space: Space) -> str:
             cache.engine.remove_volume(space.source)
             return "removed"
         mount = Mount(str(Path(space.source).parent), "/envgen-parent", "bind")
-        place = Place("/", "a throw-away container", image=image_of(cache), mounts=(mount,))
-        request: Mapping[str, Any] = {
-            "operation": "spaces",
-            "parent": mount.target,
-            "remove": [Path(space.source).name],
-        }
-        errors = cache.ask(place, request, Query())["errors"]
+        request = {"operation": "spaces", "parent": mount.target, "remove": [Path(space.source).name]}
+        errors = cache.ask(Removed, throw_away(cache, mount), request).errors
     except EnvgenError as error:
         return f"not removed: {error}"
     return f"not removed: {errors[0]}" if errors else "removed"

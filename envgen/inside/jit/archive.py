@@ -25,7 +25,7 @@ from envgen.inside.jit.choose import Survey
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.hold import Hold, close_all
 from envgen.inside.jit.layout import BESIDE, LEARNED, LIVE, OURS, Cache, Shelf, open_cache, root_of
-from envgen.inside.jit.locks import own_as
+from envgen.inside.jit.locks import enter, own_as
 from envgen.inside.jit.members import MOST, Member, Members, damaged, refused
 from envgen.inside.jit.sweep import STAGE, alone, sweep_stages
 from envgen.inside.jit.tree import DEEPEST, FILE, FOLDER, FULL, GONE, kind_of, note, reason, remove, short
@@ -363,7 +363,7 @@ class _Reader:
         fd = os.dup(self.stage)
         for part in wanted:
             try:
-                inner = _enter(fd, part)
+                inner = enter(fd, part)
             except NotADirectoryError:
                 raise refused("/".join(parts), "is a file in one place and a folder in another") from None
             finally:
@@ -375,22 +375,9 @@ class _Reader:
         return fd
 
 
-def _enter(fd: int, name: str) -> int:
-    """The folder ``name`` in ``fd``, open; made where it is missing. A link of that name is an OSError."""
-    try:
-        os.mkdir(name, 0o755, dir_fd=fd)
-        fresh = True
-    except FileExistsError:
-        fresh = False
-    inner = os.open(name, FOLDER, dir_fd=fd)
-    if fresh:
-        own_as(inner, fd)
-    return inner
-
-
 def _place(root: str, root_fd: int, stage: int, request: dict[str, object]) -> list[str]:
     """Move what was unpacked to where it belongs, under FlashInfer's locks; the modules that had to go for it."""
-    new, old = _enter(stage, "new"), _enter(stage, "old")
+    new, old = enter(stage, "new"), enter(stage, "old")
     versions = set(os.listdir(new))
     cache = open_cache(root, "", None)
     there: list[tuple[Shelf, list[str]]] = []
@@ -436,7 +423,7 @@ def _swap(source: int, target: int, old: int, path: str) -> None:
         if path + name == LIVE:
             continue  # of an older envgen's archive; gates may run here
         if _is_merged(path + name) and stat.S_ISDIR(os.lstat(name, dir_fd=source).st_mode):
-            inner, there = os.open(name, FOLDER, dir_fd=source), _enter(target, name)
+            inner, there = os.open(name, FOLDER, dir_fd=source), enter(target, name)
             try:
                 _swap(inner, there, old, path + name + "/")
             finally:

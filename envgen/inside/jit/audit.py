@@ -3,35 +3,19 @@ own assembler knows."""
 
 from __future__ import annotations
 
-import json
+import glob
 import os
 
 from envgen.inside.jit.choose import Survey
 from envgen.inside.jit.fatbin import Damaged, archs_of
 from envgen.inside.jit.layout import open_cache, root_of
-from envgen.inside.jit.package import package_of, run_python
+from envgen.inside.jit.package import package_of
 from envgen.inside.jit.tree import reason
-
-PACKAGES = ("vllm", "flash_attn", "vllm_flash_attn", "flashinfer_jit_cache", "triton")
-_ASK = """
-import importlib.util, json, os, sys
-found = {}
-for name in %r:
-    try:
-        spec = importlib.util.find_spec(name)
-    except Exception:
-        spec = None
-    if spec is not None and spec.origin:
-        found[name] = os.path.dirname(spec.origin)
-sys.stdout.buffer.write(b"\\0envgen\\0" + json.dumps(found).encode())
-"""
 
 
 def run(request: dict[str, object]) -> dict[str, object]:
     """Every library with the archs in it."""
     package = package_of(request)
-    python = str(request.get("python") or "")
-    folders = _folders(python) if python else {}
     libraries: list[dict[str, object]] = []
     root = root_of(request)
     cache = open_cache(root, "", None)
@@ -44,20 +28,17 @@ def run(request: dict[str, object]) -> dict[str, object]:
                         libraries.append(_library(path, "cache", entry.name, shelf.version, shelf.arch))
         finally:
             cache.close()
-    for name, folder in folders.items():
+    for name, folder in package.beside.items():
         for path in _files(folder):
             libraries.append(_library(path, name, os.path.relpath(path, folder), "", ""))
     # Of a package only what holds GPU code matters.
     kept = [entry for entry in libraries if entry["owner"] == "cache" or entry["archs"] or entry["problem"]]
-    return {"root": root, "libraries": kept, "version": package.version, "assemblers": _assemblers(folders, request)}
-
-
-def _folders(python: str) -> dict[str, str]:
-    try:
-        said = json.loads(run_python(python, _ASK % (PACKAGES,)) or b"{}")
-        return {name: str(said[name]) for name in PACKAGES if name in said}
-    except (ValueError, TypeError, RecursionError):
-        return {}
+    return {
+        "root": root,
+        "libraries": kept,
+        "version": package.version,
+        "assemblers": _assemblers(package.beside, request),
+    }
 
 
 def _files(folder: str) -> list[str]:
@@ -85,20 +66,13 @@ def _library(path: str, owner: str, name: str, version: str, arch: str) -> dict[
 
 def _assemblers(folders: dict[str, str], request: dict[str, object]) -> list[dict[str, object]]:
     """Triton's ptxas: does its text know the name of each wanted arch."""
-    wanted = request.get("names")
-    names = [str(name) for name in wanted] if isinstance(wanted, list) else []
     found: list[dict[str, object]] = []
-    folder = folders.get("triton", "") + "/backends/nvidia/bin"
-    try:
-        programs = sorted(name for name in os.listdir(folder) if name.startswith("ptxas"))
-    except OSError:
-        return found
-    for program in programs:
+    for path in sorted(glob.glob(glob.escape(folders.get("triton", "")) + "/backends/nvidia/bin/ptxas*")):
         try:
-            with open(folder + "/" + program, "rb") as file:
+            with open(path, "rb") as file:
                 data = file.read()
         except OSError:
             continue
-        missing = [name for name in names if name.encode() not in data]
-        found.append({"path": folder + "/" + program, "missing": missing})
+        missing = [name for name in request.get("names") or () if name.encode() not in data]  # type: ignore[attr-defined]
+        found.append({"path": path, "missing": missing})
     return found

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import contextmanager
+from typing import Iterator
 
 from envgen.inside.jit.bytesof import Files, digest_of_text
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.layout import OURS, Cache, Shelf
-from envgen.inside.jit.locks import own_as
+from envgen.inside.jit.locks import enter, own_as
 from envgen.inside.jit.recipe import Recipe
-from envgen.inside.jit.tree import FOLDER, GONE, read_file, reason
+from envgen.inside.jit.tree import FOLDER, read_file, reason
 
 FORMAT = 1
 RECORDS = (OURS, "baseline")
@@ -24,18 +26,10 @@ ENV_FLAGS = ("FLASHINFER_EXTRA_CFLAGS", "FLASHINFER_EXTRA_CUDAFLAGS", "FLASHINFE
 
 def read(cache: Cache, shelf: Shelf, name: str) -> dict[str, object] | None:
     """The record of this module; None where there is none that can be read."""
-    fd = _folder(cache, shelf, create=False)
-    if fd is None:
-        return None
     try:
-        data = read_file(file_name(name), fd)
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError):
+        with _folder(cache, shelf, create=False) as fd:
+            document = json.loads(read_file(file_name(name), fd))
+    except (OSError, ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) and _is_sound(document) else None
 
@@ -67,24 +61,16 @@ def describe(recipe: Recipe, files: Files, environ: dict[str, str], now: float) 
 
 def write(cache: Cache, shelf: Shelf, name: str, text: str) -> None:
     """Put the record in its place, whole or not at all."""
-    try:
-        fd = _folder(cache, shelf, create=True)
-    except OSError as error:
-        raise Fault("refused", "/".join(RECORDS) + " can't be written: " + reason(error)) from None
-    if fd is None:
-        raise Fault("refused", "/".join(RECORDS) + " can't be made")
     temporary = ".new-" + os.urandom(8).hex()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        out = os.open(temporary, flags, 0o644, dir_fd=fd)
-        with os.fdopen(out, "w", encoding="ascii") as file:
-            file.write(text)
-            own_as(file.fileno(), fd)
-        os.rename(temporary, file_name(name), src_dir_fd=fd, dst_dir_fd=fd)
+        with _folder(cache, shelf, create=True) as fd:
+            with os.fdopen(os.open(temporary, flags, 0o644, dir_fd=fd), "w", encoding="ascii") as file:
+                file.write(text)
+                own_as(file.fileno(), fd)
+            os.rename(temporary, file_name(name), src_dir_fd=fd, dst_dir_fd=fd)
     except OSError as error:
         raise Fault("refused", "/".join(RECORDS) + " can't be written: " + reason(error)) from None
-    finally:
-        os.close(fd)
 
 
 def file_name(name: str) -> str:
@@ -94,32 +80,15 @@ def file_name(name: str) -> str:
     return os.fsdecode(os.fsencode(name)[:150]) + "-" + digest_of_text(os.fsencode(name))[:16] + ".json"
 
 
-def _folder(cache: Cache, shelf: Shelf, *, create: bool) -> int | None:
+@contextmanager
+def _folder(cache: Cache, shelf: Shelf, *, create: bool) -> Iterator[int]:
     """The open folder of this shelf's records. Links on the way are not followed."""
     fd = os.dup(cache.fd)
-    for part in (*RECORDS, shelf.version, shelf.arch or "none"):
-        try:
-            inner = _enter(part, fd, create=create)
-        except OSError:
+    try:
+        for part in (*RECORDS, shelf.version, shelf.arch or "none"):
+            inner = enter(fd, part) if create else os.open(part, FOLDER, dir_fd=fd)
             os.close(fd)
-            if create:
-                raise
-            return None
+            fd = inner
+        yield fd
+    finally:
         os.close(fd)
-        fd = inner
-    return fd
-
-
-def _enter(name: str, dir_fd: int, *, create: bool) -> int:
-    try:
-        return os.open(name, FOLDER, dir_fd=dir_fd)
-    except OSError as error:
-        if not create or error.errno not in GONE:
-            raise
-    try:
-        os.mkdir(name, 0o777, dir_fd=dir_fd)
-    except FileExistsError:
-        pass
-    fd = os.open(name, FOLDER, dir_fd=dir_fd)
-    own_as(fd, dir_fd)
-    return fd

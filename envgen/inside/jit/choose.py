@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import Any, Dict, List, Tuple
 
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.layout import Cache, Entry, Shelf, entries_of, open_cache, root_of
@@ -10,19 +12,17 @@ from envgen.inside.jit.names import check_request
 from envgen.inside.jit.tree import LISTED
 
 
+@dataclass
 class Choice:
     """What was found in every shelf: the chosen entries, and all others (for generated files that are shared)."""
 
-    def __init__(self) -> None:
-        self.chosen: list[tuple[Shelf, list[Entry]]] = []
-        self.others: dict[int, list[Entry]] = {}
+    chosen: List[Tuple[Shelf, List[Entry]]] = field(default_factory=list)
+    others: Dict[int, List[Entry]] = field(default_factory=dict)
 
 
-def asked(request: dict[str, object]) -> tuple[Cache, list[str]]:
+def asked(request: Dict[str, Any]) -> tuple[Cache, list[str]]:
     """The cache, opened as far as the request's version and archs go, and its patterns; Fault where there is none."""
-    patterns: list[str] = list(request.get("patterns") or ())  # type: ignore[call-overload]
-    archs: list[str] | None = request.get("archs")  # type: ignore[assignment]
-    version = str(request.get("version") or "")
+    patterns, archs, version = request.get("patterns") or [], request.get("archs"), request.get("version") or ""
     check_request(patterns, version, archs)
     root = root_of(request)
     cache = open_cache(root, version, archs)
@@ -44,10 +44,6 @@ class Survey:
             self.trash += [(shelf, name) for name in trash]
 
 
-def is_glob(pattern: str) -> bool:
-    return any(character in pattern for character in "*?[")
-
-
 def choose(survey: Survey, patterns: list[str], everything: bool) -> Choice:
     """Resolve the patterns over all shelves. A name that exists is taken as it is, even with ``[`` or ``*`` in it.
 
@@ -58,16 +54,10 @@ def choose(survey: Survey, patterns: list[str], everything: bool) -> Choice:
     wanted: set[str] = set(folders) if everything else set()
     missing = []
     for pattern in patterns:
-        if pattern in folders:
-            wanted.add(pattern)
-            continue
-        if pattern in files:
+        if pattern in files and pattern not in folders:
             raise Fault("refused", repr(pattern) + " is a file in cached_ops, not a module")
-        matches = set()
-        if is_glob(pattern):
-            matches = {name for name in folders if fnmatchcase(name, pattern)}
-        if not matches:
-            missing.append(pattern)
+        matches = {pattern} & folders or {name for name in folders if fnmatchcase(name, pattern)}
+        missing += [] if matches else [pattern]
         wanted |= matches
     if missing:
         places = [shelf.prefix for shelf, _ in survey.found][:LISTED]

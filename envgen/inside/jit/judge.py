@@ -11,6 +11,9 @@ mtimes can.
 from __future__ import annotations
 
 import os
+import re
+from dataclasses import dataclass, field
+from typing import Any, Dict, List
 
 from envgen.inside.jit import baseline
 from envgen.inside.jit.arch import runs
@@ -26,24 +29,20 @@ MANY = 40  # files named for one reason; the rest are counted
 
 def rewrites(version: str) -> bool:
     """Does this release compile again by itself when its flags change? A version that says nothing: yes."""
-    numbers = []
-    for part in version.split("+")[0].split("."):
-        digits = part[4:] if part.startswith("post") else part
-        if not digits.isdigit():
-            break
-        numbers.append(int(digits))
-    return version.startswith("0.0.0") or tuple(numbers) >= REWRITES
+    numbers = re.match(r"\d+(\.(post)?\d+)*", version)
+    parts = numbers.group().replace("post", "").split(".") if numbers else ()
+    return version.startswith("0.0.0") or tuple(map(int, parts)) >= REWRITES
 
 
+@dataclass
 class Verdict:
     """``stale`` reasons make a module stale; ``note`` ones (a needless rebuild ahead) don't."""
 
-    def __init__(self) -> None:
-        self.state = "unknown"
-        self.guess = False
-        self.baseline = "none"  # none, recorded, outdated (of an earlier build)
-        self.reasons: list[dict[str, object]] = []
-        self.checked = 0
+    state: str = "unknown"
+    guess: bool = False
+    baseline: str = "none"  # none, recorded, outdated (of an earlier build)
+    reasons: List[Dict[str, Any]] = field(default_factory=list)
+    checked: int = 0
 
     def add(self, kind: str, message: str, files: list[str] | None = None, *, stale: bool = True) -> None:
         names = files or []
@@ -54,26 +53,20 @@ class Verdict:
     def stale(self) -> bool:
         return any(reason["stale"] for reason in self.reasons)
 
-    def as_dict(self) -> dict[str, object]:
-        return {"state": self.state, "guess": self.guess, "baseline": self.baseline, "reasons": self.reasons,
-                "checked": self.checked}  # fmt: skip
-
 
 class Judge:
     """Judges the modules of one cache. ``thorough``: read every byte, whatever the recorded stamps say."""
 
-    def __init__(self, cache: Cache, request: dict[str, object], package: Package, *, thorough: bool = False) -> None:
+    def __init__(self, cache: Cache, request: Dict[str, Any], package: Package, *, thorough: bool = False) -> None:
         self.cache = cache
         self.package = package
         self.thorough = thorough
         self.files = Files()
         self.reader = Reader()
-        archs = request.get("expected_archs")
-        self.archs: list[str] | None = [str(arch) for arch in archs] if isinstance(archs, list) else None
+        self.archs: list[str] | None = request.get("expected_archs")
         # In a throw-away container what services mount isn't there: a missing file says nothing then.
         self.blind = bool(request.get("blind"))
-        given = request.get("environ")
-        self.environ = {**(given if isinstance(given, dict) else {}), **os.environ}
+        self.environ = {**(request.get("environ") or {}), **os.environ}
 
     def judge(self, shelf: Shelf, name: str, kind: str, *, built: bool, locked: bool) -> Verdict:
         """The state of one module. Everything that speaks against it is collected, not only the first."""
@@ -200,8 +193,7 @@ class Judge:
         if root and self.package.root and self.files.real(root) != self.files.real(self.package.root):
             verdict.add("root", "was compiled from " + root + "; Python imports " + self.package.root)
             verdict.guess = False
-        words = set((recipe.variables.get("cuda_cflags", "") + " " + recipe.variables.get("cflags", "")).split())
-        words |= set((recipe.variables.get("common_cflags", "") + " " + recipe.variables.get("ldflags", "")).split())
+        words = recipe.words("cuda_cflags", "cflags", "common_cflags", "ldflags")
         for name in baseline.ENV_FLAGS:
             missing = [word for word in self.environ.get(name, "").split() if word not in words]
             if missing:

@@ -57,13 +57,9 @@ def acquire(name: str, dir_fd: int, shown: str) -> int:
     """Take the lock without waiting; the descriptor holds it until it is closed. Raises Held, or Fault."""
     patience = 2
     for _ in range(20):
+        fd = -1
         try:
             fd = _open(name, dir_fd)
-        except OSError as error:
-            if error.errno == errno.EEXIST or error.errno in GONE:
-                continue  # made or removed by another process at this moment
-            raise Fault("refused", "the lock " + shown + " can't be opened: " + reason(error)) from None
-        try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 raise Fault("refused", "the lock " + shown + " is not a regular file")
@@ -71,22 +67,19 @@ def acquire(name: str, dir_fd: int, shown: str) -> int:
             # Newer filelock releases unlink the file on release: a lock on a file without a name guards nothing.
             now = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
             if (now.st_dev, now.st_ino) == (status.st_dev, status.st_ino):
-                return fd
+                taken, fd = fd, -1
+                return taken
         except OSError as error:
-            os.close(fd)
-            if error.errno in BUSY:
-                if patience:
-                    patience -= 1
-                    time.sleep(0.02)  # it may be the instant of another envgen's probe()
-                    continue
-                raise Held(status.st_dev, status.st_ino) from None
-            if error.errno in GONE:
-                continue
-            raise Fault("refused", "the lock " + shown + " can't be taken: " + reason(error)) from None
-        except BaseException:
-            os.close(fd)
-            raise
-        os.close(fd)
+            if error.errno in BUSY and fd >= 0:
+                if not patience:
+                    raise Held(status.st_dev, status.st_ino) from None
+                patience -= 1
+                time.sleep(0.02)  # it may be the instant of another envgen's probe()
+            elif error.errno != errno.EEXIST and error.errno not in GONE:  # made or removed by another at this moment
+                raise Fault("refused", "the lock " + shown + " can't be taken: " + reason(error)) from None
+        finally:
+            if fd >= 0:
+                os.close(fd)
     raise Fault("refused", "the lock " + shown + " changes faster than it can be taken")
 
 
@@ -140,23 +133,24 @@ def own_as(fd: int, folder_fd: int) -> None:
         pass  # a file system without owners
 
 
+def enter(fd: int, name: str) -> int:
+    """The folder ``name`` in ``fd``, open; made where it is missing. A link of that name is an OSError."""
+    try:
+        os.mkdir(name, 0o777, dir_fd=fd)
+        fresh = True
+    except FileExistsError:
+        fresh = False
+    inner = os.open(name, FOLDER, dir_fd=fd)
+    if fresh:
+        own_as(inner, fd)
+    return inner
+
+
 def lock_folder(shelf_fd: int, *, create: bool) -> int | None:
     """``cached_ops/tmp``, opened; made when missing and ``create``. Raises Fault when it is a link or a file."""
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    for _ in range(3):
-        try:
-            return os.open("tmp", flags, dir_fd=shelf_fd)
-        except OSError as error:
-            if error.errno not in GONE:
-                raise Fault("refused", "cached_ops/tmp (the locks) can't be opened: " + reason(error)) from None
-        if not create:
+    try:
+        return enter(shelf_fd, "tmp") if create else os.open("tmp", FOLDER, dir_fd=shelf_fd)
+    except OSError as error:
+        if error.errno in GONE and not create:
             return None
-        try:
-            os.mkdir("tmp", 0o777, dir_fd=shelf_fd)
-            fd = os.open("tmp", flags, dir_fd=shelf_fd)
-            own_as(fd, shelf_fd)
-            return fd
-        except OSError as error:
-            if error.errno != errno.EEXIST and error.errno not in GONE:
-                raise Fault("refused", "cached_ops/tmp (the locks) can't be made: " + reason(error)) from None
-    raise Fault("refused", "cached_ops/tmp changes faster than it can be opened")
+        raise Fault("refused", "cached_ops/tmp (the locks) can't be opened: " + reason(error)) from None

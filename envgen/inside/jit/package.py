@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from typing import List, Set, Tuple
+from dataclasses import dataclass, field
+from typing import Dict, List, Set, Tuple
 
 from envgen.inside.jit.arch import runs
 
 Provider = Tuple[str, List[str], Set[str]]
+BESIDE = ("vllm", "flash_attn", "vllm_flash_attn", "flashinfer_jit_cache", "triton")  # packages with GPU code
 
 # Looks without importing FlashInfer, which would bring torch along. Prints the package's folder, its version, where
 # prebuilt libraries lie, and the providers of FlashInfer 0.7: its jit-cache is a small package (only that is imported)
@@ -53,41 +55,42 @@ elif cache:
                     providers.append([str(one.jit_cache_dir), archs, sorted(one.modules)])
     except Exception:
         pass
-answer = {"root": root, "version": version, "aot": aot, "providers": providers}
+beside = {name: folder(name) for name in %r if folder(name)}
+answer = {"root": root, "version": version, "aot": aot, "providers": providers, "beside": beside}
 sys.stdout.buffer.write(b"\\0envgen\\0" + json.dumps(answer).encode())
 """
 
 
+@dataclass
 class Package:
     """``root`` is the folder that Python imports, resolved; ``aot`` where libraries would win over compiled ones.
 
-    ``providers``: folder, archs and modules of each package of such libraries, from FlashInfer 0.7 on.
+    ``providers``: folder, archs and modules of each package of such libraries, from FlashInfer 0.7 on. ``beside``: the
+    folders of other packages with GPU code.
     """
 
-    __slots__ = ("aot", "providers", "root", "version")
-
-    def __init__(self, root: str, version: str, aot: str, providers: list[Provider] | None = None) -> None:
-        self.root = root
-        self.version = version
-        self.aot = aot
-        self.providers = providers or []
+    root: str = ""
+    version: str = ""
+    aot: str = ""
+    providers: List[Provider] = field(default_factory=list)
+    beside: Dict[str, str] = field(default_factory=dict)
 
     def masking(self, name: str, archs: list[str]) -> str:
         """The prebuilt library that is loaded instead of this module on every GPU of ``archs``; empty: none is."""
         path = self.aot + "/" + name + "/" + name + ".so"
         if self.aot and os.path.exists(path):
             return path
-        found = ""
+        path = ""
         for arch in archs:
-            fitting = [
+            fitting = (
                 folder + "/" + name + "/" + name + ".so"
                 for folder, codes, modules in self.providers
                 if name in modules and any(runs(code, arch) for code in codes)
-            ]
-            found = next((path for path in fitting if os.path.exists(path)), "")
-            if not found:
+            )
+            path = next(filter(os.path.exists, fitting), "")
+            if not path:
                 return ""  # FlashInfer compiles for this one
-        return found
+        return path
 
 
 def run_python(python: str, text: str) -> bytes:
@@ -106,7 +109,7 @@ def run_python(python: str, text: str) -> bytes:
 def package_of(request: dict[str, object]) -> Package:
     """The FlashInfer of the service's own Python, by the profile's name for that; all empty where nothing is known."""
     python = str(request.get("python") or "")
-    return (read(run_python(python, _ASK)) if python else None) or Package("", "", "")
+    return (read(run_python(python, _ASK % (BESIDE,))) if python else None) or Package()
 
 
 def read(data: bytes) -> Package | None:
@@ -117,6 +120,7 @@ def read(data: bytes) -> Package | None:
             (str(folder), [str(arch) for arch in archs], {str(name) for name in modules})
             for folder, archs, modules in said["providers"]
         ]
-        return Package(str(said["root"]), str(said["version"]), str(said["aot"]), providers)
+        beside = {name: str(said["beside"][name]) for name in BESIDE if name in said["beside"]}
+        return Package(str(said["root"]), str(said["version"]), str(said["aot"]), providers, beside)
     except (ValueError, TypeError, KeyError, RecursionError):
         return None

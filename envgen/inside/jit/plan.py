@@ -66,8 +66,6 @@ class Generated:
 def target_of(shelf: Shelf, entry: Entry, root: str) -> Target | None:
     """Look at one module; None when it vanished. Raises Fault for what must not be cleared."""
     shown = shelf.shown + "/" + entry.name
-    if entry.kind == "link":
-        raise Fault("refused", shown + " is a link; what it points to is not this cache's, so nothing was touched")
     target = Target(shelf, entry.name)
     try:
         with opened(entry.name, shelf.fd) as fd:

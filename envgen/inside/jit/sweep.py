@@ -11,8 +11,8 @@ from typing import Iterator
 from envgen.inside.jit.choose import Survey
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.layout import Cache, Shelf, open_cache, root_of
-from envgen.inside.jit.locks import Held, acquire, lock_folder
-from envgen.inside.jit.tree import FOLDER, measure_path, remove
+from envgen.inside.jit.locks import BUSY, Held, acquire, lock_folder
+from envgen.inside.jit.tree import measure_path, opened, remove
 
 # What FlashInfer's batch builds hold (build_jit_specs).
 BATCH = "flashinfer_jit.lock"
@@ -23,11 +23,7 @@ def leftovers(cache: Cache, trash: list[tuple[Shelf, str]]) -> dict[str, int]:
     """How much there is."""
     found = [(name, shelf.fd) for shelf, name in trash]
     found += [(name, cache.fd) for name in _stages(cache.fd) if not _is_held(name, cache.fd)]
-    total = 0
-    for name, dir_fd in found:
-        measured = measure_path(name, dir_fd)
-        total += measured.bytes if measured else 0
-    return {"count": len(found), "bytes": total}
+    return {"count": len(found), "bytes": sum(_size(name, dir_fd) for name, dir_fd in found)}
 
 
 def sweep(cache: Cache, trash: list[tuple[Shelf, str]], locked: set[int], errors: list[str]) -> dict[str, int]:
@@ -42,14 +38,11 @@ def sweep(cache: Cache, trash: list[tuple[Shelf, str]], locked: set[int], errors
             lock = _batch_lock(shelf)
             if lock is None:
                 continue  # a batch build, or another envgen at work on just this
-        try:
-            measured = measure_path(name, shelf.fd)
-            remove(name, shelf.fd, cache.device, errors, shelf.shown + "/" + name)
-            total += measured.bytes if measured else 0
-            done += 1
-        finally:
-            if lock is not None:
-                os.close(lock)
+        total += _size(name, shelf.fd)
+        done += 1
+        remove(name, shelf.fd, cache.device, errors, shelf.shown + "/" + name)
+        if lock is not None:
+            os.close(lock)
     return {"count": done, "bytes": total}
 
 
@@ -78,15 +71,16 @@ def sweep_stages(root_fd: int, device: int, errors: list[str]) -> tuple[int, int
 
     One that can't be removed is reported in ``errors`` and stops nothing.
     """
-    count = total = 0
-    for name in _stages(root_fd):
-        if _is_held(name, root_fd):
-            continue
-        measured = measure_path(name, root_fd)
+    names = [name for name in _stages(root_fd) if not _is_held(name, root_fd)]
+    total = sum(_size(name, root_fd) for name in names)
+    for name in names:
         remove(name, root_fd, device, errors, name)
-        count += 1
-        total += measured.bytes if measured else 0
-    return count, total
+    return len(names), total
+
+
+def _size(name: str, dir_fd: int) -> int:
+    measured = measure_path(name, dir_fd)
+    return measured.bytes if measured else 0
 
 
 def run(request: dict[str, object]) -> dict[str, object]:
@@ -113,15 +107,10 @@ def _stages(root_fd: int) -> list[str]:
 def _is_held(name: str, root_fd: int) -> bool:
     """A load at work holds a lock on its stage."""
     try:
-        fd = os.open(name, FOLDER, dir_fd=root_fd)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(fd)
+        with opened(name, root_fd) as fd:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in BUSY
     return False
 
 

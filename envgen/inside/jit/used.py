@@ -12,7 +12,7 @@ import re
 from envgen.inside.jit.choose import asked
 from envgen.inside.jit.layout import entries_of
 from envgen.inside.jit.sweep import BATCH
-from envgen.inside.jit.tree import FOLDER, GONE, note, read_file, reason
+from envgen.inside.jit.tree import GONE, note, opened, read_file, reason
 
 # In a log: what 0.7.2 prints; a path in the cache, as ninja prints it from 0.6.1 on (FLASHINFER_JIT_VERBOSE, a failed
 # build); an output of ninja up to 0.6.0.
@@ -34,11 +34,8 @@ def run(request: dict[str, object]) -> dict[str, object]:
             entries, _ = entries_of(shelf, cache.problems)
             names |= {entry.name for entry in entries if entry.kind == "folder"}
             try:
-                fd = os.open("tmp", FOLDER, dir_fd=shelf.fd)
-                try:
+                with opened("tmp", shelf.fd) as fd:
                     names |= {name[:-5] for name in os.listdir(fd) if name.endswith(".lock") and name != BATCH}
-                finally:
-                    os.close(fd)
                 names |= named_in(read_file("flashinfer_jit.log", shelf.base).decode("utf-8", "replace"))
             except OSError as error:
                 if error.errno not in GONE:

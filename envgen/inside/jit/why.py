@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import List, Tuple
+from dataclasses import asdict
+from typing import Any, Dict, List, Tuple
 
 from envgen.inside.jit import baseline
 from envgen.inside.jit.bytesof import Files
@@ -15,12 +16,12 @@ from envgen.inside.jit.layout import Cache, Entry, Shelf, root_of
 from envgen.inside.jit.listing import looked_at
 from envgen.inside.jit.package import package_of
 from envgen.inside.jit.recipe import Reader, Recipe, library_of
-from envgen.inside.jit.tree import FOLDER
+from envgen.inside.jit.tree import opened
 
 Chosen = Tuple[Cache, List[Tuple[Shelf, Entry]]]
 
 
-def run(request: dict[str, object]) -> dict[str, object]:
+def run(request: Dict[str, Any]) -> Dict[str, Any]:
     """The evidence for each chosen module."""
     package = package_of(request)
     cache, entries = _open(request)
@@ -33,14 +34,14 @@ def run(request: dict[str, object]) -> dict[str, object]:
             recipe = judge.reader.read(shelf, entry.name)
             modules.append({"version": shelf.version, "arch": shelf.arch, "name": entry.name, "kind": kind,
                             "compiled_root": recipe.package_root(), "cuda_home": recipe.cuda_home,
-                            "compiled_archs": recipe.archs(), **verdict.as_dict()})  # fmt: skip
+                            "compiled_archs": recipe.archs(), **asdict(verdict)})  # fmt: skip
         return {"root": root_of(request), "modules": modules, "problems": cache.problems,
                 "package": {"root": package.root, "version": package.version, "aot": package.aot}}  # fmt: skip
     finally:
         cache.close()
 
 
-def record(request: dict[str, object]) -> dict[str, object]:
+def record(request: Dict[str, Any]) -> Dict[str, Any]:
     """Record the chosen modules. One whose files changed after it was linked is refused unless ``force``."""
     cache, entries = _open(request)
     try:
@@ -56,35 +57,28 @@ def record(request: dict[str, object]) -> dict[str, object]:
 
 
 def _record(
-    cache: Cache, shelf: Shelf, name: str, reader: Reader, files: Files, request: dict[str, object]
-) -> dict[str, object]:
+    cache: Cache, shelf: Shelf, name: str, reader: Reader, files: Files, request: Dict[str, Any]
+) -> Dict[str, Any]:
     recipe = reader.read(shelf, name)
-    refusal, changed = _refusal(recipe, files, bool(request.get("force")), _since(request))
+    refusal, changed = _refusal(recipe, files, bool(request.get("force")), request.get("since") or 0)
     if looked_at(shelf, name)[2]:
         refusal = "it is being built"
     if refusal:
         return {"recorded": False, "files": 0, "reason": refusal, "changed": changed[:40]}
-    given = request.get("environ")
-    environ = {**(given if isinstance(given, dict) else {}), **os.environ}
+    environ = {**(request.get("environ") or {}), **os.environ}
     text = json.dumps(baseline.describe(recipe, files, environ, time.time()))
-    fd = os.open(name, FOLDER, dir_fd=shelf.fd)
-    try:
+    with opened(name, shelf.fd) as fd:
         if library_of(name, fd) != recipe.library:
             return {"recorded": False, "files": 0, "reason": "it was built again meanwhile", "changed": []}
-    finally:
-        os.close(fd)
     baseline.write(cache, shelf, name, text)
     return {"recorded": True, "files": len(recipe.inputs), "reason": "", "changed": []}
 
 
-def _since(request: dict[str, object]) -> int:
-    """When a compilation that we started began, in ns; 0: it isn't known."""
-    value = request.get("since")
-    return value if isinstance(value, int) else 0
-
-
 def _refusal(recipe: Recipe, files: Files, force: bool, since: int) -> tuple[str, list[str]]:
-    """Why the record would be worth nothing: it must show what the library was made of, not what came later."""
+    """Why the record would be worth nothing: it must show what the library was made of, not what came later.
+
+    ``since``: when a compilation that we started began, in ns; 0: it isn't known.
+    """
     if recipe.library is None:
         return "it has no library yet", []
     if not recipe.inputs or not recipe.recorded:
@@ -99,12 +93,10 @@ def _refusal(recipe: Recipe, files: Files, force: bool, since: int) -> tuple[str
         made_here = "/generated/" in path and path.startswith(recipe.shelf.root)
         if stamp is None or (stamp[3] >= (recipe.library[1] if made_here else limit)):
             changed.append(path)
-    if changed:
-        return "files changed after it was compiled", changed
-    return "", []
+    return ("files changed after it was compiled" if changed else ""), changed
 
 
-def _open(request: dict[str, object]) -> Chosen:
+def _open(request: Dict[str, Any]) -> Chosen:
     cache, patterns = asked(request)
     try:
         chosen = choose(Survey(cache), patterns, not patterns).chosen

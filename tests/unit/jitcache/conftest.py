@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from envgen.inside.jit import audit, package
+from envgen.inside.jit import package
 
 
 @pytest.fixture(autouse=True)
 def no_other_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (package, audit):
-        monkeypatch.setattr(module, "run_python", lambda python, text: b"")
+    monkeypatch.setattr(package, "run_python", lambda python, text: b"")

@@ -194,7 +194,8 @@ def test_what_can_not_be_saved_or_loaded(tmp_path: Path) -> None:
         space.load(jit, tmp_path / "file")
     Shelf(tmp_path / "cache").module("page")
     engine.volumes_ = {space.current_mount(jit).source}
-    engine.answers["demo:dev"] = {"ok": True, "result": {}}
+    moved = {"root": "/r", "modules": 1, "files": 1, "bytes": 1, "replaced": [], "problems": []}
+    engine.answers["demo:dev"] = {"ok": True, "result": moved}
     with pytest.raises(EngineError, match="another one"):
         space.save(jit, tmp_path / "file")
     assert not list(tmp_path.glob(".envgen-*"))
