@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TextIO, cast
 
 from envgen import files
-from envgen.errors import EnvgenError, ExitCode, RefusedError
-from envgen.failure import Output, document
+from envgen.errors import EnvgenError, ExitCode, Output, RefusedError, document
 from envgen.redact import hidden_values
 from envgen.text import hide, reason_of, safe_output
 

@@ -156,3 +156,36 @@ class ProcessError(EngineError):
         self.stderr = stderr
         shown = f"`{' '.join(argv[:4])}{' ...' if len(argv) > 4 else ''}`"
         super().__init__(f"{shown} ended with {code}: {last_printed(stderr, code, 15)}", hint=hint)
+
+
+@dataclass
+class Output:
+    """``json``: `--json` was given. ``printed``: the one document of standard output is out."""
+
+    json: bool = False
+    printed: bool = False
+
+
+def document(error: BaseException | str, code: int, hint: str = "") -> Mapping[str, Any]:
+    """A failure: ``error``, ``code`` (the exit code), ``hint`` or null, and all problems with their places."""
+    if not isinstance(error, EnvgenError):
+        return {"error": str(error), "code": int(code), "hint": hint or None}
+    hints = (problem.hint for problem in error.problems if problem.hint)
+    problems = [
+        {
+            "message": problem.message,
+            "hint": problem.hint or None,
+            "file": problem.place.file if problem.place else None,
+            "line": (problem.place.line or None) if problem.place else None,
+            "column": (problem.place.column or None) if problem.place else None,
+            "key": (problem.place.key or None) if problem.place else None,
+        }
+        for problem in error.problems
+    ]
+    return {
+        **error.details,
+        "error": "\n".join(f"{one.place}: {one.message}" if one.place else one.message for one in error.problems),
+        "code": int(code),
+        "hint": next(hints, None),
+        "problems": problems,
+    }

@@ -17,25 +17,25 @@ from envgen.app import whose
 from envgen.app.lock import demand
 from envgen.app.rehearse import rehearse_before_build
 from envgen.app.session import Session
-from envgen.engine import buildx
+from envgen.engine import buildx, process
 from envgen.engine.base import Engine
 from envgen.engine.buildlog import BuildLog
 from envgen.engine.buildx import BuildRequest, BuildResult, Secret, proxy_arguments
+from envgen.engine.compose import docker_program, run_shell
 from envgen.engine.docker import connect
 from envgen.engine.endpoint import find_endpoint
 from envgen.engine.jobs import capacity, sentence
 from envgen.engine.leftovers import CREATOR, THROWAWAY, this_process
 from envgen.engine.progress import Step, before, names_in, stages_in
-from envgen.engine.terminal import run_shell
-from envgen.errors import BuildError, RefusedError, UsageError
+from envgen.errors import BuildError, LockError, RefusedError, UsageError
 from envgen.explain import Cause, cause_of
 from envgen.files import state_dir
-from envgen.lock.model import ProfileLock
+from envgen.lock.model import LOCAL, ProfileLock
 from envgen.profile.model import Profile
 from envgen.render import outputs
 from envgen.render.assemble import IGNORE_FILE
 from envgen.render.environment import CA_VARIABLE, WHEELHOUSE_VARIABLE, compose_environment
-from envgen.render.locked import lock_of
+from envgen.render.locking import base_image, lock_of
 from envgen.render.workspace import prepare
 from envgen.serve import preflight
 from envgen.serve.launch import compose_for
@@ -320,3 +320,25 @@ def _warn_of_drift(session: Session) -> None:
 def shown_path(job: Job, path: Path) -> str:
     """A path below the project, as people read it."""
     return str(path.relative_to(job.root)) if path.is_relative_to(job.root) else str(path)
+
+
+def pull(session: Session) -> tuple[str, str]:
+    """Pull with Docker's own program, which knows the user's logins; name and id of the image."""
+    profile, root = session.profile(), session.loaded().project.root
+    lock = lock_of(profile, root)
+    name = base_image(profile.base.image, lock)
+    engine = connect()
+    if lock is not None and lock.base is not None and lock.base.resolved == LOCAL:
+        raise LockError(f"{name} is locked as an image of this machine", hint="envgen lock --upgrade base")
+    platform = [f"--platform={profile.base.platform.value}"] if profile.base.platform else []
+    done = process.stream(
+        [docker_program(), "pull", *platform, name],
+        lambda _channel, line: progress(f"  {line.decode(errors='replace')}"),
+        env=find_endpoint().environment,
+    )
+    image = engine.image(name)
+    if done.code or image is None:
+        reason = "".join(done.stderr.decode(errors="replace").strip().splitlines()[-1:])
+        login = f"docker login {profile.base.image.registry}".strip()
+        raise LockError(f"{name} could not be pulled: {reason}", hint=f"if it needs a login: {login}")
+    return name, image.id

@@ -13,13 +13,12 @@ from envgen.engine.docker import connect
 from envgen.errors import LockError, Place, Problem, RefusedError
 from envgen.files import state_dir
 from envgen.lock import file
-from envgen.lock.ask import Stale, patched, stale
+from envgen.lock.ask import Stale, Upgrade, checked, patched, stale
 from envgen.lock.compare import Change, changes, facts
 from envgen.lock.gitrefs import Git
 from envgen.lock.model import LOCAL, Lock, PatchLock, ProfileLock
 from envgen.lock.reading import load
 from envgen.lock.resolve import Outcome, Tools, resolve
-from envgen.lock.upgrade import Upgrade, checked
 from envgen.patches.series import load_series
 from envgen.profile.model import Mode, Profile
 from envgen.redact import without_login

@@ -22,7 +22,7 @@ from envgen.patches.series import Series, load_series, version_of
 from envgen.patches.trees import GitTree, SdistTree, Tree, WheelTree
 from envgen.profile.model import Profile, Project, Source
 from envgen.redact import without_login
-from envgen.render.locked import lock_of
+from envgen.render.locking import lock_of
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 

@@ -21,7 +21,7 @@ from envgen.engine.docker import connect
 from envgen.engine.whose import Owner, ours, this_owner
 from envgen.errors import EngineError, EnvgenError, NotFoundError, Problem, RefusedError, ServiceError, UsageError
 from envgen.profile.model import Profile
-from envgen.render.locked import lock_of_image
+from envgen.render.locking import lock_of_image
 from envgen.render.workspace import Workspace, prepare
 from envgen.serve import ownership, preflight
 from envgen.serve.launch import Launcher, Started, compose_for

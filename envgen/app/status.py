@@ -24,7 +24,7 @@ from envgen.errors import EnvgenError
 from envgen.files import state_dir
 from envgen.profile.model import Profile
 from envgen.render.environment import checkout_variable, compose_environment
-from envgen.render.locked import lock_of_image
+from envgen.render.locking import lock_of_image
 from envgen.render.namespace import mounts_of
 from envgen.render.outputs import render_profile
 

@@ -18,7 +18,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from envgen import __version__
-from envgen.failure import Output
+from envgen.errors import Output
 from envgen.text import Loudness
 
 Groups = dict[str, dict[str, tuple[str, str]]]

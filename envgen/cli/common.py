@@ -15,7 +15,7 @@ import click
 
 from envgen.app.session import Session
 from envgen.engine.compose import Compose
-from envgen.failure import Output
+from envgen.errors import Output
 from envgen.profile.overrides import misspelt
 from envgen.text import progress, with_own_colours
 

@@ -16,7 +16,7 @@ from envgen.doctor.expectation import compose_env, mounts
 from envgen.doctor.model import Context, Finding, Remedy, Wish, error, info, ok, warning
 from envgen.doctor.remedies import command, envgen, line
 from envgen.engine.base import MISSHAPEN, Engine, ExecResult
-from envgen.engine.owner import run_as
+from envgen.engine.whose import run_as
 from envgen.errors import EnvgenError
 from envgen.inside import run
 from envgen.render.environment import with_start_up

@@ -8,7 +8,7 @@ from pathlib import Path
 from envgen.engine.base import Engine, Mount
 from envgen.profile.model import Profile
 from envgen.render import environment as promised
-from envgen.render.locked import lock_of_image
+from envgen.render.locking import lock_of_image
 from envgen.render.namespace import mounts_of
 from envgen.render.outputs import render_profile
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Severity
 from envgen.engine.base import Container, Engine, Mount
-from envgen.engine.owner import ROOT, caller, host_user
+from envgen.engine.whose import ROOT, caller, host_user
 from envgen.errors import EnvgenError, RefusedError
 from envgen.render import environment as promised
 from envgen.text import last_printed

@@ -22,9 +22,8 @@ from envgen.doctor.model import Context, Finding, Host, Remedy, Wish, error
 from envgen.doctor.owners import foreign
 from envgen.engine.base import Container, Engine, EngineInfo
 from envgen.engine.endpoint import find_plugin
-from envgen.engine.owner import run_as
 from envgen.engine.ports import conflict, listening, owner
-from envgen.engine.whose import ours
+from envgen.engine.whose import ours, run_as
 from envgen.errors import EngineError, EnvgenError
 from envgen.inside import run
 from envgen.profile.model import Profile

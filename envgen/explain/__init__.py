@@ -3,7 +3,6 @@
 The rules are data (``rules/*.yaml``), each with an excerpt of a real log. This package imports nothing but ``errors``.
 """
 
-from envgen.explain.failure import Cause, cause_of
-from envgen.explain.match import Classifier, Explanation, classify
+from envgen.explain.match import Cause, Classifier, Explanation, cause_of, classify
 
 __all__ = ["Cause", "Classifier", "Explanation", "cause_of", "classify"]

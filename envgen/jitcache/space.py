@@ -14,7 +14,7 @@ from envgen.errors import EngineError, EnvgenError, NotFoundError, RefusedError,
 from envgen.jitcache.place import CACHE, Place, find_place, mount_of, root_in
 from envgen.jitcache.service import JitCache
 from envgen.render import namespace as names
-from envgen.render.locked import lock_of_image
+from envgen.render.locking import lock_of_image
 from envgen.text import reason_of
 
 ARCHIVE = "/envgen-archive"  # where the archive is mounted

@@ -1,14 +1,15 @@
-"""What an image itself says about its inputs: its labels, and the manifest that a locked build puts into it."""
+"""What an image says of itself: its labels, the manifest of a locked build, and what is installed in it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from envgen.binding import bind
-from envgen.engine.base import Engine
-from envgen.errors import NotFoundError
+from envgen.binding import ShapeError, bind
+from envgen.engine.base import Engine, ExecResult
+from envgen.errors import EngineError, NotFoundError
+from envgen.inside import run
 
 PATH = "/opt/envgen/manifest.json"
 PREFIX = "dev.envgen."
@@ -48,3 +49,66 @@ def read(engine: Engine, name: str) -> Manifest:
     except (TypeError, ValueError):
         message = f"the image {name} has no manifest of its inputs that can be read ({PATH})"
         raise NotFoundError(message) from None
+
+
+TIMEOUT = 120
+UV = "/opt/envgen/uv"  # where a build puts uv, outside of the interpreter's own folders
+PROGRAM = run.Program(("inventory",))
+# The interpreter that the build worked with; an image that envgen did not build has no such link.
+_CHOOSE = 'for python in /opt/envgen/bin/base-python python3; do command -v "$python" && break; done >/dev/null\n'
+_CHOOSE += 'shift; exec "$python" "$@"'
+
+
+@dataclass(frozen=True)
+class Debian:
+    """An installed Debian package, and the source package that it was made from."""
+
+    name: str
+    version: str
+    arch: str
+    source: str
+    source_version: str
+    homepage: str
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """An installed Python distribution. ``license``: an SPDX expression or ""; ``license_said``: its other words."""
+
+    name: str
+    version: str
+    place: str
+    homepage: str
+    license: str
+    license_said: str
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """Everything that was found, sorted by name; ``os``: /etc/os-release."""
+
+    os: Mapping[str, str]
+    machine: str
+    python: str
+    debian: tuple[Debian, ...]
+    distributions: tuple[Distribution, ...]
+
+
+def take(engine: Engine, image_id: str) -> Inventory:
+    """Ask an image what is in it. NotFoundError when it has no Python that could tell."""
+    inside = run.in_image(engine, image_id, user="0:0")
+
+    def execute(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
+        return inside(["sh", "-c", _CHOOSE, "sh", *argv], stdin, timeout)
+
+    try:
+        answer = run.ask(execute, "python3", PROGRAM, {"folders": [UV]}, timeout=TIMEOUT)
+        if not isinstance(answer, run.Failure):
+            return bind(Inventory, answer)
+        trouble = str(answer)
+    except (EngineError, ShapeError) as error:
+        trouble = str(error).splitlines()[0]
+    raise NotFoundError(
+        f"the image {image_id[:19]} does not report what is installed in it: {trouble}",
+        hint="does it have Python 3.8 or newer, as python3?",
+    )

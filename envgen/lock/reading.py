@@ -23,7 +23,7 @@ from envgen.lock.model import (
     Submodule,
     git_key,
 )
-from envgen.profile import yamlfile
+from envgen.profile import yamlparse
 from envgen.profile.tree import Node
 
 
@@ -82,7 +82,7 @@ def read_lock(path: Path) -> Lock:
     label = str(path)
     with contextlib.suppress(ValueError):
         label = min(os.path.relpath(path), label, key=len)
-    top = yamlfile.read(path, label)
+    top = yamlparse.read(path, label)
     version = top.items.get("format")
     if version is None or version.text != str(FORMAT):
         place = version.place("format") if version else Place(top.source.label)

@@ -13,11 +13,11 @@ from envgen.background import in_background
 from envgen.engine.base import Engine
 from envgen.errors import EngineError, EnvgenError, LockError, Problem
 from envgen.lock import ask, inside
+from envgen.lock.ask import Upgrade, keep
 from envgen.lock.gitrefs import Git
 from envgen.lock.hub import COMMIT, commit_of
 from envgen.lock.model import LOCAL, AptLock, GitLock, ImageLock, Lock, PatchLock, PythonLock, model_key
 from envgen.lock.registry import resolve_image, seconds
-from envgen.lock.upgrade import Upgrade, keep
 from envgen.profile.model import ModelRef, Profile
 from envgen.text import counted
 

@@ -18,8 +18,7 @@ from packaging.licenses import InvalidLicenseExpression, canonicalize_license_ex
 
 from envgen import __version__
 from envgen.engine.base import Image
-from envgen.lock.inventory import Distribution, Inventory
-from envgen.lock.manifest import Manifest
+from envgen.lock.manifest import Distribution, Inventory, Manifest
 from envgen.lock.registry import seconds
 
 TOP = "SPDXRef-DOCUMENT"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 
 from envgen import files
@@ -14,9 +16,74 @@ from envgen.errors import Place
 from envgen.patches.header import in_range
 from envgen.patches.inspect import read_patch, strip
 from envgen.patches.series import Patch, Series
-from envgen.patches.similar import most_similar
 from envgen.patches.trees import Tree, put
-from envgen.patches.verdict import HunkVerdict, Rehearsal, State, Verdict
+
+
+class State(Enum):
+    """How a patch and a source stand to each other."""
+
+    APPLIES = "applies"
+    OFFSET = "applies with offset"
+    FUZZY = "fuzzy"
+    ALREADY = "already applied"
+    PARTLY = "partly applied"
+    CONFLICT = "conflict"
+    OUT_OF_RANGE = "out of range"
+
+    @property
+    def fits(self) -> bool:
+        """Whether a build takes it as it is: at any place, but with all of its context."""
+        return self in (State.APPLIES, State.OFFSET)
+
+
+@dataclass(frozen=True)
+class HunkVerdict:
+    """One hunk. ``line`` is its line in the patch; ``offset`` how many lines off it was found."""
+
+    file: str
+    number: int
+    line: int
+    heading: str
+    state: State
+    offset: int = 0
+    expected: tuple[str, ...] = ()  # the lines that the patch wants to find
+    actual: tuple[str, ...] = ()  # the most similar lines that the source has
+    actual_at: int = 0  # the line number of the first of them; 0: nothing similar
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One patch against one source. ``measured`` is how it would stand if its range did not matter."""
+
+    patch: str
+    path: str
+    applies_to: str
+    state: State
+    measured: State | None
+    hunks: tuple[HunkVerdict, ...] = ()
+    reason: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """False where a build would stop."""
+        return self.state.fits or self.state is State.OUT_OF_RANGE
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """A whole series against one source."""
+
+    series: str
+    tree: str
+    version: str
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def ok(self) -> bool:
+        """False where a build would stop."""
+        return all(verdict.ok for verdict in self.verdicts)
+
 
 APPLY = ("apply", "--whitespace=nowarn")
 # Less context than the patch has, as git itself offers it. One line is the least that still says where.
@@ -161,3 +228,29 @@ def _first_error(said: str) -> str:
     errors = [line.removeprefix("error: ") for line in said.splitlines() if line.startswith("error: ")]
     telling = [line for line in errors if not line.startswith("while searching")]
     return (telling or errors or ["git apply refused it"])[0]
+
+
+def most_similar(expected: Sequence[str], lines: Sequence[str]) -> tuple[int, tuple[str, ...]]:
+    """(line number from 1, lines) of the stretch that shares most lines with ``expected``; (0, ()) when none does.
+
+    A rare line weighs more than one that stands everywhere (``else:``, a bracket, nothing).
+    """
+    common = Counter(line.strip() for line in lines)
+    weights = [1 / common[line.strip()] if line.strip() else 0.0 for line in lines]
+    wanted = Counter(line.strip() for line in expected)
+    size = min(len(expected), len(lines))
+    best, at = 0.0, -1
+    for start in range(len(lines) - size + 1):
+        left = dict(wanted)
+        score = 0.0
+        for position in range(start, start + size):
+            line = lines[position].strip()
+            if left.get(line, 0):
+                left[line] -= 1
+                aligned = expected[position - start].strip() == line
+                score += weights[position] * (1.1 if aligned else 1.0)
+        if score > best + 1e-9:
+            best, at = score, start
+    if at < 0:
+        return 0, ()
+    return at + 1, tuple(lines[at : at + size])

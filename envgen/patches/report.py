@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Sequence
 from typing import Any
 
-from envgen.patches.verdict import HunkVerdict, Rehearsal, State, Verdict
+from envgen.patches.rehearse import HunkVerdict, Rehearsal, State, Verdict
 from envgen.text import counted, table, visible
 
 _SHORT = {

@@ -14,13 +14,13 @@ from types import MappingProxyType
 from typing import Any
 
 from envgen.errors import Place, Problem
-from envgen.profile import hints, variants
+from envgen.profile import hints
 from envgen.profile import shape as shapes
 from envgen.profile.model import Variant
 from envgen.profile.overrides import join_path
 from envgen.profile.patterns import ENV_NAME, matches, meaning
 from envgen.profile.shape import Field, Shape, fields_of
-from envgen.profile.tree import BOOL, FLOAT, INT, LIST, MAP, NULL, TEXT, Node, near
+from envgen.profile.tree import BOOL, FLOAT, INT, LIST, MAP, NULL, TEXT, Node, near, overlay, written
 from envgen.profile.values import plain_text
 
 _INTEGER_DIGITS = 15
@@ -84,8 +84,8 @@ class Binding:
         self.problems += inner.problems
         if inner.problems:
             self.broken.add(path)
-        written = variants.written(variants.overlay(node)) if node.kind == MAP else ()
-        changes = MappingProxyType({join_path(where): text for where, text, _ in written})
+        changed = written(overlay(node)) if node.kind == MAP else ()
+        changes = MappingProxyType({join_path(where): text for where, text, _ in changed})
         return Variant(changes=changes, description=bound.description)
 
     def unknown(

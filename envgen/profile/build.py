@@ -8,12 +8,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 from envgen.errors import Place, Problem
-from envgen.profile import layers, variants
+from envgen.profile import layers
 from envgen.profile.bind import Binding
 from envgen.profile.checks import check_profile, check_project
 from envgen.profile.model import Profile
 from envgen.profile.overrides import Override
-from envgen.profile.tree import Node, near
+from envgen.profile.tree import Node, lay_over, near
 
 Files = Sequence[tuple[Node, dict[str, Node]]]
 
@@ -50,7 +50,7 @@ class Builder:
         shared = layers.name_dockerfiles(self.files, layers.layered(self.files, chains, self.warnings))
         waiting: dict[str, list[Problem]] = {}
         for name, tree in shared.items():
-            over = variants.lay_over(tree, self.variant) if self.variant else None
+            over = lay_over(tree, self.variant) if self.variant else None
             varied = layers.merge(tree, over) if over is not None else tree
             full = self._with_overrides(varied, shared, found := [])
             self.trees[name] = full

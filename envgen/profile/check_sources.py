@@ -10,9 +10,8 @@ from packaging.utils import canonicalize_name
 
 from envgen import files
 from envgen.profile.model import ORIGIN_KINDS, Mode, Origin, Source
-from envgen.profile.paths import LONGEST
 from envgen.profile.report import Report
-from envgen.profile.values import ContainerPath, HostPath
+from envgen.profile.values import LONGEST, ContainerPath, HostPath
 from envgen.text import visible
 
 # Names that mean something else where a source's name is used: stages of a Dockerfile, words of the command line.

@@ -12,8 +12,7 @@ from envgen.profile import shape as shapes
 from envgen.profile.model import Profile, Variant
 from envgen.profile.overrides import join_path
 from envgen.profile.shape import fields_of
-from envgen.profile.tree import DEFAULT, MAP, NULL, Node
-from envgen.profile.variants import written
+from envgen.profile.tree import DEFAULT, MAP, NULL, Node, written
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from envgen.profile.overrides import from_environ, from_sets
 from envgen.profile.patterns import NAME, PROJECT_NAME, matches, meaning
 from envgen.profile.shape import fields_of
 from envgen.profile.tree import INT, LIST, LOCAL, MAP, NULL, Node, Source, near
-from envgen.profile.yamlfile import read, read_local
+from envgen.profile.yamlparse import read, read_local
 
 FILE_NAME = "envgen.yaml"
 LOCAL_NAME = "envgen.local.yaml"

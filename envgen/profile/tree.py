@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from envgen.errors import Place
@@ -141,3 +142,39 @@ def near(word: str, known: list[str]) -> str:
     if found:
         return f"did you mean `{found[0]}`?"
     return "known: " + ", ".join(map(visible, known)) if len(known) <= 40 else ""
+
+
+def written(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str, Node]]:
+    """Each value below ``node`` as the file spells it: its path, its text, its node."""
+    if node.kind == MAP:
+        for name, child in node.items.items():
+            yield from written(child, (*path, name))
+    elif node.kind == LIST:
+        yield path, "[" + ", ".join(child.text for child in node.elements) + "]", node
+    else:
+        yield path, "null" if node.kind == NULL else node.text, node
+
+
+def lay_over(tree: Node, name: str) -> Node | None:
+    """What the variant ``name`` of ``tree`` changes, as a separate tree; None when there is no such variant.
+
+    Its values keep their places; their layer says that they came by a variant.
+    """
+    node = tree.items.get("variants")
+    node = node.items.get(name) if node is not None and node.kind == MAP else None
+    if node is None or node.kind != MAP:
+        return None
+    sources: dict[int, Source] = {}
+    return _copy(overlay(node), sources)
+
+
+def overlay(node: Node) -> Node:
+    """What a variant changes: all of it but its description."""
+    return node.with_items({name: child for name, child in node.items.items() if name != "description"})
+
+
+def _copy(node: Node, sources: dict[int, Source]) -> Node:
+    source = sources.get(id(node.source))
+    if source is None:
+        source = sources[id(node.source)] = Source(node.source.label, VARIANT, node.source.text)
+    return replace(node, source=source, items={name: _copy(child, sources) for name, child in node.items.items()})

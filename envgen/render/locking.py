@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 
-from envgen.lock.ask import python_sets
+from envgen.lock.ask import locked, python_sets
 from envgen.lock.compare import facts_of
 from envgen.lock.model import LOCAL, GitLock, Pinned, ProfileLock
+from envgen.lock.reading import load
 from envgen.profile.model import Profile, Source
 from envgen.profile.values import ImageRef
 from envgen.redact import without_login
@@ -113,3 +115,17 @@ def _source(source: Source) -> dict[str, str]:
     )
     patches = source.patches if source.patches and origin.kind != "checkout" else ""
     return {"distribution": source.distribution, "kind": origin.kind, "origin": asked, "patches": patches}
+
+
+LABEL = "dev.envgen.lock"
+
+
+def lock_of(profile: Profile, root: Path) -> ProfileLock | None:
+    """What envgen.lock says about ``profile``; None where there is no such file."""
+    lock = load(root)
+    return locked(profile, lock) if lock else None
+
+
+def lock_of_image(profile: Profile, root: Path, labels: Mapping[str, str] | None) -> ProfileLock | None:
+    """The lock to compare an image by. One that says itself that it was built without a lock is compared without."""
+    return None if labels is not None and labels.get(LABEL) == "" else lock_of(profile, root)

@@ -19,7 +19,7 @@ from envgen.lock.model import ProfileLock
 from envgen.patches.series import Series, load_series, version_of
 from envgen.profile.model import Profile
 from envgen.render.environment import cache_variable, cache_volume, compose_environment
-from envgen.render.locked import lock_of_image
+from envgen.render.locking import lock_of_image
 
 CACHE = "flashinfer"
 LENGTH = 12

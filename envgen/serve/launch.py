@@ -9,12 +9,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from envgen import files
 from envgen.engine.base import Container, Engine
 from envgen.engine.compose import Compose
-from envgen.engine.endpoint import find_endpoint
-from envgen.engine.owner import host_user
+from envgen.engine.endpoint import Endpoint, find_endpoint
+from envgen.engine.forward import forward_port
+from envgen.engine.whose import host_user
 from envgen.errors import ProcessError, RefusedError, ServiceError
 from envgen.explain import cause_of
 from envgen.files import state_dir
@@ -28,7 +30,6 @@ from envgen.serve.checkouts import guard_file
 from envgen.serve.log import log_text
 from envgen.serve.readiness import Answer
 from envgen.serve.wait import Awaited, Failure, NotReady, Waiter
-from envgen.serve.where import reachable_url, service_url
 
 Say = Callable[[str], None]
 LAST_LINES = 30  # of the log, in an error message
@@ -250,3 +251,28 @@ class Launcher:
             else:
                 self.compose.run("--profile", "*", "down", "--remove-orphans")
             self.say(f"  {self.name}: removed what was half-started")
+
+
+def service_url(service: Service, engine_host: str) -> str:
+    """``http://address:port`` of the port that answers HTTP; empty if the service publishes none.
+
+    ``engine_host``: the engine's address (unix://... or tcp://host:port); ports are published on that machine.
+    """
+    inside = service.ready.port if service.ready and service.ready.port else None
+    for port in service.host_ports:
+        if inside in (None, port.container):
+            host = urlsplit(engine_host).hostname or "127.0.0.1"
+            return f"http://{port.address if port.address not in ('', '0.0.0.0') else host}:{port.host}"
+    return ""
+
+
+def reachable_url(service: Service, endpoint: Endpoint) -> str:
+    """The same service as this process reaches it: what an ssh:// engine publishes, through ssh."""
+    url = service_url(service, endpoint.host)
+    if not url or not endpoint.host.startswith("ssh://"):
+        return url
+    inside = service.ready.port if service.ready and service.ready.port else None
+    port = next(port for port in service.host_ports if inside in (None, port.container))
+    address = port.address if port.address not in ("", "0.0.0.0", "::") else "127.0.0.1"
+    address = f"[{address}]" if ":" in address else address
+    return f"http://127.0.0.1:{forward_port(endpoint.host, f'{address}:{port.host}')}"

@@ -10,8 +10,7 @@ from typing import Any
 
 import requests
 
-from envgen.serve.answers import document_of
-from envgen.serve.events import BrokenOff, Completion, NoCompletion, read_events
+from envgen.serve.events import BrokenOff, Completion, NoCompletion, document_of, read_events
 from envgen.text import visible
 
 PROMPT = "The capital of France is"

@@ -13,7 +13,7 @@ from jit_lab import CACHE, Envgen, Lab
 from projects import docker
 
 from envgen.profile.load import load_project, select
-from envgen.render.locked import lock_of
+from envgen.render.locking import lock_of
 from envgen.render.outputs import render_profile
 
 pytestmark = pytest.mark.engine

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from envgen.profile.load import load_project
-from envgen.render.dockerfile import scripts
+from envgen.render.assemble import scripts
 from envgen.render.outputs import render_project, write
 
 HERE = Path(__file__).parent

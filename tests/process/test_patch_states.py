@@ -10,9 +10,8 @@ from patch_sources import BUILD, TOP, files, project, tree
 from projects import Project
 
 from envgen.errors import Place
-from envgen.patches.rehearse import rehearse
+from envgen.patches.rehearse import State, Verdict, rehearse
 from envgen.patches.series import Series, load_series, make_patch
-from envgen.patches.verdict import State, Verdict
 
 MXFP4 = "vllm/model_executor/layers/quantization/mxfp4.py"
 DECORATORS = "vllm/compilation/decorators.py"

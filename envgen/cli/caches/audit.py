@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from envgen.app.session import Session
-from envgen.cli.caches.options import open_cache
+from envgen.cli.caches.print import open_cache
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.jitcache.audit import findings
 from envgen.jitcache.query import arch_folders

@@ -12,8 +12,7 @@ from envgen.app import whose
 from envgen.app.session import Session
 from envgen.cli.caches import kinds as cache_kinds
 from envgen.cli.caches.kinds import clear_option, only_kinds
-from envgen.cli.caches.options import arch_option, open_cache, version_option
-from envgen.cli.caches.print import print_as_json, print_cleared
+from envgen.cli.caches.print import arch_option, open_cache, print_as_json, print_cleared, version_option
 from envgen.cli.common import json_option, project_options
 from envgen.errors import UsageError
 from envgen.jitcache.changed import changed_files

@@ -9,8 +9,11 @@ from typing import Any
 
 import click
 
+from envgen.app.session import Session
 from envgen.cli.common import print_json
+from envgen.engine.docker import connect
 from envgen.jitcache.model import Cleared, Evidence, Inventory, Module, Recorded, Why
+from envgen.jitcache.service import JitCache
 from envgen.jitcache.talk import describe_holders
 from envgen.text import counted, duration, progress, size, table, visible
 
@@ -183,3 +186,13 @@ def print_recorded(recorded: Recorded) -> None:
         click.echo(f"not recorded {_visible(module.name)} ({where}): {_visible(module.reason)}")
         for path in module.changed[:5]:
             click.echo(f"    {_visible(path)}")
+
+
+version_option = click.option("--version", "version", metavar="V", help="Only this FlashInfer version, as listed.")
+arch_option = click.option("--arch", metavar="A", help="Only this arch: 12.1a or 121a; `none`: without one.")
+
+
+def open_cache(session: Session) -> JitCache:
+    """The cache of the chosen profile."""
+    profile = session.profile()
+    return JitCache(connect(), profile, session.loaded().project.root)

@@ -10,8 +10,15 @@ import click
 from envgen.app.session import Session
 from envgen.cli.caches import kinds as cache_kinds
 from envgen.cli.caches.kinds import list_option, only_kinds
-from envgen.cli.caches.options import arch_option, open_cache, version_option
-from envgen.cli.caches.print import print_as_json, print_evidence, print_inventory, print_recorded
+from envgen.cli.caches.print import (
+    arch_option,
+    open_cache,
+    print_as_json,
+    print_evidence,
+    print_inventory,
+    print_recorded,
+    version_option,
+)
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.cli.look.explain import open_log
 from envgen.errors import NotFoundError

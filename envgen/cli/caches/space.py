@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from envgen.app.session import Session
-from envgen.cli.caches.options import open_cache
-from envgen.cli.caches.print import age, print_table
+from envgen.cli.caches.print import age, open_cache, print_table
 from envgen.cli.common import LARGEST, json_option, print_json, project_options
 from envgen.jitcache.space import Moved
 from envgen.jitcache.space import gc as collect

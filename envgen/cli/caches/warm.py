@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from envgen.app.session import Session
-from envgen.cli.caches.options import open_cache
+from envgen.cli.caches.print import open_cache
 from envgen.cli.common import LARGEST, json_option, print_json, project_options
 from envgen.engine.jobs import capacity, sentence
 from envgen.jitcache.model import Recorded

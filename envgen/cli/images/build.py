@@ -23,7 +23,7 @@ from envgen.engine.docker import connect
 from envgen.errors import BuildError, EngineError, ExitCode, UsageError
 from envgen.files import state_dir
 from envgen.profile.model import Profile
-from envgen.render.locked import lock_of
+from envgen.render.locking import lock_of
 from envgen.text import counted, progress, shorten
 
 SHOWN_LINES = 25

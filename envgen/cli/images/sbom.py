@@ -10,7 +10,7 @@ import click
 from envgen import files
 from envgen.engine.base import Engine
 from envgen.errors import UsageError
-from envgen.lock import inventory, manifest, sbom
+from envgen.lock import manifest, sbom
 from envgen.text import counted, progress, reason_of
 
 STDOUT = "-"
@@ -32,7 +32,7 @@ def write_sbom(engine: Engine, image_name: str, target: Path | None) -> None:
     image = engine.image(found.id)
     if image is None:  # removed in this very second
         raise UsageError(f"the image {image_name} is gone")
-    made = sbom.write(found, image, inventory.take(engine, found.id))
+    made = sbom.write(found, image, manifest.take(engine, found.id))
     for text in made.differences:
         progress(f"note: {text}")
     if target is None:

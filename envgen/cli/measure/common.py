@@ -32,8 +32,8 @@ from envgen.explain import cause_of
 from envgen.extras import require
 from envgen.inside import run
 from envgen.profile.model import Profile
-from envgen.serve.end import last_words
-from envgen.serve.where import reachable_url
+from envgen.serve.launch import reachable_url
+from envgen.serve.log import last_words
 from envgen.text import progress
 
 F = TypeVar("F", bound=Callable[..., Any])

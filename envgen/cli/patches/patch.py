@@ -18,9 +18,8 @@ from envgen.cli.patches import edit as patch_edit
 from envgen.errors import EnvgenError, ExitCode, UsageError
 from envgen.patches import report
 from envgen.patches.header import in_range
-from envgen.patches.rehearse import rehearse
+from envgen.patches.rehearse import Rehearsal, State, rehearse
 from envgen.patches.trees import Tree
-from envgen.patches.verdict import Rehearsal, State
 from envgen.text import counted, progress
 
 

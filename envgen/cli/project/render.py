@@ -10,7 +10,7 @@ from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.errors import ExitCode, RefusedError, UsageError
 from envgen.render import outputs
-from envgen.render.locked import lock_of
+from envgen.render.locking import lock_of
 from envgen.text import counted, progress
 
 

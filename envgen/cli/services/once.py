@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from envgen.app import services
-from envgen.app.pull import pull as pull_base
+from envgen.app.build import pull as pull_base
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options, variant_option
 from envgen.cli.services.options import command_of, inside_options

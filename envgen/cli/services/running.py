@@ -15,10 +15,9 @@ from envgen.cli.common import LARGEST, json_option, print_json, project_options,
 from envgen.cli.services.options import command_of, inside_options, timeout_option
 from envgen.cli.services.up import document, report
 from envgen.engine.base import Container, Engine
-from envgen.engine.compose import Compose
+from envgen.engine.compose import Compose, attach
 from envgen.engine.docker import connect
 from envgen.engine.endpoint import find_endpoint
-from envgen.engine.terminal import attach
 from envgen.engine.whose import ours
 from envgen.errors import NotFoundError, UsageError
 from envgen.profile.exposure import exposed, is_local

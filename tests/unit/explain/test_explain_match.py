@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.explain import Classifier, classify
-from envgen.explain.pattern import read_pattern
-from envgen.explain.rulebase import FILES, FOLDER, Rule, read_rule, rules
+from envgen.explain.rulebase import FILES, FOLDER, Rule, read_pattern, read_rule, rules
 
 ALL = rules()
 

@@ -8,6 +8,7 @@ import pytest
 
 from envgen.errors import UsageError
 from envgen.lock import ask
+from envgen.lock.ask import Upgrade, checked, keep
 from envgen.lock.gitrefs import absolute
 from envgen.lock.model import (
     AptLock,
@@ -21,7 +22,6 @@ from envgen.lock.model import (
     Submodule,
 )
 from envgen.lock.registry import seconds
-from envgen.lock.upgrade import Upgrade, checked, keep
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
 

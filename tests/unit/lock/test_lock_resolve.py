@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from envgen.errors import EngineError, LockError
+from envgen.lock.ask import Upgrade
 from envgen.lock.model import GitLock, ImageLock, Lock
 from envgen.lock.resolve import Tools, _job, resolve
-from envgen.lock.upgrade import Upgrade
 from envgen.profile.load import load_project
 
 

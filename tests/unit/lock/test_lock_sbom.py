@@ -15,8 +15,7 @@ from spdx_tools.spdx.validation.document_validator import validate_full_spdx_doc
 from envgen.binding import ShapeError, bind
 from envgen.engine.base import Image
 from envgen.lock import sbom
-from envgen.lock.inventory import Debian, Distribution, Inventory
-from envgen.lock.manifest import Manifest
+from envgen.lock.manifest import Debian, Distribution, Inventory, Manifest
 
 ID = "sha256:" + "1" * 64
 BASE = "sha256:" + "2" * 64

@@ -12,7 +12,7 @@ from envgen.__main__ import main
 from envgen.engine.jobs import Capacity, capacity
 from envgen.profile.load import load_project
 from envgen.profile.model import Service
-from envgen.render.dockerfile import scripts
+from envgen.render.assemble import scripts
 from envgen.render.plan import compose_environment
 
 PROJECT = """\

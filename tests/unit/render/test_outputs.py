@@ -15,8 +15,7 @@ from envgen.errors import EnvgenError, ProjectError, RefusedError
 from envgen.profile.model import Cache, GpuMode, Mode, Network, Profile, Project, Service
 from envgen.profile.values import ContainerPath, HostPath
 from envgen.render import assemble
-from envgen.render.assemble import without_comments
-from envgen.render.dockerfile import docker_files, scripts
+from envgen.render.assemble import docker_files, scripts, without_comments
 from envgen.render.outputs import diff, render_profile, render_project, write
 
 

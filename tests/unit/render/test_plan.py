@@ -30,7 +30,7 @@ from envgen.profile.model import (
     TorchArch,
 )
 from envgen.profile.values import ByteSize, ContainerPath, CudaArchList, HostPath, ImageRef, MaxJobs, Pin
-from envgen.render.dockerfile import dockerfile, scripts, used
+from envgen.render.assemble import dockerfile, scripts, used
 from envgen.render.environment import cache_volume, overlay_volume, service_env
 from envgen.render.parts import WRITTEN, Step
 from envgen.render.plan import compose_environment, derived_env, plan

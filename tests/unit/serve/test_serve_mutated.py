@@ -22,8 +22,7 @@ from mutated import CHANGES, Changes, mutated
 from envgen.bench import client
 from envgen.errors import ServiceError
 from envgen.serve import readiness
-from envgen.serve.answers import document_of
-from envgen.serve.events import BrokenOff, NoCompletion, read_events
+from envgen.serve.events import BrokenOff, NoCompletion, document_of, read_events
 
 EXAMPLES = settings(
     max_examples=max(int(os.environ.get("ENVGEN_EXAMPLES", "100")), 10),
