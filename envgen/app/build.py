@@ -242,7 +242,7 @@ def build(
         log.say(f"$ {shlex.join(buildx.argv_of(request))}")
         log.say(how)
         result = buildx.build(request, on_line=log.say, on_step=on_step, on_tick=on_tick)
-        cause = _cause(result, oom_kills(engine) - kills)
+        cause = other_platform(job.profile, engine, result) or _cause(result, oom_kills(engine) - kills)
         if cause:
             log.say(f"{cause.summary}: {cause.evidence}")
         log.say(f"ended with {result.code} after {result.seconds:.1f} s {result.image_id}")
@@ -285,6 +285,20 @@ def shell_before(job: Job, step: Step, max_jobs: int | None = None) -> int:
         return run_shell(find_endpoint(), result.image_id, labels)
     finally:
         connect().remove_image(result.image_id)
+
+
+def other_platform(profile: Profile, engine: Engine, result: BuildResult) -> Cause | None:
+    """The engine has the base image, and for another platform, so that it was looked for in its registry, in vain."""
+    wanted, name = profile.base.platform, str(profile.base.image)
+    found = "failed to resolve source metadata" in result.error and wanted and engine.image(name)
+    if not wanted or not found or wanted.value.split("/")[1] == found.architecture:
+        return None
+    return Cause(
+        "platform",
+        f"the engine has {name} for {found.architecture} alone, base.platform asks for {wanted.value}",
+        result.error.splitlines()[-1],
+        f"docker pull --platform {wanted.value} {name}; or unset base.platform",
+    )
 
 
 def _cause(result: BuildResult, killed: int) -> Cause | None:

@@ -31,7 +31,10 @@ def look(wish: Wish, *, deep: bool) -> Report:
     """Collect, judge, and add what the project's own scripts and (with ``deep``) the packages themselves say."""
     context, extra = gather(wish, connect)
     if context.engine is not None and context.service in wish.profile.services:
-        refused = attempt(lambda: preflight.refusals(connect(), wish.profile, wish.root, context.service))
+        running = context.container is not None and context.container.running and not context.is_throw_away
+        refused = attempt(
+            lambda: preflight.refusals(connect(), wish.profile, wish.root, context.service, running=running)
+        )
         lacking = attempt(lambda: weights.report(connect(), wish.profile, wish.root))
         causes = attempt(lambda: _causes(context, connect()))
         context = replace(context, refused=refused or (), weights=lacking or {}, causes=causes or {})

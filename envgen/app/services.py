@@ -26,7 +26,14 @@ from envgen.render.workspace import Workspace, prepare
 from envgen.serve import ownership, preflight
 from envgen.serve.launch import Launcher, Started, compose_for
 from envgen.serve.preflight import PreflightError
-from envgen.serve.recreate import RecreateRefused, differences, keep_moment, missing_here
+from envgen.serve.recreate import (
+    CONFIG_HASH,
+    RecreateRefused,
+    differences,
+    keep_moment,
+    missing_here,
+    settings_differ,
+)
 from envgen.text import progress
 
 Agree = Callable[[str], bool]  # puts a question to the user; False without a terminal
@@ -68,8 +75,17 @@ def opened(session: Session) -> Opened:
     root, profile = session.loaded().project.root, session.profile()
     engine = connect()
     workspace = workspace_of(engine, profile, root)
-    compose = compose_for(engine, profile, root, workspace.folder)
+    compose = compose_for(engine, profile, root, workspace.folder, preflight.gpu_mode(engine, profile.gpu)[0])
     return Opened(root, profile, engine, compose, workspace.rendered.digest)
+
+
+def changed(here: Callable[[], Opened], found: Sequence[Container]) -> dict[str, bool]:
+    """Container id -> whether `up` would replace it for its settings; ``here`` is asked where one can be compared."""
+    known = [one for one in found if one.running and not one.one_off and CONFIG_HASH in one.labels]
+    if not known:
+        return {}
+    opened_here = here()
+    return settings_differ(opened_here.compose, opened_here.profile, known, os.environ)
 
 
 def running(engine: Engine, profile: Profile, root: Path, service: str) -> Container:

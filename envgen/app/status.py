@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from envgen.app import lock
+from envgen.app.services import changed, opened
 from envgen.app.session import Session
 from envgen.background import in_background
 from envgen.bench.record import runs, utc
@@ -47,6 +48,7 @@ class Status:
     engine: str = ""
     image: Mapping[str, Any] = field(default_factory=dict)
     containers: tuple[Container, ...] = ()
+    differ: Mapping[str, bool] = field(default_factory=dict)  # container id -> whether its settings are others now
     checkouts: list[Mapping[str, Any]] = field(default_factory=list)
     caches: list[Mapping[str, Any]] = field(default_factory=list)
     lock: Mapping[str, Any] = field(default_factory=dict)
@@ -67,6 +69,7 @@ def look(session: Session) -> Status:
         sizes = in_background(engine.volume_sizes)
         _ask_engine(found, engine)
         found.caches = _caches(found, engine, sizes)
+        found.differ = changed(lambda: opened(session), found.containers)
     except EnvgenError as error:
         found.engine = error.problems[0].message
     found.lock = _lock(session, profile)

@@ -67,7 +67,7 @@ def names_in(dockerfile: str) -> dict[str, str]:
     found, said, of_stage = {}, "", ""
     for line in re.sub(r"\\\n", " ", dockerfile).splitlines():
         if line.startswith("#"):
-            said = said or re.split(r"\.(?: (?=[A-Z])|$)", line[1:].strip())[0]
+            said = said or re.split(r"\.(?: (?=\(?[A-Z])|$)", line[1:].strip())[0]
             continue
         if line.startswith("FROM "):
             of_stage = said

@@ -98,12 +98,15 @@ def check_once(engine: Engine, profile: Profile, root: Path, name: str, digest: 
     return gpu
 
 
-def refusals(engine: Engine, profile: Profile, root: Path, name: str) -> tuple[Problem, ...]:
-    """What `up` would refuse besides a stale image and taken ports: checkouts, files, memory, the GPU."""
+def refusals(engine: Engine, profile: Profile, root: Path, name: str, *, running: bool) -> tuple[Problem, ...]:
+    """What `up` would refuse besides a stale image and taken ports: checkouts, files, memory, the GPU.
+
+    ``running``: the service has its memory already.
+    """
     service, problems = profile.services[name], list[Problem]()
     if engine.info().endpoint.startswith("unix://"):
         problems += [*_mounts(profile, root), *_own_mounts(profile, root, name), *files(profile, root)]
-        if service.needs_memory is not None:
+        if service.needs_memory is not None and not running:
             problems += memory.check(service.needs_memory.bytes, unified=profile.gpu is not GpuMode.NONE)[0]
     _, reason = gpu_mode(engine, profile.gpu)
     return (*problems, *([reason] if reason else []))

@@ -6,7 +6,7 @@ first terminal had (HF_TOKEN) are taken from the running container. Whatever els
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,8 @@ from envgen.profile.model import Profile
 from envgen.redact import redact
 from envgen.render.compose import PROXY
 
+CONFIG_HASH = "com.docker.compose.config-hash"
+
 
 class RecreateRefused(EnvgenError):
     """The service runs with other settings; replacing it has to be asked for. Carries every difference."""
@@ -26,11 +28,9 @@ class RecreateRefused(EnvgenError):
     def __init__(self, service: str, differences: Sequence[str]) -> None:
         super().__init__(f"{service} is running with other settings")
         self.problems = (
-            Problem(
-                f"{service} is running, and starting it as the profile says now would replace it:",
-                hint=f"envgen up {service} --recreate",
-            ),
-            *(Problem(difference) for difference in differences),
+            Problem(f"{service} is running, and starting it as the profile says now would replace it:"),
+            *(Problem(difference) for difference in differences[:-1]),
+            Problem(differences[-1], hint=f"envgen up {service} --recreate"),
         )
 
 
@@ -38,6 +38,31 @@ def keep_moment(compose: Compose, profile: Profile, running: Container, shell: M
     """``compose`` with the values of ``running`` for whatever this moment (``shell``: our variables) doesn't decide."""
     kept = {name: running.env[name] for name in _passed(profile) if running.env.get(name) and name not in shell}
     return replace(compose, env={**compose.env, **kept})
+
+
+def settings_differ(
+    compose: Compose, profile: Profile, found: Iterable[Container], shell: Mapping[str, str]
+) -> dict[str, bool]:
+    """Container id -> whether Compose would replace it for its settings. One that can't be compared is left out.
+
+    Compose leaves a digest of a service's settings on its container; the image is not in it.
+    """
+    asked: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
+    answers = {}
+    for one in found:
+        kept = keep_moment(compose, profile, one, shell)
+        question = tuple(sorted(kept.env.items()))
+        if question not in asked:
+            asked[question] = _digests(kept)
+        if one.service in asked[question]:
+            answers[one.id] = asked[question][one.service] != one.labels.get(CONFIG_HASH)
+    return answers
+
+
+def _digests(compose: Compose) -> Mapping[str, str]:
+    done = compose.run("--profile", "*", "config", "--hash", "*", timeout=10, check=False)
+    lines = (line.split() for line in done.stdout.decode(errors="replace").splitlines())
+    return {} if done.code else {words[0]: words[1] for words in lines if len(words) == 2}
 
 
 def missing_here(profile: Profile, running: Container, shell: Mapping[str, str]) -> tuple[str, ...]:
@@ -133,12 +158,16 @@ def _mounts(wanted: Sequence[Any], running: Container) -> Iterator[str]:
     new = {
         str(one["target"]): str(one.get("source", "")) for one in wanted if isinstance(one, dict) and "target" in one
     }
+    moved: list[str] = []
     for target in sorted(old.keys() | new.keys()):
         if target not in new:
             yield f"mount: {target} is no longer mounted"
         elif target not in old:
             yield f"mount: {target} is new"
         elif new[target].startswith("/") and old[target] != new[target]:
+            if any(target.startswith(f"{other}/") for other in moved):  # what is mounted in it has gone with it
+                continue
+            moved.append(target)
             yield f"mount: {target} is {old[target]}, and is now {new[target]}"
 
 

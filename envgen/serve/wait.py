@@ -15,7 +15,7 @@ from envgen.engine.base import Container, Engine
 from envgen.errors import EngineTimeout
 from envgen.profile.model import Ready, Service
 from envgen.serve.log import Evidence, LogReader, log_text
-from envgen.serve.phases import Progress
+from envgen.serve.phases import DOING, Phase, Progress
 from envgen.serve.readiness import Answer, Question, ask
 from envgen.text import counted
 
@@ -204,7 +204,8 @@ class Waiter:
     def _tell(self, container: Container) -> None:
         """Say what changes while waiting, and every now and then that nothing has."""
         health = f" ({container.health})" if container.health not in ("", "none") else ""
-        state = f"{container.state}{health}, {self.progress.words()}"
+        started = container.state == "running" and self.progress.words() == DOING[Phase.START]  # it says nothing more
+        state = container.state + health + ("" if started else f", {self.progress.words()}")
         now = time.monotonic()
         if state == self._said[0] and now - self._said[1] < REPEAT:
             return

@@ -42,7 +42,7 @@ def _document(found: Status) -> dict[str, Any]:
         "file": str(found.file),
         "engine": {"ok": not found.engine, "error": found.engine or None},
         "image": dict(found.image) or None,
-        "containers": [as_data(one, found.digest) for one in found.containers],
+        "containers": [as_data(one, found.digest, found.differ.get(one.id)) for one in found.containers],
         "checkouts": found.checkouts,
         "caches": found.caches,
         "lock": found.lock,
@@ -65,7 +65,7 @@ def _screen(found: Status) -> Iterator[str]:
         run = found.run
         yield f"last run    {run['id']} {run['kind']}, {run['started']}: {run['outcome']}"
     if found.containers:
-        rows = [as_row(as_data(one, found.digest)) for one in found.containers]
+        rows = [as_row(as_data(one, found.digest, found.differ.get(one.id))) for one in found.containers]
         yield from ("", *table([COLUMNS, *rows]))
     elif not found.engine:
         yield f"containers  none; start with: envgen up --profile {found.profile.name}"

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from envgen.app import services, whose
-from envgen.app.services import opened, running
+from envgen.app.services import changed, opened, running
 from envgen.app.session import Session
 from envgen.cli.common import LARGEST, json_option, print_json, project_options, project_options_without_f, show_log
 from envgen.cli.services.options import command_of, inside_options, timeout_option
@@ -149,7 +149,7 @@ def _each(
 @click.option("-q", "--quiet", "only_ids", is_flag=True, help="Only the containers' ids.")
 @json_option
 def ps(session: Session, everything: bool, only_ids: bool, as_json: bool) -> int:
-    """Show the services of a profile: state, health, ports, and whether the image still agrees with the profile.
+    """Show the services of a profile: state, health, ports, and whether image and settings still are the profile's.
 
     \b
     Example:
@@ -159,7 +159,9 @@ def ps(session: Session, everything: bool, only_ids: bool, as_json: bool) -> int
     here = opened(session)
     profile = here.profile
     found = here.engine.containers(profile.compose_name, all=True)
-    rows = [as_data(one, here.digest) for one in ours(found, here.root) if everything or not one.one_off]
+    mine = [one for one in ours(found, here.root) if everything or not one.one_off]
+    differ = {} if only_ids else changed(lambda: here, mine)
+    rows = [as_data(one, here.digest, differ.get(one.id)) for one in mine]
     whose.note_older(here.engine, profile, here.root)
     if hidden := len(found) - len(ours(found, here.root)):
         other = whose.other_owner(here.engine, profile, here.root)
@@ -179,11 +181,14 @@ def ps(session: Session, everything: bool, only_ids: bool, as_json: bool) -> int
     return 0
 
 
-COLUMNS = ("service", "state", "health", "ports", "image", "since", "container")
+COLUMNS = ("service", "state", "health", "ports", "image", "settings", "since", "container")
 
 
-def as_data(container: Container, digest: str) -> dict[str, Any]:
-    """A container for machines: null for what is not there, times with their zone."""
+def as_data(container: Container, digest: str, differs: bool | None) -> dict[str, Any]:
+    """A container for machines: null for what is not there, times with their zone.
+
+    ``differs``: whether its settings are others than the profile's; None: not known.
+    """
     current = container.labels.get("dev.envgen.render") == digest
     started = container.started_at
     return {
@@ -196,6 +201,7 @@ def as_data(container: Container, digest: str) -> dict[str, Any]:
         "open_ports": sorted({port.host for port in container.ports if not is_local(port.address)}),
         "ports": [str(port) for port in container.ports],
         "service": container.service,
+        "settings": None if differs is None else "differ" if differs else "current",
         "since": None if started.startswith("0001-") or not started else started,
         "state": container.state,
     }
@@ -210,6 +216,7 @@ def as_row(row: dict[str, Any]) -> tuple[str, ...]:
         row["health"] or "-",
         ", ".join(row["ports"]) or "-",
         "current" if row["image"] == "current" else "older than the profile",
+        row["settings"] or "-",
         (row["since"] or "-")[:19],
         row["container"],
     )

@@ -7,7 +7,8 @@ import shlex
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Where, check, error, info, ok, warning
 from envgen.engine.base import Container
-from envgen.inside.probe.facts import is_safe
+from envgen.inside.probe.facts import is_secret
+from envgen.redact import redact
 from envgen.text import counted
 
 LOOPING = 3  # restarts that are not an accident any more
@@ -82,10 +83,10 @@ def current_image(context: Context) -> list[Finding]:
 
 
 def shown(name: str, value: str | None) -> str:
-    """A variable as it may be printed."""
+    """A variable of the project file as it may be printed."""
     if value is None:
         return f"{name} isn't set"
-    return f"{name}={value}" if is_safe(name) else f"{name}=(not shown)"
+    return f"{name}=(not shown)" if is_secret(name) else redact(f"{name}={value}")
 
 
 def _agrees(name: str, actual: str | None, wanted: str) -> bool:
@@ -106,7 +107,8 @@ def variables(context: Context) -> list[Finding]:
     some, rest = wrong[:5], f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""
     seen = "; ".join(shown(name, actual.get(name)) for name in some) + rest
     expected = "; ".join(shown(name, context.env[name]) for name in some) + rest
-    title = f"{len(wrong)} variable{'s' * (len(wrong) > 1)} of the container differ from the profile"
+    some_differ = counted(len(wrong), "variable of the container differs", "variables of the container differ")
+    title = f"{some_differ} from the profile"
     return [warning(title, seen, expected, remedies.renew(context), case="differ", names=wrong)]
 
 

@@ -63,7 +63,7 @@ def unified(context: Context) -> list[Finding]:
         cure = remedies.command("sudo swapoff -a && sudo swapon -a")
         seen = f"{swapped / GIB:.1f} of {system.SwapTotal / GIB:.1f} GiB of swap are in use"
         found.append(warning("programs were pushed into swap", seen, "none", cure, case="swapping"))
-    if found:
+    if found or (wanted is None and not context.inside.gpus):
         return found
     told = f"{system.MemFree // GIB} GiB of the memory that GPU and programs share are free"
     return [ok(told)] if wanted is not None else [info(told, "no service says how much it needs")]

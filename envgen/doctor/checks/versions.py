@@ -8,7 +8,7 @@ from packaging.utils import canonicalize_name
 
 from envgen.doctor import remedies
 from envgen.doctor.evidence import Distribution, Promised, Tool
-from envgen.doctor.model import Context, Finding, Remedy, Where, check, error, ok, warning
+from envgen.doctor.model import Context, Finding, Remedy, Where, check, error, info, ok, warning
 from envgen.text import counted
 
 # What kernels for Blackwell need: FP4 conversions in ptxas, and cuDNN's attention for it.
@@ -118,7 +118,11 @@ def cuda_versions(context: Context) -> list[Finding]:
 @check("cuda.compilers", Where.INSIDE, needs="probe")
 def compilers(context: Context) -> list[Finding]:
     """nvcc, ptxas and Triton's ptxas say that they compile for each architecture of the profile."""
-    tools, found = context.inside.cuda.tools, list[Finding]()
+    tools, found, home = context.inside.cuda.tools, list[Finding](), f"{context.profile.cuda.home}/"
+    lacking = [tool.path for tool in tools if tool.error and tool.path.startswith(home)]
+    if lacking and not context.inside.gpus and not context.inside.cuda.toolkit.version:
+        tools = tuple(tool for tool in tools if tool.path not in lacking)
+        found.append(info("the image has no CUDA toolkit, and no GPU is here that needs one", f"no {lacking[0]}"))
     split = any(is_for_blackwell(tool) for tool in tools)
     for tool in tools:
         wanted = wanted_of(tool, context, split)
@@ -131,7 +135,7 @@ def compilers(context: Context) -> list[Finding]:
             title, cure = f"{tool.name} doesn't know {', '.join(lacks)}", _other_compiler(tool, context)
             seen = f"{tool.path}; its newest: {newest}"
             found.append(error(title, seen, ", ".join(sorted(wanted)), cure, case="arch", tool=tool.path))
-    names = ", ".join(tool.name for tool in context.inside.cuda.tools)
+    names = ", ".join(tool.name for tool in tools)
     return found or ([ok(f"{names}: compile for {context.profile.cuda.arch_list}")] if names else [])
 
 

@@ -52,12 +52,15 @@ except BaseException as error:
 """
 
 
+def is_secret(name: str) -> bool:
+    """Whether a variable of that name may hold a secret."""
+    upper = name.upper().replace("TIKTOKEN", "")
+    return any(word in upper for word in SECRET_WORDS)
+
+
 def is_safe(name: str) -> bool:
     """Whether the value of the variable ``name`` may leave the container."""
-    upper = name.upper().replace("TIKTOKEN", "")
-    if any(word in upper for word in SECRET_WORDS):
-        return False
-    return name in SAFE_NAMES or name.startswith(SAFE_PREFIXES)
+    return not is_secret(name) and (name in SAFE_NAMES or name.startswith(SAFE_PREFIXES))
 
 
 def without_password(value: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from envgen.engine.compose import Compose
 from envgen.engine.process import Completed
 from envgen.errors import EnvgenError, NotFoundError, ServiceError, UsageError
 from envgen.serve.launch import Started
+from envgen.serve.recreate import CONFIG_HASH
 
 FILE = """
 version: 1
@@ -256,3 +258,20 @@ def test_up_refuses_before_anything_is_started(engine: StubEngine, monkeypatch: 
     assert said.splitlines() == [
         "web was not started:", "web: no", "no image", "srv was not started:", "srv: no",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("noted", "said"), [("sha-2", "current"), ("sha-1", "differ"), (None, "-")])
+def test_ps_compares_the_settings_of_what_runs(
+    engine: StubEngine, monkeypatch: pytest.MonkeyPatch, noted: str | None, said: str
+) -> None:
+    """By Compose's own digest: a variable of the project file that was edited shows before the next `up`."""
+    one = container("web")
+    engine.found = [replace(one, labels={**one.labels, **({CONFIG_HASH: noted} if noted else {})})]
+    monkeypatch.setattr(Compose, "run", lambda *_, **__: Completed((), 0, b"srv sha-9\nweb sha-2\n", b""))
+    assert invoke("ps").output.splitlines()[1].split()[:7] == [
+        "web", "running", "-", "-", "older", "than", "the",
+    ] and f" {said} " in invoke("ps").output  # fmt: skip
+    (row,) = json.loads(invoke("ps", "--json").output)
+    assert row["settings"] == (None if said == "-" else said)
+    monkeypatch.setattr(Compose, "run", lambda *_, **__: Completed((), 1, b"", b"no such option\n"))
+    assert json.loads(invoke("ps", "--json").output)[0]["settings"] is None

@@ -178,3 +178,20 @@ def test_a_companion_of_another_version_is_removed_and_not_looked_for(make: Make
     (found,) = [one for one in judged("flashinfer.set", make(with_companion("0.6.18"))) if one.case]
     assert found.case == "mismatch" and found.remedy is not None
     assert "uninstall -y flashinfer-cubin" in found.remedy.text
+
+
+def test_without_a_gpu_its_memory_is_not_mentioned(make: Make) -> None:
+    document = with_system(MemFree=0) | {"gpus": []}
+    assert judged("memory.unified", make(document, sets=("services.dev.command=[sleep, infinity]",))) == []
+
+
+def test_a_base_without_cuda_is_no_error_where_no_gpu_is(make: Make) -> None:
+    """A stand-in or a plain Debian, on a laptop: the variables for Triton that envgen sets lead nowhere."""
+    document = recording("hook")
+    home = "/usr/local/cuda/bin/ptxas"
+    broken = [{"name": name, "path": home, "archs": [], "error": "is missing"} for name in ("TRITON_PTXAS_PATH", "x")]
+    document["cuda"] = {"tools": broken}
+    (found,) = judged("cuda.compilers", make(document))
+    assert (found.severity, found.seen) == (Severity.INFO, f"no {home}")
+    document["gpus"] = with_system()["gpus"]
+    assert [one.case for one in judged("cuda.compilers", make(document))] == ["broken", "broken"]

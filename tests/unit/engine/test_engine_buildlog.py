@@ -152,3 +152,8 @@ def test_every_command_of_the_shipped_dockerfiles_has_a_name() -> None:
         text = path.read_text()
         commands = set(re.findall(r"^RUN .*", text.replace("\\\n", " "), re.M))
         assert commands and len(names_in(text)) == len(commands), path.name
+
+
+def test_a_name_is_one_sentence() -> None:
+    text = "FROM x AS y\n# Home is open to all. (A new volume is made\n# from these folders.)\nRUN z\n"
+    assert names_in(text) == {"RUN z": "Home is open to all"}

@@ -1,0 +1,48 @@
+"""What is printed where `up` would replace a running container."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+from envgen.engine.base import Container, Engine, Mount
+from envgen.profile.model import Service
+from envgen.serve.recreate import RecreateRefused, _mounts
+from envgen.serve.wait import Waiter
+
+RUNS = Container(
+    id="1", name="lab-web-1", service="web", state="running", health="healthy", exit_code=0, image_id="sha256:1",
+    labels={}, env={}, mounts=(), ports=(), started_at="2026-11-22T01:02:03Z",
+)  # fmt: skip
+
+
+def test_the_command_stands_below_what_differs() -> None:
+    text = str(RecreateRefused("web", ["image: a is now b", "environment: LEVEL=1 is new"]))
+    assert text.splitlines()[1:] == [
+        "image: a is now b", "environment: LEVEL=1 is new", "    hint: envgen up web --recreate",
+    ]  # fmt: skip
+
+
+def test_what_is_mounted_in_a_checkout_that_moved_is_not_listed_too() -> None:
+    old = (Mount("/src/lib", "/code/lib"), Mount("/src/lib/.git", "/code/lib/.git"), Mount("/src/x", "/code/library"))
+    wanted = [
+        {"target": "/code/lib", "source": "/wt/lib"},
+        {"target": "/code/lib/.git", "source": "/wt/lib/.git"},
+        {"target": "/code/library", "source": "/wt/x"},
+    ]
+    found = list(_mounts(wanted, replace(RUNS, mounts=old)))
+    assert [line.partition(" is ")[0] for line in found] == ["mount: /code/lib", "mount: /code/library"]
+
+
+class Silent:
+    def logs(self, _id: str, *, tail: int) -> str:
+        return ""
+
+
+def test_a_service_that_tells_no_phase_is_not_called_starting() -> None:
+    lines: list[str] = []
+    waiter = Waiter(cast(Engine, Silent()), "web", Service(("web",)), "", lines.append)
+    waiter._tell(RUNS)
+    waiter.progress.answering()
+    waiter._tell(RUNS)
+    assert lines == ["  web: running (healthy), 0 s", "  web: running (healthy), waiting for its first answer, 0 s"]
