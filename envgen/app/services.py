@@ -74,6 +74,7 @@ def opened(session: Session) -> Opened:
     """What the commands work with that look at services, or stop them."""
     root, profile = session.loaded().project.root, session.profile()
     engine = connect()
+    profile = preflight.settled(engine, profile)
     workspace = workspace_of(engine, profile, root)
     compose = compose_for(engine, profile, root, workspace.folder, preflight.gpu_mode(engine, profile.gpu)[0])
     return Opened(root, profile, engine, compose, workspace.rendered.digest)
@@ -133,8 +134,9 @@ def _again(
         reason = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise ServiceError(f"{service} was not started: {''.join(reason)}", hint=f"envgen up {service}")
     keep = keeper(here.engine, here.profile, here.root, service, here.compose.files)
-    launcher = Launcher(here.engine, here.compose, here.profile, service, progress, keep)
-    return here.profile, launcher.await_ready(container, timeout)
+    profile = preflight.settled(here.engine, here.profile)
+    launcher = Launcher(here.engine, here.compose, profile, service, progress, keep)
+    return profile, launcher.await_ready(container, timeout)
 
 
 def halt(session: Session, names: Sequence[str]) -> tuple[Profile, tuple[Container, ...]]:
@@ -226,6 +228,7 @@ def check(session: Session, service: str, agree: Agree, *, take_over: bool = Fal
     if other and not take_over:
         raise whose.refused(engine, profile, root, other, _take(profile, service))
     whose.note_older(engine, profile, root)
+    profile = preflight.settled(engine, profile)
     workspace = workspace_of(engine, profile, root)
     commit = weights.locked_commit(profile, root, service)
     look = partial(

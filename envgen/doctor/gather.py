@@ -28,6 +28,7 @@ from envgen.errors import EngineError, EnvgenError
 from envgen.inside import run
 from envgen.profile.model import Profile
 from envgen.render.environment import checkout_variable, compose_environment
+from envgen.serve.preflight import with_ports
 
 Connect = Callable[[], "Engine"]
 Answer: TypeAlias = "tuple[collect.Facts, tuple[float, float]]"  # and when it was asked and given
@@ -62,6 +63,7 @@ def gather(wish: Wish, connect: Connect) -> tuple[Context, list[Finding]]:
         containers = tuple(one for one in everything if not one.one_off)
     except EngineError as problem:
         return _without_engine(wish, problem)
+    wish = replace(wish, profile=with_ports(wish.profile, containers))
     container = choose_container(containers, wish.service)
     service = container.service if container else choose_service(wish.profile, wish.service)
     python, probing, name = collect.program(wish.profile), None, ""
@@ -173,7 +175,13 @@ def _host_facts(profile: Profile, info: EngineInfo | None, ports: tuple[tuple[in
 def _busy_ports(profile: Profile, containers: Sequence[Container], engine: Engine) -> tuple[tuple[int, str], ...]:
     """The ports of services that don't run, and who has them."""
     running = {one.service for one in containers if one.state == "running"}
-    wanted = [port for name, service in profile.services.items() if name not in running for port in service.host_ports]
+    wanted = [
+        port
+        for name, service in profile.services.items()
+        if name not in running
+        for port in service.host_ports
+        if not port.auto
+    ]
     mine = {port.host for one in containers if one.state == "running" for port in one.ports}
     listeners = listening() if wanted else ()
     found: dict[int, str] = {}

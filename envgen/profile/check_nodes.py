@@ -69,7 +69,7 @@ def _cluster(report: Report, path: tuple[str, ...], service: Service, cluster: C
         hint = "write restart: no; `envgen up` watches all of them"
         report.problem((*path, "restart"), "a rank that is restarted alone never finds the others again", hint)
     for number, port in enumerate(service.ports):
-        if port.host != port.container:
+        if port.auto or port.host != port.container:
             hint = f'write "{port.container}:{port.container}", or change args.port'
             report.problem(
                 (*path, "ports", str(number)), "machines in a cluster use the host's network: no port is mapped", hint

@@ -39,8 +39,7 @@ def exposed(profile: Profile, name: str) -> str:
 
 def closer(service: Service) -> str:
     """The first open port, published on the loopback address instead."""
-    port = next(port for port in service.ports if not is_local(port.address))
-    return f"127.0.0.1:{port.host}:{port.container}"
+    return str(replace(next(port for port in service.ports if not is_local(port.address)), address="127.0.0.1"))
 
 
 def other_port(service: Service, *taken: int, is_free: Callable[[PortMapping], bool] = lambda _port: True) -> str:

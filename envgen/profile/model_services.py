@@ -121,7 +121,8 @@ class Service:
     env: Mapping[str, str] = key("Variables for this service alone.", {}, names=ENV_NAME)
     ports: tuple[PortMapping, ...] = key(
         "Published ports. With 127.0.0.1 this machine alone reaches one; without an address, as in Compose, the whole"
-        " network does, past ufw.",
+        " network does, past ufw. `127.0.0.1:auto:8000`: 8000 where it is free when the service starts, else the next"
+        " one that is; it stays while the service runs.",
         (),
     )
     working_dir: ContainerPath | None = key("The folder it starts in.", None)

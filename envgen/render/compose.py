@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from envgen.profile.model import GpuMode, Health, Profile, Service
-from envgen.profile.values import own_path
+from envgen.profile.values import PortMapping, own_path
 from envgen.render import environment as names
 from envgen.render.namespace import folder_of, volume_of
 from envgen.render.quote import Quoted, compose_text, compose_variable, yaml_key, yaml_text
@@ -215,7 +215,13 @@ def _service(profile: Profile, name: str, number: int, key: str) -> dict[str, ob
         "volumes": [*_volumes(profile, key), *_mounts(name, service)] if service.mounts else [],
         "labels": _lines({**service.labels, **({VARIANT: profile.variant} if profile.variant else {})}),
         "deploy": _deploy(service, profile.gpu),
+        "ports": [_port(name, port) for port in service.ports],
     }
+
+
+def _port(service: str, port: PortMapping) -> Quoted:
+    number = f"${{{names.port_variable(service, port)}:-{port.container}}}"
+    return yaml_text(str(port).replace("auto", number))
 
 
 def _user(profile: Profile, service: str) -> Quoted | None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envgen.profile.model import GpuMode, Profile
-from envgen.profile.values import HostPath
+from envgen.profile.values import HostPath, PortMapping
 from envgen.render.parts import Pair
 
 HOME = "/opt/envgen"  # everything of ours in an image
@@ -145,6 +145,21 @@ def mount_variable(service: str, mount: str) -> str:
     return f"ENVGEN_SERVICES__{service.upper()}__MOUNTS__{mount.upper()}__HOST"
 
 
+def port_variable(service: str, port: PortMapping) -> str:
+    """The host's port of a mapping that is written as `auto`."""
+    return f"ENVGEN_PORT_{service.upper()}_{port.container}"
+
+
+def port_environment(profile: Profile) -> dict[str, str]:
+    """The host's ports that the profile leaves open, as they are here (`serve/preflight.py` settles them)."""
+    return {
+        port_variable(name, port): str(port.host)
+        for name, service in profile.services.items()
+        for port in service.ports
+        if port.auto
+    }
+
+
 JOBS_VARIABLE = "ENVGEN_BUILD__MAX_JOBS"
 CA_VARIABLE = "ENVGEN_NETWORK__CA_CERTIFICATES"
 UID_VARIABLE, GID_VARIABLE = "ENVGEN_UID", "ENVGEN_GID"  # of who starts a service with `user: host`
@@ -201,4 +216,4 @@ def compose_environment(profile: Profile, root: Path) -> dict[str, str]:
         env[WHEELHOUSE_VARIABLE] = absolute(profile.build.wheelhouse)
     if any(service.model is not None for service in profile.services.values()):
         env[OFFLINE_VARIABLE] = "1"
-    return env
+    return env | port_environment(profile)

@@ -23,7 +23,7 @@ from envgen.files import state_dir
 from envgen.profile.model import GpuMode, Profile, Service
 from envgen.profile.values import own_path
 from envgen.render.compose import overlay_file
-from envgen.render.environment import GID_VARIABLE, UID_VARIABLE
+from envgen.render.environment import GID_VARIABLE, UID_VARIABLE, port_environment
 from envgen.render.plan import compose_environment
 from envgen.serve import preflight
 from envgen.serve.checkouts import guard_file
@@ -168,6 +168,10 @@ class Launcher:
 
     def _create(self) -> Container:
         lines: list[str] = []
+        # Installing may have taken minutes, and other services of the machine have started meanwhile.
+        self.profile = preflight.settled(self.engine, self.profile)
+        self.service = self.profile.services[self.name]
+        self.compose = replace(self.compose, env={**self.compose.env, **port_environment(self.profile)})
         done = self.compose.stream(
             "up", "--detach", "--no-build", "--pull", "never", self.name, on_line=lambda line: self._note(line, lines)
         )

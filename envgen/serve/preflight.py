@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envgen.engine import ports
@@ -190,6 +190,37 @@ def _publish_others(profile: Profile, service: Service, taken: Iterable[int], ho
     return f'stop it, or publish another: --set "services.{_name(profile, service)}.ports={ports_}"'
 
 
+def with_ports(
+    profile: Profile, containers: Sequence[Container], is_free: Callable[[PortMapping], bool] = lambda _: True
+) -> Profile:
+    """``profile`` with numbers for the ports that it leaves open (`auto`): what ``containers`` publish, which are its
+    own; else the container's number, or the next one that ``is_free``."""
+    every = [port for service in profile.services.values() for port in service.ports]
+    used = {port.host for port in every if not port.auto}
+    services = {}
+    for name, service in profile.services.items():
+        kept = {port.container: port.host for one in containers if one.service == name for port in one.ports}
+        ports = []
+        for port in service.ports:
+            if port.auto and port.container in kept:
+                port = replace(port, host=kept[port.container])
+            elif port.auto:
+                others = (replace(port, host=number) for number in range(port.container, 65536) if number not in used)
+                port = next((other for other in others if is_free(other)), port)
+            used.add(port.host)
+            ports.append(port)
+        services[name] = replace(service, ports=tuple(ports))
+    return replace(profile, services=services)
+
+
+def settled(engine: Engine, profile: Profile) -> Profile:
+    """``profile`` with the ports that its services have, or would get now, where it leaves them open."""
+    if not any(port.auto for service in profile.services.values() for port in service.ports):
+        return profile
+    holder = _holders(engine)
+    return with_ports(profile, engine.containers(profile.compose_name), lambda port: not holder(port))
+
+
 def taken_meanwhile(engine: Engine, profile: Profile, name: str, lines: Iterable[str]) -> RefusedError | None:
     """What Compose says where a port was taken between the check and the start, as the check would say it."""
     service = profile.services[name]
@@ -200,7 +231,9 @@ def taken_meanwhile(engine: Engine, profile: Profile, name: str, lines: Iterable
     holder = _holders(engine)
     return RefusedError(
         f"{name} was not started: port {port.host} was taken by {holder(port) or 'another program'} in the meantime",
-        hint=_publish_others(profile, service, (port.host,), holder),
+        hint=f"envgen up {name} chooses another"
+        if port.auto
+        else _publish_others(profile, service, (port.host,), holder),
     )
 
 

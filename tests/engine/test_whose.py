@@ -33,6 +33,7 @@ profiles:
     services:
       web: {{command: [sleep, infinity]}}
       port: {{command: [sleep, infinity], ports: ["127.0.0.1:PORT:8000"]}}
+      open: {{command: [sleep, infinity], ports: ["127.0.0.1:auto:8000"]}}
 """
 
 
@@ -119,6 +120,22 @@ def test_two_copies_run_side_by_side(first: Project, make: type[Project]) -> Non
     first.envgen("render")
     second.envgen("render")
     assert (first.root / "compose/dev.yaml").read_bytes() == (second.root / "compose/dev.yaml").read_bytes()
+
+
+def test_an_open_port_differs_in_each_worktree_and_stays(first: Project) -> None:
+    second = worktree(first, "second")
+    for project in (first, second):
+        project.envgen("build")
+    urls = [project.envgen("up", "open", "--json").json["url"] for project in (first, second)]
+    names = [f"{first.name}-dev-open-1", f"{first.name}-dev--second-open-1"]
+    assert urls == [f"http://{docker('port', one, '8000')}" for one in names] and urls[0] != urls[1]
+    # Now the other number is free, and what runs keeps its own.
+    first.envgen("down")
+    again = second.envgen("up", "open", "--json").json
+    assert again["already_running"] and again["url"] == urls[1]
+    with socket.create_server(("127.0.0.1", int(urls[0].rpartition(":")[2]))):
+        assert second.envgen("restart", "open", "--json").json["url"] == urls[1]
+        assert first.envgen("up", "open", "--json").json["url"] not in urls
 
 
 def test_a_clone_takes_nothing(first: Project) -> None:

@@ -32,8 +32,9 @@ from envgen.explain import cause_of
 from envgen.extras import require
 from envgen.inside import run
 from envgen.profile.model import Profile
-from envgen.serve.launch import reachable_url
+from envgen.serve.launch import reachable_url, service_url
 from envgen.serve.log import last_words
+from envgen.serve.preflight import with_ports
 from envgen.text import progress
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -180,20 +181,21 @@ def _own_service(asked: Asked) -> Server:
     root, profile = asked.session.loaded().project.root, asked.session.profile()
     if asked.service:
         known_service(profile, asked.service)
-    with_ports = [name for name, one in profile.services.items() if one.host_ports]
-    likely = [name for name in LIKELY if name in with_ports]
-    name = asked.service or next(iter(likely or with_ports), "")
+    publish = [name for name, one in profile.services.items() if one.host_ports]
+    likely = [name for name in LIKELY if name in publish]
+    name = asked.service or next(iter(likely or publish), "")
     if not name:
         raise UsageError(f"no service of profile {profile.name} publishes a port", hint="or ask any server: --url URL")
     service = profile.services[name]
-    url = reachable_url(service, find_endpoint())
-    if not url:
+    if not service_url(service, ""):
         raise UsageError(f"service {name} publishes no port", hint="add one to its `ports`")
     engine = connect()
     running = ours(engine.containers(profile.compose_name, name), root)
+    service = with_ports(profile, running).services[name]
     if not running:
         raise NotFoundError(f"{name} is not running", hint=f"envgen up {name} --profile {profile.name}")
     model = asked.model or (service.ready.model if service.ready else None)
+    url = reachable_url(service, find_endpoint())
     return Server(url, model, profile, root, name, engine, running[0])
 
 

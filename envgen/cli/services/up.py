@@ -16,6 +16,7 @@ from envgen.errors import EnvgenError
 from envgen.profile.exposure import open_ports
 from envgen.profile.model import Profile
 from envgen.serve.launch import Started
+from envgen.serve.preflight import with_ports
 from envgen.text import progress
 
 
@@ -130,7 +131,7 @@ def document(profile: Profile, service: str, started: Started, *, waited: bool) 
         "id": container.id,
         "image": container.image_id,
         "log_shows": started.awaited.shown,
-        "open_ports": list(open_ports(profile.services[service])),
+        "open_ports": list(open_ports(with_ports(profile, [container]).services[service])),
         "phases": started.awaited.phases,
         "restarts": started.awaited.restarts,
         "seconds": round(started.seconds, 1),
