@@ -1,7 +1,7 @@
 """What runs left behind, on the engine and in the project: found, shown, removed.
 
 Only what carries envgen's labels, or the names that envgen gives, together with this project's name. What goes by the
-name of a profile that another folder or user holds is not touched.
+name of a profile that another folder or user holds is not touched, unless that folder was on this machine and is gone.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from envgen import files
-from envgen.app.whose import other_owner
-from envgen.engine.base import Container, Engine
+from envgen.app.whose import PROJECT, other_owner, removed_folders
+from envgen.engine.base import COMPOSE_PROJECT, Container, Engine
 from envgen.engine.whose import Owner
 from envgen.errors import EngineError, EnvgenError, RefusedError
 from envgen.jitcache import space
@@ -27,7 +27,6 @@ from envgen.render.environment import overlay_volume
 from envgen.text import reason_of
 
 STATE = ".envgen"  # the project's folder of files.state_dir
-PROJECT_LABEL = "dev.envgen.project"
 LOGS_KEPT = 20
 CRASHES_KEPT = 5
 UNUSED = 30 * 86400.0  # a namespace that was used later stays: a folder of the same name may come back to it
@@ -38,7 +37,7 @@ _DAY = 86400.0
 class Item:
     """One thing that can go. ``remove`` returns why it stayed, or nothing."""
 
-    kind: str  # container, image, overlay, cache, stage, temporary, log or crash
+    kind: str  # container, image, overlay, name, cache, stage, temporary, log or crash
     name: str
     bytes: int
     why: str
@@ -62,6 +61,7 @@ def find(engine: Engine, project: Project, variants: Sequence[Profile] = ()) -> 
         yield Item("container", one.name, 0, one.reason, _container(engine, one))
     ids = {one.id for one in left}
     containers = [one for one in engine.containers(all=True) if one.id not in ids]
+    yield from _removed_folders(engine, project, profiles, containers)
     yield from _images(engine, project, containers, foreign)
     yield from _overlays(engine, project, profiles, containers, foreign)
     yield from _caches(engine, project, profiles, foreign)
@@ -100,12 +100,41 @@ def _container(engine: Engine, one: object) -> Callable[[], str]:
     return act
 
 
+def no_folder(owner: Owner) -> str:
+    """Why what ``owner`` left can go."""
+    return f"its folder is no longer there: {owner.folder}"
+
+
+def _removed_folders(
+    engine: Engine, project: Project, profiles: Sequence[Profile], containers: Sequence[Container]
+) -> Iterator[Item]:
+    """Stopped containers, image, overlay and name of a worktree or a copy that was removed. Caches are shared."""
+    ours = {profile.image_name for profile in profiles}
+    for name, (owner, image_name) in removed_folders(engine, project.name).items():
+        left = [one for one in containers if one.labels.get(COMPOSE_PROJECT) == name]
+        if any(one.running for one in left):
+            continue
+        why = no_folder(owner)
+        for one in left:
+            yield Item("container", one.name, 0, why, _container(engine, one))
+        image = engine.image(image_name) if image_name not in ours else None
+        if image is not None and image.labels.get(PROJECT) == project.name:
+            yield Item("image", image_name, image.size, why, _image(engine, image_name))
+        overlays = [
+            one for one in engine.volumes(f"{name}-env-") if re.fullmatch(f"{re.escape(name)}-env-[0-9a-f]{{12}}", one)
+        ]
+        sizes = engine.volume_sizes() if overlays else {}
+        for volume in overlays:
+            yield Item("overlay", volume, sizes.get(volume, 0), why, _volume(engine, volume))
+        yield Item("name", name, 0, why, _volume(engine, f"{name}-owner"))
+
+
 def _images(
     engine: Engine, project: Project, containers: Sequence[Container], foreign: Mapping[str, Owner]
 ) -> Iterator[Item]:
     """Those without a name that an earlier build of a profile left; not what a container was made of."""
     used = {container.image_id for container in containers}
-    for image in engine.dangling(f"{PROJECT_LABEL}={project.name}"):
+    for image in engine.dangling(f"{PROJECT}={project.name}"):
         profile = image.labels.get("dev.envgen.profile", "")
         if image.id in used or profile in foreign:
             continue

@@ -21,12 +21,38 @@ from envgen.render.environment import overlay_volume
 from envgen.render.namespace import namespace_here, volume_of
 from envgen.text import progress
 
+PROJECT = "dev.envgen.project"
+IMAGE = "dev.envgen.image"
 _TRIES = 5
 
 
 def claim_volume(profile: Profile) -> str:
     """The volume whose labels say who holds the profile's name."""
     return f"{profile.compose_name}-owner"
+
+
+def claim_labels(profile: Profile, owner: Owner) -> dict[str, str]:
+    """Its labels: who holds the name, which process took it, and the image that was built under it."""
+    return {
+        **owner.labels, CREATOR: str(this_process()), PROJECT: profile.project, IMAGE: profile.image_name
+    }  # fmt: skip
+
+
+def removed_folders(engine: Engine, project: str) -> dict[str, tuple[Owner, str]]:
+    """The names of ``project`` whose holder's folder is no longer on this machine, such as a removed worktree's: the
+    holder, and the image's name. Nothing for a remote engine, or for what took the name in another machine or
+    container: its folders can't be seen from here."""
+    here, found = this_process(), {}
+    if not engine.info().endpoint.startswith("unix://"):
+        return {}
+    for volume in engine.volumes(f"{project}-"):
+        labels = engine.volume_labels(volume) or {}
+        holder, maker = owner_in(labels), Creator.parse(labels.get(CREATOR, ""))
+        if labels.get(PROJECT) != project or holder is None or maker is None or not holder.is_gone:
+            continue
+        if (maker.host, maker.namespace) == (here.host, here.namespace):
+            found[volume.removesuffix("-owner")] = (holder, labels.get(IMAGE, ""))
+    return found
 
 
 def other_owner(engine: Engine, profile: Profile, root: Path) -> Owner | None:
@@ -77,7 +103,7 @@ def claim(engine: Engine, profile: Profile, root: Path, fix: str = "") -> None:
     mine, name = this_owner(root), claim_volume(profile)
     for _ in range(_TRIES):
         demand(engine, profile, root, fix)
-        engine.create_volume(name, {**mine.labels, CREATOR: str(this_process())})
+        engine.create_volume(name, claim_labels(profile, mine))
         holder = owner_in(engine.volume_labels(name) or {})
         if holder is not None and holder.same(mine):
             return

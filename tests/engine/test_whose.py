@@ -138,6 +138,28 @@ def test_an_open_port_differs_in_each_worktree_and_stays(first: Project) -> None
         assert first.envgen("up", "open", "--json").json["url"] not in urls
 
 
+def test_what_a_removed_worktree_left_is_pruned(first: Project) -> None:
+    second = worktree(first, "second")
+    name, image = f"{first.name}-dev--second", f"{first.name}:dev--second"
+    first.envgen("build")
+    second.envgen("up", "--build", "web")
+    overlay = f"{name}-env-0123456789ab"
+    docker("volume", "create", overlay)
+    assert first.envgen("prune", "--dry-run", "--json").json["items"] == []
+    shutil.rmtree(second.root)
+    assert first.envgen("prune", "--dry-run", "--json").json["items"] == []  # it runs
+    docker("stop", "-t", "0", f"{name}-web-1")
+    wanted = {("container", f"{name}-web-1"), ("image", image), ("overlay", overlay), ("name", name)}
+    for words in ("--dry-run", "--yes"):
+        items = first.envgen("prune", words, "--json").json["items"]
+        assert {(one["kind"], one["name"]) for one in items} == wanted
+        assert all(one["why"] == f"its folder is no longer there: {second.root}" for one in items)
+    assert containers(name) == set() and docker("images", "-q", image) == ""
+    assert docker("volume", "ls", "-q", "--filter", f"name={name}") == ""
+    assert docker("images", "-q", f"{first.name}:dev") != ""
+    assert first.envgen("prune", "--dry-run", "--json").json["items"] == []
+
+
 def test_a_clone_takes_nothing(first: Project) -> None:
     second = copy(first, "second")
     first.envgen("build")

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import click
 
-from envgen.app.prune import Gone, Item, find, held_elsewhere, remove
+from envgen.app.prune import Gone, Item, find, held_elsewhere, no_folder, remove
 from envgen.app.session import Session
 from envgen.cli.caches.print import print_table
 from envgen.cli.common import json_option, print_json, project_options
@@ -27,7 +27,8 @@ def command(session: Session, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Remove what is left of earlier and killed runs, on the engine and in the project.
 
     Throw-away containers, images without a name, overlays and cache namespaces that no profile uses, unfinished files,
-    and all but the newest logs and crash bundles. Ends with 1 when something could not be removed.
+    all but the newest logs and crash bundles, and what a removed worktree or copy of the project left on the engine.
+    Ends with 1 when something could not be removed.
 
     \b
     Examples:
@@ -35,9 +36,11 @@ def command(session: Session, dry_run: bool, yes: bool, as_json: bool) -> int:
       envgen prune --yes
     """
     project, engine = session.loaded().project, connect()
-    for name, other in held_elsewhere(engine, project).items():
-        progress(f"note: profile {name} belongs to {other}, not to {project.root}: nothing under its name is touched")
     items = list(find(engine, project, _variants(session)))
+    for name, other in held_elsewhere(engine, project).items():
+        if no_folder(other) not in {item.why for item in items}:
+            whose = f"belongs to {other}, not to {project.root}"
+            progress(f"note: profile {name} {whose}: nothing under its name is touched")
     if dry_run:
         return _show(items, [], as_json)
     if items and not yes:
