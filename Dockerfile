@@ -10,9 +10,7 @@
 # with-network trusts the company's CA; with-index does so too, and gives uv the index settings of pip.
 FROM scratch AS scripts
 COPY --chmod=0755 docker/ /
-
 FROM scratch AS wheelhouse
-
 FROM nvcr.io/nvidia/pytorch:25.12-py3 AS origin
 
 # What every later stage shares.
@@ -114,11 +112,8 @@ FROM origin AS encodings
 RUN --mount=type=secret,id=ca_certificates \
     --mount=from=scripts,source=/runtime/lib/with-network,target=/run/envgen/lib/with-network \
     --mount=from=scripts,source=/build/fetch-file,target=/run/envgen/fetch-file \
-    sh /run/envgen/lib/with-network python3 /run/envgen/fetch-file /encodings/o200k_base.tiktoken 446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d https://openaipublic.blob.core.windows.net/encodings/o200k_base.tiktoken
-RUN --mount=type=secret,id=ca_certificates \
-    --mount=from=scripts,source=/runtime/lib/with-network,target=/run/envgen/lib/with-network \
-    --mount=from=scripts,source=/build/fetch-file,target=/run/envgen/fetch-file \
-    sh /run/envgen/lib/with-network python3 /run/envgen/fetch-file /encodings/cl100k_base.tiktoken 223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7 https://openaipublic.blob.core.windows.net/encodings/cl100k_base.tiktoken
+    sh /run/envgen/lib/with-network python3 /run/envgen/fetch-file /encodings/o200k_base.tiktoken 446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d https://openaipublic.blob.core.windows.net/encodings/o200k_base.tiktoken \
+    && sh /run/envgen/lib/with-network python3 /run/envgen/fetch-file /encodings/cl100k_base.tiktoken 223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7 https://openaipublic.blob.core.windows.net/encodings/cl100k_base.tiktoken
 
 FROM base AS final
 
@@ -159,8 +154,7 @@ RUN --mount=from=scripts,source=/runtime,target=/run/envgen/runtime \
     --mount=from=encodings,source=/encodings,target=/run/envgen/encodings \
     cp -R /run/envgen/runtime/. /opt/envgen/ \
     && mkdir -p /workspace/tiktoken_encodings && cp /run/envgen/encodings/* /workspace/tiktoken_encodings/ \
-    && echo '[ ! -r /run/envgen-env ] || . /run/envgen-env' >>/etc/bash.bashrc \
-    && mkdir -p /workspace
+    && echo '[ ! -r /run/envgen-env ] || . /run/envgen-env' >>/etc/bash.bashrc && mkdir -p /workspace
 
 # Checks that the base image's packages that pip.protect names are as they were.
 RUN --mount=from=scripts,source=/build/protect,target=/run/envgen/protect \
@@ -198,7 +192,7 @@ LABEL dev.envgen.project="mxfp4" \
       org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
       dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch" \
       org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-      dev.envgen.render="3ab02d8d8b8e01f053b9179aa76b0bcfd49cee6c204945f47b8d6e6930262e31"
+      dev.envgen.render="1e451c868449255f4da5bb26ae3d0770f6e192b1ec84147221b5eaa5e6bde9a6"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

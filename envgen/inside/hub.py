@@ -7,6 +7,8 @@ own header says (https://github.com/huggingface/safetensors: 8 bytes of length, 
 
 from __future__ import annotations
 
+import glob
+import itertools
 import json
 import os
 import re
@@ -62,8 +64,8 @@ def check(home: str, repo: str, revision: str, commit: str) -> Doc:
     folder = folder_of(home, repo)
     found = commit_of(folder, revision)
     snapshot = os.path.join(folder, "snapshots", commit or found)
-    partial = list(incomplete(folder))
-    document: Doc = {"commit": found, "bytes": 0, "files": 0, "partial": len(partial), "problems": []}
+    partial = incomplete(folder)
+    document: Doc = {"commit": found, "bytes": 0, "files": 0, "partial": partial, "problems": []}
     if not (commit or found) or not os.path.isdir(snapshot):
         document["state"] = "partial" if partial else "absent"
         return document
@@ -83,44 +85,28 @@ def check(home: str, repo: str, revision: str, commit: str) -> Doc:
     shards, why = wanted_shards(snapshot, sizes)
     problems.extend(why)
     problems.extend("%s is missing" % name for name in shards if name not in sizes)
-    for name in sorted(sizes):
-        if name.endswith(".safetensors"):
-            expected = size_of_shard(os.path.join(snapshot, name))
-            if expected < 0:
-                problems.append("%s is not a safetensors file" % name)
-            elif expected != sizes[name]:
-                problems.append("%s has %d bytes of %d" % (name, sizes[name], expected))
+    for name in sorted(name for name in sizes if name.endswith(".safetensors")):
+        expected = size_of_shard(os.path.join(snapshot, name))
+        if expected < 0:
+            problems.append("%s is not a safetensors file" % name)
+        elif expected != sizes[name]:
+            problems.append("%s has %d bytes of %d" % (name, sizes[name], expected))
     problems[:] = list(dict.fromkeys(problems))
-    if not problems:
-        document["state"] = "whole"
-    elif partial or any(text.endswith("is missing") for text in problems):
-        document["state"] = "partial"
-    else:
-        document["state"] = "damaged"
+    lacks = partial or any(text.endswith("is missing") for text in problems)
+    document["state"] = "whole" if not problems else "partial" if lacks else "damaged"
     return document
 
 
 def walk(snapshot: str) -> Iterator[str]:
     """Names of files relative to the snapshot; folders that are links are not entered."""
-    count = 0
-    for top, _folders, files in os.walk(snapshot):
-        for name in files:
-            count += 1
-            if count > FILES:
-                return
-            yield os.path.relpath(os.path.join(top, name), snapshot)
+    found = (os.path.join(top, name) for top, _folders, files in os.walk(snapshot) for name in files)
+    for path in itertools.islice(found, FILES):
+        yield os.path.relpath(path, snapshot)
 
 
-def incomplete(folder: str) -> Iterator[str]:
-    """Files that a download has begun and not ended."""
-    blobs = os.path.join(folder, "blobs")
-    try:
-        names = os.listdir(blobs)
-    except OSError:
-        return
-    for name in names:
-        if name.endswith(".incomplete"):
-            yield os.path.join(blobs, name)
+def incomplete(folder: str) -> int:
+    """How many files a download has begun and not ended."""
+    return len(glob.glob(os.path.join(glob.escape(folder), "blobs", "*.incomplete")))
 
 
 def wanted_shards(snapshot: str, sizes: Dict[str, int]) -> Tuple[List[str], List[str]]:
@@ -155,20 +141,13 @@ def size_of_shard(path: str) -> int:
 
 def list_models(home: str) -> List[Doc]:
     """Every repository of models in the cache."""
-    hub = os.path.join(home, "hub")
     found = []
-    try:
-        names = sorted(os.listdir(hub))
-    except OSError:
-        return []
-    for name in names:
-        if not name.startswith("models--"):
-            continue
-        folder = os.path.join(hub, name)
+    for folder in sorted(glob.glob(os.path.join(glob.escape(home), "hub", "models--*"))):
+        name = os.path.basename(folder)
         refs = {ref: commit_of(folder, ref) for ref in sorted(walk(os.path.join(folder, "refs")))}
         size, count = size_of_blobs(folder)
         found.append({"repo": name[len("models--") :].replace("--", "/"), "refs": refs, "bytes": size, "blobs": count,
-                      "partial": len(list(incomplete(folder)))})  # fmt: skip
+                      "partial": incomplete(folder)})  # fmt: skip
     return found
 
 

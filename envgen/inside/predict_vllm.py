@@ -73,25 +73,24 @@ def answer(request: Doc) -> Doc:
     lines = Lines()
     found: Doc = {"asked": {}, "refusals": [], "unasked": [], "stubs": [], "notes": []}
     found["python"] = sys.version.split()[0]
-    with tempfile.TemporaryDirectory(prefix="envgen-predict-") as folder:
+    with tempfile.TemporaryDirectory(prefix="envgen-predict-") as folder, told(found, lines):
         prepare_environment(folder)
-        try:
-            ask_all(request, found, lines, folder)
-        except Refused as no:
-            found["refusals"].append({"step": lines.step, "message": str(no)[:8000]})
-        except NotAskable as no:
-            found["unasked"].append({"step": lines.step, "why": str(no)[:2000]})
-        except Exception as odd:
-            why = "%s: %s (%s)" % (type(odd).__name__, str(odd)[:1000], last_frame(odd))
-            found["unasked"].append({"step": lines.step, "why": why})
+        ask_all(request, found, lines, folder)
     found["lines"] = lines.kept
     return found
 
 
-def last_frame(problem: BaseException) -> str:
-    """The file and line that raised it."""
-    frame = traceback.extract_tb(problem.__traceback__)[-1]
-    return "%s:%s" % (frame.filename, frame.lineno)
+@contextlib.contextmanager
+def told(answers: Doc, lines: Lines) -> Iterator[None]:
+    """What is raised inside goes into ``answers``: a refusal, or why it can't be asked."""
+    try:
+        yield
+    except Refused as no:
+        answers["refusals"].append({"step": lines.step, "message": str(no)[:8000]})
+    except Exception as odd:
+        frame = traceback.extract_tb(odd.__traceback__)[-1]
+        why = "%s: %s (%s:%s)" % (type(odd).__name__, str(odd)[:1000], frame.filename, frame.lineno)
+        answers["unasked"].append({"step": lines.step, "why": str(odd)[:2000] if isinstance(odd, NotAskable) else why})
 
 
 def prepare_environment(folder: str) -> None:
@@ -115,8 +114,7 @@ def ask_all(request: Doc, found: Doc, lines: Lines, folder: str) -> None:
         platform["count"] = max(int(sizes[0]) * int(sizes[1]), 1)
         found["platform"]["count"] = platform["count"]
     config = configured(args, found)
-    for step, ask in (("attention", ask_attention), ("moe", ask_moe)):
-        put(step, ask, config, found, found, lines)
+    ask_selectors(config, found, lines)
     if offline(lines):
         # Whether NVIDIA's cubins can be had is decided where the server starts: ask for both.
         other: Doc = {"asked": {}, "refusals": [], "unasked": [], "notes": [], "kv": dict(found["kv"])}
@@ -124,25 +122,16 @@ def ask_all(request: Doc, found: Doc, lines: Lines, folder: str) -> None:
         os.environ["VLLM_HAS_FLASHINFER_CUBIN"] = "1"
         forget()
         before, lines.kept = lines.kept, []
-        for step, ask in (("attention", ask_attention), ("moe", ask_moe)):
-            put(step, ask, config, found, other, lines)
+        ask_selectors(config, other, lines)
         other["lines"], lines.kept = lines.kept, before
         found["with_cubins"] = other
 
 
-def put(step: str, ask: Any, config: Any, found: Doc, answers: Doc, lines: Lines) -> None:
-    """Ask one selector; its answer, its refusal or why it can't be asked goes into ``answers``."""
-    lines.step = step
-    try:
-        with named("set config")[1](config), everything_logged():
-            answers["asked"][step] = ask(config, answers)
-    except Refused as no:
-        answers["refusals"].append({"step": step, "message": str(no)[:8000]})
-    except NotAskable as no:
-        answers["unasked"].append({"step": step, "why": str(no)[:2000]})
-    except Exception as odd:
-        why = "%s: %s (%s)" % (type(odd).__name__, str(odd)[:1000], last_frame(odd))
-        answers["unasked"].append({"step": step, "why": why})
+def ask_selectors(config: Any, answers: Doc, lines: Lines) -> None:
+    """Ask each selector; its answer, its refusal or why it can't be asked goes into ``answers``."""
+    for lines.step, ask in (("attention", ask_attention), ("moe", ask_moe)):
+        with told(answers, lines), named("set config")[1](config), everything_logged():
+            answers["asked"][lines.step] = ask(config, answers)
 
 
 def offline(lines: Lines) -> bool:

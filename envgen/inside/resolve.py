@@ -7,6 +7,7 @@ and overrides, on top of what the base image has.
 from __future__ import annotations
 
 import concurrent.futures
+import importlib
 import importlib.metadata
 import os
 import platform
@@ -15,14 +16,12 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 Doc = Dict[str, Any]
 Present = Dict[str, Tuple[str, Any]]  # name -> version, distribution
 File = Tuple[str, str]  # name, sha256
 
-HASHES = re.compile(r'sha256 = "([0-9a-f]{64})"')
-URL = re.compile(r'(?:url|path|name) = "([^"]*?)([^"/]+\.(?:whl|tar\.gz|zip|tar\.bz2|tgz))"')
 ARCHS = {"x86_64": "amd64", "aarch64": "arm64"}
 # Debian's list of packages as the base image has it, where Python itself had to be installed first.
 DPKG = os.environ.get("ENVGEN_DPKG_BEFORE") or "/var/lib/dpkg"
@@ -92,16 +91,12 @@ def fits(filename: str, machine: str, number: int) -> bool:
     )
 
 
-def files_of(block: str) -> Tuple[List[File], List[File]]:
-    """(filename, sha256) of each file that a package's part of a pylock.toml names; sdists apart from wheels."""
-    wheels: List[File] = []
-    sdists: List[File] = []
-    for match in re.finditer(r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}", block):
-        text = match.group()
-        name, digest = URL.search(text), HASHES.search(text)
-        if name and digest:
-            (wheels if name.group(2).endswith(".whl") else sdists).append((name.group(2), digest.group(1)))
-    return wheels, sdists
+def hashes_of(files: List[Doc]) -> Iterator[File]:
+    """(filename, sha256) of each of a package's files in a pylock.toml."""
+    for file in files:
+        digest = file.get("hashes", {}).get("sha256")
+        if digest:
+            yield (file.get("name") or file.get("url") or file["path"]).rpartition("/")[2], digest
 
 
 def stays(name: str) -> bool:
@@ -208,14 +203,18 @@ class Python:
         run([*argv, "--no-header", "--no-annotate", "--no-emit-find-links", *options], env=environment)
 
     def pins(self, path: str, wanted: Dict[str, str], sdist: bool) -> List[Doc]:
+        try:
+            toml: Any = importlib.import_module("tomllib")
+        except ImportError:  # before Python 3.11
+            toml = importlib.import_module("pip._vendor.tomli")
         with open(path, encoding="utf-8") as file:
-            blocks = file.read().split("[[packages]]")[1:]
+            packages = toml.loads(file.read()).get("packages", [])
         found = []
-        for block in blocks:
-            name = normal(re.findall(r'^name = "([^"]+)"', block, re.M)[0])
-            wheels, sdists = files_of(block)
+        for package in packages:
+            name, wheels = normal(package["name"]), hashes_of(package.get("wheels", []))
             fitting = [digest for file, digest in wheels if fits(file, platform.machine(), sys.version_info[1])]
-            hashes = [digest for _, digest in sdists] if sdist or not fitting else fitting
+            sources = [package[key] for key in ("sdist", "archive") if key in package]
+            hashes = [digest for _, digest in hashes_of(sources)] if sdist or not fitting else fitting
             if not hashes:
                 raise Failed("the index gives no sha256 of a file of %s==%s that fits" % (name, wanted[name]))
             found.append({"name": name, "version": wanted[name], "hashes": sorted(set(hashes))})
