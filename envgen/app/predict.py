@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from envgen.doctor import collect, remedies
-from envgen.doctor.expectation import compose_env, mounts
+from envgen.doctor.expectation import compose_env, throw_away
 from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warning
 from envgen.engine.base import Engine
-from envgen.engine.whose import ours, run_as
+from envgen.engine.whose import ours
 from envgen.errors import EnvgenError, ExitCode, NotFoundError, Problem, UsageError
 from envgen.inside import run
 from envgen.predict.gpus import Gpu, target
@@ -104,9 +104,7 @@ def place_in_engine(engine: Engine, profile: Profile, root: Path, service: str) 
             f"the image {profile.image_name} is not built: there is no release to ask",
             hint=f"envgen build --profile {profile.name}",
         )
-    env, mounted = compose_env(profile, service), mounts(profile, root, engine, service)
-    user = run_as(engine, profile, service)
-    execute = run.in_image(engine, profile.image_name, mounts=mounted, env=env, user=user)
+    execute, _ = throw_away(engine, profile, root, service)
     return Place(execute, python, f"image {profile.image_name}")
 
 

@@ -12,11 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from envgen.doctor import collect
-from envgen.doctor.expectation import compose_env, mounts
+from envgen.doctor.expectation import throw_away
 from envgen.doctor.model import Context, Finding, Remedy, Wish, error, info, ok, warning
 from envgen.doctor.remedies import command, envgen, line
 from envgen.engine.base import MISSHAPEN, Engine, ExecResult
-from envgen.engine.whose import run_as
 from envgen.errors import EnvgenError
 from envgen.inside import run
 from envgen.render.environment import with_start_up
@@ -49,13 +48,12 @@ def examine(context: Context, wish: Wish, engine: Engine) -> list[Finding]:
     if container is not None and container.state == "running":
         execute = run.in_container(engine, container.id, workdir=str(profile.working_dir))
     elif wish.throw_away and context.image is not None:
-        mounted, env = mounts(profile, wish.root, engine, context.service), compose_env(profile, context.service)
-        user = run_as(engine, profile, context.service)
-        execute = run.in_image(engine, profile.image_name, mounts=mounted, env=env, user=user, memory=32 << 30)
+        execute, _ = throw_away(engine, profile, wish.root, context.service, memory=32 << 30)
     else:
         start = envgen(context, "up", context.service)
         wait = "nothing runs that could be asked"
-        return [_named("deep", warning(wait, "no container", "a running service", start, case="nothing-runs"))]
+        found = warning(wait, "no container", "a running service", start, case="nothing-runs")
+        return [replace(found, check="deep")]
 
     def started(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
         return execute(with_start_up(argv), stdin, timeout)
@@ -67,7 +65,7 @@ def examine(context: Context, wish: Wish, engine: Engine) -> list[Finding]:
         seen = str(problem).splitlines()[0][:300]
         again = envgen(context, "doctor", "--deep")
         title = "the deep questions could not be asked"
-        return [_named("deep", warning(title, seen, "answers", again, case="not-asked"))]
+        return [replace(warning(title, seen, "answers", again, case="not-asked"), check="deep")]
 
 
 def ask(execute: run.Execute, python: str, question: str, limit: int) -> Mapping[str, Any]:
@@ -95,7 +93,7 @@ def judge(answers: Answers, context: Context) -> list[Finding]:
         except MISSHAPEN as problem:
             seen = f"{type(problem).__name__} in {_shown(said)}"
             one = warning(f"{TITLES[name]}: an answer of another form", seen, "an answer", _log(context), case="form")
-        found.append(_named(f"deep.{name}", one))
+        found.append(replace(one, check=f"deep.{name}"))
     return found
 
 
@@ -104,10 +102,6 @@ def _shown(said: Mapping[str, Any]) -> str:
         return json.dumps(said, default=str)[:200]
     except RecursionError:
         return "an answer that is nested too deeply"
-
-
-def _named(check: str, finding: Finding) -> Finding:
-    return replace(finding, check=check)
 
 
 def _log(context: Context) -> Remedy:

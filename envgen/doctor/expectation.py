@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from envgen.engine.base import Engine, Mount
+from envgen.engine.whose import run_as
+from envgen.inside import run
 from envgen.profile.model import Profile
 from envgen.render import environment as promised
 from envgen.render.locking import lock_of_image
@@ -56,6 +58,15 @@ def mounts(profile: Profile, root: Path, engine: Engine, service: str) -> list[M
         else:
             found.append(Mount(place, target))
     return [*found, *(Mount(name, target, "volume") for name, target in volumes if engine.volume(name) is not None)]
+
+
+def throw_away(
+    engine: Engine, profile: Profile, root: Path, service: str, memory: int = run.MEMORY
+) -> tuple[run.Execute, list[Mount]]:
+    """A runner in a throw-away container with what Compose would mount and set; and these mounts."""
+    mounted, user = mounts(profile, root, engine, service), run_as(engine, profile, service)
+    env = compose_env(profile, service)
+    return run.in_image(engine, profile.image_name, mounts=mounted, env=env, user=user, memory=memory), mounted
 
 
 def image_digest(profile: Profile, root: Path, labels: Mapping[str, str] | None = None) -> str:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Severity
-from envgen.engine.base import Container, Engine, Mount
+from envgen.engine.base import Container, Engine, ExecResult, Mount
 from envgen.engine.whose import ROOT, caller, host_user
 from envgen.errors import EnvgenError, RefusedError
 from envgen.render import environment as promised
@@ -51,24 +52,20 @@ def _missing_folders(context: Context, engine: Engine, root: Path) -> list[Fix]:
             owner = "{}:{}".format(*host_user(engine))
             title = f"make the folder of the {name} cache, owned by you"
             how = f"mkdir -p {folder} && chown {owner} {folder}   (in a container)"
-            found.append(Fix(title, how, _maker(engine, context.image.id, Path(folder), owner)))
+            found.append(Fix(title, how, partial(_make, engine, context.image.id, Path(folder), owner)))
     return found
 
 
-def _maker(engine: Engine, image: str, folder: Path, owner: str) -> Callable[[], None]:
-    def make() -> None:
-        above = next(parent for parent in folder.parents if parent.exists())
-        if not above.is_dir():
-            raise RefusedError(f"{above} is not a folder", hint="name another host folder for this cache")
-        inner = folder.relative_to(above)
-        # Every new level gets the owner, not only the last: nobody else could remove the rest.
-        levels = 'while [ "$1" != . ]; do chown "$2" -- "$1"; set -- "$(dirname "$1")" "$2"; done'
-        script = f'cd /above && mkdir -p -- "$1" && {levels}'
-        mount = Mount(str(above), "/above")
-        answer = engine.run_once(image, ["sh", "-c", script, "sh", str(inner), owner], mounts=[mount], timeout=60)
-        _must(answer.code, answer.stderr, f"{folder} could not be made")
-
-    return make
+def _make(engine: Engine, image: str, folder: Path, owner: str) -> None:
+    above = next(parent for parent in folder.parents if parent.exists())
+    if not above.is_dir():
+        raise RefusedError(f"{above} is not a folder", hint="name another host folder for this cache")
+    inner = folder.relative_to(above)
+    # Every new level gets the owner, not only the last: nobody else could remove the rest.
+    levels = 'while [ "$1" != . ]; do chown "$2" -- "$1"; set -- "$(dirname "$1")" "$2"; done'
+    words = ["sh", "-c", f'cd /above && mkdir -p -- "$1" && {levels}', "sh", str(inner), owner]
+    answer = engine.run_once(image, words, mounts=[Mount(str(above), "/above")], timeout=60)
+    _must(answer, f"{folder} could not be made")
 
 
 def _of_root(context: Context, engine: Engine) -> list[Fix]:
@@ -80,17 +77,14 @@ def _of_root(context: Context, engine: Engine) -> list[Fix]:
         # On this file system, links themselves and not what they lead to.
         words = ["find", "/folder", "-xdev", "-uid", "0", "-exec", "chown", "-h", owner, "{}", "+"]
         how = f"docker run --user 0 -v {one.folder}:/folder ... {' '.join(words)}"
-        act = _chown(engine, context.image.id, one.folder, words)
+        act = partial(_chown, engine, context.image.id, one.folder, words)
         found.append(Fix(f"give what belongs to root in {one.folder} to you", how, act))
     return found
 
 
-def _chown(engine: Engine, image: str, folder: str, words: list[str]) -> Callable[[], None]:
-    def give() -> None:
-        answer = engine.run_once(image, words, mounts=[Mount(folder, "/folder")], user=ROOT, timeout=300)
-        _must(answer.code, answer.stderr, f"not all of {folder} could be given to you")
-
-    return give
+def _chown(engine: Engine, image: str, folder: str, words: list[str]) -> None:
+    answer = engine.run_once(image, words, mounts=[Mount(folder, "/folder")], user=ROOT, timeout=300)
+    _must(answer, f"not all of {folder} could be given to you")
 
 
 def _owners(context: Context, findings: list[Finding], engine: Engine) -> list[Fix]:
@@ -110,7 +104,7 @@ def _owners(context: Context, findings: list[Finding], engine: Engine) -> list[F
             continue  # a read-only mount is the project's own word
         argv = ["chown", "-R", "-h", owner, "--", path]
         how = f"docker exec --user 0 {container.name} {' '.join(argv)}"
-        act = _runner(engine, container, argv, "0", 300)
+        act = partial(_run, engine, container, argv, "0", 300)
         found.append(Fix(f"hand the {name} cache to the container's user", how, act))
     return found
 
@@ -128,22 +122,17 @@ def _installs(context: Context, findings: list[Finding], engine: Engine) -> list
             # What only looks installed must be installed by force.
             force = ["--force"] if any(one.check.startswith("flashinfer") for one in mine) else []
             argv = ["envgen-install", *force, name]
-            act = _runner(engine, container, argv, "", INSTALL_LIMIT)
-            found.append(
-                Fix(f"install {name} from its mount again", f"docker exec {container.name} {' '.join(argv)}", act)
-            )
+            act = partial(_run, engine, container, argv, "", INSTALL_LIMIT)
+            how = f"docker exec {container.name} {' '.join(argv)}"
+            found.append(Fix(f"install {name} from its mount again", how, act))
     return found
 
 
-def _runner(engine: Engine, container: Container, argv: list[str], user: str, limit: float) -> Callable[[], None]:
-    def run() -> None:
-        answer = engine.exec(container.id, argv, user=user, timeout=limit)
-        _must(answer.code, answer.stderr or answer.stdout, f"`{' '.join(argv)}` failed")
-
-    return run
+def _run(engine: Engine, container: Container, argv: list[str], user: str, limit: float) -> None:
+    _must(engine.exec(container.id, argv, user=user, timeout=limit), f"`{' '.join(argv)}` failed")
 
 
-def _must(code: int, said: bytes, what: str) -> None:
-    if code:
-        said_last = last_printed(said, code, 3).replace("\n", " / ")
-        raise EnvgenError(f"{what} (exit code {code}): {said_last[:500]}")
+def _must(answer: ExecResult, what: str) -> None:
+    if answer.code:
+        last = last_printed(answer.stderr or answer.stdout, answer.code, 3).replace("\n", " / ")
+        raise EnvgenError(f"{what} (exit code {answer.code}): {last[:500]}")

@@ -11,19 +11,18 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from envgen.background import in_background
 from envgen.doctor import collect
 from envgen.doctor.claims import LABEL, claims
-from envgen.doctor.expectation import compose_env, image_digest, mounts, service_env
+from envgen.doctor.expectation import image_digest, service_env, throw_away
 from envgen.doctor.model import Context, Finding, Host, Remedy, Wish, error
 from envgen.doctor.owners import foreign
 from envgen.engine.base import Container, Engine, EngineInfo
 from envgen.engine.endpoint import find_plugin
 from envgen.engine.ports import conflict, listening, owner
-from envgen.engine.whose import ours, run_as
+from envgen.engine.whose import ours
 from envgen.errors import EngineError, EnvgenError
 from envgen.inside import run
 from envgen.profile.model import Profile
@@ -104,13 +103,11 @@ def _timed(ask: Callable[[], collect.Facts]) -> Answer:
 
 def _throw_away(wish: Wish, service: str, engine: Engine) -> collect.Facts:
     """The probe in a container of its own, with what Compose would mount. Not in a thread: it handles signals."""
-    mounted, env = mounts(wish.profile, wish.root, engine, service), compose_env(wish.profile, service)
+    inside, mounted = throw_away(engine, wish.profile, wish.root, service)
     image = engine.image(wish.profile.image_name)
     patched = claims(wish.profile, wish.root, image.labels.get(LABEL, "") if image else "")
     targets = [mount.target for mount in mounted]
     asked = collect.request(wish.profile, service, paths=targets, claims=patched, load=wish.load)
-    user = run_as(engine, wish.profile, service)
-    inside = run.in_image(engine, wish.profile.image_name, mounts=mounted, env=env, user=user)
     return collect.ask(inside, collect.program(wish.profile), asked)
 
 
@@ -134,22 +131,18 @@ def _look(wish: Wish, service: str, containers: Sequence[Container], engine: Eng
     info = attempt(engine.info)
     image = attempt(lambda: engine.image(profile.image_name))
     local = info is not None and info.endpoint.startswith("unix://")
+    machine = compose_environment(profile, wish.root) if local else {}
+    folders = {name: machine.get(checkout_variable(name), "") for name in profile.mounted_sources}
     return {
         "engine": info,
         "image": image,
         "host": _host_facts(profile, info, _busy_ports(profile, containers, engine)),
         "env": service_env(profile, service),
         "others": tuple(one for one in containers if one.service != service),
-        "checkouts": _checkouts(profile, wish.root) if local else {},
+        "checkouts": folders,
         "foreign": foreign(profile, wish.root) if local else (),
         "digest": attempt(lambda: image_digest(profile, wish.root, image.labels if image else None)) or "",
     }
-
-
-def _checkouts(profile: Profile, root: Path) -> dict[str, str]:
-    machine = compose_environment(profile, root)
-    return {name: machine[checkout_variable(name)] for name in profile.mounted_sources
-            if checkout_variable(name) in machine}  # fmt: skip
 
 
 def attempt(ask: Callable[[], T]) -> T | None:

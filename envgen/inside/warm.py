@@ -14,14 +14,12 @@ import pkgutil
 import re
 import subprocess
 import sys
-import threading
 import types
 from collections.abc import Callable
 from typing import Any
 
 MARK = "\x01envgen "
 GATE = "/opt/envgen/bin/compile-gate"
-SECONDS = 5.0  # between two reports of the gate
 
 # How the names of attention modules spell the parameters of their generators.
 SPELLED = {
@@ -126,30 +124,18 @@ def attention(name: str) -> Any:
     return None
 
 
-def report(done: threading.Event) -> None:
-    """What the gate does, whenever that has changed."""
-    last = ""
-    while not done.wait(SECONDS):
-        try:
-            text = subprocess.check_output([GATE, "status"], timeout=30).decode("utf-8", "replace").strip()
-        except (OSError, subprocess.SubprocessError):
-            return
-        if text != last and not text.startswith("compilers: 0 running, 0 waiting"):
-            say(event="gate", text=text)
-            last = text
-
-
 def main(names: list[str]) -> int:
     """Build all; go on after a failure. Ends with 1 when one failed."""
-    if not os.environ.get("MAX_JOBS"):
-        # With the gate all compilers of a module may wait for it. An image of an older envgen has none.
-        os.environ["MAX_JOBS"] = "128" if os.access(GATE, os.X_OK) else "2"
-    done = threading.Event()
-    threading.Thread(target=report, args=(done,), daemon=True).start()
-    try:
+    # With the gate all compilers of a module may wait for it. An image of an older envgen has none.
+    gated = os.access(GATE, os.X_OK)
+    os.environ["MAX_JOBS"] = os.environ.get("MAX_JOBS") or ("128" if gated else "2")
+    if not gated:
         return build(names)
-    finally:
-        done.set()
+    with subprocess.Popen([GATE, "watch", "5"]) as watch:  # prints what compiles and waits, whenever that has changed
+        try:
+            return build(names)
+        finally:
+            watch.terminate()
 
 
 def build(names: list[str]) -> int:

@@ -95,6 +95,9 @@ class Warm:
             except MISSHAPEN:
                 self._tail.append(line)
             return
+        if line.startswith("compilers: "):  # compile-gate's own report
+            self.show(line)
+            return
         self._tail = [*self._tail[-50:], line]
         if self._now is None:
             return
@@ -111,9 +114,6 @@ class Warm:
             raise TypeError("an event of another form")
         if kind == "import":
             self.version = str(event["version"])
-            return
-        if kind == "gate":
-            self.show(str(event["text"]))
             return
         if kind == "start":
             self._now = self.built[module] = Built(module)

@@ -7,6 +7,7 @@ differs from release to release.
 from __future__ import annotations
 
 import tarfile
+from dataclasses import dataclass
 from typing import BinaryIO, Dict, Iterator
 
 from envgen.inside.jit.fault import Fault
@@ -34,17 +35,15 @@ def nanoseconds(text: str) -> int:
     return int(whole) * 10**9 + int((fraction + "000000000")[:9])
 
 
+@dataclass
 class Member:
     """One file or folder of an archive. ``when`` is in nanoseconds."""
 
-    __slots__ = ("is_folder", "mode", "name", "size", "when")
-
-    def __init__(self, name: str, size: int, when: int, mode: int, *, is_folder: bool) -> None:
-        self.name = name
-        self.size = size
-        self.when = when
-        self.mode = mode
-        self.is_folder = is_folder
+    name: str
+    size: int
+    when: int
+    mode: int
+    is_folder: bool
 
 
 class Members:
@@ -90,14 +89,13 @@ class Members:
         name = more.get("path", info.name)
         if is_folder:
             name = name.rstrip("/")
-        if not is_folder and info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
-            raise refused(name, "is neither a plain file nor a folder")
-        if any(key.startswith("GNU.sparse.") for key in more):
+        is_sparse = any(key.startswith("GNU.sparse.") for key in more)
+        if is_sparse or info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE):
             raise refused(name, "is neither a plain file nor a folder")
         size = 0 if is_folder else _number(more.get("size", str(info.size)))
         self._left, self._padding = size, -size % BLOCK
         when = nanoseconds(more.get("mtime", str(info.mtime)))
-        return Member(name, size, when, info.mode, is_folder=is_folder)
+        return Member(name, size, when, info.mode, is_folder)
 
     def _header(self) -> tarfile.TarInfo | None:
         """The next header block; None at the end of the archive."""
