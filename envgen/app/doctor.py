@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from envgen.app import predict, weights
+from envgen.app import nodes, predict, weights
 from envgen.doctor import fix, run, scripts
 from envgen.doctor.deep import examine
 from envgen.doctor.fix import Fix
 from envgen.doctor.gather import attempt, gather
-from envgen.doctor.model import Context, Where, Wish
+from envgen.doctor.model import Context, Finding, Remedy, Severity, Where, Wish, ok
 from envgen.doctor.run import Report
 from envgen.engine.base import Engine
 from envgen.engine.docker import connect
@@ -40,16 +42,42 @@ def look(wish: Wish, *, deep: bool) -> Report:
         context = replace(context, refused=refused or (), weights=lacking or {}, causes=causes or {})
 
     found = run.examine(context, extra)
-    if context.engine is None:
-        return found
-    if (wish.root / scripts.FOLDER).is_dir():
+    if context.engine is not None and (wish.root / scripts.FOLDER).is_dir():
         found = run.with_more(found, Where.INSIDE, scripts.from_folder(context, wish.root, connect()))
-    if deep:
+    if context.engine is not None and deep:
         progress("  asking the packages themselves; imports take seconds, a kernel up to minutes")
         engine = connect()
         answers = [*examine(context, wish, engine), *predict.examine(engine, context, wish.root)]
         found = run.with_more(found, Where.INSIDE, answers)
+    return run.with_more(found, Where.NODES, _machines(context, wish))
+
+
+def _machines(context: Context, wish: Wish) -> list[Finding]:
+    """What `envgen nodes check` finds: of the service that is asked about, else of all that have `cluster`."""
+    found = []
+    for name, service in wish.profile.services.items():
+        if service.cluster is None or wish.service not in (None, name):
+            continue
+        try:
+            answers = nodes.check(wish.profile, wish.root, name, progress)
+        except EnvgenError as problem:
+            answers = [nodes.Finding("fail", (), problem.problems[0].message, problem.problems[0].hint)]
+        found += [_of_machines(one, name, context) for one in answers]
     return found
+
+
+def _of_machines(one: nodes.Finding, service: str, context: Context) -> Finding:
+    """A finding of `envgen nodes check` in doctor's words; the first command of its hint is what to type."""
+    who = f"{one.nodes[0]}: " if len(one.nodes) == 1 else ""
+    if one.level == "ok":
+        return replace(ok(f"{who}{one.message}", nodes=list(one.nodes)), check="nodes.fit")
+    severity = Severity.ERROR if one.level == "fail" else Severity.WARNING
+    command = re.search(r"`([^`\n]+)`", one.hint)
+    again = shlex.join(["envgen", "nodes", "check", service, "-p", context.profile.name])
+    remedy = Remedy(command[1] if command else again)
+    evidence = {"case": {"fail": "differ", "warn": "doubt"}[one.level], "nodes": list(one.nodes)}
+    title, wanted = f"{service} on {' and '.join(one.nodes) or 'its machines'}", one.hint or "the same on all machines"
+    return Finding(severity, title, one.message, wanted, remedy, evidence, "nodes.fit")
 
 
 def _causes(context: Context, engine: Engine) -> dict[str, str]:

@@ -71,6 +71,7 @@ class Seen:
     arch: str = ""
     image: Image | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    runs: bool = False  # its part of the service, which then has the ports and the memory
     offset: float = 0.0  # seconds that its clock is ahead of ours
 
 
@@ -158,8 +159,11 @@ def _look_at(one: Seen, profile: Profile, root: Path, service: Service, cluster:
         one.image = one.engine.image(profile.image_name)
         if one.image is None:
             return
+        mine = one.engine.containers(profile.compose_name)
+        one.runs = any(container.running and profile.services.get(container.service) is service for container in mine)
         mounts, model = _model(one, profile, root, service)
-        ports = [cluster.port, *(port.container for port in service.ports)] if one.rank == 0 else []
+        wanted = [cluster.port, *(port.container for port in service.ports)]
+        ports = wanted if one.rank == 0 and not one.runs else []
         began = time.time()
         execute = run.in_image(one.engine, profile.image_name, mounts=mounts, network="host")
         request = {"ask": "facts", "ports": ports, "model": model, "packages": COMPARED}
@@ -329,10 +333,12 @@ def _facts(one: Seen, service: Service, cluster: Cluster) -> list[Finding]:
             found.append(Finding("ok", who, f"{device} is active, {port['rate']}"))
     for port in facts["taken"]:
         what = "cluster.port" if port == cluster.port else "the service's port"
-        hint = "is the service running already? otherwise `ss -tlnp` on that machine shows who has it"
+        hint = "`ss -tlnp` on that machine shows who has it"
         found.append(Finding("fail", who, f"port {port} is taken ({what})", hint))
     need = service.needs_memory.bytes if service.needs_memory else 0
-    if facts["memory_free"] < need:
+    if one.runs:
+        found.append(Finding("ok", who, "the service runs: its ports and its memory are its own"))
+    elif facts["memory_free"] < need:
         message = f"{size(facts['memory_free'])} of memory are free, and needs_memory is {size(need)}"
         found.append(Finding("fail", who, message, "stop what uses the memory of that machine"))
     elif need:

@@ -40,6 +40,7 @@ class Where(IntEnum):
     IMAGE = 1
     CONTAINER = 2
     INSIDE = 3
+    NODES = 4
 
     @property
     def word(self) -> str:

@@ -13,6 +13,7 @@ HEADINGS = {
     Where.IMAGE: "Image",
     Where.CONTAINER: "Container",
     Where.INSIDE: "Inside the container",
+    Where.NODES: "The machines of the cluster",
 }
 MARKS = {Severity.OK: "ok", Severity.INFO: "--", Severity.WARNING: "warn", Severity.ERROR: "FAIL"}
 COLOURS = {Severity.OK: "32", Severity.INFO: "2", Severity.WARNING: "33", Severity.ERROR: "31;1"}

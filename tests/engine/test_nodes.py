@@ -120,6 +120,13 @@ def test_other_weights_on_one_machine(ready: Pair) -> None:
         file.seek(10 << 20)
         file.write(b"other")
     assert failed(ready.check(6)) == ["spark-1+spark-2: the model differs in model.safetensors"]
+    there = {**ready.env, "DOCKER_CONTEXT": "spark-1"}
+    argv = [sys.executable, "-m", "envgen", "doctor", "--json"]
+    done = subprocess.run(argv, cwd=ready.folder, env=there, capture_output=True, text=True, check=False)
+    [found] = [
+        one for one in json.loads(done.stdout)["findings"] if (one["where"], one["severity"]) == ("nodes", "error")
+    ]
+    assert (done.returncode, found["seen"]) == (1, "the model differs in model.safetensors")
 
 
 def test_no_weights_on_one_machine(ready: Pair) -> None:

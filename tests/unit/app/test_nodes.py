@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from envgen.app import nodes
+from envgen.app import doctor, nodes
 from envgen.app.nodes import Seen
+from envgen.doctor.model import Context, Remedy, Severity, Wish
 from envgen.engine.base import Image
 from envgen.profile.model import Cluster, Machine, Service
+from envgen.profile.values import ByteSize
 
 SERVICE = Service(command=("vllm", "serve", "/models/m"))
 CLUSTER = Cluster(nodes=("one", "two"))
@@ -131,3 +135,30 @@ def test_an_answer_about_a_connection_of_another_shape(answer: dict[str, Any], m
     one.engine = two.engine = object()  # type: ignore[assignment]
     found = nodes._connection(SimpleNamespace(image_name="i", base=SimpleNamespace(python="python3")), one, two)  # type: ignore[arg-type]
     assert found.level == "fail" and "cannot be read" in found.message
+
+
+def test_doctor_reports_the_machines_of_a_cluster_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [
+        nodes.Finding("ok", ("one",), "Docker 29"),
+        nodes.Finding("warn", ("one", "two"), "slow", "is it the right interface?"),
+        nodes.Finding("fail", ("two",), "the image x is not there", "`envgen nodes push`, or copy it"),
+    ]
+    monkeypatch.setattr("envgen.app.nodes.check", lambda *_: answers)
+    services = {"serve": replace(SERVICE, cluster=CLUSTER), "dev": SERVICE}
+    profile: Any = SimpleNamespace(name="prod", services=services)
+    context = Context(profile, "serve")
+    ok, warning, error = doctor._machines(context, Wish(profile, Path()))
+    assert ok.title == "one: Docker 29" and ok.severity is Severity.OK
+    assert warning.severity is Severity.WARNING and (warning.title, warning.seen) == ("serve on one and two", "slow")
+    assert warning.remedy == Remedy("envgen nodes check serve -p prod")
+    assert error.severity is Severity.ERROR and error.seen == "the image x is not there"
+    assert error.remedy == Remedy("envgen nodes push")
+    assert doctor._machines(context, Wish(profile, Path(), "dev")) == []
+
+
+def test_a_machine_that_runs_the_service_has_its_ports_and_memory() -> None:
+    one = seen("one", 0, memory_free=0)
+    service = replace(SERVICE, needs_memory=ByteSize.parse("4GiB"))
+    assert failed(nodes._facts(one, service, CLUSTER)) != []
+    one.runs = True
+    assert failed(nodes._facts(one, service, CLUSTER)) == []
