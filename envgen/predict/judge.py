@@ -151,7 +151,14 @@ def _judge(answer: Mapping[str, Any], service: Service) -> Judgement:
         else Verdict.FITS
     )
     return Judgement(
-        verdict, refusals, tuple(wrong), shown, tuple(later), unasked, caveats(answer), patterns=patterns(answer)
+        verdict,
+        refusals,
+        tuple(wrong),
+        shown,
+        tuple(later),
+        unasked,
+        caveats(answer, service),
+        patterns=patterns(answer),
     )
 
 
@@ -236,7 +243,7 @@ def escape(text: str) -> str:
     return re.sub(r"([.^$*+?{}\[\]\\|()])", r"\\\1", text)
 
 
-def caveats(answer: Mapping[str, Any]) -> tuple[str, ...]:
+def caveats(answer: Mapping[str, Any], service: Service) -> tuple[str, ...]:
     """What makes the answer less than a server's own."""
     found = [str(one) for one in answer.get("notes", ())]
     compiled = [one for one in answer.get("stubs", ()) if str(one["name"]).startswith("vllm.")]
@@ -253,5 +260,6 @@ def caveats(answer: Mapping[str, Any]) -> tuple[str, ...]:
             "Triton finds no driver here and is switched off: what only decides between Triton and others, may differ"
         )
     if not (answer.get("platform") or {}).get("real", True) and (answer.get("platform") or {}).get("count", 1) > 1:
-        found.append(f"{answer['platform']['count']} GPUs are assumed: one a worker, on one machine")
+        where = f"{len(service.cluster.nodes)} machines" if service.cluster else "one machine"
+        found.append(f"{answer['platform']['count']} GPUs are assumed: one a worker, on {where}")
     return tuple(found)

@@ -59,6 +59,7 @@ MOE = {
 }
 # An unpatched 0.14.0 takes Marlin, and the variant's description says so.
 CONTRADICTED = {("dev", "cutlass")}
+SIZE = "services.serve.args.tensor-parallel-size"
 
 
 def environment(version: str) -> Path:
@@ -146,3 +147,19 @@ def test_a_python_without_vllm_can_not_be_asked() -> None:
     code, report = _predict(Path(sys.executable), "serve", "-p", "prod")
     assert (code, report["verdict"]) == (1, "unknown")
     assert "No module named 'vllm'" in report["unasked"][0]
+
+
+def test_two_ranks_share_weights_heads_and_kv_cache() -> None:
+    """Marlin rounds half of an expert of gpt-oss-120b (1440 x 2880) up to 1536 x 3072: each rank holds over a half."""
+    code, report = _predict(environment("0.32.0"), "serve", "-p", "current", "--set", f"{SIZE}=2")
+    rank = report["rank"]
+    assert (code, report["verdict"], rank["ranks"], rank["padded"]) == (0, "fits", 2, True)
+    assert (rank["layers"], rank["attention_heads"], rank["kv_heads"]) == (36, 32, 4)
+    assert rank["kv_token"] == 36 * 2 * 4 * 64 * 2
+    assert 34 << 30 < rank["weights"] < 35 << 30 < rank["budget"]
+
+
+def test_heads_that_cannot_be_shared_are_refused_in_the_release_s_own_words() -> None:
+    code, report = _predict(environment("0.32.0"), "serve", "-p", "current", "--set", f"{SIZE}=3")
+    assert (code, report["verdict"]) == (1, "refused")
+    assert "(64) must be divisible by tensor parallel size (3)" in report["refusals"][0]["message"]

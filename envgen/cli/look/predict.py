@@ -130,6 +130,7 @@ def document(found: Prediction, profile: Profile) -> dict[str, Any]:
         "place": found.place,
         "profile": profile.name,
         "quantization": answer.get("quantization"),
+        "rank": answer.get("rank"),
         "refusals": [{**asdict(one), "reasons": list(one.reasons)} for one in judged.refusals],
         "release": answer.get("vllm"),
         "service": found.service,
@@ -195,6 +196,11 @@ def _choices(answer: Any) -> list[tuple[str, str]]:
     if kv:
         layout = f", layout {kv['layout']}" if kv.get("layout") else ""
         found.append(("KV cache", f"dtype {kv['dtype']}, blocks of {kv['block_size']}{layout}"))
+    if rank := answer.get("rank"):
+        weights = f"{rank['weights'] / gpus.GIB:.1f} GiB of weights, " if "weights" in rank else ""
+        request = f"{rank['kv_request'] / gpus.GIB:.2f} GiB of KV cache for {rank['tokens']} tokens"
+        heads = f"{rank['attention_heads']} heads, {rank['kv_heads']} KV heads"
+        found.append(("each GPU", f"{weights}{request}, {heads}; {rank['budget'] / gpus.GIB:.1f} GiB may be used"))
     if model:
         origin = {"envgen": "envgen's own copy", "cache": "the Hugging Face cache"}.get(
             model.get("from", ""), str(model.get("place", ""))
