@@ -18,12 +18,15 @@ from envgen import files
 from envgen.digests import digest_of
 from envgen.engine.base import MISSHAPEN, Engine, Image, Mount
 from envgen.engine.docker import connect
-from envgen.errors import EngineError, NotFoundError, UsageError
+from envgen.errors import EngineError, NotFoundError, Problem, UsageError
 from envgen.inside import run
 from envgen.profile.model import Cluster, Machine, Profile, Service
 from envgen.profile.values import HostPath
 from envgen.render import environment as names
-from envgen.text import size
+from envgen.render.locking import lock_of_image
+from envgen.render.outputs import render_profile
+from envgen.serve.preflight import of_image
+from envgen.text import progress, size
 
 PROGRAM = run.Program(("node",))
 FACTS = 25.0  # seconds for the facts of one machine: an import of nothing, and samples of the weights
@@ -70,6 +73,7 @@ class Seen:
     version: str = ""
     arch: str = ""
     image: Image | None = None
+    stale: tuple[Problem, ...] = ()  # of the head's image, beside the profile as it is now
     facts: dict[str, Any] = field(default_factory=dict)
     runs: bool = False  # its part of the service, which then has the ports and the memory
     offset: float = 0.0  # seconds that its clock is ahead of ours
@@ -157,6 +161,9 @@ def _look_at(one: Seen, profile: Profile, root: Path, service: Service, cluster:
         info = one.engine.info()
         one.version, one.arch = info.version, info.arch
         one.image = one.engine.image(profile.image_name)
+        if one.rank == 0:
+            lock = lock_of_image(profile, root, one.image.labels if one.image else None)
+            one.stale = tuple(of_image(profile, one.image, render_profile(profile, lock, root=root).digest))
         if one.image is None:
             return
         mine = one.engine.containers(profile.compose_name)
@@ -270,6 +277,12 @@ def check(profile: Profile, root: Path, name: str, say: Callable[[str], None] = 
     return found
 
 
+def problems(profile: Profile, root: Path, name: str) -> list[Problem]:
+    """What keeps ``name`` from being started on its machines."""
+    failed = (one for one in check(profile, root, name, progress) if one.level == "fail")
+    return [Problem(f"{'+'.join(one.nodes)}: {one.message}", None, one.hint) for one in failed]
+
+
 def _about(one: Seen, profile: Profile, service: Service, cluster: Cluster) -> list[Finding]:
     who = (one.name,)
 
@@ -279,9 +292,11 @@ def _about(one: Seen, profile: Profile, service: Service, cluster: Cluster) -> l
     if one.trouble and not one.version:
         return [fail(one.trouble, one.hint or f"try: docker --context {one.machine.context} version")]
     found = [Finding("ok", who, f"Docker {one.version}, {one.arch}")]
+    found += [fail(stale.message, stale.hint) for stale in one.stale]
     if one.image is None:
-        return [*found, fail(f"the image {profile.image_name} is not there", "`envgen build`, then copy it: "
-                f"docker save {profile.image_name} | docker --context {one.machine.context} load")]  # fmt: skip
+        lacking = fail(f"the image {profile.image_name} is not there", "`envgen build`, then copy it: "
+                       f"docker save {profile.image_name} | docker --context {one.machine.context} load")  # fmt: skip
+        return found if one.stale else [*found, lacking]
     if one.trouble:
         return [*found, fail(one.trouble, one.hint)]
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -11,97 +11,33 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from envgen.app import weights, whose
+from envgen.app import nodes, weights, whose
+from envgen.app.cluster import Group
 from envgen.app.crash import keeper
+from envgen.app.places import Opened, containers_of, known_service, opened, place_of, places, take, workspace_of
 from envgen.app.predict import foresee
 from envgen.app.session import Session, of_running
 from envgen.engine.base import Container, Engine
-from envgen.engine.compose import Compose
 from envgen.engine.docker import connect
-from envgen.engine.whose import Owner, ours, this_owner
+from envgen.engine.whose import Owner, this_owner
 from envgen.errors import EngineError, EnvgenError, NotFoundError, Problem, RefusedError, ServiceError, UsageError
 from envgen.profile.model import Profile
-from envgen.render.locking import lock_of_image
-from envgen.render.workspace import Workspace, prepare
 from envgen.serve import ownership, preflight
 from envgen.serve.launch import Launcher, Started, compose_for
 from envgen.serve.preflight import PreflightError
-from envgen.serve.recreate import (
-    CONFIG_HASH,
-    RecreateRefused,
-    differences,
-    keep_moment,
-    missing_here,
-    settings_differ,
-)
+from envgen.serve.recreate import RecreateRefused, differences, keep_moment, missing_here
 from envgen.text import progress
 
 Agree = Callable[[str], bool]  # puts a question to the user; False without a terminal
 
 
-def known_service(profile: Profile, name: str) -> None:
-    """UsageError with a near match unless the profile has a service of that name."""
-    if name not in profile.services:
-        near = difflib.get_close_matches(name, profile.services, 1)
-        raise UsageError(
-            f"profile {profile.name} has no service {name!r}; it has: {', '.join(profile.services) or 'none'}",
-            hint=f"did you mean `{near[0]}`?" if near else "another profile? add --profile NAME",
-        )
-
-
-def workspace_of(engine: Engine | None, profile: Profile, root: Path) -> Workspace:
-    """The files as rendered for the image that ``engine`` has; None: as the project is now."""
-    image = engine.image(profile.image_name) if engine is not None else None
-    return prepare(profile, root, lock_of_image(profile, root, image.labels if image else None))
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A profile with its engine and its Compose project. ``digest``: of what is rendered for it now."""
-
-    root: Path
-    profile: Profile
-    engine: Engine
-    compose: Compose
-    digest: str
-
-    def running(self, service: str) -> Container:
-        """The container of a running service. NotFoundError with the command that starts it."""
-        return running(self.engine, self.profile, self.root, service)
-
-
-def opened(session: Session) -> Opened:
-    """What the commands work with that look at services, or stop them."""
-    root, profile = session.loaded().project.root, session.profile()
-    engine = connect()
-    profile = preflight.settled(engine, profile)
-    workspace = workspace_of(engine, profile, root)
-    compose = compose_for(engine, profile, root, workspace.folder, preflight.gpu_mode(engine, profile.gpu)[0])
-    return Opened(root, profile, engine, compose, workspace.rendered.digest)
-
-
-def changed(here: Callable[[], Opened], found: Sequence[Container]) -> dict[str, bool]:
-    """Container id -> whether `up` would replace it for its settings; ``here`` is asked where one can be compared."""
-    known = [one for one in found if one.running and not one.one_off and CONFIG_HASH in one.labels]
-    if not known:
-        return {}
-    opened_here = here()
-    return settings_differ(opened_here.compose, opened_here.profile, known, os.environ)
-
-
-def running(engine: Engine, profile: Profile, root: Path, service: str) -> Container:
-    """The container of a running service of ours. NotFoundError with the command that starts it."""
-    known_service(profile, service)
-    whose.demand(engine, profile, root, _take(profile, service))
-    found = engine.containers(profile.compose_name, service)
-    if not found:
-        raise NotFoundError(f"{service} is not running", hint=f"envgen up {service} --profile {profile.name}")
-    return found[0]
-
-
 def restart(session: Session, service: str, timeout: int | None) -> tuple[Profile, Started]:
-    """Restart ``service`` and wait until it answers."""
-    here = opened(session)
+    """Restart ``service`` and wait until it answers: on several machines all ends first, then all starts."""
+    here = place_of(session, service, None)
+    if here.node:
+        here.running(service)
+        varied = of_running(session, service, here.engine)
+        return varied.profile(), start(check(varied, service, _never), _never, timeout=timeout, again=True)
     container = here.running(service)
     progress(f"  restarting {container.name}")
     return _again("restart", session, here, container, timeout)
@@ -109,9 +45,11 @@ def restart(session: Session, service: str, timeout: int | None) -> tuple[Profil
 
 def resume(session: Session, service: str, timeout: int | None) -> tuple[Profile, Started]:
     """Start the stopped container of ``service`` as it is, and wait until it answers."""
-    here = opened(session)
-    known_service(here.profile, service)
-    whose.demand(here.engine, here.profile, here.root, _take(here.profile, service))
+    here = place_of(session, service, None)
+    if here.node:  # `up` leaves containers that are there as they are, and starts them
+        varied = of_running(session, service, here.engine)
+        return varied.profile(), start(check(varied, service, _never), _never, timeout=timeout)
+    whose.demand(here.engine, here.profile, here.root, take(here.profile, service))
     found = here.engine.containers(here.profile.compose_name, service, all=True)
     if not found:
         raise NotFoundError(
@@ -133,32 +71,62 @@ def _again(
     if done.code:
         reason = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise ServiceError(f"{service} was not started: {''.join(reason)}", hint=f"envgen up {service}")
-    keep = keeper(here.engine, here.profile, here.root, service, here.compose.files)
+    keep = keeper((here,), service)
     profile = preflight.settled(here.engine, here.profile)
     launcher = Launcher(here.engine, here.compose, profile, service, progress, keep)
     return profile, launcher.await_ready(container, timeout)
 
 
-def halt(session: Session, names: Sequence[str]) -> tuple[Profile, tuple[Container, ...]]:
-    """Stop the running containers of these services (none named: of all); they stay, for `start`."""
-    here = opened(session)
+def _never(_question: str) -> bool:
+    return False
+
+
+def halt(here: Opened, names: Sequence[str]) -> list[str]:
+    """Stop the running containers of these services (none named: of all); they stay, for `start`. Their names."""
     whose.demand(here.engine, here.profile, here.root)
-    found = of_services(here, names, all=False)
+    found = containers_of(here, names, all=False)
     if found:
         here.compose.run("--profile", "*", "stop", *names)
-    return here.profile, found
+    return [one.name for one in found]
 
 
-def of_services(here: Opened, names: Sequence[str], *, all: bool, foreign: bool = False) -> tuple[Container, ...]:
-    """The containers of these services (none named: everything of the profile). UsageError for an unknown name.
+@dataclass(frozen=True)
+class Removed:
+    """What `down` has removed at one place, or would."""
 
-    ``foreign``: those of another folder under this name, too.
-    """
-    for name in names:
-        known_service(here.profile, name)
-    found = here.engine.containers(here.profile.compose_name, all=all)
-    found = found if foreign else ours(found, here.root)
-    return tuple(one for one in found if not names or one.service in names)
+    containers: list[str]
+    volumes: list[str]
+
+
+def remove(here: Opened, names: Sequence[str], *, volumes: bool, take_over: bool, dry_run: bool) -> Removed:
+    """Stop and remove the containers of these services (none named: all of the profile, and all that belongs to it)."""
+    profile, engine, compose = here.profile, here.engine, here.compose
+    if not take_over:
+        whose.demand(engine, profile, here.root, f"envgen down --profile {profile.name} --take-over")
+    whose.note_older(engine, profile, here.root)
+    found = sorted(one.name for one in containers_of(here, names, all=True, foreign=take_over))
+    doomed = _volumes(here) if volumes else []
+    if dry_run:
+        return Removed(found, doomed)
+    if take_over:
+        whose.take_over(engine, profile, here.root, compose)
+    for name in found:
+        progress(f"  stopping and removing {here.named(name)}")
+    if not names:
+        compose.run("--profile", "*", "down", "--remove-orphans", *(["--volumes"] if volumes else []))
+    elif found:
+        compose.run("--profile", "*", "rm", "--stop", "--force", *names)
+    if volumes:
+        whose.release(engine, profile)
+    return Removed(found, doomed)
+
+
+def _volumes(here: Opened) -> list[str]:
+    """The named volumes of the rendered file that exist."""
+    config = json.loads(here.compose.run("--profile", "*", "config", "--format", "json").stdout)
+    volumes = (config.get("volumes") or {}).items()
+    names = [str(volume.get("name", key)) for key, volume in volumes if not volume.get("external")]
+    return sorted(name for name in names if here.engine.volume(name) is not None)
 
 
 def one_off(session: Session, service: str, argv: Sequence[str], options: Sequence[str], *, tty: bool) -> int:
@@ -169,11 +137,11 @@ def one_off(session: Session, service: str, argv: Sequence[str], options: Sequen
     root, profile = session.loaded().project.root, session.profile()
     known_service(profile, service)
     engine = connect()
-    whose.demand(engine, profile, root, _take(profile, service))
+    whose.demand(engine, profile, root, take(profile, service))
     workspace = workspace_of(engine, profile, root)
     gpu = preflight.check_once(engine, profile, root, service, workspace.rendered.digest)
     compose = compose_for(engine, profile, root, workspace.folder, gpu)
-    whose.claim(engine, profile, root, _take(profile, service))
+    whose.claim(engine, profile, root, take(profile, service))
     ownership.prepare(engine, profile, root, service)
     whose.make_volumes(engine, profile, root)
     terminal = () if tty and sys.stdin.isatty() and sys.stdout.isatty() else ("-T",)
@@ -193,22 +161,24 @@ def main_service(profile: Profile) -> str:
 @dataclass(frozen=True)
 class Checked:
     """A service that passed the checks before a start. ``differing``: what a running one has otherwise. ``other``: who
-    holds the name until it is taken over."""
+    holds the name until it is taken over. ``ranks``: where it is started, if on several machines."""
 
     here: Opened
     service: str
     found: preflight.Preflight
     differing: tuple[str, ...] = ()
     other: Owner | None = None
+    ranks: tuple[Opened, ...] = ()
 
     @property
-    def argv(self) -> list[str]:
-        """What starts it."""
-        return self.here.compose.argv("up", "--detach", "--no-build", "--pull", "never", self.service)
+    def places(self) -> tuple[Opened, ...]:
+        """Where it is started, the head first."""
+        return self.ranks or (self.here,)
 
-
-def _take(profile: Profile, service: str) -> str:
-    return f"envgen up {service} --profile {profile.name} --take-over"
+    @property
+    def group(self) -> Group:
+        """For what is done with all machines at once."""
+        return Group(self.ranks, self.service)
 
 
 def check(session: Session, service: str, agree: Agree, *, take_over: bool = False) -> Checked:
@@ -219,14 +189,11 @@ def check(session: Session, service: str, agree: Agree, *, take_over: bool = Fal
     root, profile = session.loaded().project.root, session.profile()
     known_service(profile, service)
     if profile.services[service].cluster is not None:
-        raise RefusedError(
-            f"{service} is shared by several machines (services.{service}.cluster)",
-            hint=f"envgen nodes up {service}; for this machine alone: --set services.{service}.cluster=null",
-        )
+        return _check_shared(session, service, take_over)
     engine = connect()
     other = whose.other_owner(engine, profile, root)
     if other and not take_over:
-        raise whose.refused(engine, profile, root, other, _take(profile, service))
+        raise whose.refused(engine, profile, root, other, take(profile, service))
     whose.note_older(engine, profile, root)
     profile = preflight.settled(engine, profile)
     workspace = workspace_of(engine, profile, root)
@@ -254,6 +221,40 @@ def check(session: Session, service: str, agree: Agree, *, take_over: bool = Fal
     return Checked(replace(here, compose=compose), service, found, differing, other)
 
 
+def _check_shared(session: Session, service: str, take_over: bool) -> Checked:
+    """The same for a service on several machines."""
+    root, profile = session.loaded().project.root, session.profile()
+    found = places(session, (service,))
+    others = [(here, other) for here in found.found if (other := whose.other_owner(here.engine, profile, root))]
+    for here, other in [] if take_over else others:
+        refused = whose.refused(here.engine, profile, root, other, take(profile, service))
+        raise RefusedError(here.named(refused.problems[0].message), hint=refused.problems[0].hint)
+    problems, ranks, running = [], list[Opened](), list[tuple[Opened, Container]]()
+    for here in found.found:
+        there = here.engine.containers(profile.compose_name, service)
+        for one in preflight.refusals(here.engine, profile, root, service, running=bool(there)):
+            problems.append(replace(one, message=here.named(one.message)))
+        ranks.append(here.to_start(service))
+        running += [] if others else [(ranks[-1], one) for one in there]
+    if not running:
+        problems += nodes.problems(profile, root, service)
+    elif len(running) < len(ranks) + len(found.lost):
+        message = f"it runs on {', '.join(here.node for here, _ in running)} alone"
+        problems.append(Problem(message, hint=f"envgen down {service} --profile {profile.name}"))
+    if problems:
+        raise PreflightError(service, tuple(problems))
+    differing = [
+        here.named(line)
+        for here, one in running
+        for line in differences(here.engine, keep_moment(here.compose, profile, one, os.environ), profile, service, one)
+    ]
+    notes = preflight.exposure(profile, service)
+    mode, _ = preflight.gpu_mode(ranks[0].engine, profile.gpu)
+    passed = preflight.Preflight(mode, running[0][1] if running else None, tuple(notes))
+    other = others[0][1] if others else None
+    return Checked(ranks[0], service, passed, tuple(differing), other, tuple(ranks))
+
+
 def _fetch(engine: Engine, profile: Profile, root: Path, service: str, refused: PreflightError, agree: Agree) -> bool:
     question = "\n".join([*(f"  {problem.message}" for problem in refused.problems[1:]), "Fetch them now?"])
     if not agree(question):
@@ -271,8 +272,12 @@ def start(
     predict: bool = True,
     recreate: bool = False,
     timeout: int | None = None,
+    again: bool = False,
 ) -> Started:
-    """Start what was checked. ``agree`` is asked before a running container with other settings is replaced."""
+    """Start what was checked. ``agree`` is asked before a running container with other settings is replaced.
+
+    ``again``: what runs on several machines ends first.
+    """
     here, service, found = checked.here, checked.service, checked.found
     profile = here.profile
     named = f"{profile.name}, variant {profile.variant}" if profile.variant else profile.name
@@ -284,15 +289,20 @@ def start(
     if predict and not found.running:
         for note in foresee(here.engine, profile, here.root, service):
             progress(f"  note: {note}")
-    if found.running and checked.differing and not recreate:
+    if found.running and checked.differing and not recreate and not again:
         _may_replace(service, found.running, checked.differing, agree)
-    if checked.other:
-        whose.take_over(here.engine, profile, here.root, here.compose)
-    whose.claim(here.engine, profile, here.root, _take(profile, service))
-    if checked.differing or not found.running:
-        ownership.prepare(here.engine, profile, here.root, service)
-    whose.make_volumes(here.engine, profile, here.root)
-    keep = keeper(here.engine, profile, here.root, service, here.compose.files)
+    for one in checked.places:  # the head first: of two laptops at once, its engine decides
+        if checked.other:
+            whose.take_over(one.engine, profile, one.root, one.compose)
+        whose.claim(one.engine, profile, one.root, take(profile, service))
+        if checked.differing or not found.running:
+            ownership.prepare(one.engine, profile, one.root, service)
+        whose.make_volumes(one.engine, profile, one.root)
+    if checked.ranks:
+        if found.running and (again or checked.differing):
+            _end_all(checked)
+        return checked.group.start(wait_for_it=wait, install=install, timeout=timeout)
+    keep = keeper((here,), service)
     launcher = Launcher(here.engine, here.compose, profile, service, progress, keep)
     try:
         return launcher.start(wait=wait, install=install, timeout=timeout)
@@ -301,6 +311,15 @@ def start(
             more = f"`envgen ps`, `envgen logs -f {service}`, `envgen down`"
             progress(f"\nno longer waiting; {service} keeps starting: {more}")
         raise
+
+
+def _end_all(checked: Checked) -> None:
+    """End a service on all machines, and check what could not be checked while it ran."""
+    profile = checked.here.profile
+    progress(f"  stopping {checked.service} on {', '.join(one.node for one in checked.ranks)}")
+    problems = [Problem(line) for line in checked.group.take_down()]
+    if problems := problems or nodes.problems(profile, checked.here.root, checked.service):
+        raise PreflightError(checked.service, tuple(problems))
 
 
 def check_all(session: Session, names: Sequence[str], agree: Agree, *, take_over: bool = False) -> tuple[Checked, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from envgen.engine import dotenv
+from envgen.engine.base import Engine
 from envgen.engine.docker import connect
 from envgen.engine.whose import ours
 from envgen.errors import EngineError, RefusedError
@@ -58,11 +59,14 @@ class Session:
         return profile
 
 
-def of_running(session: Session, service: str | None) -> Session:
-    """``session`` with the variant of the running ``service`` (None: any of the profile's); itself if there is none."""
+def of_running(session: Session, service: str | None, engine: Engine | None = None) -> Session:
+    """``session`` with the variant of the running ``service`` (None: any of the profile's); itself if there is none.
+
+    ``engine``: where it runs; None: the one that Docker itself would use.
+    """
     profile = session.profile()
     try:
-        found = ours(connect().containers(profile.compose_name, service), session.loaded().project.root)
+        found = ours((engine or connect()).containers(profile.compose_name, service), session.loaded().project.root)
     except EngineError:
         return session  # the caller's own question reports it
     names = {container.labels.get(VARIANT_LABEL, "") for container in found}

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from envgen.app import lock
-from envgen.app.services import changed, opened
+from envgen.app.places import changed, nodes_of, opened, reach
 from envgen.app.session import Session
 from envgen.background import in_background
 from envgen.bench.record import runs, utc
 from envgen.engine.base import Container, Engine
-from envgen.engine.docker import connect
 from envgen.engine.git import WorkTree
 from envgen.engine.session import hurry
 from envgen.engine.whose import ours
@@ -47,7 +46,8 @@ class Status:
     digest: str = ""
     engine: str = ""
     image: Mapping[str, Any] = field(default_factory=dict)
-    containers: tuple[Container, ...] = ()
+    containers: tuple[tuple[str, Container], ...] = ()  # with the machine, where services are on several
+    lost: Mapping[str, str] = field(default_factory=dict)  # machines that do not answer, and why
     differ: Mapping[str, bool] = field(default_factory=dict)  # container id -> whether its settings are others now
     checkouts: list[Mapping[str, Any]] = field(default_factory=list)
     caches: list[Mapping[str, Any]] = field(default_factory=list)
@@ -65,11 +65,19 @@ def look(session: Session) -> Status:
     asked = {name: in_background(partial(checkout, path)) for name, path in _folders(profile, root).items()}
     found = Status(profile, root, project.file, tuple(name for name in project.profiles if name != profile.name))
     try:
-        engine = connect()
+        reached, lost = reach(profile, nodes_of(profile), PATIENCE / 2)
+        found.lost = {node: error.problems[0].message for node, error in lost.items() if node}
+        if not reached:
+            raise next(iter(lost.values()))
+        engine = next(iter(reached.values()))  # of several machines the first, which has the API
         sizes = in_background(engine.volume_sizes)
         _ask_engine(found, engine)
+        found.containers = tuple(
+            (node, container) for node, one in reached.items()
+            for container in ours(one.containers(profile.compose_name, all=True), root)
+        )  # fmt: skip
         found.caches = _caches(found, engine, sizes)
-        found.differ = changed(lambda: opened(session), found.containers)
+        found.differ = changed(lambda: opened(session), [one for node, one in found.containers if not node])
     except EnvgenError as error:
         found.engine = error.problems[0].message
     found.lock = _lock(session, profile)
@@ -126,7 +134,6 @@ def _ask_engine(found: Status, engine: Engine) -> None:
         "created": image.created if image else None,
         "state": state,
     }
-    found.containers = ours(engine.containers(profile.compose_name, all=True), found.root)
 
 
 def _caches(found: Status, engine: Engine, sizes: Future[Mapping[str, int]]) -> list[Mapping[str, Any]]:

@@ -8,6 +8,8 @@ everybody.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from envgen.engine.base import COMPOSE_PROJECT, Engine
@@ -61,15 +63,24 @@ def other_owner(engine: Engine, profile: Profile, root: Path) -> Owner | None:
     containers = engine.containers(profile.compose_name, all=True)
     claimed = engine.volume_labels(claim_volume(profile)) or {}
     installed = engine.volume_labels(overlay_volume(profile))
-    holder = owner_in(claimed)
+    holder, maker = _holder(engine, claimed), Creator.parse(claimed.get(CREATOR, ""))
     if holder is not None and not holder.same(mine):
-        maker = Creator.parse(claimed.get(CREATOR, ""))
         # A name without anything behind it is nobody's, once the run is over that took it.
         used = containers or installed is not None or engine.image(profile.image_name) is not None
         if used or (maker is not None and lives(maker) is not False):
             return holder
     found = [owner_in(installed or {}), *(owner_of(one) for one in containers)]
     return next((one for one in found if one is not None and not one.same(mine)), None)
+
+
+def _holder(engine: Engine, claimed: Mapping[str, str]) -> Owner | None:
+    """Who made the volume of the claim. One folder and user on two computers are two: an engine may serve both."""
+    holder, maker = owner_in(claimed), Creator.parse(claimed.get(CREATOR, ""))
+    there = holder is not None and maker is not None and maker.host != this_process().host
+    if not there or engine.info().endpoint.startswith("unix://"):  # a container on this computer has another name
+        return holder
+    assert holder is not None and maker is not None
+    return replace(holder, host=maker.host)
 
 
 def demand(engine: Engine, profile: Profile, root: Path, fix: str = "") -> None:
@@ -104,7 +115,7 @@ def claim(engine: Engine, profile: Profile, root: Path, fix: str = "") -> None:
     for _ in range(_TRIES):
         demand(engine, profile, root, fix)
         engine.create_volume(name, claim_labels(profile, mine))
-        holder = owner_in(engine.volume_labels(name) or {})
+        holder = _holder(engine, engine.volume_labels(name) or {})
         if holder is not None and holder.same(mine):
             return
         if holder is not None and other_owner(engine, profile, root) is None:

@@ -53,7 +53,7 @@ GROUPS: Groups = {
         "exec": ("services.running:exec_", "Run a command in a running service."),
         "run": ("services.once:run", "Run a command in a new container of a service's image."),
         "shell": ("services.running:shell", "Open a shell in a running service."),
-        "nodes": ("services.nodes", "Compare, start and watch the machines that serve one model together."),
+        "nodes": ("services.nodes", "Compare the machines that serve one model together."),
     },
     "Look": {
         "status": ("look.status", "Show profile, image, containers, checkouts and lock on one screen."),

@@ -7,7 +7,8 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -87,8 +88,19 @@ def ask(question: str) -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty() and click.confirm(question, err=True)
 
 
-def show_log(compose: Compose, *words: str) -> int:
-    """`docker compose logs ...` on our terminal, where only colours pass; raw where a pipe or a file takes it."""
-    if not sys.stdout.isatty():
-        return compose.interactive(*words)
-    return compose.stream(*words, on_line=lambda line: click.echo(with_own_colours(line))).code
+def show_logs(composes: Mapping[str, Compose], *words: str) -> int:
+    """`docker compose logs ...` on our terminal, where only colours pass; raw where a pipe or a file takes it.
+
+    Of several machines (by their names), each line begins with the name: all at once with --follow, else in turn.
+    """
+    if len(composes) > 1:
+        with ThreadPoolExecutor(len(composes) if "--follow" in words else 1) as pool:
+            return max(pool.map(lambda node: _stream(composes[node], words, f"{node} | "), composes))
+    compose = next(iter(composes.values()), None)
+    if compose is None or sys.stdout.isatty():
+        return _stream(compose, words) if compose else 0
+    return compose.interactive(*words)
+
+
+def _stream(compose: Compose, words: Sequence[str], mark: str = "") -> int:
+    return compose.stream(*words, on_line=lambda line: click.echo(with_own_colours(mark + line))).code

@@ -43,14 +43,17 @@ WORKING_DIR = "com.docker.compose.project.working_dir"
 
 @dataclass(frozen=True)
 class Owner:
-    """A project folder and a user of this machine; ``uid`` and ``user`` are "" where only the folder is known."""
+    """A project folder and a user; ``uid`` and ``user`` are "" where only the folder is known. ``host``: another
+    computer than this one."""
 
     folder: str
     uid: str = ""
     user: str = ""
+    host: str = ""
 
     def __str__(self) -> str:
-        return f"{self.folder} ({self.who})" if self.uid else self.folder
+        where = f"{self.folder} on {self.host}" if self.host else self.folder
+        return f"{where} ({self.who})" if self.uid else where
 
     @property
     def who(self) -> str:
@@ -64,7 +67,7 @@ class Owner:
 
     def same_folder(self, other: Owner) -> bool:
         """Whether both are one folder, whatever links lead there."""
-        return os.path.realpath(self.folder) == os.path.realpath(other.folder)
+        return self.host == other.host and os.path.realpath(self.folder) == os.path.realpath(other.folder)
 
     def same(self, other: Owner) -> bool:
         """The same folder, and not two users that are known to differ."""

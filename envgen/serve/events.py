@@ -20,14 +20,15 @@ _SHOWN = 200  # characters of what is no JSON
 
 def document_of(response: requests.Response | bytes) -> Any:
     """The JSON document, or else the beginning of the text; "" for one that is too long."""
-    body = response if isinstance(response, bytes) else _body(response)
+    body = response if isinstance(response, bytes) else body_of(response)
     try:
         return read_json(body)
     except ValueError:
         return body[: 4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN] if len(body) <= LARGEST else ""
 
 
-def _body(response: requests.Response) -> bytes:
+def body_of(response: requests.Response) -> bytes:
+    """What a server sent; of an answer that is too long, the beginning."""
     found = bytearray()
     with contextlib.closing(response):
         for chunk in response.iter_content(64 << 10):

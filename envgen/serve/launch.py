@@ -50,12 +50,18 @@ class Started:
     awaited: Awaited = field(default_factory=lambda: Awaited(Answer(True), {}, {}))
 
 
-def compose_for(engine: Engine, profile: Profile, root: Path, folder: Path, gpu: GpuMode = GpuMode.NONE) -> Compose:
-    """The Compose project of ``profile`` as rendered into ``folder``, with this machine's paths and user."""
+def compose_for(
+    engine: Engine, profile: Profile, root: Path, folder: Path, gpu: GpuMode = GpuMode.NONE,
+    endpoint: Endpoint | None = None,
+) -> Compose:  # fmt: skip
+    """The Compose project of ``profile`` as rendered into ``folder``, with this machine's paths and user.
+
+    ``endpoint``: of the engine, where it is not the one that Docker itself would use.
+    """
     files = [folder / profile.compose_file]
     if profile.gpu.asks_engine and gpu in (GpuMode.ALL, GpuMode.CDI):
         files.append(folder / overlay_file(profile, gpu))
-    endpoint = find_endpoint()
+    endpoint = endpoint or find_endpoint()
     if endpoint.local and (guards := guard_file(profile, root, folder)):
         files.append(guards)
     if profile.compose is not None:
@@ -66,6 +72,11 @@ def compose_for(engine: Engine, profile: Profile, root: Path, folder: Path, gpu:
         uid, gid = host_user(engine)
         environment |= {UID_VARIABLE: str(uid), GID_VARIABLE: str(gid)}
     return Compose(endpoint, files, root / "compose", environment)
+
+
+def key_of(profile: Profile) -> str:
+    """The key that the profile's servers want, from this terminal; "" where they want none."""
+    return os.environ.get(API_KEY, "") if API_KEY in profile.secrets else ""
 
 
 class Launcher:
@@ -91,6 +102,7 @@ class Launcher:
         self.keep = keep
         self.service: Service = profile.services[name]
         self.closer = f"envgen up {name} --no-wait keeps it running for a closer look"
+        self.verdict = "is not ready"
         self.created = False  # from then on it can be left alone
 
     def start(self, *, wait: bool, install: bool, timeout: float | None) -> Started:
@@ -110,7 +122,7 @@ class Launcher:
             already = container.id in running
             if install and self.service.interactive:
                 self._install("exec", "-T")
-            awaited = self._wait(container.id, timeout) if wait else None
+            awaited = self.wait(container.id, timeout) if wait else None
             return self._started(container, began, already, awaited)
         except NotReady as error:
             failed = self.failed(error.failure)
@@ -147,7 +159,7 @@ class Launcher:
         """Wait for a container that runs already. ServiceError when it fails; nothing is removed then."""
         began = time.monotonic()
         try:
-            awaited = self._wait(container.id, timeout)
+            awaited = self.wait(container.id, timeout)
         except NotReady as error:
             raise self.failed(error.failure) from None
         return self._started(container, began, False, awaited)
@@ -210,11 +222,10 @@ class Launcher:
         health = self.service.health
         return 60.0 if health is None else 60.0 + health.start_period.seconds + health.interval.seconds * health.retries
 
-    def _wait(self, container_id: str, timeout: float | None) -> Awaited:
-        """The time to wait starts here: installing mounted sources before it may take minutes."""
-        key = os.environ.get(API_KEY, "") if API_KEY in self.profile.secrets else ""
+    def wait(self, container_id: str, timeout: float | None) -> Awaited:
+        """Until it is ready; NotReady. The time starts here: installing mounted sources before it may take minutes."""
         url = reachable_url(self.service, self.compose.endpoint)
-        waiter = Waiter(self.engine, self.name, self.service, url, self.say, key)
+        waiter = Waiter(self.engine, self.name, self.service, url, self.say, key_of(self.profile))
         return waiter.wait(container_id, time.monotonic() + (timeout if timeout is not None else self._patience()))
 
     def failed(self, failure: Failure) -> ServiceError:
@@ -234,9 +245,9 @@ class Launcher:
         kept = self.keep(failure, known.summary if known else "")
         told = "\n".join(f"    {line}" for line in lines[-LAST_LINES:]) or "    (it wrote nothing)"
         return ServiceError(
-            f"{self.name} is not ready: {failure.reason}"
+            f"{self.name} {self.verdict}: {failure.reason}"
             + (f"; cause: {known.summary}" if known else "")
-            + f"\n  its last lines:\n{told}"
+            + (f"\n  its last lines:\n{told}" if container or lines else "")
             + (f"\n  crash bundle: {kept}" if kept else ""),
             hint=known.cure.replace("SERVICE", self.name) if known else self.closer,
         )

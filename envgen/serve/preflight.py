@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envgen.engine import ports
-from envgen.engine.base import Container, Engine
+from envgen.engine.base import Container, Engine, Image
 from envgen.errors import EnvgenError, ExitCode, Problem, RefusedError
 from envgen.profile.exposure import API_KEY, asks_for_key, closer, exposed, other_port
 from envgen.profile.model import GpuMode, Mode, Profile, Service
@@ -63,17 +63,14 @@ def check(
     service = profile.services[name]
     notes: list[str] = []
     mine = engine.containers(profile.compose_name, name)
-    problems = [*_image(engine, profile, digest)]
+    problems = [*of_image(profile, engine.image(profile.image_name), digest)]
     if engine.info().endpoint.startswith("unix://"):  # paths and ports of a remote engine's machine can't be seen here
         problems += [*_mounts(profile, root), *_own_mounts(profile, root, name), *files(profile, root)]
         problems += _ports(engine, profile, service, mine)
         if service.needs_memory is not None and not mine:  # what runs already holds some of it
             short, notes = memory.check(service.needs_memory.bytes, unified=profile.gpu is not GpuMode.NONE)
             problems += short
-    if open_to_all := exposed(profile, name):
-        near = f"publish it as '{closer(service)}'" if service.network is None else "write args: {host: 127.0.0.1}"
-        cure = f"; {near}, or add {API_KEY} to `secrets`"
-        notes.append(open_to_all + ("" if asks_for_key(profile, service) else cure))
+    notes += exposure(profile, name)
     gpu, reason = gpu_mode(engine, profile.gpu)
     if reason:
         problems.append(reason)
@@ -86,9 +83,18 @@ def check(
     return Preflight(gpu, mine[0] if mine else None, tuple(notes))
 
 
+def exposure(profile: Profile, name: str) -> list[str]:
+    """A note where every machine in the network can reach the service."""
+    service, open_to_all = profile.services[name], exposed(profile, name)
+    if not open_to_all:
+        return []
+    near = f"publish it as '{closer(service)}'" if service.network is None else "write args: {host: 127.0.0.1}"
+    return [open_to_all + ("" if asks_for_key(profile, service) else f"; {near}, or add {API_KEY} to `secrets`")]
+
+
 def check_once(engine: Engine, profile: Profile, root: Path, name: str, digest: str) -> GpuMode:
     """What a one-off container needs: image, checkouts, files, a GPU where one is wanted. PreflightError without."""
-    problems = [*_image(engine, profile, digest)]
+    problems = [*of_image(profile, engine.image(profile.image_name), digest)]
     if engine.info().endpoint.startswith("unix://"):
         problems += [*_mounts(profile, root), *_own_mounts(profile, root, name), *files(profile, root)]
     gpu, reason = gpu_mode(engine, profile.gpu)
@@ -116,8 +122,8 @@ def _build_command(profile: Profile) -> str:
     return f"envgen build --profile {profile.name}"
 
 
-def _image(engine: Engine, profile: Profile, digest: str) -> Iterator[Problem]:
-    image = engine.image(profile.image_name)
+def of_image(profile: Profile, image: Image | None, digest: str) -> Iterator[Problem]:
+    """What is wrong with the profile's image, beside one that is rendered as ``digest``."""
     if image is None:
         yield Problem(f"the image {profile.image_name} is not built", hint=_build_command(profile))
     elif RENDER_LABEL not in image.labels:

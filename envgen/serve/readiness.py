@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,11 +11,12 @@ from typing import Any
 
 import requests
 
-from envgen.serve.events import BrokenOff, Completion, NoCompletion, document_of, read_events
+from envgen.serve.events import BrokenOff, Completion, NoCompletion, body_of, document_of, read_events
 from envgen.text import visible
 
 PROMPT = "The capital of France is"
 MAX_TOKENS = 12
+_TOKENS = re.compile(r"^vllm:(?:generation|prompt)_tokens_total(?:\{[^}]*\})? ([0-9.e+]+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -164,3 +166,15 @@ def _reason(error: requests.RequestException) -> str:
     if isinstance(error, (requests.ConnectionError, requests.exceptions.ChunkedEncodingError)):
         return "connection refused or closed"
     return type(error).__name__
+
+
+def tokens(url: str) -> float | None:
+    """How many tokens a vLLM server has read and written so far; None where it does not say."""
+    try:
+        with requests.Session() as session:
+            session.trust_env = False
+            text = body_of(session.get(f"{url}/metrics", timeout=10, stream=True)).decode("utf-8", "replace")
+            found = [float(one) for one in _TOKENS.findall(text)]
+    except (requests.RequestException, ValueError):
+        return None
+    return sum(found) if found else None

@@ -24,8 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CARD = "enp1s0f0np0"
 # A Python and its libraries: a copy of the whole base would take a minute a machine.
 SMALL = (
-    "cd /; tar -c bin lib lib64 usr/lib64 usr/bin/python3 usr/bin/python3.1[0-9] usr/bin/env usr/bin/sleep usr/bin/dash"
-    " usr/bin/sh usr/bin/lscpu usr/lib/python3.1[0-9] etc/ld.so.cache etc/passwd"
+    "cd /; tar -c bin lib lib64 usr/lib64 usr/bin/python3 usr/bin/python3.1[0-9] usr/bin/env usr/bin/cat usr/bin/sleep"
+    " usr/bin/dash usr/bin/sh usr/bin/lscpu usr/lib/python3.1[0-9] etc/ld.so.cache etc/passwd"
     ' $(find -L usr/lib/*-linux-gnu -maxdepth 1 -name "*.so*" -type f -size -8M)'
 )
 
@@ -49,21 +49,25 @@ class Pair:
         nodes = {name: {**self.machine(name), **changes.get(name.replace("-", "_"), {})} for name in self.numbers}
         (self.folder / "envgen.local.yaml").write_text(yaml.safe_dump({"defaults": {"nodes": nodes}}))
 
-    def envgen(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    def envgen(self, *words: str, code: int = 0, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "envgen", *words]
-        done = subprocess.run(argv, cwd=self.folder, env=self.env, capture_output=True, text=True, check=False)
+        done = subprocess.run(argv, cwd=cwd or self.folder, env=self.env, capture_output=True, text=True, check=False)
         assert done.returncode == code, done.stdout + done.stderr
         return done
 
     def running(self) -> list[str]:
         """The machines where the service runs."""
-        rows = json.loads(self.envgen("nodes", "ps", "--json").stdout)
+        rows = json.loads(self.envgen("ps", "--json").stdout)
         return [row["node"] for row in rows if row["state"] == "running"]
 
     def check(self, code: int) -> list[dict[str, Any]]:
         """`envgen nodes check --json`: its findings."""
         found: list[dict[str, Any]] = json.loads(self.envgen("nodes", "check", "--json", code=code).stdout)["findings"]
         return found
+
+    def inside(self, node: str, *words: str) -> None:
+        """Run a program in the network of a machine."""
+        subprocess.run(["ip", "netns", "exec", f"envgen-node{self.numbers[node]}", *words], check=True)
 
     def docker(self, node: str, *words: str) -> str:
         return subprocess.run(
@@ -75,15 +79,17 @@ def failed(found: list[dict[str, Any]]) -> list[str]:
     return [f"{'+'.join(one['nodes'])}: {one['message']}" for one in found if one["level"] == "fail"]
 
 
-def small_image(source: str, name: str, target: Path, server: str = "") -> None:
-    """Save an image with the Python of ``source`` to ``target``; ``server``: its program `vllm`."""
+def small_image(source: str, name: str, target: Path, server: str = "", rendered: str = "") -> None:
+    """Save an image with the Python of ``source`` to ``target``; ``server``: its program `vllm`; ``rendered``: the
+    digest of the profile that it is built for."""
     with target.open("wb") as file:
         subprocess.run(["docker", "run", "--rm", "--entrypoint", "sh", source, "-c", SMALL], stdout=file, check=True)
     with tarfile.open(target, "a") as archive:
         member = tarfile.TarInfo("usr/local/bin/vllm")
         member.size, member.mode = len(server.encode()), 0o755
         archive.addfile(member, io.BytesIO(server.encode()))
-    docker("import", "--change", "ENV PATH=/usr/local/bin:/usr/bin:/bin", str(target), name)
+    changes = ["ENV PATH=/usr/local/bin:/usr/bin:/bin", f"LABEL dev.envgen.render={rendered}"]
+    docker("import", *(f"--change={one}" for one in changes), str(target), name)
     docker("save", "-o", str(target), name)
     docker("rmi", name)
 

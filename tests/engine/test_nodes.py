@@ -5,33 +5,62 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import tarfile
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from pair import CARD, Pair, failed, small_image, two_machines
 from projects import BASE
 
+from envgen.app.watch import PAUSE
 from envgen.engine.base import Engine
+from envgen.profile.load import load_project
+from envgen.render.outputs import render_profile
 
 pytestmark = pytest.mark.engine
 
 IMAGE = "envgentest-pair:cpu"
-NUMBERS = {"spark-1": 211, "spark-2": 212}
-# Stands in for vLLM, which needs minutes to start here: rank 0 answers like its server, the others wait. A worker
-# whose model folder holds a file `broken` ends at once, as one does whose weights cannot be read.
+# Other numbers where two runs share a computer.
+_FIRST, _SECOND = os.environ.get("ENVGEN_TEST_NODES", "211,212").split(",")
+NUMBERS = {"spark-1": int(_FIRST), "spark-2": int(_SECOND)}
+ADDRESS = {name: f"192.168.177.{number}" for name, number in NUMBERS.items()}
+CONTAINER = "envgentest-pair-cpu-serve-1"
+# Stands in for vLLM, which needs minutes to start here: the ranks meet at the head's port, then the head answers like
+# vLLM's server. Files in a machine's model folder make trouble there: `broken` (a worker ends at once, as one whose
+# weights cannot be read), `leaves` (it ends with 0), `elsewhere` (it wants another port of the head), `hangs`, `nan`.
 SERVER = """\
 #!/usr/bin/python3
-import http.server, json, os, sys, time
-if "--headless" in sys.argv and os.path.exists(sys.argv[2] + "/broken"):
+import http.server, json, os, socket, sys, threading, time
+def told(name):
+    return sys.argv[sys.argv.index(name) + 1]
+def has(name):
+    return os.path.exists(sys.argv[2] + "/" + name)
+worker, head = "--headless" in sys.argv, (told("--master-addr"), int(told("--master-port")))
+if worker and has("broken"):
     sys.exit("huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name'")
 print("world_size=2", *sys.argv[3:], flush=True)
-while "--headless" in sys.argv:
-    time.sleep(1)
+if worker:
+    while True:
+        try:
+            peer = socket.create_connection((head[0], 29777) if has("elsewhere") else head)
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.2)
+    while not has("leaves"):
+        time.sleep(0.2)
+    sys.exit(0)
+meeting = socket.create_server(head)
+peer = meeting.accept()
 class Handler(http.server.BaseHTTPRequestHandler):
     def reply(self, document):
         data = json.dumps(document).encode()
@@ -43,16 +72,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.reply({"data": [{"id": "tiny"}]})
     def do_POST(self):
-        self.reply({"choices": [{"text": " Paris"}]})
-http.server.HTTPServer(("0.0.0.0", 8000), Handler).serve_forever()
+        while has("hangs"):
+            time.sleep(0.2)
+        numbers = [float("nan")] if has("nan") else [-1.5]
+        self.reply({"choices": [{"text": " Paris", "logprobs": {"token_logprobs": numbers}}]})
+http.server.ThreadingHTTPServer(("0.0.0.0", 8000), Handler).serve_forever()
 """
 
 
 @pytest.fixture(scope="module")
 def pair(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    image = tmp_path_factory.mktemp("pair") / "small.tar"
-    small_image(BASE, IMAGE, image, SERVER)
-    with two_machines(Path(f"/tmp/envgentest-pair-{os.getpid()}"), NUMBERS, image) as made:
+    folder = tmp_path_factory.mktemp("pair")
+    project(folder)
+    profile = load_project(file=folder / "envgen.yaml", environ={}).project.profiles["cpu"]
+    small_image(BASE, IMAGE, folder / "small.tar", SERVER, render_profile(profile, root=folder).digest)
+    with two_machines(Path(f"/tmp/envgentest-pair-{os.getpid()}"), NUMBERS, folder / "small.tar") as made:
         project(made.folder)
         yield made
 
@@ -101,7 +135,7 @@ def test_two_machines_that_fit_together(ready: Pair) -> None:
     ids = {ready.docker(name, "image", "inspect", IMAGE, "--format", "{{.Id}}") for name in NUMBERS}
     assert len(ids) == 2
     assert "the model is the same: 2 files, large ones by samples" in messages
-    assert f"{CARD} has 192.168.177.211, MTU 9000, 10000 Mbit/s" in messages
+    assert f"{CARD} has {ADDRESS['spark-1']}, MTU 9000, 10000 Mbit/s" in messages
     assert sum("connected" in message for message in messages) == 2
     # The rendered files and one machine's variables are all that plain Docker needs.
     ready.envgen("render")
@@ -110,8 +144,8 @@ def test_two_machines_that_fit_together(ready: Pair) -> None:
     done = subprocess.run(argv, cwd=ready.folder, env=ready.env, capture_output=True, text=True, check=True)
     service = json.loads(done.stdout)["services"]["serve"]
     assert service["network_mode"] == "host"
-    assert service["command"][-5:] == ["--headless", "--node-rank", "1", "--master-addr", "192.168.177.211"]
-    assert service["environment"]["VLLM_HOST_IP"] == "192.168.177.212"
+    assert service["command"][-5:] == ["--headless", "--node-rank", "1", "--master-addr", ADDRESS["spark-1"]]
+    assert service["environment"]["VLLM_HOST_IP"] == ADDRESS["spark-2"]
     assert service["volumes"][0]["source"] == str(ready.folder / "models/spark-2")
 
 
@@ -138,7 +172,7 @@ def test_an_interface_and_an_address_that_are_not_there(ready: Pair) -> None:
     ready.write(spark_1={"interface": "enp1s0f1np1"}, spark_2={"address": "192.168.177.99"})
     one, two = failed(ready.check(6))[:2]
     assert one == "spark-1: there is no network interface enp1s0f1np1"
-    assert two == f"spark-2: {CARD} has the address 192.168.177.212, not 192.168.177.99"
+    assert two == f"spark-2: {CARD} has the address {ADDRESS['spark-2']}, not 192.168.177.99"
 
 
 def test_a_machine_that_cannot_be_reached_and_an_image_that_is_missing(ready: Pair) -> None:
@@ -159,11 +193,10 @@ def test_a_machine_that_cannot_be_reached_and_an_image_that_is_missing(ready: Pa
 
 def test_ports_that_are_blocked_and_one_that_is_taken(ready: Pair) -> None:
     rule = ["INPUT", "-i", CARD, "-p", "tcp", "--syn", "-j", "DROP"]
-    inside = ["ip", "netns", "exec", "envgen-node212", "iptables"]
-    subprocess.run([*inside, "-A", *rule], check=True)
+    ready.inside("spark-2", "iptables", "-A", *rule)
     words = ["run", "-d", "--name", "taken", "--network", "host", IMAGE, "python3", "-m", "http.server", "29501"]
     ready.docker("spark-1", *words)
-    listening = ["ip", "netns", "exec", "envgen-node211", "ss", "-tlnH", "sport = :29501"]
+    listening = ["ip", "netns", "exec", f"envgen-node{NUMBERS['spark-1']}", "ss", "-tlnH", "sport = :29501"]
     deadline = time.monotonic() + 60
     while not subprocess.run(listening, capture_output=True, check=True).stdout:
         assert time.monotonic() < deadline, "the server does not listen"
@@ -171,53 +204,206 @@ def test_ports_that_are_blocked_and_one_that_is_taken(ready: Pair) -> None:
     try:
         found = failed(ready.check(6))
     finally:
-        subprocess.run([*inside, "-D", *rule], check=True)
+        ready.inside("spark-2", "iptables", "-D", *rule)
         ready.docker("spark-1", "rm", "-f", "taken")
     assert found == [
         "spark-1: port 29501 is taken (cluster.port)",
-        "spark-1+spark-2: spark-1 -> spark-2 (192.168.177.212): a TCP port cannot be reached: timed out",
+        f"spark-1+spark-2: spark-1 -> spark-2 ({ADDRESS['spark-2']}): a TCP port cannot be reached: timed out",
     ]
 
 
-def test_one_machine_alone_refuses_a_service_of_two(ready: Pair) -> None:
-    assert "envgen nodes up serve" in ready.envgen("up", "serve", code=6).stderr
+def trouble(pair: Pair, name: str | None) -> None:
+    """Put a file of this name, and no other, into both model folders: see SERVER."""
+    for node in NUMBERS:
+        folder = pair.folder / "models" / node / "tiny"
+        for each in ("broken", "leaves", "elsewhere", "hangs", "nan"):
+            (folder / each).touch() if each == name else (folder / each).unlink(missing_ok=True)
 
 
-def test_a_worker_that_dies_takes_all_down(ready: Pair) -> None:
-    done = ready.envgen("nodes", "up", "serve")
+def test_every_verb_reaches_all_machines(ready: Pair) -> None:
+    done = ready.envgen("up", "serve")
     assert "serve is ready" in done.stdout
     assert ready.running() == ["spark-1", "spark-2"]
-    assert "--headless" in ready.envgen("nodes", "logs").stdout
-    assert "runs on spark-1, spark-2 already" in ready.envgen("nodes", "up", code=6).stderr
-    ready.envgen("nodes", "down")
+    assert "serve was running already and is ready" in ready.envgen("up", "serve").stdout
+    logs = ready.envgen("logs", "serve").stdout
+    assert "spark-1 | " in logs and "spark-2 | " in logs and "--headless" in logs
+    assert "--headless" not in ready.envgen("logs", "serve", "--node", "spark-1").stdout
+    name = "import os; print(os.environ['VLLM_HOST_IP'])"
+    assert ready.envgen("exec", "serve", "python3", "-c", name).stdout.strip() == ADDRESS["spark-1"]
+    there = ready.envgen("exec", "--node", "spark-2", "serve", "python3", "-c", name)
+    assert there.stdout.strip() == ADDRESS["spark-2"]
+    assert [row["node"] for row in json.loads(ready.envgen("status", "--json").stdout)["containers"]] == [*NUMBERS]
+    changed = ready.envgen("up", "serve", "--set", "services.serve.args.max-model-len=64", code=6).stderr
+    assert "spark-1: command: " in changed and "spark-2: command: " in changed
+
+    # The same project on another laptop: whoever came first holds it, on each engine.
+    other = ready.folder / "other"
+    other.mkdir()
+    for file in ("envgen.yaml", "envgen.local.yaml"):
+        shutil.copy(ready.folder / file, other)
+    refused = ready.envgen("up", "serve", code=6, cwd=other).stderr
+    assert f"spark-1: envgentest-pair-cpu belongs to another folder: {ready.folder} " in refused
+    assert "--take-over" in ready.envgen("down", code=6, cwd=other).stderr
+
+    ready.docker("spark-2", "rm", "-f", CONTAINER)
+    assert "it runs on spark-1 alone" in ready.envgen("up", "serve", code=6).stderr
+    assert ready.envgen("down", "serve").stdout == f"container spark-1: {CONTAINER} removed\n"
+    assert "serve is not running" in ready.envgen("restart", "serve", code=1).stderr
+
+
+def test_an_image_that_is_older_than_the_profile(ready: Pair) -> None:
+    found = ready.envgen("nodes", "check", "--set", "apt.runtime=[less]", code=6).stdout
+    assert f"spark-1: the image {IMAGE} is older than the profile" in found
+
+
+@dataclass
+class Staying:
+    """`envgen up serve --stay`, and what it has written so far."""
+
+    process: subprocess.Popen[str]
+    lines: list[tuple[float, str]] = field(default_factory=list)
+
+    def text(self) -> str:
+        return "".join(line for _, line in self.lines)
+
+    def sees(self, words: str) -> None:
+        """Wait until it writes this."""
+        deadline = time.monotonic() + 120
+        while words not in self.text():
+            assert self.process.poll() is None or words in self.text(), self.text()
+            assert time.monotonic() < deadline, self.text()
+            time.sleep(0.1)
+
+    def ends(self) -> str:
+        assert self.process.wait(120) == 5, self.text()
+        self.reader.join(60)
+        return self.text()
+
+    def __post_init__(self) -> None:
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr
+        for line in self.process.stderr:
+            self.lines.append((time.monotonic(), line))
+
+
+@contextmanager
+def staying(pair: Pair, *words: str) -> Iterator[Staying]:
+    argv = [sys.executable, "-m", "envgen", "up", "serve", "--stay", *words]
+    with subprocess.Popen(argv, cwd=pair.folder, env=pair.env, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield Staying(process)
+        finally:
+            process.kill()
+            trouble(pair, None)
+
+
+def bundle(text: str, folder: Path) -> dict[str, Any]:
+    """What the crash bundle says that is named in an error."""
+    path = next(line.split("crash bundle: ")[1] for line in text.splitlines() if "crash bundle: " in line)
+    with tarfile.open(folder / path) as archive:
+        names = archive.getnames()
+        told = archive.extractfile("findings.json")
+        assert told is not None
+        return {**json.load(told), "names": names}
+
+
+def test_a_worker_that_leaves_with_code_0_is_the_culprit(ready: Pair) -> None:
+    with staying(ready) as one:
+        one.sees("watching serve")
+        trouble(ready, "leaves")
+        text = one.ends()
+    assert "spark-2 (rank 1): serve has failed: its program ended with 0" in text
+    told = bundle(text, ready.folder)
+    assert told["culprit"] == "spark-2"
+    assert {"spark-1/server.log", "spark-2/server.log", "spark-2/findings.json"} <= set(told["names"])
     assert ready.running() == []
 
-    argv = [sys.executable, "-m", "envgen", "nodes", "up", "--stay"]
-    with subprocess.Popen(argv, cwd=ready.folder, env=ready.env, stderr=subprocess.PIPE, text=True) as staying:
-        assert staying.stderr is not None
-        lines = []
-        for line in staying.stderr:
-            lines.append(line)
-            if line.startswith("watching"):
-                ready.docker("spark-2", "kill", "envgentest-pair-cpu-serve-1")
-        assert staying.wait(120) == 5
-    assert "spark-2 (rank 1)" in "".join(lines) and "ended with 137" in "".join(lines)
+
+@pytest.mark.parametrize(("node", "rank"), [("spark-1", 0), ("spark-2", 1)])
+def test_a_rank_that_is_killed_takes_all_down(ready: Pair, node: str, rank: int) -> None:
+    with staying(ready) as one:
+        one.sees("watching serve")
+        killed = time.monotonic()
+        ready.docker(node, "kill", CONTAINER)
+        text = one.ends()
+    noticed = next(at for at, line in one.lines if "its program ended with 137" in line)
+    print(f"noticed {noticed - killed:.2f} s after `docker kill` was typed")
+    assert f"{node} (rank {rank}): serve has failed: its program ended with 137" in text
+    assert bundle(text, ready.folder)["culprit"] == node
+    assert ready.running() == []
+
+
+def test_a_cable_that_is_pulled_while_it_serves(ready: Pair) -> None:
+    with staying(ready) as one:
+        one.sees("watching serve")
+        ready.inside("spark-2", "ip", "link", "set", CARD, "down")
+        try:
+            text = one.ends()
+        finally:
+            ready.inside("spark-2", "ip", "link", "set", CARD, "up")
+    assert f"spark-2 (rank 1): serve has failed: its interface {CARD} is down" in text
+    assert ready.running() == []
+
+
+def test_a_closed_lid_and_a_server_that_hangs(ready: Pair) -> None:
+    with staying(ready, "--canary=1", "--canary-timeout=2") as one:
+        one.sees("watching serve")
+        one.process.send_signal(signal.SIGSTOP)
+        time.sleep(PAUSE + 2)
+        one.process.send_signal(signal.SIGCONT)
+        one.sees("a closed lid?")
+        assert ready.running() == ["spark-1", "spark-2"]
+        trouble(ready, "hangs")
+        text = one.ends()
+    assert "spark-1 (rank 0): serve has failed: it failed 2 small requests in a row" in text
+    assert "the prompt was not answered (time-out)" in text
+    assert ready.running() == []
+
+
+def test_a_port_that_is_blocked_while_it_starts(ready: Pair) -> None:
+    rule = ["INPUT", "-i", CARD, "-p", "tcp", "--dport", "29777", "-j", "DROP"]
+    ready.inside("spark-1", "iptables", "-A", *rule)
+    trouble(ready, "elsewhere")
+    try:
+        text = ready.envgen("up", "serve", code=5).stderr
+    finally:
+        ready.inside("spark-1", "iptables", "-D", *rule)
+        trouble(ready, None)
+    assert (
+        f"spark-2 (rank 1): serve is not ready: spark-1 ({ADDRESS['spark-1']}) does not answer on TCP port 29777"
+        in text
+    )
+    assert ready.running() == []
+
+
+def test_a_machine_that_cannot_be_reached_any_more(ready: Pair) -> None:
+    rule = ["INPUT", "-i", "eth0", "-j", "DROP"]
+    with staying(ready) as one:
+        one.sees("watching serve")
+        ready.inside("spark-2", "iptables", "-A", *rule)
+        try:
+            text = one.ends()
+            down = ready.envgen("down", code=3).stderr
+        finally:
+            ready.inside("spark-2", "iptables", "-D", *rule)
+    assert "spark-2 (rank 1): serve has failed: its engine has not answered for 10 s" in text
+    command = "docker ps -aq --filter label=com.docker.compose.project=envgentest-pair-cpu | xargs -r docker rm -f"
+    assert f"or on spark-2 itself: {command}" in text and f"or on spark-2 itself: {command}" in down
+    assert "spark-2/not-reached.txt" in bundle(text, ready.folder)["names"]
+    assert ready.running() == ["spark-2"]
+    ready.envgen("down")
     assert ready.running() == []
 
 
 def test_a_worker_that_fails_while_it_starts_is_named(ready: Pair) -> None:
-    for name in NUMBERS:
-        (ready.folder / "models" / name / "tiny/broken").touch()
+    trouble(ready, "broken")
     try:
-        done = ready.envgen("nodes", "up", code=5)
+        done = ready.envgen("up", "serve", code=5)
     finally:
-        for name in NUMBERS:
-            (ready.folder / "models" / name / "tiny/broken").unlink()
-    assert "spark-2 (rank 1)" in done.stderr and "HFValidationError" in done.stderr
-    assert list((ready.folder / ".envgen/crash").glob("*-serve.tar.gz"))
+        trouble(ready, None)
+    assert "spark-2 (rank 1): serve is not ready" in done.stderr and "HFValidationError" in done.stderr
+    assert bundle(done.stderr, ready.folder)["culprit"] == "spark-2"
     assert ready.running() == []
-
-
-def test_a_machine_that_is_gone_is_named_with_what_to_type(ready: Pair) -> None:
-    ready.write(spark_2={"context": "gone"})
-    assert "docker --context gone ps" in ready.envgen("nodes", "down", code=3).stderr

@@ -10,7 +10,7 @@ import click
 
 from envgen.app.bundle import write
 from envgen.app.doctor import apply_fixes, look
-from envgen.app.services import known_service
+from envgen.app.places import known_service
 from envgen.app.session import Session, of_running
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.doctor import report

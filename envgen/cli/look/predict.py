@@ -11,8 +11,8 @@ import click
 
 from envgen import files
 from envgen.app import predict as app
+from envgen.app.places import known_service
 from envgen.app.predict import Prediction
-from envgen.app.services import known_service
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options, variant_option
 from envgen.engine.docker import connect

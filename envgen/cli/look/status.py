@@ -10,7 +10,7 @@ import click
 from envgen.app.session import Session
 from envgen.app.status import Status, look
 from envgen.cli.common import json_option, print_json, project_options
-from envgen.cli.services.running import COLUMNS, as_data, as_row
+from envgen.cli.services.running import as_data, listing
 from envgen.text import size, table
 
 
@@ -42,13 +42,18 @@ def _document(found: Status) -> dict[str, Any]:
         "file": str(found.file),
         "engine": {"ok": not found.engine, "error": found.engine or None},
         "image": dict(found.image) or None,
-        "containers": [as_data(one, found.digest, found.differ.get(one.id)) for one in found.containers],
+        "containers": _rows(found),
+        "lost": dict(found.lost),
         "checkouts": found.checkouts,
         "caches": found.caches,
         "lock": found.lock,
         "last_build": found.build,
         "last_run": found.run,
     }
+
+
+def _rows(found: Status) -> list[dict[str, Any]]:
+    return [as_data(one, found.digest, found.differ.get(one.id), node) for node, one in found.containers]
 
 
 def _screen(found: Status) -> Iterator[str]:
@@ -64,9 +69,10 @@ def _screen(found: Status) -> Iterator[str]:
     if found.run:
         run = found.run
         yield f"last run    {run['id']} {run['kind']}, {run['started']}: {run['outcome']}"
+    for message in found.lost.values():
+        yield f"machine     {message}"
     if found.containers:
-        rows = [as_row(as_data(one, found.digest, found.differ.get(one.id))) for one in found.containers]
-        yield from ("", *table([COLUMNS, *rows]))
+        yield from ("", *listing(_rows(found)))
     elif not found.engine:
         yield f"containers  none; start with: envgen up --profile {found.profile.name}"
     if found.checkouts:

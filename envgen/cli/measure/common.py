@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import click
 
 from envgen.app import crash
-from envgen.app.services import known_service
+from envgen.app.places import known_service
 from envgen.app.session import Session
 from envgen.bench import facts, record, vitals
 from envgen.bench.checks import Criterion, Gone, Trial

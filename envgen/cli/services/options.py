@@ -15,6 +15,9 @@ timeout_option = click.option(
 )
 
 
+node_option = click.option("--node", metavar="NAME", help="Of a service with `cluster`: this machine.")
+
+
 def inside_options(function: F) -> F:
     """Docker's options of a command in a container; the verb gets them as ``inside``, and ``tty``: one is allowed."""
 

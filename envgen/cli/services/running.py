@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import click
 
 from envgen.app import services, whose
-from envgen.app.services import changed, opened, running
+from envgen.app.places import changed, containers_of, each, place_of, places
 from envgen.app.session import Session
-from envgen.cli.common import LARGEST, json_option, print_json, project_options, project_options_without_f, show_log
-from envgen.cli.services.options import command_of, inside_options, timeout_option
+from envgen.cli.common import LARGEST, json_option, print_json, project_options, project_options_without_f, show_logs
+from envgen.cli.services.options import command_of, inside_options, node_option, timeout_option
 from envgen.cli.services.up import document, report
-from envgen.engine.base import Container, Engine
-from envgen.engine.compose import Compose, attach
-from envgen.engine.docker import connect
-from envgen.engine.endpoint import find_endpoint
+from envgen.engine.base import Container
+from envgen.engine.compose import attach
 from envgen.engine.whose import ours
-from envgen.errors import NotFoundError, UsageError
+from envgen.errors import ExitCode, NotFoundError, UsageError
 from envgen.profile.exposure import exposed, is_local
 from envgen.profile.model import Profile
 from envgen.render.environment import with_start_up
@@ -45,46 +43,32 @@ def down(session: Session, names: tuple[str, ...], volumes: bool, take_over: boo
     """
     if names and volumes:
         raise UsageError("the services of a profile share their volumes", hint="envgen down --volumes")
-    here = opened(session)
-    profile, engine, compose = here.profile, here.engine, here.compose
-    if not take_over:
-        whose.demand(engine, profile, here.root, f"envgen down --profile {profile.name} --take-over")
-    whose.note_older(engine, profile, here.root)
-    found = sorted(one.name for one in services.of_services(here, names, all=True, foreign=take_over))
-    doomed = _volumes(engine, compose) if volumes else []
-    if not dry_run:
-        if take_over:
-            whose.take_over(engine, profile, here.root, compose)
-        for name in found:
-            progress(f"  stopping and removing {name}")
-        if not names:
-            compose.run("--profile", "*", "down", "--remove-orphans", *(["--volumes"] if volumes else []))
-        elif found:
-            compose.run("--profile", "*", "rm", "--stop", "--force", *names)
-        if volumes:
-            whose.release(engine, profile)
+    profile, found = session.profile(), places(session, names)
+    work = partial(services.remove, names=names, volumes=volumes, take_over=take_over, dry_run=dry_run)
+    done, left = each(found, work)
+    containers = [here.named(name) for here, one in done for name in one.containers]
+    doomed = [here.named(name) for here, one in done for name in one.volumes]
     if as_json:
-        print_json({"containers": found, "dry_run": dry_run, "volumes": doomed})
-        return 0
+        print_json({"containers": containers, "dry_run": dry_run, "left": left, "volumes": doomed})
+        return ExitCode.ENGINE if left else ExitCode.OK
     verb = "would be removed" if dry_run else "removed"
-    for kind, removed in (("container", found), ("volume", doomed)):
+    for kind, removed in (("container", containers), ("volume", doomed)):
         for name in removed:
             click.echo(f"{kind} {name} {verb}")
-    if not found and not doomed:
+    if not (containers or doomed or left):
         click.echo(f"no containers for {_whose(profile, names)}")
-    return 0
+    return _left(left)
+
+
+def _left(lines: Sequence[str]) -> int:
+    """Print what could not be done on machines that do not answer."""
+    for line in lines:
+        progress(line, always=True)
+    return ExitCode.ENGINE if lines else ExitCode.OK
 
 
 def _whose(profile: Profile, names: Sequence[str]) -> str:
     return f"{', '.join(names)} of profile {profile.name}" if names else f"profile {profile.name}"
-
-
-def _volumes(engine: Engine, compose: Compose) -> list[str]:
-    """The named volumes of the rendered file that exist."""
-    config = json.loads(compose.run("--profile", "*", "config", "--format", "json").stdout)
-    volumes = (config.get("volumes") or {}).items()
-    names = [str(volume.get("name", key)) for key, volume in volumes if not volume.get("external")]
-    return sorted(name for name in names if engine.volume(name) is not None)
 
 
 @click.command()
@@ -98,15 +82,16 @@ def stop(session: Session, names: tuple[str, ...], as_json: bool) -> int:
     Example:
       envgen stop serve
     """
-    profile, found = services.halt(session, names)
+    done, left = each(places(session, names), partial(services.halt, names=names))
+    found = [here.named(name) for here, stopped in done for name in stopped]
     if as_json:
-        print_json({"containers": [container.name for container in found]})
-        return 0
-    for container in found:
-        click.echo(f"container {container.name} stopped")
-    if not found:
-        click.echo(f"no running containers for {_whose(profile, names)}")
-    return 0
+        print_json({"containers": found, "left": left})
+        return ExitCode.ENGINE if left else ExitCode.OK
+    for name in found:
+        click.echo(f"container {name} stopped")
+    if not found and not left:
+        click.echo(f"no running containers for {_whose(session.profile(), names)}")
+    return _left(left)
 
 
 @click.command()
@@ -156,35 +141,49 @@ def ps(session: Session, everything: bool, only_ids: bool, as_json: bool) -> int
       envgen ps
       envgen ps --profile prod --json
     """
-    here = opened(session)
-    profile = here.profile
-    found = here.engine.containers(profile.compose_name, all=True)
-    mine = [one for one in ours(found, here.root) if everything or not one.one_off]
-    differ = {} if only_ids else changed(lambda: here, mine)
-    rows = [as_data(one, here.digest, differ.get(one.id)) for one in mine]
-    whose.note_older(here.engine, profile, here.root)
-    if hidden := len(found) - len(ours(found, here.root)):
-        other = whose.other_owner(here.engine, profile, here.root)
-        progress(f"note: not shown: {hidden} of another folder, {other}")
+    profile, found = session.profile(), places(session)
+    rows = []
+    for here in found.found:
+        there = here.engine.containers(profile.compose_name, all=True)
+        mine = [one for one in ours(there, here.root) if everything or not one.one_off]
+        differ = {} if only_ids else changed(lambda: here, mine)  # noqa: B023
+        rows += [as_data(one, here.digest, differ.get(one.id), here.node) for one in mine]
+        whose.note_older(here.engine, profile, here.root)
+        if hidden := len(there) - len(ours(there, here.root)):
+            other = whose.other_owner(here.engine, profile, here.root)
+            progress(f"note: {here.named('not shown')}: {hidden} of another folder, {other}")
+        if here.node and not mine:
+            progress(f"note: {here.named('no containers')}")
     if as_json:
         print_json(rows)
     elif only_ids:
         for row in rows:
             click.echo(row["id"])
-    elif not rows:
+    elif not rows and not found.lost:
         click.echo(f"no containers for profile {profile.name}")
-    else:
-        click.echo("\n".join(table([COLUMNS, *(as_row(row) for row in rows)])))
+    elif rows:
+        click.echo("\n".join(listing(rows)))
         for name in sorted({str(row["service"]) for row in rows if row["open_ports"]}):
             if name in profile.services and (said := exposed(profile, name)):
                 progress(f"note: {said}")
-    return 0
+    for error in found.lost.values():
+        progress(f"{error}", always=True)
+    return ExitCode.ENGINE if found.lost else ExitCode.OK
+
+
+def listing(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The lines of a table of containers; with their machines, where they are on several."""
+    lines = [COLUMNS, *(as_row(row) for row in rows)]
+    if any(row["node"] for row in rows):
+        marks = ["node", *(str(row["node"] or "(here)") for row in rows)]
+        lines = [(mark, *line) for mark, line in zip(marks, lines, strict=True)]
+    return table(lines)
 
 
 COLUMNS = ("service", "state", "health", "ports", "image", "settings", "since", "container")
 
 
-def as_data(container: Container, digest: str, differs: bool | None) -> dict[str, Any]:
+def as_data(container: Container, digest: str, differs: bool | None, node: str = "") -> dict[str, Any]:
     """A container for machines: null for what is not there, times with their zone.
 
     ``differs``: whether its settings are others than the profile's; None: not known.
@@ -197,6 +196,7 @@ def as_data(container: Container, digest: str, differs: bool | None) -> dict[str
         "health": container.health or None,
         "id": container.id,
         "image": "current" if current else "older",
+        "node": node or None,
         "one_off": container.one_off,
         "open_ports": sorted({port.host for port in container.ports if not is_local(port.address)}),
         "ports": [str(port) for port in container.ports],
@@ -229,9 +229,11 @@ def as_row(row: dict[str, Any]) -> tuple[str, ...]:
 @click.option("-n", "--tail", type=click.IntRange(0, LARGEST), metavar="LINES", help="Only the last lines.")
 @click.option("--since", metavar="TIME", help="Only what is younger: 10m, 2h, 2026-01-02T03:04:05Z.")
 @click.option("-t", "--timestamps", is_flag=True, help="Each line with its time.")
+@node_option
 def logs(
-    session: Session, names: tuple[str, ...], follow: bool, tail: int | None, since: str | None, timestamps: bool
-) -> int:
+    session: Session, names: tuple[str, ...], follow: bool, tail: int | None, since: str | None, timestamps: bool,
+    node: str | None,
+) -> int:  # fmt: skip
     """Show the output of each SERVICE, or of all services of the profile.
 
     The project file is chosen with --file here, because -f follows.
@@ -241,16 +243,22 @@ def logs(
       envgen logs serve -n 50
       envgen logs -f serve
       envgen logs -t --since 10m
+      envgen logs -f serve --node spark-2
     """
-    here = opened(session)
-    if not services.of_services(here, names, all=True):
-        raise NotFoundError(f"no containers for {_whose(here.profile, names)}", hint=" ".join(["envgen up", *names]))
+    found = places(session, names, node)
+    for error in found.lost.values():
+        progress(f"{error}", always=True)
+    having = [here for here in found.found if containers_of(here, names, all=True)]
+    if not having and not found.lost:
+        profile = session.profile()
+        raise NotFoundError(f"no containers for {_whose(profile, names)}", hint=" ".join(["envgen up", *names]))
     words = ["--profile", "*", "logs", *(["--no-log-prefix"] if len(names) == 1 else [])]
     words += ["--timestamps"] if timestamps or len(names) != 1 else []
     words += ["--follow"] if follow else []
     words += ["--tail", str(tail)] if tail is not None else []
     words += [f"--since={since}"] if since is not None else []
-    return show_log(here.compose, *words, *names)
+    code = show_logs({here.node: here.compose for here in having}, *words, *names)
+    return code or (ExitCode.ENGINE if found.lost else ExitCode.OK)
 
 
 @click.command()
@@ -274,10 +282,13 @@ def restart(session: Session, names: tuple[str, ...], timeout: int | None, as_js
 @click.argument("argv", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 @project_options
 @inside_options
-def exec_(session: Session, service: str, argv: tuple[str, ...], inside: list[str], tty: bool) -> int:
+@node_option
+def exec_(
+    session: Session, service: str, argv: tuple[str, ...], inside: list[str], tty: bool, node: str | None
+) -> int:  # fmt: skip
     """Run a command in the running SERVICE. Options of envgen stand before SERVICE.
 
-    Its exit code is the command's own.
+    Its exit code is the command's own. Of several machines it is the first, or that of --node.
 
     \b
     Example:
@@ -285,14 +296,15 @@ def exec_(session: Session, service: str, argv: tuple[str, ...], inside: list[st
       envgen exec -u nobody -w /tmp -e LEVEL=2 dev env
     """
     words = command_of(argv)
-    return _attach(session, service, words, inside, tty)
+    return _attach(session, service, node, words, inside, tty)
 
 
 @click.command()
 @click.argument("service", required=False)
 @project_options
 @inside_options
-def shell(session: Session, service: str | None, inside: list[str], tty: bool) -> int:
+@node_option
+def shell(session: Session, service: str | None, inside: list[str], tty: bool, node: str | None) -> int:
     """Open a shell in the running SERVICE (default: dev, else the first of the profile).
 
     \b
@@ -302,9 +314,12 @@ def shell(session: Session, service: str | None, inside: list[str], tty: bool) -
     """
     profile = session.profile()
     words = ["sh", "-c", "if command -v bash >/dev/null; then exec bash; else exec sh; fi"]
-    return _attach(session, service or services.main_service(profile), words, inside, tty)
+    return _attach(session, service or services.main_service(profile), node, words, inside, tty)
 
 
-def _attach(session: Session, service: str, argv: Sequence[str], inside: Sequence[str], tty: bool) -> int:
-    container = running(connect(), session.profile(), session.loaded().project.root, service)
-    return attach(find_endpoint(), container.id, with_start_up(argv), options=inside, tty=tty)
+def _attach(
+    session: Session, service: str, node: str | None, argv: Sequence[str], inside: Sequence[str], tty: bool
+) -> int:
+    here = place_of(session, service, node)
+    container = here.running(service)
+    return attach(here.compose.endpoint, container.id, with_start_up(argv), options=inside, tty=tty)

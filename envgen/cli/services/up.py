@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
-from envgen.app import services
+from envgen.app import nodes, services
 from envgen.app.session import Session
-from envgen.cli.common import ask, json_option, print_json, project_options, show_log, variant_option
+from envgen.app.watch import Canary
+from envgen.cli.common import LARGEST, Figure, ask, json_option, print_json, project_options, show_logs, variant_option
 from envgen.cli.images.build import make
 from envgen.cli.services.options import timeout_option
-from envgen.errors import EnvgenError
+from envgen.errors import EnvgenError, UsageError
 from envgen.profile.exposure import open_ports
 from envgen.profile.model import Profile
 from envgen.serve.launch import Started
@@ -32,6 +33,23 @@ from envgen.text import progress
 @click.option("--no-predict", is_flag=True, help="Don't ask the release first what it would choose.")
 @click.option("--recreate", is_flag=True, help="Replace a running container whose settings differ, without asking.")
 @click.option("--take-over", is_flag=True, help="Stop and replace what another folder or user runs under this name.")
+@click.option("--stay", is_flag=True, help="Then watch a service with `cluster`; if a part of it fails, take all down.")
+@click.option(
+    "--canary",
+    type=Figure(0, LARGEST),
+    default=30,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --stay: send a small request this often; 0: none.",
+)
+@click.option(
+    "--canary-timeout",
+    type=Figure(1, LARGEST),
+    default=60,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long its answer may take; after two in a row that fail all is taken down.",
+)
 @click.option("--dry-run", is_flag=True, help="Check everything and show what would be run.")
 @json_option
 def command(
@@ -46,6 +64,9 @@ def command(
     no_predict: bool,
     recreate: bool,
     take_over: bool,
+    stay: bool,
+    canary: float,
+    canary_timeout: float,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -66,23 +87,32 @@ def command(
     replaced only with --recreate or after a yes; otherwise the exit code is 6. So it is where another folder or user
     has taken the name (a second clone of the project): --take-over stops what they run.
 
+    A service with `cluster` is started on all its machines, after `envgen nodes check`: the workers, then the head. All
+    are watched meanwhile: the first that ends is named, with a crash bundle, and all are taken down. vLLM itself does
+    not notice that another machine has died: --stay goes on watching, and asks for a completion now and then.
+
     \b
     Example:
       envgen up serve
       envgen up --build dev serve
       envgen up serve --variant cutlass
       envgen up dev --profile dev
+      envgen up serve --stay
       envgen up serve --set services.serve.args.max-model-len=8192
     """
     session.variant = variant
+    if stay:
+        if len(names) != 1 or no_wait or follow:
+            raise UsageError("--stay is for one service, without --no-wait and --follow")
+        nodes.choose(session.profile(), names[0])
     if build_first and not dry_run:
         make(session, take_over=take_over)
     checked = services.check_all(
         session, names, agree=lambda question: not dry_run and ask(question), take_over=take_over
     )
     if dry_run:
-        plans = [_plan(one) for one in checked]
-        _show_plans(plans[0] if len(names) == 1 else plans, as_json)
+        plans = [plan for one in checked for plan in _plans(one)]
+        _show_plans(plans[0] if len(names) == len(plans) == 1 else plans, as_json)
         return 0
     documents: list[dict[str, Any]] = []
     try:
@@ -99,14 +129,19 @@ def command(
         raise
     if as_json:
         print_json(documents[0] if len(names) == 1 else documents)
-    compose = checked[0].here.compose
-    return show_log(compose, "--profile", "*", "logs", "--follow", *(one.service for one in checked)) if follow else 0
+    if stay:
+        checked[0].group.stay(Canary(canary, canary_timeout))
+    if not follow:
+        return 0
+    composes = {here.node: here.compose for one in checked for here in one.places}
+    return show_logs(composes, "--profile", "*", "logs", "--follow", *(one.service for one in checked))
 
 
-def _plan(checked: services.Checked) -> dict[str, Any]:
+def _plans(checked: services.Checked) -> list[dict[str, Any]]:
     for difference in checked.differing:
         progress(f"{checked.service} runs, and would be replaced: {difference}")
-    return {"argv": checked.argv, "environment": dict(checked.here.compose.env)}
+    words = ("up", "--detach", "--no-build", "--pull", "never", checked.service)
+    return [{"argv": one.compose.argv(*words), "environment": dict(one.compose.env)} for one in checked.places]
 
 
 def _show_plans(found: dict[str, Any] | list[dict[str, Any]], as_json: bool) -> None:

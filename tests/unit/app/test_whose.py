@@ -199,3 +199,14 @@ def test_a_copy_has_its_own_names_and_shares_the_caches(root: Path, profile: Pro
     assert whose.without_instance(engine, profile, root) == ()
     whose.make_volumes(other_engine := Volumes(), profile, root)  # type: ignore[arg-type]
     assert other_engine.labels == {}  # there Compose makes them, as ever
+
+
+def test_one_folder_and_user_on_two_laptops_are_two_owners(root: Path, profile: Profile) -> None:
+    engine: Any = Volumes(images=("lab:dev",))
+    whose.claim(engine, profile, root)
+    engine.labels[CLAIM] = {**engine.labels[CLAIM], CREATOR: str(replace(this_process(), host="lid"))}
+    assert other(engine, profile, root) is None  # this computer's own engine: that was a container here
+    engine.info = lambda: replace(Volumes.info(engine), endpoint="ssh://spark-1")
+    assert f"{root} on lid (" in str(other(engine, profile, root))
+    with pytest.raises(RefusedError, match=f"belongs to another folder: {root} on lid"):
+        whose.claim(engine, profile, root)

@@ -73,7 +73,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StubEngine:
     (tmp_path / "envgen.yaml").write_text(FILE)
     monkeypatch.chdir(tmp_path)
     found = StubEngine()
-    for module in ("envgen.app.services", "envgen.app.session", "envgen.cli.services.running"):
+    for module in ("envgen.app.services", "envgen.app.session", "envgen.app.places"):
         monkeypatch.setattr(f"{module}.connect", lambda: found)
     return found
 
@@ -114,7 +114,9 @@ def fails(error: type[EnvgenError], *words: str) -> str:
 def test_stop_is_for_the_named_or_for_all(engine: StubEngine, asked: Words) -> None:
     engine.found = [container("web"), container("srv")]
     assert invoke("stop", "web").output == "container unit-prod-web-1 stopped\n"
-    assert json.loads(invoke("stop", "--json").output) == {"containers": ["unit-prod-web-1", "unit-prod-srv-1"]}
+    assert json.loads(invoke("stop", "--json").output) == {
+        "containers": ["unit-prod-web-1", "unit-prod-srv-1"], "left": [],
+    }  # fmt: skip
     assert asked == [("--profile", "*", "stop", "web"), ("--profile", "*", "stop")]
     assert "did you mean `web`?" in fails(UsageError, "stop", "wbe")
 

@@ -1,0 +1,254 @@
+"""Where the services of a profile are: the engine that Docker itself would use, or each machine of a cluster."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from envgen.app import nodes, whose
+from envgen.app.session import Session
+from envgen.background import in_background
+from envgen.engine.base import Container, Engine
+from envgen.engine.compose import Compose
+from envgen.engine.docker import connect
+from envgen.engine.endpoint import find_endpoint
+from envgen.engine.whose import ours
+from envgen.errors import EngineError, NotFoundError, UsageError
+from envgen.profile.model import Profile
+from envgen.render.compose import cluster_file
+from envgen.render.locking import lock_of_image
+from envgen.render.workspace import Workspace, prepare
+from envgen.serve import preflight
+from envgen.serve.launch import compose_for
+from envgen.serve.recreate import CONFIG_HASH, settings_differ
+
+T = TypeVar("T")
+
+
+def known_service(profile: Profile, name: str) -> None:
+    """UsageError with a near match unless the profile has a service of that name."""
+    if name not in profile.services:
+        near = difflib.get_close_matches(name, profile.services, 1)
+        raise UsageError(
+            f"profile {profile.name} has no service {name!r}; it has: {', '.join(profile.services) or 'none'}",
+            hint=f"did you mean `{near[0]}`?" if near else "another profile? add --profile NAME",
+        )
+
+
+def workspace_of(engine: Engine | None, profile: Profile, root: Path) -> Workspace:
+    """The files as rendered for the image that ``engine`` has; None: as the project is now."""
+    image = engine.image(profile.image_name) if engine is not None else None
+    return prepare(profile, root, lock_of_image(profile, root, image.labels if image else None))
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A profile with an engine and its Compose project there. ``digest``: of what is rendered for it now.
+
+    ``node``: the machine's name; "" for the engine that Docker itself would use.
+    """
+
+    root: Path
+    profile: Profile
+    engine: Engine
+    compose: Compose
+    digest: str
+    node: str = ""
+
+    def running(self, service: str) -> Container:
+        """The container of a running service of ours. NotFoundError with the command that starts it."""
+        known_service(self.profile, service)
+        whose.demand(self.engine, self.profile, self.root, take(self.profile, service))
+        found = self.engine.containers(self.profile.compose_name, service)
+        if not found:
+            on = f" on {self.node}" if self.node else ""
+            raise NotFoundError(
+                f"{service} is not running{on}", hint=f"envgen up {service} --profile {self.profile.name}"
+            )
+        return found[0]
+
+    def named(self, text: str) -> str:
+        """``text`` with the machine in front."""
+        return f"{self.node}: {text}" if self.node else text
+
+    def to_start(self, service: str) -> Opened:
+        """The same for a start of ``service``."""
+        folder = self.compose.files[0].parent.parent
+        return replace(self, compose=_compose(self.engine, self.profile, self.root, folder, self.node, (service,)))
+
+
+def take(profile: Profile, service: str) -> str:
+    """The command that takes the profile's name from another folder or user."""
+    return f"envgen up {service} --profile {profile.name} --take-over"
+
+
+@dataclass
+class Places:
+    """The engines that services are on, the head's first; and the machines that do not answer, with the reason."""
+
+    profile: Profile
+    found: list[Opened] = field(default_factory=list)
+    lost: dict[str, EngineError] = field(default_factory=dict)
+
+
+def each(found: Places, work: Callable[[Opened], T]) -> tuple[list[tuple[Opened, T]], list[str]]:
+    """Do it at all places at the same time; what could not be done on a machine, with what to type there."""
+    if not any(one.node for one in found.found) and not found.lost:
+        return [(one, work(one)) for one in found.found], []
+    done, left = [], [by_hand(node, found.profile, error.problems[0].message) for node, error in found.lost.items()]
+    with ThreadPoolExecutor(max(1, len(found.found))) as pool:
+        asked = [(one, pool.submit(work, one)) for one in found.found]
+    for one, answer in asked:
+        error = answer.exception()
+        if isinstance(error, EngineError):
+            left.append(by_hand(one.node, found.profile, error.problems[0].message))
+        else:
+            done.append((one, answer.result()))
+    return done, left
+
+
+def by_hand(node: str, profile: Profile, reason: str) -> str:
+    """What to type where a machine could not be asked to end its part."""
+    label = f"com.docker.compose.project={profile.compose_name}"
+    reason = reason.removeprefix(f"{node}: ")
+    return (
+        f"{node} could not be cleaned up ({reason}); when it answers again: envgen down --profile {profile.name}, "
+        f"or on {node} itself: docker ps -aq --filter label={label} | xargs -r docker rm -f"
+    )
+
+
+def opened(session: Session) -> Opened:
+    """The profile on the engine that Docker itself would use."""
+    root, profile = session.loaded().project.root, session.profile()
+    engine = connect()
+    return _opened(engine, profile, root, workspace_of(engine, profile, root))
+
+
+def _opened(engine: Engine, profile: Profile, root: Path, made: Workspace, node: str = "") -> Opened:
+    if not node:
+        profile = preflight.settled(engine, profile)
+    compose = _compose(engine, profile, root, made.folder, node, tuple(profile.services))
+    return Opened(root, profile, engine, compose, made.rendered.digest, node)
+
+
+def place_of(session: Session, service: str, node: str | None) -> Opened:
+    """Where ``service`` is: on ``node``; not said: on the first of its machines. EngineError where that is lost."""
+    profile = session.profile()
+    known_service(profile, service)
+    cluster = profile.services[service].cluster
+    found = places(session, (service,), node or (cluster.nodes[0] if cluster else None))
+    for error in found.lost.values():
+        raise error
+    return found.found[0]
+
+
+def places(session: Session, names: Sequence[str] = (), node: str | None = None) -> Places:
+    """Where these services are (none named: all of the profile). ``node``: there alone."""
+    root, profile = session.loaded().project.root, session.profile()
+    wanted = nodes_of(profile, names)
+    if node is not None:
+        if node not in wanted:
+            known = (
+                f"they are on {', '.join(one for one in wanted if one)}" if any(wanted) else "no service has `cluster`"
+            )
+            raise UsageError(f"{' '.join(names) or f'profile {profile.name}'} is not on {node}", hint=known)
+        wanted = [node]
+    if wanted == [""]:
+        return Places(profile, [opened(session)])
+    reached, lost = reach(profile, wanted)
+    made = Places(profile, lost=lost)
+    if reached:
+        workspace = workspace_of(next(iter(reached.values())), profile, root)
+        made.found = [_opened(engine, profile, root, workspace, one) for one, engine in reached.items()]
+    return made
+
+
+def nodes_of(profile: Profile, names: Sequence[str] = ()) -> list[str]:
+    """The machines of these services; "" for those that are not shared."""
+    for name in names:
+        known_service(profile, name)
+        if profile.services[name].cluster is not None:
+            nodes.choose(profile, name)  # names the machine that is not described
+    chosen = [profile.services[name] for name in names or profile.services]
+    shared = [
+        one.cluster.nodes for one in chosen if one.cluster and all(node in profile.nodes for node in one.cluster.nodes)
+    ]
+    found = list(dict.fromkeys(node for each in shared for node in each))
+    if not found or (len(shared) < len(chosen) and _host("", profile) not in [_host(node, profile) for node in found]):
+        found.append("")
+    return found
+
+
+def _host(node: str, profile: Profile) -> str:
+    try:
+        return find_endpoint(nodes.environment(profile.nodes[node]) if node else None).host
+    except EngineError:  # it is reported where it is connected to
+        return ""
+
+
+def reach(
+    profile: Profile, wanted: Sequence[str], seconds: float | None = None
+) -> tuple[dict[str, Engine], dict[str, EngineError]]:
+    """Connect to these machines at the same time: the engines, and why others do not answer (within ``seconds``)."""
+    asked = {node: in_background(partial(_reach, profile, node)) for node in wanted}
+    done = wait(asked.values(), seconds).done
+    reached, lost = dict[str, Engine](), dict[str, EngineError]()
+    for node, answer in asked.items():
+        error = answer.exception() if answer in done else EngineError(f"no answer within {seconds:g} s")
+        if error is None:
+            reached[node] = answer.result()
+        elif isinstance(error, EngineError):
+            lost[node] = EngineError(f"{node}: {error.problems[0].message}" if node else error.problems[0].message,
+                                     hint=error.problems[0].hint)  # fmt: skip
+        else:
+            raise error
+    return reached, lost
+
+
+def _reach(profile: Profile, node: str) -> Engine:
+    return connect(nodes.environment(profile.nodes[node])) if node else connect()
+
+
+def _compose(
+    engine: Engine, profile: Profile, root: Path, folder: Path, node: str, names: Sequence[str]
+) -> Compose:  # fmt: skip
+    gpu, _ = preflight.gpu_mode(engine, profile.gpu)
+    if not node:
+        return compose_for(engine, profile, root, folder, gpu)
+    machine = profile.nodes[node]
+    made = compose_for(engine, profile, root, folder, gpu, find_endpoint(nodes.environment(machine)))
+    files, env = list(made.files), dict(made.env)
+    for name in names:
+        cluster = profile.services[name].cluster
+        if cluster is not None and node in cluster.nodes:
+            parts = ["head" if node == cluster.nodes[0] else "worker", *(["rdma"] if machine.rdma else [])]
+            files += [folder / cluster_file(profile, name, part) for part in parts]
+            env |= nodes.variables(profile, root, cluster, node)
+    return replace(made, files=files, env=env)
+
+
+def changed(here: Callable[[], Opened], found: Sequence[Container]) -> dict[str, bool]:
+    """Container id -> whether `up` would replace it for its settings; ``here`` is asked where one can be compared."""
+    known = [one for one in found if one.running and not one.one_off and CONFIG_HASH in one.labels]
+    if not known:
+        return {}
+    opened_here = here()
+    return settings_differ(opened_here.compose, opened_here.profile, known, os.environ)
+
+
+def containers_of(here: Opened, names: Sequence[str], *, all: bool, foreign: bool = False) -> tuple[Container, ...]:
+    """The containers of these services (none named: everything of the profile). UsageError for an unknown name.
+
+    ``foreign``: those of another folder under this name, too.
+    """
+    for name in names:
+        known_service(here.profile, name)
+    found = here.engine.containers(here.profile.compose_name, all=all)
+    found = found if foreign else ours(found, here.root)
+    return tuple(one for one in found if not names or one.service in names)
