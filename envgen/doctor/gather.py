@@ -75,11 +75,11 @@ def gather(wish: Wish, connect: Connect) -> tuple[Context, list[Finding]]:
     # From here on the probe is under way.
     facts = _look(wish, service, containers, engine)
     (probe, trouble), asked = _awaited(probing, engine, name) if probing else (NOTHING, None)
-    throw_away = probing is None and wish.throw_away and facts["image"] is not None
-    if throw_away:
+    is_alone = probing is None and wish.throw_away and facts["image"] is not None
+    if is_alone:
         probe, trouble = _throw_away(wish, service, engine)
     found = Context(wish.profile, service, project_file=wish.project_file, container=container, probe=probe,
-                    trouble=trouble, is_throw_away=throw_away, asked=asked,
+                    trouble=trouble, is_throw_away=is_alone, asked=asked,
                     **facts)  # fmt: skip
     return found, []
 

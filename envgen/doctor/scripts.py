@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from envgen.binding import bind
 from envgen.doctor.model import Context, Finding, Remedy, Severity, warning
 from envgen.doctor.remedies import command, envgen
 from envgen.engine.base import Engine, ExecResult
@@ -73,6 +74,18 @@ def run_script(script: Path, ask: Ask, context: Context) -> list[Finding]:
     return [replace(one, check=name) for one in found]
 
 
+@dataclass(frozen=True)
+class Printed:
+    """A finding as a script prints it, in the form of `doctor --json`."""
+
+    severity: str
+    title: str
+    seen: str = ""
+    expected: str = ""
+    remedy: Any = None  # an object, or just the command
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
 def read_findings(data: bytes, context: Context) -> list[Finding]:
     """The document that a script prints: {"findings": [...]} as in `doctor --json`. ValueError says what is wrong."""
     if len(data) > LARGEST:
@@ -87,38 +100,27 @@ def read_findings(data: bytes, context: Context) -> list[Finding]:
         raise ValueError('its document lacks "findings", a list')
     if len(nodes) > MOST:
         raise ValueError(f"it has more than {MOST} findings")
-    return [_finding(node, number, context) for number, node in enumerate(nodes, 1)]
+    return [_finding(node, f"finding {number}", context) for number, node in enumerate(nodes, 1)]
 
 
-def _finding(node: Any, number: int, context: Context) -> Finding:
-    def text(key: str) -> str:
-        value = node.get(key, "")
-        if not isinstance(value, str):
-            raise ValueError(f"finding {number}: {key} is not text")
-        return value[:TEXT]
-
-    if not isinstance(node, Mapping):
-        raise ValueError(f"finding {number} is not an object")
-    severity = WORDS.get(text("severity"))
+def _finding(node: Any, where: str, context: Context) -> Finding:
+    one = bind(Printed, node, where)
+    severity = WORDS.get(one.severity)
     if severity is None:
-        raise ValueError(f"finding {number}: severity is one of {', '.join(WORDS)}")
-    if not text("title").strip():
-        raise ValueError(f"finding {number} has no title")
-    remedy = _remedy(node.get("remedy"), number)
+        raise ValueError(f"{where}.severity is one of {', '.join(WORDS)}")
+    if not one.title.strip():
+        raise ValueError(f"{where} has no title")
+    remedy = _remedy(one.remedy, where)
     if severity > Severity.INFO and remedy is None:
         remedy = envgen(context, "exec", context.service)
-    evidence = node.get("evidence", {})
-    if not isinstance(evidence, Mapping):
-        raise ValueError(f"finding {number}: evidence is not an object")
-    return Finding(severity, text("title"), text("seen"), text("expected"), remedy, dict(evidence))
+    return Finding(severity, one.title[:TEXT], one.seen[:TEXT], one.expected[:TEXT], remedy, dict(one.evidence))
 
 
-def _remedy(node: Any, number: int) -> Remedy | None:
+def _remedy(node: Any, where: str) -> Remedy | None:
     if node is None:
         return None
-    kind, text = ("command", node) if isinstance(node, str) else ("", "")
-    if isinstance(node, Mapping):
-        kind, text = str(node.get("kind", "command")), node.get("text", "")
+    one = node if isinstance(node, Mapping) else {"text": node}
+    kind, text = one.get("kind", "command"), one.get("text")
     if not isinstance(text, str) or not text.strip() or "\n" in text or kind not in ("command", "profile"):
-        raise ValueError(f'finding {number}: remedy is {{"kind": "command" or "profile", "text": one line}}')
+        raise ValueError(f'{where}.remedy is {{"kind": "command" or "profile", "text": one line}}')
     return Remedy(text[:TEXT], is_line=kind == "profile")

@@ -81,13 +81,18 @@ def _cache_mount(
         # A stopped container of before a change may still hold on to another namespace.
         if mount is not None and mount.source.endswith(key):
             return Mount(mount.source, mount.target, mount.kind)
+    mount = mount_for(profile, project_root, key)
+    there = Path(mount.source).exists() if mount.kind == "bind" else engine.volume(mount.source) is not None
+    return mount if there else None
+
+
+def mount_for(profile: Profile, project_root: Path, key: str) -> Mount:
+    """The mount of the profile's cache in the namespace ``key``, whether it exists or not."""
     cache = profile.caches[CACHE]
-    if cache.host is not None:
-        path = Path(cache.host.path + folder_of(CACHE, key)).expanduser()
-        folder = Path(os.path.normpath(project_root / path))
-        return Mount(str(folder), cache.path.path, "bind") if folder.exists() else None
-    name = volume_of(profile, CACHE, key)
-    return Mount(name, cache.path.path, "volume") if engine.volume(name) is not None else None
+    if cache.host is None:
+        return Mount(volume_of(profile, CACHE, key), cache.path.path, "volume")
+    folder = os.path.normpath(project_root / Path(cache.host.path + folder_of(CACHE, key)).expanduser())
+    return Mount(folder, cache.path.path, "bind")
 
 
 def root_in(env: Mapping[str, str], profile: Profile) -> str:

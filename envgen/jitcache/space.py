@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from pathlib import Path
 from envgen import files
 from envgen.engine.base import COMPOSE_PROJECT, Mount
 from envgen.errors import EngineError, EnvgenError, NotFoundError, RefusedError, UsageError
-from envgen.jitcache.place import CACHE, Place, find_place, mount_of, root_in
+from envgen.jitcache.place import CACHE, Place, find_place, mount_for, mount_of, root_in
 from envgen.jitcache.service import JitCache
 from envgen.render import namespace as names
 from envgen.render.locking import lock_of_image
@@ -107,11 +106,8 @@ def current_mount(cache: JitCache) -> Mount:
     profile = cache.profile
     if CACHE not in profile.caches:
         raise NotFoundError(f"profile {profile.name} keeps no FlashInfer cache", hint="add `caches: {flashinfer: ...}`")
-    made = profile.caches[CACHE]
-    key = names.key_of(_made_of(cache)) if made.namespace else ""
-    if made.host is None:
-        return Mount(names.volume_of(profile, CACHE, key), made.path.path, "volume")
-    return Mount(str(host_folder(cache)) + names.folder_of(CACHE, key), made.path.path, "bind")
+    key = names.key_of(_made_of(cache)) if profile.caches[CACHE].namespace else ""
+    return mount_for(profile, cache.root, key)
 
 
 def made_mount(cache: JitCache) -> Mount:
@@ -124,13 +120,6 @@ def made_mount(cache: JitCache) -> Mount:
         labels = {COMPOSE_PROJECT: cache.profile.shared_name, "com.docker.compose.volume": f"cache-{CACHE}"}
         cache.engine.create_volume(mount.source, labels)
     return mount
-
-
-def host_folder(cache: JitCache) -> Path:
-    """The folder on this machine in which the profile's namespaces lie."""
-    host = cache.profile.caches[CACHE].host
-    assert host is not None
-    return Path(os.path.normpath(cache.root / Path(host.path).expanduser()))
 
 
 def older(cache: JitCache) -> str:
@@ -262,13 +251,10 @@ def spaces(cache: JitCache) -> list[Space]:
         )
     head = current.source[: -len(key_in(current.source))]
     if current.kind == "volume":
-        found = [name for name in cache.engine.volumes(head) if name.startswith(head) and key_in(name)]
-        found = [name for name in found if name[: -len(key_in(name))] == head]
+        there = list(cache.engine.volumes(head))
     else:
-        folder = Path(head).parent
-        found = [str(path) for path in folder.glob("envgen-*")] if folder.is_dir() else []
-        found = [path for path in found if path[: -len(key_in(path))] == head and key_in(path)]
-        found = [path for path in found if not Path(path).is_symlink()]
+        there = [str(path) for path in Path(head).parent.glob("envgen-*") if not path.is_symlink()]
+    found = [source for source in there if key_in(source) and source[: -len(key_in(source))] == head]
     made = [
         Space(key_in(source), source, current.kind, source == current.source, _users(cache, source)) for source in found
     ]

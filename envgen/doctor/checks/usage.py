@@ -62,25 +62,21 @@ def _variable(one: KnownVariable, context: Context) -> list[Finding]:
 
 
 def _remove(one: KnownVariable, where: str, context: Context) -> Remedy:
-    if where.startswith("env."):
-        group = where.partition(".")[2]
-        left = [f"{name}: {value!r}" for name, value in context.profile.env[group].items() if name != one.name]
-        return remedies.line(f"env: {{{group}: {{{', '.join(left)}}}}}")
-    if where:
-        return remedies.line(f"services: {{{context.service}: {{env: {{}}}}}}")
-    return remedies.renew(context)  # the container has what no profile gives it: it is older, or made by hand
+    group = context.profile.env.get(where.partition("env.")[2], {})
+    return _set(where, [f"{name}: {value!r}" for name, value in group.items() if name != one.name], context)
 
 
 def _rename(one: KnownVariable, where: str, context: Context) -> Remedy:
-    value = context.probe.variables.get(one.name, "") if context.probe else ""
+    return _set(where, [f"{one.similar[0]}: {context.inside.variables.get(one.name, '')!r}"], context)
+
+
+def _set(where: str, settings: list[str], context: Context) -> Remedy:
     if not where:
-        return remedies.renew(context)
-    setting = f"{{{one.similar[0]}: {value!r}}}"
-    group = where.partition(".")[2]
+        return remedies.renew(context)  # the container has what no profile gives it: it is older, or made by hand
+    env = f"{{{', '.join(settings)}}}"
+    group = where.removeprefix("env.")
     return remedies.line(
-        f"env: {{{group}: {setting}}}"
-        if where.startswith("env.")
-        else f"services: {{{context.service}: {{env: {setting}}}}}"
+        f"env: {{{group}: {env}}}" if group != where else f"services: {{{context.service}: {{env: {env}}}}}"
     )
 
 

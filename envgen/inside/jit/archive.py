@@ -28,7 +28,7 @@ from envgen.inside.jit.layout import BESIDE, LEARNED, LIVE, OURS, Cache, Shelf, 
 from envgen.inside.jit.locks import enter, own_as
 from envgen.inside.jit.members import MOST, Member, Members, damaged, refused
 from envgen.inside.jit.sweep import STAGE, alone, sweep_stages
-from envgen.inside.jit.tree import DEEPEST, FILE, FOLDER, FULL, GONE, kind_of, note, reason, remove, short
+from envgen.inside.jit.tree import DEEPEST, FILE, FOLDER, FULL, GONE, descend, kind_of, note, reason, remove, short
 
 FORMAT = 1
 HEAD = "envgen-cache.json"
@@ -360,15 +360,10 @@ class _Reader:
         wanted = ("new", *parts)
         if self._open is not None and self._open[0] == wanted:
             return self._open[1]
-        fd = os.dup(self.stage)
-        for part in wanted:
-            try:
-                inner = enter(fd, part)
-            except NotADirectoryError:
-                raise refused("/".join(parts), "is a file in one place and a folder in another") from None
-            finally:
-                os.close(fd)
-            fd = inner
+        try:
+            fd = descend(self.stage, wanted, enter)
+        except NotADirectoryError:
+            raise refused("/".join(parts), "is a file in one place and a folder in another") from None
         if self._open is not None:
             os.close(self._open[1])
         self._open = (wanted, fd)

@@ -16,7 +16,7 @@ from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.layout import OURS, Cache, Shelf
 from envgen.inside.jit.locks import enter, own_as
 from envgen.inside.jit.recipe import Recipe
-from envgen.inside.jit.tree import FOLDER, read_file, reason
+from envgen.inside.jit.tree import descend, open_folder, read_file, reason
 
 FORMAT = 1
 RECORDS = (OURS, "baseline")
@@ -83,12 +83,8 @@ def file_name(name: str) -> str:
 @contextmanager
 def _folder(cache: Cache, shelf: Shelf, *, create: bool) -> Iterator[int]:
     """The open folder of this shelf's records. Links on the way are not followed."""
-    fd = os.dup(cache.fd)
+    fd = descend(cache.fd, (*RECORDS, shelf.version, shelf.arch or "none"), enter if create else open_folder)
     try:
-        for part in (*RECORDS, shelf.version, shelf.arch or "none"):
-            inner = enter(fd, part) if create else os.open(part, FOLDER, dir_fd=fd)
-            os.close(fd)
-            fd = inner
         yield fd
     finally:
         os.close(fd)

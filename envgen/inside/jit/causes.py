@@ -8,9 +8,8 @@ from envgen.inside.jit.choose import Choice
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.judge import Judge
 from envgen.inside.jit.layout import Cache, Entry, Shelf
-from envgen.inside.jit.listing import looked_at
+from envgen.inside.jit.module import describe
 from envgen.inside.jit.package import package_of
-from envgen.inside.jit.tree import measure_path
 
 
 class Causes:
@@ -51,8 +50,10 @@ class Causes:
     def _reason(self, shelf: Shelf, entry: Entry) -> str:
         if entry.kind != "folder":
             return ""  # a link is nobody's module
-        kind, built, locked = looked_at(shelf, entry.name)
-        if self.before is not None and self._is_old(shelf, entry.name):
+        module = describe(shelf, entry, self.judge.cache.problems)
+        if module is None:
+            return ""
+        if self.before is not None and module.modified < self.before:
             return "older"
         if self.is_foreign and self.judge.foreign(shelf):
             return "foreign"
@@ -60,7 +61,7 @@ class Causes:
         if path:
             return "compiled from " + path
         if self.stale or self.guessed:
-            verdict = self.judge.judge(shelf, entry.name, kind, built=built, locked=locked)
+            verdict = self.judge.judge(shelf, module)
             if verdict.state != "stale":
                 return ""
             if not verdict.guess:
@@ -69,12 +70,6 @@ class Causes:
                 return "stale by a guess"
             self.guesses.append(entry.name)
         return ""
-
-    def _is_old(self, shelf: Shelf, name: str) -> bool:
-        """By its library's time, as the list shows it; a module without one by its youngest file."""
-        assert self.before is not None
-        measured = measure_path(name, shelf.fd)
-        return measured is not None and measured.modified(name) < self.before
 
     def _changed(self, shelf: Shelf, name: str) -> str:
         """The first changed file, or file below a changed folder (a submodule), that it was compiled from."""

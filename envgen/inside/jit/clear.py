@@ -11,6 +11,8 @@ not there is dirty for ninja whatever the log says, so the module is compiled ag
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
+from typing import Dict, List, Tuple
 
 from envgen.inside.jit.causes import Causes
 from envgen.inside.jit.choose import Choice, Survey, asked, choose
@@ -44,25 +46,23 @@ def run(request: dict[str, object]) -> dict[str, object]:
             narrowed = Causes(cache, request, causes)
             choice = narrowed.narrow(choice)
             why, guesses = narrowed.why, narrowed.guesses
-        return {**Job(cache, choice, survey.trash, root_of(request), dry=dry, why=why).run(), "guesses": guesses}
+        return {**Job(cache, choice, survey.trash, root_of(request), dry, why).run(), "guesses": guesses}
     finally:
         cache.close()
 
 
+@dataclass
 class Job:
     """One clear. ``why``: the cause for which a module goes, where one was asked for."""
 
-    def __init__(
-        self, cache: Cache, choice: Choice, trash: list[tuple[Shelf, str]], root: str, *, dry: bool, why: dict[str, str]
-    ) -> None:
-        self.cache = cache
-        self.choice = choice
-        self.trash = trash
-        self.root = root
-        self.dry = dry
-        self.why = why
-        self.errors: list[str] = []
-        self.swept = {"count": 0, "bytes": 0}
+    cache: Cache
+    choice: Choice
+    trash: List[Tuple[Shelf, str]]
+    root: str
+    dry: bool
+    why: Dict[str, str]
+    errors: List[str] = field(default_factory=list)
+    swept: Dict[str, int] = field(default_factory=lambda: {"count": 0, "bytes": 0})
 
     def run(self) -> dict[str, object]:
         chosen = [(shelf, entry) for shelf, entries in self.choice.chosen for entry in entries]

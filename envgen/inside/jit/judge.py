@@ -19,6 +19,7 @@ from envgen.inside.jit import baseline
 from envgen.inside.jit.arch import runs
 from envgen.inside.jit.bytesof import Files
 from envgen.inside.jit.layout import Cache, Shelf
+from envgen.inside.jit.module import Module
 from envgen.inside.jit.package import Package
 from envgen.inside.jit.recipe import Reader, Recipe
 
@@ -68,18 +69,18 @@ class Judge:
         self.blind = bool(request.get("blind"))
         self.environ = {**(request.get("environ") or {}), **os.environ}
 
-    def judge(self, shelf: Shelf, name: str, kind: str, *, built: bool, locked: bool) -> Verdict:
+    def judge(self, shelf: Shelf, module: Module) -> Verdict:
         """The state of one module. Everything that speaks against it is collected, not only the first."""
-        verdict = Verdict()
-        recipe = None
-        if kind == "ninja" and (self.thorough or not locked):
-            recipe = self.reader.read(shelf, name)
-            self._compare(recipe, verdict)
+        verdict, recipe, masking = Verdict(), None, ""
+        if module.kind == "ninja":
+            masking = self.package.masking(module.name, shelf.arch.split("_") if shelf.arch else [])
+            if self.thorough or not module.locked:
+                recipe = self.reader.read(shelf, module.name)
+                self._compare(recipe, verdict)
         foreign = self.foreign(shelf)
-        masking = self.package.masking(name, shelf.arch.split("_") if shelf.arch else []) if kind == "ninja" else ""
-        if locked:
+        if module.locked:
             verdict.state = "building"
-        elif kind == "ninja" and not built:
+        elif module.kind == "ninja" and not module.built:
             verdict.state = "partial"
         elif masking:
             verdict.state = "masked"

@@ -12,7 +12,7 @@ import stat
 import time
 
 from envgen.inside.jit.fault import Fault
-from envgen.inside.jit.tree import FILE, FOLDER, GONE, reason
+from envgen.inside.jit.tree import FILE, FOLDER, GONE, descend, reason
 
 BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
@@ -90,12 +90,9 @@ def acquire_inside(path: str, dir_fd: int, shown: str, *, dry: bool = False) -> 
     for it is gone, or only tested. Raises Held, or Fault.
     """
     *folders, name = path.split("/")
-    fd = os.dup(dir_fd)
+    fd = -1
     try:
-        for part in folders:
-            inner = os.open(part, FOLDER, dir_fd=fd)
-            os.close(fd)
-            fd = inner
+        fd = descend(dir_fd, folders)
         identity = probe(name, fd)
         if identity is not None:
             raise Held(*identity)
@@ -105,7 +102,8 @@ def acquire_inside(path: str, dir_fd: int, shown: str, *, dry: bool = False) -> 
             raise Fault("refused", shown + ": " + reason(error)) from None
         return None
     finally:
-        os.close(fd)
+        if fd >= 0:
+            os.close(fd)
 
 
 def _open(name: str, dir_fd: int) -> int:

@@ -14,10 +14,10 @@ from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.layout import Entry, Shelf
 from envgen.inside.jit.ninja import parse, quote
 from envgen.inside.jit.tree import (
-    FOLDER,
     GONE,
     LISTED,
     Measure,
+    descend,
     kind_of,
     measure,
     measure_path,
@@ -166,20 +166,13 @@ def _names(data: bytes, needle: bytes) -> bool:
 def open_generated(item: Generated) -> tuple[int, str] | None:
     """The open folder that holds the path, and its name there; None when it is gone. Fault for a link on the way."""
     *folders, name = ("generated/" + item.path).split("/")
-    shown = item.shelf.prefix
-    fd = os.dup(item.shelf.base)
     try:
-        for part in folders:
-            shown += "/" + part
-            inner = os.open(part, FOLDER, dir_fd=fd)
-            os.close(fd)
-            fd = inner
-        return fd, name
+        return descend(item.shelf.base, folders), name
     except OSError as error:
-        os.close(fd)
         if error.errno in GONE:
             return None
-        raise Fault("refused", shown + " is not a plain folder (" + reason(error) + "); nothing was touched") from None
+        what = item.shelf.prefix + "/" + "/".join(folders)
+        raise Fault("refused", what + " is not a plain folder (" + reason(error) + "); nothing was touched") from None
 
 
 def _guard(item: Generated) -> bool:

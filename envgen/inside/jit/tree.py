@@ -7,7 +7,7 @@ import os
 import stat
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Iterator, List, Optional, Tuple
+from typing import Callable, Iterator, List, Optional, Sequence, Tuple
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a planted FIFO must not hang.
@@ -36,10 +36,6 @@ class Measure:
     locks: List[str] = field(default_factory=list)  # *.lock inside: FlashInfer 0.7 keeps some in module folders
     unread: List[str] = field(default_factory=list)
 
-    def modified(self, name: str) -> float:
-        """When the module ``name`` was linked; without a library the time of its youngest file."""
-        return next((time for library, _, time in self.libraries if library == name + ".so"), self.newest)
-
 
 @contextmanager
 def opened(name: str, dir_fd: Optional[int] = None) -> Iterator[int]:
@@ -49,6 +45,22 @@ def opened(name: str, dir_fd: Optional[int] = None) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def open_folder(fd: int, name: str) -> int:
+    return os.open(name, FOLDER, dir_fd=fd)
+
+
+def descend(fd: int, parts: Sequence[str], step: Callable[[int, str], int] = open_folder) -> int:
+    """The folder below ``fd``, open. Links on the way are not followed. ``step`` opens one, or makes it."""
+    fd = os.dup(fd)
+    for part in parts:
+        try:
+            inner = step(fd, part)
+        finally:
+            os.close(fd)
+        fd = inner
+    return fd
 
 
 def measure(fd: int, total: Measure, prefix: str = "", depth: int = 0) -> Measure:

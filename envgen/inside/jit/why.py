@@ -13,7 +13,7 @@ from envgen.inside.jit.bytesof import Files
 from envgen.inside.jit.choose import Survey, asked, choose
 from envgen.inside.jit.judge import Judge
 from envgen.inside.jit.layout import Cache, Entry, Shelf, root_of
-from envgen.inside.jit.listing import looked_at
+from envgen.inside.jit.module import describe, lock_of
 from envgen.inside.jit.package import package_of
 from envgen.inside.jit.recipe import Reader, Recipe, library_of
 from envgen.inside.jit.tree import opened
@@ -29,10 +29,12 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
         judge = Judge(cache, request, package, thorough=True)
         modules = []
         for shelf, entry in entries:
-            kind, built, locked = looked_at(shelf, entry.name)
-            verdict = judge.judge(shelf, entry.name, kind, built=built, locked=locked)
+            module = describe(shelf, entry, cache.problems)
+            if module is None:
+                continue
+            verdict = judge.judge(shelf, module)
             recipe = judge.reader.read(shelf, entry.name)
-            modules.append({"version": shelf.version, "arch": shelf.arch, "name": entry.name, "kind": kind,
+            modules.append({"version": shelf.version, "arch": shelf.arch, "name": entry.name, "kind": module.kind,
                             "compiled_root": recipe.package_root(), "cuda_home": recipe.cuda_home,
                             "compiled_archs": recipe.archs(), **asdict(verdict)})  # fmt: skip
         return {"root": root_of(request), "modules": modules, "problems": cache.problems,
@@ -61,7 +63,7 @@ def _record(
 ) -> Dict[str, Any]:
     recipe = reader.read(shelf, name)
     refusal, changed = _refusal(recipe, files, bool(request.get("force")), request.get("since") or 0)
-    if looked_at(shelf, name)[2]:
+    if lock_of(shelf, name + ".lock", cache.problems)[0]:
         refusal = "it is being built"
     if refusal:
         return {"recorded": False, "files": 0, "reason": refusal, "changed": changed[:40]}
