@@ -51,6 +51,7 @@ class Lab:
         self.compiler.write_text(COMPILER.format(python=sys.executable, log=str(self.log)))
         self.compiler.chmod(0o755)
         self.started: list[subprocess.Popen[str]] = []
+        self.gate = GATE
 
     def source(self, name: str, mib: float = 1, code: int = 0, *, holds: bool = False) -> list[str]:
         """A command line. ``holds``: it compiles until ``let``."""
@@ -73,7 +74,7 @@ class Lab:
     def start(self, argv: list[str], **env: str) -> subprocess.Popen[str]:
         clean = {k: v for k, v in os.environ.items() if not k.startswith("ENVGEN_GATE")}
         process = subprocess.Popen(
-            [str(GATE), *argv], env={**clean, "ENVGEN_GATE_DIR": str(self.state), "ENVGEN_GATE_CORES": "8", **env},
+            [str(self.gate), *argv], env={**clean, "ENVGEN_GATE_DIR": str(self.state), "ENVGEN_GATE_CORES": "8", **env},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
         self.started.append(process)
@@ -174,6 +175,25 @@ def test_what_fits_runs_at_the_same_time_and_the_longest_first(lab: Lab) -> None
     lab.let("long.cu", "middle.cu", "short.cu")
     assert lab.ends()[1:] == [0] * 3
     assert lab.names("start")[3] == "short.cu"
+
+
+def test_a_core_that_is_free_again_is_given_on_at_once(lab: Lab) -> None:
+    lab.gate = lab.folder / "compile-gate"
+    text = GATE.read_text()
+    assert "\nTICK = 1.0 " in text and "\nHURRY = 0.25 " in text
+    # A keeper that looks by itself only once an hour.
+    lab.gate.write_text(
+        text.replace("\nTICK = 1.0 ", "\nTICK = 3600.0 ").replace("\nHURRY = 0.25 ", "\nHURRY = 3600.0 ")
+    )
+    lab.gate.chmod(0o755)
+    keeper = lab.start(lab.source("keeper.cu", holds=True), ENVGEN_GATE_CORES="2")
+    eventually(lambda: len(lab.names("start")) == 1)
+    lab.start(lab.source("ends.cu", holds=True), ENVGEN_GATE_CORES="2")
+    eventually(lambda: len(lab.names("start")) == 2)
+    last = lab.start(lab.source("waits.cu"), ENVGEN_GATE_CORES="2")
+    eventually(lambda: lab.status()["waiting"] == 1)
+    lab.let("ends.cu")
+    assert last.wait(60) == 0 and keeper.poll() is None
 
 
 def test_a_compiler_that_hangs_stops_no_other_that_fits(lab: Lab) -> None:
