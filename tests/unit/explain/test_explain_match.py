@@ -40,8 +40,15 @@ def test_every_kind_of_log_it_is_for_asks_it(rule: Rule) -> None:
 
 
 def test_failures_come_before_notices() -> None:
-    found = classify(["NCCL INFO Using network Socket", "No space left on device"])
+    found = classify(["NCCL INFO Channel 00/0 : 1[1] -> 0[0] [receive] via NET/Socket/0", "No space left on device"])
     assert [(one.rule, one.failure, one.line) for one in found] == [("no_space", True, 2), ("nccl_sockets", False, 1)]
+
+
+def test_nccl_on_one_machine_is_not_called_slow() -> None:
+    """Recorded with two GPUs on NVLink: the network that NCCL chose is named, and not used."""
+    lines = ["NCCL INFO NET/IB : No device found.", "NCCL INFO NET/Socket : Using [0]eth0:192.0.2.2<0>",
+             "NCCL INFO Using network Socket", "NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM"]  # fmt: skip
+    assert classify(["vm:4788:4788 [0] " + line for line in lines]) == ()
 
 
 def test_kernels_that_the_autotuner_skips_are_no_failure() -> None:

@@ -99,7 +99,7 @@ def test_nothing_found_is_no_failure() -> None:
 
 
 def test_a_notice_alone_is_no_failure() -> None:
-    assert run("-", stdin=b"NCCL INFO Using network Socket\n").return_value == 0
+    assert run("-", stdin=b"NCCL INFO Channel 00/0 : 1[1] -> 0[0] [send] via NET/Socket/0\n").return_value == 0
 
 
 def test_without_a_log_the_newest_build_log_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
