@@ -6,20 +6,20 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from statistics import median
 from typing import Any
 
 from envgen.bench.client import LOST, Load, Prompts, Reply, Target, send
-from envgen.bench.references import Reference
-from envgen.bench.tools import Measured
+from envgen.bench.tools import Measured, Reference
 from envgen.bench.vitals import Vitals
 from envgen.errors import ServiceError
 from envgen.logpattern import LogPattern
-from envgen.percentile import percentile
 from envgen.text import shorten
 
 PASSED, FAILED, UNKNOWN = "passed", "failed", "not checked"
 PROMPT = "The capital of France is"
 SHORT, LONG, PARALLEL, REPEATS = 12, 4096, 4, 5
+PROMPT_TOKENS, REPLY_TOKENS = 64, 32  # of a request of the stress test
 CHAT_TOKENS = 200  # a reasoning model thinks before it speaks
 SMOKE_GROWTH, STRESS_GROWTH = 1_000_000_000, 5_000_000_000  # bytes
 _NO_CONTAINER = "no container is known: name it with --container"
@@ -73,10 +73,7 @@ class Trial:
     environment: Mapping[str, Any] = field(default_factory=dict)
     replies: list[Reply] = field(default_factory=list)
 
-    def ask(
-        self, test: str, bodies: Sequence[Mapping[str, Any]], concurrency: int = 1, rate: float | None = None,
-        **cell: Any,
-    ) -> Load:  # fmt: skip
+    def ask(self, test: str, bodies: Sequence[Mapping[str, Any]], concurrency: int = 1, **cell: Any) -> Load:
         """Send them, and record each reply as it comes. Gone when the server went away."""
         done = failed = 0
         step = max(1, len(bodies) // 10)
@@ -89,7 +86,7 @@ class Trial:
             if len(bodies) >= 20 and (done % step == 0 or done == len(bodies)):
                 self.say(f"  {test}: {done} of {len(bodies)} requests" + (f", {failed} failed" if failed else ""))
 
-        load = send(self.target, bodies, concurrency=concurrency, rate=rate, on_reply=hear, alive=self.alive)
+        load = send(self.target, bodies, concurrency=concurrency, on_reply=hear, alive=self.alive)
         if load.gone:
             good = sum(not one.fault for one in load.replies)
             # One that was cut off may come in last; why there was no answer says more.
@@ -205,28 +202,15 @@ def _repeats(trial: Trial) -> Criterion:
 # --- stress -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class StressPlan:
-    """``rate`` (requests a second) makes the load open; else ``concurrency`` at a time. Every fourth one is a chat."""
-
-    requests: int = 200
-    concurrency: int = 8
-    rate: float | None = None
-    prompt_tokens: int = 64
-    output_tokens: int = 32
-
-
-def stress(trial: Trial, plan: StressPlan) -> tuple[list[Criterion], dict[str, Any]]:
-    """Run it: the criteria, and a summary of what was measured. Gone when the server goes away."""
+def stress(trial: Trial, requests: int, concurrency: int) -> tuple[list[Criterion], dict[str, Any]]:
+    """Every fourth request is a chat: the criteria, and a summary of the load. Gone when the server goes away."""
     target, before = trial.target, trial.vitals()
-    texts = [trial.prompts.of(plan.prompt_tokens) for _ in range(plan.requests)]
     chats = send(target, [target.chat("Hello", 2)]).replies[0].status == 200
     bodies = [
-        target.chat(text, plan.output_tokens) if chats and number % 4 == 3 else target.body(text, plan.output_tokens)
-        for number, text in enumerate(texts)
+        (target.chat if chats and number % 4 == 3 else target.body)(trial.prompts.of(PROMPT_TOKENS), REPLY_TOKENS)
+        for number in range(requests)
     ]
-    cell = {"prompt_tokens": plan.prompt_tokens, "output_tokens": plan.output_tokens}
-    load = trial.ask("stress", bodies, plan.concurrency, plan.rate, **cell)
+    load = trial.ask("stress", bodies, concurrency, prompt_tokens=PROMPT_TOKENS, output_tokens=REPLY_TOKENS)
     return _judge(load, before, trial.vitals()), _summary(load)
 
 
@@ -263,7 +247,10 @@ def _summary(load: Load) -> dict[str, Any]:
     seconds = load.seconds or 1e-9
 
     def spread(values: Sequence[float]) -> dict[str, float]:
-        return {f"p{q}": round(percentile(values, q) * 1000, 3) for q in (50, 90, 99)} if values else {}
+        import numpy as np  # heavy; it comes with scipy
+
+        found = np.percentile(values, (50, 90, 99)) if values else ()
+        return {name: round(float(value) * 1000, 3) for name, value in zip(("p50", "p90", "p99"), found, strict=False)}
 
     return {
         "requests": len(load.replies), "failed": len(load.replies) - len(good), "seconds": round(load.seconds, 3),
@@ -296,29 +283,26 @@ def throughput(cells: Sequence[Measured], wishes: Wishes) -> list[Criterion]:
     if failed:
         fault = next(cell.fault for cell in cells if cell.failed)
         return [criterion("throughput", False, f"{failed} requests failed: {fault}", "0")]
-    found = []
-    for reference in wishes.references:
-        for cell in cells:
-            for name, speed in reference.figures(cell.asked).items():
-                found.append(_against(cell, name, speed, reference.name, wishes))
+    found = [
+        _against(one, name, speed, reference.name, wishes)
+        for reference in wishes.references for one in cells for name, speed in reference.figures(one.cell).items()
+    ]  # fmt: skip
     if not found:
         hint = "add --reference llama.cpp, --reference NAME=T/S or --reference RUN"
-        seen = ", ".join(f"{cell.asked}: {cell.figures.get('decode_tps', '-')}" for cell in cells)
+        seen = ", ".join(f"{cell.cell}: {cell.figures.get('decode_tps', '-')}" for cell in cells)
         return [Criterion("throughput", UNKNOWN, seen, "within reach of a reference", hint)]
     return found
 
 
-def _against(cell: Measured, name: str, speed: float, other: str, wishes: Wishes) -> Criterion:
-    what = {"prefill_tps": "prefill", "decode_tps": "decode"}[name]
-    figure, note = cell.figures.get(name), ""
-    if figure is None and name == "decode_tps":
-        figure = cell.figures.get("reply_tps")
-        note = "replies came in one piece: tokens over the time of the whole reply, prefill included" if figure else ""
+def _against(measured: Measured, name: str, speed: float, other: str, wishes: Wishes) -> Criterion:
+    figure, note = measured.figures.get(name), ""
+    if figure is None and name == "decode_tps" and (figure := measured.figures.get("reply_tps")):
+        note = "replies came in one piece: tokens over the time of the whole reply, prefill included"
     least = speed * (1 - wishes.tolerance)
     wanted = f"at least {least:,.2f} t/s: {other} has {speed:,.2f}, less {wishes.tolerance:.0%}"
-    title = f"{what} of {cell.asked} against {other}"
+    title = f"{name.removesuffix('_tps')} of {measured.cell} against {other}"
     if figure is None:
-        return Criterion(title, UNKNOWN, "; ".join(cell.notes) or "not measured", wanted)
+        return Criterion(title, UNKNOWN, "; ".join(measured.notes) or "not measured", wanted)
     good = figure.mean >= least
     if not good and wishes.explanation:
         good, note = True, f"slower, and explained: {wishes.explanation}"
@@ -327,57 +311,48 @@ def _against(cell: Measured, name: str, speed: float, other: str, wishes: Wishes
 
 def latency(cells: Sequence[Measured], replies: Sequence[Reply], wishes: Wishes) -> list[Criterion]:
     """The limits: first token of a short prompt, and time per token, one request at a time."""
+    first = [one.ttft * 1000 for one in replies if one.ttft is not None]
+    alone = [one for one in cells if one.cell.concurrency == 1]
+    slow = [(1000 / one.figures[key].mean, f" ({one.cell})")
+            for one in alone for key in ("decode_tps", "reply_tps") if key in one.figures]  # fmt: skip
     found = []
-    if wishes.max_ttft is not None:
-        times = [one.ttft * 1000 for one in replies if one.ttft is not None]
-        seen = f"p50 {percentile(times, 50):.1f} ms of {len(times)}" if times else "none was measured"
-        name, wanted = "first token of a short prompt", f"at most {wishes.max_ttft:g} ms"
-        good = bool(times) and percentile(times, 50) <= wishes.max_ttft
-        found.append(criterion(name, good, seen, wanted) if times else Criterion(name, UNKNOWN, seen, wanted))
-    if wishes.max_per_token is not None:
-        alone = [one for one in cells if one.asked.concurrency == 1]
-        rates = [(one.figures[k].mean, one) for one in alone for k in ("decode_tps", "reply_tps") if k in one.figures]
-        name, wanted = "time per token", f"at most {wishes.max_per_token:g} ms"
-        if not rates:
-            found.append(Criterion(name, UNKNOWN, "no decode rate was measured", wanted))
-        else:
-            slowest, cell = min(rates, key=lambda pair: pair[0])
-            found.append(
-                criterion(
-                    name, 1000 / slowest <= wishes.max_per_token, f"{1000 / slowest:.1f} ms ({cell.asked})", wanted
-                )
-            )
+    for name, limit, (worst_of, where) in (
+        ("first token of a short prompt", wishes.max_ttft, (median(first) if first else None, ", the median")),
+        ("time per token", wishes.max_per_token, max(slow, default=(None, ""))),
+    ):
+        if limit is not None and worst_of is None:
+            found.append(Criterion(name, UNKNOWN, "not measured", f"at most {limit:g} ms"))
+        elif limit is not None and worst_of is not None:
+            found.append(criterion(name, worst_of <= limit, f"{worst_of:.1f} ms{where}", f"at most {limit:g} ms"))
     return found
 
 
 def log_shows(wishes: Wishes, log: str | None, flags: Sequence[str] | None, gpu: bool) -> list[Criterion]:
     """Backends as the profile expects, no fallback that it forbids, and CUDA graphs where they are not switched off."""
+    name, wanted = "backends in the log", "as the profile expects"
     if log is None:
-        return [Criterion("backends in the log", UNKNOWN, _NO_CONTAINER, "as the profile expects")]
+        return [Criterion(name, UNKNOWN, _NO_CONTAINER, wanted)]
     lines = [line[:4000] for line in log.splitlines()]
+
+    def first(pattern: str) -> str:
+        matcher = LogPattern(pattern)
+        return shorten(next((line for line in lines if matcher.found_in(line)), ""), 120)
+
     found = []
     if not wishes.expect and not wishes.forbid:
         hint = "set ready.expect of the service"
-        found.append(
-            Criterion("backends in the log", UNKNOWN, "the profile expects nothing", "as the profile expects", hint)
-        )
+        found.append(Criterion(name, UNKNOWN, "the profile expects nothing", wanted, hint))
     for key, pattern in (wishes.expect or {}).items():
-        seen = _first(pattern, lines)
+        seen = first(pattern)
         found.append(criterion(f"log shows {key}", bool(seen), seen or "no line of it", pattern))
     for key, pattern in (wishes.forbid or {}).items():
-        seen = _first(pattern, lines)
+        seen = first(pattern)
         found.append(criterion(f"log is free of {key}", not seen, seen or "no line of it", f"not {pattern}"))
     if gpu:
-        eager = flags is not None and "--enforce-eager" in flags
-        seen = _first(GRAPHS, lines)
-        why = seen or ("switched off by --enforce-eager" if eager else "no line of it")
-        found.append(criterion("CUDA graphs captured", bool(seen) or eager, why, f"`{GRAPHS}` in the log"))
+        eager = "--enforce-eager" in (flags or ())
+        seen = first(GRAPHS) or ("switched off by --enforce-eager" if eager else "")
+        found.append(criterion("CUDA graphs captured", bool(seen), seen or "no line of it", f"`{GRAPHS}` in the log"))
     return found
-
-
-def _first(pattern: str, lines: Sequence[str]) -> str:
-    matcher = LogPattern(pattern)
-    return shorten(next((line for line in lines if matcher.found_in(line)), ""), 120)
 
 
 def worst(criteria: Sequence[Criterion], *, strict: bool = False) -> str:

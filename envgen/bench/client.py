@@ -1,4 +1,4 @@
-"""Streamed requests to an OpenAI-compatible server: completions and chat, several at a time or at a rate, each timed.
+"""Streamed requests to an OpenAI-compatible server: completions and chat, several at a time, each timed.
 
 For smoke and stress only; throughput is measured by llama-benchy and ``vllm bench serve`` (tools.py).
 """
@@ -7,28 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import difflib
 import json
 import math
 import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from envgen.engine.base import read_json
 from envgen.errors import ServiceError, UsageError
-from envgen.serve.events import END, NoCompletion, Part, chosen_logprobs, stamped
+from envgen.serve.events import END, NoCompletion, Part, chosen_logprobs, short_answer, stamped
 from envgen.text import reason_of, shorten
 
 if TYPE_CHECKING:
     import aiohttp
 
-T = TypeVar("T")
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 LOST = ("refused", "closed", "timeout")  # kinds of requests without an answer
 GONE = 5  # of them in a row, and the server is gone
@@ -50,7 +47,7 @@ class Reply:
     Counts are the server's own; None: it gave none.
     """
 
-    due: float = 0.0
+    began: float = 0.0
     ended: float = 0.0
     status: int = 0
     kind: str = ""
@@ -58,7 +55,7 @@ class Reply:
     text: str = ""
     reasoning: str = ""
     tools: dict[int, tuple[str, str]] = field(default_factory=dict)  # index -> name, arguments
-    pieces_at: list[float] = field(default_factory=list)
+    first: float | None = None  # when the first generated text came
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     finish: str = ""
@@ -68,24 +65,20 @@ class Reply:
     @property
     def ttft(self) -> float | None:
         """Seconds to the first generated text."""
-        return self.pieces_at[0] - self.due if self.pieces_at else None
+        return None if self.first is None else self.first - self.began
 
     @property
     def latency(self) -> float:
-        """Seconds from the time it was due to its last byte."""
-        return self.ended - self.due
+        """Seconds to its last byte."""
+        return self.ended - self.began
 
     def sample(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """As a record has it."""
-        gaps = [(after - before) * 1000 for before, after in pairwise(self.pieces_at)]
         found: dict[str, Any] = {"unit": "request", **asked, "status": self.status, "latency_ms": self.latency * 1000}
         if self.fault:
             return {**found, "error": self.fault, "error_kind": self.kind}
-        if self.ttft is not None:
-            found["ttft_ms"] = self.ttft * 1000
-        if gaps and gaps[-1] >= 0 and sum(gaps) > 0:
-            found["itl_ms"] = sum(gaps) / len(gaps)
-        seen = {"prompt_tokens_seen": self.prompt_tokens, "output_tokens_seen": self.output_tokens}
+        seen = {"ttft_ms": self.ttft and self.ttft * 1000, "prompt_tokens_seen": self.prompt_tokens,
+                "output_tokens_seen": self.output_tokens}  # fmt: skip
         return {**found, **{name: value for name, value in seen.items() if value is not None}}
 
 
@@ -102,6 +95,11 @@ class Target:
     key: str = field(default="", repr=False)
     silence: float = 300.0
     notes: tuple[str, ...] = ()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What each request carries."""
+        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
     def body(self, prompt: str, tokens: int, *, logprobs: bool = False) -> dict[str, Any]:
         """A completion of ``prompt``, in the dialect that the server speaks."""
@@ -137,122 +135,62 @@ class Load:
         return "; ".join(f"{n}x {first[kind]}" for kind, n in Counter(one.kind for one in bad).most_common())
 
 
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    """To its end, with aiohttp: heavy, and there only with the extra, so that it is imported here alone."""
-    global aiohttp
-    import aiohttp
-
-    return asyncio.run(work)
-
-
 def send(
-    target: Target,
-    bodies: Sequence[Mapping[str, Any]],
-    *,
-    concurrency: int = 1,
-    rate: float | None = None,
-    on_reply: Callable[[Reply], None] = lambda _: None,
-    alive: Callable[[], bool] | None = None,
-) -> Load:
-    """Send all of them: ``concurrency`` at a time, or ``rate`` a second, however slow the server is.
+    target: Target, bodies: Sequence[Mapping[str, Any]], *, concurrency: int = 1,
+    on_reply: Callable[[Reply], None] = lambda _: None, alive: Callable[[], bool] | None = None,
+) -> Load:  # fmt: skip
+    """Send all of them, ``concurrency`` at a time.
 
-    With a rate the latency counts from the time that a request was due, so a stall shows in all that come meanwhile.
     ``alive`` is asked every second (in a thread): the connections of a killed container may stay silent.
     """
-    return _run(_send(target, bodies, concurrency, rate, on_reply, alive))
+    global aiohttp  # heavy, and there only with the extra, so that it is imported here alone
+    import aiohttp
+
+    return asyncio.run(_send(target, bodies, concurrency, on_reply, alive))
 
 
 async def _send(
-    target: Target, bodies: Sequence[Mapping[str, Any]], concurrency: int, rate: float | None,
-    on_reply: Callable[[Reply], None], alive: Callable[[], bool] | None,
+    target: Target, bodies: Sequence[Mapping[str, Any]], concurrency: int, on_reply: Callable[[Reply], None],
+    alive: Callable[[], bool] | None,
 ) -> Load:  # fmt: skip
+    replies: list[Reply] = []
+    gone = asyncio.Event()
+    began, rest, lost = time.monotonic(), iter(bodies), 0
+
+    async def client(session: aiohttp.ClientSession) -> None:
+        nonlocal lost
+        for body in rest:
+            reply = Reply(began=time.monotonic())
+            await _ask(session, target, body, reply)
+            replies.append(reply)
+            on_reply(reply)
+            lost = lost + 1 if reply.kind in LOST else 0
+            if lost >= GONE:
+                gone.set()
+
+    async def watch() -> None:
+        while not gone.is_set():
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(gone.wait(), LOOK_EVERY)
+            if alive and not await asyncio.to_thread(alive):
+                gone.set()
+
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=min(target.silence, 30), sock_read=target.silence)
     # A connection for each request: a server may close an idle one at the moment that it is used again.
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
-    replies: list[Reply] = []
-    lost = 0
-    gone = asyncio.Event()
-    began = time.monotonic()
-    slots = asyncio.Semaphore(len(bodies) if rate else concurrency)
-
-    async def one(session: aiohttp.ClientSession, number: int) -> None:
-        nonlocal lost
-        async with slots:
-            if gone.is_set():
-                return
-            reply = Reply(due=began + number / rate if rate else time.monotonic())
-            await _ask(session, target, bodies[number], reply)
-        replies.append(reply)
-        on_reply(reply)
-        lost = lost + 1 if reply.kind in LOST else 0
-        if lost >= GONE:
-            gone.set()
-
-    async def feed(session: aiohttp.ClientSession) -> None:
-        async with asyncio_group() as tasks:
-            for number in range(len(bodies)):
-                if rate:
-                    await asyncio.sleep(max(0.0, began + number / rate - time.monotonic()))
-                if gone.is_set():
-                    break
-                tasks.append(asyncio.create_task(one(session, number)))
-
-    async def watch() -> None:
-        while alive is not None:
-            await asyncio.sleep(LOOK_EVERY)
-            if not await asyncio.to_thread(alive):
-                gone.set()
-        await gone.wait()
-
-    async with aiohttp.ClientSession(timeout=timeout, connector=connector, headers=_headers(target.key)) as session:
-        work = asyncio.create_task(feed(session))
-        guard = asyncio.create_task(watch() if alive else gone.wait())
+    async with aiohttp.ClientSession(timeout=timeout, connector=connector, headers=target.headers) as session:
+        work: asyncio.Future[Any] = asyncio.gather(*(client(session) for _ in range(min(concurrency, len(bodies)))))
+        guard = asyncio.create_task(watch())
         try:
             await asyncio.wait({work, guard}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (work, guard):
-                task.cancel()
+            work.cancel()
+            guard.cancel()
             results = await asyncio.gather(work, guard, return_exceptions=True)
     for found in results:
         if isinstance(found, Exception):  # from on_reply: the record can't be written
             raise found
     return Load(replies, time.monotonic() - began, gone.is_set())
-
-
-def _headers(key: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {key}"} if key else {}
-
-
-def post(target: Target, path: str) -> None:
-    """An empty POST. ServiceError unless it succeeds."""
-    _run(_post(target, path))
-
-
-async def _post(target: Target, path: str) -> None:
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=target.silence)
-    try:
-        async with (
-            aiohttp.ClientSession(timeout=timeout, headers=_headers(target.key)) as session,
-            session.post(target.url + path, allow_redirects=False) as response,
-        ):
-            status, text = response.status, (await _start_of(response)).decode(errors="replace")
-    except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-        raise ServiceError(f"{target.url}{path} gives no answer: {reason_of(error)}") from None
-    if status != 200:
-        raise ServiceError(f"{target.url}{path} answers {status}: {error_text(text)}")
-
-
-@contextlib.asynccontextmanager
-async def asyncio_group() -> Any:
-    """Tasks that end together: the first error ends all (``asyncio.TaskGroup`` of Python 3.11)."""
-    tasks: list[asyncio.Task[None]] = []
-    try:
-        yield tasks
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _ask(session: aiohttp.ClientSession, target: Target, body: Mapping[str, Any], reply: Reply) -> None:
@@ -275,17 +213,11 @@ async def _ask(session: aiohttp.ClientSession, target: Target, body: Mapping[str
         # asyncio's own words name the address once more.
         reason = os.strerror(error.errno) if error.errno else reason_of(error.os_error)
         reply.kind, reply.fault = "refused", f"no connection to {error.host}:{error.port}: {reason}"
-    except aiohttp.ClientResponseError as error:
-        reply.kind, reply.fault = "garbage", f"the server's answer is not HTTP: {shorten(error.message, 100)}"
     except (aiohttp.ClientError, OSError) as error:
-        if reply.status:
-            reply.kind = "cut"
-            reply.fault = f"the server closed the connection in the middle of a reply ({size} bytes)"
-        else:
-            reply.kind, reply.fault = (
-                "closed",
-                f"the server closed the connection without an answer ({reason_of(error)})",
-            )
+        reply.kind, where = "cut", f"in the middle of a reply ({size} bytes)"
+        if not reply.status:
+            reply.kind, where = "closed", f"without an answer ({shorten(reason_of(error), 100)})"
+        reply.fault = f"the server closed the connection {where}"
     reply.ended = parts[-1][0] if parts else time.monotonic()
     if not reply.fault:
         read(reply, parts)
@@ -314,7 +246,7 @@ def read(reply: Reply, parts: Sequence[Part]) -> None:
             reply.fault = f"the reply is not an event stream: {shorten(start.strip(), 160) or '(empty)'}"
         elif not done and not reply.finish:
             reply.fault = f"the stream ended after {seen} events, without a finish reason and without {END}"
-        elif not reply.pieces_at and not reply.output_tokens:
+        elif reply.first is None and not reply.output_tokens:
             reply.fault = "the reply holds no generated text"
     if reply.fault:
         reply.kind = "garbage"
@@ -366,7 +298,7 @@ def _choice(reply: Reply, choice: Mapping[str, Any], at: float) -> None:
     reply.reasoning += thought
     # An empty completion piece is a token whose characters are not complete yet; a chat's first event names the role.
     if text or thought or calls or (isinstance(choice.get("text"), str) and not ended):
-        reply.pieces_at.append(at)
+        reply.first = at if reply.first is None else reply.first
 
 
 def _count(value: Any, before: int | None) -> int | None:
@@ -401,74 +333,52 @@ def find(
         raise UsageError(f"{url!r} is not the address of a server", hint="it looks like http://127.0.0.1:8000")
     if any(not 33 <= ord(c) <= 126 for c in key):
         raise UsageError("the API key holds a character that no HTTP header may hold")
-    url = url.rstrip("/")
-    listed = _run(_models(url, key, wait, min(silence, 30), say))
+    target = Target(url.rstrip("/"), model or "", key=key, silence=silence)
+    listed = _models(target, wait, say)
+    names = ", ".join(list(listed)[:8])
     if model is None and len(listed) != 1:
-        what = f"has {len(listed)} models: {', '.join(list(listed)[:8])}" if listed else "lists no model"
-        raise UsageError(f"{url} {what}", hint="choose one: --model NAME")
+        what = f"has {len(listed)} models: {names}" if listed else "lists no model"
+        raise UsageError(f"{target.url} {what}", hint="choose one: --model NAME")
     name = model or next(iter(listed))
     entry = listed.get(name, {})
-    target = Target(url, name, str(entry.get("root") or ""), _limit(entry), key=key, silence=silence)
     try:
-        return _dialect(target)
+        return _dialect(replace(target, model=name, root=str(entry.get("root") or ""), max_len=_limit(entry)))
     except ServiceError:
         if name in listed or not listed:  # some servers take models that they don't list, so it was tried
             raise
-        near = difflib.get_close_matches(name, listed, 1)
-        raise UsageError(
-            f"{url} has no model {name!r}; it has: {', '.join(list(listed)[:8])}",
-            hint=f"did you mean `{near[0]}`?" if near else "choose one: --model NAME",
-        ) from None
+        hint = f"choose one: --model {next(iter(listed))}"
+        raise UsageError(f"{target.url} has no model {name!r}; it has: {names}", hint=hint) from None
 
 
-async def _start_of(response: aiohttp.ClientResponse, most: int = 1 << 20) -> bytes:
-    """The body, or its first ``most`` bytes. One ``read`` gives only what has arrived."""
-    body = b""
-    async for chunk in response.content.iter_any():
-        body += chunk
-        if len(body) >= most:
-            break
-    return body[:most]
-
-
-async def _models(
-    url: str, key: str, wait: float, timeout: float, say: Callable[[str], None]
-) -> dict[str, dict[str, Any]]:
+def _models(target: Target, wait: float, say: Callable[[str], None]) -> dict[str, dict[str, Any]]:
     deadline, said = time.monotonic() + wait, ""
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout), headers=_headers(key)) as session:
-        while True:
-            try:
-                async with session.get(f"{url}/v1/models", allow_redirects=False) as response:
-                    status, text = response.status, (await _start_of(response)).decode(errors="replace")
-                if status in (401, 403):
-                    raise UsageError(
-                        f"{url} wants an API key", hint="export it, and name the variable: --api-key-env NAME"
-                    )
-                if status < 500:
-                    return _listed(url, status, text)
-                why = f"/v1/models answers {status}"
-            except asyncio.TimeoutError:
-                why = f"no answer to /v1/models within {timeout:g} s"
-            except (aiohttp.ClientError, OSError) as error:
-                refused = isinstance(error, aiohttp.ClientConnectorError)
-                why = "it refuses connections" if refused else type(error).__name__
-            if time.monotonic() >= deadline:
-                raise ServiceError(
-                    f"{url} is not ready: {why}", hint="`envgen up serve` starts it, `envgen ps` shows it"
-                )
-            if why != said:
-                say(f"  waiting for {url}: {why}")
-                said = why
-            await asyncio.sleep(0.5)
+    while True:
+        try:
+            status, document = short_answer("GET", f"{target.url}/v1/models", target.headers, min(target.silence, 30))
+            if status in (401, 403):
+                hint = "export it, and name the variable: --api-key-env NAME"
+                raise UsageError(f"{target.url} wants an API key", hint=hint)
+            if status < 500:
+                return _listed(target.url, status, document)
+            why = f"/v1/models answers {status}"
+        except OSError as error:
+            why = str(error)
+        if time.monotonic() >= deadline:
+            hint = "`envgen up serve` starts it, `envgen ps` shows it"
+            raise ServiceError(f"{target.url} is not ready: {why}", hint=hint)
+        if why != said:
+            say(f"  waiting for {target.url}: {why}")
+            said = why
+        time.sleep(0.5)
 
 
-def _listed(url: str, status: int, text: str) -> dict[str, dict[str, Any]]:
+def _listed(url: str, status: int, document: Any) -> dict[str, dict[str, Any]]:
     try:
-        models = {one["id"]: one for one in read_json(text)["data"] if isinstance(one["id"], str)}
-    except (ValueError, KeyError, TypeError):
+        models = {one["id"]: one for one in document["data"] if isinstance(one["id"], str)}
+    except (KeyError, TypeError):
         models = None
     if status != 200 or models is None:
-        start = shorten(text[:200].strip(), 80)
+        start = shorten(document if isinstance(document, str) else json.dumps(document), 80)
         raise ServiceError(
             f"{url} is not an OpenAI-compatible server: /v1/models answers {status}: {start or '(nothing)'}",
             hint="the address is that of the server itself, without /v1",
@@ -488,28 +398,20 @@ def _limit(entry: Mapping[str, Any]) -> int | None:
 def _dialect(target: Target) -> Target:
     """Two tokens each way, until the server takes it: completions or chat, with ignore_eos or without."""
     last = Reply()
-    for api in (COMPLETIONS, CHAT):
-        for exact in (True, False):
-            tried = Target(**{**vars(target), "api": api, "exact": exact})
-            last = send(tried, [tried.body("Hello", 2)]).replies[0]
-            if not last.fault:
-                return Target(**{**vars(tried), "notes": _notes(tried, last)})
-            if last.status in (404, 405, 501):
-                break  # no such path: the other one
-            if last.status not in (400, 422):
-                raise ServiceError(f"{target.url} does not complete a prompt: {last.fault}")
+    for api, exact in ((COMPLETIONS, True), (COMPLETIONS, False), (CHAT, True), (CHAT, False)):
+        tried = replace(target, api=api, exact=exact)
+        last = send(tried, [tried.body("Hello", 2)]).replies[0]
+        if not last.fault:
+            notes = (
+                "the server has no /v1/completions: chat is used, whose template adds tokens to each prompt"
+                if api == CHAT else "",
+                "" if exact else "the server does not take ignore_eos: replies may be shorter than asked",
+                "the server gives no usage: tokens can't be counted" if last.output_tokens is None else "",
+            )  # fmt: skip
+            return replace(tried, notes=tuple(filter(None, notes)))
+        if last.status not in (400, 404, 405, 422, 501):
+            break
     raise ServiceError(f"{target.url} does not complete a prompt: {last.fault}")
-
-
-def _notes(target: Target, reply: Reply) -> tuple[str, ...]:
-    notes = []
-    if target.api == CHAT:
-        notes.append("the server has no /v1/completions: chat is used, whose template adds tokens to each prompt")
-    if not target.exact:
-        notes.append("the server does not take ignore_eos: replies may be shorter than asked")
-    if reply.output_tokens is None:
-        notes.append("the server gives no usage: tokens can't be counted")
-    return tuple(notes)
 
 
 class Prompts:

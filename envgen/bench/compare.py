@@ -13,6 +13,7 @@ import string
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 from envgen.bench.record import METRICS, Metric, Record
@@ -38,6 +39,12 @@ class Cell:
         words += [f"c{self.concurrency}"] if self.concurrency != 1 else []
         return " ".join(words)
 
+    @property
+    def sample(self) -> dict[str, int]:
+        """As a record names the cell."""
+        return {"prompt_tokens": self.prompt, "output_tokens": self.output, "context_tokens": self.context,
+                "concurrency": self.concurrency}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Series:
@@ -55,14 +62,23 @@ class Series:
         kept = tuple(values)
         return cls(statistics.fmean(kept), statistics.pstdev(kept), len(kept), kept, unit)
 
+    @classmethod
+    def read(cls, plain: Mapping[str, Any]) -> Series:
+        """What ``plain`` wrote."""
+        sd = math.nan if plain["sd"] is None else plain["sd"]
+        return cls(plain["mean"], sd, plain["n"] or 0, tuple(plain["values"]), plain["unit"])
+
     def __str__(self) -> str:
         text = f"{self.mean:,.2f}" + ("" if math.isnan(self.sd) else f" ± {self.sd:,.2f}")
         return f"{text} ({self.n})" if self.n else text
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
-        sd = None if math.isnan(self.sd) else self.sd
-        return {"mean": self.mean, "sd": sd, "n": self.n or None, "values": list(self.values), "unit": self.unit}
+        return {**_without_nan(self), "n": self.n or None, "values": list(self.values)}
+
+
+def _without_nan(one: Series | Difference) -> dict[str, Any]:
+    return {name: None if value != value else value for name, value in vars(one).items()}
 
 
 Table = Mapping[str, Mapping[Cell, Series]]
@@ -72,11 +88,7 @@ def number(value: Any) -> float | None:
     """A finite number, or None for whatever else is there."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    try:
-        found = float(value)
-    except OverflowError:
-        return None
-    return found if math.isfinite(found) else None
+    return float(value) if abs(value) < 1e300 else None  # also what no float holds; NaN compares false
 
 
 def cell_of(data: Mapping[str, Any], metric: Metric) -> Cell:
@@ -108,8 +120,7 @@ def table(samples: Iterable[Mapping[str, Any]]) -> Table:
 def _mean_of(data: Mapping[str, Any], name: str, mean: float) -> Series:
     spread = data.get("spread")
     sd = number(spread.get(name)) if isinstance(spread, Mapping) else None
-    count = number(data.get("runs")) or 0
-    return Series(mean, math.nan if sd is None else sd, int(count))
+    return Series(mean, math.nan if sd is None else sd, int(number(data.get("runs")) or 0))
 
 
 def _best(units: Mapping[str, list[Any]]) -> Series:
@@ -126,28 +137,24 @@ def _best(units: Mapping[str, list[Any]]) -> Series:
 
 @dataclass(frozen=True)
 class Difference:
-    """B against A in one cell. ``untested`` says why there is no p. ``adjusted``: Welch's p after Holm."""
+    """B against A in one cell, in percent, with its interval. ``not_tested`` says why there is no p."""
 
     percent: float
-    low: float = math.nan
-    high: float = math.nan
-    welch: float = math.nan
-    adjusted: float = math.nan
-    mann_whitney: float = math.nan
-    untested: str = ""
+    low_percent: float = math.nan
+    high_percent: float = math.nan
+    p_welch: float = math.nan
+    p_adjusted: float = math.nan  # Welch's, after Holm
+    p_mann_whitney: float = math.nan
+    not_tested: str = ""
 
     @property
     def significant(self) -> bool:
         """Below 5 %, adjusted for the number of cells."""
-        return self.adjusted < ALPHA
+        return self.p_adjusted < ALPHA
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
-        found = {name: None if math.isnan(value) else value for name, value in (
-            ("percent", self.percent), ("low_percent", self.low), ("high_percent", self.high),
-            ("p_welch", self.welch), ("p_adjusted", self.adjusted), ("p_mann_whitney", self.mann_whitney),
-        )}  # fmt: skip
-        return {**found, "significant": None if self.untested else self.significant, "not_tested": self.untested}
+        return {**_without_nan(self), "significant": None if self.not_tested else self.significant}
 
 
 @dataclass(frozen=True)
@@ -162,8 +169,8 @@ class Row:
     def verdict(self, column: int, names: Sequence[str]) -> str:
         """The difference of one run in words."""
         found = self.against[column]
-        if found is None or found.untested:
-            return f"not tested ({found.untested})" if found else ""
+        if found is None or found.not_tested:
+            return f"not tested ({found.not_tested})" if found else ""
         if not found.significant:
             return "no difference shown"
         better = (found.percent > 0) == self.metric.more_is_better
@@ -198,38 +205,67 @@ def compare(records: Sequence[Record]) -> Comparison:
 def _difference(cell: Cell, a: Series | None, b: Series | None) -> Difference | None:
     if a is None or b is None:
         return None
-    percent = 100 * (b.mean - a.mean) / abs(a.mean) if a.mean else math.nan
+    scale = 100 / abs(a.mean) if a.mean else math.nan
+    percent = (b.mean - a.mean) * scale
     if not a.values or not b.values:
-        return Difference(percent, untested="no values: imported means")
+        return Difference(percent, not_tested="no values: imported means")
     if min(a.n, b.n) < FEWEST:
-        return Difference(percent, untested=f"too few values: {a.n} and {b.n}, {FEWEST} each are needed")
+        return Difference(percent, not_tested=f"too few values: {a.n} and {b.n}, {FEWEST} each are needed")
     if "request" in (a.unit, b.unit) and cell.concurrency != 1:
-        return Difference(percent, untested="requests side by side are not independent")
+        return Difference(percent, not_tested="requests side by side are not independent")
     if a.sd == 0 and b.sd == 0:
-        return Difference(percent, untested="no spread at all: the values are copies, or too coarse")
+        return Difference(percent, not_tested="no spread at all: the values are copies, or too coarse")
     from scipy import stats  # heavy, and only here
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # nearly equal values
         welch = stats.ttest_ind(b.values, a.values, equal_var=False)
-        interval = welch.confidence_interval(1 - ALPHA)
+        low, high = (float(end) * scale for end in welch.confidence_interval(1 - ALPHA))
         ranks = stats.mannwhitneyu(b.values, a.values)
-    scale = 100 / abs(a.mean) if a.mean else math.nan
-    return Difference(
-        percent, float(interval.low) * scale, float(interval.high) * scale, float(welch.pvalue),
-        mann_whitney=float(ranks.pvalue),
-    )  # fmt: skip
+    return Difference(percent, low, high, float(welch.pvalue), p_mann_whitney=float(ranks.pvalue))
 
 
 def _holm(rows: list[Row], column: int) -> list[Row]:
     """Welch's p adjusted for the number of cells: where nothing differs, one table in twenty calls something better."""
-    found = [(one.welch, i) for i, row in enumerate(rows) if (one := row.against[column]) and not one.untested]
+    found = [(one.p_welch, i) for i, row in enumerate(rows) if (one := row.against[column]) and not one.not_tested]
     floor, made = 0.0, list(rows)
     for rank, (p, index) in enumerate(sorted(found)):
         floor = max(floor, min(1.0, p * (len(found) - rank)))
         against = list(made[index].against)
-        against[column] = replace(against[column], adjusted=floor)  # type: ignore[type-var]
+        against[column] = replace(against[column], p_adjusted=floor)  # type: ignore[type-var]
         made[index] = replace(made[index], against=tuple(against))
+    return made
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table as it is printed and stands on a page; the first row is its head, ``right`` are columns of numbers."""
+
+    title: str
+    rows: Sequence[tuple[str, ...]]
+    right: range = range(0)
+
+
+def sections(found: Comparison) -> list[Section]:
+    """Figures; with several runs each against the first, and what differed."""
+    made, names = [], found.names
+    for metric, rows in groupby(found.rows, lambda row: row.metric):
+        figures = [(str(row.cell), *(str(one) if one else "-" for one in row.series)) for row in rows]
+        head = ("", *(names if len(names) > 1 else ["mean ± sd (n)"]))
+        made.append(Section(f"{metric.label}, {metric.unit}", [head, *figures], range(1, len(head))))
+    for column in range(1, len(names)):
+        lines: list[tuple[str, ...]] = [("", "difference", "95 % interval", "p Welch", "adjusted", "Mann-Whitney", "")]
+        for row in found.rows:
+            if one := row.against[column]:
+                interval = f"{one.low_percent:+.1f} … {one.high_percent:+.1f}"
+                values = (f"{value:.4f}" for value in (one.p_welch, one.p_adjusted, one.p_mann_whitney))
+                tests = ("", "", "", "") if one.not_tested else (interval, *values)
+                name = f"{row.metric.label} {row.cell}"
+                lines.append((name, f"{one.percent:+.1f} %", *tests, row.verdict(column, names)))
+        made.append(Section(f"{names[column]} against {names[0]}", lines, range(1, 6)))
+    if len(names) > 1:
+        differing = [(one,) for one in found.differing or ["nothing that was recorded"]]
+        made.append(Section("What differed", [("in the environments and parameters",), *differing]))
     return made
 
 

@@ -25,27 +25,16 @@ PROGRAM = run.Program(("server_facts",))
 
 
 def collect(
-    *,
-    url: str,
-    model: str,
-    engine: Engine | None = None,
-    container: Container | None = None,
-    profile: Profile | None = None,
-    root: Path | None = None,
-    service: str = "",
+    engine: Engine | None, container: Container | None, profile: Profile | None, root: Path | None, service: str
 ) -> dict[str, Any]:
     """The environment of a run, by the keys that docs/benchmarking.md names. What isn't given is left out."""
-    found: dict[str, Any] = {"url": without_login(url), "model": model, "envgen": __version__}
+    found: dict[str, Any] = {"envgen": __version__, "service": service}
     if profile is not None:
         found |= {"project": profile.project, "profile": profile.name}
         found["sources"] = {**pins(profile), **(checkouts(profile, root) if root else {})}
-    if service:
-        found["service"] = service
     if engine is not None and container is not None:
         found |= _of_container(engine, container, profile)
         found["sources"] = {**found.get("sources", {}), **found.pop("built_from", {})}
-    if profile is not None and service in profile.services and "flags" not in found:
-        found["flags"] = list(profile.services[service].argv)
     return {key: value for key, value in found.items() if value not in (None, "", {}, [])}
 
 

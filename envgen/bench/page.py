@@ -6,12 +6,11 @@ import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from envgen import files
-from envgen.bench.compare import Comparison, Row, compare
+from envgen.bench.compare import Comparison, Section, compare, sections
 from envgen.bench.record import SUFFIX, Record, utc
 from envgen.errors import RefusedError, ResultsError
 from envgen.paths import templates_dir
@@ -36,51 +35,45 @@ def write_page(target: Path, records: Sequence[Record]) -> None:
 def page(records: Sequence[Record]) -> str:
     """The page as text: the same records give the same bytes."""
     found = compare(records)
-    runs = [
-        {"name": name, "id": one.id, "when": utc(one.started), "kind": one.kind, "title": one.title,
-         "outcome": one.outcome}
-        for name, one in zip(found.names, records, strict=True)
-    ]  # fmt: skip
-    metrics: dict[str, list[Row]] = {}
-    for row in found.rows:
-        metrics.setdefault(row.metric.name, []).append(row)
-    plots = [_plot(found, metrics[name]) for name in _PLOTTED if name in metrics]
+    head = [("", "id", "when (UTC)", "what", "kind", "outcome")]
+    head += [(name, one.id, utc(one.started), one.title, one.kind, one.outcome)
+             for name, one in zip(found.names, records, strict=True)]  # fmt: skip
+    tables = [Section("", head), *sections(found)]
+    criteria = [one for one in records[0].summary.get("criteria") or [] if isinstance(one, dict)]
+    if criteria and len(records) == 1:
+        keys = ("verdict", "part", "name", "seen", "wanted")
+        tables.append(
+            Section("Criteria", [keys, *(tuple(str(one.get(key) or "") for key in keys) for one in criteria)])
+        )
     environment = Environment(
         loader=FileSystemLoader(templates_dir() / "results"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters["safe_text"] = lambda text: visible(redact(str(text)))
-    names = list(found.names)
-    against = []
-    for column in range(1, len(names)):
-        tested = [(row, row.against[column], row.verdict(column, names)) for row in found.rows if row.against[column]]
-        against.append((names[column], tested))
-    criteria = records[0].summary.get("criteria") or [] if len(records) == 1 else []
-    return environment.get_template("page.html").render(
-        runs=runs, metrics=list(metrics.values()), plots=plots, differing=found.differing, against=against,
-        criteria=[one for one in criteria if isinstance(one, dict)],
-    )  # fmt: skip
+    plots = [_plot(found, name) for name in _PLOTTED if any(row.metric.name == name for row in found.rows)]
+    title = f"{len(records)} runs compared" if len(records) > 1 else records[0].title
+    return environment.get_template("page.html").render(title=title, tables=tables, plots=plots)
 
 
-def _plot(found: Comparison, rows: Sequence[Row]) -> str:
-    """Means with one standard deviation: over the context where there are several, else one group of bars a cell."""
+def _plot(found: Comparison, name: str) -> str:
+    """Means with one standard deviation, a line for each run. No name from a record enters the picture."""
     import matplotlib as mpl  # heavy, and only here
 
     mpl.use("svg")
     from matplotlib import pyplot
 
-    metric = rows[0].metric
-    contexts = {row.cell.context for row in rows}
-    # Fixed ids: the same records give the same bytes. No name from a record enters the picture.
+    rows = [row for row in found.rows if row.metric.name == name]
+    # Fixed ids: the same records give the same bytes.
     with mpl.rc_context({"svg.hashsalt": "envgen", "font.size": 10, "text.parse_math": False}):
         figure, axes = pyplot.subplots(figsize=(7, 3.6), layout="constrained")
         try:
-            if len(contexts) > 1:
-                _lines(axes, found, rows)
-                axes.set_xlabel("tokens in the context before")
-            else:
-                _bars(axes, found, rows)
-            axes.set_title(f"{metric.label}, {metric.unit}")
+            for index, run in enumerate(found.names):
+                seen = [(place, one) for place, row in enumerate(rows) if (one := row.series[index])]
+                spread = [0.0 if math.isnan(one.sd) else one.sd for _, one in seen]
+                axes.errorbar([place for place, _ in seen], [one.mean for _, one in seen], spread, fmt="o-", capsize=3,
+                              label=run)  # fmt: skip
+            axes.set_xticks(range(len(rows)), [str(row.cell) for row in rows], rotation=20, ha="right")
+            axes.set_title(f"{rows[0].metric.label}, {rows[0].metric.unit}")
             axes.set_ylim(bottom=0)
             axes.grid(axis="y", alpha=0.3)
             if len(found.names) > 1:
@@ -90,32 +83,3 @@ def _plot(found: Comparison, rows: Sequence[Row]) -> str:
         finally:
             pyplot.close(figure)
     return out.getvalue().partition("<svg")[2].join(['<svg role="img"', ""])
-
-
-def _lines(axes: Any, found: Comparison, rows: Sequence[Row]) -> None:
-    for index, name in enumerate(found.names):
-        series: dict[str, list[tuple[int, float, float]]] = {}
-        for row in rows:
-            if one := row.series[index]:
-                key = str(row.cell).replace(f" @ d{row.cell.context}", "")
-                series.setdefault(key, []).append((row.cell.context, one.mean, 0.0 if math.isnan(one.sd) else one.sd))
-        for key, points in series.items():
-            x, y, spread = zip(*sorted(points), strict=True)
-            axes.errorbar(x, y, yerr=spread, marker="o", capsize=3, label=f"{name}: {key}")
-
-
-def _bars(axes: Any, found: Comparison, rows: Sequence[Row]) -> None:
-    width = 0.8 / len(found.names)
-    for index, name in enumerate(found.names):
-        seen = [(place, one) for place, row in enumerate(rows) if (one := row.series[index])]
-        axes.bar(
-            [place + index * width for place, _ in seen], [one.mean for _, one in seen], width, capsize=3, label=name,
-            yerr=[0.0 if math.isnan(one.sd) else one.sd for _, one in seen],
-        )  # fmt: skip
-    middle = [place + width * (len(found.names) - 1) / 2 for place in range(len(rows))]
-    axes.set_xticks(
-        middle,
-        [str(row.cell) for row in rows],
-        rotation=30 if len(rows) > 4 else 0,
-        ha="right" if len(rows) > 4 else "center",
-    )

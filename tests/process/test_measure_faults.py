@@ -45,11 +45,10 @@ def test_a_good_server_passes(tmp_path: Path) -> None:
     with fault_server() as server:
         done = json.loads(ask(tmp_path, "smoke", server.url, "--json", code=0)[0])
         assert "not checked" not in ask(tmp_path, "stress", server.url, "-n", "40", code=0)[0]
-        ask(tmp_path, "stress", server.url, "-n", "20", "--rate", "50", code=0)
     verdicts = {one["name"]: one["verdict"] for one in done["criteria"]}
     assert done["outcome"] == "passed" and verdicts.pop("5 repeats") == "not checked"  # its container is not known
     assert set(verdicts.values()) == {"passed"} and len(verdicts) == 5
-    assert [lines[-1]["outcome"] for lines in records(tmp_path)] == ["passed"] * 3
+    assert [lines[-1]["outcome"] for lines in records(tmp_path)] == ["passed"] * 2
 
 
 @pytest.mark.parametrize(
@@ -120,7 +119,7 @@ def test_what_cannot_be_asked_at_all(tmp_path: Path) -> None:
         assert "not an OpenAI-compatible server" in err and "It works!" in err
     with fault_server() as server:
         err = ask(tmp_path, "smoke", server.url, "--model", "tinny", code=2)[1]
-        assert "has no model 'tinny'; it has: tiny" in err and "did you mean `tiny`?" in err
+        assert "has no model 'tinny'; it has: tiny" in err and "--model tiny" in err
         assert "--api-key-env NOKEY" in ask(tmp_path, "smoke", server.url, "--api-key-env", "NOKEY", code=2)[1]
         assert "name its container, or an image" in ask(tmp_path, "bench", server.url, "--tokenizer", "x", code=2)[1]
     assert "is not the address of a server" in ask(tmp_path, "smoke", "nonsense", code=2)[1]

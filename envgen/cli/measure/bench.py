@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 import click
 
-from envgen.bench import checks
+from envgen.bench import checks, record
+from envgen.bench import kernels as kernel_table
 from envgen.bench import trace as traces
-from envgen.bench.checks import Criterion, Trial
-from envgen.bench.record import METRICS, Run
-from envgen.bench.references import plan as plan_of
-from envgen.bench.references import reference as find_reference
-from envgen.bench.tools import Measured, Place, Plan, find_tool, measure_all
+from envgen.bench.checks import Trial
+from envgen.bench.record import Run
+from envgen.bench.tools import PLANS, TOOLS, Measured, Place, Plan, find_tool, measure_all
+from envgen.bench.tools import reference as find_reference
 from envgen.cli.common import LARGEST, Figure
-from envgen.cli.measure import kernels as kernel_table
-from envgen.cli.measure.common import Asked, Server, finish, measure, server_options, show_criteria
-from envgen.cli.measure.results import default_folder
+from envgen.cli.measure.common import Asked, Server, finish, report, server_of, server_options
+from envgen.doctor.collect import program
+from envgen.engine.base import ExecResult
+from envgen.engine.process import terminable
 from envgen.errors import UsageError
 from envgen.inside.run import in_container
-from envgen.text import progress, shorten, table
+from envgen.render.environment import with_start_up
+from envgen.text import progress, shorten
 
 
 class Numbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]
@@ -45,7 +48,7 @@ pp_option = click.option("--pp", type=Numbers(1), help="Tokens of the prompt [de
 tg_option = click.option("--tg", type=Numbers(1), help="Tokens of the reply [default: 32].")
 depth_option = click.option("--depth", "-d", type=Numbers(0), help="Tokens in the context before [default: 0].")
 runs_option = click.option("--runs", "-r", type=click.IntRange(1, LARGEST), help="Repetitions [default: 3].")
-tool_option = click.option("--tool", type=click.Choice(["llama-benchy", "vllm"]), help="Who measures: llama-benchy "
+tool_option = click.option("--tool", type=click.Choice(list(TOOLS)), help="Who measures: llama-benchy "
                            "(the default), or vllm for `vllm bench serve`.")  # fmt: skip
 tokenizer_option = click.option("--tokenizer", metavar="PATH", help="For the tool: the model's folder or name.")
 requests_option = click.option("--requests", "-n", type=click.IntRange(1, LARGEST), default=200, show_default=True,
@@ -71,29 +74,19 @@ def smoke(asked: Asked) -> int:
       envgen smoke
       envgen smoke --url http://127.0.0.1:8080 --model gpt-oss-120b
     """
-    found: list[Criterion] = []
 
     def work(_server: Server, trial: Trial, _run: Run) -> tuple[str, dict[str, Any]]:
-        found.extend(checks.smoke(trial))
+        found = checks.smoke(trial)
         return checks.worst(found), {"criteria": [one.plain() for one in found]}
 
-    outcome, summary, path = measure(asked, "smoke", {}, work)
-    if not asked.as_json:
-        show_criteria(found)
-    return finish(asked, outcome, summary, path)
+    return report(asked, "smoke", {}, work)
 
 
 @click.command()
 @server_options
 @requests_option
 @clients_option
-@click.option("--rate", type=Figure(0, LARGEST, min_open=True), metavar="PER_SECOND",
-              help="So many requests a second instead, however slow the server is.")  # fmt: skip
-@click.option("--prompt-tokens", type=click.IntRange(1, LARGEST), default=64, show_default=True)
-@click.option("--output-tokens", type=click.IntRange(1, LARGEST), default=32, show_default=True)
-def stress(
-    asked: Asked, requests: int, concurrency: int, rate: float | None, prompt_tokens: int, output_tokens: int
-) -> int:
+def stress(asked: Asked, requests: int, concurrency: int) -> int:
     """Put SERVICE, or the server at --url, under load. Nothing may fail, nothing may pile up.
 
     Every fourth request is a chat. 0 failed requests, 0 answers of 5xx, no restart, no zombie process, memory growth
@@ -102,26 +95,19 @@ def stress(
     \b
     Examples:
       envgen stress --requests 1000 --concurrency 32
-      envgen stress --rate 4 --url http://127.0.0.1:8080
+      envgen stress --url http://127.0.0.1:8080
     """
-    plan = checks.StressPlan(requests, concurrency, rate, prompt_tokens, output_tokens)
-    found: list[Criterion] = []
 
     def work(_server: Server, trial: Trial, _run: Run) -> tuple[str, dict[str, Any]]:
-        criteria, load = checks.stress(trial, plan)
-        found.extend(criteria)
+        criteria, load = checks.stress(trial, requests, concurrency)
         return checks.worst(criteria), {"criteria": [one.plain() for one in criteria], "load": load}
 
-    outcome, summary, path = measure(asked, "stress", asdict(plan), work)
-    if not asked.as_json:
-        show_criteria(found)
-        _show_load(summary["load"])
-    return finish(asked, outcome, summary, path)
+    return report(asked, "stress", {"requests": requests, "concurrency": concurrency}, work)
 
 
 @click.command()
 @server_options
-@click.option("--plan", default="", metavar="NAME", help="A shipped matrix (seeds, lengths, clients) or a .yaml file.")
+@click.option("--plan", type=click.Choice(list(PLANS)), help="A shipped matrix; options replace its values.")
 @pp_option
 @tg_option
 @depth_option
@@ -135,8 +121,8 @@ def stress(
 @click.option("--kernels", is_flag=True, help="Instead: compare attention with sinks and fused MoE with torch.")
 @click.option("--trace", is_flag=True, help="Instead: one request under vLLM's profiler; keep the trace.")
 def bench(
-    asked: Asked, plan: str, tokenizer: str | None, throwaway: bool, image: str | None, kernels: bool, trace: bool,
-    **given: Any,
+    asked: Asked, plan: str | None, tokenizer: str | None, throwaway: bool, image: str | None, kernels: bool,
+    trace: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Measure SERVICE, or the server at --url, with llama-benchy or `vllm bench serve`, in a container.
 
@@ -156,52 +142,69 @@ def bench(
             name = "kernels" if kernels else "trace"
             hint = f"envgen bench --{name} SERVICE: it runs in a running container, at sizes of its own"
             raise UsageError(f"--{name} takes no option of a measurement", hint=hint)
-        return kernel_table.compare(asked) if kernels else _trace(asked)
+        return _kernels(asked) if kernels else report(asked, "trace", {}, _trace)
 
-    chosen = plan_of(plan, given)
-    cells: list[Measured] = []
+    chosen = _plan(given, PLANS[plan] if plan else Plan())
 
     def work(server: Server, trial: Trial, run: Run) -> tuple[str, dict[str, Any]]:
         place = server.place(trial.target.root, tokenizer, image, throwaway)
-        cells.extend(_run_tool(trial, run, chosen, place))
-        failed = any(cell.failed for cell in cells)
-        return "failed" if failed else "passed", _document(cells, chosen)
+        cells = _run_tool(trial, run, chosen, place)
+        return "failed" if any(cell.failed for cell in cells) else "passed", _document(cells, chosen)
 
-    outcome, summary, path = measure(asked, "bench", {"plan": plan, **asdict(chosen)}, work)
-    if not asked.as_json:
-        _show_cells(cells)
-    return finish(asked, outcome, summary, path)
+    return report(asked, "bench", {"plan": plan, **asdict(chosen)}, work)
 
 
-def _trace(asked: Asked) -> int:
-    def work(server: Server, trial: Trial, run: Run) -> tuple[str, dict[str, Any]]:
-        if server.engine is None or server.container is None:
-            raise UsageError("the trace is in the server's container, and none is known", hint="--container NAME")
-        folder = traces.folder_of(trial.environment.get("flags", ()), server.container.env)
-        execute = in_container(server.engine, server.container.id)
-        return "passed", {"files": traces.capture(trial, execute, folder, run.raw)}
+def _plan(given: Mapping[str, Any], base: Plan) -> Plan:
+    return replace(base, **{key: value for key, value in given.items() if value is not None})
 
-    outcome, summary, path = measure(asked, "trace", {}, work)
-    if not asked.as_json:
-        for name, size in summary["files"].items():
-            click.echo(f"  {path.with_suffix('.raw') / name}: {size / 1e6:.1f} MB")
-    return finish(asked, outcome, summary, path)
+
+def _trace(server: Server, trial: Trial, run: Run) -> tuple[str, dict[str, Any]]:
+    if server.engine is None or server.container is None:
+        raise UsageError("the trace is in the server's container, and none is known", hint="--container NAME")
+    folder = traces.folder_of(trial.environment.get("flags", ()), server.container.env)
+    found = traces.capture(trial, server.engine, server.container.id, folder, run.raw)
+    return "passed", {"files": found}
+
+
+def _kernels(asked: Asked) -> int:
+    """Compare attention with sinks and fused MoE, in a running container."""
+    server = server_of(asked, serves=False)
+    profile = server.profile
+    assert server.engine and server.container
+    inside = in_container(server.engine, server.container.id, workdir=str(profile.working_dir) if profile else "")
+
+    def execute(argv: Sequence[str], stdin: bytes, seconds: float) -> ExecResult:
+        return inside(with_start_up(argv) if profile else argv, stdin, seconds)
+
+    rows: list[dict[str, Any]] = []
+    left: list[checks.Criterion] = []
+    parameters = {"tokens": kernel_table.TOKENS}
+    with terminable(), record.start(asked.folder(server), "kernels", server.environment, parameters) as kept:
+        for name, title in kernel_table.TITLES.items():
+            progress(f"  {title}: up to {kernel_table.SECONDS / 60:.0f} minutes")
+            found, not_run = kernel_table.compare(execute, program(profile) if profile else "python3", name)
+            rows, left = rows + found, left + not_run
+        for row in rows:
+            kept.sample({"unit": "kernel", **row})
+        outcome, summary = kernel_table.outcome(rows, left), {"criteria": [one.plain() for one in left]}
+        kept.end(outcome, summary)
+    return finish(asked, outcome, {"rows": rows, **summary}, kept.path)
 
 
 def _run_tool(trial: Trial, run: Run, plan: Plan, place: Place) -> list[Measured]:
     """Measure the plan's cells; each is in the record before the next one begins."""
-    tool = find_tool(plan.tool, place, trial.target, plan, trial.prompts.seed)
-    progress(f"  {tool.name} {tool.version} in {place.where}")
-    run.sample({"unit": "tool", "tool": tool.name, "version": tool.version, "where": place.where})
+    tool = find_tool(place, trial.target, plan, trial.prompts.seed)
+    progress(f"  {plan.tool} {tool.version} in {place.where}")
+    run.sample({"unit": "tool", "tool": plan.tool, "version": tool.version, "where": place.where})
 
-    def keep(cell: Measured) -> None:
-        name = str(cell.asked).replace(" @ ", "-").replace(" ", "-")
-        run.raw(f"{name}.json", cell.raw.encode())
-        run.raw(f"{name}.log", "".join(f"{line}\n" for line in cell.log).encode())
-        for sample in cell.samples:
+    def keep(one: Measured) -> None:
+        name = str(one.cell).replace(" @ ", "-").replace(" ", "-")
+        run.raw(f"{name}.json", one.raw.encode())
+        run.raw(f"{name}.log", "".join(f"{line}\n" for line in one.log).encode())
+        for sample in one.samples:
             run.sample(sample)
-        for note in (*cell.notes, *([f"{cell.failed} failed: {cell.fault}"] if cell.failed else [])):
-            progress(f"    {note}")
+        for remark in one.remarks:
+            progress(f"    {remark}")
 
     return measure_all(tool, progress, keep)
 
@@ -246,68 +249,30 @@ def accept(
       envgen accept --reference llama.cpp --reference SGLang --max-ttft 100 --max-per-token 20
       envgen accept --reference latest --pp 2048 --depth 0,4096
     """
-    chosen = plan_of("", given)
-    folder = asked.results or default_folder()
+    chosen, folder = _plan(given, Plan()), asked.folder()
     wishes = checks.Wishes(
         [find_reference(text, folder) for text in reference], tolerance / 100, explain, max_ttft, max_per_token
     )
-    found: list[Criterion] = []
-    cells: list[Measured] = []
-
-    def part(name: str, criteria: list[Criterion]) -> None:
-        found.extend(replace(one, part=name) for one in criteria)
 
     def work(server: Server, trial: Trial, run: Run) -> tuple[str, dict[str, Any]]:
         place = server.place(trial.target.root, tokenizer, image, throwaway)
-        service = server.profile.services[server.service] if server.profile else None
-        ready = service.ready if service else None
+        ready = server.profile.services[server.service].ready if server.profile else None
         wanted = replace(wishes, expect=ready.expect if ready else None, forbid=ready.forbid if ready else None)
         progress("smoke")
-        part("smoke", checks.smoke(trial))
-        shorts = list(trial.replies)[-checks.REPEATS :]
+        parts = {"smoke": checks.smoke(trial)}
+        shorts = trial.replies[-checks.REPEATS :]
         progress("stress")
-        criteria, load = checks.stress(trial, checks.StressPlan(requests, concurrency))
-        part("stress", criteria)
+        parts["stress"], load = checks.stress(trial, requests, concurrency)
         progress("bench")
-        cells.extend(_run_tool(trial, run, chosen, place))
-        part("bench", [*checks.throughput(cells, wanted), *checks.latency(cells, shorts, wanted)])
+        cells = _run_tool(trial, run, chosen, place)
+        parts["bench"] = [*checks.throughput(cells, wanted), *checks.latency(cells, shorts, wanted)]
         log = server.engine.logs(server.container.id, tail=None) if server.engine and server.container else None
-        gpu = "gpu" in trial.environment
-        part("log", checks.log_shows(wanted, log, trial.environment.get("flags"), gpu))
-        after = trial.vitals()
-        part("end", [checks.zombies(after)] if after else [])
+        parts["log"] = checks.log_shows(wanted, log, trial.environment.get("flags"), "gpu" in trial.environment)
+        parts["end"] = [checks.zombies(after)] if (after := trial.vitals()) else []
+        found = [replace(one, part=part) for part, criteria in parts.items() for one in criteria]
         document = {"criteria": [one.plain() for one in found], "load": load, **_document(cells, chosen)}
         return checks.worst(found, strict=True), document
 
     parameters = {"requests": requests, "concurrency": concurrency, **asdict(chosen), "references": list(reference),
                   "tolerance": tolerance / 100, "explanation": explain}  # fmt: skip
-    outcome, summary, path = measure(asked, "accept", parameters, work)
-    if not asked.as_json:
-        show_criteria(found)
-        _show_load(summary["load"])
-        _show_cells(cells)
-    return finish(asked, outcome, summary, path)
-
-
-def _show_load(load: dict[str, Any]) -> None:
-    click.echo(
-        f"  {load['requests']} requests in {load['seconds']:.1f} s: {load['requests_per_s']:.2f} requests/s, "
-        f"{load['total_tps']:.1f} generated tokens/s"
-    )
-    for name, title in (("ttft_ms", "first token"), ("latency_ms", "whole request")):
-        told = [f"{key} {value:.1f} ms" for key, value in load[name].items()]
-        if told:
-            click.echo(f"  {title}: " + ", ".join(told))
-
-
-def _show_cells(cells: list[Measured]) -> None:
-    """The measurements; mean ± standard deviation (number of values)."""
-    if not cells:
-        return
-    names = [name for name in METRICS if any(name in cell.figures for cell in cells)]
-    rows = [("test", *(f"{METRICS[name].label}, {METRICS[name].unit}" for name in names))]
-    rows += [(str(cell.asked), *(str(cell.figures.get(name, "-")) for name in names)) for cell in cells]
-    click.echo("\n".join(table(rows, right=range(1, len(rows[0])), indent="  ")))
-    for cell in cells:
-        for note in (*cell.notes, *([f"{cell.failed} failed: {cell.fault}"] if cell.failed else [])):
-            click.echo(f"  {cell.asked}: {note}")
+    return report(asked, "accept", parameters, work)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -17,9 +17,10 @@ from envgen.app import crash
 from envgen.app.places import known_service
 from envgen.app.session import Session
 from envgen.bench import facts, record, vitals
-from envgen.bench.checks import Criterion, Gone, Trial
+from envgen.bench.checks import Gone, Trial
 from envgen.bench.client import Prompts, find
-from envgen.bench.record import Run
+from envgen.bench.compare import Series
+from envgen.bench.record import METRICS, Run
 from envgen.bench.tools import Place
 from envgen.cli.common import LARGEST, json_option, print_json, project_options, variant_option
 from envgen.engine.base import Container, Engine
@@ -31,11 +32,13 @@ from envgen.errors import EngineError, EnvgenError, ExitCode, NotFoundError, Ser
 from envgen.explain import cause_of
 from envgen.extras import require
 from envgen.inside import run
+from envgen.profile.load import find as find_project
 from envgen.profile.model import Profile
-from envgen.serve.launch import reachable_url, service_url
+from envgen.redact import without_login
+from envgen.serve.launch import reachable_url
 from envgen.serve.log import last_words
 from envgen.serve.preflight import with_ports
-from envgen.text import progress
+from envgen.text import progress, table, visible
 
 F = TypeVar("F", bound=Callable[..., Any])
 LIKELY = ("serve", "server", "vllm")  # names of a service, in this order, where none is named
@@ -59,6 +62,10 @@ class Asked:
     results: Path | None
     as_json: bool
 
+    def folder(self, server: Server | None = None) -> Path:
+        """Where the records are."""
+        return self.results or (server.root / "results" if server and server.root else default_folder())
+
 
 def server_options(function: F) -> F:
     """Add them; the command receives one ``asked``."""
@@ -80,13 +87,11 @@ def server_options(function: F) -> F:
     ]  # fmt: skip
 
     @functools.wraps(function)
-    def wrapper(*args: Any, session: Session, service: str | None, url: str | None, model: str | None,
-                container: str | None, key_variable: str | None, wait: int, timeout: int, seed: int | None,
-                results: Path | None, variant: str, as_json: bool, **rest: Any) -> Any:  # fmt: skip
+    def wrapper(session: Session, variant: str, **given: Any) -> Any:
         require("bench")
         session.variant = variant
-        asked = Asked(session, service, url, model, container, key_variable, wait, timeout, seed, results, as_json)
-        return function(*args, asked=asked, **rest)
+        ours = {one.name: given.pop(one.name) for one in fields(Asked) if one.name in given}
+        return function(asked=Asked(session, **ours), **given)
 
     found: Any = wrapper
     for option in reversed(options):
@@ -106,33 +111,34 @@ class Server:
     engine: Engine | None = None
     container: Container | None = None
 
+    @property
+    def environment(self) -> dict[str, Any]:
+        """What a record of it holds."""
+        return facts.collect(self.engine, self.container, self.profile, self.root, self.service)
+
     def place(self, target_root: str, tokenizer: str | None, image: str | None, throwaway: bool) -> Place:
         """Where a tool runs: the server's container, or a throw-away one of its image (or of ``image``).
 
         The throw-away one shares the server's network and mounts; beside a server without a container it has the
         network of the machine that the engine runs on.
         """
-
-        folder = tokenizer or target_root
+        folder, container = tokenizer or target_root, self.container
         if not folder:
             raise UsageError("the server doesn't say where its model is", hint="name its folder: --tokenizer PATH")
-        container = self.container
         if container is None and not image:
             hint = "name its container, or an image to run the tool in: --container NAME or --image NAME"
             raise UsageError("the tool runs in a container, and none of this server is known", hint=hint)
         engine = self.engine or connect()
         if container is None:
-            assert image
-            execute = run.in_image(engine, image, network="host")
-            return Place(execute, self.url, folder, where=f"image {image}")
+            return Place(run.in_image(engine, str(image), network="host"), self.url, folder, f"image {image}")
         url = f"http://127.0.0.1:{self._inner_port(container)}"
         if not throwaway and not image:
-            return Place(run.in_container(engine, container.id), url, folder, where="the image of the service")
+            return Place(run.in_container(engine, container.id), url, folder, "the image of the service")
         execute = run.in_image(
             engine, image or container.image_id, mounts=container.mounts, env=container.env, user=container.user,
             network=f"container:{container.id}",
         )  # fmt: skip
-        return Place(execute, url, folder, where=f"image {image or container.image_id[:19]}")
+        return Place(execute, url, folder, f"image {image or container.image_id[:19]}")
 
     def _inner_port(self, container: Container) -> int:
         outer = urlsplit(self.url).port
@@ -143,60 +149,46 @@ class Server:
         return found or (ready.port if ready and ready.port else outer or 80)
 
 
-def server_of(asked: Asked) -> Server:
-    """The profile's running service, or the one that --url names. UsageError, NotFoundError when there is none."""
-    if asked.url is None:
+def server_of(asked: Asked, serves: bool = True) -> Server:
+    """The profile's running service, or the one that --url names. UsageError, NotFoundError when there is none.
+
+    Without ``serves`` any running container of the profile will do, and --container needs no --url.
+    """
+    if asked.url is None and not (asked.container and not serves):
         if asked.container:
             raise UsageError("--container belongs to --url", hint="without --url the profile's own service is watched")
-        return _own_service(asked)
+        return _own_service(asked, serves)
     if asked.service:
-        raise UsageError("name a service or a --url, not both")
+        raise UsageError("name a service, or a --url or --container, not both")
     engine = container = None
     if asked.container:
         engine = connect()
         container = engine.container(asked.container)
         if container is None or not container.running:
             raise NotFoundError(f"there is no running container {asked.container}", hint="`docker ps` shows them")
-    return Server(asked.url.rstrip("/"), asked.model, engine=engine, container=container)
+    return Server((asked.url or "").rstrip("/"), asked.model, engine=engine, container=container)
 
 
-def running(asked: Asked) -> Server:
-    """A running container, whether it serves or not: the service's, that of --container, else the profile's first."""
-    if asked.container:
-        return server_of(replace(asked, url=asked.url or "http://127.0.0.1"))
+def _own_service(asked: Asked, serves: bool) -> Server:
     root, profile = asked.session.loaded().project.root, asked.session.profile()
     if asked.service:
         known_service(profile, asked.service)
+    names = [asked.service] if asked.service else dict.fromkeys([*LIKELY, *profile.services])
+    known = {name: profile.services[name] for name in names if name in profile.services}
+    likely = {name: one for name, one in known.items() if one.host_ports or not serves}
+    if not likely:
+        what = f"service {asked.service}" if asked.service else f"no service of profile {profile.name}"
+        raise UsageError(f"{what} publishes {'no' if asked.service else 'a'} port",
+                         hint="add one to its `ports`, or ask any server: --url URL")  # fmt: skip
     engine = connect()
-    names = [asked.service] if asked.service else [*LIKELY, *profile.services]
-    for name in dict.fromkeys(names):
-        if name in profile.services and (found := ours(engine.containers(profile.compose_name, name), root)):
-            return Server("", None, profile, root, name, engine, found[0])
-    start = f"envgen up {asked.service or next(iter(profile.services), '')} --profile {profile.name}".replace("  ", " ")
-    raise NotFoundError(f"no container of profile {profile.name} runs", hint=start)
-
-
-def _own_service(asked: Asked) -> Server:
-
-    root, profile = asked.session.loaded().project.root, asked.session.profile()
-    if asked.service:
-        known_service(profile, asked.service)
-    publish = [name for name, one in profile.services.items() if one.host_ports]
-    likely = [name for name in LIKELY if name in publish]
-    name = asked.service or next(iter(likely or publish), "")
-    if not name:
-        raise UsageError(f"no service of profile {profile.name} publishes a port", hint="or ask any server: --url URL")
-    service = profile.services[name]
-    if not service_url(service, ""):
-        raise UsageError(f"service {name} publishes no port", hint="add one to its `ports`")
-    engine = connect()
-    running = ours(engine.containers(profile.compose_name, name), root)
-    service = with_ports(profile, running).services[name]
-    if not running:
-        raise NotFoundError(f"{name} is not running", hint=f"envgen up {name} --profile {profile.name}")
-    model = asked.model or (service.ready.model if service.ready else None)
-    url = reachable_url(service, find_endpoint())
-    return Server(url, model, profile, root, name, engine, running[0])
+    for name in likely:
+        if found := ours(engine.containers(profile.compose_name, name), root):
+            service = with_ports(profile, found).services[name]
+            url = reachable_url(service, find_endpoint()) if serves else ""
+            model = asked.model or (service.ready.model if service.ready else None)
+            return Server(url, model, profile, root, name, engine, found[0])
+    name = next(iter(likely))
+    raise NotFoundError(f"{name} is not running", hint=f"envgen up {name} --profile {profile.name}")
 
 
 Work = Callable[[Server, Trial, Run], tuple[str, dict[str, Any]]]
@@ -209,26 +201,18 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
     that, and ServiceError has the reason.
     """
     server = server_of(asked)
-    target = find(
-        server.url, model=server.model, key=_key(asked), wait=asked.wait, silence=asked.timeout, say=progress
-    )  # fmt: skip
+    target = find(server.url, model=server.model, key=_key(asked), wait=asked.wait, silence=asked.timeout, say=progress)
     for note in target.notes:
         progress(f"  note: {note}")
-    environment = facts.collect(
-        url=target.url, model=target.model, engine=server.engine, container=server.container, profile=server.profile,
-        root=server.root, service=server.service,
-    )  # fmt: skip
+    environment = {"url": without_login(target.url), "model": target.model, **server.environment}
     seed = asked.seed if asked.seed is not None else time.time_ns() % 1_000_000_007
     told = {**parameters, "seed": seed, "max_len": target.max_len, "notes": list(target.notes)}
     look = alive = None
     if server.engine is not None and server.container is not None:
         look = functools.partial(vitals.look, server.engine, server.container.id)
         alive = functools.partial(vitals.alive, server.engine, server.container)
-    folder = asked.results or (server.root or Path.cwd()) / "results"
-    with terminable(), record.start(folder, kind, environment, told) as run:
-        trial = Trial(
-            target, Prompts(target, seed), run.sample, progress, look, alive, environment,
-        )  # fmt: skip
+    with terminable(), record.start(asked.folder(server), kind, environment, told) as run:
+        trial = Trial(target, Prompts(target, seed), run.sample, progress, look, alive, environment)
         try:
             outcome, summary = work(server, trial, run)
         except KeyboardInterrupt:
@@ -248,11 +232,17 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
     return outcome, summary, run.path
 
 
+def default_folder() -> Path:
+    """``results/`` beside the project file that is found from here upward, else in the current folder."""
+    try:
+        return find_project(Path.cwd()).parent / "results"
+    except UsageError:
+        return Path.cwd() / "results"
+
+
 def _key(asked: Asked) -> str:
-    if asked.key_variable is None:
-        return ""
-    key = os.environ.get(asked.key_variable, "")
-    if not key:
+    key = os.environ.get(asked.key_variable or "", "")
+    if asked.key_variable and not key:
         raise UsageError(f"--api-key-env {asked.key_variable}: there is no such variable, or it is empty")
     return key
 
@@ -281,21 +271,47 @@ def _gone(error: EnvgenError, server: Server, kept: str) -> EnvgenError:
     return ServiceError("\n".join([*lines, f"  {kept}"] if kept else lines), hint=hint)
 
 
-def show_criteria(criteria: list[Criterion]) -> None:
-    """Print a verdict as lines."""
-    for one in criteria:
-        head = f"{one.part}: {one.name}" if one.part else one.name
-        click.echo(f"  {MARKS[one.verdict]}  {head}: {one.seen}")
-        if one.verdict != "passed":
-            click.echo(f"        wanted: {one.wanted}")
-        if one.note:
-            click.echo(f"        {one.note}")
+def report(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) -> int:
+    """Measure, and print what was found; the exit code."""
+    return finish(asked, *measure(asked, kind, parameters, work))
 
 
-def finish(asked: Asked, outcome: str, document: Mapping[str, Any], path: Path) -> int:
+def finish(asked: Asked, outcome: str, summary: Mapping[str, Any], path: Path) -> int:
     """Print what ends each of these verbs; the exit code."""
     if asked.as_json:
-        print_json({"outcome": outcome, "record": str(path), **document})
+        print_json({"outcome": outcome, "record": str(path), **summary})
     else:
-        click.echo(f"{outcome}; the record is {path}")
+        for line in (*shown(summary), f"{outcome}; the record is {path}"):
+            click.echo(line)
     return ExitCode.OK if outcome == "passed" else ExitCode.FINDINGS
+
+
+def shown(summary: Mapping[str, Any]) -> Iterator[str]:
+    """The summary of a run as lines: kernels, criteria, load, cells, files; whatever of them it has."""
+    if rows := summary.get("rows"):
+        lines = [("KERNEL", "BY", "SHAPE", "ERROR", "ALLOWED", "MICROSECONDS", "")]
+        for row in rows:
+            error = "not finite" if row["error"] is None else f"{row['error']:.4f}"
+            time = "-" if row["microseconds"] is None else f"{row['microseconds']:.1f}"
+            lines.append((row["kernel"], row["by"], row["shape"], error, f"{row['tolerance']:g}", time,
+                          "" if row["right"] is True else "WRONG"))  # fmt: skip
+        yield from table(lines, right=(3, 4, 5))
+    for one in summary.get("criteria", ()):
+        yield visible(f"  {MARKS[one['verdict']]}  {one['part'] and one['part'] + ': '}{one['name']}: {one['seen']}")
+        more = [f"wanted: {one['wanted']}"] if one["verdict"] != "passed" else []
+        yield from (visible(f"        {text}") for text in (*more, one["note"]) if text)
+    if load := summary.get("load"):
+        yield (f"  {load['requests']} requests in {load['seconds']:.1f} s: {load['requests_per_s']:.2f} requests/s, "
+               f"{load['total_tps']:.1f} generated tokens/s")  # fmt: skip
+        for name, title in (("ttft_ms", "first token"), ("latency_ms", "whole request")):
+            if load[name]:
+                yield f"  {title}: " + ", ".join(f"{key} {value:.1f} ms" for key, value in load[name].items())
+    if cells := summary.get("cells"):
+        names = [name for name in METRICS if any(name in cell for cell in cells)]
+        found = [("test", *(f"{METRICS[name].label}, {METRICS[name].unit}" for name in names))]
+        found += [(cell["test"], *(str(Series.read(cell[name])) if name in cell else "-" for name in names))
+                  for cell in cells]  # fmt: skip
+        yield from table(found, right=range(1, len(names) + 1), indent="  ")
+        yield from (visible(f"  {cell['test']}: {note}") for cell in cells for note in cell["remarks"])
+    for name, size in summary.get("files", {}).items():
+        yield visible(f"  {name}: {size / 1e6:.1f} MB")

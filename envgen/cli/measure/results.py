@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import click
 
-from envgen.bench.compare import Comparison, compare, flat
+from envgen.bench.compare import Comparison, compare, flat, sections
 from envgen.bench.history import moment
 from envgen.bench.history import shipped as shipped_runs
 from envgen.bench.imports import Imported, parse
@@ -16,23 +16,16 @@ from envgen.bench.page import write_page
 from envgen.bench.record import Record, load, plain, resolve, runs, utc, write_imported
 from envgen.cli import FullGroup
 from envgen.cli.common import LARGEST, json_option, print_json
+from envgen.cli.measure.common import default_folder, shown
+from envgen.engine.base import MISSHAPEN
 from envgen.errors import UsageError
 from envgen.extras import require
-from envgen.profile.load import find
-from envgen.text import counted, progress, table
+from envgen.text import counted, progress, table, visible
 
 folder_option = click.option("--folder", type=click.Path(path_type=Path), metavar="DIR",
                              help="Where the records are (default: results/ beside envgen.yaml, or here).")  # fmt: skip
 html_option = click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
                            help="Write one self-contained page with plots, too.")  # fmt: skip
-
-
-def default_folder() -> Path:
-    """``results/`` beside the project file that is found from here upward, else in the current folder."""
-    try:
-        return find(Path.cwd()).parent / "results"
-    except UsageError:
-        return Path("results")
 
 
 @click.group(cls=FullGroup)
@@ -105,13 +98,12 @@ def show(run: str, folder: Path | None, html: Path | None, as_json: bool) -> int
         })  # fmt: skip
         return 0
     cut = "; its last line is cut off" if record.torn else ""
-    click.echo(f"{record.kind} {record.id}: {record.title}")
+    click.echo(visible(f"{record.kind} {record.id}: {record.title}"))
     samples = counted(len(record.samples), "sample")
     click.echo(f"  started {utc(record.started)}, {record.outcome}{cut}, {samples} in {record.path}")
-    _print_figures(found)
-    for one in record.summary.get("criteria") or ():
-        if isinstance(one, Mapping):
-            click.echo("  ".join(str(one.get(key) or "") for key in ("verdict", "part", "name", "seen")))
+    _print(found)
+    with contextlib.suppress(*MISSHAPEN):  # a record by another version
+        click.echo("\n".join(["", *shown({**record.summary, "cells": ()})]))
     facts = flat({"parameters": record.parameters, **record.environment})
     click.echo("\n".join(["", *table(sorted(facts.items()))]))
     return 0
@@ -147,12 +139,7 @@ def compare_(runs: tuple[str, ...], folder: Path | None, html: Path | None, as_j
     rows = [(name, one.id, f"{one.started:%Y-%m-%d %H:%M}", one.kind, one.title)
             for name, one in zip(found.names, records, strict=True)]  # fmt: skip
     click.echo("\n".join(table(rows)))
-    _print_figures(found)
-    for column, name in list(enumerate(found.names))[1:]:
-        _print_against(found, column, name)
-    click.echo("\nwhat differed")
-    for words in found.differing or ["nothing that was recorded"]:
-        click.echo(f"  {words}")
+    _print(found)
     return 0
 
 
@@ -200,19 +187,17 @@ def import_(
         print_json({"folder": str(target), "runs": done, "left_out": left})
         return 0
     for item in done:
-        click.echo(f"{item['state']}: {item['label']}, {str(item['date'])[:10]}, {item['figures']} figures")
-    for one in left:
-        click.echo(f"left out: line {one['line']}: {one['why']}: {one['text']}")
+        click.echo(visible(f"{item['state']}: {item['label']}, {str(item['date'])[:10]}, {item['figures']} figures"))
+    for item in left:
+        click.echo(visible(f"left out: line {item['line']}: {item['why']}: {item['text']}"))
     return 0
 
 
 def _write_page(target: Path | None, records: list[Record]) -> None:
-    if target is None:
-        return
-    require("bench")
-
-    write_page(target, records)
-    progress(f"wrote {target}")
+    if target is not None:
+        require("bench")
+        write_page(target, records)
+        progress(f"wrote {target}")
 
 
 def _rows(found: Comparison) -> list[dict[str, Any]]:
@@ -220,37 +205,16 @@ def _rows(found: Comparison) -> list[dict[str, Any]]:
         {
             "metric": row.metric.name, "unit": row.metric.unit, "cell": str(row.cell),
             "runs": {n: one.plain() for n, one in zip(found.names, row.series, strict=True) if one},
-            "against_first": {
-                n: {**one.plain(), "verdict": row.verdict(i, found.names)}
-                for i, (n, one) in enumerate(zip(found.names, row.against, strict=True)) if one
-            },
+            "against_first": {n: {**one.plain(), "verdict": row.verdict(i, found.names)}
+                              for i, (n, one) in enumerate(zip(found.names, row.against, strict=True)) if one},
         }
         for row in found.rows
     ]  # fmt: skip
 
 
-def _print_figures(found: Comparison) -> None:
-    rows: list[tuple[str, ...]] = []
-    for row in found.rows:
-        head = f"{row.metric.label}, {row.metric.unit}"
-        if not any(one[0] == head for one in rows):
-            rows.append((head, *(found.names if len(found.names) > 1 else ["mean ± sd (n)"])))
-        rows.append((f"  {row.cell}", *(str(one) if one else "-" for one in row.series)))
-    if rows:
-        click.echo("\n".join(["", *table(rows, right=range(1, len(rows[0])))]))
-
-
-def _print_against(found: Comparison, column: int, name: str) -> None:
-    rows: list[tuple[str, ...]] = [("", "difference", "95 % interval", "p Welch", "adjusted", "Mann-Whitney", "")]
-    for row in found.rows:
-        one = row.against[column]
-        if one is None:
-            continue
-        figures = [f"{value:.4f}" for value in (one.welch, one.adjusted, one.mann_whitney)]
-        interval = f"{one.low:+.1f} … {one.high:+.1f}"
-        shown = ["", "", "", ""] if one.untested else [interval, *figures]
-        rows.append(
-            (f"  {row.metric.label} {row.cell}", f"{one.percent:+.1f} %", *shown, row.verdict(column, found.names))
-        )
-    click.echo(f"\n{name} against {found.names[0]}")
-    click.echo("\n".join(table(rows, right=range(1, 6))) if len(rows) > 1 else "  no cell was measured in both")
+def _print(found: Comparison) -> None:
+    for section in sections(found):
+        rows = [
+            ("  " + row[0], *row[1:]) for row in section.rows[not section.rows[0][0] and len(section.rows[0]) == 1 :]
+        ]
+        click.echo("\n".join(["", section.title, *table(rows, right=section.right)]))

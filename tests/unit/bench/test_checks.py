@@ -10,8 +10,8 @@ import pytest
 from envgen.bench import checks
 from envgen.bench.checks import Wishes
 from envgen.bench.client import Load, Reply
-from envgen.bench.references import reference
-from envgen.bench.tools import Asked, Measured
+from envgen.bench.compare import Cell
+from envgen.bench.tools import Measured, reference
 from envgen.bench.vitals import Vitals, parse_gpu_memory
 
 HERE = Path("nowhere")
@@ -19,7 +19,7 @@ LLAMA = reference("llama.cpp", HERE)
 
 
 def cell(depth: int = 0, failed: int = 0, notes: tuple[str, ...] = (), **figures: float) -> Measured:
-    asked = Asked(2048, 32, depth, 1)
+    asked = Cell(32, 2048, depth)
     samples = [{"unit": "repeat", **asked.sample, name: value} for name, value in figures.items()]
     return Measured(asked, tuple(samples), 1.0, failed, "HTTP 500" if failed else "", notes)
 
@@ -56,7 +56,7 @@ def test_a_reply_in_one_piece_is_judged_by_all_of_its_time() -> None:
 
 
 def test_limits_of_latency() -> None:
-    replies = [Reply(due=0.0, pieces_at=[0.08]), Reply(due=0.0, pieces_at=[0.12]), Reply(due=0.0, pieces_at=[0.09])]
+    replies = [Reply(first=0.08), Reply(first=0.12), Reply(first=0.09)]
     cells = [cell(decode_tps=60.0), cell(4096, decode_tps=40.0)]
     found = checks.latency(cells, replies, Wishes(max_ttft=100, max_per_token=20))
     assert verdicts(found) == [("first token of a short prompt", "passed"), ("time per token", "failed")]
@@ -95,7 +95,7 @@ def vitals(**changes: Any) -> Vitals:
 
 def test_what_a_load_left_behind() -> None:
     good, bad = (
-        Reply(status=200, ended=1.0, pieces_at=[0.5]),
+        Reply(status=200, ended=1.0, first=0.5),
         Reply(status=500, kind="status", fault="answered with 500"),
     )
     load = Load([good, bad, bad], 2.0)

@@ -34,7 +34,7 @@ def test_a_completion() -> None:
         text(" Pa"), text("ris", "length"), {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}}
     )
     assert (found.text, found.finish, found.prompt_tokens, found.output_tokens) == (" Paris", "length", 5, 2)
-    assert found.pieces_at == [1.0, 2.0] and not found.fault
+    assert found.first == 1.0 and not found.fault
 
 
 def test_a_chat_with_reasoning_and_a_tool() -> None:
@@ -46,7 +46,7 @@ def test_a_chat_with_reasoning_and_a_tool() -> None:
     )  # fmt: skip
     assert (found.text, found.reasoning) == ("Hi", "Hmm") and not found.fault
     assert found.tools == {0: ("get_weather", '{"city": "Paris"}')}
-    assert found.pieces_at == [2.0, 3.0, 4.0, 5.0, 6.0]  # the role alone is not text
+    assert found.first == 2.0  # the role alone is not text
 
 
 @pytest.mark.parametrize("bad", [None, float("nan"), float("-inf"), -9999.0, "NaN", 10**400])
@@ -92,13 +92,12 @@ def test_whatever_json_it_is(document: Any) -> None:
 
 
 def test_samples() -> None:
-    found = Reply(due=1.0, ended=2.0, status=200, pieces_at=[1.5, 1.75, 2.0], prompt_tokens=4, output_tokens=3)
+    found = Reply(began=1.0, ended=2.0, status=200, first=1.5, prompt_tokens=4, output_tokens=3)
     assert found.sample({"concurrency": 2}) == {
-        "unit": "request", "concurrency": 2, "status": 200, "latency_ms": 1000.0, "ttft_ms": 500.0, "itl_ms": 250.0,
+        "unit": "request", "concurrency": 2, "status": 200, "latency_ms": 1000.0, "ttft_ms": 500.0,
         "prompt_tokens_seen": 4, "output_tokens_seen": 3,
     }  # fmt: skip
     assert Reply(fault="x", kind="cut").sample({})["error"] == "x"
-    assert "itl_ms" not in Reply(pieces_at=[1.0]).sample({})
 
 
 def test_bodies() -> None:

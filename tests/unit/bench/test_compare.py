@@ -58,10 +58,10 @@ def test_p_values_are_those_of_scipy() -> None:
     (row,) = found.rows
     difference = row.against[1]
     assert difference is not None
-    assert difference.welch == pytest.approx(stats.ttest_ind(b, a, equal_var=False).pvalue)
-    assert difference.mann_whitney == pytest.approx(stats.mannwhitneyu(b, a).pvalue)
-    assert difference.adjusted == difference.welch and row.verdict(1, found.names) == "B is better than A"
-    assert difference.low < difference.percent < difference.high
+    assert difference.p_welch == pytest.approx(stats.ttest_ind(b, a, equal_var=False).pvalue)
+    assert difference.p_mann_whitney == pytest.approx(stats.mannwhitneyu(b, a).pvalue)
+    assert difference.p_adjusted == difference.p_welch and row.verdict(1, found.names) == "B is better than A"
+    assert difference.low_percent < difference.percent < difference.high_percent
 
 
 def test_p_is_adjusted_for_the_number_of_cells() -> None:
@@ -70,7 +70,7 @@ def test_p_is_adjusted_for_the_number_of_cells() -> None:
     first = [one for a, _, p in cells for one in repeats(*a, prompt_tokens=p)]
     second = [one for _, b, p in cells for one in repeats(*b, prompt_tokens=p)]
     for row in compare([run(first), run(second)]).rows:
-        assert row.against[1] and row.against[1].adjusted == pytest.approx(min(1.0, 8 * row.against[1].welch))
+        assert row.against[1] and row.against[1].p_adjusted == pytest.approx(min(1.0, 8 * row.against[1].p_welch))
 
 
 @pytest.mark.parametrize(

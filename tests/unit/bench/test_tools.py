@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,11 @@ import pytest
 from envgen.bench.client import CHAT, Target
 from envgen.bench.compare import Cell, table
 from envgen.bench.history import shipped
-from envgen.bench.references import plan, reference
 from envgen.bench.tools import (
     BENCHY,
     LLAMA_BENCHY,
+    PLANS,
     VLLM,
-    Asked,
     Measured,
     Place,
     Plan,
@@ -25,6 +25,7 @@ from envgen.bench.tools import (
     benchy_samples,
     find_tool,
     measure_all,
+    reference,
     time_left,
     vllm_samples,
 )
@@ -52,7 +53,7 @@ def answering(answer: dict[str, Any] | None, code: int = 0, seen: list[Any] | No
 def tool(answer: dict[str, Any] | None, name: str = LLAMA_BENCHY, seen: list[Any] | None = None, **more: Any) -> Tool:
     place = Place(answering(answer, seen=seen), "http://127.0.0.1:8000", "/models/x", where="here")
     options = "--exact-tg --skip-coherence --emit-progress"
-    return Tool(name, "0.4.0", options, place, Target("http://h", "m", **more), Plan(runs=3), 1)
+    return Tool("0.4.0", options, place, Target("http://h", "m", **more), Plan(runs=3, tool=name), 1)
 
 
 def ran(result: str, code: int = 0, **more: Any) -> dict[str, Any]:
@@ -87,7 +88,7 @@ def test_vllms_own_figures() -> None:
 def test_what_llama_benchy_is_asked() -> None:
     seen: list[Any] = []
     one = tool(ran(json.dumps(BENCHY_REPORT)), seen=seen, key="k")
-    one.measure(Asked(2048, 32, 4096, 2))
+    one.measure(Cell(32, 2048, 4096, 2))
     words = " ".join(seen[0]["words"])
     assert "-m llama_benchy --base-url http://127.0.0.1:8000/v1 --model m --tokenizer /models/x --pp 2048" in words
     assert "--tg 32 --depth 4096 --concurrency 2 --runs 3" in words and "--no-cache --exact-tg" in words
@@ -96,7 +97,7 @@ def test_what_llama_benchy_is_asked() -> None:
 
 def test_what_vllm_is_asked() -> None:
     seen: list[Any] = []
-    tool(ran(json.dumps(VLLM_REPORT)), VLLM, seen, api=CHAT, exact=False).measure(Asked(128, 16, 64, 4))
+    tool(ran(json.dumps(VLLM_REPORT)), VLLM, seen, api=CHAT, exact=False).measure(Cell(16, 128, 64, 4))
     words = " ".join(seen[0]["words"])
     assert "--backend openai-chat" in words and "--random-prefix-len 64 --num-prompts 12" in words
     assert "--ignore-eos" not in words and "--endpoint /v1/chat/completions" in words
@@ -107,7 +108,7 @@ def test_what_vllm_is_asked() -> None:
     [
         (ran("", code=1), r"llama-benchy 0.4.0 ended with exit code 1 at pp64 tg8; its last lines:\n    last"),
         (ran(""), "wrote no JSON"),
-        (ran("[1]"), "wrote no JSON"),
+        (ran("[1]"), "can't be read: TypeError"),
         (ran('{"runs": []}'), "results of llama-benchy 0.4.0 can't be read: KeyError: 'benchmarks'"),
         (ran('{"benchmarks": [{"prompt_size": "x"}]}'), "can't be read: ValueError"),
         (ran("", code=-9), "no sign of life for 300 s"),
@@ -116,13 +117,13 @@ def test_what_vllm_is_asked() -> None:
 )
 def test_a_tool_that_goes_wrong(answer: dict[str, Any] | None, message: str) -> None:
     with pytest.raises(ServiceError, match=message):
-        tool(answer).measure(Asked(64, 8, 0, 1))
+        tool(answer).measure(Cell(8, 64, 0, 1))
 
 
 def test_a_tool_that_is_missing() -> None:
     place = Place(answering({"version": "", "help": ""}), "http://h", "/m", where="image x")
     with pytest.raises(UsageError, match="llama-benchy is not in image x") as caught:
-        find_tool(LLAMA_BENCHY, place, Target("http://h", "m"), Plan(), 1)
+        find_tool(place, Target("http://h", "m"), Plan(), 1)
     assert "pip.tools" in caught.value.problems[0].hint
 
 
@@ -136,91 +137,57 @@ def report(decode: list[float]) -> str:
 
 def test_replies_in_one_piece_have_a_rate_of_their_own() -> None:
     progress = [{"began": 1.0, "ended": 2.0, "tokens": 8, "error": ""}] * 3
-    found = tool(ran(report([]), progress=progress)).measure(Asked(64, 8, 0, 1))
+    found = tool(ran(report([]), progress=progress)).measure(Cell(8, 64, 0, 1))
     assert found.figures["reply_tps"].mean == 8.0 and "decode_tps" not in found.figures
     assert found.notes == ("some replies came in one piece, without a rate between tokens: see `whole reply`",)
-    older = tool(ran(report([]))).measure(Asked(64, 8, 0, 1))
+    older = tool(ran(report([]))).measure(Cell(8, 64, 0, 1))
     assert "this version of the tool times none" in older.notes[0]
-    assert not tool(ran(report([1.0, 2.0, 3.0]), progress=progress)).measure(Asked(64, 8, 0, 1)).notes
+    assert not tool(ran(report([1.0, 2.0, 3.0]), progress=progress)).measure(Cell(8, 64, 0, 1)).notes
 
 
 def test_failed_requests_and_a_wrong_tokenizer_are_named() -> None:
     progress = [{"error": "HTTP 400: too long"}, {"began": 1.0, "ended": 2.0, "tokens": 8, "error": ""}]
     line = "Falling back to 'gpt2' tokenizer as approximation."
-    found = tool(ran(report([1.0]), progress=progress, fell_back=[line])).measure(Asked(64, 8, 0, 1))
+    found = tool(ran(report([1.0]), progress=progress, fell_back=[line])).measure(Cell(8, 64, 0, 1))
     assert (found.failed, found.fault) == (1, "HTTP 400: too long") and line in found.notes[0]
-    nothing = tool(ran('{"benchmarks": []}')).measure(Asked(64, 8, 0, 1))
+    nothing = tool(ran('{"benchmarks": []}')).measure(Cell(8, 64, 0, 1))
     assert (nothing.failed, nothing.fault) == (3, "no figures in the tool's results")
 
 
 def test_cells_that_do_not_fit_are_left_out() -> None:
     said: list[str] = []
     one = tool(ran(report([1.0, 2.0, 3.0])), max_len=200)
-    one.plan = Plan(pp=(64, 256), tg=(8,), depth=(0, 400), runs=3)
+    one = replace(one, plan=Plan(pp=(64, 256), tg=(8,), depth=(0, 400), runs=3))
     done: list[Measured] = []
-    assert [str(cell.asked) for cell in measure_all(one, said.append, done.append)] == ["pp64 tg8"] and len(done) == 1
+    assert [str(cell.cell) for cell in measure_all(one, said.append, done.append)] == ["pp64 tg8"] and len(done) == 1
     assert sum("left out" in line for line in said) == 3
-    one.plan = Plan(pp=(256,))
     with pytest.raises(UsageError, match="the server takes 200 tokens"):
-        measure_all(one, said.append, done.append)
+        measure_all(replace(one, plan=Plan(pp=(256,))), said.append, done.append)
 
 
 def test_the_time_that_is_left() -> None:
-    def done(depth: int, seconds: float) -> Measured:
-        samples = {
-            "unit": "repeat",
-            "prompt_tokens": 1000,
-            "output_tokens": 10,
-            "prefill_tps": 1000.0,
-            "decode_tps": 10.0,
-        }
-        return Measured(Asked(1000, 10, depth, 1), (samples,), seconds)
-
-    left = [Asked(1000, 10, 9000, 1)]
-    assert time_left([], left, 3) is None
-    # 4 rounds of 1 s of prefill and 1 s of decode, and 2 s around them; then 10 s of prefill.
-    assert time_left([done(0, 10.0)], left, 3) == pytest.approx(4 * 11 + 2)
-    assert time_left([Measured(Asked(1, 1, 0, 1), (), 5.0)], left, 3) == 5.0
+    left = [Cell(10, 1000, 9000)]
+    assert time_left([], left) is None
+    # A token of the reply counts as a hundred of the prompt.
+    assert time_left([Measured(Cell(10, 1000), (), 10.0)], left) == pytest.approx(55.0)
 
 
 def test_shipped_plans() -> None:
-    assert [str(one) for one in plan("seeds", {}).cells()] == [
+    assert [str(one) for one in PLANS["seeds"].cells()] == [
         "pp2048 tg32", "pp2048 tg32 @ d4096", "pp2048 tg32 @ d8192", "pp2048 tg32 @ d16384", "pp2048 tg32 @ d32768",
     ]  # fmt: skip
-    assert plan("seeds", {"pp": (64,), "runs": None}).pp == (64,) and plan("", {}).tool == LLAMA_BENCHY
-    for name in ("lengths", "clients"):
-        assert len(plan(name, {}).cells()) > 3
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("pp: 5", "`pp` is wrong: 5"), ("depth: [-1]", "`depth` is wrong"), ("pq: [1]", "unknown key 'pq'"),
-        ("tool: wrk", "`tool` is wrong"), ("tool: [wrk]", "`tool` is wrong"),
-        ("[1]", "not a mapping"), ("pp: [", "not YAML"),
-    ],
-)  # fmt: skip
-def test_a_plan_of_ones_own(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "p.yaml"
-    path.write_text(text)
-    with pytest.raises(Exception, match=message):
-        plan(str(path), {})
-    path.write_text("pp: [16]\ndepth: [0, 8]\nruns: 2")
-    assert (plan(str(path), {}).depth, plan(str(path), {}).runs) == ((0, 8), 2)
-    for name in ("sedes", str(tmp_path / "none.yaml")):
-        with pytest.raises(UsageError, match=r"no plan|No such file"):
-            plan(name, {})
+    assert all(plan.tool == LLAMA_BENCHY and len(plan.cells()) > 3 for plan in PLANS.values())
 
 
 def test_references(tmp_path: Path) -> None:
     names = {one.name for one in shipped() if one.name}
     assert names == {"llama.cpp", "SGLang"}
     llama = reference("llama.cpp", tmp_path)
-    assert llama.figures(Asked(2048, 32, 0, 1)) == {"prefill_tps": 2449.83, "decode_tps": 57.85}
-    assert llama.figures(Asked(2048, 32, 32768, 1)) == {"prefill_tps": 1404.70, "decode_tps": 41.72}
-    assert llama.figures(Asked(512, 32, 0, 1)) == {"decode_tps": 57.85} and not llama.figures(Asked(512, 64, 0, 1))
-    assert reference("SGLang", tmp_path).figures(Asked(9, 9, 0, 1)) == {"decode_tps": 52.37}
-    assert reference("mine=40", tmp_path).figures(Asked(9, 9, 0, 1)) == {"decode_tps": 40.0}
+    assert llama.figures(Cell(32, 2048, 0, 1)) == {"prefill_tps": 2449.83, "decode_tps": 57.85}
+    assert llama.figures(Cell(32, 2048, 32768, 1)) == {"prefill_tps": 1404.70, "decode_tps": 41.72}
+    assert llama.figures(Cell(32, 512, 0, 1)) == {"decode_tps": 57.85} and not llama.figures(Cell(64, 512, 0, 1))
+    assert reference("SGLang", tmp_path).figures(Cell(9, 9, 0, 1)) == {"decode_tps": 52.37}
+    assert reference("mine=40", tmp_path).figures(Cell(9, 9, 0, 1)) == {"decode_tps": 40.0}
     for bad in ("x=fast", "=3", "x=-1", "x=nan", "nothing"):
         with pytest.raises(UsageError, match="--reference"):
             reference(bad, tmp_path)

@@ -59,7 +59,7 @@ def test_a_seed_may_be_any_number() -> None:
 @pytest.mark.parametrize("text", ["9" * 400, "9" * 5000, "0", "nan", ""])
 def test_a_list_of_numbers(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["bench", "--prompt-tokens", text]) == 2
+    assert main(["bench", "--pp", text]) == 2
 
 
 def test_a_wide_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
