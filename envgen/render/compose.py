@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from envgen.profile.model import GpuMode, Health, Profile, Service
+from envgen.profile.model import Cluster, GpuMode, Health, Profile, Service
 from envgen.profile.values import PortMapping, own_path
 from envgen.render import environment as names
 from envgen.render.namespace import folder_of, volume_of
@@ -61,12 +61,7 @@ def _cluster(profile: Profile, name: str, part: str) -> dict[str, object]:
     """What one rank gets besides the service's own settings. Facts about a machine are variables."""
     service = profile.services[name]
     assert service.cluster is not None
-    flags = {
-        "distributed-executor-backend": "mp",
-        "nnodes": str(len(service.cluster.nodes)),
-        "master-port": str(service.cluster.port),
-    }
-    words = [*service.argv, *(word for flag, value in flags.items() for word in (f"--{flag}", value))]
+    words = [*service.argv, *cluster_flags(service.cluster)]
     words += ["--headless"] if part == "worker" else []
     return {
         "profile": profile,
@@ -79,6 +74,12 @@ def _cluster(profile: Profile, name: str, part: str) -> dict[str, object]:
         "master": compose_variable(names.HEAD_ADDRESS, None, reason="the head's address on the cable"),
         "rdma": compose_variable(names.NODE_RDMA, None, reason="this machine's RDMA devices"),
     }
+
+
+def cluster_flags(cluster: Cluster) -> list[str]:
+    """What all ranks say of the whole; where the head is, and which rank this one has, follows."""
+    flags = {"distributed-executor-backend": "mp", "nnodes": str(len(cluster.nodes)), "master-port": str(cluster.port)}
+    return [word for flag, value in flags.items() for word in (f"--{flag}", value)]
 
 
 def overlay_file(profile: Profile, mode: GpuMode) -> str:

@@ -1,0 +1,253 @@
+"""A service as a LeaderWorkerSet and a Service of Kubernetes: what its Compose files say, for a cluster of machines.
+
+Pure like all rendering. What only one machine has (its folders, devices, checkouts) cannot be carried, and is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from envgen.errors import Problem, RefusedError
+from envgen.profile.model import GpuMode, Health, Profile, Service
+from envgen.render import environment as names
+from envgen.render.compose import OFFLINE, cluster_flags, groups_in_use
+
+GROUP = "leaderworkerset.x-k8s.io/v1"
+ROLE = "dev.envgen/role"
+API = "dev.envgen/service"
+LONGEST = 50  # of a name: the pods of a group append their numbers
+TERMINATION = 30
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9./_-]*")
+_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+
+Doc = dict[str, Any]
+
+
+def documents(profile: Profile, name: str, image: str, commit: str = "") -> list[Doc]:
+    """The two objects. ``image``: with its digest; ``commit``: the model's in the lock, or "". RefusedError."""
+    service = profile.services[name]
+    refused = RefusedError(f"{name} cannot be exported")
+    refused.problems = (*refused.problems, *_unmapped(profile, name, service))
+    if len(refused.problems) > 1:
+        raise refused
+    called = resource_name(f"{profile.project}-{profile.name}-{name}")
+    size = len(service.cluster.nodes) if service.cluster is not None else 1
+    labels = {"app.kubernetes.io/name": called, "app.kubernetes.io/managed-by": "envgen"}
+
+    def template(role: str) -> Doc:
+        return {
+            "metadata": {"labels": {**labels, API: called, ROLE: role}},
+            "spec": _pod(profile, name, image, commit, role == "leader"),
+        }
+
+    template_of = {"leaderTemplate": template("leader")} if size > 1 else {}
+    group = {
+        "apiVersion": GROUP,
+        "kind": "LeaderWorkerSet",
+        "metadata": {"name": called, "labels": labels},
+        "spec": {
+            "replicas": 1,
+            "leaderWorkerTemplate": {
+                "size": size,
+                # vLLM's ranks do not notice each other's end: one that ends is the end of all.
+                "restartPolicy": "RecreateGroupOnPodRestart",
+                **template_of,
+                "workerTemplate": template("worker" if size > 1 else "leader"),
+            },
+        },
+    }
+    found: list[Doc] = [group]
+    ports = [{"name": f"port-{port}", "port": port, "targetPort": port} for port in _ports(service)]
+    if ports:
+        # The group has a headless Service of its own name already.
+        metadata = {"name": f"{called}-api", "labels": labels}
+        selector = {API: called, ROLE: "leader"}
+        found.append(
+            {
+                "apiVersion": "v1",
+                "kind": "Service",
+                "metadata": metadata,
+                "spec": {"selector": selector, "ports": ports},
+            }
+        )
+    return found
+
+
+def text(found: list[Doc]) -> str:
+    """The objects as YAML that every reader takes for the same, YAML 1.1 and 1.2."""
+    head = "# Written by `envgen export kubernetes`. docs/kubernetes.md has what must be in the cluster first.\n"
+    return head + yaml.dump_all(found, Dumper=_Dumper, sort_keys=False, allow_unicode=False, width=120)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes all text that is not plainly a word: 1e3 and 0o17 are numbers to some."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _quoted(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    plain = _PLAIN.fullmatch(value) is not None and value.lower() not in _WORDS
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if plain else '"')
+
+
+_Dumper.add_representer(str, _quoted)
+
+
+def resource_name(text: str) -> str:
+    """A name that Kubernetes takes for an object."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:LONGEST].rstrip("-")
+
+
+def secret_name(profile: Profile) -> str:
+    """The Secret that must hold the profile's ``secrets``, each under its own name."""
+    return resource_name(f"{profile.project}-secrets")
+
+
+def claim_name(profile: Profile, cache: str) -> str:
+    """The claim of the volume with the weights."""
+    return resource_name(f"{profile.project}-{cache}")
+
+
+def _unmapped(profile: Profile, name: str, service: Service) -> Iterator[Problem]:
+    """What no pod of another machine can have."""
+    for source, one in profile.mounted_sources.items():
+        if one.origin.checkout is not None:
+            yield Problem(f"{source} is a mounted checkout of this machine", hint="export a production profile")
+    for mount in service.mounts:
+        yield Problem(f"the mount {mount} is a file or folder of this machine", hint="build it into the image")
+    if service.devices:
+        hint = "leave `devices` out in a variant; the cluster's device plugin gives what pods ask for"
+        yield Problem(f"devices of this machine: {', '.join(service.devices)}", hint=hint)
+    if service.gpu:
+        yield Problem("`gpu` names GPUs of this machine", hint="leave it out: a pod asks for a number of GPUs")
+    if profile.network.ca_certificates is not None:
+        yield Problem("network.ca_certificates is a file of this machine", hint="build it into the image")
+    user = profile.user_of(name)
+    if user not in ("", "root") and not re.fullmatch(r"[0-9]+(:[0-9]+)?", user):
+        yield Problem(f"the user {user!r} is not a number", hint="write services.NAME.user: 1000:1000")
+
+
+def _pod(profile: Profile, name: str, image: str, commit: str, leads: bool) -> Doc:
+    service = profile.services[name]
+    volumes, mounts = _volumes(profile, service)
+    container: Doc = {"name": resource_name(name), "image": image, "args": _args(service, commit, leads)}
+    container["env"] = list(_env(profile, name))
+    directory = service.working_dir or profile.working_dir
+    container["workingDir"] = directory.path
+    if leads and (ports := _ports(service)):
+        container["ports"] = [{"name": f"port-{port}", "containerPort": port} for port in ports]
+    if leads and service.health is not None:
+        container |= _probes(service.health)
+    container["resources"] = _resources(profile, service)
+    if security := _security(profile, name, service):
+        container["securityContext"] = security
+    container["volumeMounts"] = mounts
+    return {"terminationGracePeriodSeconds": TERMINATION, "containers": [container], "volumes": volumes}
+
+
+def _literal(value: str) -> str:
+    """A value in which Kubernetes replaces nothing: it reads $(NAME)."""
+    return value.replace("$", "$$")
+
+
+def _args(service: Service, commit: str, leads: bool) -> list[str]:
+    words = [_literal(word) for word in service.argv]
+    if commit and service.is_vllm and "revision" not in service.args:
+        if "--revision" in words:
+            words[words.index("--revision") + 1] = commit
+        else:
+            words += ["--revision", commit]
+    if service.cluster is not None:
+        words += cluster_flags(service.cluster)
+        words += ["--node-rank", "$(LWS_WORKER_INDEX)", "--master-addr", "$(LWS_LEADER_ADDRESS)"]
+        words += [] if leads else ["--headless"]
+    return words
+
+
+def _env(profile: Profile, name: str) -> Iterator[Doc]:
+    service = profile.services[name]
+    values: dict[str, str] = {**names.service_env(profile), **names.user_env(profile, name)}
+    for group in groups_in_use(profile):
+        if service.env_groups is None or group in service.env_groups:
+            values |= profile.env[group]
+    values |= {OFFLINE: "1"} if service.model is not None else {}
+    values |= service.env
+    if service.cluster is not None:
+        values |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
+        yield {"name": "VLLM_HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    for variable in profile.secrets:
+        if variable not in values:
+            reference = {"name": secret_name(profile), "key": variable, "optional": True}
+            yield {"name": variable, "valueFrom": {"secretKeyRef": reference}}
+    for variable, value in values.items():
+        yield {"name": variable, "value": _literal(value)}
+
+
+def _ports(service: Service) -> list[int]:
+    found = [port.container for port in (service.ports or service.host_ports)]
+    return list(dict.fromkeys(found))
+
+
+def _probes(health: Health) -> Doc:
+    if health.http is not None:
+        action: Doc = {"httpGet": {"path": health.http, "port": health.port}}
+    else:
+        action = {"exec": {"command": [names.WITH_START_UP, *map(_literal, health.command)]}}
+    period, timeout = (max(1, round(one.seconds)) for one in (health.interval, health.timeout))
+    common = {**action, "periodSeconds": period, "timeoutSeconds": timeout}
+    starting = max(1, -(-round(health.start_period.seconds) // period))
+    return {
+        "startupProbe": {**common, "failureThreshold": starting},
+        "readinessProbe": {**common, "failureThreshold": health.retries},
+    }
+
+
+def _resources(profile: Profile, service: Service) -> Doc:
+    found: Doc = {}
+    if service.needs_memory is not None:
+        found["requests"] = {"memory": str(service.needs_memory.bytes)}
+    if profile.gpu is not GpuMode.NONE and service.gpu is None:
+        found["limits"] = {"nvidia.com/gpu": 1}
+    return found
+
+
+def _security(profile: Profile, name: str, service: Service) -> Doc:
+    found: Doc = {}
+    if service.cap_add:
+        found["capabilities"] = {"add": list(service.cap_add)}
+    user, _, group = profile.user_of(name).partition(":")
+    if user.isdecimal():
+        found["runAsUser"] = int(user)
+    elif user == "root":
+        found |= {"runAsUser": 0, "runAsGroup": 0}
+    if group.isdecimal():
+        found["runAsGroup"] = int(group)
+    return found
+
+
+def _volumes(profile: Profile, service: Service) -> tuple[list[Doc], list[Doc]]:
+    """Weights are a claim that is filled before; what is compiled at run time lives as long as its pod."""
+    volumes, mounts = [], []
+    for name, cache in profile.caches.items():
+        called = f"cache-{resource_name(name)}"
+        kept = {"persistentVolumeClaim": {"claimName": claim_name(profile, name)}}
+        volumes.append(
+            {"name": called, **(kept if _holds_weights(service, name, cache.path.path) else {"emptyDir": {}})}
+        )
+        mounts.append({"name": called, "mountPath": cache.path.path})
+    shm = service.shm_size or profile.shm_size
+    limit: Mapping[str, str] = {"sizeLimit": str(shm.bytes)} if shm is not None else {}
+    volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", **limit}})
+    mounts.append({"name": "shm", "mountPath": "/dev/shm"})
+    return volumes, mounts
+
+
+def _holds_weights(service: Service, name: str, path: str) -> bool:
+    if service.model is not None:
+        return name == "huggingface"
+    return any(word.startswith(f"{path}/") for word in service.argv)

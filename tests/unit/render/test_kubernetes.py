@@ -1,0 +1,190 @@
+"""Services for Kubernetes, checked against its own schemas; those of LeaderWorkerSet are written down here."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from envgen.errors import RefusedError
+from envgen.profile.load import load_project, select
+from envgen.profile.model import Profile
+from envgen.render import kubernetes
+
+IMAGE = "registry.example/vllm@sha256:" + "0" * 64
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+RELEASE = "1.33"
+
+# LeaderWorkerSet v1, as its API's types describe it. Pod templates have Kubernetes' own schema.
+TEMPLATE = {"type": "object", "required": ["spec"]}
+LEADER_WORKER_SET = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["apiVersion", "kind", "metadata", "spec"],
+    "properties": {
+        "apiVersion": {"const": "leaderworkerset.x-k8s.io/v1"},
+        "kind": {"const": "LeaderWorkerSet"},
+        "metadata": {"type": "object", "required": ["name"]},
+        "spec": {
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["leaderWorkerTemplate"],
+            "properties": {
+                "replicas": {"type": "integer", "minimum": 0},
+                "startupPolicy": {"enum": ["LeaderCreated", "LeaderReady"]},
+                "rolloutStrategy": {"type": "object"},
+                "networkConfig": {"type": "object"},
+                "leaderWorkerTemplate": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "required": ["workerTemplate"],
+                    "properties": {
+                        "size": {"type": "integer", "minimum": 1},
+                        "restartPolicy": {
+                            "enum": ["Default", "RecreateGroupOnPodRestart", "RecreateGroupAfterStart", "None"]
+                        },
+                        "leaderTemplate": TEMPLATE,
+                        "workerTemplate": TEMPLATE,
+                        "subGroupPolicy": {"type": "object"},
+                        "volumeClaimTemplates": {"type": "array"},
+                        "persistentVolumeClaimRetentionPolicy": {"type": "object"},
+                    },
+                },
+            },
+        },
+    },
+}
+
+
+def valid(found: list[dict[str, Any]]) -> None:
+    """Raises where Kubernetes would refuse an object."""
+    group, *others = found
+    jsonschema.validate(group, LEADER_WORKER_SET)
+    template = group["spec"]["leaderWorkerTemplate"]
+    for which in ("leaderTemplate", "workerTemplate"):
+        if which in template:
+            pod = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "x"}, "template": template[which]}
+            kubernetes_validate.validate(pod, RELEASE, strict=True)
+    for other in others:
+        kubernetes_validate.validate(other, RELEASE, strict=True)
+
+
+SERVICE: dict[str, Any] = {
+    "command": ["vllm", "serve", "acme/tiny"],
+    "args": {"tensor-parallel-size": 2, "port": 8000},
+    "model": {"repo": "acme/tiny"},
+    "ports": ["8000:8000"],
+    "health": {"http": "/health", "interval": "10s", "start_period": "30m"},
+    "needs_memory": "64GiB",
+    "cap_add": ["IPC_LOCK"],
+    "env": {"PLAIN": "1e3", "DOLLAR": "$(HOME) $x"},
+    "cluster": {"nodes": ["one", "two"]},
+}
+
+
+def profile(folder: Path, **service: Any) -> Profile:
+    described: dict[str, Any] = {
+        "mode": "production",
+        "base": {"image": "nvcr.io/nvidia/pytorch:25.12-py3"},
+        "cuda": {"arch_list": "12.1a"},
+        "secrets": ["HF_TOKEN"],
+        "shm_size": "16GiB",
+        "caches": {"huggingface": {"path": "/root/.cache/huggingface"}, "triton": {"path": "/root/.triton"}},
+        "services": {"serve": {**SERVICE, **service}},
+    }
+    path = folder / "envgen.yaml"
+    path.write_text(yaml.safe_dump({"version": 1, "name": "demo_x", "profiles": {"prod": described}}))
+    return select(load_project(file=path, local=False).project, None)
+
+
+def containers(found: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    template = found[0]["spec"]["leaderWorkerTemplate"]
+    leader, worker = (template[which]["spec"]["containers"][0] for which in ("leaderTemplate", "workerTemplate"))
+    return leader, worker
+
+
+def test_a_service_of_two_machines(tmp_path: Path) -> None:
+    found = kubernetes.documents(profile(tmp_path), "serve", IMAGE, COMMIT)
+    valid(found)
+    leader, worker = containers(found)
+    assert leader["image"] == IMAGE
+    assert leader["args"][:3] == ["vllm", "serve", "acme/tiny"]
+    assert leader["args"][leader["args"].index("--revision") + 1] == COMMIT
+    assert leader["args"][-4:] == ["--node-rank", "$(LWS_WORKER_INDEX)", "--master-addr", "$(LWS_LEADER_ADDRESS)"]
+    assert worker["args"] == [*leader["args"], "--headless"]
+    assert "readinessProbe" in leader and "readinessProbe" not in worker
+    assert leader["startupProbe"]["failureThreshold"] == 180
+    assert leader["resources"] == {
+        "requests": {"memory": str(64 << 30)}, "limits": {"nvidia.com/gpu": 1},
+    }  # fmt: skip
+    env = {one["name"]: one for one in leader["env"]}
+    assert env["HF_TOKEN"]["valueFrom"]["secretKeyRef"] == {
+        "name": "demo-x-secrets", "key": "HF_TOKEN", "optional": True,
+    }  # fmt: skip
+    assert env["DOLLAR"]["value"] == "$$(HOME) $$x"  # which Kubernetes makes $(HOME) $x again
+    assert env["HF_HUB_OFFLINE"]["value"] == "1"
+    volumes = {
+        one["name"]: one for one in found[0]["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]["volumes"]
+    }
+    assert volumes["cache-huggingface"]["persistentVolumeClaim"] == {"claimName": "demo-x-huggingface"}
+    assert volumes["cache-triton"]["emptyDir"] == {}
+    assert volumes["shm"]["emptyDir"] == {"medium": "Memory", "sizeLimit": str(16 << 30)}
+    template = found[0]["spec"]["leaderWorkerTemplate"]
+    selected = found[1]["spec"]["selector"].items()
+    assert selected <= template["leaderTemplate"]["metadata"]["labels"].items()
+    assert not selected <= template["workerTemplate"]["metadata"]["labels"].items()
+
+
+def test_a_service_of_one_machine(tmp_path: Path) -> None:
+    found = kubernetes.documents(profile(tmp_path, cluster=None, health=None, ports=[]), "serve", IMAGE)
+    valid(found)
+    template = found[0]["spec"]["leaderWorkerTemplate"]
+    assert template["size"] == 1 and "leaderTemplate" not in template
+    assert "--nnodes" not in template["workerTemplate"]["spec"]["containers"][0]["args"]
+    assert len(found) == 1
+
+
+def test_the_schemas_find_what_is_wrong(tmp_path: Path) -> None:
+    whole = kubernetes.documents(profile(tmp_path), "serve", IMAGE)
+    for path, value in {
+        ("spec", "leaderWorkerTemplate", "restartPolicyy"): "None",
+        ("spec", "leaderWorkerTemplate", "restartPolicy"): "Always",
+        ("spec", "leaderWorkerTemplate", "leaderTemplate", "spec", "containerss"): [],
+    }.items():
+        found = copy.deepcopy(whole)
+        at: Any = found[0]
+        for key in path[:-1]:
+            at = at[key]
+        at[path[-1]] = value
+        with pytest.raises((jsonschema.ValidationError, kubernetes_validate.ValidationError)):
+            valid(found)
+
+
+def test_the_text_is_what_was_meant_and_always_the_same(tmp_path: Path) -> None:
+    found = kubernetes.documents(profile(tmp_path), "serve", IMAGE, COMMIT)
+    text = kubernetes.text(found)
+    assert list(yaml.safe_load_all(text)) == found
+    assert text == kubernetes.text(kubernetes.documents(profile(tmp_path), "serve", IMAGE, COMMIT))
+    assert 'value: "1e3"' in text  # a number to Kubernetes, where it stands bare
+
+
+def test_what_only_one_machine_has_is_refused_all_at_once(tmp_path: Path) -> None:
+    one = profile(tmp_path, devices=["/dev/infiniband"], mounts={"data": "./data:/data"}, user="host")
+    with pytest.raises(RefusedError) as refused:
+        kubernetes.documents(one, "serve", IMAGE)
+    assert [problem.message for problem in refused.value.problems] == [
+        "serve cannot be exported",
+        "the mount data is a file or folder of this machine",
+        "devices of this machine: /dev/infiniband",
+        "the user 'host' is not a number",
+    ]
+
+
+def test_names_that_kubernetes_takes() -> None:
+    assert kubernetes.resource_name("My_project.x--prod-") == "my-project-x-prod"
+    assert len(kubernetes.resource_name("x" * 90)) == kubernetes.LONGEST
