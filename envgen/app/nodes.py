@@ -168,7 +168,7 @@ def _look_at(one: Seen, profile: Profile, root: Path, service: Service, cluster:
             return
         mine = one.engine.containers(profile.compose_name)
         one.runs = any(container.running and profile.services.get(container.service) is service for container in mine)
-        mounts, model = _model(one, profile, root, service)
+        mounts, model = weights_of(one.machine, profile, root, service)
         wanted = [cluster.port, *(port.container for port in service.ports)]
         ports = wanted if one.rank == 0 and not one.runs else []
         began = time.time()
@@ -188,11 +188,18 @@ def _look_at(one: Seen, profile: Profile, root: Path, service: Service, cluster:
         one.trouble, one.hint = problem.message, problem.hint
 
 
+def named(node: str, error: EngineError) -> EngineError:
+    """The same error, with the machine in front."""
+    return EngineError(f"{node}: {error.problems[0].message}", hint=error.problems[0].hint)
+
+
 def _last(failure: run.Failure) -> str:
     return f" ({failure.stack[-1].strip()})" if failure.stack else ""
 
 
-def _model(one: Seen, profile: Profile, root: Path, service: Service) -> tuple[list[Mount], dict[str, str] | None]:
+def weights_of(
+    machine: Machine, profile: Profile, root: Path, service: Service
+) -> tuple[list[Mount], dict[str, str] | None]:
     """How the weights are seen in the container: their mount, and what the probe is to look at."""
     words = service.command
     path = words[2] if len(words) > 2 else ""
@@ -206,14 +213,14 @@ def _model(one: Seen, profile: Profile, root: Path, service: Service) -> tuple[l
             continue
         if cache.host is None:
             return [Mount(names.cache_volume(profile, name), MODEL_HOME, "volume", read_only=True)], found
-        source = _host_path(one, name, cache.host, root)
+        source = _host_path(machine, name, cache.host, root)
         return [Mount(source, MODEL_HOME, "bind", read_only=True)], found
     return [], None
 
 
-def _host_path(one: Seen, cache: str, path: HostPath, root: Path) -> str:
-    if cache in one.machine.caches:
-        return one.machine.caches[cache].path
+def _host_path(machine: Machine, cache: str, path: HostPath, root: Path) -> str:
+    if cache in machine.caches:
+        return machine.caches[cache].path
     return str((root / Path(path.path).expanduser()).resolve())
 
 
@@ -294,8 +301,8 @@ def _about(one: Seen, profile: Profile, service: Service, cluster: Cluster) -> l
     found = [Finding("ok", who, f"Docker {one.version}, {one.arch}")]
     found += [fail(stale.message, stale.hint) for stale in one.stale]
     if one.image is None:
-        lacking = fail(f"the image {profile.image_name} is not there", "`envgen build`, then copy it: "
-                       f"docker save {profile.image_name} | docker --context {one.machine.context} load")  # fmt: skip
+        hint = "envgen nodes push --image" if one.rank else "envgen build"
+        lacking = fail(f"the image {profile.image_name} is not there", hint)
         return found if one.stale else [*found, lacking]
     if one.trouble:
         return [*found, fail(one.trouble, one.hint)]
@@ -360,7 +367,8 @@ def _facts(one: Seen, service: Service, cluster: Cluster) -> list[Finding]:
         found.append(Finding("ok", who, f"{size(facts['memory_free'])} of memory are free"))
     model = facts.get("model")
     if model is not None and not dict(model["files"]):
-        found.append(Finding("fail", who, "the model is not there", "`envgen model pull` there, or copy it with rsync"))
+        hint = "envgen nodes push --model" if one.rank else "envgen model pull"
+        found.append(Finding("fail", who, "the model is not there", hint))
     if abs(one.offset) > CLOCKS:
         found.append(
             Finding("fail", who, f"its clock differs from ours by {abs(one.offset):.0f} s", "set the clock (NTP)")
@@ -380,7 +388,7 @@ def _between(seen: Sequence[Seen], service: Service) -> list[Finding]:
     who = tuple(one.name for one in seen)
     found = [
         _same(seen, "the image", lambda one: content(one.image) if one.image else "", shown=False,
-              hint="copy the head's image to the others: docker save | docker --context NAME load"),
+              hint="envgen nodes push --image"),
         _same(seen, "the machine's architecture", lambda one: one.arch, hint=""),
         _same(seen, "the GPU's driver", lambda one: str(one.facts["driver"]), hint=""),
         _same(seen, "the interface's MTU", _mtu,
@@ -424,6 +432,6 @@ def _same_model(seen: Sequence[Seen], who: tuple[str, ...]) -> list[Finding]:
         if differing:
             more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
             message = f"the model differs in {', '.join(differing[:3])}{more}"
-            hint = f"copy it from {seen[0].name} (rsync), or `envgen model pull` the same commit on both"
+            hint = "`envgen nodes push --model` makes it that of the first machine"
             found.append(Finding("fail", (seen[0].name, one.name), message, hint))
     return found or [Finding("ok", who, f"the model is the same: {len(head)} files, large ones by samples")]

@@ -53,7 +53,8 @@ GROUPS: Groups = {
         "exec": ("services.running:exec_", "Run a command in a running service."),
         "run": ("services.once:run", "Run a command in a new container of a service's image."),
         "shell": ("services.running:shell", "Open a shell in a running service."),
-        "nodes": ("services.nodes", "Compare the machines that serve one model together."),
+        "export": ("project.export", "Write a service for another system: Kubernetes."),
+        "nodes": ("services.nodes", "Compare the machines that serve one model together, and make them the same."),
     },
     "Look": {
         "status": ("look.status", "Show profile, image, containers, checkouts and lock on one screen."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -52,12 +52,16 @@ def read_json(data: bytes | str) -> Any:
 
 @dataclass(frozen=True)
 class Mount:
-    """One mount of a container. ``source`` is a host path (bind) or the name of a volume (volume)."""
+    """One mount of a container. ``source`` is a host path (bind) or the name of a volume (volume).
+
+    ``create``: the engine makes a folder that is not there; it is root's then.
+    """
 
     source: str
     target: str
     kind: str = "bind"
     read_only: bool = False
+    create: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,7 @@ class EngineInfo:
     endpoint: str
     name: str = ""
     rootless: bool = False  # root in its containers is the user who runs it
+    containerd_store: bool = False  # images are kept as they were pulled or pushed, by containerd
 
 
 class Engine(Protocol):
@@ -148,8 +153,23 @@ class Engine(Protocol):
     def image(self, name: str) -> Image | None:
         """The image of that name or id; None if it isn't there. Never pulls."""
 
+    def images(self) -> tuple[Image, ...]:
+        """All images."""
+
     def save_image(self, name: str, path: Path, timeout: float = 1800) -> None:
         """Write an image into a file, as `docker image save` does."""
+
+    def read_image(self, name: str) -> Iterator[bytes]:
+        """An image as an archive, as `docker image save` writes it."""
+
+    def load_image(self, parts: Iterator[bytes]) -> None:
+        """Take an image from an archive. EngineError when the engine, or what gives the parts, is the trouble."""
+
+    def has_whole_image(self, name: str) -> bool:
+        """False where blobs of an image are missing, or where the engine is too old to be asked."""
+
+    def tag_image(self, name: str, new: str) -> None:
+        """Give an image one more name; another image loses it."""
 
     def containers(
         self, project: str | None = None, service: str | None = None, all: bool = False

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -40,6 +41,7 @@ _KILLER = (
     'for p in /proc/[0-9]*; do if grep -qs "$1" "$p/environ"; then kill -9 "${p#/proc/}" 2>/dev/null; fi; done; true'
 )
 _UPGRADE = {"Connection": "Upgrade", "Upgrade": "tcp"}
+IMAGE = 6 * 3600  # seconds to read or load an image; the engine may write all of it aside before it answers
 LOG_TIME = 30  # seconds to read a log; what comes later is left out
 
 
@@ -77,6 +79,48 @@ class DockerEngine:
                 file.write(chunk)
                 if time.monotonic() > deadline:
                     raise EngineError(f"image {name}: it was not saved within {timeout:g} s")
+
+    def images(self) -> tuple[Image, ...]:
+        with self._told("images"):
+            found = (self.image(str(row["Id"])) for row in self._api.images())
+            return tuple(one for one in found if one)
+        raise AssertionError("unreachable")
+
+    def read_image(self, name: str) -> Iterator[bytes]:
+        with self._told(f"image {name}"):
+            query = {"names": name}
+            response = self._work.get(self._url("images", "get"), params=query, stream=True, timeout=IMAGE)
+            with contextlib.closing(response):
+                if response.status_code >= 400:
+                    raise EngineError(f"image {name}: {message_of(read_all(response))}")
+                yield from response.iter_content(1 << 20)
+
+    def load_image(self, parts: Iterator[bytes]) -> None:
+        with self._told("the image"):
+            response = self._work.post(
+                self._url("images", "load"), params={"quiet": "1"}, data=parts, stream=True, timeout=IMAGE,
+                headers={"Content-Type": "application/x-tar"},
+            )  # fmt: skip
+            answer = read_all(response)
+            if answer.status_code >= 400:
+                raise EngineError(f"the image was not loaded: {message_of(answer)}")
+            for line in answer.text.splitlines():
+                if error := json.loads(line or "{}").get("error"):
+                    raise EngineError(f"the image was not loaded: {error}")
+
+    def has_whole_image(self, name: str) -> bool:
+        with self._told(f"image {name}"):
+            if not self.info().containerd_store:
+                return True
+            found = self._api.get(self._api._url("/images/{0}/json", name), params={"manifests": "1"}).json()
+            kept = [one for one in found.get("Manifests") or () if one["Kind"] == "image"]
+            return bool(kept) and all(one["Available"] for one in kept)
+        raise AssertionError("unreachable")
+
+    def tag_image(self, name: str, new: str) -> None:
+        repository, _, tag = new.rpartition(":")
+        with self._told(f"image {name}"):
+            self._work.tag(name, repository, tag)
 
     def container(self, name: str) -> Container | None:
         found = self.inspect(name)
@@ -341,7 +385,9 @@ def _throwaway(
             "MemorySwap": memory,
             "PidsLimit": PIDS,
             "Mounts": [
-                {"Type": m.kind, "Source": m.source, "Target": m.target, "ReadOnly": m.read_only} for m in mounts
+                {"Type": m.kind, "Source": m.source, "Target": m.target, "ReadOnly": m.read_only}
+                | ({"BindOptions": {"CreateMountpoint": True}} if m.create else {})
+                for m in mounts
             ],
         },
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from envgen import files
-from envgen.app.services import known_service
+from envgen.app.places import known_service
 from envgen.app.session import Session
 from envgen.app.weights import locked_commit
 from envgen.cli.common import json_option, print_json, project_options, variant_option

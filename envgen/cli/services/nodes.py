@@ -12,6 +12,7 @@ from envgen.app import nodes
 from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.common import json_option, print_json, project_options, variant_option
+from envgen.cli.services.nodes_push import push
 from envgen.errors import ExitCode
 from envgen.text import paint, progress, wants_colour
 
@@ -24,8 +25,12 @@ def command() -> None:
 
     \b
     Example:
+      envgen nodes push
       envgen nodes check
     """
+
+
+command.add_command(push)
 
 
 @command.command()

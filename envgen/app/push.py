@@ -1,0 +1,261 @@
+"""`envgen nodes push`: the other machines of a cluster get what the first one has. Nothing is built or downloaded."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from envgen.app import nodes
+from envgen.app.copy import End, Folder, copy
+from envgen.app.nodes import content
+from envgen.app.session import Session
+from envgen.engine.base import COMPOSE_PROJECT, Engine, Image, Mount
+from envgen.engine.docker import connect
+from envgen.engine.imagetar import filtered, layers_of
+from envgen.errors import EngineError, RefusedError
+from envgen.profile.model import Profile, Service
+from envgen.render import environment as names
+from envgen.render.namespace import places_of
+from envgen.text import counted, size
+
+EVERY = 5.0  # seconds between two lines of progress
+UNFINISHED = "-envgen-push"  # ends the name of an image until it is whole
+KINDS = ("image", "sources", "model", "caches")
+COMPILED = ("flashinfer", "torch", "triton", "vllm")  # caches of what the second machine would compile once more
+FOLDER = "/run/envgen/folder"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What became of one thing on one machine. ``state``: same, sent, "to send" (a dry run), refused, failed."""
+
+    what: str
+    node: str
+    state: str
+    detail: str = ""
+    bytes: int = 0
+    seconds: float = 0.0
+    hint: str = ""
+
+
+class Meter:
+    """Counts what passes, and says so every few seconds."""
+
+    def __init__(self, say: Say, what: str) -> None:
+        self._say, self._what = say, what
+        self.bytes, self.began = 0, time.monotonic()
+        self._last = self.began
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    def through(self, parts: Iterable[bytes]) -> Iterator[bytes]:
+        """The same parts."""
+        for part in parts:
+            self.add(len(part))
+            yield part
+
+    def add(self, count: int) -> None:
+        """Note ``count`` bytes more."""
+        self.reached(self.bytes + count)
+
+    def reached(self, count: int) -> None:
+        """Note how many bytes there are in all."""
+        self.bytes = count
+        now = time.monotonic()
+        if now - self._last > EVERY:
+            self._last = now
+            self._say(f"{self._what}: {size(self.bytes)} sent, {size(int(self.bytes / self.seconds))}/s")
+
+
+def shared_layers(image: Image, others: Iterable[Image]) -> int:
+    """How many layers of an image, from the lowest on, one of ``others`` has too."""
+    return max((_alike(image.layers, one.layers) for one in others), default=0)
+
+
+def _alike(one: tuple[str, ...], two: tuple[str, ...]) -> int:
+    differing = (place for place, (a, b) in enumerate(zip(one, two, strict=False)) if a != b)
+    return next(differing, min(len(one), len(two)))
+
+
+def push_image(source: Engine, target: Engine, node: str, image: Image, name: str, say: Say, dry_run: bool) -> Pushed:
+    """Send the layers that ``target`` lacks. Until all is there, the image that has the name keeps it. EngineError."""
+    what = f"image {name}"
+    old = target.image(name)
+    if old is not None and content(old) == content(image):
+        return Pushed(what, node, "same")
+    known = shared_layers(image, target.images())
+    detail = f"{len(image.layers) - known} of {counted(len(image.layers), 'layer')}"
+    if dry_run:
+        return Pushed(what, node, "to send", detail)
+    say(f"{node}: {what}: sending {detail}; {source.info().name or 'the first machine'} reads the whole image for it")
+    # One store calls a layer's blob by what it holds, the other by how that is compressed.
+    blobs = layers_of(source.read_image(name)) if source.info().containerd_store else list(image.layers)
+    meter = Meter(say, f"{node}: {what}")
+    unfinished = name + UNFINISHED
+    try:
+        if not _sent(source, target, image, name, unfinished, set(blobs[:known]) - set(blobs[known:]), meter):
+            say(f"{node}: its image store has these layers in another form: sending all of them")
+            detail = f"all of {counted(len(image.layers), 'layer')}"
+            if not _sent(source, target, image, name, unfinished, set(), meter):
+                raise EngineError(f"{name} arrived with other content than it was sent with: run the command again")
+        target.tag_image(unfinished, name)
+    finally:
+        target.remove_image(unfinished)  # its name, where it has another one
+    if old is not None and old.repo_tags == (name,):
+        target.remove_image(old.id)  # stays where a container uses it
+    return Pushed(what, node, "sent", detail, meter.bytes, meter.seconds)
+
+
+def _sent(
+    source: Engine, target: Engine, image: Image, name: str, unfinished: str, skip: set[str], meter: Meter
+) -> bool:
+    """Whether the image is whole on ``target`` after all layers but ``skip`` were sent."""
+    target.load_image(meter.through(filtered(source.read_image(name), unfinished, skip)))
+    found = target.image(unfinished)
+    return found is not None and content(found) == content(image) and (not skip or target.has_whole_image(unfinished))
+
+
+def push(
+    session: Session,
+    wanted: str | None,
+    say: Say,
+    *,
+    kinds: Collection[str] = KINDS,
+    dry_run: bool = False,
+    force: bool = False,
+) -> list[Pushed]:
+    """Bring all machines of a service to what its first one has. What fails on one machine stops no other.
+
+    ``force``: also over files of a checkout that were changed there. EngineError, RefusedError: the first machine has
+    nothing to give.
+    """
+    profile, root = session.profile(), session.loaded().project.root
+    _, service, cluster = nodes.choose(profile, wanted)
+    first, *others = cluster.nodes
+    name = profile.image_name
+    source = _end(profile, first)
+    image = source.engine.image(name)
+    if image is None:
+        raise RefusedError(f"{first}: the image {name} is not there", hint="envgen build")
+    found = []
+    for node in others:
+        what = f"image {name}"
+        try:
+            target = _end(profile, node)
+            if "image" in kinds:
+                found.append(push_image(source.engine, target.engine, node, image, name, say, dry_run))
+            folders = list(_folders(profile, root, service, source, target, image, kinds))
+            if folders and target.engine.image(name) is None:
+                message = "its folders can be compared when it has the image"
+                found.append(Pushed("folders", node, "to send" if dry_run else "failed", message))
+                continue
+            for folder in folders:
+                what = folder.what
+                found += push_folder(profile, folder, source, target, say, dry_run=dry_run, force=force)
+        except EngineError as error:
+            problem = error.problems[0]
+            hint = problem.hint
+            if "no space left" in problem.message:
+                hint = f"make room there: docker --context {shlex.quote(profile.nodes[node].context)} image prune"
+            found.append(Pushed(what, node, "failed", problem.message, hint=hint))
+    return found
+
+
+def _end(profile: Profile, node: str) -> End:
+    machine = profile.nodes[node]
+    try:
+        return End(node, machine, connect(nodes.environment(machine)))
+    except EngineError as error:
+        raise nodes.named(node, error) from None
+
+
+def _folders(
+    profile: Profile, root: Path, service: Service, source: End, target: End, image: Image, kinds: Collection[str]
+) -> Iterator[Folder]:
+    """The folders that a service uses on each machine: checkouts, weights, compiled kernels."""
+    if "sources" in kinds:
+        here = names.compose_environment(profile, root)
+        for name, one in profile.mounted_sources.items():
+            if one.origin.checkout is not None:
+                mount = Mount(here[names.checkout_variable(name)], FOLDER, read_only=True)
+                yield Folder(f"checkout {name}", "checkout", mount, _writable(mount))
+    if "model" in kinds:
+        mounts, model = nodes.weights_of(source.machine, profile, root, service)
+        theirs, _ = nodes.weights_of(target.machine, profile, root, service)
+        for mount, other in zip(mounts, theirs, strict=True):
+            assert model is not None
+            below = (
+                {**model, "folder": model["folder"].removeprefix(f"{nodes.MODEL_HOME}/")}
+                if "folder" in model
+                else model
+            )
+            yield Folder("model", "model", mount, _writable(other), below)
+    if "caches" in kinds:
+        for (name, mount), (_, other) in zip(
+            _cache_mounts(profile, root, source, image), _cache_mounts(profile, root, target, image), strict=True
+        ):
+            if mount.kind == "bind" or source.engine.volume(mount.source) is not None:
+                yield Folder(f"cache {name}", "tree", replace(mount, read_only=True), _writable(other))
+
+
+def _writable(mount: Mount) -> Mount:
+    return replace(mount, read_only=False, create=mount.kind == "bind")
+
+
+def _cache_mounts(profile: Profile, root: Path, end: End, image: Image) -> Iterator[tuple[str, Mount]]:
+    """What was compiled at run time, as this machine keeps it."""
+    places = places_of(profile, root, image.labels)
+    for (name, cache), (place, path, kind) in zip(profile.caches.items(), places, strict=True):
+        if name in COMPILED:
+            own = end.machine.caches.get(name) if kind == "bind" else None
+            if own is not None and cache.host is not None:
+                here = names.compose_environment(profile, root)[names.cache_variable(name)]
+                place = own.path + place.removeprefix(here)  # with the namespace
+            yield name, Mount(place, path, kind)
+
+
+def push_folder(
+    profile: Profile, folder: Folder, source: End, target: End, say: Say, *, dry_run: bool, force: bool
+) -> list[Pushed]:
+    """Send what ``target`` lacks of a folder; nothing where there is nothing to send. EngineError."""
+    what, node = folder.what, target.node
+    if folder.kind == "tree":
+        for end in (source, target):
+            if any(one.running for one in end.engine.containers(profile.compose_name)):
+                return [Pushed(what, node, "refused", f"services use it on {end.node}", hint="envgen down")]
+    if folder.target.kind == "volume" and not dry_run:
+        # With the labels that Compose would give it: else it warns of a stranger at each start.
+        labels = {COMPOSE_PROJECT: profile.shared_name, "com.docker.compose.volume": what.replace(" ", "-")}
+        target.engine.create_volume(folder.target.source, labels)
+    meter = Meter(say, f"{node}: {what}")
+    found = copy(profile, folder, source, target, meter.reached, dry_run=dry_run, force=force)
+    return [] if "absent" in found and folder.kind == "tree" else [_result(folder, source, node, found, meter, dry_run)]
+
+
+def _result(folder: Folder, source: End, node: str, found: Mapping[str, Any], meter: Meter, dry_run: bool) -> Pushed:
+    what = folder.what
+    if "absent" in found:
+        hint = "envgen model pull" if folder.kind == "model" else ""
+        return Pushed(what, node, "failed", f"{source.node} has none in {folder.source.source}", hint=hint)
+    if not found["files"] and not found["removed"]:
+        return Pushed(what, node, "same")
+    if "changed" in found:
+        shown = ", ".join(map(str, found["changed"])) + ", ..." * (found["changes"] > len(found["changed"]))
+        message = f"{counted(found['changes'], 'file')} in {folder.target.source} differ, and not by a push: {shown}"
+        return Pushed(what, node, "refused", message, hint="`--force` replaces them with what the first machine has")
+    if "free" in found:
+        message = f"{size(found['bytes'])} are missing, and {size(found['free'])} are free in {folder.target.source}"
+        return Pushed(what, node, "refused", message, hint="make room there")
+    detail = f"{found['files']} of {counted(found['of'], 'file')}" + f", {found['removed']} removed" * bool(
+        found["removed"]
+    )
+    if dry_run:
+        return Pushed(what, node, "to send", f"{detail}, {size(found['bytes'])}")
+    return Pushed(what, node, "sent", detail, found["bytes"], meter.seconds)

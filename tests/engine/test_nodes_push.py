@@ -1,0 +1,150 @@
+"""`envgen nodes push`: from one engine to another, whose image store is another one, too."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pair import Pair, small_image, two_machines
+from projects import BASE
+
+from envgen.engine.base import Engine
+
+pytestmark = pytest.mark.engine
+
+NAME = "envgentest-push:cpu"
+START = "envgentest-push-start:1"  # on both machines from the beginning
+NUMBERS = {"spark-1": 213, "spark-2": 214}
+
+
+@pytest.fixture(scope="module")
+def pair(engine: Engine) -> Iterator[Pair]:
+    folder = Path(f"/tmp/envgentest-push-{os.getpid()}")
+    folder.mkdir()
+    small_image(BASE, START, folder / "small.tar")
+    with two_machines(folder, NUMBERS, folder / "small.tar") as made:
+        service = {
+            "command": ["vllm", "serve", "/models/tiny"], "args": {"tensor-parallel-size": 2},
+            "ports": ["8000:8000"], "cluster": {"nodes": ["spark-1", "spark-2"]},
+        }  # fmt: skip
+        profile = {
+            "mode": "production", "base": {"image": START}, "cuda": {"arch_list": "12.1a"}, "gpu": "none",
+            "caches": {"models": {"path": "/models", "host": "./models"}}, "services": {"serve": service},
+        }  # fmt: skip
+        project = {"version": 1, "name": "envgentest-push", "profiles": {"cpu": profile}}
+        (folder / "envgen.yaml").write_text(yaml.safe_dump(project))
+        made.write()
+        yield made
+
+
+def changed(pair: Pair, megabytes: int) -> None:
+    """One more layer on the first machine, as a build makes it."""
+    last = pair.docker("spark-1", "images", "-q", NAME).strip() or START
+    with_layer(pair, "spark-1", last, megabytes)
+
+
+def with_layer(pair: Pair, node: str, image: str, megabytes: int) -> None:
+    script = f"import os; open('/changed', 'wb').write(os.urandom({megabytes}000000))"
+    pair.docker(node, "run", "--name", "changed", image, "python3", "-c", script)
+    pair.docker(node, "commit", "changed", NAME)
+    pair.docker(node, "rm", "changed")
+
+
+def push(pair: Pair, *words: str, code: int = 0) -> dict[str, Any]:
+    [row] = json.loads(pair.envgen("nodes", "push", "--image", "--json", *words, code=code).stdout)["pushed"]
+    found: dict[str, Any] = row
+    return found
+
+
+def layers(pair: Pair, node: str) -> str:
+    return pair.docker(node, "image", "inspect", NAME, "--format", "{{.RootFS.Layers}}")
+
+
+def names(pair: Pair, node: str) -> set[str]:
+    return set(pair.docker(node, "images", "--format", "{{.Repository}}:{{.Tag}}").split())
+
+
+def test_only_the_layers_that_are_missing_are_sent(pair: Pair) -> None:
+    assert "envgen build" in pair.envgen("nodes", "push", "--image", code=6).stderr
+    changed(pair, 3)
+    assert push(pair, "--dry-run")["state"] == "to send"
+    assert names(pair, "spark-2") == {START}
+    first = push(pair)
+    assert (first["state"], first["detail"]) == ("sent", "1 of 2 layers")
+    assert 3_000_000 < first["bytes"] < 4_000_000
+    assert layers(pair, "spark-1") == layers(pair, "spark-2")
+    pair.docker("spark-2", "run", "--rm", NAME, "sh", "-c", "test -s /changed")
+    assert push(pair)["state"] == "same"
+    changed(pair, 1)
+    assert push(pair)["detail"] == "1 of 3 layers"
+    # The image of before is gone with its name, and what was used on the way has no name any more.
+    assert names(pair, "spark-2") == {START, NAME}
+    assert pair.docker("spark-2", "images", "-q", "--filter", "dangling=true") == ""
+
+
+def test_a_push_that_is_cut_off_leaves_the_image_of_before_and_starts_again(pair: Pair) -> None:
+    before = layers(pair, "spark-2")
+    changed(pair, 30)
+    argv = [sys.executable, "-m", "envgen", "nodes", "push", "--image"]
+    with subprocess.Popen(argv, cwd=pair.folder, env=pair.env, stderr=subprocess.PIPE, text=True) as pushing:
+        assert pushing.stderr is not None
+        said = []
+        for line in pushing.stderr:
+            said.append(line)
+            if "sending" in line:
+                subprocess.run(["pkill", "-KILL", "-P", str(pushing.pid), "-f", "10.66.0.214"], check=True)
+        assert pushing.wait(60) == 3, said
+    assert layers(pair, "spark-2") == before
+    assert names(pair, "spark-2") == {START, NAME}
+    assert push(pair)["state"] == "sent"
+    assert layers(pair, "spark-1") == layers(pair, "spark-2")
+
+
+def test_layers_that_the_other_store_has_in_another_form_are_sent(pair: Pair) -> None:
+    # What was pulled from a registry is kept compressed there, and has other digests.
+    pair.docker("spark-1", "rmi", "-f", NAME)
+    pair.docker("spark-2", "rmi", "-f", NAME)
+    with_layer(pair, "spark-2", START, 2)
+    archive = pair.folder / "compressed.tar"
+    pair.docker("spark-2", "save", "-o", str(archive), NAME)
+    pair.docker("spark-1", "load", "-q", "-i", str(archive))
+    archive.unlink()
+    changed(pair, 1)
+    found = push(pair)
+    assert (found["state"], found["detail"]) == ("sent", "all of 3 layers")
+    assert layers(pair, "spark-1") == layers(pair, "spark-2")
+    assert (
+        len(
+            subprocess.run(
+                ["docker", "--context", "spark-2", "save", NAME], env=pair.env, capture_output=True, check=True
+            ).stdout
+        )
+        > 3_000_000
+    )
+
+
+def test_the_weights_go_over_the_cable(pair: Pair) -> None:
+    weights = pair.folder / "models/spark-1/tiny/model.safetensors"
+    weights.parent.mkdir(parents=True)
+    weights.write_bytes(os.urandom(10_000_000))
+    argv = ["nodes", "push", "--model", "--json"]
+    for state in ("sent", "same"):
+        [found] = json.loads(pair.envgen(*argv).stdout)["pushed"]
+        assert (found["what"], found["state"]) == ("model", state)
+    assert (pair.folder / "models/spark-2/tiny/model.safetensors").read_bytes() == weights.read_bytes()
+
+
+def test_a_machine_that_cannot_be_reached(pair: Pair) -> None:
+    subprocess.run(
+        ["docker", "context", "create", "gone", "--docker", "host=ssh://root@10.66.0.99"],
+        env=pair.env, check=True, capture_output=True,
+    )  # fmt: skip
+    pair.write(spark_2={"context": "gone"})
+    assert "10.66.0.99" in push(pair, code=3)["detail"]
