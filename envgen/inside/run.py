@@ -75,11 +75,9 @@ class Failure:
 
 def in_container(engine: Engine, container: str, *, workdir: str = "", user: str = "", hold: bool = False) -> Execute:
     """Run in a container that is running. ``hold``: keep stdin open, for a program that watches it."""
-
-    def execute(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
-        return engine.exec(container, argv, stdin=stdin, workdir=workdir, user=user, timeout=timeout, hold=hold)
-
-    return execute
+    return lambda argv, stdin, timeout: engine.exec(
+        container, argv, stdin=stdin, workdir=workdir, user=user, timeout=timeout, hold=hold
+    )
 
 
 def in_image(
@@ -94,12 +92,10 @@ def in_image(
     memory: int = MEMORY,
 ) -> Execute:
     """Run in a throw-away container of an image."""
-
-    def execute(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
-        return engine.run_once(image, argv, stdin=stdin, mounts=mounts, env=env, network=network, user=user,
-                               timeout=timeout, memory=memory, hold=hold)  # fmt: skip
-
-    return execute
+    return lambda argv, stdin, timeout: engine.run_once(
+        image, argv, stdin=stdin, mounts=mounts, env=env, network=network, user=user, timeout=timeout, memory=memory,
+        hold=hold,
+    )  # fmt: skip
 
 
 def on_host(env: Mapping[str, str]) -> Execute:

@@ -40,27 +40,33 @@ def parse(data: bytes) -> Deps:
     records: dict[int, bytes] = {}
     position = start
     end = len(data)
-    while position + 4 <= end:
+    while position < end:
+        if position + 4 > end:
+            break
         size = struct.unpack_from("<I", data, position)[0]
         is_deps = size >= _TOP
         size &= _TOP - 1
         position += 4
         if size > LONGEST or size % 4 or position + size > end:
-            return _named(found, paths, records)
+            break
         record = data[position : position + size]
         position += size
         if is_deps:
             if size < head or not _known(record, head, len(paths)):
-                return _named(found, paths, records)
+                break
             records[struct.unpack_from("<I", record)[0]] = record[head:]
         else:
             # The checksum is the number's complement: a record out of its place shows.
             if size < 8 or struct.unpack_from("<I", record, size - 4)[0] != (~len(paths) & 0xFFFFFFFF):
-                return _named(found, paths, records)
+                break
             name = record[:-4]
             paths.append(name[:-3] + name[-3:].rstrip(b"\0"))
-    found.whole = position == end
-    return _named(found, paths, records)
+    else:
+        found.whole = True
+    names = [path.decode("utf-8", "surrogateescape") for path in paths]
+    for output, numbers in records.items():
+        found.inputs[names[output]] = [names[number] for number in struct.unpack("<%dI" % (len(numbers) // 4), numbers)]
+    return found
 
 
 def _known(record: bytes, head: int, count: int) -> bool:
@@ -70,10 +76,3 @@ def _known(record: bytes, head: int, count: int) -> bool:
     inputs = struct.unpack_from("<%dI" % ((len(record) - head) // 4), record, head)
     output: int = struct.unpack_from("<I", record)[0]
     return output < count and all(number < count for number in inputs)
-
-
-def _named(found: Deps, paths: list[bytes], records: dict[int, bytes]) -> Deps:
-    names = [path.decode("utf-8", "surrogateescape") for path in paths]
-    for output, numbers in records.items():
-        found.inputs[names[output]] = [names[number] for number in struct.unpack("<%dI" % (len(numbers) // 4), numbers)]
-    return found

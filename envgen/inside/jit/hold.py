@@ -6,7 +6,7 @@ import os
 
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.layout import Shelf
-from envgen.inside.jit.locks import Held, acquire_inside, lock_folder
+from envgen.inside.jit.locks import Held, acquire_inside, make_lock_folder
 from envgen.inside.jit.procs import holders
 from envgen.inside.jit.sweep import BATCH
 from envgen.inside.jit.tree import measure_path
@@ -40,30 +40,26 @@ class Hold:
         self._held: list[tuple[str, tuple[int, int]]] = []
         try:
             for shelf, names in shelves:
-                folder = lock_folder(shelf.fd, create=not dry)
-                if folder is None:
-                    continue
-                try:
-                    self._take(self.batches, BATCH, folder, shelf.shown + "/tmp/" + BATCH)
-                    for name in names:
-                        self._take(self.modules, name + ".lock", folder, shelf.shown + "/tmp/" + name + ".lock")
-                finally:
-                    os.close(folder)
+                if not dry:
+                    make_lock_folder(shelf.fd)
+                self._take(self.batches, shelf, "tmp/" + BATCH)
+                for name in names:
+                    self._take(self.modules, shelf, "tmp/" + name + ".lock")
             for shelf, names in shelves if not self._held else []:  # no more come while the module's own lock is ours
                 for name in names:
                     found = measure_path(name, shelf.fd)
                     for path in found.locks if found is not None else ():
-                        path = name + "/" + path
-                        self._take(self.modules, path, shelf.fd, shelf.shown + "/" + path)
+                        self._take(self.modules, shelf, name + "/" + path)
             if self._held:
                 raise _fault(self._held)
         except BaseException:
             self.release()
             raise
 
-    def _take(self, taken: list[int], path: str, dir_fd: int, shown: str) -> None:
+    def _take(self, taken: list[int], shelf: Shelf, path: str) -> None:
+        shown = shelf.shown + "/" + path
         try:
-            fd = acquire_inside(path, dir_fd, shown, dry=self.dry)
+            fd = acquire_inside(path, shelf.fd, shown, dry=self.dry)
             taken += [] if fd is None else [fd]
         except Held as lock:
             self._held.append((shown, (lock.device, lock.inode)))

@@ -11,7 +11,7 @@ import os
 from typing import Any, Callable, Dict, Tuple
 
 from envgen.inside.jit.fault import Fault
-from envgen.inside.jit.procs import command, pids
+from envgen.inside.jit.procs import command, names_in, pids
 from envgen.inside.jit.tree import GONE, TRASH, Measure, discard, kind_of, measure, measure_path, opened, reason
 
 Place = Tuple[str, str]  # the path, and the variable that says so (empty: the default)
@@ -132,11 +132,7 @@ def _files_of(pid: int) -> list[str]:
     """What a process has open or mapped, as far as it can be seen."""
     base = "/proc/" + str(pid)
     used = []
-    try:
-        numbers = os.listdir(base + "/fd")
-    except OSError:
-        numbers = []
-    for number in numbers:
+    for number in names_in(base + "/fd"):
         try:
             used.append(os.readlink(base + "/fd/" + number))
         except OSError:

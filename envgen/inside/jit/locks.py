@@ -144,11 +144,9 @@ def enter(fd: int, name: str) -> int:
     return inner
 
 
-def lock_folder(shelf_fd: int, *, create: bool) -> int | None:
-    """``cached_ops/tmp``, opened; made when missing and ``create``. Raises Fault when it is a link or a file."""
+def make_lock_folder(shelf_fd: int) -> None:
+    """``cached_ops/tmp``, made where it is missing. Raises Fault when it is a link or a file."""
     try:
-        return enter(shelf_fd, "tmp") if create else os.open("tmp", FOLDER, dir_fd=shelf_fd)
+        os.close(enter(shelf_fd, "tmp"))
     except OSError as error:
-        if error.errno in GONE and not create:
-            return None
         raise Fault("refused", "cached_ops/tmp (the locks) can't be opened: " + reason(error)) from None

@@ -3,64 +3,28 @@
 from __future__ import annotations
 
 import os
+from typing import Any, Dict
 
 
 def holders(identities: list[tuple[int, int]], proc: str = "/proc") -> dict[tuple[int, int], list[dict[str, object]]]:
-    """For each (device, inode) of a lock file, the processes that hold a flock on it: pid and command."""
-    found: dict[tuple[int, int], list[int]] = {identity: [] for identity in identities}
-    for device, inode, pid in _locks(proc):
-        for identity in identities:
-            if identity[1] == inode and device == (os.major(identity[0]), os.minor(identity[0])):
-                found[identity].append(pid)
-    missing = [identity for identity in identities if not found[identity]]
-    if missing:
-        # btrfs and overlayfs name another device there than stat does, and some sandboxes have no /proc/locks.
-        for identity, pid in _openers(missing, proc):
-            found[identity].append(pid)
-    return {
-        key: [{"pid": pid, "command": command(pid, proc)} for pid in sorted(set(own))] for key, own in found.items()
-    }
+    """For each (device, inode) of a lock file, the processes that hold a flock on it: pid and command.
 
-
-def _locks(proc: str) -> list[tuple[tuple[int, int], int, int]]:
-    """The flock lines of /proc/locks: ((major, minor), inode, pid). Waiting ones (``->``) hold nothing."""
-    found = []
-    try:
-        with open(proc + "/locks", "rb") as file:
-            lines = file.read().decode("ascii", "replace").splitlines()
-    except OSError:
-        return []
-    for line in lines:
-        fields = line.split()
-        if len(fields) < 6 or fields[1] != "FLOCK":
-            continue
-        try:
-            major, minor, inode = fields[5].split(":")
-            found.append(((int(major, 16), int(minor, 16)), int(inode), int(fields[4])))
-        except ValueError:
-            continue
-    return [entry for entry in found if entry[2] > 0]
-
-
-def _openers(identities: list[tuple[int, int]], proc: str) -> list[tuple[tuple[int, int], int]]:
-    """Processes with one of these files open whose fdinfo shows a lock on it."""
-    found = []
-    for pid in pids(proc):
-        base = proc + "/" + str(pid)
-        try:
-            numbers = os.listdir(base + "/fd")
-        except OSError:
-            continue
-        for number in numbers:
+    By their open files: /proc/locks names another device than stat does on btrfs and overlayfs.
+    """
+    found: dict[tuple[int, int], list[dict[str, object]]] = {identity: [] for identity in identities}
+    for pid in pids(proc) if found else ():
+        base, held = proc + "/" + str(pid), set()
+        for number in names_in(base + "/fd"):
             try:
                 status = os.stat(base + "/fd/" + number)
-                if (status.st_dev, status.st_ino) not in identities:
-                    continue
-                with open(base + "/fdinfo/" + number, "rb") as file:
-                    if b"FLOCK" in file.read():
-                        found.append(((status.st_dev, status.st_ino), pid))
+                if (status.st_dev, status.st_ino) in found:
+                    with open(base + "/fdinfo/" + number, "rb") as file:
+                        if b"FLOCK" in file.read():
+                            held.add((status.st_dev, status.st_ino))
             except OSError:
-                continue
+                continue  # closed meanwhile
+        for identity in held:
+            found[identity].append({"pid": pid, "command": command(pid, proc)})
     return found
 
 
@@ -98,8 +62,13 @@ def loaded(inodes: dict[int, str], proc: str = "/proc") -> tuple[list[dict[str, 
 
 def pids(proc: str = "/proc") -> list[int]:
     """The processes that this container can see."""
+    return sorted(int(name) for name in names_in(proc) if name.isdigit())
+
+
+def names_in(folder: str) -> list[str]:
+    """The names in a folder of /proc; none where it can't be seen."""
     try:
-        return sorted(int(name) for name in os.listdir(proc) if name.isdigit())
+        return os.listdir(folder)
     except OSError:
         return []
 
@@ -119,13 +88,12 @@ def command(pid: int, proc: str = "/proc") -> str:
     return text if len(text) <= 300 else text[:297] + "..."
 
 
-def look(request: dict[str, object]) -> dict[str, object]:
+def look(request: Dict[str, Any]) -> Dict[str, Any]:
     """Operation ``look``: which processes of this container hold these locks, or have loaded these libraries.
 
     ``locks``: [[device, inode], ...]; ``libraries``: [[inode, module], ...].
     """
-    locks = [(int(device), int(inode)) for device, inode in request.get("locks") or ()]  # type: ignore[attr-defined]
-    libraries = {int(inode): str(name) for inode, name in request.get("libraries") or ()}  # type: ignore[attr-defined]
-    users, unseen = loaded(libraries)
-    known = holders(locks) if locks else {}
+    locks = [(device, inode) for device, inode in request.get("locks") or ()]
+    users, unseen = loaded(dict(request.get("libraries") or ()))
+    known = holders(locks)
     return {"holders": [known[identity] for identity in locks], "users": users, "unseen": unseen}

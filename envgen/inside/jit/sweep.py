@@ -11,7 +11,7 @@ from typing import Iterator
 from envgen.inside.jit.choose import Survey
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.layout import Cache, Shelf, open_cache, root_of
-from envgen.inside.jit.locks import BUSY, Held, acquire, lock_folder
+from envgen.inside.jit.locks import BUSY, Held, acquire_inside, make_lock_folder
 from envgen.inside.jit.tree import measure_path, opened, remove
 
 # What FlashInfer's batch builds hold (build_jit_specs).
@@ -116,12 +116,7 @@ def _is_held(name: str, root_fd: int) -> bool:
 
 def _batch_lock(shelf: Shelf) -> int | None:
     try:
-        folder = lock_folder(shelf.fd, create=True)
-        if folder is None:
-            return None
-        try:
-            return acquire(BATCH, folder, BATCH)
-        finally:
-            os.close(folder)
+        make_lock_folder(shelf.fd)
+        return acquire_inside("tmp/" + BATCH, shelf.fd, BATCH)
     except (Held, Fault):
         return None

@@ -70,13 +70,13 @@ def test_trash_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
 
 def test_a_module_that_vanishes_meanwhile_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shelf = release(tmp_path, "0.5.3")
-    real = holding.lock_folder
+    real = holding.make_lock_folder
 
     def vanish(*args: Any, **kwargs: Any) -> Any:
         (shelf.ops / "page").rename(tmp_path / "elsewhere")
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(holding, "lock_folder", vanish)
+    monkeypatch.setattr(holding, "make_lock_folder", vanish)
     result = good(tmp_path, "page", "rope")
     assert [m["name"] for m in result["vanished"]] == ["page"]
     assert [m["name"] for m in result["modules"]] == ["rope"]
