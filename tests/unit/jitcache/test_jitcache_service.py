@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ from envgen.binding import ShapeError, bind
 from envgen.engine.base import ExecResult, Mount
 from envgen.errors import EngineError, NotFoundError, RefusedError
 from envgen.inside.run import STARTER
+from envgen.inside.warm import MARK
 from envgen.jitcache.model import Cleared, Holder
 from envgen.jitcache.place import BASE
 from envgen.jitcache.query import arch_folders, make_query
 from envgen.jitcache.service import JitCache
 from envgen.jitcache.talk import describe_holders
+from envgen.jitcache.warm import Warm
 from envgen.text import visible
 
 
@@ -294,3 +297,19 @@ def test_an_envgen_that_holds_a_lock_is_named_as_such() -> None:
     ours = Holder(42, f"python3 -I -S -c {STARTER}", "serve")
     assert describe_holders([ours]) == "by an envgen that is still running there (pid 42 in serve)"
     assert describe_holders([Holder(7, "ninja -v")]) == "by pid 7: ninja -v"
+
+
+def test_what_the_gate_prints_is_progress_and_not_the_output_of_a_module() -> None:
+    shown: list[str] = []
+    lines = ['{"event": "import", "version": "0.5.3"}', '{"event": "start", "module": "page"}',
+             '{"event": "failed", "module": "page", "message": "boom"}']  # fmt: skip
+
+    def run_lines(_argv: Sequence[str], on_line: Callable[[str], None], _env: Mapping[str, str]) -> int:
+        for line in (MARK + lines[0], MARK + lines[1], "compilers: 1 running, 2 waiting", MARK + lines[2]):
+            on_line(line)
+        return 1
+
+    run = Warm(run_lines, "python3", "here", shown.append)
+    run.run(["page"], None)
+    assert shown == ["compilers: 1 running, 2 waiting"]
+    assert (run.version, run.built["page"].lines, run.built["page"].error) == ("0.5.3", [], "boom")
