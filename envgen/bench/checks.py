@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -12,6 +12,7 @@ from typing import Any
 from envgen.bench.client import LOST, Load, Prompts, Reply, Target, send
 from envgen.bench.tools import Measured, Reference
 from envgen.bench.vitals import Vitals
+from envgen.engine.base import MISSHAPEN, read_json
 from envgen.errors import ServiceError
 from envgen.logpattern import LogPattern
 from envgen.text import shorten
@@ -32,6 +33,9 @@ _TOOL = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     },
 }  # fmt: skip
+Judge = Callable[[Reply], "tuple[bool | None, str]"]
+_NAN = "NaN/Inf in log probabilities"
+_ABSENT = {"chat": (404, 405, 501), _NAN: (400, 422)}  # how servers answer that they don't have it
 GRAPHS = r"Graph capturing finished in"
 
 
@@ -51,9 +55,9 @@ class Criterion:
         return asdict(self)
 
 
-def criterion(name: str, good: bool, seen: str, wanted: str, note: str = "") -> Criterion:
-    """A criterion that was checked."""
-    return Criterion(name, PASSED if good else FAILED, seen, wanted, note)
+def criterion(name: str, good: bool | None, seen: str, wanted: str, note: str = "") -> Criterion:
+    """A verdict; None: it could not be checked."""
+    return Criterion(name, UNKNOWN if good is None else PASSED if good else FAILED, seen, wanted, note)
 
 
 class Gone(ServiceError):
@@ -104,99 +108,75 @@ class Trial:
 
 def smoke(trial: Trial) -> list[Criterion]:
     """Small tests; a failure doesn't keep the others from running. Gone when the server goes away."""
-    found: list[Criterion] = []
-    for test in (_short, _chat, _tools, _finite, _parallel, _long, _repeats):
-        one = test(trial)
-        if one is not None:
-            found.append(one)
-            trial.say(f"  {one.name}: {one.verdict}, {one.seen}")
-    return found
-
-
-def _short(trial: Trial) -> Criterion:
-    reply = trial.ask("short prompt", [trial.target.body(PROMPT, SHORT)]).replies[0]
-    text = reply.text or reply.reasoning
-    seen = reply.fault or (f"completed with {shorten(text, 60)!r}" if text else "an empty text")
-    return criterion("short prompt", not reply.fault and bool(text), seen, "a text that is not empty")
-
-
-def _chat(trial: Trial) -> Criterion:
-    name, wanted = "chat", "a text, without raw Harmony markup"
-    reply = trial.ask("chat", [trial.target.chat("What is the capital of France?", CHAT_TOKENS)]).replies[0]
-    if reply.status in (404, 405, 501) or (reply.status == 400 and "chat template" in reply.fault):
-        return Criterion(name, UNKNOWN, f"the server has no chat: {reply.fault}", wanted)
-    if reply.fault:
-        return criterion(name, False, reply.fault, wanted)
-    leak = _HARMONY.search(reply.text + reply.reasoning)
-    if leak:
-        return criterion(name, False, f"{leak[0]} in {shorten(reply.text or reply.reasoning, 80)!r}", wanted)
-    thought = f", after {len(reply.reasoning)} characters of reasoning" if reply.reasoning else ""
-    note = "" if reply.text else f"{CHAT_TOKENS} tokens were used up by the reasoning"
-    return criterion(name, bool(reply.text or reply.reasoning), f"{shorten(reply.text, 60)!r}{thought}", wanted, note)
-
-
-def _tools(trial: Trial) -> Criterion | None:
-    """Left out where the server does not say that it takes tools."""
-    if "--enable-auto-tool-choice" not in trial.environment.get("flags", ()):
-        return None
-    name, wanted = "tool call", "get_weather is called with JSON that names a city"
-    body = trial.target.chat("What is the weather in Paris? Use the tool.", CHAT_TOKENS, tools=[_TOOL])
-    reply = trial.ask("tool call", [body]).replies[0]
-    if reply.fault:
-        return criterion(name, False, reply.fault, wanted)
-    if not reply.tools:
-        return Criterion(name, UNKNOWN, f"answered without a call: {shorten(reply.text, 60)!r}", wanted)
-    called, arguments = next(iter(reply.tools.values()))
-    try:
-        good = called == "get_weather" and bool(json.loads(arguments)["city"])
-    except (ValueError, LookupError, TypeError):
-        good = False
-    return criterion(name, good, f"{shorten(called, 40)}({shorten(arguments, 60)})", wanted)
-
-
-def _finite(trial: Trial) -> Criterion:
-    name, wanted = "NaN/Inf in log probabilities", "all finite"
-    reply = trial.ask(name, [trial.target.body(PROMPT, 4 * SHORT, logprobs=True)]).replies[0]
-    if reply.status in (400, 422):
-        return Criterion(name, UNKNOWN, f"the server gives no log probabilities: {reply.fault}", wanted)
-    if reply.fault:
-        return criterion(name, False, reply.fault, wanted)
-    if not reply.logprobs:
-        return Criterion(name, UNKNOWN, "the server gives no log probabilities", wanted)
-    return criterion(name, not reply.not_finite, f"{reply.not_finite} of {reply.logprobs} are not finite", wanted)
-
-
-def _parallel(trial: Trial) -> Criterion:
-    bodies = [trial.target.body(trial.prompts.of(32), SHORT) for _ in range(PARALLEL)]
-    bad = trial.ask("parallel", bodies, PARALLEL).faults
-    return criterion(f"{PARALLEL} in parallel", not bad, bad or f"all {PARALLEL} succeed", "all succeed")
-
-
-def _long(trial: Trial) -> Criterion:
-    limit = trial.target.max_len
+    target, limit = trial.target, trial.target.max_len
     # A tenth is left for what a chat template adds, and for words of more tokens than others.
     tokens = LONG if limit is None else max(1, min(LONG, (limit - SHORT) * 9 // 10))
     note = "" if tokens == LONG else f"adapted: the server takes {limit} tokens in all, not {LONG}"
-    body = trial.target.body(trial.prompts.of(tokens), SHORT)
-    reply = trial.ask("long prompt", [body], prompt_tokens=tokens, output_tokens=SHORT).replies[0]
-    seen = f"{reply.prompt_tokens or 'unknown'} tokens, first token after {reply.ttft or reply.latency:.2f} s"
-    name = f"prefill of about {tokens} tokens"
-    return criterion(name, not reply.fault, reply.fault or seen, "no time-out, no error", note)
+    text = "a text, without raw Harmony markup"
+    found: list[Criterion] = []
 
+    def judged(name: str, good: bool | None, seen: str, wanted: str, note: str = "") -> None:
+        found.append(criterion(name, good, seen, wanted, note))
+        trial.say(f"  {name}: {found[-1].verdict}, {seen}")
 
-def _repeats(trial: Trial) -> Criterion:
-    name, wanted = f"{REPEATS} repeats", f"all succeed, memory grows by less than {gigabytes(SMOKE_GROWTH)}"
+    def ask(name: str, body: Mapping[str, Any], judge: Judge, wanted: str, note: str = "", **cell: int) -> None:
+        reply = trial.ask(name, [body], **cell).replies[0]
+        absent = reply.status in _ABSENT.get(name, ()) or "chat template" in reply.fault
+        judged(name, *((None if absent else False, reply.fault) if reply.fault else judge(reply)), wanted, note)
+
+    ask("short prompt", target.body(PROMPT, SHORT), _text, text)
+    ask("chat", target.chat("What is the capital of France?", CHAT_TOKENS), _text, text)
+    if "--enable-auto-tool-choice" in trial.environment.get("flags", ()):
+        body = target.chat("What is the weather in Paris? Use the tool.", CHAT_TOKENS, tools=[_TOOL])
+        ask("tool call", body, _call, "get_weather is called with JSON that names a city")
+    ask(_NAN, target.body(PROMPT, 4 * SHORT, logprobs=True), _finite, "all finite")
+    parallel = [target.body(trial.prompts.of(32), SHORT) for _ in range(PARALLEL)]
+    bad = trial.ask("parallel", parallel, PARALLEL).faults
+    judged(f"{PARALLEL} in parallel", not bad, bad or f"all {PARALLEL} succeed", "all succeed")
+    ask(f"prefill of about {tokens} tokens", target.body(trial.prompts.of(tokens), SHORT), _prefill,
+        "no time-out, no error", note, prompt_tokens=tokens, output_tokens=SHORT)  # fmt: skip
     before = trial.vitals()
-    bad = trial.ask("repeats", [trial.target.body(PROMPT, 4 * SHORT)] * REPEATS).faults
-    after = trial.vitals()
-    if bad:
-        return criterion(name, False, bad, wanted)
+    bad = trial.ask("repeats", [target.body(PROMPT, 4 * SHORT)] * REPEATS).faults
+    good, seen = _memory(before, trial.vitals(), SMOKE_GROWTH)
+    wanted = f"all succeed, memory grows by less than {gigabytes(SMOKE_GROWTH)}"
+    judged(f"{REPEATS} repeats", not bad and good, bad or f"all succeed; memory growth: {seen}", wanted)
+    return found
+
+
+def _text(reply: Reply) -> tuple[bool | None, str]:
+    if leak := _HARMONY.search(reply.text + reply.reasoning):
+        return False, f"{leak[0]} in {shorten(reply.text or reply.reasoning, 80)!r}"
+    thought = f", after {len(reply.reasoning)} characters of reasoning" if reply.reasoning else ""
+    return bool(reply.text or reply.reasoning), f"{shorten(reply.text, 60)!r}{thought}"
+
+
+def _call(reply: Reply) -> tuple[bool | None, str]:
+    if not reply.tools:
+        return None, f"answered without a call: {shorten(reply.text, 60)!r}"
+    called, arguments = next(iter(reply.tools.values()))
+    good = False
+    with contextlib.suppress(*MISSHAPEN):
+        good = called == "get_weather" and bool(read_json(arguments)["city"])
+    return good, f"{shorten(called, 40)}({shorten(arguments, 60)})"
+
+
+def _finite(reply: Reply) -> tuple[bool | None, str]:
+    if not reply.logprobs:
+        return None, "the server gives no log probabilities"
+    return not reply.not_finite, f"{reply.not_finite} of {reply.logprobs} are not finite"
+
+
+def _prefill(reply: Reply) -> tuple[bool | None, str]:
+    return True, f"{reply.prompt_tokens or 'unknown'} tokens, first token after {reply.ttft or reply.latency:.2f} s"
+
+
+def _memory(before: Vitals | None, after: Vitals | None, limit: int) -> tuple[bool | None, str]:
     if before is None or after is None:
-        return Criterion(name, UNKNOWN, f"all succeed; memory: {_NO_CONTAINER}", wanted)
+        return None, _NO_CONTAINER
     if after.restarted(before):
-        return criterion(name, False, "the server's program was restarted in between", wanted)
+        return False, "the server's program was restarted in between"
     growth = after.growth(before)
-    return criterion(name, growth < SMOKE_GROWTH, f"all succeed, memory grew by {gigabytes(growth)}", wanted)
+    return growth < limit, gigabytes(growth)
 
 
 # --- stress -----------------------------------------------------------------------------------------------------------
@@ -218,26 +198,20 @@ def _judge(load: Load, before: Vitals | None, after: Vitals | None) -> list[Crit
     bad = [one for one in load.replies if one.fault]
     errors = sum(one.status >= 500 for one in bad)
     why = f": {load.faults}" if bad else ""
-    found = [
+    known = "without the GPU's memory: nvidia-smi doesn't show it" if after and after.gpu_memory is None else ""
+    return [
         criterion("requests", not bad, f"{len(bad)} of {len(load.replies)} failed{why}", "0 failed"),
         criterion("5xx answers", not errors, str(errors), "0"),
-    ]
-    limit = f"less than {gigabytes(STRESS_GROWTH)}"
-    if before is None or after is None:
-        return [*found, Criterion("zombie processes", UNKNOWN, _NO_CONTAINER, "0"),
-                Criterion("memory growth", UNKNOWN, _NO_CONTAINER, limit)]  # fmt: skip
-    growth = after.growth(before)
-    known = "" if after.gpu_memory is not None else "without the GPU's memory: nvidia-smi doesn't show it"
-    return [
-        *found,
-        criterion("restarts", not after.restarted(before), "yes" if after.restarted(before) else "none", "none"),
         zombies(after),
-        criterion("memory growth", growth < STRESS_GROWTH, gigabytes(growth), limit, known),
-    ]
+        criterion("memory growth, without a restart", *_memory(before, after, STRESS_GROWTH),
+                  f"less than {gigabytes(STRESS_GROWTH)}", known),
+    ]  # fmt: skip
 
 
-def zombies(vitals: Vitals) -> Criterion:
+def zombies(vitals: Vitals | None) -> Criterion:
     """Processes that have ended, whose parent has not asked how."""
+    if vitals is None:
+        return criterion("zombie processes", None, _NO_CONTAINER, "0")
     names = f": {', '.join(vitals.zombies)}" if vitals.zombies else ""
     return criterion("zombie processes", not vitals.zombies, f"{len(vitals.zombies)}{names}", "0")
 
@@ -290,7 +264,7 @@ def throughput(cells: Sequence[Measured], wishes: Wishes) -> list[Criterion]:
     if not found:
         hint = "add --reference llama.cpp, --reference NAME=T/S or --reference RUN"
         seen = ", ".join(f"{cell.cell}: {cell.figures.get('decode_tps', '-')}" for cell in cells)
-        return [Criterion("throughput", UNKNOWN, seen, "within reach of a reference", hint)]
+        return [criterion("throughput", None, seen, "within reach of a reference", hint)]
     return found
 
 
@@ -302,7 +276,7 @@ def _against(measured: Measured, name: str, speed: float, other: str, wishes: Wi
     wanted = f"at least {least:,.2f} t/s: {other} has {speed:,.2f}, less {wishes.tolerance:.0%}"
     title = f"{name.removesuffix('_tps')} of {measured.cell} against {other}"
     if figure is None:
-        return Criterion(title, UNKNOWN, "; ".join(measured.notes) or "not measured", wanted)
+        return criterion(title, None, "; ".join(measured.notes) or "not measured", wanted)
     good = figure.mean >= least
     if not good and wishes.explanation:
         good, note = True, f"slower, and explained: {wishes.explanation}"
@@ -320,10 +294,11 @@ def latency(cells: Sequence[Measured], replies: Sequence[Reply], wishes: Wishes)
         ("first token of a short prompt", wishes.max_ttft, (median(first) if first else None, ", the median")),
         ("time per token", wishes.max_per_token, max(slow, default=(None, ""))),
     ):
-        if limit is not None and worst_of is None:
-            found.append(Criterion(name, UNKNOWN, "not measured", f"at most {limit:g} ms"))
-        elif limit is not None and worst_of is not None:
-            found.append(criterion(name, worst_of <= limit, f"{worst_of:.1f} ms{where}", f"at most {limit:g} ms"))
+        if limit is not None:
+            good, seen = (
+                (None, "not measured") if worst_of is None else (worst_of <= limit, f"{worst_of:.1f} ms{where}")
+            )
+            found.append(criterion(name, good, seen, f"at most {limit:g} ms"))
     return found
 
 
@@ -331,7 +306,7 @@ def log_shows(wishes: Wishes, log: str | None, flags: Sequence[str] | None, gpu:
     """Backends as the profile expects, no fallback that it forbids, and CUDA graphs where they are not switched off."""
     name, wanted = "backends in the log", "as the profile expects"
     if log is None:
-        return [Criterion(name, UNKNOWN, _NO_CONTAINER, wanted)]
+        return [criterion(name, None, _NO_CONTAINER, wanted)]
     lines = [line[:4000] for line in log.splitlines()]
 
     def first(pattern: str) -> str:
@@ -341,13 +316,12 @@ def log_shows(wishes: Wishes, log: str | None, flags: Sequence[str] | None, gpu:
     found = []
     if not wishes.expect and not wishes.forbid:
         hint = "set ready.expect of the service"
-        found.append(Criterion(name, UNKNOWN, "the profile expects nothing", wanted, hint))
-    for key, pattern in (wishes.expect or {}).items():
-        seen = first(pattern)
-        found.append(criterion(f"log shows {key}", bool(seen), seen or "no line of it", pattern))
-    for key, pattern in (wishes.forbid or {}).items():
-        seen = first(pattern)
-        found.append(criterion(f"log is free of {key}", not seen, seen or "no line of it", f"not {pattern}"))
+        found.append(criterion(name, None, "the profile expects nothing", wanted, hint))
+    wishes_of = ((wishes.expect, True, "log shows", ""), (wishes.forbid, False, "log is free of", "not "))
+    for patterns, there, title, word in wishes_of:
+        for key, pattern in (patterns or {}).items():
+            seen = first(pattern)
+            found.append(criterion(f"{title} {key}", bool(seen) is there, seen or "no line of it", word + pattern))
     if gpu:
         eager = "--enforce-eager" in (flags or ())
         seen = first(GRAPHS) or ("switched off by --enforce-eager" if eager else "")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from envgen.engine.base import read_json
+from envgen.engine.base import MISSHAPEN, read_json
 from envgen.errors import ServiceError, UsageError
 from envgen.serve.events import END, NoCompletion, Part, chosen_logprobs, short_answer, stamped
 from envgen.text import reason_of, shorten
@@ -229,80 +229,67 @@ def read(reply: Reply, parts: Sequence[Part]) -> None:
     if reply.status != 200:
         reply.kind, reply.fault = "status", f"answered with {reply.status}: {error_text(start)}"
         return
-    seen, done = 0, False
     try:
+        seen, done = 0, False
         for at, data in stamped(parts):
-            done = data == END
-            if done:
+            if done := data == END:
                 break
             seen += 1
-            reply.fault = _event(reply, data, at)
-            if reply.fault:
-                break
-    except NoCompletion as error:
-        reply.fault = f"the reply is not an event stream: {error}"
-    if not reply.fault:
+            _event(reply, data, at)
         if not seen:
-            reply.fault = f"the reply is not an event stream: {shorten(start.strip(), 160) or '(empty)'}"
-        elif not done and not reply.finish:
-            reply.fault = f"the stream ended after {seen} events, without a finish reason and without {END}"
-        elif reply.first is None and not reply.output_tokens:
-            reply.fault = "the reply holds no generated text"
-    if reply.fault:
-        reply.kind = "garbage"
+            raise NoCompletion(f"the reply is not an event stream: {shorten(start.strip(), 160) or '(empty)'}")
+        if not done and not reply.finish:
+            raise NoCompletion(f"the stream ended after {seen} events, without a finish reason and without {END}")
+        if reply.first is None and not reply.output_tokens:
+            raise NoCompletion("the reply holds no generated text")
+    except NoCompletion as error:
+        reply.kind, reply.fault = "garbage", str(error)
 
 
-def _event(reply: Reply, data: str, at: float) -> str:
-    """Take in one event; what is wrong with it."""
+def _event(reply: Reply, data: str, at: float) -> None:
     try:
         document = read_json(data)
-    except ValueError:
-        return f"an event is not JSON: {shorten(data, 160)}"
-    if not isinstance(document, dict) or not {"choices", "usage", "error"} & set(document):
-        return f"an event is not part of a completion: {shorten(data, 160)}"
-    if document.get("error"):
-        return f"the server reports an error in the stream: {error_text(data)}"
-    usage = document.get("usage")
-    if isinstance(usage, dict):
-        reply.prompt_tokens = _count(usage.get("prompt_tokens"), reply.prompt_tokens)
-        reply.output_tokens = _count(usage.get("completion_tokens"), reply.output_tokens)
-    choices = document.get("choices")
-    for choice in choices if isinstance(choices, list) else ():
-        if isinstance(choice, dict):
+        if document.get("error"):
+            raise NoCompletion(f"the server reports an error in the stream: {error_text(data)}")
+        for choice in document["choices"]:
             _choice(reply, choice, at)
-    return ""
+        if usage := document.get("usage"):
+            reply.prompt_tokens, reply.output_tokens = (
+                _count(usage, "prompt_tokens"),
+                _count(usage, "completion_tokens"),
+            )
+    except MISSHAPEN:
+        raise NoCompletion(f"an event is not part of a completion: {shorten(data, 160)}") from None
 
 
 def _choice(reply: Reply, choice: Mapping[str, Any], at: float) -> None:
-    ended = isinstance(choice.get("finish_reason"), str)
-    if ended:
-        reply.finish = str(choice["finish_reason"])
+    ended = bool(choice.get("finish_reason"))
+    reply.finish = str(choice.get("finish_reason") or reply.finish)
     for value in chosen_logprobs(choice.get("logprobs")):
         reply.logprobs += 1
         reply.not_finite += not math.isfinite(value)
-    delta = choice.get("delta") or choice.get("message")
-    delta = delta if isinstance(delta, dict) else {}
-    text = "".join(one for one in (choice.get("text"), delta.get("content")) if isinstance(one, str))
-    thought = "".join(one for one in (delta.get("reasoning"), delta.get("reasoning_content")) if isinstance(one, str))
-    calls = delta.get("tool_calls")
-    for call in calls if isinstance(calls, list) else ():
-        function = call.get("function") if isinstance(call, dict) else None
-        if isinstance(function, dict):
-            index = _count(call.get("index"), 0) or 0
-            name, arguments = reply.tools.get(index, ("", ""))
-            reply.tools[index] = (
-                name + str(function.get("name") or ""),
-                arguments + str(function.get("arguments") or ""),
-            )
+    delta = choice.get("delta") or choice.get("message") or {}
+    text = "" + (choice.get("text") or delta.get("content") or "")
+    thought = "" + (delta.get("reasoning") or delta.get("reasoning_content") or "")
+    for call in delta.get("tool_calls") or ():
+        name, arguments = reply.tools.get(call.get("index", 0), ("", ""))
+        called = call["function"]
+        reply.tools[call.get("index", 0)] = (
+            name + (called.get("name") or ""), arguments + (called.get("arguments") or "")
+        )  # fmt: skip
     reply.text += text
     reply.reasoning += thought
     # An empty completion piece is a token whose characters are not complete yet; a chat's first event names the role.
-    if text or thought or calls or (isinstance(choice.get("text"), str) and not ended):
+    if text or thought or delta.get("tool_calls") or ("text" in choice and not ended):
         reply.first = at if reply.first is None else reply.first
 
 
-def _count(value: Any, before: int | None) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST_COUNT else before
+def _count(usage: Mapping[str, Any], name: str) -> int | None:
+    """None: it is not there. Raises ValueError for what is not a number of tokens."""
+    value = usage.get(name)
+    if value is None or (type(value) is int and 0 <= value < LARGEST_COUNT):
+        return value
+    raise ValueError(name)
 
 
 def error_text(text: str) -> str:

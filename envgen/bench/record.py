@@ -31,13 +31,12 @@ from typing import Any
 from envgen import files
 from envgen.engine.base import MISSHAPEN, read_json
 from envgen.errors import Place, ResultsError, UsageError
-from envgen.redact import redact, secret_like
+from envgen.redact import redact_secrets
 from envgen.text import counted, reason_of
 
 FORMAT = 1  # a reader refuses a higher number; a change of meaning raises it
 SUFFIX = ".jsonl"
 RUNNING, INTERRUPTED, IMPORTED = "running", "interrupted", "imported"
-HIDDEN = "[redacted: secret value]"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _LATEST = re.compile(r"latest(?:~(\d{1,6}))?")
 
@@ -200,10 +199,9 @@ def _create(folder: Path, when: datetime, kind: str, ident: str, lines: Sequence
 def _head(
     ident: str, kind: str, when: datetime, environment: Mapping[str, Any], parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
-    return {
-        "type": "start", "format": FORMAT, "id": ident, "kind": kind, "started": utc(when),
-        "environment": without_secrets(environment), "parameters": without_secrets(parameters),
-    }  # fmt: skip
+    told = {"environment": environment, "parameters": parameters}
+    clean: dict[str, Any] = json.loads(redact_secrets(encode(told).decode()))
+    return {"type": "start", "format": FORMAT, "id": ident, "kind": kind, "started": utc(when), **clean}
 
 
 def _end(when: datetime, outcome: str, summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -235,27 +233,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if value is None or isinstance(value, (bool, int, float)) else str(value)
-
-
-def without_secrets(value: Any) -> Any:
-    """``value`` without what looks like a secret by a variable's name, by a flag's, or by its own shape."""
-    if isinstance(value, Mapping):
-        return {name: _named(str(name), item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        found, before = [], ""
-        for word in value:  # the word after --api-key goes, too
-            found.append(_named(before, word) if before else without_secrets(word))
-            flag = isinstance(word, str) and word.startswith("--") and "=" not in word
-            before = word.lstrip("-").replace("-", "_") if flag else ""
-        return found
-    if isinstance(value, str):
-        cleaned = redact(value)
-        return cleaned if "[redacted" in cleaned else value
-    return value
-
-
-def _named(name: str, value: Any) -> Any:
-    return HIDDEN if isinstance(value, str) and value and secret_like(name) else without_secrets(value)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 from envgen.engine.base import Container, Engine
@@ -34,19 +35,15 @@ class Vitals:
 def look(engine: Engine, container_id: str) -> Vitals:
     """Look once. ServiceError when the container doesn't run any more."""
     container = engine.container(container_id)
-    if container is None:
-        raise ServiceError("the container is gone")
-    if container.state != "running":
-        reason = "killed because memory ran out" if container.oom_killed else f"exit code {container.exit_code}"
-        raise ServiceError(f"{container.name} does not run any more: {container.state}, {reason}")
+    if container is None or not container.running:
+        name = container.name if container else "the container"
+        raise ServiceError(f"{name} does not run any more: {container.state if container else 'it is gone'}")
     found = processes(engine, container_id)
-    return Vitals(
-        sum(one.memory for one in found),
-        _gpu_memory(engine, container_id),
-        tuple(f"{one.name} ({one.pid})" for one in found if one.zombie),
-        container.restarts,
-        container.started_at,
-    )
+    zombies = tuple(f"{one.name} ({one.pid})" for one in found if one.zombie)
+    gpu = None
+    with contextlib.suppress(EngineError):
+        gpu = parse_gpu_memory(engine.exec(container_id, _GPU, timeout=20).stdout.decode(errors="replace"))
+    return Vitals(sum(one.memory for one in found), gpu, zombies, container.restarts, container.started_at)
 
 
 def alive(engine: Engine, before: Container) -> bool:
@@ -58,17 +55,7 @@ def alive(engine: Engine, before: Container) -> bool:
     return now is not None and now.running and now.started_at == before.started_at
 
 
-def _gpu_memory(engine: Engine, container_id: str) -> int | None:
-    try:
-        done = engine.exec(container_id, _GPU, timeout=20)
-    except EngineError:
-        return None
-    return parse_gpu_memory(done.stdout.decode(errors="replace")) if done.code == 0 else None
-
-
 def parse_gpu_memory(text: str) -> int | None:
     """Bytes in what nvidia-smi printed, one number of MiB a line; None where it can't tell ([N/A])."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if not lines or not all(line.isdigit() for line in lines):
-        return None
-    return sum(int(line) for line in lines) << 20
+    lines = text.split()
+    return sum(map(int, lines)) << 20 if lines and all(map(str.isdigit, lines)) else None

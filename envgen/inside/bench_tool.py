@@ -6,6 +6,7 @@ prompts from is served to it on loopback, because it would download one. Its fil
 
 from __future__ import annotations
 
+import functools
 import http.server
 import importlib.util
 import json
@@ -34,57 +35,59 @@ def answer(request: Doc) -> Doc:
 def probe(request: Doc) -> Doc:
     """``version`` ("" when it is not installed) and ``help``."""
     module = str(request["module"])
-    if importlib.util.find_spec(module.split(".")[0]) is None:
+    if importlib.util.find_spec(module) is None:
         return {"version": "", "help": ""}
-    version = "unknown"
+    found: Doc = {"version": "unknown", "help": ""}
     for name in request["distributions"]:
         try:
-            version = metadata.version(name)
-            break
+            found["version"] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            continue
-    if not request["help"]:
-        return {"version": version, "help": ""}
-    # Its own process: a tool may exit, print or import anything.
-    done = subprocess.run(
-        [sys.executable, "-m", module, "--help"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, timeout=120,
-    )  # fmt: skip
-    return {"version": version, "help": done.stdout.decode("utf-8", "replace")[:100000]}
+            pass
+    if request["help"]:  # in its own process: a tool may exit, print or import anything
+        done = subprocess.run([sys.executable, "-m", module, "--help"], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)  # fmt: skip
+        found["help"] = done.stdout.decode("utf-8", "replace")[:100000]
+    return found
 
 
 def run(request: Doc) -> Doc:
-    """Run the tool; {book}, {result} and {progress} in its words become addresses of files.
+    """Run the tool; {book}, {result}, {folder} and {progress} in its words become addresses of files.
 
     ``silence``: seconds without a line of output or progress, after which it is killed.
     """
     folder = tempfile.mkdtemp(prefix="envgen-bench-")
-    server = book_server(str(request["book"]).encode("utf-8")) if request.get("book") else None
+    names = {name: os.path.join(folder, name) for name in ("result", "progress", "output", "book")}
+    with open(names["book"], "w", encoding="utf-8") as file:
+        file.write(str(request["book"]))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Files, directory=folder))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        names = {name: os.path.join(folder, name) for name in ("result", "progress", "output")}
-        book = "http://127.0.0.1:%d/book.txt" % server.server_address[1] if server else ""
-        words = [sys.executable] + [
-            str(word).format(book=book, folder=folder, **names) for word in request["words"]
-        ]  # fmt: skip
+        book = "http://127.0.0.1:%d/book" % server.server_address[1]
+        words = [sys.executable, *map(str, request["words"])]
+        for name, value in dict(names, book=book, folder=folder).items():
+            words = [value if word == "{%s}" % name else word for word in words]
         env = dict(os.environ, HOME=folder, PYTHONUNBUFFERED="1", NO_PROXY="127.0.0.1,localhost")
         # The weights' cache is where HOME was, unless a variable says it.
         env.setdefault("HF_HOME", os.path.join(os.path.expanduser("~"), ".cache", "huggingface"))
-        env.update(no_proxy=env["NO_PROXY"], **{str(k): str(v) for k, v in request.get("env", {}).items()})
+        env.update(request["env"], no_proxy=env["NO_PROXY"])
         began = time.time()
         code = watch(words, env, names, float(request["silence"]))
-        found = {name: read(path) for name, path in names.items()}
+        lines = read(names["output"]).splitlines()
         return {
-            "code": code,
-            "seconds": time.time() - began,
-            "result": found["result"],
-            "progress": requests_of(found["progress"]),
-            "tail": found["output"].splitlines()[-LINES:],
-            "fell_back": [line for line in found["output"].splitlines() if "Falling back" in line][:3],
-        }
+            "code": code, "seconds": time.time() - began, "result": read(names["result"]), "tail": lines[-LINES:],
+            "progress": requests_of(read(names["progress"])),
+            "fell_back": [line for line in lines if "Falling back" in line][:3],
+        }  # fmt: skip
     finally:
-        if server:
-            server.shutdown()
+        server.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+class Files(http.server.SimpleHTTPRequestHandler):
+    """The folder, on loopback."""
+
+    def log_message(self, *_: Any) -> None:
+        pass
 
 
 def watch(words: List[str], env: Dict[str, str], names: Dict[str, str], silence: float) -> int:
@@ -93,9 +96,9 @@ def watch(words: List[str], env: Dict[str, str], names: Dict[str, str], silence:
         child = subprocess.Popen(
             words, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
+    last, seen = time.time(), -1
     try:
-        last, seen = time.time(), -1
-        while True:
+        while time.time() - last <= silence:
             try:
                 return child.wait(0.2)
             except subprocess.TimeoutExpired:
@@ -103,8 +106,7 @@ def watch(words: List[str], env: Dict[str, str], names: Dict[str, str], silence:
             size = sum(os.path.getsize(path) for path in names.values() if os.path.exists(path))
             if size != seen:
                 last, seen = time.time(), size
-            elif time.time() - last > silence:
-                return -9
+        return -9
     finally:
         try:
             os.killpg(child.pid, signal.SIGKILL)
@@ -139,22 +141,3 @@ def requests_of(text: str) -> List[Doc]:
             one.update(ended=event.get("ts"), tokens=event.get("total_tokens"), prompt=event.get("prompt_tokens"),
                        error=str(event.get("error") or "")[:300])  # fmt: skip
     return [one for key, one in found.items() if key is not None]
-
-
-def book_server(text: bytes) -> http.server.ThreadingHTTPServer:
-    """Serves the book on loopback."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; charset=utf-8")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server

@@ -68,7 +68,7 @@ def test_log_probabilities_that_are_not_finite(bad: Any) -> None:
         (reply_of(text("", "stop")), "holds no generated text"),
         (reply_of(end=b"<html>Bad gateway</html>"), "not an event stream: <html>"),
         (reply_of(end=b""), "not an event stream: (empty)"),
-        (reply_of(end=b"data: {half\n\n"), "an event is not JSON"),
+        (reply_of(end=b"data: {half\n\n"), "not part of a completion: {half"),
         (reply_of(end=b'{"error": {"message": "EngineCore died"}}', status=500), "answered with 500: EngineCore died"),
     ],
 )

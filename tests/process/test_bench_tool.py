@@ -1,0 +1,90 @@
+"""The program that runs a benchmark tool inside a container, with tools that go wrong; each is a script of Python."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envgen.bench.client import Target
+from envgen.bench.compare import Cell
+from envgen.bench.tools import Place, Plan, Tool
+from envgen.engine.base import ExecResult
+from envgen.errors import ServiceError
+from envgen.inside import bench_tool
+
+BOOK = "import sys, urllib.request; text = urllib.request.urlopen(sys.argv[1]).read(); "
+REPORT = "import json, sys; json.dump({'benchmarks': []}, open(sys.argv[1], 'w'))"
+
+
+def run(program: str, *words: str, silence: float = 30) -> dict[str, Any]:
+    request = {
+        "verb": "run",
+        "words": ["-c", program, *words],
+        "book": "once upon a time",
+        "silence": silence,
+        "env": {},
+    }
+    return bench_tool.answer(request)
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "code", "result", "tail"),
+    [
+        (BOOK + "open(sys.argv[2], 'wb').write(text)", ("{book}", "{result}"), 0, "once upon a time", []),
+        ("raise SystemExit('error: unrecognized arguments: --exact-tg')", (), 1, "",
+         ["error: unrecognized arguments: --exact-tg"]),
+        ("print('a table, and no file')", (), 0, "", ["a table, and no file"]),
+        ("import os; os.abort()", (), -6, "", []),
+    ],
+)  # fmt: skip
+def test_what_a_tool_did(program: str, words: tuple[str, ...], code: int, result: str, tail: list[str]) -> None:
+    found = run(program, *words)
+    assert (found["code"], found["result"], found["tail"]) == (code, result, tail)
+
+
+def test_a_tool_that_hangs_is_killed_with_what_it_started() -> None:
+    begin = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"
+    found = run(begin, silence=3)
+    assert found["code"] == -9
+    (pid,) = found["tail"]
+    status = Path(f"/proc/{pid}/stat")
+    with contextlib.suppress(FileNotFoundError):
+        assert status.read_text().rpartition(")")[2].split()[0] == "Z"  # ended, and not yet asked how
+
+
+def test_requests_are_read_from_progress_events() -> None:
+    events = [
+        {"type": "request_start", "request_id": 1, "ts": 10.0},
+        {"type": "request_end", "request_id": 1, "ts": 12.0, "total_tokens": 8, "error": None},
+        {"type": "request_end", "request_id": 2, "ts": 12.5, "error": "HTTP 400"},
+        {"type": "run_end"},
+    ]
+    text = "\n".join(map(json.dumps, events)) + '\n{"type": "request_st'
+    assert [(one.get("tokens"), one["error"]) for one in bench_tool.requests_of(text)] == [(8, ""), (None, "HTTP 400")]
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (REPORT, None), ("print('v9')", "llama-benchy 0.9 wrote no JSON at pp64 tg8; its last lines:\n    v9"),
+        ("raise SystemExit('No such option: --tg')", "ended with exit code 1 at pp64 tg8"),
+        ("import time; time.sleep(600)", "showed no sign of life for 2 s"),
+    ],
+)  # fmt: skip
+def test_the_sentence_of_a_tool_that_goes_wrong(program: str, message: str | None) -> None:
+    def execute(_argv: Any, stdin: bytes, _timeout: float) -> ExecResult:
+        envelope = json.loads(stdin)
+        answer = bench_tool.answer({**envelope["request"], "words": ["-c", program, "{result}"]})
+        return ExecResult(0, f"{envelope['mark']} {json.dumps({'answer': answer})}\n".encode(), b"")
+
+    place = Place(execute, "http://127.0.0.1:9", "/m", "here")
+    tool = Tool("0.9", "", place, Target("http://h", "m", silence=2), Plan(runs=1), 1)
+    if message is None:
+        assert tool.measure(Cell(8, 64)).fault == "no figures in the tool's results"
+    else:
+        with pytest.raises(ServiceError, match=message):
+            tool.measure(Cell(8, 64))
