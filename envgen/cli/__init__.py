@@ -17,7 +17,6 @@ from typing import ClassVar
 import click
 from click.shell_completion import CompletionItem
 
-from envgen import __version__
 from envgen.errors import Output
 from envgen.text import Loudness
 
@@ -157,13 +156,15 @@ class LazyGroup(click.Group):
 
 def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        click.echo(f"envgen {__version__}")
+        from envgen.cli.version import report  # reads the metadata of all packages
+
+        click.echo("\n".join(report()))
         ctx.exit()
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option(
-    "-V", "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version."
+    "-V", "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version, the commit and the versions of Python and of what envgen needs."
 )
 def main() -> None:
     """From one YAML file to a proven, running vLLM + FlashInfer container.
