@@ -164,7 +164,13 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option(
-    "-V", "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version, the commit and the versions of Python and of what envgen needs."
+    "-V",
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Show the versions of envgen, Python and what it needs.",
 )
 def main() -> None:
     """From one YAML file to a proven, running vLLM + FlashInfer container.
