@@ -94,9 +94,12 @@ def test_colours_pass_or_not_at_the_one_door(
     assert stream.getvalue() == ("\x1b[31mred\x1b[0m plain" if coloured else "red plain")
 
 
-def test_version_has_a_short_option(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_has_a_short_option(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envgen.cli.version._commit", lambda: "0123456789ab")  # git is a process
     assert main(["-V"]) == 0
-    assert capsys.readouterr().out.startswith("envgen ")
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("envgen ") and first.endswith(" (commit 0123456789ab)")
+    assert second.startswith("Python 3.") and ", click " in second
 
 
 def test_every_verb_warns_of_a_misspelt_variable(
