@@ -20,6 +20,7 @@ from envgen.engine.base import MISSHAPEN, Engine, Image, Mount
 from envgen.engine.docker import connect
 from envgen.errors import EngineError, NotFoundError, Problem, UsageError
 from envgen.inside import run
+from envgen.profile.check_nodes import ranks_of
 from envgen.profile.model import Cluster, Machine, Profile, Service
 from envgen.profile.values import HostPath
 from envgen.render import environment as names
@@ -365,6 +366,9 @@ def _facts(one: Seen, service: Service, cluster: Cluster) -> list[Finding]:
         found.append(Finding("fail", who, message, "stop what uses the memory of that machine"))
     elif need:
         found.append(Finding("ok", who, f"{size(facts['memory_free'])} of memory are free"))
+    if 0 < facts["gpus"] < (ranks := ranks_of(service.args) // len(cluster.nodes)):
+        message = f"{ranks} ranks are to run here, each with a GPU; there are {facts['gpus']}"
+        found.append(Finding("fail", who, message, f"write args: {{tensor-parallel-size: {len(cluster.nodes)}}}"))
     model = facts.get("model")
     if model is not None and not dict(model["files"]):
         hint = "envgen nodes push --model" if one.rank else "envgen model pull"

@@ -38,7 +38,7 @@ def answer(request: Doc) -> Doc:
 
 
 def facts(request: Doc) -> Doc:
-    """Interfaces, RDMA ports, memory, clock, versions, which of ``ports`` are taken, and a manifest of the model."""
+    """Interfaces, RDMA ports, GPUs, memory, clock, versions, taken ones of ``ports``, and a manifest of the model."""
     return {
         "versions": {name: version for name in request["packages"] for version in versions(name)},
         "interfaces": {name: interface(name) for name in listed(NET)},
@@ -46,6 +46,7 @@ def facts(request: Doc) -> Doc:
         "memory_free": memory_free(),
         "now": time.time(),
         "driver": driver(),
+        "gpus": len(listed("/proc/driver/nvidia/gpus")),
         "taken": [port for port in request["ports"] if is_taken(port)],
         "infiniband": os.path.isdir("/dev/infiniband") or bool(listed(RDMA)),
         "model": manifest(request["model"]) if request.get("model") else None,

@@ -5,6 +5,9 @@ What vLLM needs there is in its released sources (0.14.0: vllm/engine/arg_utils.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 from envgen.profile.model import Cluster, Service
 from envgen.profile.report import Report
 
@@ -86,14 +89,14 @@ def _cluster(report: Report, path: tuple[str, ...], service: Service, cluster: C
 
 def _sizes(report: Report, path: tuple[str, ...], service: Service, count: int) -> None:
     """vLLM asserts that the ranks can be shared out evenly."""
-    ranks = 1
-    for flag in SIZES:
-        value = service.args.get(flag) or service.args.get(flag.replace("-", "_"))
-        if isinstance(value, str) and value.isdigit():
-            ranks *= int(value)
-        elif value is not None:
-            return
-    if count > 1 and (ranks < count or ranks % count):
+    ranks = ranks_of(service.args)
+    if count > 1 and (0 < ranks < count or ranks % count):
         hint = f"write args: {{tensor-parallel-size: {count}}}"
         where = next(((*path, "args", flag) for flag in SIZES if flag in service.args), (*path, "cluster"))
         report.problem(where, f"{ranks} rank{'s' * (ranks != 1)} cannot be shared by {count} machines", hint)
+
+
+def ranks_of(args: Mapping[str, object]) -> int:
+    """How many ranks a service's flags ask for; 0 where they can't be read."""
+    sizes = [args.get(flag) or args.get(flag.replace("-", "_")) or "1" for flag in SIZES]
+    return math.prod(int(size) if isinstance(size, str) and size.isdigit() else 0 for size in sizes)

@@ -32,6 +32,7 @@ def facts(**changes: Any) -> dict[str, Any]:
         "memory_free": 1 << 36,
         "now": 0.0,
         "driver": "580.95.05",
+        "gpus": 1,
         "taken": [],
         "model": {"folder": "/m", "files": {"a": [1, "x"]}},
         "versions": {"vllm": "0.32.0", "torch": "2.13.0"},
@@ -162,3 +163,12 @@ def test_a_machine_that_runs_the_service_has_its_ports_and_memory() -> None:
     assert failed(nodes._facts(one, service, CLUSTER)) != []
     one.runs = True
     assert failed(nodes._facts(one, service, CLUSTER)) == []
+
+
+def test_each_rank_has_a_gpu_of_its_own() -> None:
+    service = replace(SERVICE, args={"tensor-parallel-size": "4"})
+    assert failed(nodes._facts(seen("one", 0), service, CLUSTER)) == [
+        "2 ranks are to run here, each with a GPU; there are 1"
+    ]
+    assert failed(nodes._facts(seen("one", 0, gpus=2), service, CLUSTER)) == []
+    assert failed(nodes._facts(seen("one", 0, gpus=0), service, CLUSTER)) == []  # the driver does not tell
