@@ -252,11 +252,38 @@ def test_a_wheel_folder_comes_first(tmp_path: Path) -> None:
     assert code == 0, said
 
 
+# As Python was before 3.11.4 (and 3.8.17, 3.9.17, 3.10.12): Debian 12 has 3.11.2.
+WITHOUT_FILTERS = """\
+import tarfile
+if hasattr(tarfile, "data_filter"):
+    del tarfile.data_filter
+    unpack = tarfile.TarFile.extractall
+    def extractall(self, path=".", members=None, *, numeric_owner=False):
+        unpack(self, path, members, numeric_owner=numeric_owner, filter="fully_trusted")
+    tarfile.TarFile.extractall = extractall
+"""
+
+
+def old_python(folder: Path) -> dict[str, str]:
+    (folder / "sitecustomize.py").write_text(WITHOUT_FILTERS)
+    return {"PYTHONPATH": str(folder)}
+
+
+def test_a_python_whose_tarfile_has_no_filters(tmp_path: Path) -> None:
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links/my_pkg-1.0.tar.gz").write_bytes(SDIST)
+    env = {"UV_FIND_LINKS": str(tmp_path / "links"), **old_python(tmp_path)}
+    code, said = run("fetch-sdist", "my-pkg", "1.0", tmp_path / "x", env=env)
+    assert code == 0 and (tmp_path / "x/sub/b.py").read_text() == "y", said
+
+
+@pytest.mark.parametrize("filters", [True, False])
 @pytest.mark.parametrize("path", ["../evil", "/etc/evil", "my_pkg-1.0/../../evil"])
-def test_an_archive_that_writes_outside_is_refused(tmp_path: Path, path: str) -> None:
+def test_an_archive_that_writes_outside_is_refused(tmp_path: Path, path: str, filters: bool) -> None:
     (tmp_path / "links").mkdir()
     (tmp_path / "links/my_pkg-1.0.tar.gz").write_bytes(archive(("my_pkg-1.0/a", "x"), (path, "x")))
-    code, said = run("fetch-sdist", "my-pkg", "1.0", tmp_path / "in/x", env={"UV_FIND_LINKS": str(tmp_path / "links")})
+    env = {"UV_FIND_LINKS": str(tmp_path / "links"), **({} if filters else old_python(tmp_path))}
+    code, said = run("fetch-sdist", "my-pkg", "1.0", tmp_path / "in/x", env=env)
     assert code == 1, said
     assert said.startswith("fetch-sdist: ")
     assert not [*tmp_path.rglob("evil")]
