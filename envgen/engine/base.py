@@ -142,6 +142,7 @@ class EngineInfo:
     name: str = ""
     rootless: bool = False  # root in its containers is the user who runs it
     containerd_store: bool = False  # images are kept as they were pulled or pushed, by containerd
+    remapped: bool = False  # userns-remap: the numbers of users in its containers are others on the machine
 
 
 class Engine(Protocol):
@@ -221,6 +222,7 @@ class Engine(Protocol):
         mounts: Sequence[Mount] = (),
         env: Mapping[str, str] | None = None,
         user: str = "",
+        unmapped: bool = False,
         network: str = "none",
         timeout: float = 60,
         memory: int = MEMORY,
@@ -230,6 +232,7 @@ class Engine(Protocol):
         """Run a program in a throw-away container that is always removed; the image's entrypoint is bypassed.
 
         It gets ``memory`` bytes, no swap, and at most ``PIDS`` processes. ``on_line`` hears each line as it is written.
+        ``unmapped``: its users are those of the machine under userns-remap too, as any that is not root always is.
         """
 
     def leftovers(self) -> tuple[Leftover, ...]:

@@ -267,6 +267,7 @@ class DockerEngine:
         mounts: Sequence[Mount] = (),
         env: Mapping[str, str] | None = None,
         user: str = "",
+        unmapped: bool = False,
         network: str = "none",
         timeout: float = 60,
         memory: int = MEMORY,
@@ -275,6 +276,8 @@ class DockerEngine:
     ) -> ExecResult:
         what = f"`{argv[0]}` in a container of {image}"
         body = _throwaway(image, argv, bool(stdin), mounts, env or {}, network, memory) | {"User": user}
+        if (unmapped or user.partition(":")[0] not in ("", "0")) and self.info().remapped:
+            body["HostConfig"]["UsernsMode"] = "host"
         with self._told(what), process.terminable():
             container_id = str(self._work.create_container_from_config(body)["Id"])
             try:

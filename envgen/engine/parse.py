@@ -30,6 +30,7 @@ def info_of(info: Mapping[str, Any], greeting: Mapping[str, str], endpoint: str)
         name=str(info.get("Name", "")),
         rootless="name=rootless" in (info.get("SecurityOptions") or ()),
         containerd_store=["driver-type", "io.containerd.snapshotter.v1"] in (info.get("DriverStatus") or ()),
+        remapped="name=userns" in (info.get("SecurityOptions") or ()),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,21 @@ FILE = "compose/checkouts.json"
 _MOST = 100  # submodules in one checkout
 
 
-def guard_file(profile: Profile, root: Path, folder: Path) -> Path | None:
-    """The Compose file that mounts git's settings read-only, written below ``folder``; None where there are none."""
+def guard_file(profile: Profile, root: Path, folder: Path, unmapped: Container[str] = ()) -> Path | None:
+    """The Compose file that mounts git's settings read-only, written below ``folder``; None where there are none.
+
+    ``unmapped``: services whose user has to be this machine's, on an engine that changes the numbers of users.
+    """
     volumes = list(_volumes(profile, root))
     path = folder / FILE
-    if not volumes or not profile.services:
+    services: dict[str, dict[str, Any]] = {name: {"volumes": volumes} for name in profile.services if volumes}
+    for name in profile.services:
+        if name in unmapped:
+            services.setdefault(name, {})["userns_mode"] = "host"
+    if not services:
         path.unlink(missing_ok=True)
         return None
-    document = {"services": {name: {"volumes": volumes} for name in profile.services}}
+    document = {"services": services}
     content = (json.dumps(document, indent=1) + "\n").encode()
     if not path.is_file() or files.read(path) != content:
         files.write(path, content, within=root)

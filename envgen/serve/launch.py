@@ -16,7 +16,7 @@ from envgen.engine.base import Container, Engine
 from envgen.engine.compose import Compose
 from envgen.engine.endpoint import Endpoint, find_endpoint
 from envgen.engine.forward import forward_port
-from envgen.engine.whose import host_user
+from envgen.engine.whose import ROOT, host_user, run_as
 from envgen.errors import ProcessError, RefusedError, ServiceError
 from envgen.explain import cause_of
 from envgen.files import state_dir
@@ -62,8 +62,10 @@ def compose_for(
     if profile.gpu.asks_engine and gpu in (GpuMode.ALL, GpuMode.CDI):
         files.append(folder / overlay_file(profile, gpu))
     endpoint = endpoint or find_endpoint()
-    if endpoint.local and (guards := guard_file(profile, root, folder)):
-        files.append(guards)
+    if endpoint.local:
+        users = {name: run_as(engine, profile, name) for name in profile.services} if engine.info().remapped else {}
+        if guards := guard_file(profile, root, folder, [name for name in users if users[name] not in ("", ROOT)]):
+            files.append(guards)
     if profile.compose is not None:
         files.append(root / own_path(profile.compose.path))
     # Relative paths in the rendered file start from compose/, wherever the copy that is used is.
@@ -209,11 +211,14 @@ class Launcher:
         lines: list[str] = []
         done = self.compose.stream(*how, self.name, "envgen-install", on_line=lambda line: self._note(line, lines))
         if done.code:
-            # All lines have been shown; the last one says what failed.
+            # All lines have been shown; the last one says what failed, unless the disk is full: then anything fails.
+            cause = cause_of(lines)
+            full = cause if cause and cause.kind == "no_space" else None
+            said = full.summary if full else lines[-1].removeprefix("envgen: ") if lines else ""
+            look = f"to look closer: envgen up {self.name} --no-install; envgen exec {self.name} -- envgen-install"
             raise ServiceError(
-                f"the mounted sources could not be installed (exit code {done.code})"
-                + (f": {lines[-1].removeprefix('envgen: ')}" if lines else ""),
-                hint=f"to look closer: envgen up {self.name} --no-install; envgen exec {self.name} -- envgen-install",
+                f"the mounted sources could not be installed (exit code {done.code})" + (f": {said}" if said else ""),
+                hint=full.cure if full else look,
             )
 
     def _patience(self) -> float:

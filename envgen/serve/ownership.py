@@ -43,7 +43,7 @@ def prepare(engine: Engine, profile: Profile, root: Path, service: str) -> None:
     if mounts:
         owner = owner if ":" in owner else f"{owner}:0"
         words = ["sh", "-c", _HAND_OVER, "sh", owner, OVERLAY, *(mount.target for mount in mounts)]
-        done = engine.run_once(image.id, words, mounts=mounts, user=ROOT, timeout=LIMIT)
+        done = engine.run_once(image.id, words, mounts=mounts, user=ROOT, unmapped=True, timeout=LIMIT)
         if done.code:
             said = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.code}"])[-1]
             raise EngineError(f"the volumes of {profile.compose_name} could not be given to user {owner}: {said}")

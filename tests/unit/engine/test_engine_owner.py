@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from envgen.engine.client import DockerEngine
+from envgen.engine.endpoint import Endpoint
+from envgen.engine.parse import info_of
 from envgen.engine.whose import caller, host_user, run_as
 from envgen.profile.model import Base, Cuda, Mode, Profile, Service
 from envgen.profile.values import CudaArchList, ImageRef
@@ -46,3 +49,29 @@ def test_the_user_of_a_service(monkeypatch: pytest.MonkeyPatch, user: str | None
     found = Profile("prod", "demo", Mode.PRODUCTION, base, cuda, services=services)
     assert run_as(engine(), found, "serve") == wanted
     assert run_as(engine(), found, "unknown") == ""
+
+
+@pytest.mark.parametrize(
+    ("user", "unmapped", "mode"),
+    [("", False, None), ("0:0", False, None), ("0:0", True, "host"), ("1000:1000", False, "host")],
+)
+def test_users_of_helpers_where_the_engine_remaps_them(
+    monkeypatch: pytest.MonkeyPatch, user: str, unmapped: bool, mode: str | None
+) -> None:
+    """Files in checkouts and caches keep the numbers of this machine, also under userns-remap."""
+    asked: list[dict[str, Any]] = []
+
+    def create(body: dict[str, Any]) -> dict[str, str]:
+        asked.append(body)
+        return {"Id": "x"}
+
+    docker = DockerEngine.__new__(DockerEngine)
+    docker.endpoint, docker._info = (
+        Endpoint("unix:///x"),
+        info_of({"SecurityOptions": ["name=userns"]}, {}, "unix:///x"),
+    )
+    docker._work = SimpleNamespace(create_container_from_config=create)
+    for name in ("_run_created", "_gone"):
+        monkeypatch.setattr(docker, name, lambda *_: None)
+    docker.run_once("image", ["true"], user=user, unmapped=unmapped)
+    assert asked[0]["HostConfig"].get("UsernsMode") == mode

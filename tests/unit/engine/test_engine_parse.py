@@ -39,6 +39,7 @@ def test_the_user_of_a_container_and_a_rootless_engine() -> None:
     assert container_of({"Config": {"User": None}}).user == ""
     assert info_of({"SecurityOptions": ["name=seccomp,profile=builtin", "name=rootless"]}, {}, "unix:///x").rootless
     assert not info_of({"SecurityOptions": None}, {}, "unix:///x").rootless
+    assert info_of({"SecurityOptions": ["name=seccomp,profile=builtin", "name=userns"]}, {}, "unix:///x").remapped
 
 
 def test_what_is_missing_or_null_is_empty() -> None:

@@ -72,3 +72,12 @@ def test_a_link_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "lib" / ".git").mkdir(parents=True)
     (tmp_path / "lib" / ".git" / "config").symlink_to("/etc/passwd")
     assert volumes(tmp_path) == {"/workspace/lib/.git": False}
+
+
+def test_an_engine_that_remaps_users_leaves_those_of_the_host_alone(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "envgen.yaml").write_text(FILE)
+    profile = load_project(file=tmp_path / "envgen.yaml").project.profiles["dev"]
+    path = guard_file(profile, tmp_path, tmp_path / ".envgen", ["web"])
+    assert path is not None and json.loads(path.read_text()) == {"services": {"web": {"userns_mode": "host"}}}
+    assert guard_file(profile, tmp_path, tmp_path / ".envgen") is None and not path.exists()

@@ -1,0 +1,43 @@
+"""Why mounted sources could not be installed: the last line, or the full disk that is behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from envgen.errors import ServiceError
+from envgen.serve.launch import Launcher
+
+# What uv and envgen-install print for an overlay on a volume of 1 MiB.
+FULL = """\
+error: Failed to install: trove_classifiers-2026.9.21.13-py3-none-any.whl (trove-classifiers==2026.9.21.13)
+cause: failed to copy file from /root/.cache/uv/x to /opt/envgen/env/lib/y: No space left on device (os error 28)
+envgen: lib: its build needs hatchling, which could not be installed: write it into pip.tools
+"""
+OTHER = "envgen: lib: its build needs hatchling, which could not be installed: write it into pip.tools\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "hint"),
+    [
+        (FULL, "(exit code 1): there is no space left on the disk of the engine", "docker system df"),
+        (OTHER, "(exit code 1): lib: its build needs hatchling", "envgen up web --no-install"),
+        ("", "(exit code 1)", "envgen up web --no-install"),
+    ],
+)
+def test_why(text: str, said: str, hint: str) -> None:
+    def stream(*_: str, on_line: Callable[[str], None]) -> Any:
+        for line in text.splitlines():
+            on_line(line)
+        return SimpleNamespace(code=1)
+
+    launcher = Launcher.__new__(Launcher)
+    launcher.name, launcher.say = "web", lambda _line: None
+    launcher.compose = cast(Any, SimpleNamespace(stream=stream))
+    with pytest.raises(ServiceError) as raised:
+        launcher._install("run")
+    (problem,) = raised.value.problems
+    assert said in problem.message and hint in problem.hint
