@@ -17,7 +17,7 @@ from envgen.app.watch import Canary, Watch
 from envgen.background import in_background
 from envgen.errors import EnvgenError, Problem
 from envgen.serve.launch import Launcher, Started
-from envgen.serve.wait import Awaited, NotReady
+from envgen.serve.wait import SICKNESS, Awaited, NotReady
 from envgen.text import progress, reason_of
 
 
@@ -34,7 +34,7 @@ class Group:
         ServiceError when any rank ends: then all are down, and the first one to end is named.
         """
         head, *workers = self.ranks
-        watch, at, began = Watch(progress), "", time.monotonic()
+        watch, at, began = Watch(progress, SICKNESS), "", time.monotonic()
         try:
             for here in (*workers, head):
                 at = here.node

@@ -64,7 +64,7 @@ def keeper(places: Sequence[Opened], service: str, culprit: str = "") -> Callabl
         def of(here: Opened) -> dict[str, bytes]:
             mine = here.node == culprit
             container = failure.container if mine else None
-            if not mine:
+            if container is None and here.node:  # raises where the machine is out of reach
                 found = here.engine.containers(here.profile.compose_name, service, all=True)
                 container = found[0] if found else None
             told = findings if mine else {"reason": f"{culprit} failed first"}

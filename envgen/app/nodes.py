@@ -225,9 +225,10 @@ def _host_path(machine: Machine, cache: str, path: HostPath, root: Path) -> str:
     return str((root / Path(path.path).expanduser()).resolve())
 
 
-def _connection(profile: Profile, source: Seen, target: Seen) -> Finding:
-    """One TCP connection from ``source`` to ``target``, at a port that no rule can have been made for."""
-    port = random.randrange(40000, 60000)
+def _connection(profile: Profile, source: Seen, target: Seen, meeting: int) -> Finding:
+    """TCP connections from ``source`` to ``target``: to the head's port where the ranks meet, and to one that no rule
+    can have been made for."""
+    ports = [*([meeting] if meeting and target.rank == 0 else []), random.randrange(40000, 60000)]
     what = (source.name, target.name)
     said = f"{source.name} -> {target.name} ({target.machine.address})"
 
@@ -236,7 +237,7 @@ def _connection(profile: Profile, source: Seen, target: Seen) -> Finding:
         execute = run.in_image(one.engine, profile.image_name, network="host")
         return run.ask(execute, profile.base.python, PROGRAM, request, timeout=2 * LINK)
 
-    common = {"address": target.machine.address, "port": port, "bytes": LINK_BYTES}
+    common = {"address": target.machine.address, "ports": ports, "bytes": LINK_BYTES}
     with ThreadPoolExecutor(2) as pool:
         listening = pool.submit(ask, target, {**common, "ask": "listen", "seconds": 1.5 * LINK})
         asked = pool.submit(
@@ -249,7 +250,8 @@ def _connection(profile: Profile, source: Seen, target: Seen) -> Finding:
     if "error" in answer:
         reason = heard.get("error") if isinstance(heard, dict) and "peer" not in heard else None
         note = f"{answer['error']}" + (f"; the other end: {reason}" if reason and reason != "timed out" else "")
-        return Finding("fail", what, f"{said}: a TCP port cannot be reached: {note}", firewall)
+        port = f"TCP port {meeting}" if answer.get("port") == meeting else "a TCP port"
+        return Finding("fail", what, f"{said}: {port} cannot be reached: {note}", firewall)
     try:
         got, rate = int(answer["bytes"]), int(answer["bytes"] / answer["seconds"])
     except MISSHAPEN as error:
@@ -281,7 +283,9 @@ def check(profile: Profile, root: Path, name: str, say: Callable[[str], None] = 
     if pairs:
         say("trying TCP connections between the machines")
         # One direction after the other: they would share the cable.
-        found += [_connection(profile, source, target) for source, target in pairs]
+        taken = any(cluster.port in one.facts["taken"] for one in linked if one.rank == 0)
+        meeting = 0 if taken else cluster.port
+        found += [_connection(profile, source, target, meeting) for source, target in pairs]
     return found
 
 

@@ -63,9 +63,13 @@ class Rank:
 
 @dataclass
 class Watch:
-    """Looks at ranks until one of them ends or is lost: ``first`` is the one, and why. ``over`` ends the looking."""
+    """Looks at ranks until one of them ends or is lost: ``first`` is the one, and why. ``over`` ends the looking.
+
+    ``patience``: seconds that an engine may be silent; one whose machine loads 60 GB has been seen to need more.
+    """
 
     say: Callable[[str], None]
+    patience: float = LOST
     ranks: list[Rank] = field(default_factory=list)
     first: Future[tuple[Rank, Failure]] = field(default_factory=Future)
     over: Event = field(default_factory=Event)
@@ -110,8 +114,8 @@ class Watch:
 
     def _silent(self, rank: Rank, error: EngineError) -> None:
         """Its engine does not answer: connect again; after a while it counts as gone, unless none answers."""
-        if time.time() - max(rank.heard, self._awake.since()) > LOST:
-            reason = f"its engine has not answered for {LOST:g} s: {error.problems[0].message}"
+        if time.time() - max(rank.heard, self._awake.since()) > self.patience:
+            reason = f"its engine has not answered for {self.patience:g} s: {error.problems[0].message}"
             others = [one for one in self.ranks if one is not rank]
             if not others or any(time.time() - one.heard < LOST for one in others):
                 self.report(rank, Failure(reason, says_all=True))

@@ -14,6 +14,7 @@ import shutil
 import socket
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -255,13 +256,13 @@ def _listens(port: int) -> bool:
 
 
 _forwards: dict[tuple[str, tuple[tuple[str, str], ...]], SshForward | TlsForward] = {}
-_lock = threading.Lock()
+_locks: defaultdict[object, threading.Lock] = defaultdict(threading.Lock)  # one that does not answer delays no other
 
 
 def forward(address: str, env: Mapping[str, str] | None = None) -> SshForward | TlsForward:
     """The connection to ``address``, made when first asked for; ``env`` is what `docker` needs to find it."""
     key = (address, tuple(sorted((env or {}).items())))
-    with _lock:
+    with _locks[key]:
         found = _forwards.get(key)
         if found is None or not found.alive:
             found = SshForward(address) if address.startswith("ssh://") else TlsForward(address, env or {})
@@ -272,7 +273,7 @@ def forward(address: str, env: Mapping[str, str] | None = None) -> SshForward | 
 def forward_port(address: str, remote: str) -> int:
     """A port of this machine's 127.0.0.1 that leads to ``remote`` (HOST:PORT) on the machine of an ssh:// engine."""
     key = (address, ((remote, ""),))
-    with _lock:
+    with _locks[key]:
         found = _forwards.get(key)
         if not isinstance(found, SshForward) or not found.alive:
             found = _forwards[key] = SshForward(address, remote)

@@ -5,6 +5,7 @@ Plain facts; comparing them is not done here.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -170,14 +171,12 @@ def sample(path: str) -> List[Any]:
 
 
 def listen(request: Doc) -> Doc:
-    """Wait for one connection at ``address`` and ``port``, and send ``bytes`` through it."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.settimeout(request["seconds"])
+    """Wait for a connection at each of ``ports`` of ``address``, and send ``bytes`` through the last."""
+    with contextlib.ExitStack() as stack:
         try:
-            sock.bind((request["address"], request["port"]))
-            sock.listen(1)
-            peer, address = sock.accept()
+            waiting = [stack.enter_context(listener(request, port)) for port in request["ports"]]
+            for sock in waiting:
+                peer, address = sock.accept()
         except OSError as error:
             return {"error": said(error)}
         with peer:
@@ -191,22 +190,40 @@ def listen(request: Doc) -> Doc:
     return {"peer": address[0]}
 
 
+def listener(request: Doc, port: int) -> socket.socket:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.settimeout(request["seconds"])
+        sock.bind((request["address"], port))
+        sock.listen(1)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
 def connect(request: Doc) -> Doc:
-    """Connect from ``source`` to ``address`` and read ``bytes``; tries for ``seconds`` while refused."""
+    """Connect from ``source`` to ``ports`` of ``address`` and read ``bytes`` from the last; tries for ``seconds`` while
+    refused."""
     end = time.monotonic() + request["seconds"]
+    left = list(request["ports"])
     while True:
         try:
             sock = socket.create_connection(
-                (request["address"], request["port"]), timeout=max(0.5, end - time.monotonic()),
+                (request["address"], left[0]), timeout=max(0.5, end - time.monotonic()),
                 source_address=(request["source"], 0),
             )  # fmt: skip
-            break
+            if len(left) == 1:
+                break
+            sock.close()
+            left.pop(0)
         except ConnectionRefusedError as error:
             if time.monotonic() > end:
-                return {"error": said(error)}
+                return {"error": said(error), "port": left[0]}
             time.sleep(0.1)
         except OSError as error:
-            return {"error": said(error)}
+            return {"error": said(error), "port": left[0]}
     began, got = time.monotonic(), 0
     with sock:
         try:

@@ -261,10 +261,10 @@ class Staying:
     """`envgen up serve --stay`, and what it has written so far."""
 
     process: subprocess.Popen[str]
-    lines: list[tuple[float, str]] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
 
     def text(self) -> str:
-        return "".join(line for _, line in self.lines)
+        return "".join(self.lines)
 
     def sees(self, words: str) -> None:
         """Wait until it writes this."""
@@ -285,8 +285,7 @@ class Staying:
 
     def _read(self) -> None:
         assert self.process.stderr
-        for line in self.process.stderr:
-            self.lines.append((time.monotonic(), line))
+        self.lines.extend(self.process.stderr)
 
 
 @contextmanager
@@ -322,17 +321,13 @@ def test_a_worker_that_leaves_with_code_0_is_the_culprit(ready: Pair) -> None:
     assert ready.running() == []
 
 
-@pytest.mark.parametrize(("node", "rank"), [("spark-1", 0), ("spark-2", 1)])
-def test_a_rank_that_is_killed_takes_all_down(ready: Pair, node: str, rank: int) -> None:
+def test_a_head_that_is_killed_takes_all_down(ready: Pair) -> None:
     with staying(ready) as one:
         one.sees("watching serve")
-        killed = time.monotonic()
-        ready.docker(node, "kill", CONTAINER)
+        ready.docker("spark-1", "kill", CONTAINER)
         text = one.ends()
-    noticed = next(at for at, line in one.lines if "its program ended with 137" in line)
-    print(f"noticed {noticed - killed:.2f} s after `docker kill` was typed")
-    assert f"{node} (rank {rank}): serve has failed: its program ended with 137" in text
-    assert bundle(text, ready.folder)["culprit"] == node
+    assert "spark-1 (rank 0): serve has failed: its program ended with 137" in text
+    assert bundle(text, ready.folder)["culprit"] == "spark-1"
     assert ready.running() == []
 
 
@@ -349,7 +344,7 @@ def test_a_cable_that_is_pulled_while_it_serves(ready: Pair) -> None:
 
 
 def test_a_closed_lid_and_a_server_that_hangs(ready: Pair) -> None:
-    with staying(ready, "--canary=1", "--canary-timeout=2") as one:
+    with staying(ready, "--canary=1", "--canary-timeout=5") as one:
         one.sees("watching serve")
         one.process.send_signal(signal.SIGSTOP)
         time.sleep(PAUSE + 2)

@@ -94,6 +94,22 @@ def test_what_one_machine_lacks(changes: dict[str, Any], message: str) -> None:
     assert failed(nodes._facts(seen("one", 0, **changes), SERVICE, CLUSTER)) == [message]
 
 
+@pytest.mark.parametrize(("offset", "messages"), [(3.0, []), (-40.0, ["its clock differs from ours by 40 s"])])
+def test_clocks_must_agree(offset: float, messages: list[str]) -> None:
+    one = seen("one", 0)
+    one.offset = offset
+    assert failed(nodes._facts(one, SERVICE, CLUSTER)) == messages
+
+
+def test_a_port_that_is_blocked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envgen.app.nodes.run.ask", lambda *_args, **_more: {"error": "timed out", "port": 29501})
+    monkeypatch.setattr("envgen.app.nodes.run.in_image", lambda *_args, **_more: None)
+    one, two = seen("one", 0), seen("two", 1)
+    one.engine = two.engine = object()  # type: ignore[assignment]
+    found = nodes._connection(SimpleNamespace(image_name="i", base=SimpleNamespace(python="python3")), two, one, 29501)  # type: ignore[arg-type]
+    assert found.message == "two -> one (10.0.0.1): TCP port 29501 cannot be reached: timed out"
+
+
 def test_rdma_devices_must_be_active_and_have_an_address() -> None:
     one = seen(
         "one",
@@ -134,7 +150,7 @@ def test_an_answer_about_a_connection_of_another_shape(answer: dict[str, Any], m
     monkeypatch.setattr("envgen.app.nodes.run.in_image", lambda *_args, **_more: None)
     one, two = seen("one", 0), seen("two", 1)
     one.engine = two.engine = object()  # type: ignore[assignment]
-    found = nodes._connection(SimpleNamespace(image_name="i", base=SimpleNamespace(python="python3")), one, two)  # type: ignore[arg-type]
+    found = nodes._connection(SimpleNamespace(image_name="i", base=SimpleNamespace(python="python3")), one, two, 29501)  # type: ignore[arg-type]
     assert found.level == "fail" and "cannot be read" in found.message
 
 
