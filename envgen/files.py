@@ -371,7 +371,7 @@ def all_leftovers(project: Path) -> list[Path]:
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     folders = [*_trees(project, ("compose", "docker", "patches", "results", ".envgen"))]
     with contextlib.suppress(UsageError):
-        folders += _trees(cache_dir(), ("sdists", "rehearsed"))
+        folders += _trees(cache_dir(), ("sdists", "tried-patches"))
     folders += [Path(tempfile.gettempdir()), SHORT, *([Path(runtime)] if runtime.startswith("/") else [])]
     return [path for folder in dict.fromkeys(folders) for path in leftovers(folder)]
 

@@ -15,8 +15,8 @@ from typing import Any
 from envgen import files
 from envgen.app import whose
 from envgen.app.lock import demand
-from envgen.app.rehearse import rehearse_before_build
 from envgen.app.session import Session
+from envgen.app.try_patches import try_patches
 from envgen.engine import buildx, process
 from envgen.engine.base import Engine
 from envgen.engine.buildlog import BuildLog
@@ -217,11 +217,11 @@ def build(
     unlocked: bool = False,
     take_over: bool = False,
 ) -> Outcome:
-    """Rehearse the patches, hold the lock against the project, and build what is not up to date.
+    """Try the patches, hold the lock against the project, and build what is not up to date.
 
     ``take_over``: what another folder or user has under the profile's name makes way.
     """
-    rehearse_before_build(job.profile, job.root, job.rendered.digest, job.lock)
+    try_patches(job.profile, job.root, job.rendered.digest, job.lock)
     engine = connect()
     if not unlocked:
         demand(job.profile, job.root, engine, job.lock)

@@ -19,8 +19,8 @@ from envgen import files
 from envgen.binding import bind
 from envgen.engine.git import WorkTree, git
 from envgen.errors import EnvgenError, RefusedError, UsageError
+from envgen.patches.dry_run import APPLY, compiles
 from envgen.patches.header import version_of_ref
-from envgen.patches.rehearse import APPLY, compiles
 from envgen.patches.series import Patch, Series
 from envgen.patches.trees import GitTree, put
 
@@ -81,7 +81,7 @@ class Checkout:
         return manifest if manifest.state == APPLIED else self._settled(manifest)
 
     def apply(self, series: Series) -> Manifest:
-        """Apply a series that was rehearsed on ``bare()``. Raises ``RefusedError`` with nothing changed."""
+        """Apply a series that fits ``bare()``. Raises ``RefusedError`` with nothing changed."""
         self._must_be_clean()
         manifest = self._planned(series)
         combined, touched = manifest.diff.encode("utf-8", "surrogateescape"), manifest.touched

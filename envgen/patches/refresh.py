@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 from envgen import files
 from envgen.engine.git import git
 from envgen.patches.checkout import as_left, commit_all
+from envgen.patches.dry_run import APPLY
 from envgen.patches.header import head_of, in_range
-from envgen.patches.rehearse import APPLY
 from envgen.patches.series import Patch, Series
 from envgen.patches.trees import Tree, put
 

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Sequence
 from typing import Any
 
-from envgen.patches.rehearse import HunkVerdict, Rehearsal, State, Verdict
+from envgen.patches.dry_run import DryRun, HunkVerdict, State, Verdict
 from envgen.text import counted, table, visible
 
 _SHORT = {
@@ -25,10 +25,10 @@ _CURES = {
 }
 
 
-def lines(rehearsal: Rehearsal, *, only_bad: bool = False) -> list[str]:
+def lines(run: DryRun, *, only_bad: bool = False) -> list[str]:
     """One source: a line a patch, and both sides of what does not fit."""
-    found = [] if only_bad else [f"{rehearsal.tree} ({rehearsal.series})"]
-    for verdict in rehearsal.verdicts:
+    found = [] if only_bad else [f"{run.tree} ({run.series})"]
+    for verdict in run.verdicts:
         if only_bad and verdict.ok:
             continue
         found.append(f"  {'ok ' if verdict.ok else 'BAD'} {verdict.patch}: {_sentence(verdict)}")
@@ -37,7 +37,7 @@ def lines(rehearsal: Rehearsal, *, only_bad: bool = False) -> list[str]:
         if verdict.reason:
             found.append(f"        {visible(verdict.reason)}")
         for hunk in verdict.hunks:
-            found += _hunk(verdict, hunk, rehearsal.tree)
+            found += _hunk(verdict, hunk, run.tree)
         if verdict.state in _CURES:
             found.append(f"      hint: {_CURES[verdict.state]}")
     return found
@@ -74,45 +74,43 @@ def cell(verdict: Verdict) -> str:
     return f"({short.lower()})" if verdict.state is State.OUT_OF_RANGE else short
 
 
-def matrix(rehearsals: Sequence[Rehearsal]) -> list[str]:
+def matrix(runs: Sequence[DryRun]) -> list[str]:
     """Releases down, patches across, and the last release that each patch fits."""
-    names = [verdict.patch for verdict in rehearsals[0].verdicts]
-    found = [
-        f"{rehearsals[0].series}: {counted(len(names), 'patch', 'patches')}, {counted(len(rehearsals), 'release')}"
-    ]
+    names = [verdict.patch for verdict in runs[0].verdicts]
+    found = [f"{runs[0].series}: {counted(len(names), 'patch', 'patches')}, {counted(len(runs), 'release')}"]
     found += [f"  [{number}] {name}" for number, name in enumerate(names, 1)]
     rows = [["", *(f"[{number}]" for number in range(1, len(names) + 1))]]
-    rows += [[r.version, *(cell(verdict) for verdict in r.verdicts)] for r in rehearsals]
+    rows += [[r.version, *(cell(verdict) for verdict in r.verdicts)] for r in runs]
     found += table(rows, indent="  ")
-    if any(v.state is State.OUT_OF_RANGE for r in rehearsals for v in r.verdicts):
+    if any(v.state is State.OUT_OF_RANGE for r in runs for v in r.verdicts):
         found.append("  (in brackets: not for that release, so a build leaves it out)")
-    for number, (name, last) in enumerate(last_fits(rehearsals).items(), 1):
+    for number, (name, last) in enumerate(last_fits(runs).items(), 1):
         found.append(f"  [{number}] {name}: last fits {last}" if last else f"  [{number}] {name}: fits none of them")
     return found
 
 
-def last_fits(rehearsals: Sequence[Rehearsal]) -> dict[str, str]:
+def last_fits(runs: Sequence[DryRun]) -> dict[str, str]:
     """The newest of these releases that each patch fits, its range not considered."""
     found: dict[str, str] = {}
-    for rehearsal in rehearsals:
-        for verdict in rehearsal.verdicts:
+    for run in runs:
+        for verdict in run.verdicts:
             fits = verdict.measured is not None and verdict.measured.fits
-            found[verdict.patch] = rehearsal.version if fits else found.get(verdict.patch, "")
+            found[verdict.patch] = run.version if fits else found.get(verdict.patch, "")
     return found
 
 
 # --- for programs -----------------------------------------------------------------------------------------------------
 
 
-def as_document(source: str, rehearsal: Rehearsal) -> dict[str, Any]:
-    """One rehearsal with stable keys."""
+def as_document(source: str, run: DryRun) -> dict[str, Any]:
+    """One dry run with stable keys."""
     return {
         "source": source,
-        "series": rehearsal.series,
-        "tree": rehearsal.tree,
-        "version": rehearsal.version or None,
-        "ok": rehearsal.ok,
-        "patches": [_verdict(verdict) for verdict in rehearsal.verdicts],
+        "series": run.series,
+        "tree": run.tree,
+        "version": run.version or None,
+        "ok": run.ok,
+        "patches": [_verdict(verdict) for verdict in run.verdicts],
     }
 
 

@@ -278,7 +278,7 @@ def gpu_mode(engine: Engine, wanted: GpuMode) -> tuple[GpuMode, Problem | None]:
     if wanted is GpuMode.ALL and not has_runtime:
         other = "; it offers CDI: --set gpu=cdi" if has_cdi else ""
         return wanted, Problem(f"gpu: all, but the engine has no NVIDIA runtime{other}", hint=hint)
-    # Engines before API 1.50 don't list their CDI devices: there the wish is taken as it is.
+    # Engines before API 1.50 don't list their CDI devices: there the profile is believed.
     tells = tuple(int(part) for part in re.findall(r"\d+", info.api_version)[:2]) >= (1, 50)
     if wanted is GpuMode.CDI and not has_cdi and tells:
         return wanted, Problem("gpu: cdi, but the engine knows no device nvidia.com/gpu", hint=hint)

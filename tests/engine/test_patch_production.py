@@ -93,7 +93,7 @@ def test_an_edited_python_patch_runs_only_what_comes_after_the_wheels(built: Pro
     assert [name for name in run if "patch-installed" in name]
 
 
-def test_build_rehearses_the_locked_commit(engine: Engine, tmp_path: Path) -> None:
+def test_build_tries_the_locked_commit(engine: Engine, tmp_path: Path) -> None:
     """The branch has moved to a source that the patches do not fit; the lock has not."""
     del engine
     (tmp_path / "project").mkdir()
@@ -121,7 +121,7 @@ def test_build_rehearses_the_locked_commit(engine: Engine, tmp_path: Path) -> No
             out = made.envgen("patch", "check", "vllm", env=own).out
             assert f"locked at {locked[:12]}" in out
             (made.root / "envgen.yaml").write_text((made.root / "envgen.yaml").read_text() + "\n")
-            # What comes after the rehearsal is stopped at once: the build's own program is not there.
+            # What comes after the dry run is stopped at once: the build's own program is not there.
             done = made.envgen("build", env={**own, "DOCKER_CONFIG": str(tmp_path), "PATH": "/usr/bin:/bin"}, code=None)
             assert f"3 patches fit main of {address}/vllm.git, locked at {locked[:12]}" in done.err
     finally:

@@ -15,7 +15,7 @@ from projects import Project
 from envgen.engine.git import git
 from envgen.errors import EnvgenError, Place
 from envgen.patches.checkout import MANIFEST, Checkout
-from envgen.patches.rehearse import rehearse
+from envgen.patches.dry_run import dry_run
 from envgen.patches.series import Series, load_series, make_patch
 
 LOADER = "vllm/model_executor/model_loader/weight_utils.py"
@@ -338,7 +338,7 @@ def test_whatever_a_patch_is_the_tree_is_changed_wholly_or_not_at_all(shared: Pa
         patch = make_patch("p.patch", "p.patch", text.encode("utf-8", "surrogatepass"), Place("series"))
         series = Series("patches/vllm", (*load_series(TOP, "vllm").patches[:1], patch))
         there = Checkout(shared)
-        assert rehearse(there.bare(), series).ok
+        assert dry_run(there.bare(), series).ok
         there.apply(series)
     except (EnvgenError, AssertionError):
         assert tree_hash(shared) == before

@@ -10,7 +10,7 @@ from patch_sources import BUILD, TOP, files, project, tree
 from projects import Project
 
 from envgen.errors import Place
-from envgen.patches.rehearse import State, Verdict, rehearse
+from envgen.patches.dry_run import State, Verdict, dry_run
 from envgen.patches.series import Series, load_series, make_patch
 
 MXFP4 = "vllm/model_executor/layers/quantization/mxfp4.py"
@@ -24,7 +24,7 @@ def judge(source: str, version: str, *texts: str, beyond_range: bool = True) -> 
         for number, text in enumerate(texts, 1)
     )
     series = Series("patches/x", patches) if texts else load_series(TOP, source)
-    return rehearse(tree(source, version), series, beyond_range=beyond_range).verdicts
+    return dry_run(tree(source, version), series, beyond_range=beyond_range).verdicts
 
 
 def shipped(number: str) -> str:
@@ -222,5 +222,5 @@ def test_a_conflict_stops_a_build_before_docker(made: Project, tmp_path: Path) -
     left_out = "0002-"
     assert f"warning: patches/vllm/{left_out}" in found.err and "it would not fit (conflict)" in found.err
     again = made.envgen(*BUILD, code=3, env=nobody).err
-    assert "rehearsed" not in again  # what passed once is not tried again,
+    assert "2 patches fit" not in again  # what passed once is not tried again,
     assert "it would not fit (conflict)" in again  # and what is left out is told again

@@ -50,9 +50,9 @@ def project(
 ) -> Project:
     """A production project with the shipped patches, which the test may change.
 
-    What earlier runs of the tests rehearsed is forgotten: a series that passed once is not rehearsed again.
+    What earlier runs of the tests tried is forgotten: a series that passed once is not tried again.
     """
-    shutil.rmtree(cache_dir() / "rehearsed", ignore_errors=True)
+    shutil.rmtree(cache_dir() / "tried-patches", ignore_errors=True)
     shutil.copytree(TOP / "patches", root / "patches")
     (root / "envgen.yaml").write_text(f"""\
 version: 1

@@ -13,11 +13,11 @@ from envgen.errors import ExitCode, RefusedError, UsageError
 from envgen.patches import folder as series_folder
 from envgen.patches import report
 from envgen.patches.checkout import Checkout
+from envgen.patches.dry_run import dry_run
 from envgen.patches.folder import rewrite, set_field
 from envgen.patches.header import head_of, read_header
 from envgen.patches.refresh import Outcome, Refreshed
 from envgen.patches.refresh import refresh as carry
-from envgen.patches.rehearse import rehearse
 from envgen.text import counted, progress, visible
 
 SHOWN_LINES = 60
@@ -192,19 +192,19 @@ def apply(session: Session, source: str | None, checkout: Path | None, reverse: 
             click.echo(f"{there.folder}: {counted(len(names), 'patch', 'patches')} taken back")
         return ExitCode.OK
     bare = there.bare()
-    rehearsal = rehearse(bare, target.series())
-    if not rehearsal.ok:
-        click.echo("\n".join(report.lines(rehearsal)), err=True)
+    run = dry_run(bare, target.series())
+    if not run.ok:
+        click.echo("\n".join(report.lines(run)), err=True)
         raise RefusedError("the patches do not fit this checkout; nothing was changed")
     series = target.series().for_version(bare.version)
     if not series.patches:
         raise RefusedError(f"no patch of {target.folder} is for {bare.version}")
     manifest = there.apply(series)
     if as_json:
-        document = report.as_document(target.name, rehearsal)
+        document = report.as_document(target.name, run)
         print_json({"checkout": str(there.folder), "applied": list(manifest.patches), "rehearsal": document})
     else:
-        click.echo("\n".join(report.lines(rehearsal)))
+        click.echo("\n".join(report.lines(run)))
         click.echo(f"{there.folder}: {counted(len(manifest.patches), 'patch is', 'patches are')} in")
     return ExitCode.OK
 

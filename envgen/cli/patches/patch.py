@@ -17,15 +17,15 @@ from envgen.cli.common import json_option, print_json, project_options
 from envgen.cli.patches import edit as patch_edit
 from envgen.errors import EnvgenError, ExitCode, UsageError
 from envgen.patches import report
+from envgen.patches.dry_run import DryRun, State, dry_run
 from envgen.patches.header import in_range
-from envgen.patches.rehearse import Rehearsal, State, rehearse
 from envgen.patches.trees import Tree
 from envgen.text import counted, progress
 
 
 @click.group(cls=FullGroup)
 def command() -> None:
-    """Patches: rehearse, make, carry over, apply to a checkout, retire.
+    """Patches: try, make, carry over, apply to a checkout, retire.
 
     \b
     Examples:
@@ -113,7 +113,7 @@ def check(
     allow_fuzzy: bool,
     as_json: bool,
 ) -> int:
-    """Rehearse patches against bare sources. Nothing is built, and nothing but a cache is written.
+    """Try patches against bare sources. Nothing is built, and nothing but a cache is written.
 
     Without an option: against what the profiles build. Exits with 1 where a build would stop.
 
@@ -128,7 +128,7 @@ def check(
         raise UsageError("--release, --range and --ref/--checkout exclude each other")
     targets = find_targets(session, sources)
     bare = Sources(say=progress)
-    found: list[tuple[Target, list[Rehearsal]]] = []
+    found: list[tuple[Target, list[DryRun]]] = []
     untried: dict[str, list[str]] = {}
     empty = [target for target in targets if not target.series().patches]
     for target in empty:
@@ -140,25 +140,25 @@ def check(
         trees = _trees(bare, target, releases, span, ref, checkout, missing, alone=len(targets) == 1)
         beyond = bool(span) or len(releases) > 1
         if trees:
-            found.append((target, [rehearse(tree, target.series(), beyond_range=beyond) for tree in trees]))
+            found.append((target, [dry_run(tree, target.series(), beyond_range=beyond) for tree in trees]))
     if not found and not empty:
         raise UsageError("none of these sources has such a release", hint="see the names: envgen patch list")
     if as_json:
         documents = []
-        for target, rehearsals in found:
-            documents += [report.as_document(target.name, rehearsal) for rehearsal in rehearsals]
-        last = {target.name: report.last_fits(rehearsals) for target, rehearsals in found}
+        for target, runs in found:
+            documents += [report.as_document(target.name, run) for run in runs]
+        last = {target.name: report.last_fits(runs) for target, runs in found}
         print_json({"rehearsals": documents, "last_fits": last, "untried": untried})
     else:
-        for target, rehearsals in found:
-            if span or len(rehearsals) > 1:
-                click.echo("\n".join(report.matrix(rehearsals)))
+        for target, runs in found:
+            if span or len(runs) > 1:
+                click.echo("\n".join(report.matrix(runs)))
             else:
-                click.echo("\n".join(report.lines(rehearsals[0])))
+                click.echo("\n".join(report.lines(runs[0])))
             if left := untried.get(target.name):
                 click.echo(f"not tried: {', '.join(left)}")
                 click.echo(f"    try the tag: envgen patch check {target.name} --ref v{left[0]}")
-    bad = [verdict for _, rehearsals in found for one in rehearsals for verdict in one.verdicts if not verdict.ok]
+    bad = [verdict for _, runs in found for one in runs for verdict in one.verdicts if not verdict.ok]
     passes = all(allow_fuzzy and verdict.state is State.FUZZY for verdict in bad)
     return ExitCode.OK if passes else ExitCode.FINDINGS
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envgen.app.rehearse import build_requires, examine
+from envgen.app.try_patches import build_requires, examine
 from envgen.patches.trees import File
 from envgen.profile.load import load_project
 

@@ -6,7 +6,7 @@ import pytest
 
 from envgen.app.patch_sources import versions_between
 from envgen.errors import UsageError
-from envgen.patches.rehearse import most_similar
+from envgen.patches.dry_run import most_similar
 
 
 def test_finished_releases_between_two_others() -> None:

@@ -1,4 +1,4 @@
-"""Rehearsal: a series against the bare files of a source, in a throw-away folder. git itself decides what fits."""
+"""DryRun: a series against the bare files of a source, in a throw-away folder. git itself decides what fits."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class DryRun:
     """A whole series against one source."""
 
     series: str
@@ -92,7 +92,7 @@ _SUCCEEDED = re.compile(r"^Hunk #(\d+) succeeded at (\d+)(?: \(offset (-?\d+) li
 _CHECKING = re.compile(r"^Checking patch (.*)\.\.\.$", re.MULTILINE)
 
 
-def rehearse(tree: Tree, series: Series, *, beyond_range: bool = False) -> Rehearsal:
+def dry_run(tree: Tree, series: Series, *, beyond_range: bool = False) -> DryRun:
     """Try each patch of a series, in order, on top of those before it that fit.
 
     ``beyond_range`` also measures patches that are not for this version (their state stays "out of range").
@@ -113,7 +113,7 @@ def rehearse(tree: Tree, series: Series, *, beyond_range: bool = False) -> Rehea
             if not inside:
                 found = replace(found, state=State.OUT_OF_RANGE)
             verdicts.append(found)
-    return Rehearsal(series.folder, tree.label, tree.version, tuple(verdicts))
+    return DryRun(series.folder, tree.label, tree.version, tuple(verdicts))
 
 
 def _verdict(

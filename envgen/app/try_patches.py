@@ -1,4 +1,4 @@
-"""The rehearsal before a build: a patch that does not fit is found in seconds, before Docker has anything to do."""
+"""The dry run before a build: a patch that does not fit is found in seconds, before Docker has anything to do."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import contextlib
 import hashlib
 import re
 import time
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from packaging.utils import canonicalize_name
 
 from envgen import files
-from envgen.app.patch_sources import Sources, targets_of
+from envgen.app.patch_sources import Sources, Target, targets_of
 from envgen.errors import BuildError, EnvgenError, Problem
 from envgen.lock.model import ProfileLock
 from envgen.patches import report
-from envgen.patches.rehearse import Rehearsal, State, rehearse
+from envgen.patches.dry_run import DryRun, State, dry_run
 from envgen.patches.series import Series
 from envgen.patches.trees import Tree
 from envgen.profile.model import Profile, Source
@@ -25,7 +26,18 @@ from envgen.text import progress
 SECONDS = 60.0
 
 
-def rehearse_before_build(profile: Profile, root: Path, digest: str, lock: ProfileLock | None) -> None:
+@dataclass
+class _Tried:
+    """What came of all series. ``complete``: no source was left out, and none of them moves."""
+
+    passed: list[DryRun] = field(default_factory=list)
+    failed: list[DryRun] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    complete: bool = True
+
+
+def try_patches(profile: Profile, root: Path, digest: str, lock: ProfileLock | None) -> None:
     """Hold each patched source's series against its bare source, and look there for what its build needs.
 
     Raises ``BuildError`` when a patch does not fit, or the script that prepares the source is not there.
@@ -37,84 +49,82 @@ def rehearse_before_build(profile: Profile, root: Path, digest: str, lock: Profi
     if not any(source.patches and source.origin.kind != "checkout" for source in profile.sources.values()):
         return
     # Not in the project: a commit could then switch the dry run off.
-    record = files.cache_dir() / "rehearsed" / _key(digest)
+    record = files.cache_dir() / "tried-patches" / hashlib.sha256(f"1 {digest}".encode()).hexdigest()
     if record.is_file():
         for warning in files.read(record).decode("utf-8", "replace").splitlines():
             progress(warning)
         return
-    started = time.monotonic()
-    bare = Sources(seconds=SECONDS, say=progress)
-    passed: list[Rehearsal] = []
-    failed: list[Rehearsal] = []
-    problems: list[Problem] = []
-    warnings: list[str] = []
-    complete = True
+    started, found, sources = time.monotonic(), _Tried(), Sources(seconds=SECONDS, say=progress)
     for target in targets_of(profile, root, lock):
-        series = target.series()
-        if not series.patches:
-            warnings.append(f"note: {series.folder} has no patches, so {target.name} is built as it comes")
-            continue
-        try:
-            tree = bare.built(target)
-            rehearsal = rehearse(tree, series)
-            stops, notes = ([], []) if target.source.origin.wheel else examine(target.name, profile, tree)
-        except EnvgenError as error:
-            progress(f"{series.folder} is not rehearsed: {error}")
-            complete = False
-            continue
-        (passed if rehearsal.ok else failed).append(rehearsal)
-        warnings += _left_out(rehearsal, tree, series)
-        problems += stops
-        for note in notes:
-            progress(f"note: {note}")
-        complete = complete and bool(target.version or target.commit)
-    for rehearsal in failed:
-        progress(f"{rehearsal.series} does not fit {rehearsal.tree}:")
-        for line in report.lines(rehearsal, only_bad=True):
+        _try(target, profile, sources, found)
+    _refuse(found)
+    for warning in found.warnings:
+        progress(warning)
+    if found.passed:
+        progress(f"tried in {time.monotonic() - started:.1f} s: {'; '.join(map(_summary, found.passed))}")
+    if found.complete:
+        with contextlib.suppress(OSError):  # only a memory
+            record.parent.mkdir(parents=True, exist_ok=True)
+            files.write(record, "\n".join(found.warnings).encode())
+
+
+def _try(target: Target, profile: Profile, sources: Sources, found: _Tried) -> None:
+    series = target.series()
+    if not series.patches:
+        found.warnings.append(f"note: {series.folder} has no patches, so {target.name} is built as it comes")
+        return
+    try:
+        tree = sources.built(target)
+        run = dry_run(tree, series)
+        stops, notes = ([], []) if target.source.origin.wheel else examine(target.name, profile, tree)
+    except EnvgenError as error:
+        progress(f"{series.folder} is not tried: {error}")
+        found.complete = False
+        return
+    (found.passed if run.ok else found.failed).append(run)
+    found.warnings += _left_out(run, tree, series)
+    found.problems += stops
+    for note in notes:
+        progress(f"note: {note}")
+    found.complete = found.complete and bool(target.version or target.commit)
+
+
+def _refuse(found: _Tried) -> None:
+    """BuildError where a build would stop."""
+    for run in found.failed:
+        progress(f"{run.series} does not fit {run.tree}:")
+        for line in report.lines(run, only_bad=True):
             progress(line)
-    if failed:
-        bad = [verdict for rehearsal in failed for verdict in rehearsal.verdicts if not verdict.ok]
+    if bad := [verdict for run in found.failed for verdict in run.verdicts if not verdict.ok]:
         names = ", ".join(f"{verdict.path} ({verdict.state.value})" for verdict in bad)
         raise BuildError(
             f"patches do not fit, so nothing was built: {names}", hint="`envgen patch check` shows it again"
         )
-    if problems:
+    if found.problems:
         refused = BuildError("nothing was built")
-        refused.problems = (Problem("nothing was built:"), *problems)
+        refused.problems = (Problem("nothing was built:"), *found.problems)
         raise refused
-    for warning in warnings:
-        progress(warning)
-    if passed:
-        progress(f"rehearsed in {time.monotonic() - started:.1f} s: {'; '.join(_summary(r) for r in passed)}")
-    if complete:
-        with contextlib.suppress(OSError):  # only a memory
-            record.parent.mkdir(parents=True, exist_ok=True)
-            files.write(record, "\n".join(warnings).encode())
 
 
-def _left_out(rehearsal: Rehearsal, tree: Tree, series: Series) -> list[str]:
+def _left_out(run: DryRun, tree: Tree, series: Series) -> list[str]:
     """A line for each patch that is not for this version: a new version must not lose one without a word."""
-    if all(verdict.state is not State.OUT_OF_RANGE for verdict in rehearsal.verdicts):
+    if all(verdict.state is not State.OUT_OF_RANGE for verdict in run.verdicts):
         return []
     lines = []
-    for verdict in rehearse(tree, series, beyond_range=True).verdicts:
+    for verdict in dry_run(tree, series, beyond_range=True).verdicts:
         if verdict.state is State.OUT_OF_RANGE and verdict.measured is not None:
             fits, how = verdict.measured.fits, verdict.measured.value
             would = f"it would still fit ({how}): widen its Applies-To" if fits else f"it would not fit ({how})"
-            left = f"warning: {verdict.path} is left out: it is for {verdict.applies_to}, not {rehearsal.version}"
+            left = f"warning: {verdict.path} is left out: it is for {verdict.applies_to}, not {run.version}"
             lines.append(f"{left}; {would}")
     return lines
 
 
-def _summary(rehearsal: Rehearsal) -> str:
-    fitting = sum(verdict.state.fits for verdict in rehearsal.verdicts)
-    skipped = len(rehearsal.verdicts) - fitting
-    words = f"{fitting} patch{'es' * (fitting != 1)} fit{'s' * (fitting == 1)} {rehearsal.tree}"
+def _summary(run: DryRun) -> str:
+    fitting = sum(verdict.state.fits for verdict in run.verdicts)
+    skipped = len(run.verdicts) - fitting
+    words = f"{fitting} patch{'es' * (fitting != 1)} fit{'s' * (fitting == 1)} {run.tree}"
     return words + (f" ({skipped} skipped, not for this version)" if skipped else "")
-
-
-def _key(digest: str) -> str:
-    return hashlib.sha256(f"1 {digest}".encode()).hexdigest()
 
 
 PYPROJECT = "pyproject.toml"
