@@ -7,10 +7,15 @@ import json
 import os
 import socket
 import sys
+import tempfile
+import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any, TextIO, cast
 
+import click
+
 from envgen import files
+from envgen.cli import run
 from envgen.errors import EnvgenError, ExitCode, Output, RefusedError, document
 from envgen.redact import hidden_values
 from envgen.text import hide, reason_of, safe_output
@@ -18,9 +23,6 @@ from envgen.text import hide, reason_of, safe_output
 
 def _report_defect(error: BaseException) -> int:
     """A defect of ours: say so, keep the traceback in a file, never spill it over the terminal."""
-    import tempfile
-    import traceback
-
     if os.environ.get("ENVGEN_DEBUG"):
         traceback.print_exception(error)
         return ExitCode.INTERNAL
@@ -33,8 +35,8 @@ def _report_defect(error: BaseException) -> int:
     return ExitCode.INTERNAL
 
 
-class _Patient:
-    """Standard error, which may have no reader: a full disk behind it changes no result and no exit code."""
+class _Stream:
+    """A standard stream behind one of ours."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -42,16 +44,48 @@ class _Patient:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
+
+class _Patient(_Stream):
+    """Standard error, which may have no reader: a full disk behind it changes no result and no exit code."""
+
     def write(self, text: str) -> int:
-        """Write, or don't."""
         with contextlib.suppress(OSError):
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Flush, or don't."""
         with contextlib.suppress(OSError):
             self._stream.flush()
+
+
+class _Results(_Stream):
+    """Standard output. Results that cannot be written are an error of their own, not any ``OSError``."""
+
+    _lost = ""
+
+    def write(self, text: str) -> int:
+        with self._telling():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Fails again where something was lost before."""
+        with self._telling():
+            self._stream.flush()
+        if self._lost:
+            raise RefusedError(self._lost)
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            # What still waits must not fail once more when Python flushes it at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            if isinstance(error, BrokenPipeError):
+                raise
+            self._lost = f"standard output cannot be written: {reason_of(error).lower()}"
+            raise RefusedError(self._lost) from None
 
 
 @contextlib.contextmanager
@@ -72,42 +106,6 @@ def _streams() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = before
-
-
-class _Results:
-    """Standard output. Results that cannot be written are an error of their own, not any ``OSError``."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._lost = ""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        """Write."""
-        with self._telling():
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Flush. Fails again where something was lost before."""
-        with self._telling():
-            self._stream.flush()
-        if self._lost:
-            raise RefusedError(self._lost)
-
-    @contextlib.contextmanager
-    def _telling(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            # What still waits must not fail once more when Python flushes it at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
-            if isinstance(error, BrokenPipeError):
-                raise
-            self._lost = f"standard output cannot be written: {reason_of(error).lower()}"
-            raise RefusedError(self._lost) from None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -149,11 +147,7 @@ def _failed(output: Output, error: BaseException | str, code: int, hint: str = "
 
 
 def _run(argv: Sequence[str] | None, output: Output) -> int:
-    """The command line, with click's own errors printed. Click is half of a start, so it is imported here."""
-    import click
-
-    from envgen.cli import run
-
+    """The command line, with click's own errors printed."""
     try:
         code = run(argv, output)
         sys.stdout.flush()

@@ -16,7 +16,7 @@ import shutil
 import stat
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -174,6 +174,26 @@ def create(path: Path, *, within: Path) -> TextIO:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(path.name, flags, 0o644, dir_fd=directory)
     return os.fdopen(descriptor, "w", encoding="utf-8", errors="replace")
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, within: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """One process at a time, by the lock of a file; ``on_wait`` is called before waiting, and may refuse to.
+
+    The kernel forgets the lock of a process that was killed.
+    """
+    with folder(path.parent, within) as directory:
+        flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(path.name, flags, 0o644, dir_fd=directory)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def inside(path: Path, root: Path) -> Path:

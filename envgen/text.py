@@ -86,6 +86,11 @@ def counted(number: int, one: str, several: str = "") -> str:
     return f"{number} {one if number == 1 else several or f'{one}s'}"
 
 
+def short_id(image_id: str) -> str:
+    """An image's id as `docker image ls` shows it."""
+    return image_id.removeprefix("sha256:")[:12]
+
+
 def reason_of(error: BaseException) -> str:
     """Why, in an exception's own words; its name where it has none."""
     return str(getattr(error, "strerror", None) or error).strip() or type(error).__name__

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from envgen import files
@@ -24,7 +25,7 @@ from envgen.jitcache.service import JitCache
 from envgen.profile.model import Profile, Project
 from envgen.render import namespace
 from envgen.render.environment import overlay_volume
-from envgen.text import reason_of
+from envgen.text import reason_of, short_id
 
 STATE = ".envgen"  # the project's folder of files.state_dir
 LOGS_KEPT = 20
@@ -58,7 +59,7 @@ def find(engine: Engine, project: Project, variants: Sequence[Profile] = ()) -> 
     foreign = held_elsewhere(engine, project)
     left = engine.leftovers()
     for one in left:
-        yield Item("container", one.name, 0, one.reason, _container(engine, one))
+        yield Item("container", one.name, 0, one.reason, partial(_remove_container, engine, one))
     ids = {one.id for one in left}
     containers = [one for one in engine.containers(all=True) if one.id not in ids]
     yield from _removed_folders(engine, project, profiles, containers)
@@ -92,12 +93,9 @@ def remove(items: Sequence[Item]) -> list[Gone]:
 # On the engine
 
 
-def _container(engine: Engine, one: object) -> Callable[[], str]:
-    def act() -> str:
-        stayed = engine.remove_leftovers([one])  # type: ignore[list-item]
-        return stayed[0][1] if stayed else ""
-
-    return act
+def _remove_container(engine: Engine, one: object) -> str:
+    stayed = engine.remove_leftovers([one])  # type: ignore[list-item]
+    return stayed[0][1] if stayed else ""
 
 
 def no_folder(owner: Owner) -> str:
@@ -116,17 +114,17 @@ def _removed_folders(
             continue
         why = no_folder(owner)
         for one in left:
-            yield Item("container", one.name, 0, why, _container(engine, one))
+            yield Item("container", one.name, 0, why, partial(_remove_container, engine, one))
         image = engine.image(image_name) if image_name not in ours else None
         if image is not None and image.labels.get(PROJECT) == project.name:
-            yield Item("image", image_name, image.size, why, _image(engine, image_name))
+            yield Item("image", image_name, image.size, why, partial(engine.remove_image, image_name))
         overlays = [
             one for one in engine.volumes(f"{name}-env-") if re.fullmatch(f"{re.escape(name)}-env-[0-9a-f]{{12}}", one)
         ]
         sizes = engine.volume_sizes() if overlays else {}
         for volume in overlays:
-            yield Item("overlay", volume, sizes.get(volume, 0), why, _volume(engine, volume))
-        yield Item("name", name, 0, why, _volume(engine, f"{name}-owner"))
+            yield Item("overlay", volume, sizes.get(volume, 0), why, partial(_remove_volume, engine, volume))
+        yield Item("name", name, 0, why, partial(_remove_volume, engine, f"{name}-owner"))
 
 
 def _images(
@@ -139,11 +137,7 @@ def _images(
         if image.id in used or profile in foreign:
             continue
         why = f"an earlier build of profile {profile}"
-        yield Item("image", image.id.removeprefix("sha256:")[:12], image.size, why, _image(engine, image.id))
-
-
-def _image(engine: Engine, image_id: str) -> Callable[[], str]:
-    return lambda: engine.remove_image(image_id)
+        yield Item("image", short_id(image.id), image.size, why, partial(engine.remove_image, image.id))
 
 
 def _overlays(
@@ -165,15 +159,12 @@ def _overlays(
             if name.fullmatch(volume) and volume not in wanted | mounted:
                 sizes = engine.volume_sizes() if sizes is None else sizes
                 why = f"installed sources that profile {profile.name} no longer has so"
-                yield Item("overlay", volume, sizes.get(volume, 0), why, _volume(engine, volume))
+                yield Item("overlay", volume, sizes.get(volume, 0), why, partial(_remove_volume, engine, volume))
 
 
-def _volume(engine: Engine, name: str) -> Callable[[], str]:
-    def act() -> str:
-        engine.remove_volume(name)
-        return ""
-
-    return act
+def _remove_volume(engine: Engine, name: str) -> str:
+    engine.remove_volume(name)
+    return ""
 
 
 def _caches(
@@ -183,7 +174,10 @@ def _caches(
 
     Of volumes alone: a folder of this machine is shared by all projects that name it; `envgen cache gc` is for those.
     """
-    keys = {_key(profile, project.root, engine) for profile in profiles}
+    keys = set()
+    for profile in profiles:
+        image = engine.image(profile.image_name)
+        keys.add(namespace.namespace_here(profile, project.root, image.labels if image else None))
     for profile in project.profiles.values():
         cache = JitCache(engine, profile, project.root)
         made = profile.caches.get(namespace.CACHE)
@@ -200,12 +194,7 @@ def _caches(
                 recent = time.time() - one.used < UNUSED
                 if one.source in owned and not (one.current or one.users or recent or one.key in keys):
                     why = f"no profile uses it, for {int((time.time() - one.used) / _DAY)} days"
-                    yield Item("cache", one.source, one.bytes, why, _volume(engine, one.source))
-
-
-def _key(profile: Profile, root: Path, engine: Engine) -> str:
-    image = engine.image(profile.image_name)
-    return namespace.namespace_here(profile, root, image.labels if image else None)
+                    yield Item("cache", one.source, one.bytes, why, partial(_remove_volume, engine, one.source))
 
 
 # In the project
@@ -215,11 +204,11 @@ def _temporaries(root: Path) -> Iterator[Item]:
     """Files that a killed run was about to rename, and its folders."""
     for path in files.all_leftovers(root):
         name = str(path.relative_to(root) if path.is_relative_to(root) else path)
-        yield Item("temporary", name, _size(path), "of an interrupted run", _temporary(path))
+        yield Item("temporary", name, _size(path), "of an interrupted run", partial(_remove_temporary, path))
 
 
-def _temporary(path: Path) -> Callable[[], str]:
-    return lambda: "" if files.remove_leftover(path) else "it can't be removed"
+def _remove_temporary(path: Path) -> str:
+    return "" if files.remove_leftover(path) else "it can't be removed"
 
 
 def _old(root: Path, kind: str, folder: str, kept: int) -> Iterator[Item]:
@@ -229,7 +218,7 @@ def _old(root: Path, kind: str, folder: str, kept: int) -> Iterator[Item]:
     found = [entry for entry in found if not entry[0].startswith(".")]
     for name, status in found[:-kept]:
         why = f"the newest {kept} stay"
-        yield Item(kind, "/".join((*parts, name)), status.st_size, why, _file(root, parts, name))
+        yield Item(kind, "/".join((*parts, name)), status.st_size, why, partial(_remove_file, root, parts, name))
 
 
 def _files(root: Path, parts: Sequence[str]) -> list[tuple[str, os.stat_result]]:
@@ -242,13 +231,10 @@ def _files(root: Path, parts: Sequence[str]) -> list[tuple[str, os.stat_result]]
         return []
 
 
-def _file(root: Path, parts: Sequence[str], name: str) -> Callable[[], str]:
-    def act() -> str:
-        with files.folder(root.joinpath(*parts), root, create=False) as fd, contextlib.suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=fd)
-        return ""
-
-    return act
+def _remove_file(root: Path, parts: Sequence[str], name: str) -> str:
+    with files.folder(root.joinpath(*parts), root, create=False) as fd, contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=fd)
+    return ""
 
 
 def _size(path: Path) -> int:

@@ -13,6 +13,8 @@ import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
 from envgen.app.session import Session
+from envgen.engine.docker import connect
+from envgen.jitcache.place import CACHE, find_place
 from envgen.profile import shape as shapes
 from envgen.profile.model import Profile, Variant
 from envgen.profile.shape import Shape, fields_of
@@ -93,9 +95,6 @@ def _below(shape: Shape, value: Any, path: str) -> Iterator[str]:
 
 def _modules(session: Session) -> Iterable[str]:
     """The modules in the cache of a running service."""
-    from envgen.engine.docker import connect
-    from envgen.jitcache.place import CACHE, find_place
-
     profile, root = session.profile(), session.loaded().project.root
     engine = connect()
     place = find_place(engine, profile, root)

@@ -114,13 +114,10 @@ def stream(
 
 def interactive(argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> int:
     """Run a program on our own terminal and return its exit code. Ctrl-C is the program's, not ours."""
-    show_command(argv)
     # A handler, not SIG_IGN: a program inherits what is ignored, while a handler falls back to the default in it.
     before = signal.signal(signal.SIGINT, lambda _signum, _frame: None)
     try:
-        return subprocess.Popen(list(argv), env=_environment(env), cwd=cwd, preexec_fn=_dies_with_us()).wait()
-    except FileNotFoundError:
-        raise _absent(argv) from None
+        return _popen(argv, env, cwd=cwd).wait()
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -137,14 +134,17 @@ def start(
 
     It also ends when the *thread* that called this does (see ``_dies_with_us``).
     """
+    return _popen(argv, env, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True)
+
+
+def _popen(argv: Sequence[str], env: Mapping[str, str] | None, **options: Any) -> subprocess.Popen[bytes]:
     show_command(argv)
     try:
-        return subprocess.Popen(
-            list(argv), stdin=stdin, stdout=stdout, stderr=stderr, env=_environment(env),
-            start_new_session=True, preexec_fn=_dies_with_us(),
-        )  # fmt: skip
+        merged = {**os.environ, **env} if env else None
+        return subprocess.Popen(list(argv), env=merged, preexec_fn=_dies_with_us(), **options)
     except FileNotFoundError:
-        raise _absent(argv) from None
+        hint = "install it, or put its folder on PATH"
+        raise EngineError(f"the program {argv[0]!r} is not there", hint=hint) from None
     except OSError as error:
         raise EngineError(f"cannot run {argv[0]}: {reason_of(error)}") from None
 
@@ -167,23 +167,8 @@ def _started(
     argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None, stdin: int
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A program in its own session, so that one signal reaches it and all its children, and Ctrl-C only us."""
-    show_command(argv)
     with terminable(), _deferred() as deliver:
-        try:
-            child = subprocess.Popen(
-                list(argv),
-                stdin=stdin,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=_environment(env),
-                cwd=cwd,
-                start_new_session=True,
-                preexec_fn=_dies_with_us(),
-            )
-        except FileNotFoundError:
-            raise _absent(argv) from None
-        except OSError as error:
-            raise EngineError(f"cannot run {argv[0]}: {reason_of(error)}") from None
+        child = _popen(argv, env, cwd=cwd, stdin=stdin, stdout=PIPE, stderr=PIPE, start_new_session=True)
         try:
             deliver()
             yield child
@@ -303,11 +288,3 @@ def _dies_with_us() -> Callable[[], None] | None:
             os._exit(1)
 
     return prepare
-
-
-def _environment(additions: Mapping[str, str] | None) -> dict[str, str] | None:
-    return {**os.environ, **additions} if additions else None
-
-
-def _absent(argv: Sequence[str]) -> EngineError:
-    return EngineError(f"the program {argv[0]!r} is not there", hint="install it, or put its folder on PATH")

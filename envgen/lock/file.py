@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from envgen import files
@@ -98,17 +95,10 @@ def save(path: Path, lock: Lock) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def exclusive(state: Path) -> Iterator[None]:
-    """One `envgen lock` a project at a time. The kernel forgets the lock of a process that was killed."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with files.folder(state, state.parents[1]) as folder:
-        descriptor = os.open("lock.lock", flags, 0o644, dir_fd=folder)
-    with os.fdopen(descriptor, "rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RefusedError(
-                "another `envgen lock` is at work in this project", hint="wait until it has ended"
-            ) from None
-        yield
+def exclusive(state: Path) -> contextlib.AbstractContextManager[None]:
+    """One `envgen lock` a project at a time."""
+
+    def refuse() -> None:
+        raise RefusedError("another `envgen lock` is at work in this project", hint="wait until it has ended")
+
+    return files.locked(state / "lock.lock", within=state.parents[1], on_wait=refuse)

@@ -59,30 +59,30 @@ class SdistTree:
     def read(self, names: Collection[str]) -> dict[str, File]:
         """The named files. Nothing is written anywhere, so what else the archive holds can do no harm."""
         wanted, found = set(names), dict[str, File]()
-        try:
-            with tarfile.open(self.archive, "r|gz") as archive:
-                for member in archive:
-                    name = member.name.split("/", 1)[-1]
-                    if name not in wanted:
-                        continue
-                    if not member.isfile():
-                        raise EnvgenError(f"{name} is not a plain file in {self.label}: a patch may not touch it")
-                    data = archive.extractfile(member)
-                    if data is not None:
-                        found[name] = File(data.read(), bool(member.mode & 0o100))
-                    if len(found) == len(wanted):
-                        break
-        except (tarfile.TarError, EOFError, OSError) as error:
-            raise EnvgenError(
-                f"cannot read {self.archive.name}: {reason_of(error)}", hint="delete it; it is fetched again"
-            ) from None
+        with self._opened() as archive:
+            for member in archive:
+                name = member.name.split("/", 1)[-1]
+                if name not in wanted:
+                    continue
+                if not member.isfile():
+                    raise EnvgenError(f"{name} is not a plain file in {self.label}: a patch may not touch it")
+                data = archive.extractfile(member)
+                if data is not None:
+                    found[name] = File(data.read(), bool(member.mode & 0o100))
+                if len(found) == len(wanted):
+                    break
         return found
 
     def names(self) -> set[str]:
         """All plain files, from the archive's own list."""
+        with self._opened() as archive:
+            return {member.name.split("/", 1)[-1] for member in archive if member.isfile()}
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[tarfile.TarFile]:
         try:
             with tarfile.open(self.archive, "r|gz") as archive:
-                return {member.name.split("/", 1)[-1] for member in archive if member.isfile()}
+                yield archive
         except (tarfile.TarError, EOFError, OSError) as error:
             raise EnvgenError(
                 f"cannot read {self.archive.name}: {reason_of(error)}", hint="delete it; it is fetched again"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -140,22 +139,14 @@ class Launcher:
                 self._clean_up(before)
             raise
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self) -> contextlib.AbstractContextManager[None]:
         """One start of a profile at a time: Compose would take the other's half-made container for its own."""
-        root = self.compose.folder.parent
-        with files.folder(state_dir(root, "state"), root) as place:
-            flags = os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            lock = os.open(f"up-{self.profile.name}.lock", flags, 0o644, dir_fd=place)
-        try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                self.say(f"  another `envgen up` starts a service of profile {self.profile.name}: waiting for it")
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(lock)
+        root, name = self.compose.folder.parent, self.profile.name
+
+        def wait() -> None:
+            self.say(f"  another `envgen up` starts a service of profile {name}: waiting for it")
+
+        return files.locked(state_dir(root, "state") / f"up-{name}.lock", within=root, on_wait=wait)
 
     def await_ready(self, container: Container, timeout: float | None) -> Started:
         """Wait for a container that runs already. ServiceError when it fails; nothing is removed then."""

@@ -16,6 +16,7 @@ from envgen.errors import EnvgenError, ExitCode, Problem, ServiceError
 from envgen.profile.model import Profile
 from envgen.redact import redact
 from envgen.render.compose import PROXY
+from envgen.text import short_id
 
 CONFIG_HASH = "com.docker.compose.config-hash"
 
@@ -107,7 +108,7 @@ def _wanted(compose: Compose, service: str) -> Mapping[str, Any]:
 def _named(engine: Engine, profile: Profile, wanted: Mapping[str, Any], running: Container) -> Iterator[str]:
     image = engine.image(profile.image_name)
     if image is not None and image.id != running.image_id:
-        yield f"image: {_short(running.image_id)} is now {_short(image.id)}"
+        yield f"image: {short_id(running.image_id)} is now {short_id(image.id)}"
     details = engine.inspect(running.id) or {}
     config = details.get("Config") or {}
     command = wanted.get("command")
@@ -119,10 +120,6 @@ def _named(engine: Engine, profile: Profile, wanted: Mapping[str, Any], running:
     yield from _environment(engine, profile, wanted.get("environment") or {}, running)
     yield from _mounts(wanted.get("volumes") or [], running)
     yield from _ports(wanted.get("ports") or [], running)
-
-
-def _short(image_id: str) -> str:
-    return image_id.removeprefix("sha256:")[:12]
 
 
 def _words(old: list[str], new: list[str]) -> Iterator[str]:

@@ -24,7 +24,7 @@ from envgen.errors import BuildError, EngineError, ExitCode, UsageError
 from envgen.files import state_dir
 from envgen.profile.model import Profile
 from envgen.render.locking import lock_of
-from envgen.text import counted, progress, shorten
+from envgen.text import counted, progress, short_id, shorten
 
 SHOWN_LINES = 25
 
@@ -121,7 +121,7 @@ def _show(outcome: Outcome, as_json: bool, to_stderr: bool) -> None:
         if as_json:
             print_json({**_head(job), "ok": True, "up_to_date": True, "image_id": outcome.image_id})
         else:
-            click.echo(f"{job.image} is up to date ({_short(outcome.image_id)})", err=to_stderr)
+            click.echo(f"{job.image} is up to date ({short_id(outcome.image_id)})", err=to_stderr)
         return
     for warning in result.warnings:
         progress(f"warning: {warning}")
@@ -131,7 +131,7 @@ def _show(outcome: Outcome, as_json: bool, to_stderr: bool) -> None:
         print_json(_document(outcome, result))
     else:
         click.echo(
-            f"built {job.image} ({_short(result.image_id)}) in {result.seconds:.1f} s: "
+            f"built {job.image} ({short_id(result.image_id)}) in {result.seconds:.1f} s: "
             f"{counted(len(result.steps), 'step')}, {result.cached} from the cache",
             err=to_stderr,
         )
@@ -222,7 +222,3 @@ def _dry_run(job: Job, max_jobs: int | None, no_cache: bool, pull: bool, as_json
     click.echo(how)
     click.echo(f"command  {shlex.join(argv)}")
     return ExitCode.OK
-
-
-def _short(image_id: str) -> str:
-    return image_id.removeprefix("sha256:")[:12]

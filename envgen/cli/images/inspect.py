@@ -13,7 +13,7 @@ from envgen.cli.images.sbom import target_of, write_sbom
 from envgen.engine.docker import connect
 from envgen.errors import ExitCode, UsageError
 from envgen.lock.manifest import read
-from envgen.text import progress
+from envgen.text import progress, short_id
 
 
 @click.command()
@@ -41,7 +41,7 @@ def command(session: Session, image: str | None, sbom: str | None, as_json: bool
         document = asdict(found)
         print_json({key: document[key] for key in ("image", "id", "labels", "inputs", "open")})
         return ExitCode.OK
-    click.echo(f"{found.image} ({found.id.removeprefix('sha256:')[:12]})")
+    click.echo(f"{found.image} ({short_id(found.id)})")
     for name, value in sorted(found.labels.items()):
         click.echo(f"  {name}  {value or '(none)'}")
     for name, value in sorted(found.inputs.items()):

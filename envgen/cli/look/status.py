@@ -11,7 +11,7 @@ from envgen.app.session import Session
 from envgen.app.status import Status, look
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.cli.services.running import as_data, listing
-from envgen.text import size, table
+from envgen.text import short_id, size, table
 
 
 @click.command()
@@ -89,7 +89,7 @@ def _image(image: Mapping[str, Any]) -> str:
     if image["state"] == "missing":
         return f"{image['name']} is not built"
     state = "current" if image["state"] == "current" else "older than the profile"
-    return f"{image['name']} ({image['id'].removeprefix('sha256:')[:12]}), {state}, created {image['created'][:19]}"
+    return f"{image['name']} ({short_id(image['id'])}), {state}, created {image['created'][:19]}"
 
 
 def _lock(found: Status) -> str:
