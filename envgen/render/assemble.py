@@ -51,7 +51,9 @@ def used(text: str, files: dict[str, str]) -> dict[str, str]:
 def dockerfile(plan: Plan) -> str:
     """The text, with ``LABELS_HERE`` in place of the labels."""
     next_step = count(1).__next__  # each step of a reproducible build has its own time: docker/build/normalise
-    return render("Dockerfile.j2", {"plan": plan, "labels": LABELS_HERE, "next_step": next_step})
+    return render(
+        "Dockerfile.j2", {"plan": plan, "profile": plan.profile, "labels": LABELS_HERE, "next_step": next_step}
+    )
 
 
 def with_labels(text: str, plan: Plan, digest: str) -> str:
@@ -106,7 +108,14 @@ def _digest(text: str, made: Plan, scripts: Mapping[str, str], root: Path | None
             files[path] = hashlib.sha256(file_io.read(root / path)).hexdigest() + mode
     files |= {path: hashlib.sha256(content.encode()).hexdigest() for path, content in scripts.items()}
     instructions = without_comments(text.replace(LABELS_HERE, ""))
-    return digest_of(2, {"instructions": instructions, "platform": made.platform, "files": files})
+    return digest_of(
+        2,
+        {
+            "instructions": instructions,
+            "platform": platform.value if (platform := made.profile.base.platform) else "",
+            "files": files,
+        },
+    )
 
 
 def without_comments(dockerfile: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from envgen.patches.series import Patch
+from envgen.profile.model import Profile
 
 WRITTEN = "Written by `envgen render`"  # in every rendered file; one without it belongs to the user
 
@@ -74,41 +75,17 @@ class InstallStep:
 
 
 @dataclass(frozen=True)
-class MountedSource:
-    """A source whose checkout is mounted; ``manifest`` is what envgen-install in the container reads."""
-
-    name: str
-    mount: str
-    variable: str
-    default: str | None
-    manifest: Mapping[str, object]
-
-
-@dataclass(frozen=True)
 class EncodingFile:
     file: str  # of the project, tried first; "" = none
     words: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class EncodingStage:
-    directory: str
-    files: tuple[EncodingFile, ...]
-
-
-@dataclass(frozen=True)
 class Plan:
-    """What a Dockerfile is printed from."""
+    """What a Dockerfile is printed from, besides the profile itself."""
 
-    profile: str
-    project: str
-    description: str
-    development: bool
-    dockerfile: str
-    image: str
-    platform: str
+    profile: Profile
     base_image: str
-    python: str
     first_python: str  # the stage that has the interpreter first: the base image itself, or what is made of it
     protect_words: tuple[str, ...]
     apt_build: Step | None
@@ -116,19 +93,15 @@ class Plan:
     deps: Step | None
     built: tuple[BuiltSource, ...]
     installs: tuple[InstallStep, ...]
-    mounted: tuple[MountedSource, ...]
     build_env: tuple[Pair, ...]
     ccache: str
-    encodings: EncodingStage | None
+    encodings: tuple[EncodingFile, ...]
     patch_installed: PatchStep | None
-    working_dir: str
     image_env: tuple[Pair, ...]
     labels: tuple[Pair, ...]
     entrypoint: tuple[str, ...]
     command: tuple[str, ...]
     opened: tuple[str, ...] = ()  # folders that every user may write to
-    extra_base: tuple[str, ...] = ()  # lines of the user's own
-    extra_end: tuple[str, ...] = ()
     # With a lock: the list of uv's package, and the time of what is added.
     uv_locked: str = ""
     epoch: str = ""
@@ -141,5 +114,5 @@ class Plan:
         """The files of the project that the build reads, relative to it."""
         steps = [self.patch_installed, *(source.patch_source for source in self.built)]
         patches = [patch.path for step in steps if step for patch in step.patches]
-        local = [file.file for file in self.encodings.files if file.file] if self.encodings else []
+        local = [file.file for file in self.encodings if file.file]
         return tuple(sorted({*patches, *local}))

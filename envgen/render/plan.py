@@ -13,16 +13,14 @@ from collections.abc import Iterable, Mapping
 from envgen.lock.ask import apt_build
 from envgen.lock.model import LOCAL, ProfileLock
 from envgen.patches.series import Patch, Series
-from envgen.profile.model import Encoding, Mode, Pip, Profile, Source
+from envgen.profile.model import Encoding, Pip, Profile, Source
 from envgen.profile.values import own_path
 from envgen.render import locking
 from envgen.render.environment import (
     ENTRYPOINT,
     RUN,
     build_env,
-    checkout_variable,
     compose_environment,
-    compose_path,
     derived_env,
     image_env,
     opened_folders,
@@ -31,9 +29,7 @@ from envgen.render.parts import (
     WRITTEN,
     BuiltSource,
     EncodingFile,
-    EncodingStage,
     InstallStep,
-    MountedSource,
     Pair,
     PatchStep,
     Plan,
@@ -55,15 +51,8 @@ def plan(profile: Profile, lock: Lock | None = None, patches: Mapping[str, Serie
         if source.origin.is_built
     )
     return Plan(
-        profile=profile.name,
-        project=profile.project,
-        description=profile.description or f"The environment {profile.name}.",
-        development=profile.mode is Mode.DEVELOPMENT,
-        dockerfile=profile.dockerfile,
-        image=profile.image_name,
-        platform=profile.base.platform.value if profile.base.platform else "",
+        profile=profile,
         base_image=locking.base_image(profile.base.image, lock),
-        python=profile.base.python,
         first_python="base" if profile.base.apt else "origin",
         protect_words=_protect(profile.pip),
         apt_build=_apt("build", apt_build(profile), lock),
@@ -71,19 +60,15 @@ def plan(profile: Profile, lock: Lock | None = None, patches: Mapping[str, Serie
         deps=_deps(profile, lists),
         built=built,
         installs=_installs(profile, lists),
-        mounted=tuple(_mounted(profile, name) for name in profile.mounted_sources),
         build_env=tuple(build_env(profile)),
         ccache=f"{RUN}/cache/ccache" if profile.build.ccache else "",
-        encodings=_encodings(profile),
+        encodings=tuple(_encoding(name, encoding) for name, encoding in profile.tiktoken.encodings.items()),
         patch_installed=_patch_installed(profile, series),
-        working_dir=profile.working_dir.path,
         opened=opened_folders(profile),
         image_env=tuple(image_env(profile)),
         labels=_labels(profile, series, lock),
         entrypoint=(ENTRYPOINT,),
         command=("bash",),
-        extra_base=tuple(map(str, profile.dockerfile_extra.base)),
-        extra_end=tuple(map(str, profile.dockerfile_extra.end)),
         uv_locked=_list(profile, "uv", lists),
         epoch=str(lock.epoch) if lock else "",
         reproducible=bool(lock) and profile.reproducible,
@@ -120,7 +105,7 @@ def _data(profile: Profile, lock: Lock | None, lists: Mapping[str, str]) -> dict
     if manifest := locking.manifest(profile, lock):
         found[f"{runtime}/manifest.json"] = manifest
     if profile.mounted_sources:
-        sources = [_mounted(profile, name).manifest for name in profile.mounted_sources]
+        sources = [_mounted(profile, name) for name in profile.mounted_sources]
         found[f"{runtime}/sources.json"] = json.dumps({"#": WRITTEN, "sources": sources}, indent=1) + "\n"
     return found
 
@@ -231,32 +216,21 @@ def _patch_installed(profile: Profile, series: Mapping[str, Series]) -> PatchSte
     return PatchStep(tuple(patches), tuple(commands)) if patches else None
 
 
-def _mounted(profile: Profile, name: str) -> MountedSource:
+def _mounted(profile: Profile, name: str) -> dict[str, object]:
+    """What envgen-install in the container reads of a source whose checkout is mounted."""
     source = profile.sources[name]
     install = source.install
-    assert source.origin.checkout is not None
-    return MountedSource(
-        name=name,
-        mount=source.mount.path,
-        variable=checkout_variable(name),
-        default=compose_path(source.origin.checkout),
-        manifest={
-            "name": name,
-            "package": source.package,
-            "distribution": source.distribution,
-            "mount": source.mount.path,
-            "requires": list(install.requires),
-            "env": dict(install.env),
-            "prepare": list(install.prepare),
-            "dependencies": install.dependencies,
-            "install_options": list(_install_options(profile, name)),
-        },
-    )
-
-
-def _encodings(profile: Profile) -> EncodingStage | None:
-    files = tuple(_encoding(name, encoding) for name, encoding in profile.tiktoken.encodings.items())
-    return EncodingStage(profile.tiktoken.directory.path, files) if files else None
+    return {
+        "name": name,
+        "package": source.package,
+        "distribution": source.distribution,
+        "mount": source.mount.path,
+        "requires": list(install.requires),
+        "env": dict(install.env),
+        "prepare": list(install.prepare),
+        "dependencies": install.dependencies,
+        "install_options": list(_install_options(profile, name)),
+    }
 
 
 def _encoding(name: str, encoding: Encoding) -> EncodingFile:

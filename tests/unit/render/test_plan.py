@@ -138,7 +138,10 @@ def test_no_dependency_may_replace_a_source() -> None:
         ("--own", "a", "--never", "b", "--never", "c"),
         ("--own", "b", "--never", "a", "--never", "c"),
     ]
-    assert found.mounted[0].manifest["install_options"] == ["--own", "c", "--never", "a", "--never", "b"]
+    (manifest,) = json.loads(next(text for path, text in found.data.items() if path.endswith("sources.json")))[
+        "sources"
+    ]
+    assert manifest["install_options"] == ["--own", "c", "--never", "a", "--never", "b"]
     assert _words(found.deps) == ("--never", "a", "--never", "b", "--never", "c", "--", "x")
 
 
@@ -217,8 +220,7 @@ def test_a_wheel_takes_python_patches_only() -> None:
 
 def test_encodings_try_the_local_file_first_then_mirrors() -> None:
     found = plan(profile(tiktoken=encoding(file=HostPath("files/./o.tiktoken"), mirrors=("https://m.example/o",))))
-    assert found.encodings
-    (file,) = found.encodings.files
+    (file,) = found.encodings
     assert file.file == "files/o.tiktoken"
     assert file.words == (
         "/encodings/o200k_base.tiktoken",
