@@ -102,8 +102,8 @@ class Node:
 
 _NULLS = frozenset(("", "~", "null", "Null", "NULL"))
 _BOOLS = frozenset(("true", "True", "TRUE", "false", "False", "FALSE"))
-_FLOAT = r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
-_NUMBER_START = frozenset("0123456789+-.")
+_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
 def plain_kind(text: str) -> str:
@@ -112,21 +112,7 @@ def plain_kind(text: str) -> str:
         return NULL
     if text in _BOOLS:
         return BOOL
-    if text[0] in _NUMBER_START:
-        if text.isascii() and text.isdigit():
-            return INT
-        if text[1:].isascii() and text[1:].isdigit():
-            return INT if text[0] in "-+" else FLOAT  # else it is .5
-        whole, point, part = text.partition(".")
-        if point and whole.isascii() and whole.isdigit() and part.isascii() and part.isdigit():
-            return FLOAT
-        if text[0].isdigit() and text[-1] not in "0123456789abcdefABCDEF.":
-            return TEXT
-        if re.fullmatch(r"0o[0-7]+|0x[0-9a-fA-F]+", text):
-            return INT
-        if re.fullmatch(_FLOAT, text):
-            return FLOAT
-    return TEXT
+    return INT if _INT.fullmatch(text) else FLOAT if _FLOAT.fullmatch(text) else TEXT
 
 
 def scalar(text: str, source: Source, line: int = 0, column: int = 0, *, quoted: bool = False) -> Node:

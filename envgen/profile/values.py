@@ -220,8 +220,7 @@ class ImageRef:
             raise ValueError(f"{text!r}: {tag!r} is not an image tag")
         if registry and not re.fullmatch(cls._HOST, registry):
             raise ValueError(f"{text!r}: {registry!r} is not a registry host")
-        plain = path.isascii() and path.islower() and all(part.isalnum() for part in path.split("/"))
-        if not plain and not re.fullmatch(cls._NAME, path):
+        if not re.fullmatch(cls._NAME, path):
             raise ValueError(f"{text!r} is not an image name; write it like {cls.EXAMPLE}")
         if len(registry) + len(path) + bool(registry) > 255:
             raise ValueError("an image name without its tag has at most 255 characters")

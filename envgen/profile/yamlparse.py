@@ -66,12 +66,8 @@ def _characters(source: Source) -> list[Problem]:
 
     YAML 1.1 readers take NEL and the two separators for line breaks, so one file would have two meanings.
     """
-    text = source.text
-    # isprintable() is false for line breaks too; joining without them makes the common case one pass in C.
-    if text.replace("\n", "").replace("\r", "").isprintable():
-        return []
     problems = []
-    for number, raw in enumerate(text.split("\n"), 1):
+    for number, raw in enumerate(source.text.split("\n"), 1):
         line = raw.removesuffix("\r")
         indent = line[: len(line) - len(line.lstrip(" \t"))]
         if "\t" in indent and line.strip():
@@ -94,11 +90,6 @@ class _TooDeep(Exception):
 
 def _refuse_depth(text: str) -> None:
     """Raise when nesting is deeper than MAX_DEPTH; the composer would overflow the C stack at some thousand levels."""
-    # Each block level needs a further column, or a dash and a blank; each flow level a bracket: below this bound
-    # nothing need be parsed twice.
-    deepest = max((len(line) - len(line.lstrip(" -?:"))) for line in text.split("\n"))
-    if deepest + text.count("[") + text.count("{") < MAX_DEPTH:
-        return
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.CollectionStartEvent):
