@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from envgen.profile import patterns as p
 from envgen.profile.keys import key
 from envgen.profile.model_services import ArgValue as ArgValue
 from envgen.profile.model_services import Cluster as Cluster
@@ -28,24 +29,6 @@ from envgen.profile.model_sources import Install as Install
 from envgen.profile.model_sources import Origin as Origin
 from envgen.profile.model_sources import Repository as Repository
 from envgen.profile.model_sources import Source as Source
-from envgen.profile.patterns import (
-    APT_NAME,
-    CONTEXT,
-    DISTRIBUTION,
-    DOCKERFILE,
-    ENV_NAME,
-    HTTP_URL,
-    INTERFACE,
-    IPC,
-    IPV4,
-    NAME,
-    NODE,
-    PROGRAM,
-    REQUIREMENT,
-    SENTENCE,
-    SHA256,
-    ULIMIT,
-)
 from envgen.profile.values import (
     ByteSize,
     ContainerPath,
@@ -84,11 +67,11 @@ class Platform(Enum):
 @dataclass(frozen=True)
 class Base:
     image: ImageRef = key("The image that everything starts from.")
-    python: str = key("The interpreter of the base image.", "python3", item=PROGRAM)
+    python: str = key("The interpreter of the base image.", "python3", item=p.PROGRAM)
     apt: tuple[str, ...] = key(
         "Debian packages that bring Python, where the base image has none: python3, python3-dev, python3-pip.",
         (),
-        item=APT_NAME,
+        item=p.APT_NAME,
     )
     platform: Platform | None = key("The platform to build for; unset: the engine's own.", None)
 
@@ -100,7 +83,7 @@ class TorchArch:
     arch_list: CudaArchList = key(
         "GPU architectures for TORCH_CUDA_ARCH_LIST: vLLM's build and torch's own extensions."
     )
-    reason: str = key("Why it differs from cuda.arch_list.", item=SENTENCE)
+    reason: str = key("Why it differs from cuda.arch_list.", item=p.SENTENCE)
 
 
 @dataclass(frozen=True)
@@ -147,28 +130,28 @@ class Network:
 
 @dataclass(frozen=True)
 class Apt:
-    build: tuple[str, ...] = key("Debian packages that builds need.", (), item=APT_NAME)
-    runtime: tuple[str, ...] = key("Debian packages for the finished image; installed last.", (), item=APT_NAME)
+    build: tuple[str, ...] = key("Debian packages that builds need.", (), item=p.APT_NAME)
+    runtime: tuple[str, ...] = key("Debian packages for the finished image; installed last.", (), item=p.APT_NAME)
 
 
 @dataclass(frozen=True)
 class Pip:
-    tools: tuple[str, ...] = key("Python packages for the image, such as fastsafetensors.", (), item=REQUIREMENT)
+    tools: tuple[str, ...] = key("Python packages for the image, such as fastsafetensors.", (), item=p.REQUIREMENT)
     deps: tuple[str, ...] = key(
-        "Packages installed before the sources (their run-time dependencies).", (), item=REQUIREMENT
+        "Packages installed before the sources (their run-time dependencies).", (), item=p.REQUIREMENT
     )
     override: tuple[str, ...] = key(
-        "Dependencies switched off: never installed, even if another package requires them.", (), item=DISTRIBUTION
+        "Dependencies switched off: never installed, even if another package requires them.", (), item=p.DISTRIBUTION
     )
     remove: tuple[str, ...] = key(
         "Packages of the base image that are uninstalled first, and never come back as a dependency.",
         (),
-        item=DISTRIBUTION,
+        item=p.DISTRIBUTION,
     )
     protect: tuple[str, ...] = key(
         "Packages of the base image that no installation may replace; a build that changes one fails.",
         ("torch", "torchvision", "torchaudio", "triton", "flash-attn"),
-        item=DISTRIBUTION,
+        item=p.DISTRIBUTION,
     )
 
 
@@ -187,9 +170,9 @@ class DockerfileExtra:
 
 @dataclass(frozen=True)
 class Encoding:
-    url: str = key("Where the file comes from.", item=HTTP_URL)
-    sha256: str = key("Its SHA-256.", item=SHA256)
-    mirrors: tuple[str, ...] = key("Other addresses, tried in order.", (), item=HTTP_URL)
+    url: str = key("Where the file comes from.", item=p.HTTP_URL)
+    sha256: str = key("Its SHA-256.", item=p.SHA256)
+    mirrors: tuple[str, ...] = key("Other addresses, tried in order.", (), item=p.HTTP_URL)
     file: HostPath | None = key("A copy inside the project folder, tried first.", None)
 
 
@@ -198,7 +181,7 @@ class Tiktoken:
     directory: ContainerPath = key(
         "Where the files lie in the image (TIKTOKEN_ENCODINGS_BASE).", ContainerPath("/workspace/tiktoken_encodings")
     )
-    encodings: Mapping[str, Encoding] = key("One entry a vocabulary: o200k_base, ...", {}, names=NAME)
+    encodings: Mapping[str, Encoding] = key("One entry a vocabulary: o200k_base, ...", {}, names=p.NAME)
 
 
 @dataclass(frozen=True)
@@ -218,16 +201,16 @@ class Ulimit:
 class Machine:
     """One of several machines: a fact about these machines, so it belongs into envgen.local.yaml."""
 
-    address: str = key("Its IPv4 address on the cable between the machines.", item=IPV4)
-    interface: str = key("The network interface that has this address.", item=INTERFACE)
+    address: str = key("Its IPv4 address on the cable between the machines.", item=p.IPV4)
+    interface: str = key("The network interface that has this address.", item=p.INTERFACE)
     context: str = key(
-        "The Docker context that reaches its engine; default: this machine's own.", "default", item=CONTEXT
+        "The Docker context that reaches its engine; default: this machine's own.", "default", item=p.CONTEXT
     )
     rdma: tuple[str, ...] = key(
-        "RDMA devices for NCCL (NCCL_IB_HCA), in the same order on all machines; none: plain TCP.", (), item=INTERFACE
+        "RDMA devices for NCCL (NCCL_IB_HCA), in the same order on all machines; none: plain TCP.", (), item=p.INTERFACE
     )
     caches: Mapping[str, HostPath] = key(
-        "Where the host folders of caches are there, by the cache's name.", {}, names=NAME
+        "Where the host folders of caches are there, by the cache's name.", {}, names=p.NAME
     )
 
 
@@ -247,7 +230,7 @@ class Profile:
         "The file that `envgen render` writes; unset: Dockerfile for the first profile that names none, "
         "Dockerfile.NAME for each further one.",
         "Dockerfile",
-        item=DOCKERFILE,
+        item=p.DOCKERFILE,
     )
     image: ImageRef | None = key("The name of the built image; unset: PROJECT:PROFILE.", None)
     dockerfile_extra: DockerfileExtra = key(
@@ -263,38 +246,40 @@ class Profile:
     apt: Apt = key("Debian packages.", Apt())
     pip: Pip = key("Python packages.", Pip())
     tiktoken: Tiktoken = key("Vocabulary files for gpt-oss.", Tiktoken())
-    sources: Mapping[str, Source] = key("What is developed or built: flashinfer, vllm, ...", {}, names=NAME)
+    sources: Mapping[str, Source] = key("What is developed or built: flashinfer, vllm, ...", {}, names=p.NAME)
     python_path: tuple[ContainerPath, ...] = key("PYTHONPATH, in front of what the base image has.", ())
     env: Mapping[str, Mapping[str, str]] = key(
-        "Groups of run-time variables; the same for every service.", {}, names=NAME
+        "Groups of run-time variables; the same for every service.", {}, names=p.NAME
     )
     env_groups: tuple[str, ...] | None = key(
-        "Which groups of env are in use; unset: all. The others are there to be chosen.", None, item=NAME
+        "Which groups of env are in use; unset: all. The others are there to be chosen.", None, item=p.NAME
     )
     secrets: tuple[str, ...] = key(
-        "Variables of your shell, or of `.env` beside this file, that services get at run time only.", (), item=ENV_NAME
+        "Variables of your shell, or of `.env` beside this file, that services get at run time only.",
+        (),
+        item=p.ENV_NAME,
     )
-    caches: Mapping[str, Cache] = key("Folders that outlive a container.", {}, names=NAME)
+    caches: Mapping[str, Cache] = key("Folders that outlive a container.", {}, names=p.NAME)
     gpu: GpuMode = key(
         "auto: a GPU where the engine offers one, else none, with a warning; required: nothing starts without one; "
         "all: by the NVIDIA runtime; cdi: by CDI (nvidia.com/gpu=all); none.",
         GpuMode.AUTO,
     )
-    ipc: str = key("The IPC namespace.", "private", item=IPC)
+    ipc: str = key("The IPC namespace.", "private", item=p.IPC)
     shm_size: ByteSize | None = key("Size of /dev/shm, where ipc is not host.", None)
-    ulimits: Mapping[str, Ulimit] = key("Limits of the container.", {}, names=ULIMIT)
+    ulimits: Mapping[str, Ulimit] = key("Limits of the container.", {}, names=p.ULIMIT)
     working_dir: ContainerPath = key("The folder that services start in.", ContainerPath("/workspace"))
     reproducible: bool = key(
         "Two locked builds give the same image ID, not only the same content; every step takes a little longer.", False
     )
-    services: Mapping[str, Service] = key("What can be started: dev, serve, ...", {}, names=NAME)
+    services: Mapping[str, Service] = key("What can be started: dev, serve, ...", {}, names=p.NAME)
     nodes: Mapping[str, Machine] = key(
-        "Machines that services can share (`cluster`), by a name of yours.", {}, names=NODE
+        "Machines that services can share (`cluster`), by a name of yours.", {}, names=p.NODE
     )
     variants: Mapping[str, Variant] = key(
         "Other ways to run the same image (`envgen up SERVICE --variant NAME`): what differs. No image is rebuilt.",
         {},
-        names=NAME,
+        names=p.NAME,
     )
 
     @property

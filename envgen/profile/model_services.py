@@ -6,25 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from envgen.profile import patterns as p
 from envgen.profile.keys import key
-from envgen.profile.patterns import (
-    CAPABILITY,
-    CONTAINER_NAME,
-    CPUS,
-    DEVICE,
-    ENV_NAME,
-    FLAG,
-    HUB_IGNORE,
-    HUB_REPO,
-    HUB_REVISION,
-    LABEL,
-    NAME,
-    NETWORK,
-    NODE,
-    RESTART,
-    URL_PATH,
-    USER,
-)
 from envgen.profile.values import ByteSize, ContainerPath, Duration, GpuId, HostPath, PortMapping
 
 
@@ -32,7 +15,7 @@ from envgen.profile.values import ByteSize, ContainerPath, Duration, GpuId, Host
 class Health:
     """How Docker itself watches the service: ``command`` or ``http``."""
 
-    http: str | None = key("A path that must answer 200, such as /health.", None, item=URL_PATH)
+    http: str | None = key("A path that must answer 200, such as /health.", None, item=p.URL_PATH)
     port: int = key("The port inside the container, for http.", 8000, low=1, high=65535)
     command: tuple[str, ...] = key("A command that must end with 0, one word an item.", ())
     interval: Duration = key("Time between checks.", Duration(10))
@@ -66,21 +49,21 @@ class Ready:
     expect: Mapping[str, str] = key(
         "What the log must show by then: regular expressions (RE2), each under a name of yours, such as attention.",
         {},
-        names=NAME,
+        names=p.NAME,
     )
-    forbid: Mapping[str, str] = key("What the log must not show: the same.", {}, names=NAME)
+    forbid: Mapping[str, str] = key("What the log must not show: the same.", {}, names=p.NAME)
 
 
 @dataclass(frozen=True)
 class ModelRef:
     """The weights that a service loads: a repository on the Hugging Face Hub at one revision."""
 
-    repo: str = key("The repository, such as openai/gpt-oss-120b.", item=HUB_REPO)
-    revision: str = key("A branch, tag or commit. `envgen lock` pins its commit.", "main", item=HUB_REVISION)
+    repo: str = key("The repository, such as openai/gpt-oss-120b.", item=p.HUB_REPO)
+    revision: str = key("A branch, tag or commit. `envgen lock` pins its commit.", "main", item=p.HUB_REVISION)
     ignore: tuple[str, ...] = key(
         "Files that `envgen model pull` leaves out: gpt-oss has its weights three times.",
         ("original/*", "metal/*"),
-        item=HUB_IGNORE,
+        item=p.HUB_IGNORE,
     )
 
 
@@ -89,7 +72,7 @@ class Cluster:
     """Several machines that serve one model together, by vLLM's own multi-node mode."""
 
     nodes: tuple[str, ...] = key(
-        "The machines, by their names below `nodes`. The first has rank 0 and the API.", item=NODE
+        "The machines, by their names below `nodes`. The first has rank 0 and the API.", item=p.NODE
     )
     port: int = key("Port of the first node where all ranks meet (--master-port).", 29501, low=1024, high=65535)
 
@@ -115,10 +98,12 @@ class Service:
     args: Mapping[str, ArgValue] = key(
         "Flags without their dashes. true: the bare flag; false: left out; a list: several words; a mapping: JSON.",
         {},
-        names=FLAG,
+        names=p.FLAG,
     )
-    env_groups: tuple[str, ...] | None = key("Which of the groups in use it gets; unset: all of them.", None, item=NAME)
-    env: Mapping[str, str] = key("Variables for this service alone.", {}, names=ENV_NAME)
+    env_groups: tuple[str, ...] | None = key(
+        "Which of the groups in use it gets; unset: all of them.", None, item=p.NAME
+    )
+    env: Mapping[str, str] = key("Variables for this service alone.", {}, names=p.ENV_NAME)
     ports: tuple[PortMapping, ...] = key(
         "Published ports. With 127.0.0.1 this machine alone reaches one; without an address, as in Compose, the whole"
         " network does, past ufw. `127.0.0.1:auto:8000`: 8000 where it is free when the service starts, else the next"
@@ -130,11 +115,11 @@ class Service:
         "The user it runs as: host (who starts it, so that files in checkouts stay theirs), root, or UID[:GID]; unset:"
         " host where checkouts are mounted, else the image's own user, which is root.",
         None,
-        item=USER,
+        item=p.USER,
     )
     interactive: bool = key("Keep a terminal open (a shell service).", False)
-    cpuset: str | None = key("The CPUs that its programs run on, as in 0-9,15; unset: all.", None, item=CPUS)
-    restart: str = key("no, or on-failure:N. `always` would wedge a host with unified memory.", "no", item=RESTART)
+    cpuset: str | None = key("The CPUs that its programs run on, as in 0-9,15; unset: all.", None, item=p.CPUS)
+    restart: str = key("no, or on-failure:N. `always` would wedge a host with unified memory.", "no", item=p.RESTART)
     health: Health | None = key("Docker's health check.", None)
     ready: Ready | None = key("What `envgen up` waits for.", None)
     model: ModelRef | None = key(
@@ -147,23 +132,23 @@ class Service:
     mounts: Mapping[str, Mount] = key(
         "Files and folders of this machine, each by a name: keys below, or short as in Compose, HOST:CONTAINER[:ro].",
         {},
-        names=NAME,
+        names=p.NAME,
     )
-    devices: tuple[str, ...] = key("Devices of this machine, such as /dev/infiniband.", (), item=DEVICE)
-    cap_add: tuple[str, ...] = key("Rights that containers lack by default, such as IPC_LOCK.", (), item=CAPABILITY)
+    devices: tuple[str, ...] = key("Devices of this machine, such as /dev/infiniband.", (), item=p.DEVICE)
+    cap_add: tuple[str, ...] = key("Rights that containers lack by default, such as IPC_LOCK.", (), item=p.CAPABILITY)
     network: str | None = key(
         "host: no network of its own. Each port that it listens on is the machine's; `ports` has no meaning then.",
         None,
-        item=NETWORK,
+        item=p.NETWORK,
     )
     shm_size: ByteSize | None = key("Size of its /dev/shm; unset: as in the profile.", None)
     gpu: tuple[GpuId, ...] | None = key("The GPUs that it gets, by number or UUID; []: none; unset: all.", None)
-    labels: Mapping[str, str] = key("Labels of its container.", {}, names=LABEL)
+    labels: Mapping[str, str] = key("Labels of its container.", {}, names=p.LABEL)
     container_name: str | None = key(
         "A fixed name for its container: a second copy of the project can't start it beside the first; unset: "
         "PROJECT-PROFILE-SERVICE-1.",
         None,
-        item=CONTAINER_NAME,
+        item=p.CONTAINER_NAME,
     )
 
     @property
@@ -209,6 +194,6 @@ class Variant:
 
     changes: Mapping[str, str]
     description: str = key("One line about this variant.", "")
-    env_groups: tuple[str, ...] | None = key("As in the profile.", None, item=NAME)
-    env: Mapping[str, Mapping[str, str]] = key("As in the profile.", {}, names=NAME)
-    services: Mapping[str, Service] = key("Services of the profile, with the keys that differ.", {}, names=NAME)
+    env_groups: tuple[str, ...] | None = key("As in the profile.", None, item=p.NAME)
+    env: Mapping[str, Mapping[str, str]] = key("As in the profile.", {}, names=p.NAME)
+    services: Mapping[str, Service] = key("Services of the profile, with the keys that differ.", {}, names=p.NAME)
