@@ -117,7 +117,7 @@ def _removed_folders(
             yield Item("container", one.name, 0, why, partial(_remove_container, engine, one))
         image = engine.image(image_name) if image_name not in ours else None
         if image is not None and image.labels.get(PROJECT) == project.name:
-            yield Item("image", image_name, image.size, why, partial(engine.remove_image, image_name))
+            yield Item("image", image_name, image.size, why, partial(_remove_image, engine, image_name))
         overlays = [
             one for one in engine.volumes(f"{name}-env-") if re.fullmatch(f"{re.escape(name)}-env-[0-9a-f]{{12}}", one)
         ]
@@ -137,7 +137,7 @@ def _images(
         if image.id in used or profile in foreign:
             continue
         why = f"an earlier build of profile {profile}"
-        yield Item("image", short_id(image.id), image.size, why, partial(engine.remove_image, image.id))
+        yield Item("image", short_id(image.id), image.size, why, partial(_remove_image, engine, image.id))
 
 
 def _overlays(
@@ -160,6 +160,10 @@ def _overlays(
                 sizes = engine.volume_sizes() if sizes is None else sizes
                 why = f"installed sources that profile {profile.name} no longer has so"
                 yield Item("overlay", volume, sizes.get(volume, 0), why, partial(_remove_volume, engine, volume))
+
+
+def _remove_image(engine: Engine, image_id: str) -> str:
+    return engine.remove_image(image_id)
 
 
 def _remove_volume(engine: Engine, name: str) -> str:
