@@ -16,8 +16,6 @@ from envgen.errors import Place, ResultsError
 
 HISTORY = Path(__file__).with_name("history.yaml")
 TEST = re.compile(r"(pp|tg)\s*=?\s*(\d{1,9})(?:\s*@\s*d(\d{1,9}))?(?:\s*\(c(\d{1,6})\))?")
-_LENGTHS = {"prompt": "prompt_tokens", "output": "output_tokens", "context": "context_tokens",
-            "concurrency": "concurrency", "runs": "runs"}  # fmt: skip
 
 
 @dataclass
@@ -103,21 +101,17 @@ def test_sample(
 
 
 def shipped() -> list[Foreign]:
-    """The runs of history.yaml, which ships with envgen."""
+    """The runs of history.yaml, which ships with envgen; a figure there is a mean, or a mean and its deviation."""
     document = yaml.safe_load(HISTORY.read_text(encoding="utf-8"))
-    return [_run(one, document["environment"], document["source"]) for one in document["runs"]]
-
-
-def _run(run: Mapping[str, Any], common: Mapping[str, Any], source: str) -> Foreign:
-    environment = {**common, **run.get("environment", {}), "imported": {"source": source}}
-    samples = []
-    for figures in run["figures"]:
-        sample: dict[str, Any] = {"unit": "aggregate", "spread": {}}
-        for key, value in figures.items():
-            if isinstance(value, list):  # mean and standard deviation
-                sample[key], sample["spread"][key] = value
-            else:
-                sample[_LENGTHS.get(key, key)] = value
-        samples.append(sample)
-    name, when = run.get("name", ""), moment(run["date"])
-    return Foreign(run["label"], when, environment, run.get("parameters", {}), samples, name)
+    runs = []
+    for run in document["runs"]:
+        environment = {**document["environment"], **run.get("environment", {}),
+                       "imported": {"source": document["source"]}}  # fmt: skip
+        samples = [
+            {"unit": "aggregate", **{key: value[0] if isinstance(value, list) else value for key, value in one.items()},
+             "spread": {key: value[1] for key, value in one.items() if isinstance(value, list)}}
+            for one in run["figures"]
+        ]  # fmt: skip
+        parameters, name = run.get("parameters", {}), run.get("name", "")
+        runs.append(Foreign(run["label"], moment(run["date"]), environment, parameters, samples, name))
+    return runs

@@ -238,12 +238,15 @@ def plain(value: Any) -> Any:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def load(path: Path) -> Record:
-    """Read a record, also of a run that is going on or was interrupted. ResultsError names file and line."""
+def load(path: Path, *, whole: bool = True) -> Record:
+    """Read a record, also of a run that is going on or was interrupted. ResultsError names file and line.
+
+    Not ``whole``: its first line and its last one alone, for a list of many.
+    """
     try:
         with files.opened(path, follow=False) as file:
             held = _is_held(file.fileno())
-            *whole, rest = file.read().split(b"\n")
+            *lines, rest = file.read().split(b"\n")
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file", hint="envgen results list") from None
     except OSError as error:
@@ -251,10 +254,11 @@ def load(path: Path) -> Record:
     number, outcome = 1, RUNNING if held else INTERRUPTED
     samples, summary, ended = [], {}, None
     try:
-        first = read_json(whole[0] if whole else rest)
+        first = read_json(lines[0] if lines else rest)
         if first["type"] != "start" or first["format"] != FORMAT:
             raise ValueError(f"not the start of a run, or not of format {FORMAT}, which this envgen reads")
-        for number, text in enumerate(whole[1:], 2):  # noqa: B007 - of the line that is wrong
+        later = lines[1:] if whole else lines[1:][-1:]
+        for number, text in enumerate(later, len(lines) - len(later) + 1):  # noqa: B007 - of the line that is wrong
             line = read_json(text)
             if ended is not None or line["type"] not in ("sample", "end"):
                 raise ValueError("neither a sample nor the end of the run")
@@ -287,11 +291,11 @@ def _is_held(descriptor: int) -> bool:
 
 
 def runs(folder: Path) -> tuple[list[Record], list[str]]:
-    """Every record in ``folder``, oldest first, and what could not be read. Links are not followed."""
+    """The first and last line of each record, oldest first, and what could not be read. Links are not followed."""
     found, bad = [], []
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         try:
-            found.append(load(path))
+            found.append(load(path, whole=False))
         except (ResultsError, UsageError) as error:
             bad.append(f"{path.name}: {error.problems[0].message}")
     return sorted(found, key=lambda one: (one.started, one.path.name)), bad

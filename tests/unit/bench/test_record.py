@@ -28,6 +28,8 @@ def test_a_whole_record(tmp_path: Path) -> None:
     assert (found.kind, found.outcome, found.title, found.torn) == ("bench", "passed", "m", False)
     assert [one["decode_tps"] for one in found.samples] == [30.0, 31.0]
     assert found.ended and found.ended >= found.started
+    ((listed,), _) = record.runs(tmp_path)
+    assert listed.outcome == "passed" and listed.samples == ()
 
 
 def test_a_run_that_goes_on_and_one_that_was_killed(tmp_path: Path) -> None:
