@@ -118,17 +118,16 @@ def _trouble(name: str, said: Mapping[str, Any], context: Context) -> Finding | 
         seen = f"{said['error']}: {said.get('message', '')}"
         if said["error"] == "SystemExit":
             seen = f"it called sys.exit({said.get('message', '')})"
-        return error(f"{title} fails", seen[:400], "an answer", _log(context), case="raises")
-    if "late" in said:
-        return error(
-            f"{title} hangs", f"no answer in {said['late']} s; {last}", "an answer", _log(context), case="hangs"
-        )
-    if "signal" in said:
+        how, case = "fails", "raises"
+    elif "late" in said:
+        how, seen, case = "hangs", f"no answer in {said['late']} s; {last}", "hangs"
+    elif "signal" in said:
         names = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL (out of memory?)", 11: "SIGSEGV"}
         what = names.get(said["signal"], f"signal {said['signal']}")
-        return error(f"{title} crashes", f"{what}; {last}"[:400], "an answer", _log(context), case="crashes")
-    return error(f"{title} ends the process", f"exit code {said.get('code')}; {last}"[:400], "an answer", _log(context),
-                 case="exits")  # fmt: skip
+        how, seen, case = "crashes", f"{what}; {last}", "crashes"
+    else:
+        how, seen, case = "ends the process", f"exit code {said.get('code')}; {last}", "exits"
+    return error(f"{title} {how}", seen[:400], "an answer", _log(context), case=case)
 
 
 Judge = Callable[[Any, Mapping[str, Any], Context, bool], Finding]

@@ -267,10 +267,10 @@ def imported(name: str, found: Doc) -> Any:
     for _ in range(8):
         try:
             return importlib.import_module(name)
-        except ImportError as problem:
-            missing = problem.name or ""
+        except Exception as problem:
+            missing = getattr(problem, "name", "") or ""
             if not re.match(r"vllm\._\w+$", missing) or missing in sys.modules:
-                raise
+                raise NotAskable("import %s: %s: %s" % (name, type(problem).__name__, problem)) from None
             empty(missing, "empty: %s" % problem, found)
             not_compiled(found)
     raise NotAskable("import %s: too many compiled modules are missing" % name)
@@ -291,10 +291,7 @@ def not_compiled(found: Doc) -> None:
 
 def take_platform(request: Doc, found: Doc) -> Optional[Doc]:
     """Put a platform that reports the GPU of the request into vLLM, unless a real one is there and is wanted."""
-    try:
-        platforms = imported("vllm.platforms", found)
-    except Exception as problem:
-        raise NotAskable("import vllm.platforms: %s: %s" % (type(problem).__name__, problem)) from None
+    platforms = imported("vllm.platforms", found)
     gpu = request["gpu"]
     if request.get("real") and platforms.current_platform.is_cuda():
         real = platforms.current_platform
@@ -303,11 +300,8 @@ def take_platform(request: Doc, found: Doc) -> Optional[Doc]:
                              "memory": real.get_device_total_memory(), "count": real.device_count(),
                              "real": True}  # fmt: skip
         return None
-    try:
-        cuda = imported("vllm.platforms.cuda", found)
-        interface = imported("vllm.platforms.interface", found)
-    except Exception as problem:
-        raise NotAskable("import vllm.platforms.cuda: %s: %s" % (type(problem).__name__, problem)) from None
+    cuda = imported("vllm.platforms.cuda", found)
+    interface = imported("vllm.platforms.interface", found)
     capability = interface.DeviceCapability(*gpu["capability"])
     told: Doc = {"count": 1}
 

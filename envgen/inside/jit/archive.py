@@ -16,6 +16,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import stat
 import tarfile
 import zlib
@@ -33,6 +34,7 @@ from envgen.inside.jit.tree import DEEPEST, FILE, FOLDER, FULL, GONE, descend, k
 FORMAT = 1
 HEAD = "envgen-cache.json"
 END = "envgen-cache.end"
+MODULE = re.compile(r"[^/]+(?:/[^/]+)?/cached_ops/([^/]+)/")
 _LONGEST = 1024  # bytes of a name; FlashInfer's longest are some 400
 _PART = 255  # what a file system takes
 
@@ -78,14 +80,13 @@ def save(request: dict[str, object]) -> dict[str, object]:
     """Write the archive into ``target``, an empty file, under the locks of all modules."""
     root = root_of(request)
     cache = open_cache(root, "", None)
-    nothing: dict[str, object] = {"missing": [], "names": [], "links": [], "places": []}
     if cache is None:
-        raise Fault("not_found", "there is no cache at " + root, **nothing)
+        raise Fault("not_found", "there is no cache at " + root)
     try:
         chosen = [(shelf, [e.name for e in entries if e.kind == "folder"]) for shelf, entries in Survey(cache).found]
         count = sum(len(names) for _, names in chosen)
         if not count:
-            raise Fault("not_found", "the cache is empty", **nothing)
+            raise Fault("not_found", "the cache is empty")
         hold = Hold(chosen)
         try:
             writer = _Writer(cache)
@@ -328,10 +329,9 @@ class _Reader:
         if why:
             raise refused(member.name, why)
         parts = member.name.split("/")
-        if "cached_ops" in parts[1:3] and len(parts) > parts.index("cached_ops") + 1 + (not member.is_folder):
-            module = parts[parts.index("cached_ops") + 1]
-            if module != "tmp":
-                self.modules.add("/".join(parts[: parts.index("cached_ops")]) + "/" + module)
+        found = MODULE.match(member.name + "/" * member.is_folder)
+        if found and found.group(1) != "tmp":
+            self.modules.add(found.group())
         if member.is_folder:
             self._folder(parts)
             return

@@ -27,7 +27,7 @@ def asked(request: Dict[str, Any]) -> tuple[Cache, list[str]]:
     root = root_of(request)
     cache = open_cache(root, version, archs)
     if cache is None:
-        raise Fault("not_found", "there is no cache at " + root, missing=patterns, names=[], links=[], places=[])
+        raise Fault("not_found", "there is no cache at " + root, missing=patterns)
     return cache, patterns
 
 
@@ -60,9 +60,8 @@ def choose(survey: Survey, patterns: list[str], everything: bool) -> Choice:
         missing += [] if matches else [pattern]
         wanted |= matches
     if missing:
-        places = [shelf.prefix for shelf, _ in survey.found][:LISTED]
         raise Fault("not_found", "no module " + ", ".join(map(repr, missing)), missing=missing,
-                    names=sorted(folders)[:LISTED], links=survey.cache.links, places=places)  # fmt: skip
+                    names=sorted(folders)[:LISTED], links=survey.cache.links)  # fmt: skip
     choice = Choice()
     for shelf, entries in survey.found:
         chosen = [entry for entry in entries if entry.name in wanted and entry.kind != "file"]
