@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import getpass
 import os
-from typing import Any, Callable, Dict, Tuple
+import re
+from typing import Any, Dict, Tuple
 
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.procs import command, names_in, pids
@@ -17,38 +18,23 @@ from envgen.inside.jit.tree import GONE, TRASH, Measure, discard, kind_of, measu
 Place = Tuple[str, str]  # the path, and the variable that says so (empty: the default)
 
 
-def _home(environ: dict[str, str]) -> str:
-    return environ.get("HOME") or os.path.expanduser("~")
-
-
-def _temporary(environ: dict[str, str]) -> str:
-    return next((environ[name] for name in ("TMPDIR", "TEMP", "TMP") if environ.get(name)), "/tmp")
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
-
-
-def _vllm(environ: dict[str, str]) -> str:
-    if environ.get("XDG_CACHE_HOME"):
-        return environ["XDG_CACHE_HOME"] + "/vllm"
-    return _home(environ) + "/.cache/vllm"
-
-
 # kind -> (the variable that moves it, its default place)
-KINDS: Dict[str, Tuple[str, Callable[[Dict[str, str]], str]]] = {
-    "vllm": ("VLLM_CACHE_ROOT", _vllm),
-    "triton": ("TRITON_CACHE_DIR", lambda environ: _home(environ) + "/.triton/cache"),
-    "inductor": ("TORCHINDUCTOR_CACHE_DIR", lambda environ: _temporary(environ) + "/torchinductor_" + _user()),
-    "torch-extensions": ("TORCH_EXTENSIONS_DIR", lambda environ: _home(environ) + "/.cache/torch_extensions"),
-    "tvm-ffi": ("TVM_FFI_CACHE_DIR", lambda environ: _home(environ) + "/.cache/tvm-ffi"),
-    "cute-dsl": ("CUTE_DSL_CACHE_DIR", lambda environ: _temporary(environ) + f"/{_user()}/cutlass_python_cache"),
-    "deep-gemm": ("DG_JIT_CACHE_DIR", lambda environ: _vllm(environ) + "/deep_gemm"),
-    "trtllm-deep-gemm": ("TRTLLM_DG_CACHE_DIR", lambda environ: _home(environ) + "/.tensorrt_llm"),
-    "driver": ("CUDA_CACHE_PATH", lambda environ: _home(environ) + "/.nv/ComputeCache"),
+KINDS: Dict[str, Tuple[str, str]] = {
+    "vllm": ("VLLM_CACHE_ROOT", "{cache}/vllm"),
+    "triton": ("TRITON_CACHE_DIR", "{home}/.triton/cache"),
+    "inductor": ("TORCHINDUCTOR_CACHE_DIR", "{temporary}/torchinductor_{user}"),
+    "torch-extensions": ("TORCH_EXTENSIONS_DIR", "{home}/.cache/torch_extensions"),
+    "tvm-ffi": ("TVM_FFI_CACHE_DIR", "{home}/.cache/tvm-ffi"),
+    "cute-dsl": ("CUTE_DSL_CACHE_DIR", "{temporary}/{user}/cutlass_python_cache"),
+    "deep-gemm": ("DG_JIT_CACHE_DIR", "{cache}/vllm/deep_gemm"),
+    "trtllm-deep-gemm": ("TRTLLM_DG_CACHE_DIR", "{home}/.tensorrt_llm"),
+    "driver": ("CUDA_CACHE_PATH", "{home}/.nv/ComputeCache"),
+}
+# What the entries of a cache are called. Kinds whose names say nothing have none, and are only listed.
+ENTRIES = {
+    "vllm": "torch_compile_cache|torch_aot_compile|modelinfos",
+    "triton": "[A-Z2-7]{52}|[0-9a-f]{64}",  # a SHA-256 in base 32, or in hexadecimal digits
+    "inductor": "[a-z2-7]{2}|fxgraph|aotautograd|triton|locks",  # two letters of base 32, and the caches of graphs
 }
 
 
@@ -59,25 +45,19 @@ def place_of(kind: str, environ: dict[str, str]) -> Place:
         return environ[name], name
     if kind == "deep-gemm" and environ.get("VLLM_CACHE_ROOT"):
         return environ["VLLM_CACHE_ROOT"] + "/deep_gemm", "VLLM_CACHE_ROOT"
-    if kind in ("vllm", "deep-gemm") and environ.get("XDG_CACHE_HOME"):
-        return default(environ), "XDG_CACHE_HOME"
-    return default(environ), ""
+    home, xdg = environ.get("HOME") or os.path.expanduser("~"), environ.get("XDG_CACHE_HOME")
+    temporary = next((environ[name] for name in ("TMPDIR", "TEMP", "TMP") if environ.get(name)), "/tmp")
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    path = default.format(home=home, cache=xdg or home + "/.cache", temporary=temporary, user=user)
+    return path, "XDG_CACHE_HOME" if xdg and "{cache}" in default else ""
 
 
 def is_entry(kind: str, name: str) -> bool:
-    """Does this name look like an entry of that cache? Kinds whose names say nothing have none, and are only listed."""
-    if kind == "vllm":
-        return name in ("torch_compile_cache", "torch_aot_compile", "modelinfos")
-    if kind == "triton":  # a SHA-256 in base 32, or in hexadecimal digits
-        base32 = len(name) == 52 and all(c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567" for c in name)
-        return base32 or (len(name) == 64 and all(c in "0123456789abcdef" for c in name))
-    if kind == "inductor":  # two letters of base 32, and the caches of graphs
-        two = len(name) == 2 and all(c in "abcdefghijklmnopqrstuvwxyz234567" for c in name)
-        return two or name in ("fxgraph", "aotautograd", "triton", "locks")
-    return False
-
-
-CLEARABLE = ("vllm", "triton", "inductor")
+    """Does this name look like an entry of that cache?"""
+    return kind in ENTRIES and re.fullmatch(ENTRIES[kind], name) is not None
 
 
 def run(request: Dict[str, Any]) -> Dict[str, Any]:
@@ -88,7 +68,7 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
     for kind in request.get("kinds") or KINDS:
         if kind not in KINDS:
             raise Fault("failed", "unknown kind " + repr(kind))
-        if clearing and kind not in CLEARABLE:
+        if clearing and kind not in ENTRIES:
             raise Fault("refused", "the entries of " + kind + " look like other files, so it is only listed")
         found.append(_look(kind, environ))
     if clearing:

@@ -124,7 +124,7 @@ def test_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert snapshot(tmp_path) == before
 
 
-@pytest.mark.parametrize("kind", sorted(set(kinds.KINDS) - set(kinds.CLEARABLE)))
+@pytest.mark.parametrize("kind", sorted(set(kinds.KINDS) - set(kinds.ENTRIES)))
 def test_the_rest_is_only_listed(kind: str) -> None:
     assert answer({"operation": "kinds", "kinds": [kind], "clear": True})["kind"] == "refused"
 
