@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +91,16 @@ def test_only_the_layers_that_are_missing_are_sent(pair: Pair) -> None:
     assert pair.docker("spark-2", "images", "-q", "--filter", "dangling=true") == ""
 
 
+def children(parent: int) -> Iterator[Path]:
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if int((place / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
+                yield place
+
+
 def test_a_push_that_is_cut_off_leaves_the_image_of_before_and_starts_again(pair: Pair) -> None:
     before = layers(pair, "spark-2")
-    changed(pair, 30)
+    changed(pair, 60)
     argv = [sys.executable, "-m", "envgen", "nodes", "push", "--image"]
     with subprocess.Popen(argv, cwd=pair.folder, env=pair.env, stderr=subprocess.PIPE, text=True) as pushing:
         assert pushing.stderr is not None
@@ -99,7 +108,9 @@ def test_a_push_that_is_cut_off_leaves_the_image_of_before_and_starts_again(pair
         for line in pushing.stderr:
             said.append(line)
             if "sending" in line:
-                subprocess.run(["pkill", "-KILL", "-P", str(pushing.pid), "-f", "10.66.0.214"], check=True)
+                for child in children(pushing.pid):
+                    if b"10.66.0.214" in (child / "cmdline").read_bytes():
+                        os.kill(int(child.name), signal.SIGKILL)
         assert pushing.wait(60) == 3, said
     assert layers(pair, "spark-2") == before
     assert names(pair, "spark-2") == {START, NAME}
