@@ -185,13 +185,9 @@ def stale(
     if mine.base is not None:
         where = f" for {platform}" if platform else ""
         if not (platform in mine.python if platform else mine.python):
-            found.append(
-                Stale("pip", f"the Python packages{where} are not locked, or were for another question", "pip")
-            )
+            found.append(Stale("pip", f"the Python packages{where} are not locked, or out of date", "pip"))
         if not (platform in mine.apt if platform else mine.apt):
-            found.append(
-                Stale("apt", f"the Debian packages{where} are not locked, or were for another question", "apt")
-            )
+            found.append(Stale("apt", f"the Debian packages{where} are not locked, or out of date", "apt"))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Start one service of a profile and wait until it really answers; on failure leave nothing half-started behind."""
+"""Start one service of a profile and wait until it really answers; on failure leave nothing behind."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ class Launcher:
         known = (
             None if failure.says_all else cause_of(lines, exit_code=code or None, service=True, oom_killed=oom_killed)
         )
-        self.say(f"  {self.name}: {failure.reason}; keeping what it left behind")
+        self.say(f"  {self.name}: {failure.reason}; saving a crash bundle")
         kept = self.keep(failure, known.summary if known else "")
         told = "\n".join(f"    {line}" for line in lines[-LAST_LINES:]) or "    (it wrote nothing)"
         return ServiceError(
@@ -261,7 +261,7 @@ class Launcher:
                 self.compose.run("rm", "--stop", "--force", self.name)
             else:
                 self.compose.run("--profile", "*", "down", "--remove-orphans")
-            self.say(f"  {self.name}: removed what was half-started")
+            self.say(f"  {self.name}: removed the partly started container")
 
 
 def service_url(service: Service, engine_host: str) -> str:

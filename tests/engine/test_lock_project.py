@@ -239,7 +239,7 @@ def test_an_edited_profile_is_stale_and_says_where(project: Project) -> None:
     file.write_text(text.replace("sniffio", "sniffio<1.3"))
     try:
         done = project.envgen("lock", "--check", code=1)
-        assert "pip: the Python packages are not locked, or were for another question (prod)" in done.out
+        assert "pip: the Python packages are not locked, or out of date (prod)" in done.out
         dry = project.envgen("lock", "--dry-run")
         assert "pip deps sniffio: " in dry.out
         assert "1 input would change" in dry.err
