@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict
+import re
+from typing import Any, Dict, Iterator
 
 
 def holders(identities: list[tuple[int, int]], proc: str = "/proc") -> dict[tuple[int, int], list[dict[str, object]]]:
     """For each (device, inode) of a lock file, the processes that hold a flock on it: pid and command.
 
-    By their open files: /proc/locks names another device than stat does on btrfs and overlayfs.
+    /proc/locks shows the processes of other users too, whose open files even root may not see in a container. It names
+    another device than stat does on btrfs and overlayfs: what it doesn't show is looked for among open files.
     """
-    found: dict[tuple[int, int], list[dict[str, object]]] = {identity: [] for identity in identities}
-    for pid in pids(proc) if found else ():
-        base, held = proc + "/" + str(pid), set()
+    found: dict[tuple[int, int], set[int]] = {identity: set() for identity in identities}
+    devices = {(os.major(device), os.minor(device), inode): (device, inode) for device, inode in identities}
+    for place, pid in _locks(proc) if found else ():
+        if place in devices:
+            found[devices[place]].add(pid)
+    missing = {identity for identity, held in found.items() if not held}
+    for pid in pids(proc) if missing else ():
+        base = proc + "/" + str(pid)
         for number in names_in(base + "/fd"):
             try:
                 status = os.stat(base + "/fd/" + number)
-                if (status.st_dev, status.st_ino) in found:
+                if (status.st_dev, status.st_ino) in missing:
                     with open(base + "/fdinfo/" + number, "rb") as file:
                         if b"FLOCK" in file.read():
-                            held.add((status.st_dev, status.st_ino))
+                            found[status.st_dev, status.st_ino].add(pid)
             except OSError:
                 continue  # closed meanwhile
-        for identity in held:
-            found[identity].append({"pid": pid, "command": command(pid, proc)})
-    return found
+    return {key: [{"pid": pid, "command": command(pid, proc)} for pid in sorted(held)] for key, held in found.items()}
+
+
+def _locks(proc: str) -> Iterator[tuple[tuple[int, int, int], int]]:
+    """The flock lines of /proc/locks: (major, minor, inode) and pid. Waiting ones (``->``) hold nothing."""
+    try:
+        with open(proc + "/locks", "rb") as file:
+            text = file.read().decode("ascii", "replace")
+    except OSError:
+        return
+    for pid, major, minor, inode in re.findall(r"^\d+: FLOCK +\S+ +\S+ +(\d+) +(\w+):(\w+):(\d+) ", text, re.M):
+        if int(pid):  # 0: in another namespace
+            yield (int(major, 16), int(minor, 16), int(inode)), int(pid)
 
 
 def loaded(inodes: dict[int, str], proc: str = "/proc") -> tuple[list[dict[str, object]], int]:

@@ -108,3 +108,18 @@ def test_a_lock_file_replaced_while_we_took_it_is_taken_again(tmp_path: Path, mo
 
 
 # Kills, races, faults
+
+
+def test_a_holder_of_another_user_is_named_by_the_kernel_s_list_of_locks(tmp_path: Path) -> None:
+    """Root in a container may not see the open files of a service that runs as another user."""
+    from envgen.inside.jit import procs
+
+    file = put(tmp_path / "page.lock")
+    status = file.stat()
+    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    lines = [f"1: FLOCK  ADVISORY  WRITE 42 {place} 0 EOF", f"1: -> FLOCK  ADVISORY  WRITE 43 {place} 0 EOF",
+             f"2: POSIX  ADVISORY  WRITE 44 {place} 0 EOF", f"3: FLOCK  ADVISORY  READ 0 {place} 0 EOF"]  # fmt: skip
+    put(tmp_path / "proc/locks", "\n".join(lines) + "\n")
+    put(tmp_path / "proc/42/cmdline", b"ninja\0-v\0")
+    identity = (status.st_dev, status.st_ino)
+    assert procs.holders([identity], str(tmp_path / "proc")) == {identity: [{"pid": 42, "command": "ninja -v"}]}
