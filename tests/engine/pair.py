@@ -19,6 +19,8 @@ import yaml
 from projects import docker
 
 from envgen.engine.endpoint import config_dir
+from envgen.profile.load import load_project
+from envgen.render.outputs import render_profile
 
 ROOT = Path(__file__).resolve().parents[2]
 CARD = "enp1s0f0np0"
@@ -79,16 +81,22 @@ def failed(found: list[dict[str, Any]]) -> list[str]:
     return [f"{'+'.join(one['nodes'])}: {one['message']}" for one in found if one["level"] == "fail"]
 
 
-def small_image(source: str, name: str, target: Path, server: str = "", rendered: str = "") -> None:
-    """Save an image with the Python of ``source`` to ``target``; ``server``: its program `vllm`; ``rendered``: the
-    digest of the profile that it is built for."""
+def small_image(source: str, name: str, target: Path, server: str = "", project: Path | None = None, *env: str) -> None:
+    """Save an image with the Python of ``source`` to ``target``, as if it were built for profile `cpu` of ``project``.
+
+    ``server``: its program `vllm`; ``env``: variables.
+    """
+    digest = ""
+    if project is not None:
+        profile = load_project(file=project / "envgen.yaml", environ={}).project.profiles["cpu"]
+        digest = render_profile(profile, root=project).digest
     with target.open("wb") as file:
         subprocess.run(["docker", "run", "--rm", "--entrypoint", "sh", source, "-c", SMALL], stdout=file, check=True)
     with tarfile.open(target, "a") as archive:
         member = tarfile.TarInfo("usr/local/bin/vllm")
         member.size, member.mode = len(server.encode()), 0o755
         archive.addfile(member, io.BytesIO(server.encode()))
-    changes = ["ENV PATH=/usr/local/bin:/usr/bin:/bin", f"LABEL dev.envgen.render={rendered}"]
+    changes = [" ".join(("ENV PATH=/usr/local/bin:/usr/bin:/bin", *env)), f"LABEL dev.envgen.render={digest}"]
     docker("import", *(f"--change={one}" for one in changes), str(target), name)
     docker("save", "-o", str(target), name)
     docker("rmi", name)

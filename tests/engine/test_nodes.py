@@ -24,8 +24,6 @@ from projects import BASE
 
 from envgen.app.watch import PAUSE
 from envgen.engine.base import Engine
-from envgen.profile.load import load_project
-from envgen.render.outputs import render_profile
 
 pytestmark = pytest.mark.engine
 
@@ -84,8 +82,7 @@ http.server.ThreadingHTTPServer(("0.0.0.0", 8000), Handler).serve_forever()
 def pair(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp("pair")
     project(folder)
-    profile = load_project(file=folder / "envgen.yaml", environ={}).project.profiles["cpu"]
-    small_image(BASE, IMAGE, folder / "small.tar", SERVER, render_profile(profile, root=folder).digest)
+    small_image(BASE, IMAGE, folder / "small.tar", SERVER, folder)
     with two_machines(Path(f"/tmp/envgentest-pair-{os.getpid()}"), NUMBERS, folder / "small.tar") as made:
         project(made.folder)
         yield made

