@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from packaging.utils import canonicalize_name
 
 from envgen import files
 from envgen.engine.base import Container, Engine
@@ -34,6 +37,7 @@ Say = Callable[[str], None]
 LAST_LINES = 30  # of the log, in an error message
 CAUSE_LINES = 5000  # of the log, for the cause: what ends a server is often told long before its last words
 API_KEY = "VLLM_API_KEY"
+_UNDECLARED = re.compile(r"`([^`@]+)@[^`]*` depends on `([^`]+)`, but doesn't declare it as a build dependency")
 # Keeps what a failed service left behind (its cause: "" where it is unknown); returns where, or "".
 Keep = Callable[[Failure, str], str]
 
@@ -202,6 +206,8 @@ class Launcher:
         lines: list[str] = []
         done = self.compose.stream(*how, self.name, "envgen-install", on_line=lambda line: self._note(line, lines))
         if done.code:
+            if lacking := undeclared(self.profile, self.name, lines):
+                raise lacking
             # All lines have been shown; the last one says what failed, unless the disk is full: then anything fails.
             cause = cause_of(lines)
             full = cause if cause and cause.kind == "no_space" else None
@@ -262,6 +268,26 @@ class Launcher:
             else:
                 self.compose.run("--profile", "*", "down", "--remove-orphans")
             self.say(f"  {self.name}: removed the partly started container")
+
+
+def undeclared(profile: Profile, service: str, lines: Sequence[str]) -> ServiceError | None:
+    """What uv explains where the build of a mounted source imports what is not installed. Its own advice is for a
+    build in isolation: here the profile says what is installed before, or the image has it."""
+    found = next((match for line in lines if (match := _UNDECLARED.search(line))), None)
+    named = [
+        name
+        for name, one in profile.mounted_sources.items()
+        if found and canonicalize_name(one.distribution) == found[1]
+    ]
+    if found is None or not named:
+        return None
+    key, module = f"sources.{named[0]}.install.requires", found[2]
+    place = key if profile.sources[named[0]].install.requires else "pip.tools"
+    why = f"which {key} does not name" if place == key else "which its pyproject.toml does not name"
+    return ServiceError(
+        f"{named[0]} could not be installed: its build imports {module}, {why}",
+        hint=f"add the package that has {module} to {place}, then: envgen up --build {service}",
+    )
 
 
 def service_url(service: Service, engine_host: str) -> str:

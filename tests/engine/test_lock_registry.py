@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from lock_servers import Answer, failing, push_image, registry
+from projects import Project, docker
 
 from envgen.engine.endpoint import find_plugin
 from envgen.errors import LockError
@@ -107,6 +108,51 @@ def test_a_wrong_or_missing_password_is_never_shown(
     with pytest.raises(LockError, match="wants another login") as caught:
         resolve(f"{host}/private:1", tmp_path)
     assert PASSWORD not in str(caught.value)
+
+
+PROJECT = """\
+version: 1
+name: pulls
+profiles: {dev: {mode: development, base: {image: "%s"}, cuda: {arch_list: 12.1a}}}
+"""
+LOCK = """\
+format: 1
+
+images:
+  "{image}":
+    digest: {index}
+    platforms:
+      linux/amd64: {linux/amd64}
+      linux/arm64: {linux/arm64}
+    created: 1765425906
+    resolved: registry
+"""
+
+
+@pytest.mark.engine
+def test_pull_fetches_the_newest_of_the_tag_or_what_is_locked(
+    open_registry: str, closed_registry: tuple[str, dict[str, str]], tmp_path: Path
+) -> None:
+    image, private = f"{open_registry}/base:1", f"{closed_registry[0]}/private:1"
+    (tmp_path / "envgen.yaml").write_text(PROJECT % image)
+    project = Project(tmp_path, "pulls")
+    try:
+        pushed = {}
+        for salt in ("one", "two"):
+            pushed[salt] = push_image(open_registry, "base", "1", salt)
+            found = project.envgen("pull", "--json").json
+            assert found == {"image": image, "id": docker("image", "inspect", "-f", "{{.Id}}", image)}
+            assert docker("image", "inspect", "-f", "{{.Config.Env}}", image) == f"[SALT={salt}]"
+        (tmp_path / "envgen.lock").write_text(LOCK.format(image=image, **pushed["one"]))
+        assert project.envgen("pull", "--json").json["image"] == f"{image}@{pushed['one']['index']}"
+        none = project.envgen("pull", "--set", f"base.image={open_registry}/none:1", code=7)
+        assert f"{open_registry}/none:1 could not be pulled: " in none.err
+        other = ("pull", "--set", f"base.image={private}")
+        assert f"docker login {closed_registry[0]}" in project.envgen(*other, code=7).err
+        login(tmp_path, closed_registry[0])
+        assert f"pulled {private} (" in project.envgen(*other, env={"DOCKER_CONFIG": str(tmp_path)}).out
+    finally:
+        docker("image", "rm", "-f", image, private, check=False)
 
 
 @pytest.mark.parametrize("trouble", [(500, {}, b""), (503, {}, b"")])

@@ -16,6 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import uv
+
+from envgen.profile.load import load_project
+from envgen.serve.launch import undeclared
 
 DOCKER = Path(__file__).resolve().parents[2] / "docker"
 SCRIPTS = {
@@ -514,6 +518,18 @@ def get_requires_for_build_editable(settings):
 """
 
 
+MOUNTED = """\
+version: 1
+name: demo
+profiles:
+  dev:
+    mode: development
+    base: {image: "b:1"}
+    cuda: {arch_list: 12.1a}
+    sources: {lib: {origin: {checkout: ../lib}, package: lib, distribution: lib, mount: /code/lib%s}}
+"""
+
+
 def build_requires(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(SCRIPTS["build-requires"]), *words, str(folder)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
@@ -566,3 +582,24 @@ def test_a_damaged_pyproject_is_one_sentence(tmp_path: Path, text: str, said: st
 def test_a_project_without_pyproject_is_built_by_setuptools(tmp_path: Path) -> None:
     done = build_requires(tmp_path)
     assert done.returncode == 0 and done.stdout in ("", "setuptools>=40.8.0\n")
+
+
+def test_uv_names_what_a_build_lacks_and_the_hint_names_our_key(tmp_path: Path) -> None:
+    """uv's own advice is to edit pyproject.toml."""
+    body = "return []\n\n\ndef build_editable(*words):\n    import envgen_nosuch.inner"
+    with_backend(tmp_path, body)
+    with (tmp_path / "pyproject.toml").open("a") as file:
+        file.write('[project]\nname = "lib"\nversion = "1.5"\n')
+    words = ["pip", "install", "--offline", "--python", sys.executable, "--no-deps", "--no-build-isolation", "-e", "."]
+    done = subprocess.run(
+        [str(uv.find_uv_bin()), *words], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode != 0
+    for requires, place in (("", "pip.tools"), (", install: {requires: [setuptools]}", "sources.lib.install.requires")):
+        (tmp_path / "envgen.yaml").write_text(MOUNTED % requires)
+        profile = load_project(file=tmp_path / "envgen.yaml", environ={}).project.profiles["dev"]
+        found = undeclared(profile, "dev", done.stderr.splitlines())
+        assert found is not None, done.stderr
+        assert "lib could not be installed: its build imports envgen_nosuch" in str(found)
+        assert f"to {place}, then: envgen up --build dev" in found.problems[0].hint
+    assert undeclared(profile, "dev", ["error: Failed to build `lib`"]) is None

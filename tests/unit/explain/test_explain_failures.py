@@ -75,6 +75,9 @@ LOGS = [
     ("python_package", "ERROR: No matching distribution found for flashinfer-python==0.0.0"),
     ("python_package", "  x No solution found when resolving dependencies:"),
     ("debian_package", "E: Unable to locate package ccachee"),
+    ("build_dependency", "    ModuleNotFoundError: No module named 'iniconfig'\n\n"
+                         "hint: This error likely indicates that `lib@1.5` "
+                         "depends on `iniconfig`, but doesn't declare it as a build dependency."),
     ("source_release", '#28 ERROR: process "/bin/sh -c make" did not complete successfully: exit code: 137: context '
                        "canceled: context canceled\n"
                        "#20 fetch-sdist: no source distribution of humanize 99.0 on https://index.example.org/simple"),

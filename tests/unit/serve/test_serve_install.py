@@ -36,6 +36,7 @@ def test_why(text: str, said: str, hint: str) -> None:
 
     launcher = Launcher.__new__(Launcher)
     launcher.name, launcher.say = "web", lambda _line: None
+    launcher.profile = cast(Any, SimpleNamespace(mounted_sources={}))
     launcher.compose = cast(Any, SimpleNamespace(stream=stream))
     with pytest.raises(ServiceError) as raised:
         launcher._install("run")
