@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from envgen.profile.model import Profile, Service
-from envgen.profile.values import PortMapping
 
 API_KEY = "VLLM_API_KEY"
 
@@ -42,16 +40,6 @@ def closer(service: Service) -> str:
     return str(replace(next(port for port in service.ports if not is_local(port.address)), address="127.0.0.1"))
 
 
-def other_port(service: Service, *taken: int, is_free: Callable[[PortMapping], bool] = lambda _port: True) -> str:
-    """The ports of ``service`` as a YAML list, with the next number that ``is_free`` in place of each of the host's
-    ports ``taken``, on the same address."""
-    used, ports = {port.host for port in service.ports}, []
-    for port in service.ports:
-        if port.host in taken:
-            numbers = (*range(port.host + 1, 65536), *range(port.host - 1, 0, -1))
-            others = (replace(port, host=number) for number in numbers if number not in used)
-            ports.append(next((other for other in others if is_free(other)), port))
-            used.add(ports[-1].host)
-        else:
-            ports.append(port)
-    return "[" + ", ".join(f"'{port}'" for port in ports) + "]"
+def left_open(service: Service, *taken: int) -> str:
+    """The ports of ``service`` as a YAML list, with `auto` for the host's ports ``taken``, on the same address."""
+    return "[" + ", ".join(f"'{replace(port, auto=port.auto or port.host in taken)}'" for port in service.ports) + "]"

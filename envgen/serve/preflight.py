@@ -11,8 +11,8 @@ from pathlib import Path
 from envgen.engine import ports
 from envgen.engine.base import Container, Engine, Image
 from envgen.errors import EnvgenError, ExitCode, Problem, RefusedError
-from envgen.profile.exposure import API_KEY, asks_for_key, closer, exposed, other_port
-from envgen.profile.model import GpuMode, Mode, Profile, Service
+from envgen.profile.exposure import API_KEY, asks_for_key, closer, exposed, left_open
+from envgen.profile.model import GpuMode, Mode, Profile
 from envgen.profile.values import PortMapping
 from envgen.serve import memory
 
@@ -66,7 +66,7 @@ def check(
     problems = [*of_image(profile, engine.image(profile.image_name), digest)]
     if engine.info().endpoint.startswith("unix://"):  # paths and ports of a remote engine's machine can't be seen here
         problems += [*_mounts(profile, root), *_own_mounts(profile, root, name), *files(profile, root)]
-        problems += _ports(engine, profile, service, mine)
+        problems += _ports(engine, profile, name, mine)
         if service.needs_memory is not None and not mine:  # what runs already holds some of it
             short, notes = memory.check(service.needs_memory.bytes, unified=profile.gpu is not GpuMode.NONE)
             problems += short
@@ -176,24 +176,25 @@ def files(profile: Profile, root: Path) -> Iterator[Problem]:
         )
 
 
-def _ports(engine: Engine, profile: Profile, service: Service, mine: tuple[Container, ...]) -> Iterator[Problem]:
+def _ports(engine: Engine, profile: Profile, name: str, mine: tuple[Container, ...]) -> Iterator[Problem]:
+    service = profile.services[name]
     own = {port.host for container in mine for port in container.ports}
     wanted = [port for port in service.host_ports if port.host not in own]
     if not wanted or (service.network is not None and mine):  # then the listener is the service itself
         return
     holder = _holders(engine)
     holders = {port: found for port in wanted if (found := holder(port))}
-    hint = _publish_others(profile, service, (port.host for port in holders), holder)
+    hint = _leave_open(profile, name, *(port.host for port in holders))
     for port, found in holders.items():
         yield Problem(f"port {port.host} is taken by {found}", hint=hint)
 
 
-def _publish_others(profile: Profile, service: Service, taken: Iterable[int], holder: Holder) -> str:
-    """The hint for ports that are taken: all ports of the service, with a free one in place of each."""
+def _leave_open(profile: Profile, name: str, *taken: int) -> str:
+    """The hint for ports that are taken: all ports of the service, with those left open."""
+    service = profile.services[name]
     if service.network is not None:
         return "stop it, or let the server listen on another port"
-    ports_ = other_port(service, *taken, is_free=lambda port: not holder(port))
-    return f'stop it, or publish another: --set "services.{_name(profile, service)}.ports={ports_}"'
+    return f'stop it, or take a free one: --set "services.{name}.ports={left_open(service, *taken)}"'
 
 
 def with_ports(
@@ -237,9 +238,7 @@ def taken_meanwhile(engine: Engine, profile: Profile, name: str, lines: Iterable
     holder = _holders(engine)
     return RefusedError(
         f"{name} was not started: port {port.host} was taken by {holder(port) or 'another program'} in the meantime",
-        hint=f"envgen up {name} chooses another"
-        if port.auto
-        else _publish_others(profile, service, (port.host,), holder),
+        hint=_leave_open(profile, name, port.host),
     )
 
 
@@ -261,10 +260,6 @@ def _published_by(containers: tuple[Container, ...], port: int) -> str:
         if any(one.host == port for one in container.ports):
             return f"container {container.name}"
     return ""
-
-
-def _name(profile: Profile, service: Service) -> str:
-    return next(name for name, one in profile.services.items() if one is service)
 
 
 def gpu_mode(engine: Engine, wanted: GpuMode) -> tuple[GpuMode, Problem | None]:

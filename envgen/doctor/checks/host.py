@@ -6,7 +6,7 @@ import re
 
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Where, check, error, info, ok, warning
-from envgen.profile.exposure import asks_for_key, closer, exposed, other_port
+from envgen.profile.exposure import asks_for_key, closer, exposed, left_open
 from envgen.text import counted
 
 GIB = 1 << 30
@@ -92,7 +92,7 @@ def ports(context: Context) -> list[Finding]:
     for port, owner in context.host.busy_ports:
         name = _service_of(context, port)
         service = context.profile.services.get(name)
-        other = f"ports: {other_port(service, port)}" if service and service.ports else f"args: {{port: {port + 1}}}"
+        other = f"ports: {left_open(service, port)}" if service and service.ports else f"args: {{port: {port + 1}}}"
         cure = remedies.line(f"services: {{{name}: {{{other}}}}}")
         wanted = "free, or this profile's own service"
         found.append(warning(f"port {port} is taken", owner, wanted, cure, case="taken", port=port))
