@@ -88,6 +88,8 @@ class Folder:
     mounted: bool
     kind: str = ""
     read_only: bool = False
+    root: str = ""  # where it is in its file system; the kernel follows a folder that is moved or removed
+    inode: int = 0
     uid: int = 0
     gid: int = 0
     mode: str = ""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from envgen.background import in_background
@@ -140,9 +141,17 @@ def _look(wish: Wish, service: str, containers: Sequence[Container], engine: Eng
         "env": service_env(profile, service),
         "others": tuple(one for one in containers if one.service != service),
         "checkouts": folders,
+        "inodes": {name: _inode(path) for name, path in folders.items() if path},
         "foreign": foreign(profile, wish.root) if local else (),
         "digest": attempt(lambda: image_digest(profile, wish.root, image.labels if image else None)) or "",
     }
+
+
+def _inode(path: str) -> int:
+    try:
+        return Path(path).stat().st_ino
+    except OSError:
+        return 0
 
 
 def attempt(ask: Callable[[], T]) -> T | None:

@@ -43,7 +43,7 @@ FIRES: dict[str, dict[str, str]] = {
     "container.restart": {"endless": "restart_loop", "looping": "restart_loop"},
     "python.start": {"no-document": "no_python", "hook": "hook_kills", "part": "bad_notes", "noise": "wrong_clock"},
     "mounts.sources": {
-        "elsewhere": "mount_elsewhere",
+        "elsewhere": "mount_elsewhere", "moved": "mount_moved",
         "missing": "mount_missing", "no-mount": "trap", "empty": "mount_empty", "no-package": "mount_of_another",
         "read-only": "mount_read_only", "owner": "mount_of_another_user", "dangling": "mount_dangling",
     },

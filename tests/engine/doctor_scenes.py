@@ -230,6 +230,14 @@ def mount_elsewhere(stage: Stage) -> Report:
     return stage.doctor(sets=[f"sources.flashinfer.origin.checkout={stage.folder('worktree')}"])
 
 
+def mount_moved(stage: Stage) -> Report:
+    """The checkout makes room for another clone of that name: the container keeps the first."""
+    folder = checkout(stage, "clone")
+    stage.start(args=["-v", f"{folder}:{PP}"])
+    folder.rename(folder.with_name("clone-before"))
+    return stage.doctor(sets=[f"sources.flashinfer.origin.checkout={checkout(stage, 'clone')}"])
+
+
 def other_service_died(stage: Stage) -> Report:
     """Beside the service that runs, the profile's other one has ended with an exit code."""
     stage.start()

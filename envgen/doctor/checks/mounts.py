@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import posixpath
+
 from envgen.doctor import remedies
 from envgen.doctor.evidence import Folder, Probe
 from envgen.doctor.model import Context, Finding, Remedy, Where, check, error, ok, warning
 from envgen.profile.model import Source
 from envgen.text import counted
+
+_REMOVED = "//deleted"  # the kernel's mark
 
 
 def _folder(context: Context, path: str) -> Folder | None:
@@ -33,6 +37,9 @@ def _source_mount(name: str, source: Source, folder: Folder, context: Context, p
     if not folder.mounted and not folder.empty:
         title, up = f"{name}: not a mount, edits stay in the container", remedies.up(context)
         return warning(title, path, wanted, up, case="no-mount")
+    if place := _moved(name, folder, context):
+        title, again = f"{name}: its folder was moved or removed while it was mounted", remedies.recreate(context)
+        return error(title, f"{place} at {path}", wanted, again, case="moved")
     if folder.empty:
         return error(f"{name}: the mounted checkout is empty", path, wanted, point_at, case="empty")
     if not any(root.root.startswith(path + "/") for root in probe.roots if root.package == source.package):
@@ -57,6 +64,18 @@ def _source_mount(name: str, source: Source, folder: Folder, context: Context, p
         title, cure = f"{name} can't be written by the container", _own(context, folder)
         return warning(title, seen, "a folder that the container's user may write", cure, case="owner")
     return ok(f"{name} is mounted at {path}", owner=folder.uid, read_only=folder.read_only)
+
+
+def _moved(name: str, folder: Folder, context: Context) -> str:
+    """Where the mounted folder is now, as its file system has it; "" where it is what the host has under its path.
+
+    Its path there may differ for other reasons (links, subvolumes), and so may its number (an engine in a VM).
+    """
+    if folder.root.endswith(_REMOVED):
+        return f"{folder.root.removesuffix(_REMOVED)} (removed)"
+    mounted, now = _mounted_from(context, folder.path), context.inodes.get(name)
+    same = now is None or folder.inode in (0, now) or posixpath.basename(folder.root) == posixpath.basename(mounted)
+    return "" if same or not mounted or mounted != context.checkouts.get(name) else folder.root
 
 
 def _mounted_from(context: Context, target: str) -> str:

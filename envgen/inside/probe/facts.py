@@ -211,15 +211,16 @@ def environment(_request: Doc, _document: Doc) -> Doc:
     return {"values": values}
 
 
-def mount_options() -> dict[str, tuple[str, bool]]:
-    """mount point -> (file system, read-only), the topmost mount of each."""
-    found: dict[str, tuple[str, bool]] = {}
+def mount_options() -> dict[str, tuple[str, bool, str]]:
+    """mount point -> (file system, read-only, where it is in that file system), the topmost mount of each."""
+    found: dict[str, tuple[str, bool, str]] = {}
     if not os.path.isfile("/proc/self/mountinfo"):
         return found
     for line in read_text("/proc/self/mountinfo", 1 << 20).splitlines():
         words = line.split(" ")
         kind = words[words.index("-") + 1] if "-" in words else "?"
-        found[words[4].replace("\\040", " ")] = (kind, "ro" in words[5].split(","))
+        place, root = words[4].replace("\\040", " "), words[3].replace("\\040", " ")
+        found[place] = (kind, "ro" in words[5].split(","), root)
     return found
 
 
@@ -236,10 +237,10 @@ def folders(request: Doc, _document: Doc) -> list[Doc]:
     for path in request.get("paths", []):
         fact = {"path": path, "exists": os.path.isdir(path), "mounted": path in mounted}
         if fact["mounted"]:
-            fact["kind"], fact["read_only"] = mounted[path]
+            fact["kind"], fact["read_only"], fact["root"] = mounted[path]
         if fact["exists"]:
             stat = os.stat(path)
-            fact.update(uid=stat.st_uid, gid=stat.st_gid, mode=oct(stat.st_mode & 0o7777))
+            fact.update(uid=stat.st_uid, gid=stat.st_gid, inode=stat.st_ino, mode=oct(stat.st_mode & 0o7777))
             fact.update(writable=os.access(path, os.W_OK), empty=not listing(path), dangling=dangling(path))
         found.append(fact)
     return found

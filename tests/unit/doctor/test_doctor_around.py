@@ -18,7 +18,7 @@ from envgen.doctor.checks import around, container, host, image, mounts
 from envgen.doctor.evidence import from_json
 from envgen.doctor.gather import choose_container, gather
 from envgen.doctor.model import Check, Context, Finding, Host, Remedy, Severity, Trouble, Where, Wish, error, ok
-from envgen.engine.base import Container, EngineInfo, ExecResult, Image, Port
+from envgen.engine.base import Container, EngineInfo, ExecResult, Image, Mount, Port
 from envgen.errors import EngineError, Problem
 from envgen.inside.probe.facts import is_safe, without_password
 from envgen.inside.run import Execute
@@ -216,6 +216,30 @@ def with_folder(**facts: Any) -> dict[str, Any]:
 )
 def test_source_mounts(make: Make, facts: dict[str, Any], expected: str) -> None:
     assert severities(mounts.source_mounts(make(with_folder(**facts)))) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("root", "inode", "checkout", "case"),
+    [
+        ("/src/flashinfer", 5, 5, ""),
+        ("/@src", 5, 5, ""),  # a subvolume, or a link on the way
+        ("/src/flashinfer", 6, 5, ""),  # an engine in a VM, whose file system has numbers of its own
+        ("/src/before", 6, 5, "moved"),
+        ("/src/before", 6, 0, "moved"),
+        ("/src/flashinfer//deleted", 6, 5, "moved"),
+        ("/src/before", 6, None, ""),  # a remote engine
+    ],
+)
+def test_a_checkout_that_was_moved_while_it_was_mounted(
+    make: Make, root: str, inode: int, checkout: int | None, case: str
+) -> None:
+    document = with_folder(root=root, inode=inode)
+    place = "/home/me/src/flashinfer"
+    container = replace(CONTAINER, mounts=(Mount(place, "/workspace/flashinfer", "bind"),))
+    inodes = {} if checkout is None else {"flashinfer": checkout}
+    context = make(document, container=container, checkouts={"flashinfer": place}, inodes=inodes)
+    (found,) = mounts.source_mounts(context)
+    assert found.case == case
 
 
 def test_another_folder_is_mounted(make: Make) -> None:
