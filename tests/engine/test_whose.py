@@ -215,7 +215,7 @@ def test_a_checkout_that_moved(first: Project) -> None:
 
 
 def test_two_at_once(first: Project) -> None:
-    """From two folders one gets the name; from one folder both find the service running in the end."""
+    """From two folders, or as two users, one gets the name; one user finds the service running in both terminals."""
     second = copy(first, "second")
     first.envgen("build")
     docker("volume", "rm", f"{first.name}-dev-owner")  # as an older envgen left it: nobody holds the name
@@ -231,6 +231,12 @@ def test_two_at_once(first: Project) -> None:
     told = [child.communicate(timeout=300)[1] for child in children]
     assert [child.returncode for child in children] == [0, 0], told
     assert shown(winner) == [f"{first.name}-dev-web-1"]
+    winner.envgen("down")
+    docker("volume", "rm", f"{first.name}-dev-owner")
+    children = [winner.start("up", "web", env={"SUDO_UID": uid, "SUDO_GID": uid}) for uid in ("12345", "12346")]
+    told = [child.communicate(timeout=300)[1] for child in children]
+    codes = [child.returncode for child in children]
+    assert sorted(codes) == [0, 6] and "uid 12345" in told[codes.index(6)] and "uid 12346" in told[codes.index(6)], told
 
 
 def test_what_an_older_envgen_started_in_a_worktree(first: Project) -> None:

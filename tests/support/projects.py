@@ -66,12 +66,12 @@ class Project:
             assert done.returncode == code, f"{words} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
         return found
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
+    def start(self, *words: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
         """Start a command that the test will interrupt."""
         return subprocess.Popen(
             [sys.executable, "-m", "envgen", *self.words(*words)],
             cwd=self.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
-            start_new_session=True,
+            start_new_session=True, env={**os.environ, **(env or {})},
         )  # fmt: skip
 
 
