@@ -1,0 +1,68 @@
+"""On which engines the services of a profile are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envgen.app.places import by_hand, nodes_of
+from envgen.errors import UsageError
+from envgen.profile.load import load_project
+from envgen.profile.model import Profile
+
+FILE = """\
+version: 1
+name: lab
+profiles:
+  prod:
+    mode: production
+    base: {image: base:1}
+    cuda: {arch_list: "12.1a"}
+    gpu: none
+    services:
+      web: {command: [web]}
+      serve:
+        command: [vllm, serve, m]
+        args: {tensor-parallel-size: 2}
+        cluster: {nodes: [one, two]}
+"""
+NODES = """\
+    nodes:
+      one: {context: default, address: 10.0.0.1, interface: eth1}
+      two: {context: two, address: 10.0.0.2, interface: eth1}
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.delenv("DOCKER_CONTEXT", raising=False)
+
+
+def profile(folder: Path, text: str) -> Profile:
+    (folder / "envgen.yaml").write_text(text)
+    return load_project(file=folder / "envgen.yaml", environ={}).project.profiles["prod"]
+
+
+def test_where_services_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = profile(tmp_path, FILE + NODES)
+    assert nodes_of(found, ("serve",)) == ["one", "two"]
+    assert nodes_of(found, ("web",)) == [""]
+    assert nodes_of(found) == ["one", "two"]  # the first machine is this one
+    monkeypatch.setenv("DOCKER_HOST", "tcp://elsewhere:2375")
+    assert nodes_of(profile(tmp_path, FILE + NODES.replace("default", "one"))) == ["one", "two", ""]
+
+
+def test_machines_that_no_file_describes_keep_no_other_service_from_being_seen(tmp_path: Path) -> None:
+    found = profile(tmp_path, FILE)
+    assert nodes_of(found) == [""]
+    with pytest.raises(UsageError, match="where one, two can be reached"):
+        nodes_of(found, ("serve",))
+
+
+def test_what_to_type_on_a_machine_is_a_whole_command(tmp_path: Path) -> None:
+    said = by_hand("two", profile(tmp_path, FILE + NODES), "two: no route to host")
+    assert "two could not be cleaned up (no route to host)" in said
+    assert said.endswith("docker ps -aq --filter label=com.docker.compose.project=lab-prod | xargs -r docker rm -f")
