@@ -127,14 +127,14 @@ def exposure(context: Context) -> list[Finding]:
 @check("up.refused", Where.HOST, needs="engine")
 def refused(context: Context) -> list[Finding]:
     """`envgen up` of the service would find its checkouts, files, memory and GPU."""
+    if context.container is not None and context.container.state == "running":  # `mounts.sources` sees its checkouts
+        return []
     found = []
     for problem in context.refused:
         cure = remedies.command(problem.hint or f"envgen up -p {context.profile.name} {context.service}")
         seen, wanted = f"service {context.service}", "what `envgen up` needs"
         found.append(error(problem.message, seen, wanted, cure, case="refused"))
-    if found or (context.container is not None and context.container.state == "running"):
-        return found
-    return [ok(f"`envgen up {context.service}` finds what it needs on this machine")]
+    return found or [ok(f"`envgen up {context.service}` finds what it needs on this machine")]
 
 
 @check("weights.whole", Where.HOST, needs="engine")

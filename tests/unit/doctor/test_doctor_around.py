@@ -19,7 +19,7 @@ from envgen.doctor.evidence import from_json
 from envgen.doctor.gather import choose_container, gather
 from envgen.doctor.model import Check, Context, Finding, Host, Remedy, Severity, Trouble, Where, Wish, error, ok
 from envgen.engine.base import Container, EngineInfo, ExecResult, Image, Mount, Port
-from envgen.errors import EngineError, Problem
+from envgen.errors import EngineError
 from envgen.inside.probe.facts import is_safe, without_password
 from envgen.inside.run import Execute
 
@@ -524,12 +524,3 @@ def test_which_container() -> None:
     assert choose_container([stopped], None) is None
     assert choose_container([stopped], "serve") is stopped
     assert choose_container([], "serve") is None
-
-
-def test_what_up_would_refuse_is_found_while_a_container_runs(make: Make) -> None:
-    """A checkout that was moved away: the container still has it, and the next start has not."""
-    gone = Problem("sources.lib: there is no folder /src/lib", hint="mkdir /src/lib")
-    (found,) = host.refused(make(container=CONTAINER, refused=(gone,)))
-    assert (found.title, found.severity) == (gone.message, Severity.ERROR)
-    assert host.refused(make(container=CONTAINER)) == []
-    assert severities(host.refused(make(container=None))) == ["ok"]

@@ -89,7 +89,6 @@ def with_companion(version: str) -> dict[str, Any]:
 CASES[("cuda.driver", "old")] = lambda make: make(with_driver("580.95.05", "13.1.0"))
 CASES[("flashinfer.set", "ignored")] = lambda make: make(with_companion("0.7.2"))
 SILENT_CASES: dict[str, Callable[[Make], Context]] = {
-    "up.refused": lambda make: make(container=None),
     "host.disk": lambda make: make(host=Host(disk_path="/d", disk_free=99 * GIB)),
     "gpu.arch": lambda make: make(H100, sets=("cuda.arch_list=9.0a",)),
     "cuda.driver": lambda make: make(with_driver("580.95.05", "13.0.2")),
