@@ -66,8 +66,8 @@ def compose_for(
         files.append(folder / overlay_file(profile, gpu))
     endpoint = endpoint or find_endpoint()
     if endpoint.local:
-        users = {name: run_as(engine, profile, name) for name in profile.services} if engine.info().remapped else {}
-        if guards := guard_file(profile, root, folder, [name for name in users if users[name] not in ("", ROOT)]):
+        users = [name for name in profile.services if run_as(engine, profile, name) not in ("", ROOT)]
+        if guards := guard_file(profile, root, folder, users if users and engine.info().remapped else ()):
             files.append(guards)
     if profile.compose is not None:
         files.append(root / own_path(profile.compose.path))
