@@ -16,7 +16,7 @@ from envgen.errors import EngineError
 from envgen.inside import run
 from envgen.profile.model import Machine, Profile
 
-PROGRAM = run.Program(("node", "copy"), watch=True)
+PROGRAM = run.Program(("node", "transfer"), watch=True)
 LISTENS = "envgen-listens"
 PROGRESS = "envgen-progress "
 MEETING = 60.0  # seconds that the two ends wait for each other
@@ -34,7 +34,7 @@ class End:
 
 @dataclass(frozen=True)
 class Folder:
-    """What is copied. ``kind``: tree, checkout or model; ``model``: which one, as ``inside/copy.py`` reads it."""
+    """What is copied. ``kind``: tree, checkout or model; ``model``: which one, as ``inside/transfer.py`` reads it."""
 
     what: str
     kind: str

@@ -20,7 +20,7 @@ from envgen.inside import node
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setitem(sys.modules, "node", node)  # as the runner sends it along
-    return importlib.import_module("envgen.inside.copy")
+    return importlib.import_module("envgen.inside.transfer")
 
 
 class Two:
