@@ -37,7 +37,8 @@ def dockerfile(number: Callable[[int], int]) -> str:
     )
     templates.filters["sh"] = str
     numbers = iter([number(place) for place in range(1, len(STEPS) + 1)])
-    values = {"plan": {"reproducible": True, "python": "python3"}, "next_step": lambda: next(numbers)}
+    values: dict[str, object] = {"plan": {"reproducible": True}, "profile": {"base": {"python": "python3"}}}
+    values["next_step"] = lambda: next(numbers)
     lines = [f"FROM {BASE} AS origin", "FROM scratch AS scripts", "COPY normalise /build/normalise", "FROM origin"]
     lines += ["ARG SOURCE_DATE_EPOCH=1700000000", "ENV SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH"]
     for step in STEPS:
