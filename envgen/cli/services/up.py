@@ -70,26 +70,23 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Start each SERVICE (none named: all of the profile), one after the other, and wait until it really answers.
+    """Start each SERVICE (default: all of the profile) in turn, and wait until it answers.
 
-    First all is checked: the image is built and not older than the profile, mounted checkouts are there, ports are
-    free, memory and a GPU can be had where they are wanted, and so are the weights that `model` names. If anything is
-    wrong, nothing is started (exit code 6); where the weights alone are missing, a terminal is asked whether to fetch
-    them.
+    First everything is checked: the image is current, mounted checkouts are there, ports are free, and the memory, GPU
+    and weights that are wanted are available. vLLM in the image is asked which kernels it would choose (`envgen
+    predict`). If anything is wrong, nothing is started (exit code 6); if only weights are missing, up asks whether to
+    fetch them.
+
     Ready means: the model is listed, a prompt is completed, and the log shows what `ready` expects. A service that
-    fails is removed again, after all that it left behind was put into a crash bundle (exit code 5). Ctrl-C stops the
-    waiting, not the service.
+    fails is removed, after its logs and state are saved in a crash bundle (exit code 5). Ctrl-C stops the waiting, not
+    the service.
 
-    Where the service is vLLM's server for a GPU, the release in the image is asked first which kernels it would choose
-    (`envgen predict`): what it refuses, it refuses now, and nothing is started (exit code 6).
+    A running service is left alone. If its settings differ from the profile's, up shows the differences and replaces it
+    only with --recreate or after a yes (otherwise exit code 6). If another folder or user runs it, --take-over stops
+    theirs.
 
-    A service that runs is left alone. If its settings differ from the profile's, each difference is named, and it is
-    replaced only with --recreate or after a yes; otherwise the exit code is 6. So it is where another folder or user
-    has taken the name (a second clone of the project): --take-over stops what they run.
-
-    A service with `cluster` is started on all its machines, after `envgen nodes check`: the workers, then the head. All
-    are watched meanwhile: the first that ends is named, with a crash bundle, and all are taken down. vLLM itself does
-    not notice that another machine has died: --stay goes on watching, and asks for a completion now and then.
+    A service with `cluster` starts on all its machines, after `envgen nodes check`: workers first, then the head. If
+    one ends, up names it, saves a crash bundle and takes all down. --stay keeps watching once the service is ready.
 
     \b
     Example:
@@ -101,9 +98,9 @@ def command(
       envgen up serve --set services.serve.args.max-model-len=8192
     """
     session.variant = variant
+    if stay and (len(names) != 1 or no_wait or follow):
+        raise UsageError("--stay is for one service, without --no-wait and --follow")
     if stay:
-        if len(names) != 1 or no_wait or follow:
-            raise UsageError("--stay is for one service, without --no-wait and --follow")
         nodes.choose(session.profile(), names[0])
     if build_first and not dry_run:
         make(session, take_over=take_over)
