@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import platform
 import re
 import subprocess
 import sys
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List
 
-FIELDS = ("Package", "Version", "Architecture", "source:Package", "source:Version", "Homepage", "db:Status-Status")
+FIELDS = ("Package", "Version", "Architecture", "db:Status-Status")
 
 
 def debian() -> List[Dict[str, str]]:
@@ -27,16 +26,8 @@ def debian() -> List[Dict[str, str]]:
     for line in done.stdout.decode("utf-8", "replace").splitlines():
         words = line.split("\t")
         if len(words) == len(FIELDS) and words[-1] == "installed":
-            keys = ("name", "version", "arch", "source", "source_version", "homepage")
-            found.append(dict(zip(keys, words)))
+            found.append(dict(zip(("name", "version", "arch"), words)))
     return found
-
-
-def license_of(metadata: Any) -> Tuple[str, str]:
-    """(an SPDX expression, or ""; what else the package says, shortened)."""
-    classifiers = [text for text in metadata.get_all("Classifier") or () if text.startswith("License ::")]
-    words = [text.split(" :: ")[-1] for text in classifiers] or [(metadata["License"] or "").strip()]
-    return metadata["License-Expression"] or "", ", ".join(word.splitlines()[0][:120] for word in words if word)
 
 
 def python(folders: List[str]) -> List[Dict[str, str]]:
@@ -49,17 +40,8 @@ def python(folders: List[str]) -> List[Dict[str, str]]:
         if not name or key in seen:
             continue
         seen.add(key)
-        expression, said = license_of(distribution.metadata)
-        found.append(
-            {
-                "name": key[0],
-                "version": distribution.version or "",
-                "place": place,
-                "homepage": distribution.metadata["Home-page"] or "",
-                "license": expression,
-                "license_said": said,
-            }
-        )
+        said = distribution.metadata["License-Expression"] or ""
+        found.append({"name": key[0], "version": distribution.version or "", "license": said})
     return found
 
 
@@ -82,8 +64,6 @@ def answer(request: Dict[str, Any]) -> Dict[str, Any]:
     folders = [folder for folder in request["folders"] if os.path.isdir(folder)]
     return {
         "os": release(),
-        "machine": platform.machine(),
-        "python": platform.python_version(),
         "debian": sorted(debian(), key=lambda one: (one["name"], one["arch"])),
-        "distributions": sorted(python(folders), key=lambda one: (one["name"], one["place"])),
+        "distributions": sorted(python(folders), key=lambda one: (one["name"], one["version"])),
     }

@@ -61,26 +61,20 @@ _CHOOSE += 'shift; exec "$python" "$@"'
 
 @dataclass(frozen=True)
 class Debian:
-    """An installed Debian package, and the source package that it was made from."""
+    """An installed Debian package."""
 
     name: str
     version: str
     arch: str
-    source: str
-    source_version: str
-    homepage: str
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """An installed Python distribution. ``license``: an SPDX expression or ""; ``license_said``: its other words."""
+    """An installed Python distribution. ``license``: what it says as an SPDX expression, or ""."""
 
     name: str
     version: str
-    place: str
-    homepage: str
     license: str
-    license_said: str
 
 
 @dataclass(frozen=True)
@@ -88,8 +82,6 @@ class Inventory:
     """Everything that was found, sorted by name; ``os``: /etc/os-release."""
 
     os: Mapping[str, str]
-    machine: str
-    python: str
     debian: tuple[Debian, ...]
     distributions: tuple[Distribution, ...]
 

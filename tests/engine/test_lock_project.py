@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import hashlib
 import json
 import signal
 import time
@@ -173,36 +172,18 @@ def test_a_replaced_package_of_the_base_is_hidden_by_a_link() -> None:
 
 @pytest.mark.usefixtures("built")
 def test_the_sbom_names_what_is_really_inside(project: Project) -> None:
-    where = project.root / "out.spdx.json"
-    assert "is up to date" in project.envgen("build", "--sbom", str(where)).out
-    first = where.read_bytes()
-    assert project.envgen("inspect", f"{NAME}:prod", "--sbom", "-").out.encode() == first
+    first = project.envgen("inspect", "--sbom").out
+    assert project.envgen("inspect", f"{NAME}:prod", "--sbom").out == first
     read = JsonLikeDictParser().parse(json.loads(first))
     assert validate_full_spdx_document(read) == []
     packages = {(p.spdx_id.split("-")[1], p.name): p for p in read.packages}
     version = inside("python3", "-c", "import importlib.metadata as m; print(m.version('torch'))")
     assert packages["python", "torch"].version == version
     assert packages["base", MY_BASE].version == docker("image", "inspect", MY_BASE, "-f", "{{.Id}}")
-    patch = hashlib.sha256((project.root / "patches/six/0001-mark.patch").read_bytes()).hexdigest()
-    assert packages["file", "patches/six/0001-mark.patch"].checksums[0].value == patch
     assert packages["deb", "tree"].version == inside("dpkg-query", "-W", "-f", "${Version}", "tree")
-    links = {(r.spdx_element_id, r.relationship_type.name, r.related_spdx_element_id) for r in read.relationships}
-    sdist = packages["sdist", "six"].spdx_id
-    assert (packages["python", "six"].spdx_id, "GENERATED_FROM", sdist) in links
-    assert (packages["file", "patches/six/0001-mark.patch"].spdx_id, "PATCH_FOR", sdist) in links
-    assert not read.annotations  # nothing differs from the lock
     assert inside("python3", "-c", "import six; print(six.MARK)") == "1"
-
-
-@pytest.mark.usefixtures("built")
-def test_an_sbom_that_could_not_be_written_is_refused_before_anything_is_done(project: Project) -> None:
-    done = project.envgen("build", "--no-cache", "--sbom", "nowhere/x.json", code=2)
-    assert "--sbom nowhere/x.json: no file can be written there" in done.err
-    assert "both print to stdout" in project.envgen("build", "--json", "--sbom", "-", code=2).err
-    assert "was not built by envgen" in project.envgen("inspect", BASE, "--sbom", "x.json", code=1).err
-    assert not (project.root / "x.json").exists()
-    project.envgen("build", "--sbom")
-    assert (project.root / ".envgen/sbom/prod.spdx.json").is_file()
+    assert "would both print to stdout" in project.envgen("inspect", "--sbom", "--json", code=2).err
+    assert "was not built by envgen" in project.envgen("inspect", BASE, "--sbom", code=1).err
 
 
 @pytest.mark.usefixtures("locked")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
@@ -16,13 +14,10 @@ from envgen.app.build import Job, Outcome, build, compilers, job_of, request_of,
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.cli.images.display import Display
-from envgen.cli.images.sbom import target_of, write_sbom
 from envgen.engine.base import Engine
 from envgen.engine.buildx import BuildResult, argv_of
 from envgen.engine.docker import connect
 from envgen.errors import BuildError, EngineError, ExitCode, UsageError
-from envgen.files import state_dir
-from envgen.profile.model import Profile
 from envgen.render.locking import lock_of
 from envgen.text import counted, progress, short_id, shorten
 
@@ -35,13 +30,6 @@ SHOWN_LINES = 25
 @click.option("--pull", is_flag=True, help="Look for a newer base image in its registry.")
 @click.option("--max-jobs", type=click.IntRange(1, 9999), metavar="N", help="Compilers at once, for this build.")
 @click.option("--unlocked", is_flag=True, help="Go by names and tags, whatever envgen.lock says or lacks.")
-@click.option(
-    "--sbom",
-    is_flag=False,
-    flag_value="",
-    metavar="[FILE]",
-    help="Write what is in the image as an SPDX 2.3 document (default: .envgen/sbom/PROFILE.spdx.json; - for stdout).",
-)
 @click.option("--take-over", is_flag=True, help="Stop and replace what another folder or user has under this name.")
 @click.option("--target", default="", metavar="STAGE", help="Stop after this stage; the image is IMAGE-STAGE.")
 @click.option("--shell-on-error", is_flag=True, help="Open a shell in what was there before the step that failed.")
@@ -53,7 +41,6 @@ def command(
     pull: bool,
     max_jobs: int | None,
     unlocked: bool,
-    sbom: str | None,
     take_over: bool,
     target: str,
     shell_on_error: bool,
@@ -76,12 +63,8 @@ def command(
       envgen build --target base
       envgen build -p prod --max-jobs 4
       envgen build --set cuda.arch_list=12.1f --dry-run
-      envgen build -p prod --sbom prod.spdx.json
     """
     profile, root = session.profile(), session.loaded().project.root
-    after = _sbom_of(profile, root, sbom, as_json)
-    if target and sbom is not None:
-        raise UsageError("--sbom is about the whole image, and --target builds a part of it", hint="use one of the two")
     if shell_on_error and (as_json or not (sys.stdin.isatty() and sys.stdout.isatty())):
         raise UsageError("--shell-on-error needs a terminal", hint="run it in a terminal, without --json")
     job = job_of(profile, root, None if unlocked else lock_of(profile, root), target)
@@ -96,12 +79,11 @@ def command(
             take_over=take_over,
         )  # fmt: skip
     try:
-        _show(outcome, as_json, to_stderr=sbom == "-")
+        _show(outcome, as_json)
     except BuildError:
         if shell_on_error and outcome.result and outcome.result.failed:
             shell_before(job, outcome.result.failed, max_jobs)
         raise
-    after(connect())
     return ExitCode.OK
 
 
@@ -114,7 +96,7 @@ def make(session: Session, *, take_over: bool = False) -> None:
     _show(outcome, as_json=False, to_stderr=True)
 
 
-def _show(outcome: Outcome, as_json: bool, to_stderr: bool) -> None:
+def _show(outcome: Outcome, as_json: bool, to_stderr: bool = False) -> None:
     """How the build ended. BuildError when it failed."""
     job, result = outcome.job, outcome.result
     if result is None:
@@ -135,16 +117,6 @@ def _show(outcome: Outcome, as_json: bool, to_stderr: bool) -> None:
             f"{counted(len(result.steps), 'step')}, {result.cached} from the cache",
             err=to_stderr,
         )
-
-
-def _sbom_of(profile: Profile, root: Path, sbom: str | None, as_json: bool) -> Callable[[Engine], None]:
-    """What remains to be done when the image is there: write its SBOM, if one is wanted."""
-    if sbom is None:
-        return lambda _engine: None
-    if as_json and sbom == "-":
-        raise UsageError("--json and --sbom - would both print to stdout", hint="give --sbom a file")
-    target = target_of(sbom, state_dir(root, "sbom") / f"{profile.name}.spdx.json")
-    return lambda engine: write_sbom(engine, profile.image_name, target)
 
 
 def _failure(outcome: Outcome, result: BuildResult, quiet: bool) -> BuildError:
