@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 import tarfile
-import time
 from pathlib import Path
 
 import pytest
@@ -222,22 +221,3 @@ def test_a_service_that_is_not_root_on_a_cache_that_is(lab: Lab, envgen: Envgen)
     assert docker("exec", "-u", "0", lab.container, "ls", ops).split() == ["page", "rope", "tmp"]
     assert "removed page" in envgen("clear", "page", "--version", "0.5.3")
     assert docker("exec", "-u", "0", lab.container, "ls", ops).split() == ["rope", "tmp"]
-
-
-def test_the_other_caches(lab: Lab, envgen: Envgen) -> None:
-    lab.start("wheel", "-e", "TRITON_CACHE_DIR=/caches/triton")
-    entry = "A" * 52
-    lab.sh(f"mkdir -p /caches/triton/{entry} /caches/triton/mine && echo x > /caches/triton/{entry}/kernel.cubin")
-    found = {one["kind"]: one for one in envgen.json("list", "--kind", "all")}
-    assert (found["triton"]["path"], found["triton"]["moved_by"]) == ("/caches/triton", "TRITON_CACHE_DIR")
-    assert found["triton"]["files"] == 1
-    assert found["vllm"]["path"] == "/root/.cache/vllm"
-    docker("exec", "-d", lab.container, "sh", "-c", f"exec 9< /caches/triton/{entry}/kernel.cubin; exec sleep 100")
-    for _ in range(50):
-        if lab.sh("pgrep -f '[s]leep 100' || true"):
-            break
-        time.sleep(0.1)
-    assert "uses it: sleep 100" in envgen("clear", "--kind", "triton", code=6)
-    lab.sh("pkill -f '[s]leep 100'")
-    assert "removed 1 entry of triton" in envgen("clear", "--kind", "triton")
-    assert lab.sh("ls /caches/triton") == "mine"

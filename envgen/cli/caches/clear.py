@@ -10,8 +10,6 @@ import click
 
 from envgen.app import whose
 from envgen.app.session import Session
-from envgen.cli.caches import kinds as cache_kinds
-from envgen.cli.caches.kinds import clear_option, only_kinds
 from envgen.cli.caches.print import arch_option, open_cache, print_as_json, print_cleared, version_option
 from envgen.cli.common import json_option, project_options
 from envgen.errors import UsageError
@@ -36,7 +34,6 @@ from envgen.jitcache.service import JitCache
     default=None,
     help="What is compiled from files of the mounted checkout that differ from REV (HEAD when left out).",
 )
-@clear_option
 @click.option("--all", "everything", is_flag=True, help="Every module (that --version and --arch leave).")
 @click.option("-n", "--dry-run", is_flag=True, help="Show the plan; change nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Don't ask before --all.")
@@ -52,7 +49,6 @@ def clear(
     foreign: bool,
     older_than: str | None,
     changed: str | None,
-    kinds: tuple[str, ...],
     everything: bool,
     dry_run: bool,
     yes: bool,
@@ -70,12 +66,8 @@ def clear(
       envgen cache clear --stale
       envgen cache clear --changed=main
       envgen cache clear --all --yes
-      envgen cache clear --kind triton --dry-run
     """
     by_cause = stale or guessed or foreign or older_than is not None or changed is not None
-    if kinds:
-        only_kinds(patterns, version, arch, by_cause or everything)
-        return cache_kinds.clear(_ours(open_cache(session)), kinds, dry_run, as_json)
     _check(patterns, everything, by_cause)
     query = make_query(patterns, version, arch)
     causes: dict[str, Any] | None = None

@@ -8,8 +8,6 @@ from pathlib import Path
 import click
 
 from envgen.app.session import Session
-from envgen.cli.caches import kinds as cache_kinds
-from envgen.cli.caches.kinds import list_option, only_kinds
 from envgen.cli.caches.print import (
     arch_option,
     open_cache,
@@ -35,7 +33,6 @@ from envgen.text import progress, visible
 @click.argument("patterns", nargs=-1, metavar="[NAME|GLOB]...")
 @version_option
 @arch_option
-@list_option
 @json_option
 @project_options
 def list_(
@@ -43,7 +40,6 @@ def list_(
     patterns: tuple[str, ...],
     version: str | None,
     arch: str | None,
-    kinds: tuple[str, ...],
     as_json: bool,
 ) -> int:
     """Show every compiled module: size, objects, age, and whether it is being built.
@@ -53,11 +49,7 @@ def list_(
       envgen cache list
       envgen cache list 'fused_moe_*' --arch 12.1a
       envgen cache list --version 0.5.3 --json
-      envgen cache list --kind all
     """
-    if kinds:
-        only_kinds(patterns, version, arch)
-        return cache_kinds.show(open_cache(session), kinds, as_json)
     query = make_query(patterns, version, arch)
     cache = open_cache(session)
     inventory = cache.inventory(query)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Callable, Dict
 
-from envgen.inside.jit import archive, audit, clear, kinds, listing, procs, spaces, sweep, used, why
+from envgen.inside.jit import archive, audit, clear, listing, procs, spaces, sweep, used, why
 from envgen.inside.jit.fault import Fault
 
 OPERATIONS: Dict[str, Callable[[Dict[str, object]], Dict[str, object]]] = {
@@ -18,7 +18,6 @@ OPERATIONS: Dict[str, Callable[[Dict[str, object]], Dict[str, object]]] = {
     "load": archive.load,
     "spaces": spaces.run,
     "sweep": sweep.run,
-    "kinds": kinds.run,
     "used": used.run,
 }
 
