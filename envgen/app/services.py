@@ -38,9 +38,7 @@ def restart(session: Session, service: str, timeout: int | None) -> tuple[Profil
         here.running(service)
         varied = of_running(session, service, here.engine)
         return varied.profile(), start(check(varied, service, _never), _never, timeout=timeout, again=True)
-    container = here.running(service)
-    progress(f"  restarting {container.name}")
-    return _again("restart", session, here, container, timeout)
+    return _again("restart", session, here, here.running(service), timeout)
 
 
 def resume(session: Session, service: str, timeout: int | None) -> tuple[Profile, Started]:
@@ -55,7 +53,6 @@ def resume(session: Session, service: str, timeout: int | None) -> tuple[Profile
         raise NotFoundError(
             f"{service} has no container to start", hint=f"envgen up {service} --profile {here.profile.name}"
         )
-    progress(f"  starting {found[0].name}")
     return _again("start", session, here, found[0], timeout)
 
 
@@ -67,12 +64,16 @@ def _again(
     varied = of_running(session, service)
     if varied is not session:  # what it must show to be ready depends on the variant that it was started with
         here = opened(varied)
+    profile = preflight.settled(here.engine, here.profile)
+    preflight.check_again(here.engine, profile, here.root, container)  # before a running one ends
+    progress(f"  {verb}ing {container.name}")
     done = here.compose.run(verb, service, check=False)
     if done.code:
-        reason = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise ServiceError(f"{service} was not started: {''.join(reason)}", hint=f"envgen up {service}")
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        if refused := preflight.changed_meanwhile(here.engine, profile, here.root, service, lines):
+            raise refused
+        raise ServiceError(f"{service} was not started: {''.join(lines[-1:])}", hint=f"envgen up {service}")
     keep = keeper((here,), service)
-    profile = preflight.settled(here.engine, here.profile)
     launcher = Launcher(here.engine, here.compose, profile, service, progress, keep)
     return profile, launcher.await_ready(container, timeout)
 

@@ -185,7 +185,8 @@ class Launcher:
             "up", "--detach", "--no-build", "--pull", "never", self.name, on_line=lambda line: self._note(line, lines)
         )
         found = self.engine.containers(self.profile.compose_name, self.name, all=True)
-        if done.code and (refused := preflight.taken_meanwhile(self.engine, self.profile, self.name, lines)):
+        root = self.compose.folder.parent
+        if done.code and (refused := preflight.changed_meanwhile(self.engine, self.profile, root, self.name, lines)):
             raise refused
         if done.code:
             # Made and not started (a port, a runtime, a program that is not there): Compose's words are the log.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +23,11 @@ Holder = Callable[[PortMapping], str]  # who has a port, in words; "" for a free
 # already in use", "failed to bind host port for 127.0.0.1:8000:172.18.0.2:8000/tcp: ..."
 _BIND = re.compile(
     r"[Bb]ind (?:for|host port(?: for)?) \S*?:(\d{1,5})(?:[:/ ].*)? .*(?:already allocated|already in use)"
+)
+# runc: 'error mounting "/src/lib" to rootfs at "/lib": stat /src/lib: no such file or directory'; before it the engine,
+# of a container that has ended: 'bind source path does not exist: /src/lib/.git'
+_VANISHED = re.compile(
+    r'error mounting "([^"]+)" to rootfs .*no such file or directory|bind source path does not exist: (.+)'
 )
 
 
@@ -132,12 +137,34 @@ def of_image(profile: Profile, image: Image | None, digest: str) -> Iterator[Pro
         yield Problem(f"the image {profile.image_name} is older than the profile", hint=_build_command(profile))
 
 
-def _mounts(profile: Profile, root: Path) -> Iterator[Problem]:
+def check_again(engine: Engine, profile: Profile, root: Path, container: Container) -> None:
+    """PreflightError where ``container`` would end and not start again: folders that it mounts, as the profile still
+    has it, are gone."""
+    if engine.info().endpoint.startswith("unix://"):
+        mounted = {mount.source for mount in container.mounts}
+        problems = [*_mounts(profile, root, mounted), *_own_mounts(profile, root, container.service, mounted)]
+        if problems:
+            raise PreflightError(container.service, tuple(problems))
+
+
+def _place(root: Path, path: str) -> Path:
+    """A folder of the profile on this machine, as Compose has it in a container."""
+    return Path(os.path.normpath(root / Path(path).expanduser()))
+
+
+def _elsewhere(profile: Profile, name: str) -> str:
+    """The hint for a checkout that is not where the profile has it."""
+    wanted = f"sources: {{{name}: {{origin: {{checkout: /path/to/{name}}}}}}}"
+    return f"write `{wanted}` below profiles.{profile.name} in envgen.local.yaml"
+
+
+def _mounts(profile: Profile, root: Path, among: Collection[str] | None = None) -> Iterator[Problem]:
+    """What is wrong with checkouts. ``among``: with these alone."""
     for name, source in profile.mounted_sources.items():
         assert source.origin.checkout is not None
-        folder = root / Path(source.origin.checkout.path).expanduser()
-        wanted = f"sources: {{{name}: {{origin: {{checkout: /path/to/{name}}}}}}}"
-        hint = f"write `{wanted}` below profiles.{profile.name} in envgen.local.yaml"
+        folder, hint = _place(root, source.origin.checkout.path), _elsewhere(profile, name)
+        if among is not None and str(folder) not in among:
+            continue
         if not folder.is_dir():
             yield Problem(f"sources.{name}: there is no folder {folder}", hint=hint)
         elif not os.access(folder, os.R_OK | os.X_OK):
@@ -150,10 +177,10 @@ def _mounts(profile: Profile, root: Path) -> Iterator[Problem]:
             yield Problem(f"sources.{name}: {folder} has no Python package {source.package}{instead}", hint=hint)
 
 
-def _own_mounts(profile: Profile, root: Path, name: str) -> Iterator[Problem]:
+def _own_mounts(profile: Profile, root: Path, name: str, among: Collection[str] | None = None) -> Iterator[Problem]:
     for key, mount in profile.services[name].mounts.items():
-        place = root / Path(mount.host.path).expanduser()
-        if not place.exists():
+        place = _place(root, mount.host.path)
+        if not place.exists() and (among is None or str(place) in among):
             where = f"services.{name}.mounts.{key}"
             yield Problem(f"{where}: there is no {place}", hint=f"make it, or correct {where}.host")
 
@@ -228,8 +255,14 @@ def settled(engine: Engine, profile: Profile) -> Profile:
     return with_ports(profile, engine.containers(profile.compose_name), lambda port: not holder(port))
 
 
-def taken_meanwhile(engine: Engine, profile: Profile, name: str, lines: Iterable[str]) -> RefusedError | None:
-    """What Compose says where a port was taken between the check and the start, as the check would say it."""
+def changed_meanwhile(
+    engine: Engine, profile: Profile, root: Path, name: str, lines: Sequence[str]
+) -> RefusedError | None:
+    """What Compose prints where a port was taken, or a mounted folder went, between the check and the start, as the
+    check would say it."""
+    gone = next((found[1] or found[2] for line in lines if (found := _VANISHED.search(line))), None)
+    if gone is not None:
+        return _vanished(profile, root, name, Path(gone.strip()))
     service = profile.services[name]
     refused = {int(found[1]) for line in lines if (found := _BIND.search(line))}
     port = next((one for one in service.ports if one.host in refused), None)
@@ -240,6 +273,18 @@ def taken_meanwhile(engine: Engine, profile: Profile, name: str, lines: Iterable
         f"{name} was not started: port {port.host} was taken by {holder(port) or 'another program'} in the meantime",
         hint=_leave_open(profile, name, port.host),
     )
+
+
+def _vanished(profile: Profile, root: Path, name: str, path: Path) -> RefusedError:
+    up = f"envgen up {name} --profile {profile.name}"
+    for source, one in profile.mounted_sources.items():
+        assert one.origin.checkout is not None
+        folder = _place(root, one.origin.checkout.path)
+        if path.is_relative_to(folder) and not folder.is_dir():
+            hint = f"bring it back, or {_elsewhere(profile, source)}; then: {up}"
+            return RefusedError(f"{name} was not started: sources.{source}: there is no folder {folder}", hint=hint)
+    why = f"its container was made with {path}, which is no longer there"
+    return RefusedError(f"{name} was not started: {why}", hint=f"to make it with what the profile names: {up}")
 
 
 def _holders(engine: Engine) -> Holder:

@@ -6,16 +6,20 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from envgen import cli
+from envgen.app.whose import claim_labels
 from envgen.engine.base import COMPOSE_ONE_OFF, Container
 from envgen.engine.compose import Compose
 from envgen.engine.process import Completed
+from envgen.engine.whose import Owner
 from envgen.errors import EnvgenError, NotFoundError, ServiceError, UsageError
+from envgen.profile.load import load_project
 from envgen.serve.launch import Started
 from envgen.serve.recreate import CONFIG_HASH
 
@@ -50,6 +54,12 @@ class StubEngine:
     def __init__(self) -> None:
         self.found: list[Container] = []
         self.labels: dict[str, Mapping[str, str]] = {}  # of volumes
+
+    def info(self) -> Any:
+        return SimpleNamespace(endpoint="unix:///x")
+
+    def volumes(self, text: str) -> tuple[str, ...]:
+        return tuple(name for name in self.labels if text in name)
 
     def volume_labels(self, name: str) -> Mapping[str, str] | None:
         return self.labels.get(name)
@@ -133,6 +143,18 @@ def test_down_of_one_service_leaves_the_others(engine: StubEngine, asked: Words)
     assert invoke("down", "web", "--dry-run").output == "container unit-prod-web-1 would be removed\n"
     assert asked == [("--profile", "*", "rm", "--stop", "--force", "web")]
     assert "envgen down --volumes" in fails(UsageError, "down", "-v", "web")
+
+
+def test_down_with_nothing_to_do_names_what_a_removed_worktree_left(
+    engine: StubEngine, asked: Words, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = load_project(file=tmp_path / "envgen.yaml", environ={}).project.profiles["prod"]
+    owner = Owner(str(tmp_path / "gone"), "0", "root")
+    engine.labels = {"unit-prod--gone-owner": claim_labels(profile, owner), "unit-prod--gone-env-0123456789ab": {}}
+    assert invoke("down").output.splitlines() == [
+        "no containers for profile prod",
+        "note: the folder of unit-prod--gone is no longer there; `envgen prune` removes what it left",
+    ]
 
 
 def test_start_wants_a_container(engine: StubEngine, asked: Words) -> None:

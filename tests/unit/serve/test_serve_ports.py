@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,7 +54,7 @@ def test_the_check_offers_a_free_port_on_the_same_address(found: Any) -> None:
 
 @pytest.mark.parametrize("line", LINES)
 def test_what_compose_says_becomes_the_same_sentence(found: Any, line: str) -> None:
-    refused = preflight.taken_meanwhile(found.engine, found.profile, "web", ["Container x Created", line])
+    refused = preflight.changed_meanwhile(found.engine, found.profile, Path(), "web", ["Container x Created", line])
     assert refused is not None and refused.exit_code == 6
     (problem,) = refused.problems
     assert problem.message == "web was not started: port 18001 was taken by process 18001 in the meantime"
@@ -62,7 +63,7 @@ def test_what_compose_says_becomes_the_same_sentence(found: Any, line: str) -> N
 
 def test_other_failures_are_left_to_compose(found: Any) -> None:
     lines = ["exec: vllm: not found", "Bind for 127.0.0.1:5 failed: port is already allocated", "port 18001 is fine"]
-    assert preflight.taken_meanwhile(found.engine, found.profile, "web", lines) is None
+    assert preflight.changed_meanwhile(found.engine, found.profile, Path(), "web", lines) is None
 
 
 def project(**ports: tuple[str, ...]) -> Any:
@@ -112,5 +113,5 @@ def test_an_open_port_is_not_in_the_way_of_a_start(found: Any) -> None:
     settled = preflight.settled(engine, profile)
     assert hosts(settled) == [18003]
     assert not list(preflight._ports(engine, settled, "web", ()))
-    refused = preflight.taken_meanwhile(found.engine, profile, "web", [LINES[0]])
+    refused = preflight.changed_meanwhile(found.engine, profile, Path(), "web", [LINES[0]])
     assert refused is not None and "127.0.0.1:auto:18001" in refused.problems[0].hint
