@@ -25,7 +25,7 @@ from envgen.jitcache.service import JitCache
 from envgen.profile.model import Profile, Project
 from envgen.render import namespace
 from envgen.render.environment import overlay_volume
-from envgen.text import reason_of, short_id
+from envgen.text import progress, reason_of, short_id
 
 STATE = ".envgen"  # the project's folder of files.state_dir
 LOGS_KEPT = 20
@@ -38,7 +38,7 @@ _DAY = 86400.0
 class Item:
     """One thing that can go. ``remove`` returns why it stayed, or nothing."""
 
-    kind: str  # container, image, overlay, name, cache, stage, temporary, log or crash
+    kind: str  # container, network, image, overlay, name, cache, stage, temporary, log or crash
     name: str
     bytes: int
     why: str
@@ -106,15 +106,18 @@ def no_folder(owner: Owner) -> str:
 def _removed_folders(
     engine: Engine, project: Project, profiles: Sequence[Profile], containers: Sequence[Container]
 ) -> Iterator[Item]:
-    """Stopped containers, image, overlay and name of a worktree or a copy that was removed. Caches are shared."""
+    """What a worktree or a copy that was removed left, and is stopped; but caches, which copies share."""
     ours = {profile.image_name for profile in profiles}
     for name, (owner, image_name) in removed_folders(engine, project.name).items():
         left = [one for one in containers if one.labels.get(COMPOSE_PROJECT) == name]
-        if any(one.running for one in left):
-            continue
         why = no_folder(owner)
+        if any(one.running for one in left):
+            progress(f"note: {name} still runs, and {why}; `docker compose -p {name} down` ends it")
+            continue
         for one in left:
             yield Item("container", one.name, 0, why, partial(_remove_container, engine, one))
+        for network in engine.networks_of(name):
+            yield Item("network", network, 0, why, partial(_remove_network, engine, network))
         image = engine.image(image_name) if image_name not in ours else None
         if image is not None and image.labels.get(PROJECT) == project.name:
             yield Item("image", image_name, image.size, why, partial(_remove_image, engine, image_name))
@@ -168,6 +171,11 @@ def _remove_image(engine: Engine, image_id: str) -> str:
 
 def _remove_volume(engine: Engine, name: str) -> str:
     engine.remove_volume(name)
+    return ""
+
+
+def _remove_network(engine: Engine, name: str) -> str:
+    engine.remove_network(name)
     return ""
 
 

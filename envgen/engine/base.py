@@ -267,3 +267,9 @@ class Engine(Protocol):
 
     def remove_volume(self, name: str) -> None:
         """Delete a volume and what is in it. EngineError while any container, running or not, has it mounted."""
+
+    def networks_of(self, project: str) -> tuple[str, ...]:
+        """The names of the networks that Compose made for a project."""
+
+    def remove_network(self, name: str) -> None:
+        """Delete a network. EngineError while any container is in it."""

@@ -215,6 +215,15 @@ class DockerEngine:
         with self._told(f"volume {name}"), _absent():
             self._work.remove_volume(name)
 
+    def networks_of(self, project: str) -> tuple[str, ...]:
+        with self._told("networks"):
+            found = self._api.networks(filters={"label": f"{COMPOSE_PROJECT}={project}"})
+            return tuple(sorted(str(network["Name"]) for network in found))
+
+    def remove_network(self, name: str) -> None:
+        with self._told(f"network {name}"), _absent():
+            self._work.remove_network(name)
+
     def exec(
         self,
         container_id: str,

@@ -149,13 +149,20 @@ def test_what_a_removed_worktree_left_is_pruned(first: Project) -> None:
     shutil.rmtree(second.root)
     assert first.envgen("prune", "--dry-run", "--json").json["items"] == []  # it runs
     docker("stop", "-t", "0", f"{name}-web-1")
-    wanted = {("container", f"{name}-web-1"), ("image", image), ("overlay", overlay), ("name", name)}
+    wanted = {
+        ("container", f"{name}-web-1"),
+        ("network", f"{name}_default"),
+        ("image", image),
+        ("overlay", overlay),
+        ("name", name),
+    }
     for words in ("--dry-run", "--yes"):
         items = first.envgen("prune", words, "--json").json["items"]
         assert {(one["kind"], one["name"]) for one in items} == wanted
         assert all(one["why"] == f"its folder is no longer there: {second.root}" for one in items)
     assert containers(name) == set() and docker("images", "-q", image) == ""
-    assert docker("volume", "ls", "-q", "--filter", f"name={name}") == ""
+    for kind in ("volume", "network"):
+        assert docker(kind, "ls", "-q", "--filter", f"name={name}") == ""
     assert docker("images", "-q", f"{first.name}:dev") != ""
     assert first.envgen("prune", "--dry-run", "--json").json["items"] == []
 

@@ -55,7 +55,8 @@ def command(folder: Path, name: str | None) -> None:
             continue
         write_file(folder / file, text)
         click.echo(f"wrote {folder / file}", err=True)
-    click.echo(f"next: cd {shlex.quote(str(folder))} && envgen config --explain", err=True)
+    go = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
+    click.echo(f"next: {go}envgen config --explain", err=True)
 
 
 def _name_of(folder: Path) -> str:

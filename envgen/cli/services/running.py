@@ -57,6 +57,8 @@ def down(session: Session, names: tuple[str, ...], volumes: bool, take_over: boo
             click.echo(f"{kind} {name} {verb}")
     if not (containers or doomed or left):
         click.echo(f"no containers for {_whose(profile, names)}")
+        for name in whose.removed_folders(found.found[0].engine, profile.project):
+            progress(f"note: the folder of {name} is no longer there; `envgen prune` removes what it left")
     return _left(left)
 
 

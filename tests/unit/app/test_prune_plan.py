@@ -155,7 +155,9 @@ def test_a_folder_elsewhere_with_the_same_name(tmp_path: Path, folder: str, thei
     [("removed", True), ("there", False), ("runs", False), ("remote", False), ("of another container", False),
      ("of another project", False)],
 )  # fmt: skip
-def test_what_a_removed_folder_left(tmp_path: Path, case: str, pruned: bool) -> None:
+def test_what_a_removed_folder_left(
+    tmp_path: Path, case: str, pruned: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
     put(tmp_path / "p/envgen.yaml").write_text(PROJECT)
     if case == "there":
         (tmp_path / "p2").mkdir()
@@ -184,6 +186,9 @@ def test_what_a_removed_folder_left(tmp_path: Path, case: str, pruned: bool) -> 
         def volume_sizes(self) -> Any:
             return {volumes[0]: 7}
 
+        def networks_of(self, name: str) -> tuple[str, ...]:
+            return (f"{name}_default",)
+
         def image(self, name: str) -> Any:
             assert name == "demo:dev--p2"
             return SimpleNamespace(size=5, labels={"dev.envgen.project": "demo"})
@@ -192,6 +197,7 @@ def test_what_a_removed_folder_left(tmp_path: Path, case: str, pruned: bool) -> 
     assert [(item.kind, item.name, item.bytes) for item in found] == (
         [
             ("container", one.name, 0),
+            ("network", "demo-dev--p2_default", 0),
             ("image", "demo:dev--p2", 5),
             ("overlay", volumes[0], 7),
             ("name", "demo-dev--p2", 0),
@@ -199,6 +205,9 @@ def test_what_a_removed_folder_left(tmp_path: Path, case: str, pruned: bool) -> 
         if pruned
         else []
     )
+    gone = f"its folder is no longer there: {tmp_path / 'p2'}"
+    runs = f"demo-dev--p2 still runs, and {gone}; `docker compose -p demo-dev--p2 down` ends it"
+    assert (runs in capsys.readouterr().err) is (case == "runs")
 
 
 def test_what_can_not_be_removed_is_said() -> None:

@@ -84,6 +84,14 @@ def test_init_writes_a_project_that_loads(tmp_path: Path, capsys: pytest.Capture
     assert f"next: cd '{folder}' && " in capsys.readouterr().err
 
 
+def test_init_here_needs_no_cd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "."]) == 0
+    assert "next: envgen config --explain" in capsys.readouterr().err
+
+
 def test_init_makes_a_name_of_letters_with_accents(tmp_path: Path) -> None:
     assert main(["init", str(tmp_path / "Ünï")]) == 0
     assert load_project(file=tmp_path / "Ünï" / "envgen.yaml").project.name == "uni"
