@@ -91,18 +91,37 @@ def job_of(profile: Profile, root: Path, lock: ProfileLock | None = None, target
     return job
 
 
-def request_of(job: Job, max_jobs: int | None = None, *, no_cache: bool = False, pull: bool = False) -> BuildRequest:
-    """The request to buildx. Refuses when a file of this machine that it names is not there.
+@dataclass(frozen=True)
+class Options:
+    """How this one build is made. ``max_jobs``: compilers at once; None: as the profile says, else the gate decides.
 
-    ``max_jobs``: compilers at once for this build alone; else what the profile says, and without that the gate decides.
+    ``push``: the image goes to the registries of ``tags``, and not into the engine.
     """
+
+    max_jobs: int | None = None
+    no_cache: bool = False
+    pull: bool = False
+    tags: tuple[str, ...] = ()  # names besides the profile's own
+    push: bool = False
+    cache_from: tuple[str, ...] = ()
+    cache_to: tuple[str, ...] = ()
+    builder: str = buildx.OWN
+
+    @property
+    def plain(self) -> bool:
+        """Whether an image that is up to date is all that is wanted."""
+        return not (self.no_cache or self.pull or self.tags or self.push or self.cache_to)
+
+
+def request_of(job: Job, options: Options) -> BuildRequest:
+    """The request to buildx. Refuses when a file of this machine that it names is not there."""
     profile = job.profile
     paths = compose_environment(profile, job.root)
     if problems := tuple(preflight.files(profile, job.root)):
         error = RefusedError(problems[0].message)
         error.problems = problems
         raise error
-    jobs = max_jobs if max_jobs is not None else profile.build.max_jobs.count
+    jobs = options.max_jobs if options.max_jobs is not None else profile.build.max_jobs.count
     secrets = [] if jobs is None else [Secret("jobs", value=str(jobs))]
     if ca := paths.get(CA_VARIABLE):
         secrets.append(Secret("ca_certificates", file=Path(ca)))
@@ -110,7 +129,7 @@ def request_of(job: Job, max_jobs: int | None = None, *, no_cache: bool = False,
     return BuildRequest(
         dockerfile=job.dockerfile,
         context=job.folder,
-        tags=(job.image,),
+        tags=options.tags if options.push else (job.image, *options.tags),
         # The layers have this time anyway; as an argument it also reaches the image's own record of its making.
         args={"SOURCE_DATE_EPOCH": str(job.lock.epoch)} if job.lock else {},
         pass_args=proxy_arguments() if profile.network.pass_proxy else (),
@@ -118,9 +137,27 @@ def request_of(job: Job, max_jobs: int | None = None, *, no_cache: bool = False,
         contexts={"wheelhouse": Path(wheelhouse)} if wheelhouse else {},
         target=job.target,
         platform=profile.base.platform.value if profile.base.platform else "",
-        no_cache=no_cache,
-        pull=pull,
+        no_cache=options.no_cache,
+        pull=options.pull,
+        push=options.push,
+        cache_from=options.cache_from,
+        cache_to=options.cache_to,
+        builder=options.builder,
     )
+
+
+def emulated(request: BuildRequest, engine: Engine) -> None:
+    """RefusedError for a platform that the builder cannot run."""
+    wanted = request.platform
+    if not wanted or (request.builder == buildx.OWN and wanted.endswith(f"/{engine.info().arch}")):
+        return
+    if wanted not in (found := buildx.platforms(request.builder)):
+        emulator = f"docker run --privileged --rm tonistiigi/binfmt --install {wanted.split('/')[1]}"
+        raise RefusedError(
+            f"the builder {request.builder!r} cannot run {wanted}: it has {', '.join(found) or 'no platforms'}",
+            hint=f"`{emulator}` on the engine's machine adds an emulator; or name a builder of that platform in "
+            "BUILDX_BUILDER",
+        )
 
 
 def compilers(profile: Profile, engine: Engine | None, max_jobs: int | None = None) -> str:
@@ -203,6 +240,7 @@ class Outcome:
     result: BuildResult | None = None
     cause: Cause | None = None  # what was behind a failure
     log: str = ""
+    pushed: tuple[str, ...] = ()
 
 
 def build(
@@ -211,9 +249,7 @@ def build(
     *,
     on_step: Callable[[Step], None],
     on_tick: Callable[[], None],
-    max_jobs: int | None = None,
-    no_cache: bool = False,
-    pull: bool = False,
+    options: Options,
     unlocked: bool = False,
     take_over: bool = False,
 ) -> Outcome:
@@ -229,11 +265,12 @@ def build(
         prepare(job.profile, job.root, job.lock)
         whose.take_over(engine, job.profile, job.root, compose_for(engine, job.profile, job.root, job.folder))
     whose.claim(engine, job.profile, job.root, f"envgen build --profile {job.profile.name} --take-over")
-    if not (no_cache or pull or job.target) and (image_id := up_to_date(job, engine)):
+    if options.plain and not job.target and (image_id := up_to_date(job, engine)):
         return Outcome(job, image_id)
     _warn_of_drift(session)
-    how = compilers(job.profile, engine, max_jobs)
-    request = request_of(job, max_jobs, no_cache=no_cache, pull=pull)
+    how = compilers(job.profile, engine, options.max_jobs)
+    request = request_of(job, options)
+    emulated(request, engine)
     identical = identity(job, engine)
     prepare(job.profile, job.root, job.lock)
     progress(how)
@@ -242,13 +279,16 @@ def build(
         log.say(f"$ {shlex.join(buildx.argv_of(request))}")
         log.say(how)
         result = buildx.build(request, on_line=log.say, on_step=on_step, on_tick=on_tick)
-        cause = other_platform(job.profile, engine, result) or _cause(result, oom_kills(engine) - kills)
+        cause = unseen_base(job.profile, engine, result, options.builder) or _cause(result, oom_kills(engine) - kills)
         if cause:
             log.say(f"{cause.summary}: {cause.evidence}")
         log.say(f"ended with {result.code} after {result.seconds:.1f} s {result.image_id}")
-    if result.ok and not job.target:
+    if result.ok and options.builder != buildx.OWN and not options.push and (image := engine.image(job.image)):
+        result = replace(result, image_id=image.id)  # of what it sent, the builder knows the manifest's digest alone
+    if result.ok and not (job.target or options.push):
         remember(job, identical, engine)
-    return Outcome(job, result.image_id, how, result, cause, shown_path(job, log.path))
+    pushed = options.tags if result.ok and options.push else ()
+    return Outcome(job, result.image_id, how, result, cause, shown_path(job, log.path), pushed)
 
 
 def oom_kills(engine: Engine) -> int:
@@ -273,7 +313,7 @@ def shell_before(job: Job, step: Step, max_jobs: int | None = None) -> int:
     with files.Scratch("build") as folder:
         dockerfile = Path(folder) / "Dockerfile"
         dockerfile.write_text(text, encoding="utf-8")
-        request = replace(request_of(job, max_jobs), dockerfile=dockerfile, tags=(), target=step.stage)
+        request = replace(request_of(job, Options(max_jobs)), dockerfile=dockerfile, tags=(), target=step.stage)
         result = buildx.build(request)
     if not result.ok:
         raise BuildError(f"the stage {step.stage} could not be built up to the failed step: {result.error}")
@@ -287,11 +327,19 @@ def shell_before(job: Job, step: Step, max_jobs: int | None = None) -> int:
         connect().remove_image(result.image_id)
 
 
-def other_platform(profile: Profile, engine: Engine, result: BuildResult) -> Cause | None:
-    """The engine has the base image, and for another platform, so that it was looked for in its registry, in vain."""
+def unseen_base(profile: Profile, engine: Engine, result: BuildResult, builder: str = buildx.OWN) -> Cause | None:
+    """The engine has the base image, and it was looked for in its registry, in vain: another builder does not see it,
+    or it is one for another platform."""
     wanted, name = profile.base.platform, str(profile.base.image)
-    found = "failed to resolve source metadata" in result.error and wanted and engine.image(name)
-    if not wanted or not found or wanted.value.split("/")[1] == found.architecture:
+    found = engine.image(name) if "failed to resolve source metadata" in result.error else None
+    if found is not None and builder != buildx.OWN:
+        return Cause(
+            "builder",
+            f"the engine has {name}, and the builder {builder!r} (BUILDX_BUILDER) does not see the engine's images",
+            result.error.splitlines()[-1],
+            f"push {name} to a registry that the builder reaches and name it in base.image; or unset BUILDX_BUILDER",
+        )
+    if not wanted or found is None or wanted.value.split("/")[1] == found.architecture:
         return None
     return Cause(
         "platform",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envgen import files
-from envgen.app.build import Job, job_of, request_of
+from envgen.app.build import Job, Options, job_of, request_of
 from envgen.app.lock import demand
 from envgen.app.session import Session
 from envgen.engine import buildx
@@ -42,7 +42,7 @@ def verify(session: Session, max_jobs: int | None) -> Verified:
     demand(profile, root, engine, lock)
     job = job_of(profile, root, lock)
     prepare(profile, root, lock)
-    request = request_of(job, max_jobs, no_cache=True)
+    request = request_of(job, Options(max_jobs, no_cache=True))
     names = [f"envgen-verify-{profile.compose_name}:{number}" for number in (1, 2)]
     try:
         results = _twice(job, request, names)

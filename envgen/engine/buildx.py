@@ -17,6 +17,9 @@ from envgen.engine.endpoint import Endpoint, find_endpoint, plugin_argv
 from envgen.engine.progress import Progress, Step
 from envgen.errors import EngineError
 
+# The engine's own builder, which alone sees the engine's images. It has this name since DOCKER_HOST names the engine.
+OWN = "default"
+
 
 @dataclass(frozen=True)
 class Secret:
@@ -48,10 +51,15 @@ class BuildRequest:
     platform: str = ""
     no_cache: bool = False
     pull: bool = False
+    push: bool = False  # to the registries of its tags, and not into the engine
+    cache_from: tuple[str, ...] = ()
+    cache_to: tuple[str, ...] = ()
+    builder: str = OWN
 
     def words(self) -> list[str]:
         """The arguments behind ``buildx build``."""
-        words = ["--progress=plain", "--load", "--provenance=false", f"--file={self.dockerfile}"]
+        output = "--push" if self.push else "--load"
+        words = ["--progress=plain", output, "--provenance=false", f"--file={self.dockerfile}"]
         words += [f"--tag={tag}" for tag in self.tags]
         words += [f"--label={name}={value}" for name, value in self.labels.items()]
         words += [f"--build-arg={name}={value}" for name, value in self.args.items()]
@@ -62,6 +70,8 @@ class BuildRequest:
         words += [f"--build-context={name}={path}" for name, path in self.contexts.items()]
         words += [f"--target={self.target}"] if self.target else []
         words += [f"--platform={self.platform}"] if self.platform else []
+        words += [f"--cache-from={source}" for source in self.cache_from]
+        words += [f"--cache-to={target}" for target in self.cache_to]
         words += ["--no-cache"] if self.no_cache else []
         words += ["--pull"] if self.pull else []
         return [*words, str(self.context)]
@@ -101,9 +111,15 @@ class BuildResult:
 
 def argv_of(request: BuildRequest, environ: Mapping[str, str] | None = None) -> list[str]:
     """The whole command line of a build."""
-    # The engine's own builder: only that one sees local base images and puts the result where `docker run` finds it.
-    # It is named "default", since DOCKER_HOST names the engine.
-    return [*plugin_argv("buildx", environ), "--builder", "default", "build", *request.words()]
+    return [*plugin_argv("buildx", environ), "--builder", request.builder, "build", *request.words()]
+
+
+def platforms(builder: str, endpoint: Endpoint | None = None) -> tuple[str, ...]:
+    """What the builder can run, natively or by the emulators that its kernel has (binfmt_misc), as it says itself."""
+    env = (endpoint or find_endpoint()).environment
+    done = process.run([*plugin_argv("buildx"), "inspect", "--bootstrap", builder], env=env, timeout=120)
+    lines = re.findall(r"^Platforms:(.*)$", done.stdout.decode(errors="replace"), re.M)
+    return tuple(dict.fromkeys(word.strip(" *") for line in lines for word in line.split(",") if word.strip()))
 
 
 def build(

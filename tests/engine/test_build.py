@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import lock_servers
 import pytest
 from projects import BASE, Project, docker, interrupt
 
@@ -23,6 +24,7 @@ from envgen.engine import buildx
 from envgen.engine.base import Engine
 from envgen.engine.progress import Step
 from envgen.explain import cause_of
+from envgen.profile.model import Platform
 
 pytestmark = pytest.mark.engine
 
@@ -112,6 +114,32 @@ def test_the_number_of_jobs_rebuilds_nothing(project: Project) -> None:
     told = project.envgen("build", "--max-jobs", "3", "--json")
     assert told.json["compilers"].endswith("at most 3 at once, as given")
     assert not [step for step in told.json["steps"] if "RUN" in step["name"] and not step["cached"]]
+
+
+def test_a_stage_is_pushed_to_a_registry(project: Project, engine: Engine, tmp_path: Path) -> None:
+    before = engine.image("envgentestbuild:prod")
+    with lock_servers.registry(tmp_path / "registry") as host:
+        tags = [f"{host}/envgentestpushed:{number}" for number in (1, 2)]
+        try:
+            words = [word for tag in tags for word in ("--tag", tag)]
+            told = project.envgen("build", "--json", "--target", "scripts", "--push", *words).json
+            docker("image", "rm", *tags)
+            for tag in tags:
+                docker("pull", "-q", f"{tag.rpartition(':')[0]}@{told['image_id']}")
+        finally:
+            docker("image", "rm", "-f", *tags, f"{host}/envgentestpushed@{told['image_id']}", check=False)
+    assert told["pushed"] == tags
+    assert engine.image("envgentestbuild:prod-scripts") is None and engine.image("envgentestbuild:prod") == before
+    refused = project.envgen("build", "--push", code=2)
+    assert "--tag registry.example/name:tag" in refused.err
+
+
+def test_a_platform_without_an_emulator_is_refused(project: Project, engine: Engine) -> None:
+    found = buildx.platforms("default")
+    assert f"linux/{engine.info().arch}" in found
+    for one in {one.value for one in Platform}.difference(found):
+        refused = project.envgen("build", "--platform", one, code=6)
+        assert f"the builder 'default' cannot run {one}: it has {', '.join(found)}" in refused.err
 
 
 def test_plain_progress_and_a_log_of_everything(project: Project) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from contextlib import closing
@@ -10,14 +11,26 @@ from typing import Any
 
 import click
 
-from envgen.app.build import Job, Outcome, build, compilers, job_of, request_of, shell_before, shown_path, up_to_date
+from envgen.app.build import (
+    Job,
+    Options,
+    Outcome,
+    build,
+    compilers,
+    job_of,
+    request_of,
+    shell_before,
+    shown_path,
+    up_to_date,
+)
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.cli.images.display import Display
 from envgen.engine.base import Engine
-from envgen.engine.buildx import BuildResult, argv_of
+from envgen.engine.buildx import OWN, BuildResult, argv_of
 from envgen.engine.docker import connect
 from envgen.errors import BuildError, EngineError, ExitCode, UsageError
+from envgen.profile.model import Platform
 from envgen.render.locking import lock_of
 from envgen.text import counted, progress, short_id, shorten
 
@@ -28,6 +41,13 @@ SHOWN_LINES = 25
 @project_options
 @click.option("--no-cache", is_flag=True, help="Run every step again.")
 @click.option("--pull", is_flag=True, help="Look for a newer base image in its registry.")
+@click.option("--tag", "tags", multiple=True, metavar="REF", help="A further name of the image (repeatable).")
+@click.option("--push", is_flag=True, help="Push to the registries of --tag, instead of loading into the engine.")
+@click.option("--cache-from", multiple=True, metavar="SPEC", help="Where to take steps from, as buildx spells it.")
+@click.option("--cache-to", multiple=True, metavar="SPEC", help="Where to keep steps, as buildx spells it.")
+@click.option(
+    "--platform", type=click.Choice([one.value for one in Platform]), help="Short for --set base.platform=..."
+)
 @click.option("--max-jobs", type=click.IntRange(1, 9999), metavar="N", help="Compilers at once, for this build.")
 @click.option("--unlocked", is_flag=True, help="Go by names and tags, whatever envgen.lock says or lacks.")
 @click.option("--take-over", is_flag=True, help="Stop and replace what another folder or user has under this name.")
@@ -39,6 +59,11 @@ def command(
     session: Session,
     no_cache: bool,
     pull: bool,
+    tags: tuple[str, ...],
+    push: bool,
+    cache_from: tuple[str, ...],
+    cache_to: tuple[str, ...],
+    platform: str | None,
     max_jobs: int | None,
     unlocked: bool,
     take_over: bool,
@@ -56,6 +81,8 @@ def command(
     --shell-on-error: BuildKit keeps nothing of a step that failed, so the shell is in the state before it, without the
     step's own mounts; the command that failed is printed. The exit code stays 4.
 
+    BUILDX_BUILDER names another builder than the engine's own, which then pulls the base image from its registry.
+
     \b
     Example:
       envgen build --profile dev
@@ -63,20 +90,30 @@ def command(
       envgen build --target base
       envgen build -p prod --max-jobs 4
       envgen build --set cuda.arch_list=12.1f --dry-run
+      envgen build -p prod --push --tag registry.example/vllm:1 --cache-to type=registry,ref=registry.example/cache
     """
+    if platform:
+        session.sets += (f"base.platform={platform}",)
     profile, root = session.profile(), session.loaded().project.root
+    if push and not tags:
+        raise UsageError("--push needs a name that leads to a registry", hint="--tag registry.example/name:tag")
     if shell_on_error and (as_json or not (sys.stdin.isatty() and sys.stdout.isatty())):
         raise UsageError("--shell-on-error needs a terminal", hint="run it in a terminal, without --json")
+    builder = _builder()
+    if shell_on_error and builder != OWN:
+        raise UsageError(
+            f"--shell-on-error needs the engine's own builder, not {builder!r}", hint="unset BUILDX_BUILDER"
+        )
+    options = Options(max_jobs, no_cache, pull, tags, push, cache_from, cache_to, builder)
     job = job_of(profile, root, None if unlocked else lock_of(profile, root), target)
     for warning in session.loaded().warnings:
         progress(f"warning: {warning}")
     if dry_run:
-        return _dry_run(job, max_jobs, no_cache, pull, as_json)
+        return _dry_run(job, options, as_json)
     with closing(Display(job.steps, live=not as_json)) as display:
         outcome = build(
             session, job, on_step=display.step, on_tick=display.tick,
-            max_jobs=max_jobs, no_cache=no_cache, pull=pull, unlocked=unlocked,
-            take_over=take_over,
+            options=options, unlocked=unlocked, take_over=take_over,
         )  # fmt: skip
     try:
         _show(outcome, as_json)
@@ -87,12 +124,17 @@ def command(
     return ExitCode.OK
 
 
+def _builder() -> str:
+    return os.environ.get("BUILDX_BUILDER") or OWN
+
+
 def make(session: Session, *, take_over: bool = False) -> None:
     """Build the image of the session's profile if it is not up to date; what it prints goes to stderr."""
     profile, root = session.profile(), session.loaded().project.root
     job = job_of(profile, root, lock_of(profile, root))
     with closing(Display(job.steps, live=True)) as display:
-        outcome = build(session, job, on_step=display.step, on_tick=display.tick, take_over=take_over)
+        options = Options(builder=_builder())
+        outcome = build(session, job, on_step=display.step, on_tick=display.tick, options=options, take_over=take_over)
     _show(outcome, as_json=False, to_stderr=True)
 
 
@@ -112,9 +154,11 @@ def _show(outcome: Outcome, as_json: bool, to_stderr: bool = False) -> None:
     if as_json:
         print_json(_document(outcome, result))
     else:
+        built = f"built {job.image} ({short_id(result.image_id)})"
+        if outcome.pushed:  # who pulls it needs the whole digest
+            built = f"pushed {', '.join(outcome.pushed)} ({result.image_id})"
         click.echo(
-            f"built {job.image} ({short_id(result.image_id)}) in {result.seconds:.1f} s: "
-            f"{counted(len(result.steps), 'step')}, {result.cached} from the cache",
+            f"{built} in {result.seconds:.1f} s: {counted(len(result.steps), 'step')}, {result.cached} from the cache",
             err=to_stderr,
         )
 
@@ -156,6 +200,7 @@ def _document(outcome: Outcome, result: BuildResult) -> dict[str, Any]:
         "ok": result.ok,
         "up_to_date": False,
         "image_id": result.image_id,
+        "pushed": list(outcome.pushed),
         "seconds": round(result.seconds, 3),
         "steps": [
             {"number": n, "name": s.title, "seconds": s.seconds, "cached": s.cached, "error": s.error}
@@ -171,17 +216,16 @@ def _head(job: Job) -> dict[str, Any]:
     return {"profile": job.profile.name, "image": job.image, "digest": job.rendered.digest}
 
 
-def _dry_run(job: Job, max_jobs: int | None, no_cache: bool, pull: bool, as_json: bool) -> int:
+def _dry_run(job: Job, options: Options, as_json: bool) -> int:
     """The exact plan. Works without an engine too; then it can't say whether the image is up to date."""
     engine: Engine | None
     try:
         engine, trouble = connect(), ""
     except EngineError as error:
         engine, trouble = None, str(error)
-    how = compilers(job.profile, engine, max_jobs)
-    request = request_of(job, max_jobs, no_cache=no_cache, pull=pull)
-    argv = argv_of(request)
-    current = bool(engine and not no_cache and not pull and up_to_date(job, engine))
+    how = compilers(job.profile, engine, options.max_jobs)
+    argv = argv_of(request_of(job, options))
+    current = bool(engine and options.plain and up_to_date(job, engine))
     if as_json:
         plan = {**_head(job), "dry_run": True, "up_to_date": current, "argv": argv}
         print_json({**plan, "compilers": how, "engine": trouble or "ok"})

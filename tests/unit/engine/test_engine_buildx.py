@@ -30,6 +30,14 @@ def test_everything_in_its_place() -> None:
     ]  # fmt: skip
 
 
+def test_an_image_is_pushed_instead_of_loaded_and_steps_are_kept_elsewhere() -> None:
+    made = request(tags=("r.example/a:1", "r.example/a:2"), push=True, cache_from=("a,b",), cache_to=("type=inline",))
+    assert made.words() == [
+        "--progress=plain", "--push", "--provenance=false", "--file=/p/.envgen/Dockerfile", "--tag=r.example/a:1",
+        "--tag=r.example/a:2", "--cache-from=a,b", "--cache-to=type=inline", "/p",
+    ]  # fmt: skip
+
+
 @given(st.text())
 def test_a_secret_is_never_an_argument(value: str) -> None:
     made = request(secrets=(Secret("token", value=value),))
@@ -57,6 +65,7 @@ def test_the_engine_s_own_builder_is_named(tmp_path: Path) -> None:
     env = {"DOCKER_CONFIG": str(tmp_path), "PATH": ""}
     argv = argv_of(request(), env)
     assert argv[:4] == [str(plugin), "--builder", "default", "build"]
+    assert argv_of(request(builder="farm"), env)[:4] == [str(plugin), "--builder", "farm", "build"]
 
 
 def test_only_proxies_that_are_set_are_passed_and_by_name() -> None:
