@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import commands_page
 import pytest
 
-from envgen.cli import main, reference
+from envgen.cli import main
 
 ROOT = Path(__file__).parents[3]
 PYTHON = sorted(path for path in ROOT.glob("envgen/**/*.py") if "inside" not in path.parts)
@@ -105,4 +106,4 @@ def test_what_click_refuses_is_found(line: str) -> None:
 
 
 def test_the_page_of_commands_is_current() -> None:
-    assert (ROOT / "docs" / "cli.md").read_text("utf-8") == reference.text(), "run scripts/regenerate"
+    assert (ROOT / "docs" / "cli.md").read_text("utf-8") == commands_page.text(), "run scripts/regenerate"

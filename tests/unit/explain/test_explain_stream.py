@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
+from rules_page import renew
 
 from envgen import cli
 from envgen.cli.look.explain import command
 from envgen.errors import UsageError
 from envgen.explain import classify
-from envgen.explain.document import renew
 from envgen.explain.rulebase import rules
 from envgen.explain.stream import LONGEST, pieces
 
