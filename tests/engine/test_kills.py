@@ -22,7 +22,7 @@ from envgen import files
 
 pytestmark = pytest.mark.engine
 
-KILLS = int(os.environ.get("ENVGEN_KILLS", "28"))
+KILLS = int(os.environ.get("ENVGEN_KILLS", "14"))
 VERBS = ("render", "lock", "clear", "save", "load", "gc", "build")
 FILE = f"""
 default_profile: prod
