@@ -13,11 +13,11 @@ from typing import Any
 from envgen import __version__, files
 from envgen.bundle import write_bundle
 from envgen.doctor import report
-from envgen.doctor.model import Wish
+from envgen.doctor.model import Subject
 from envgen.doctor.run import Report
 from envgen.engine.base import Engine
 from envgen.engine.docker import connect
-from envgen.engine.whose import ours
+from envgen.engine.owner import ours
 from envgen.errors import EnvgenError
 from envgen.files import state_dir
 from envgen.inside import run
@@ -28,17 +28,18 @@ LOG_LINES = 5000  # of each container
 LOG_BYTES = 4 << 20  # of each build log: its end
 LOGS = 3  # newest build logs
 COLLECT_ENV = run.Program(("collect_env",))
+Add = Callable[[str, Callable[[], "bytes | str | None"], str], None]
 
 
-def write(target: Path, found: Report, wish: Wish) -> None:
+def write(target: Path, found: Report, subject: Subject) -> None:
     """Collect and write. What can't be had is a line in the bundle's README, never an error."""
-    members = collect(found, wish)
-    write_bundle(target, members, known=secrets_of(wish, found))
+    members = collect(found, subject)
+    write_bundle(target, members, known=secrets_of(subject, found))
     files = counted(len(members), "file")
     progress(f"  wrote {target}: {files}, secrets and names taken out; look into it before you send it")
 
 
-def collect(found: Report, wish: Wish) -> dict[str, bytes | str]:
+def collect(found: Report, subject: Subject) -> dict[str, bytes | str]:
     """The members by name."""
     context = found.context
     members: dict[str, bytes | str] = {
@@ -61,9 +62,9 @@ def collect(found: Report, wish: Wish) -> dict[str, bytes | str]:
     add("versions.json", lambda: _json(versions(found)), "")
     add("engine.json", lambda: _json(vars(context.engine)) if context.engine else None, "no Docker Engine")
     add("image.json", lambda: _json(vars(context.image)) if context.image else None, "the image is not built")
-    _files(wish, add)
+    _files(subject, add)
     if engine is not None:
-        _containers(engine, wish, add)
+        _containers(engine, subject, add)
     if engine is not None and context.container is not None and context.container.running:
         identity = context.container.id
         add("flashinfer-collect-env.json", lambda: _collect_env(engine, identity), "this FlashInfer has no collect-env")
@@ -74,13 +75,13 @@ def collect(found: Report, wish: Wish) -> dict[str, bytes | str]:
     return members
 
 
-def secrets_of(wish: Wish, found: Report) -> set[str]:
+def secrets_of(subject: Subject, found: Report) -> set[str]:
     """Values to look for everywhere: of the shell, of what the profile calls secrets, of the container."""
-    named = {name: os.environ[name] for name in wish.profile.secrets if name in os.environ}
+    named = {name: os.environ[name] for name in subject.profile.secrets if name in os.environ}
     container = found.context.container
     inside = dict(container.env) if container else {}
     known = {*secret_values(os.environ), *secret_values(inside), *named.values()}
-    return known | {inside[name] for name in wish.profile.secrets if inside.get(name)}
+    return known | {inside[name] for name in subject.profile.secrets if inside.get(name)}
 
 
 def versions(found: Report) -> dict[str, Any]:
@@ -107,15 +108,15 @@ def _plain(value: Any) -> Any:
     return sorted(value) if isinstance(value, (set, frozenset)) else str(value)
 
 
-def _files(wish: Wish, add: Callable[[str, Callable[[], bytes | str | None], str], None]) -> None:
+def _files(subject: Subject, add: Add) -> None:
     """The project file, the local one, the lock, the rendered files, the newest logs."""
-    root = wish.root
+    root = subject.root
     for name in (
-        wish.project_file,
+        subject.project_file,
         "envgen.local.yaml",
         "envgen.lock",
-        wish.profile.dockerfile,
-        wish.profile.compose_file,
+        subject.profile.dockerfile,
+        subject.profile.compose_file,
     ):
         path = root / str(name)
         add(f"project/{name}", lambda path=path: _whole(path), "not there")  # type: ignore[misc]
@@ -138,8 +139,10 @@ def _end(path: Path) -> bytes:
         return file.read(LOG_BYTES)
 
 
-def _containers(engine: Engine, wish: Wish, add: Callable[[str, Callable[[], bytes | str | None], str], None]) -> None:
-    for one in ours(engine.containers(wish.profile.compose_name, all=True), wish.root):
+def _containers(
+    engine: Engine, subject: Subject, add: Callable[[str, Callable[[], bytes | str | None], str], None]
+) -> None:
+    for one in ours(engine.containers(subject.profile.compose_name, all=True), subject.root):
         add(f"containers/{one.service or one.name}.json", lambda one=one: _json(vars(one)), "")  # type: ignore[misc]
         add(f"logs/{one.service or one.name}.log", lambda one=one: engine.logs(one.id, tail=LOG_LINES), "")  # type: ignore[misc]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from envgen.background import in_background
 from envgen.engine.base import MISSHAPEN, Engine, ExecResult, Mount
-from envgen.engine.whose import host_user
+from envgen.engine.owner import host_user
 from envgen.errors import EngineError
 from envgen.inside import run
 from envgen.profile.model import Machine, Profile

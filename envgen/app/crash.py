@@ -14,7 +14,7 @@ from envgen.app.places import Opened
 from envgen.bundle import write_bundle
 from envgen.doctor import report, run
 from envgen.doctor.gather import gather
-from envgen.doctor.model import Wish
+from envgen.doctor.model import Subject
 from envgen.engine.base import Engine
 from envgen.errors import EnvgenError
 from envgen.explain import classify
@@ -148,7 +148,7 @@ def _json(document: Any) -> bytes:
 def _doctor(engine: Engine, profile: Profile, root: Path, service: str) -> bytes:
     """What `envgen doctor` finds right now, in the container if it still runs."""
     try:
-        context, extra = gather(Wish(profile, root, service, False, "envgen.yaml"), lambda: engine)
+        context, extra = gather(Subject(profile, root, service, False, "envgen.yaml"), lambda: engine)
         document: Any = report.as_data(run.examine(context, extra))
     except (EnvgenError, OSError) as error:
         document = {"not available": reason_of(error)}

@@ -14,7 +14,7 @@ from envgen.doctor import fix, run, scripts
 from envgen.doctor.deep import examine
 from envgen.doctor.fix import Fix
 from envgen.doctor.gather import attempt, gather
-from envgen.doctor.model import Context, Finding, Remedy, Severity, Where, Wish, ok
+from envgen.doctor.model import Context, Finding, Remedy, Severity, Subject, Where, ok
 from envgen.doctor.run import Report
 from envgen.engine.base import Engine
 from envgen.engine.docker import connect
@@ -29,37 +29,37 @@ from envgen.serve.launch import CAUSE_LINES
 from envgen.text import progress
 
 
-def look(wish: Wish, *, deep: bool) -> Report:
+def look(subject: Subject, *, deep: bool) -> Report:
     """Collect, judge, and add what the project's own scripts and (with ``deep``) the packages themselves say."""
-    context, extra = gather(wish, connect)
-    if context.engine is not None and context.service in wish.profile.services:
+    context, extra = gather(subject, connect)
+    if context.engine is not None and context.service in subject.profile.services:
         running = context.container is not None and context.container.running and not context.is_throw_away
         refused = attempt(
-            lambda: preflight.refusals(connect(), wish.profile, wish.root, context.service, running=running)
+            lambda: preflight.refusals(connect(), subject.profile, subject.root, context.service, running=running)
         )
-        lacking = attempt(lambda: weights.report(connect(), wish.profile, wish.root))
+        lacking = attempt(lambda: weights.report(connect(), subject.profile, subject.root))
         causes = attempt(lambda: _causes(context, connect()))
         context = replace(context, refused=refused or (), weights=lacking or {}, causes=causes or {})
 
     found = run.examine(context, extra)
-    if context.engine is not None and (wish.root / scripts.FOLDER).is_dir():
-        found = run.with_more(found, Where.INSIDE, scripts.from_folder(context, wish.root, connect()))
+    if context.engine is not None and (subject.root / scripts.FOLDER).is_dir():
+        found = run.with_more(found, Where.INSIDE, scripts.from_folder(context, subject.root, connect()))
     if context.engine is not None and deep:
         progress("  asking the packages themselves; imports take seconds, a kernel up to minutes")
         engine = connect()
-        answers = [*examine(context, wish, engine), *predict.examine(engine, context, wish.root)]
+        answers = [*examine(context, subject, engine), *predict.examine(engine, context, subject.root)]
         found = run.with_more(found, Where.INSIDE, answers)
-    return run.with_more(found, Where.NODES, _machines(context, wish))
+    return run.with_more(found, Where.NODES, _machines(context, subject))
 
 
-def _machines(context: Context, wish: Wish) -> list[Finding]:
+def _machines(context: Context, subject: Subject) -> list[Finding]:
     """What `envgen nodes check` finds: of the service that is asked about, else of all that have `cluster`."""
     found = []
-    for name, service in wish.profile.services.items():
-        if service.cluster is None or wish.service not in (None, name):
+    for name, service in subject.profile.services.items():
+        if service.cluster is None or subject.service not in (None, name):
             continue
         try:
-            answers = nodes.check(wish.profile, wish.root, name, progress)
+            answers = nodes.check(subject.profile, subject.root, name, progress)
         except EnvgenError as problem:
             answers = [nodes.Finding("fail", (), problem.problems[0].message, problem.problems[0].hint)]
         found += [_of_machines(one, name, context) for one in answers]
@@ -92,13 +92,13 @@ def _causes(context: Context, engine: Engine) -> dict[str, str]:
     return found
 
 
-def apply_fixes(found: Report, wish: Wish, *, dry_run: bool, agree: Callable[[int], bool]) -> bool:
+def apply_fixes(found: Report, subject: Subject, *, dry_run: bool, agree: Callable[[int], bool]) -> bool:
     """Do what is safe. True when something was done, so that it is worth looking again.
 
     ``agree`` is asked with the number of steps. A step that fails is said, and the others are done.
     """
-    steps = plan(found, wish)
-    for line in moved(wish):
+    steps = plan(found, subject)
+    for line in moved(subject):
         progress(f"  {line}")
     if not steps:
         progress("  nothing here that --fix can fix; each finding names its own command")
@@ -119,19 +119,19 @@ def apply_fixes(found: Report, wish: Wish, *, dry_run: bool, agree: Callable[[in
     return True
 
 
-def plan(found: Report, wish: Wish) -> list[Fix]:
+def plan(found: Report, subject: Subject) -> list[Fix]:
     """All steps, of every room."""
     if found.context.engine is None:
         return []
     engine = connect()
-    return [*fix.plan(found.context, found.findings, engine, wish.root), *_stale(engine, wish)]
+    return [*fix.plan(found.context, found.findings, engine, subject.root), *_stale(engine, subject)]
 
 
-def _stale(engine: Engine, wish: Wish) -> list[Fix]:
+def _stale(engine: Engine, subject: Subject) -> list[Fix]:
     """Modules that are proven stale, by the cache's own plan, guard and act."""
-    if not any(source.package == "flashinfer" for source in wish.profile.sources.values()):
+    if not any(source.package == "flashinfer" for source in subject.profile.sources.values()):
         return []
-    cache, causes = JitCache(engine, wish.profile, wish.root), {"stale": True, "guessed": False, "foreign": False}
+    cache, causes = JitCache(engine, subject.profile, subject.root), {"stale": True, "guessed": False, "foreign": False}
     try:
         found = cache.clear(make_query(), dry_run=True, causes=causes)
     except EnvgenError:
@@ -150,22 +150,22 @@ def _stale(engine: Engine, wish: Wish) -> list[Fix]:
     return [Fix(title, "envgen cache clear --stale", clear)]
 
 
-def moved(wish: Wish) -> list[str]:
+def moved(subject: Subject) -> list[str]:
     """Checkouts that are not where the profile says, and lie in exactly one place nearby: what to write where."""
-    machine = promised.compose_environment(wish.profile, wish.root)
+    machine = promised.compose_environment(subject.profile, subject.root)
     lines: list[str] = []
-    for name, source in wish.profile.mounted_sources.items():
+    for name, source in subject.profile.mounted_sources.items():
         configured = Path(machine.get(promised.checkout_variable(name), ""))
         if _is_checkout(configured, source.package):
             continue
-        candidates = nearby(name, source.package, [wish.root, *configured.parents[:1]])
+        candidates = nearby(name, source.package, [subject.root, *configured.parents[:1]])
         if len(candidates) != 1:
             continue
         place = json.dumps(str(candidates[0]))  # a YAML scalar too
         lines += [
             f"{name} is not in {configured}, but in {candidates[0]}. Put this into {LOCAL_NAME}, then run `envgen up`:",
             "  profiles:",
-            f"    {wish.profile.name}:",
+            f"    {subject.profile.name}:",
             f"      sources: {{{name}: {{origin: {{checkout: {place}}}}}}}",
         ]
     return lines

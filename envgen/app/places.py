@@ -18,7 +18,7 @@ from envgen.engine.base import Container, Engine
 from envgen.engine.compose import Compose
 from envgen.engine.docker import connect
 from envgen.engine.endpoint import find_endpoint
-from envgen.engine.whose import ours
+from envgen.engine.owner import ours
 from envgen.errors import EngineError, NotFoundError, UsageError
 from envgen.profile.model import Profile
 from envgen.render.compose import cluster_file

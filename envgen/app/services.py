@@ -19,7 +19,7 @@ from envgen.app.predict import foresee
 from envgen.app.session import Session, of_running
 from envgen.engine.base import Container, Engine
 from envgen.engine.docker import connect
-from envgen.engine.whose import Owner, this_owner
+from envgen.engine.owner import Owner, this_owner
 from envgen.errors import EngineError, EnvgenError, NotFoundError, Problem, RefusedError, ServiceError, UsageError
 from envgen.profile.model import Profile
 from envgen.serve import ownership, preflight

@@ -9,7 +9,7 @@ from pathlib import Path
 from envgen.engine import dotenv
 from envgen.engine.base import Engine
 from envgen.engine.docker import connect
-from envgen.engine.whose import ours
+from envgen.engine.owner import ours
 from envgen.errors import EngineError, RefusedError
 from envgen.profile.load import Loaded, load_project, select
 from envgen.profile.model import Profile

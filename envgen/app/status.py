@@ -18,8 +18,8 @@ from envgen.background import in_background
 from envgen.bench.record import runs, utc
 from envgen.engine.base import Container, Engine
 from envgen.engine.git import WorkTree
+from envgen.engine.owner import ours
 from envgen.engine.session import hurry
-from envgen.engine.whose import ours
 from envgen.errors import EnvgenError
 from envgen.files import state_dir
 from envgen.profile.model import Profile

@@ -12,7 +12,7 @@ from typing import Any
 
 from envgen.doctor import collect
 from envgen.engine.base import MEMORY, Engine, ExecResult, Mount
-from envgen.engine.whose import host_user
+from envgen.engine.owner import host_user
 from envgen.errors import EnvgenError, ExitCode, NotFoundError, Problem, UsageError
 from envgen.inside import run
 from envgen.lock import reading

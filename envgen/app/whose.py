@@ -15,7 +15,7 @@ from pathlib import Path
 from envgen.engine.base import COMPOSE_PROJECT, Engine
 from envgen.engine.compose import Compose
 from envgen.engine.leftovers import CREATOR, Creator, lives, this_process
-from envgen.engine.whose import Owner, is_foreign, owner_in, owner_of, this_owner
+from envgen.engine.owner import Owner, is_foreign, owner_in, owner_of, this_owner
 from envgen.errors import EngineError, RefusedError
 from envgen.profile.instance import as_instance
 from envgen.profile.model import Profile
@@ -65,7 +65,7 @@ def other_owner(engine: Engine, profile: Profile, root: Path) -> Owner | None:
     installed = engine.volume_labels(overlay_volume(profile))
     holder, maker = _holder(engine, claimed), Creator.parse(claimed.get(CREATOR, ""))
     if holder is not None and not holder.same(mine):
-        # A name without anything behind it is nobody's, once the run is over that took it.
+        # A name without anything behind it is free, once the run is over that took it.
         used = containers or installed is not None or engine.image(profile.image_name) is not None
         if used or (maker is not None and lives(maker) is not False):
             return holder

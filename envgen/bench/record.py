@@ -6,7 +6,7 @@ running: its writer holds an advisory lock on it. What a tool wrote itself is be
 
 A sample names its cell by ``prompt_tokens``, ``output_tokens``, ``context_tokens`` (tokens that were in the context
 before) and ``concurrency``, and its figures by the names in ``METRICS``. ``unit`` is ``repeat`` (one repetition of the
-cell), ``request`` (one request of it) or ``aggregate`` (a mean that somebody else made, with ``spread`` and ``runs``
+cell), ``request`` (one request of it) or ``aggregate`` (a mean that another tool made, with ``spread`` and ``runs``
 where they are known). ``error`` takes a sample out of the figures.
 """
 

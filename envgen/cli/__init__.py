@@ -194,7 +194,7 @@ def run(argv: Sequence[str] | None = None, output: Output | None = None) -> int:
     ``output`` is told whether the command line asks for JSON, and whether it was printed.
     """
     if os.environ.get("_ENVGEN_COMPLETE"):
-        # Whatever goes wrong, a prompt is no place for errors.
+        # Whatever goes wrong, errors don't belong into a prompt.
         with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stderr(nowhere), contextlib.suppress(Exception):
             main.main(prog_name="envgen", standalone_mode=False)
         return 0

@@ -1,6 +1,6 @@
 """`envgen completion`, and the values that a shell completes: names of the project file, keys of --set, JIT modules.
 
-Nothing of a checkout is run, and nothing but values is printed: an error would land in somebody's prompt.
+Nothing of a checkout is run, and nothing but values is printed: an error would land in the user's prompt.
 """
 
 from __future__ import annotations

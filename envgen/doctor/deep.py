@@ -13,7 +13,7 @@ from typing import Any
 
 from envgen.doctor import collect
 from envgen.doctor.expectation import throw_away
-from envgen.doctor.model import Context, Finding, Remedy, Wish, error, info, ok, warning
+from envgen.doctor.model import Context, Finding, Remedy, Subject, error, info, ok, warning
 from envgen.doctor.remedies import command, envgen, line
 from envgen.engine.base import MISSHAPEN, Engine, ExecResult
 from envgen.errors import EnvgenError
@@ -42,13 +42,13 @@ def questions(packages: set[str]) -> dict[str, int]:
     return {name: limit for name, limit in QUESTIONS.items() if name in wanted}
 
 
-def examine(context: Context, wish: Wish, engine: Engine) -> list[Finding]:
+def examine(context: Context, subject: Subject, engine: Engine) -> list[Finding]:
     """Ask in the running container, with `--run` in a throw-away one; one finding an answer."""
     profile, container = context.profile, context.container
     if container is not None and container.state == "running":
         execute = run.in_container(engine, container.id, workdir=str(profile.working_dir))
-    elif wish.throw_away and context.image is not None:
-        execute, _ = throw_away(engine, profile, wish.root, context.service, memory=32 << 30)
+    elif subject.throw_away and context.image is not None:
+        execute, _ = throw_away(engine, profile, subject.root, context.service, memory=32 << 30)
     else:
         start = envgen(context, "up", context.service)
         wait = "nothing runs that could be asked"

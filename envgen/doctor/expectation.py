@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from envgen.engine.base import Engine, Mount
-from envgen.engine.whose import run_as
+from envgen.engine.owner import run_as
 from envgen.inside import run
 from envgen.profile.model import Profile
 from envgen.render import environment as promised

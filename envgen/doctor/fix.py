@@ -14,7 +14,7 @@ from pathlib import Path
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Severity
 from envgen.engine.base import Container, Engine, ExecResult, Mount
-from envgen.engine.whose import ROOT, caller, host_user
+from envgen.engine.owner import ROOT, caller, host_user
 from envgen.errors import EnvgenError, RefusedError
 from envgen.render import environment as promised
 from envgen.text import last_printed
@@ -61,7 +61,7 @@ def _make(engine: Engine, image: str, folder: Path, owner: str) -> None:
     if not above.is_dir():
         raise RefusedError(f"{above} is not a folder", hint="name another host folder for this cache")
     inner = folder.relative_to(above)
-    # Every new level gets the owner, not only the last: nobody else could remove the rest.
+    # Every new level gets the owner, not only the last: else only root could remove the rest.
     levels = 'while [ "$1" != . ]; do chown "$2" -- "$1"; set -- "$(dirname "$1")" "$2"; done'
     words = ["sh", "-c", f'cd /above && mkdir -p -- "$1" && {levels}', "sh", str(inner), owner]
     answer = engine.run_once(image, words, mounts=[Mount(str(above), "/above")], timeout=60)

@@ -18,12 +18,12 @@ from envgen.background import in_background
 from envgen.doctor import collect
 from envgen.doctor.claims import LABEL, claims
 from envgen.doctor.expectation import image_digest, service_env, throw_away
-from envgen.doctor.model import Context, Finding, Host, Remedy, Wish, error
+from envgen.doctor.model import Context, Finding, Host, Remedy, Subject, error
 from envgen.doctor.owners import foreign
 from envgen.engine.base import Container, Engine, EngineInfo
 from envgen.engine.endpoint import find_plugin
+from envgen.engine.owner import ours
 from envgen.engine.ports import conflict, listening, owner
-from envgen.engine.whose import ours
 from envgen.errors import EngineError, EnvgenError
 from envgen.inside import run
 from envgen.profile.model import Profile
@@ -55,31 +55,31 @@ def choose_container(containers: Sequence[Container], wanted: str | None) -> Con
     return mine[0] if wanted and mine else failed[0] if failed else None
 
 
-def gather(wish: Wish, connect: Connect) -> tuple[Context, list[Finding]]:
+def gather(subject: Subject, connect: Connect) -> tuple[Context, list[Finding]]:
     """Everything there is to know. What can't be had becomes a finding; the rest continues."""
     try:
         engine = connect()
-        everything = ours(engine.containers(project=wish.profile.compose_name, all=True), wish.root)
+        everything = ours(engine.containers(project=subject.profile.compose_name, all=True), subject.root)
         containers = tuple(one for one in everything if not one.one_off)
     except EngineError as problem:
-        return _without_engine(wish, problem)
-    wish = replace(wish, profile=with_ports(wish.profile, containers))
-    container = choose_container(containers, wish.service)
-    service = container.service if container else choose_service(wish.profile, wish.service)
-    python, probing, name = collect.program(wish.profile), None, ""
+        return _without_engine(subject, problem)
+    subject = replace(subject, profile=with_ports(subject.profile, containers))
+    container = choose_container(containers, subject.service)
+    service = container.service if container else choose_service(subject.profile, subject.service)
+    python, probing, name = collect.program(subject.profile), None, ""
     if container is not None and container.state == "running":
         label, name = container.labels.get(LABEL, ""), container.id
-        patched = claims(wish.profile, wish.root, label) if label else []
-        request = collect.request(wish.profile, service, claims=patched, load=wish.load)
+        patched = claims(subject.profile, subject.root, label) if label else []
+        request = collect.request(subject.profile, service, claims=patched, load=subject.load)
         inside = run.in_container(engine, name)
         probing = in_background(lambda: _timed(lambda: collect.ask(inside, python, request)))
     # From here on the probe is under way.
-    facts = _look(wish, service, containers, engine)
+    facts = _look(subject, service, containers, engine)
     (probe, trouble), asked = _awaited(probing, engine, name) if probing else (NOTHING, None)
-    is_alone = probing is None and wish.throw_away and facts["image"] is not None
+    is_alone = probing is None and subject.throw_away and facts["image"] is not None
     if is_alone:
-        probe, trouble = _throw_away(wish, service, engine)
-    found = Context(wish.profile, service, project_file=wish.project_file, container=container, probe=probe,
+        probe, trouble = _throw_away(subject, service, engine)
+    found = Context(subject.profile, service, project_file=subject.project_file, container=container, probe=probe,
                     trouble=trouble, is_throw_away=is_alone, asked=asked,
                     **facts)  # fmt: skip
     return found, []
@@ -102,37 +102,37 @@ def _timed(ask: Callable[[], collect.Facts]) -> Answer:
     return ask(), (before, time.time())
 
 
-def _throw_away(wish: Wish, service: str, engine: Engine) -> collect.Facts:
+def _throw_away(subject: Subject, service: str, engine: Engine) -> collect.Facts:
     """The probe in a container of its own, with what Compose would mount. Not in a thread: it handles signals."""
-    inside, mounted = throw_away(engine, wish.profile, wish.root, service)
-    image = engine.image(wish.profile.image_name)
-    patched = claims(wish.profile, wish.root, image.labels.get(LABEL, "") if image else "")
+    inside, mounted = throw_away(engine, subject.profile, subject.root, service)
+    image = engine.image(subject.profile.image_name)
+    patched = claims(subject.profile, subject.root, image.labels.get(LABEL, "") if image else "")
     targets = [mount.target for mount in mounted]
-    asked = collect.request(wish.profile, service, paths=targets, claims=patched, load=wish.load)
-    return collect.ask(inside, collect.program(wish.profile), asked)
+    asked = collect.request(subject.profile, service, paths=targets, claims=patched, load=subject.load)
+    return collect.ask(inside, collect.program(subject.profile), asked)
 
 
-def _without_engine(wish: Wish, problem: EngineError) -> tuple[Context, list[Finding]]:
+def _without_engine(subject: Subject, problem: EngineError) -> tuple[Context, list[Finding]]:
     """The sentence of the engine's room as a finding, and what can be told of this machine alone."""
     said = problem.problems[0]
     quoted = re.search(r"`([^`\n]+)`", said.hint)
     cure = Remedy(quoted[1] if quoted else "docker version")
     finding = error("no Docker Engine to ask", said.message, "a running Docker Engine", cure, case="absent")
-    context = Context(wish.profile, choose_service(wish.profile, wish.service), project_file=wish.project_file,
-                      host=_host_facts(wish.profile, None))  # fmt: skip
+    service, host = choose_service(subject.profile, subject.service), _host_facts(subject.profile, None)
+    context = Context(subject.profile, service, project_file=subject.project_file, host=host)
     return context, [replace(finding, check="host.docker")]
 
 
 # --- what is around the container: needs no exec ----------------------------------------------------------------------
 
 
-def _look(wish: Wish, service: str, containers: Sequence[Container], engine: Engine) -> dict[str, Any]:
+def _look(subject: Subject, service: str, containers: Sequence[Container], engine: Engine) -> dict[str, Any]:
     """The parts of a Context that need no exec."""
-    profile = wish.profile
+    profile = subject.profile
     info = attempt(engine.info)
     image = attempt(lambda: engine.image(profile.image_name))
     local = info is not None and info.endpoint.startswith("unix://")
-    machine = compose_environment(profile, wish.root) if local else {}
+    machine = compose_environment(profile, subject.root) if local else {}
     folders = {name: machine.get(checkout_variable(name), "") for name in profile.mounted_sources}
     return {
         "engine": info,
@@ -142,8 +142,8 @@ def _look(wish: Wish, service: str, containers: Sequence[Container], engine: Eng
         "others": tuple(one for one in containers if one.service != service),
         "checkouts": folders,
         "inodes": {name: _inode(path) for name, path in folders.items() if path},
-        "foreign": foreign(profile, wish.root) if local else (),
-        "digest": attempt(lambda: image_digest(profile, wish.root, image.labels if image else None)) or "",
+        "foreign": foreign(profile, subject.root) if local else (),
+        "digest": attempt(lambda: image_digest(profile, subject.root, image.labels if image else None)) or "",
     }
 
 

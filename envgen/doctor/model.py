@@ -173,7 +173,7 @@ def check(id: str, where: Where, needs: str = "") -> Callable[[Judge], Check]:
 
 
 @dataclass(frozen=True)
-class Wish:
+class Subject:
     """What the user asked for, and what only the caller knows."""
 
     profile: Profile

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
-from envgen.engine.whose import caller
+from envgen.engine.owner import caller
 from envgen.profile.model import Profile
 from envgen.render.environment import cache_variable, checkout_variable, compose_environment
 

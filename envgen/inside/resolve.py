@@ -143,7 +143,7 @@ class Python:
         """(name -> version for all steps at once, ""), or ({}, why there is none).
 
         With it no step replaces what an earlier one has brought: that would leave both in the image's layers, and the
-        mark of a removal, whose time nobody can set.
+        mark of a removal, whose time can't be set.
         """
         items = [item for item in self.request["sets"] if stays(item["name"]) and item["words"]]
         if len(items) < 2:
@@ -195,7 +195,7 @@ class Python:
         return self.pins(target, wanted, item["sdist"])
 
     def compile(self, source: str, target: str, options: List[str]) -> None:
-        # Nobody's own settings of uv: constraints and overrides are those of the request.
+        # Without settings of uv from outside: constraints and overrides are those of the request.
         environment = {
             k: v for k, v in os.environ.items() if k not in ("UV_CONSTRAINT", "UV_OVERRIDE", "PIP_CONSTRAINT")
         }

@@ -316,7 +316,7 @@ def pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def default_index() -> str:
-    """The index of a pip that nobody configured; pip itself knows which."""
+    """The index of a pip without configuration; pip itself knows which."""
     try:
         from pip._internal.models.index import PyPI
     except ImportError:

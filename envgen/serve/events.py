@@ -15,7 +15,7 @@ from envgen.engine.base import read_json
 from envgen.text import visible
 
 LARGEST = 1 << 20  # bytes; the list of a thousand models has a fifth of it
-_SHOWN = 200  # characters of what is no JSON
+_SHOWN = 200  # characters of what is not JSON
 
 
 def short_answer(method: str, url: str, headers: Mapping[str, str], timeout: float) -> tuple[int, Any]:
@@ -57,7 +57,7 @@ def body_of(response: requests.Response) -> bytes:
 Part = tuple[float, bytes]  # when it arrived (seconds, monotonic), and what
 END = "[DONE]"
 LOWEST = -9999.0  # what vLLM writes for minus infinity
-LONGEST = 1 << 20  # bytes; a longer event is no token, a longer stream not the few that were asked for
+LONGEST = 1 << 20  # bytes; a longer event is not a token, a longer stream not the few that were asked for
 
 
 class BrokenOff(Exception):

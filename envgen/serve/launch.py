@@ -18,7 +18,7 @@ from envgen.engine.base import Container, Engine
 from envgen.engine.compose import Compose
 from envgen.engine.endpoint import Endpoint, find_endpoint
 from envgen.engine.forward import forward_port
-from envgen.engine.whose import ROOT, host_user, run_as
+from envgen.engine.owner import ROOT, host_user, run_as
 from envgen.errors import ProcessError, RefusedError, ServiceError
 from envgen.explain import cause_of
 from envgen.files import state_dir

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from envgen.engine.base import Engine, Mount
-from envgen.engine.whose import ROOT, caller, run_as
+from envgen.engine.owner import ROOT, caller, run_as
 from envgen.errors import EngineError, RefusedError
 from envgen.profile.model import Profile
 from envgen.render.environment import OVERLAY, overlay_volume

@@ -47,7 +47,7 @@ def processes(engine: Engine, container_id: str, *, timeout: float = 15) -> tupl
 
 
 def parse(lines: Iterable[str]) -> Iterator[Process]:
-    """Processes from lines of ``/proc/PID/stat``, a tab and the command line. What is no such line is left out."""
+    """Processes from lines of ``/proc/PID/stat``, a tab and the command line. Other lines are left out."""
     for line in lines:
         stat, _, command = line.partition("\t")
         head, _, rest = stat.rpartition(")")  # a program's name may hold blanks and brackets

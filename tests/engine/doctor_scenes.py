@@ -404,14 +404,14 @@ def claims_kept(stage: Stage) -> Report:
 def vocabulary(stage: Stage, script: str = "") -> Report:
     """Asked as `--deep` asks: openai-harmony itself loads the vocabulary, with the network off."""
     from envgen.doctor import gather, report, run
-    from envgen.doctor.model import Wish
+    from envgen.doctor.model import Subject
     from envgen.engine.docker import connect
 
     stage.start(variant="harmony", script=script, env={"TIKTOKEN_ENCODINGS_BASE": "" if script else "/enc"})
     folder = stage.folder(f"vocabulary-{stage.count}")
     loaded = load_project(file=project(folder), environ={}, sets=tiktoken()).project
-    wish = Wish(select(loaded, "dev"), folder, load=not script)
-    context, extra = gather.gather(wish, connect)
+    subject = Subject(select(loaded, "dev"), folder, load=not script)
+    context, extra = gather.gather(subject, connect)
     return report.as_data(run.examine(context, extra))
 
 

@@ -14,7 +14,7 @@ from envgen.app.places import known_service
 from envgen.app.session import Session, of_running
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.doctor import report
-from envgen.doctor.model import Severity, Wish
+from envgen.doctor.model import Severity, Subject
 from envgen.engine.session import DOCTOR, hurry
 from envgen.errors import ExitCode, UsageError
 from envgen.text import wants_colour
@@ -64,12 +64,12 @@ def command(
     session = of_running(session, service)
     project, profile = session.loaded().project, session.profile()
     _options_fit(fix, dry_run, yes, as_json)
-    wish = Wish(profile, project.root, service, throw_away, project.file.name, load=deep)
-    found = look(wish, deep=deep)
-    if fix and apply_fixes(found, wish, dry_run=dry_run, agree=(lambda _count: True) if yes else _agreed):
-        found = look(wish, deep=deep)
+    subject = Subject(profile, project.root, service, throw_away, project.file.name, load=deep)
+    found = look(subject, deep=deep)
+    if fix and apply_fixes(found, subject, dry_run=dry_run, agree=(lambda _count: True) if yes else _agreed):
+        found = look(subject, deep=deep)
     if bundle is not None:
-        write(bundle, found, wish)
+        write(bundle, found, subject)
 
     if as_json:
         print_json(report.as_data(found))

@@ -26,8 +26,8 @@ from envgen.cli.common import LARGEST, json_option, print_json, project_options,
 from envgen.engine.base import Container, Engine
 from envgen.engine.docker import connect
 from envgen.engine.endpoint import find_endpoint
+from envgen.engine.owner import ours
 from envgen.engine.process import terminable
-from envgen.engine.whose import ours
 from envgen.errors import EngineError, EnvgenError, ExitCode, NotFoundError, ServiceError, UsageError
 from envgen.explain import cause_of
 from envgen.extras import require

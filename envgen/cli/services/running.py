@@ -16,7 +16,7 @@ from envgen.cli.services.options import command_of, inside_options, node_option,
 from envgen.cli.services.up import document, report
 from envgen.engine.base import Container
 from envgen.engine.compose import attach
-from envgen.engine.whose import ours
+from envgen.engine.owner import ours
 from envgen.errors import ExitCode, NotFoundError, UsageError
 from envgen.profile.exposure import exposed, is_local
 from envgen.profile.model import Profile

@@ -49,7 +49,7 @@ class Causes:
 
     def _reason(self, shelf: Shelf, entry: Entry) -> str:
         if entry.kind != "folder":
-            return ""  # a link is nobody's module
+            return ""  # a link is not a module
         module = describe(shelf, entry, self.judge.cache.problems)
         if module is None:
             return ""

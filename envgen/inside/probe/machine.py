@@ -169,7 +169,7 @@ def gpus(_request: Doc, document: Doc) -> list[Doc]:
 
 
 def processes(_request: Doc, _document: Doc) -> Doc:
-    """Compilers that have ended and that nobody has waited for, and those that still run without a parent."""
+    """Compilers that have ended and have not been waited for, and those that still run without a parent."""
     zombies, orphans = [], []
     for folder in os.listdir("/proc") if os.path.isdir("/proc") else []:
         if not folder.isdigit():

@@ -11,7 +11,7 @@ import pytest
 
 from envgen.app import doctor, nodes
 from envgen.app.nodes import Seen
-from envgen.doctor.model import Context, Remedy, Severity, Wish
+from envgen.doctor.model import Context, Remedy, Severity, Subject
 from envgen.engine.base import Image
 from envgen.profile.model import Cluster, Machine, Service
 from envgen.profile.values import ByteSize
@@ -164,13 +164,13 @@ def test_doctor_reports_the_machines_of_a_cluster_in_its_own_words(monkeypatch: 
     services = {"serve": replace(SERVICE, cluster=CLUSTER), "dev": SERVICE}
     profile: Any = SimpleNamespace(name="prod", services=services)
     context = Context(profile, "serve")
-    ok, warning, error = doctor._machines(context, Wish(profile, Path()))
+    ok, warning, error = doctor._machines(context, Subject(profile, Path()))
     assert ok.title == "one: Docker 29" and ok.severity is Severity.OK
     assert warning.severity is Severity.WARNING and (warning.title, warning.seen) == ("serve on one and two", "slow")
     assert warning.remedy == Remedy("envgen nodes check serve -p prod")
     assert error.severity is Severity.ERROR and error.seen == "the image x is not there"
     assert error.remedy == Remedy("envgen nodes push")
-    assert doctor._machines(context, Wish(profile, Path(), "dev")) == []
+    assert doctor._machines(context, Subject(profile, Path(), "dev")) == []
 
 
 def test_a_machine_that_runs_the_service_has_its_ports_and_memory() -> None:

@@ -16,7 +16,7 @@ from envgen import files
 from envgen.app import prune, whose
 from envgen.engine.base import Container
 from envgen.engine.leftovers import CREATOR
-from envgen.engine.whose import WORKING_DIR, Owner
+from envgen.engine.owner import WORKING_DIR, Owner
 from envgen.profile.load import load_project
 
 PROJECT = """\

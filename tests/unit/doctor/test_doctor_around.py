@@ -17,7 +17,7 @@ from envgen.doctor import collect, report, run
 from envgen.doctor.checks import around, container, host, image, mounts
 from envgen.doctor.evidence import from_json
 from envgen.doctor.gather import choose_container, gather
-from envgen.doctor.model import Check, Context, Finding, Host, Remedy, Severity, Trouble, Where, Wish, error, ok
+from envgen.doctor.model import Check, Context, Finding, Host, Remedy, Severity, Subject, Trouble, Where, error, ok
 from envgen.engine.base import Container, EngineInfo, ExecResult, Image, Mount, Port
 from envgen.errors import EngineError
 from envgen.inside.probe.facts import is_safe, without_password
@@ -460,8 +460,8 @@ class FakeEngine:
 
 def test_gather(make: Make, tmp_path: Path) -> None:
     engine = FakeEngine(replace(CONTAINER, ports=(Port(8000, 8000),)))
-    wish = Wish(make().profile, tmp_path)
-    context, extra = gather(wish, lambda: engine)  # type: ignore[arg-type, return-value]
+    subject = Subject(make().profile, tmp_path)
+    context, extra = gather(subject, lambda: engine)  # type: ignore[arg-type, return-value]
     assert extra == []
     assert context.probe is not None
     assert context.host is not None
@@ -489,7 +489,7 @@ def test_an_engine_that_goes_while_the_probe_runs(make: Make, tmp_path: Path, mo
     ended = threading.Event()
     monkeypatch.setattr("envgen.doctor.gather.LOOK", 0.01)
     try:
-        context, _ = gather(Wish(make().profile, tmp_path), lambda: Gone(CONTAINER))  # type: ignore[arg-type, return-value]
+        context, _ = gather(Subject(make().profile, tmp_path), lambda: Gone(CONTAINER))  # type: ignore[arg-type, return-value]
     finally:
         ended.set()
     assert context.trouble is not None and context.probe is None
@@ -498,9 +498,9 @@ def test_an_engine_that_goes_while_the_probe_runs(make: Make, tmp_path: Path, mo
 
 def test_gather_without_a_container(make: Make, tmp_path: Path) -> None:
     engine = FakeEngine()
-    wish = Wish(make().profile, tmp_path)
-    assert gather(wish, lambda: engine)[0].probe is None  # type: ignore[arg-type, return-value]
-    context, _ = gather(replace(wish, throw_away=True), lambda: engine)  # type: ignore[arg-type, return-value]
+    subject = Subject(make().profile, tmp_path)
+    assert gather(subject, lambda: engine)[0].probe is None  # type: ignore[arg-type, return-value]
+    context, _ = gather(replace(subject, throw_away=True), lambda: engine)  # type: ignore[arg-type, return-value]
     assert context.is_throw_away
     assert context.probe is not None
 
@@ -509,7 +509,7 @@ def test_gather_without_an_engine(make: Make, tmp_path: Path) -> None:
     def connect() -> Any:
         raise EngineError("Docker is stopped", hint="start it (`sudo systemctl start docker`)")
 
-    context, (found,) = gather(Wish(make().profile, tmp_path), connect)
+    context, (found,) = gather(Subject(make().profile, tmp_path), connect)
     assert context.engine is None
     assert found.seen == "Docker is stopped"
     assert found.remedy == Remedy("sudo systemctl start docker")

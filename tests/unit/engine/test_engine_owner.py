@@ -10,8 +10,8 @@ import pytest
 
 from envgen.engine.client import DockerEngine
 from envgen.engine.endpoint import Endpoint
+from envgen.engine.owner import caller, host_user, run_as
 from envgen.engine.parse import info_of
-from envgen.engine.whose import caller, host_user, run_as
 from envgen.profile.model import Base, Cuda, Mode, Profile, Service
 from envgen.profile.values import CudaArchList, ImageRef
 
