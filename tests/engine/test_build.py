@@ -69,7 +69,7 @@ def test_nothing_changed_nothing_asked(project: Project) -> None:
     assert set((project.root / ".envgen" / "logs").iterdir()) == logs
 
 
-@pytest.mark.parametrize("words", [("--no-cache",), ("--set", "env.new.X=1"), ("--set", "python_path=[/opt/x]")])
+@pytest.mark.parametrize("words", [("--set", "env.new.X=1"), ("--set", "python_path=[/opt/x]")])
 def test_what_is_built_again(project: Project, words: tuple[str, ...]) -> None:
     """A variable of services changes no image; PYTHONPATH is in the image."""
     told = project.envgen("build", "--json", *words).json
@@ -170,8 +170,9 @@ def test_drift_of_committed_files_is_told(project: Project) -> None:
     committed = project.root / "Dockerfile"
     text = committed.read_text()
     committed.write_text(text + "# edited by hand\n")
+    docker("image", "rm", "envgentestbuild:prod")
     try:
-        done = project.envgen("build", "--no-cache")
+        done = project.envgen("build")
         assert "warning: out of date with the project file: Dockerfile: run `envgen render`" in done.err
     finally:
         committed.write_text(text)
