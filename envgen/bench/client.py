@@ -6,7 +6,6 @@ For smoke and stress only; throughput is measured by llama-benchy and ``vllm ben
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import math
 import os
@@ -79,7 +78,7 @@ class Reply:
             return {**found, "error": self.fault, "error_kind": self.kind}
         seen = {"ttft_ms": self.ttft and self.ttft * 1000, "prompt_tokens_seen": self.prompt_tokens,
                 "output_tokens_seen": self.output_tokens}  # fmt: skip
-        return {**found, **{name: value for name, value in seen.items() if value is not None}}
+        return found | {name: value for name, value in seen.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -103,20 +102,20 @@ class Target:
 
     def body(self, prompt: str, tokens: int, *, logprobs: bool = False) -> dict[str, Any]:
         """A completion of ``prompt``, in the dialect that the server speaks."""
-        body = self.chat(prompt, tokens) if self.api == CHAT else {**self._common(tokens), "prompt": prompt}
-        if logprobs:
-            body["logprobs"] = True if self.api == CHAT else 1
-        if self.exact:
-            body["ignore_eos"] = True
-        return body
+        chat = self.api == CHAT
+        body = self.chat(prompt, tokens)
+        if not chat:
+            del body["messages"]
+            body["prompt"] = prompt
+        more = {"logprobs": (True if chat else 1) if logprobs else None, "ignore_eos": self.exact or None}
+        return body | {name: value for name, value in more.items() if value}
 
     def chat(self, prompt: str, tokens: int, **more: Any) -> dict[str, Any]:
         """A chat completion, as users ask."""
-        return {**self._common(tokens), "messages": [{"role": "user", "content": prompt}], **more}
-
-    def _common(self, tokens: int) -> dict[str, Any]:
-        return {"model": self.model, "max_tokens": tokens, "temperature": 0, "stream": True,
-                "stream_options": {"include_usage": True}}  # fmt: skip
+        return {
+            "model": self.model, "max_tokens": tokens, "temperature": 0, "stream": True,
+            "stream_options": {"include_usage": True}, "messages": [{"role": "user", "content": prompt}], **more,
+        }  # fmt: skip
 
 
 @dataclass
@@ -154,26 +153,19 @@ async def _send(
     alive: Callable[[], bool] | None,
 ) -> Load:  # fmt: skip
     replies: list[Reply] = []
-    gone = asyncio.Event()
     began, rest, lost = time.monotonic(), iter(bodies), 0
 
     async def client(session: aiohttp.ClientSession) -> None:
         nonlocal lost
-        for body in rest:
-            reply = Reply(began=time.monotonic())
-            await _ask(session, target, body, reply)
+        while lost < GONE and (body := next(rest, None)):
+            reply = await _ask(session, target, body)
             replies.append(reply)
             on_reply(reply)
             lost = lost + 1 if reply.kind in LOST else 0
-            if lost >= GONE:
-                gone.set()
 
     async def watch() -> None:
-        while not gone.is_set():
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(gone.wait(), LOOK_EVERY)
-            if alive and not await asyncio.to_thread(alive):
-                gone.set()
+        while not alive or await asyncio.to_thread(alive):
+            await asyncio.sleep(LOOK_EVERY)
 
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=min(target.silence, 30), sock_read=target.silence)
     # A connection for each request: a server may close an idle one at the moment that it is used again.
@@ -183,6 +175,7 @@ async def _send(
         guard = asyncio.create_task(watch())
         try:
             await asyncio.wait({work, guard}, return_when=asyncio.FIRST_COMPLETED)
+            gone = guard.done() or lost >= GONE
         finally:
             work.cancel()
             guard.cancel()
@@ -190,15 +183,14 @@ async def _send(
     for found in results:
         if isinstance(found, Exception):  # from on_reply: the record can't be written
             raise found
-    return Load(replies, time.monotonic() - began, gone.is_set())
+    return Load(replies, time.monotonic() - began, gone)
 
 
-async def _ask(session: aiohttp.ClientSession, target: Target, body: Mapping[str, Any], reply: Reply) -> None:
-    path = CHAT if "messages" in body else COMPLETIONS
-    parts: list[Part] = []
-    size = 0
+async def _ask(session: aiohttp.ClientSession, target: Target, body: Mapping[str, Any]) -> Reply:
+    reply, parts, size = Reply(began=time.monotonic()), list[Part](), 0
+    url = target.url + (CHAT if "messages" in body else COMPLETIONS)
     try:
-        async with session.post(target.url + path, json=body, allow_redirects=False) as response:
+        async with session.post(url, json=body, allow_redirects=False) as response:
             reply.status = response.status
             async for chunk in response.content.iter_any():
                 parts.append((time.monotonic(), chunk))
@@ -221,6 +213,7 @@ async def _ask(session: aiohttp.ClientSession, target: Target, body: Mapping[str
     reply.ended = parts[-1][0] if parts else time.monotonic()
     if not reply.fault:
         read(reply, parts)
+    return reply
 
 
 def read(reply: Reply, parts: Sequence[Part]) -> None:
@@ -229,13 +222,16 @@ def read(reply: Reply, parts: Sequence[Part]) -> None:
     if reply.status != 200:
         reply.kind, reply.fault = "status", f"answered with {reply.status}: {error_text(start)}"
         return
+    seen, done = 0, False
     try:
-        seen, done = 0, False
         for at, data in stamped(parts):
             if done := data == END:
                 break
             seen += 1
-            _event(reply, data, at)
+            try:
+                _event(reply, read_json(data), at)
+            except MISSHAPEN:
+                raise NoCompletion(f"an event is not part of a completion: {shorten(data, 160)}") from None
         if not seen:
             raise NoCompletion(f"the reply is not an event stream: {shorten(start.strip(), 160) or '(empty)'}")
         if not done and not reply.finish:
@@ -246,50 +242,40 @@ def read(reply: Reply, parts: Sequence[Part]) -> None:
         reply.kind, reply.fault = "garbage", str(error)
 
 
-def _event(reply: Reply, data: str, at: float) -> None:
-    try:
-        document = read_json(data)
-        if document.get("error"):
-            raise NoCompletion(f"the server reports an error in the stream: {error_text(data)}")
-        for choice in document["choices"]:
-            _choice(reply, choice, at)
-        if usage := document.get("usage"):
-            reply.prompt_tokens, reply.output_tokens = (
-                _count(usage, "prompt_tokens"),
-                _count(usage, "completion_tokens"),
-            )
-    except MISSHAPEN:
-        raise NoCompletion(f"an event is not part of a completion: {shorten(data, 160)}") from None
+def _event(reply: Reply, document: Any, at: float) -> None:
+    if document.get("error"):
+        raise NoCompletion(f"the server reports an error in the stream: {error_text(json.dumps(document))}")
+    for choice in document["choices"]:
+        finish = choice.get("finish_reason")
+        reply.finish = str(finish or reply.finish)
+        logprobs = list(chosen_logprobs(choice.get("logprobs")))
+        reply.logprobs += len(logprobs)
+        reply.not_finite += sum(not math.isfinite(value) for value in logprobs)
+        delta = choice.get("delta") or choice.get("message") or {}
+        text = "" + (choice.get("text") or delta.get("content") or "")
+        thought = "" + (delta.get("reasoning") or delta.get("reasoning_content") or "")
+        calls = delta.get("tool_calls") or ()
+        for call in calls:
+            index, called = call.get("index", 0), call["function"]
+            name, arguments = reply.tools.get(index, ("", ""))
+            reply.tools[index] = name + (called.get("name") or ""), arguments + (called.get("arguments") or "")
+        reply.text += text
+        reply.reasoning += thought
+        # An empty completion piece is a token whose characters are not complete yet; a chat's first event names the
+        # role.
+        if reply.first is None and (text or thought or calls or ("text" in choice and not finish)):
+            reply.first = at
+    if usage := document.get("usage"):
+        reply.prompt_tokens, reply.output_tokens = (
+            _count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens")
+        )
 
 
-def _choice(reply: Reply, choice: Mapping[str, Any], at: float) -> None:
-    ended = bool(choice.get("finish_reason"))
-    reply.finish = str(choice.get("finish_reason") or reply.finish)
-    for value in chosen_logprobs(choice.get("logprobs")):
-        reply.logprobs += 1
-        reply.not_finite += not math.isfinite(value)
-    delta = choice.get("delta") or choice.get("message") or {}
-    text = "" + (choice.get("text") or delta.get("content") or "")
-    thought = "" + (delta.get("reasoning") or delta.get("reasoning_content") or "")
-    for call in delta.get("tool_calls") or ():
-        name, arguments = reply.tools.get(call.get("index", 0), ("", ""))
-        called = call["function"]
-        reply.tools[call.get("index", 0)] = (
-            name + (called.get("name") or ""), arguments + (called.get("arguments") or "")
-        )  # fmt: skip
-    reply.text += text
-    reply.reasoning += thought
-    # An empty completion piece is a token whose characters are not complete yet; a chat's first event names the role.
-    if text or thought or delta.get("tool_calls") or ("text" in choice and not ended):
-        reply.first = at if reply.first is None else reply.first
-
-
-def _count(usage: Mapping[str, Any], name: str) -> int | None:
-    """None: it is not there. Raises ValueError for what is not a number of tokens."""
-    value = usage.get(name)
+def _count(value: Any) -> int | None:
+    """A number of tokens, or None. Raises ValueError for anything else."""
     if value is None or (type(value) is int and 0 <= value < LARGEST_COUNT):
         return value
-    raise ValueError(name)
+    raise ValueError(value)
 
 
 def error_text(text: str) -> str:
@@ -342,9 +328,6 @@ def _models(target: Target, wait: float, say: Callable[[str], None]) -> dict[str
     while True:
         try:
             status, document = short_answer("GET", f"{target.url}/v1/models", target.headers, min(target.silence, 30))
-            if status in (401, 403):
-                hint = "export it, and name the variable: --api-key-env NAME"
-                raise UsageError(f"{target.url} wants an API key", hint=hint)
             if status < 500:
                 return _listed(target.url, status, document)
             why = f"/v1/models answers {status}"
@@ -360,17 +343,16 @@ def _models(target: Target, wait: float, say: Callable[[str], None]) -> dict[str
 
 
 def _listed(url: str, status: int, document: Any) -> dict[str, dict[str, Any]]:
+    if status in (401, 403):
+        raise UsageError(f"{url} wants an API key", hint="export it, and name the variable: --api-key-env NAME")
     try:
-        models = {one["id"]: one for one in document["data"] if isinstance(one["id"], str)}
+        if status == 200:
+            return {one["id"]: one for one in document["data"] if isinstance(one["id"], str)}
     except (KeyError, TypeError):
-        models = None
-    if status != 200 or models is None:
-        start = shorten(document if isinstance(document, str) else json.dumps(document), 80)
-        raise ServiceError(
-            f"{url} is not an OpenAI-compatible server: /v1/models answers {status}: {start or '(nothing)'}",
-            hint="the address is that of the server itself, without /v1",
-        )
-    return models
+        pass
+    start = shorten(document if isinstance(document, str) else json.dumps(document), 80)
+    raise ServiceError(f"{url} is not an OpenAI-compatible server: /v1/models answers {status}: {start or '(nothing)'}",
+                       hint="the address is that of the server itself, without /v1")  # fmt: skip
 
 
 def _limit(entry: Mapping[str, Any]) -> int | None:
@@ -390,12 +372,12 @@ def _dialect(target: Target) -> Target:
         last = send(tried, [tried.body("Hello", 2)]).replies[0]
         if not last.fault:
             notes = (
-                "the server has no /v1/completions: chat is used, whose template adds tokens to each prompt"
-                if api == CHAT else "",
-                "" if exact else "the server does not take ignore_eos: replies may be shorter than asked",
-                "the server gives no usage: tokens can't be counted" if last.output_tokens is None else "",
+                (api == CHAT, "the server has no /v1/completions: chat is used, whose template adds tokens to each "
+                              "prompt"),
+                (not exact, "the server does not take ignore_eos: replies may be shorter than asked"),
+                (last.output_tokens is None, "the server gives no usage: tokens can't be counted"),
             )  # fmt: skip
-            return replace(tried, notes=tuple(filter(None, notes)))
+            return replace(tried, notes=tuple(note for holds, note in notes if holds))
         if last.status not in (400, 404, 405, 422, 501):
             break
     raise ServiceError(f"{target.url} does not complete a prompt: {last.fault}")
@@ -413,10 +395,9 @@ class Prompts:
     def of(self, tokens: int) -> str:
         """One prompt, rather a little shorter than longer."""
         if not self._ratio:
-            text = self._words(64)
-            reply = send(self._target, [self._target.body(text, 1)]).replies[0]
+            reply = send(self._target, [self._target.body(self._words(64), 1)]).replies[0]
             self._ratio = max(0.2, (reply.prompt_tokens or 96) / 64)
         return self._words(max(1, int(tokens / self._ratio)))
 
     def _words(self, count: int) -> str:
-        return " ".join(self._random.choice(WORDS) for _ in range(count))
+        return " ".join(self._random.choices(WORDS, k=count))

@@ -6,13 +6,12 @@ here is the tool's own to the digit. The tests take the values themselves.
 
 from __future__ import annotations
 
-import math
 import re
 import statistics
 import string
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -20,6 +19,8 @@ from envgen.bench.record import METRICS, Metric, Record
 
 ALPHA = 0.05
 FEWEST = 3  # values a side: with two, the spread is a guess
+UNITS = ("repeat", "request", "aggregate")  # of a sample; the first one that a cell has counts
+_P_VALUES = ("p_welch", "p_adjusted", "p_mann_whitney")
 
 
 @dataclass(frozen=True, order=True)
@@ -48,37 +49,17 @@ class Cell:
 
 @dataclass(frozen=True)
 class Series:
-    """One figure in one cell. ``values`` are empty for another's mean; ``sd`` is NaN where it is not known."""
+    """One figure in one cell. ``values`` are empty for another's mean, whose ``sd`` and ``n`` may not be known."""
 
     mean: float
-    sd: float = math.nan
-    n: int = 0
-    values: tuple[float, ...] = ()
+    sd: float | None = None
+    n: int | None = None
+    values: Sequence[float] = ()
     unit: str = "aggregate"
 
-    @classmethod
-    def of(cls, values: Iterable[float], unit: str = "repeat") -> Series:
-        """Of at least one value."""
-        kept = tuple(values)
-        return cls(statistics.fmean(kept), statistics.pstdev(kept), len(kept), kept, unit)
-
-    @classmethod
-    def read(cls, plain: Mapping[str, Any]) -> Series:
-        """What ``plain`` wrote."""
-        sd = math.nan if plain["sd"] is None else plain["sd"]
-        return cls(plain["mean"], sd, plain["n"] or 0, tuple(plain["values"]), plain["unit"])
-
     def __str__(self) -> str:
-        text = f"{self.mean:,.2f}" + ("" if math.isnan(self.sd) else f" ± {self.sd:,.2f}")
+        text = f"{self.mean:,.2f}" + ("" if self.sd is None else f" ± {self.sd:,.2f}")
         return f"{text} ({self.n})" if self.n else text
-
-    def plain(self) -> dict[str, Any]:
-        """For JSON."""
-        return {**_without_nan(self), "n": self.n or None, "values": list(self.values)}
-
-
-def _without_nan(one: Series | Difference) -> dict[str, Any]:
-    return {name: None if value != value else value for name, value in vars(one).items()}
 
 
 Table = Mapping[str, Mapping[Cell, Series]]
@@ -103,118 +84,86 @@ def cell_of(data: Mapping[str, Any], metric: Metric) -> Cell:
 
 
 def table(samples: Iterable[Mapping[str, Any]]) -> Table:
-    """All figures of a run: metric -> cell -> series. Repetitions count, else requests, else an imported mean."""
-    found: dict[str, dict[Cell, dict[str, list[Any]]]] = {}
+    """All figures of a run: metric -> cell -> series. Repetitions count, else requests, else the last imported mean."""
+    values: dict[tuple[str, Cell], dict[str, list[float]]] = {}
+    means: dict[tuple[str, Cell], Series] = {}
     for data in samples:
-        unit = str(data.get("unit", "repeat"))
-        if data.get("warmup") or data.get("error") or unit not in ("repeat", "request", "aggregate"):
+        unit = data.get("unit", "repeat")
+        if data.get("error") or unit not in UNITS:
             continue
         for name, metric in METRICS.items():
-            value = number(data.get(name))
-            if value is not None:
-                units = found.setdefault(name, {}).setdefault(cell_of(data, metric), {})
-                units.setdefault(unit, []).append(_mean_of(data, name, value) if unit == "aggregate" else value)
-    return {name: {cell: _best(found[name][cell]) for cell in sorted(found[name])} for name in METRICS if name in found}
-
-
-def _mean_of(data: Mapping[str, Any], name: str, mean: float) -> Series:
-    spread = data.get("spread")
-    sd = number(spread.get(name)) if isinstance(spread, Mapping) else None
-    return Series(mean, math.nan if sd is None else sd, int(number(data.get("runs")) or 0))
-
-
-def _best(units: Mapping[str, list[Any]]) -> Series:
-    for unit in ("repeat", "request"):
-        if unit in units:
-            return Series.of(units[unit], unit)
-    means: list[Series] = units["aggregate"]
-    if len(means) == 1 or any(not one.n or math.isnan(one.sd) for one in means):
-        return means[-1]
-    total = sum(one.n for one in means)  # several means of one cell as one: exact where all name n and spread
-    mean = sum(one.n * one.mean for one in means) / total
-    return Series(mean, math.sqrt(sum(one.n * (one.sd**2 + (one.mean - mean) ** 2) for one in means) / total), total)
-
-
-@dataclass(frozen=True)
-class Difference:
-    """B against A in one cell, in percent, with its interval. ``not_tested`` says why there is no p."""
-
-    percent: float
-    low_percent: float = math.nan
-    high_percent: float = math.nan
-    p_welch: float = math.nan
-    p_adjusted: float = math.nan  # Welch's, after Holm
-    p_mann_whitney: float = math.nan
-    not_tested: str = ""
-
-    @property
-    def significant(self) -> bool:
-        """Below 5 %, adjusted for the number of cells."""
-        return self.p_adjusted < ALPHA
-
-    def plain(self) -> dict[str, Any]:
-        """For JSON."""
-        return {**_without_nan(self), "significant": None if self.not_tested else self.significant}
+            if (value := number(data.get(name))) is None:
+                continue
+            key = name, cell_of(data, metric)
+            if unit == "aggregate":
+                spread = data.get("spread")
+                sd = number(spread.get(name)) if isinstance(spread, Mapping) else None
+                means[key] = Series(value, sd, int(number(data.get("runs")) or 0) or None)
+            else:
+                values.setdefault(key, {}).setdefault(unit, []).append(value)
+    for key, units in values.items():
+        unit, kept = next((one, units[one]) for one in UNITS if one in units)
+        means[key] = Series(statistics.fmean(kept), statistics.pstdev(kept), len(kept), tuple(kept), unit)
+    cells = sorted(means, key=lambda key: key[1])
+    return {name: {key[1]: means[key] for key in cells if key[0] == name} for name in METRICS
+            if any(key[0] == name for key in cells)}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Row:
-    """One cell of one figure: what each run says of it (None: nothing), and each later run against the first."""
+    """One cell of one figure: what each run has of it, and each later one against the first (None: nothing).
+
+    ``against`` is what JSON shows: percent with its interval, the p values, a ``verdict``, ``not_tested`` with the
+    reason.
+    """
 
     metric: Metric
     cell: Cell
-    series: tuple[Series | None, ...]
-    against: tuple[Difference | None, ...]
-
-    def verdict(self, column: int, names: Sequence[str]) -> str:
-        """The difference of one run in words."""
-        found = self.against[column]
-        if found is None or found.not_tested:
-            return f"not tested ({found.not_tested})" if found else ""
-        if not found.significant:
-            return "no difference shown"
-        better = (found.percent > 0) == self.metric.more_is_better
-        return f"{names[column]} is {'better' if better else 'worse'} than {names[0]}"
+    series: Sequence[Series | None]
+    against: Sequence[dict[str, Any] | None]
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Runs called A, B, C..., their rows, and what is not the same in all of them."""
 
-    names: tuple[str, ...]
-    records: tuple[Record, ...]
-    rows: tuple[Row, ...]
-    differing: tuple[str, ...]
+    names: Sequence[str]
+    rows: Sequence[Row]
+    differing: Sequence[str]
 
 
 def compare(records: Sequence[Record]) -> Comparison:
     """The comparison of one run or more; every test is against the first."""
-    names = tuple(string.ascii_uppercase[: len(records)])
+    names = string.ascii_uppercase[: len(records)]
     tables = [table(record.samples) for record in records]
     rows = []
     for metric in METRICS.values():
         for cell in sorted({cell for one in tables for cell in one.get(metric.name, {})}):
-            series = tuple(one.get(metric.name, {}).get(cell) for one in tables)
-            against = (None, *(_difference(cell, series[0], other) for other in series[1:]))
-            rows.append(Row(metric, cell, series, against))
-    for column in range(1, len(records)):
-        rows = _holm(rows, column)
-    return Comparison(names, tuple(records), tuple(rows), tuple(_differing(records, names)))
+            series = [one.get(metric.name, {}).get(cell) for one in tables]
+            rows.append(Row(metric, cell, series, [None, *(_difference(cell, series[0], one) for one in series[1:])]))
+    for column, name in enumerate(names[1:], 1):
+        _adjust([one for row in rows if (one := row.against[column]) and not one["not_tested"]])
+        for row in rows:
+            if one := row.against[column]:
+                one |= _judged(one, row.metric, name, names[0])
+    return Comparison(names, rows, list(_differing(records, names)))
 
 
-def _difference(cell: Cell, a: Series | None, b: Series | None) -> Difference | None:
+def _difference(cell: Cell, a: Series | None, b: Series | None) -> dict[str, Any] | None:
     if a is None or b is None:
         return None
-    scale = 100 / abs(a.mean) if a.mean else math.nan
-    percent = (b.mean - a.mean) * scale
-    if not a.values or not b.values:
-        return Difference(percent, not_tested="no values: imported means")
-    if min(a.n, b.n) < FEWEST:
-        return Difference(percent, not_tested=f"too few values: {a.n} and {b.n}, {FEWEST} each are needed")
-    if "request" in (a.unit, b.unit) and cell.concurrency != 1:
-        return Difference(percent, not_tested="requests side by side are not independent")
-    if a.sd == 0 and b.sd == 0:
-        return Difference(percent, not_tested="no spread at all: the values are copies, or too coarse")
+    scale = 100 / abs(a.mean) if a.mean else 0.0
+    nothing = dict.fromkeys(("low_percent", "high_percent", *_P_VALUES))
+    found = {"percent": (b.mean - a.mean) * scale, **nothing, "not_tested": ""}
+    for reason, holds in (
+        ("the first mean is 0", not a.mean),
+        ("no values: imported means", not a.values or not b.values),
+        (f"too few values: {a.n} and {b.n}, {FEWEST} each are needed", min(len(a.values), len(b.values)) < FEWEST),
+        ("requests side by side are not independent", "request" in (a.unit, b.unit) and cell.concurrency != 1),
+        ("no spread at all: the values are copies, or too coarse", not a.sd and not b.sd),
+    ):
+        if holds:
+            return {**found, "not_tested": reason}
     from scipy import stats  # heavy, and only here
 
     with warnings.catch_warnings():
@@ -222,19 +171,24 @@ def _difference(cell: Cell, a: Series | None, b: Series | None) -> Difference | 
         welch = stats.ttest_ind(b.values, a.values, equal_var=False)
         low, high = (float(end) * scale for end in welch.confidence_interval(1 - ALPHA))
         ranks = stats.mannwhitneyu(b.values, a.values)
-    return Difference(percent, low, high, float(welch.pvalue), p_mann_whitney=float(ranks.pvalue))
+    return {**found, "low_percent": low, "high_percent": high, "p_welch": float(welch.pvalue),
+            "p_mann_whitney": float(ranks.pvalue)}  # fmt: skip
 
 
-def _holm(rows: list[Row], column: int) -> list[Row]:
-    """Welch's p adjusted for the number of cells: where nothing differs, one table in twenty calls something better."""
-    found = [(one.p_welch, i) for i, row in enumerate(rows) if (one := row.against[column]) and not one.not_tested]
-    floor, made = 0.0, list(rows)
-    for rank, (p, index) in enumerate(sorted(found)):
-        floor = max(floor, min(1.0, p * (len(found) - rank)))
-        against = list(made[index].against)
-        against[column] = replace(against[column], p_adjusted=floor)  # type: ignore[type-var]
-        made[index] = replace(made[index], against=tuple(against))
-    return made
+def _adjust(tested: Sequence[dict[str, Any]]) -> None:
+    """Holm's method: without it, where nothing differs, one table of twenty cells calls something better."""
+    floor = 0.0
+    for rank, one in enumerate(sorted(tested, key=lambda one: one["p_welch"])):
+        one["p_adjusted"] = floor = max(floor, min(1.0, one["p_welch"] * (len(tested) - rank)))
+
+
+def _judged(one: Mapping[str, Any], metric: Metric, name: str, first: str) -> dict[str, Any]:
+    if one["not_tested"]:
+        return {"significant": None, "verdict": f"not tested ({one['not_tested']})"}
+    significant = one["p_adjusted"] < ALPHA
+    better = "better" if (one["percent"] > 0) == metric.more_is_better else "worse"
+    return {"significant": significant,
+            "verdict": f"{name} is {better} than {first}" if significant else "no difference shown"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -242,7 +196,7 @@ class Section:
     """A table as it is printed and stands on a page; the first row is its head, ``right`` are columns of numbers."""
 
     title: str
-    rows: Sequence[tuple[str, ...]]
+    rows: Sequence[Sequence[str]]
     right: range = range(0)
 
 
@@ -254,14 +208,15 @@ def sections(found: Comparison) -> list[Section]:
         head = ("", *(names if len(names) > 1 else ["mean ± sd (n)"]))
         made.append(Section(f"{metric.label}, {metric.unit}", [head, *figures], range(1, len(head))))
     for column in range(1, len(names)):
-        lines: list[tuple[str, ...]] = [("", "difference", "95 % interval", "p Welch", "adjusted", "Mann-Whitney", "")]
+        lines = [("", "difference", "95 % interval", "p Welch", "adjusted", "Mann-Whitney", "")]
         for row in found.rows:
             if one := row.against[column]:
-                interval = f"{one.low_percent:+.1f} … {one.high_percent:+.1f}"
-                values = (f"{value:.4f}" for value in (one.p_welch, one.p_adjusted, one.p_mann_whitney))
-                tests = ("", "", "", "") if one.not_tested else (interval, *values)
-                name = f"{row.metric.label} {row.cell}"
-                lines.append((name, f"{one.percent:+.1f} %", *tests, row.verdict(column, names)))
+                interval, *tests = [""] * 4
+                if not one["not_tested"]:
+                    interval = f"{one['low_percent']:+.1f} … {one['high_percent']:+.1f}"
+                    tests = [f"{one[name]:.4f}" for name in _P_VALUES]
+                label = f"{row.metric.label} {row.cell}"
+                lines.append((label, f"{one['percent']:+.1f} %", interval, *tests, one["verdict"]))
         made.append(Section(f"{names[column]} against {names[0]}", lines, range(1, 6)))
     if len(names) > 1:
         differing = [(one,) for one in found.differing or ["nothing that was recorded"]]
@@ -288,16 +243,16 @@ def _differing(records: Sequence[Record], names: Sequence[str]) -> Iterable[str]
 
 def flat(value: Any, prefix: str = "") -> dict[str, str]:
     """A nested value as ``a.b.c`` -> text. The server's arguments (``flags``) become flag -> value."""
+    if isinstance(value, (list, tuple)):
+        words = [str(item) for item in value]
+        if prefix != "flags":
+            return {prefix: " ".join(words)}
+        value = flags(words)
     if isinstance(value, Mapping):
         found: dict[str, str] = {}
         for name, item in value.items():
             found |= flat(item, f"{prefix}.{name}" if prefix else str(name))
         return found
-    if isinstance(value, (list, tuple)):
-        words = [str(item) for item in value]
-        if prefix == "flags":
-            return {f"flags.{name}": text for name, text in flags(words).items()}
-        return {prefix: " ".join(words)}
     return {} if value is None else {prefix: str(value)}
 
 
@@ -307,8 +262,8 @@ def flags(words: Sequence[str]) -> dict[str, str]:
     name = "(other words)"
     for word in words:
         if word.startswith("--"):
-            name, equals, value = word.partition("=")
-            found[name] = value if equals else ""
+            name, _, value = word.partition("=")
+            found[name] = value
         else:
             found[name] = f"{found.get(name, '')} {word}".strip()
     return {name: value or "yes" for name, value in found.items()}

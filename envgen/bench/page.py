@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -69,7 +68,7 @@ def _plot(found: Comparison, name: str) -> str:
         try:
             for index, run in enumerate(found.names):
                 seen = [(place, one) for place, row in enumerate(rows) if (one := row.series[index])]
-                spread = [0.0 if math.isnan(one.sd) else one.sd for _, one in seen]
+                spread = [one.sd or 0.0 for _, one in seen]
                 axes.errorbar([place for place, _ in seen], [one.mean for _, one in seen], spread, fmt="o-", capsize=3,
                               label=run)  # fmt: skip
             axes.set_xticks(range(len(rows)), [str(row.cell) for row in rows], rotation=20, ha="right")

@@ -12,7 +12,7 @@ from typing import Any
 
 from envgen.bench.client import WORDS, Target
 from envgen.bench.compare import Cell, Series, Table, number, table
-from envgen.bench.history import shipped
+from envgen.bench.notes import shipped
 from envgen.bench.record import load, resolve
 from envgen.engine.base import MISSHAPEN, read_json
 from envgen.errors import ServiceError, UsageError
@@ -92,7 +92,7 @@ class Measured:
         return {
             "test": str(self.cell), **self.cell.sample, "seconds": round(self.seconds, 3), "failed": self.failed,
             "fault": self.fault, "remarks": self.remarks,
-            **{name: found.plain() for name, found in self.figures.items()},
+            **{name: vars(found) for name, found in self.figures.items()},
         }  # fmt: skip
 
 
@@ -148,6 +148,7 @@ class Tool:
     def _measured(
         self, cell: Cell, samples: list[dict[str, Any]], report: Any, found: Mapping[str, Any], tail: tuple[str, ...]
     ) -> Measured:
+        benchy = self.plan.tool == LLAMA_BENCHY
         notes = [f"the tool's lengths are those of another tokenizer: {line}" for line in found["fell_back"]]
         requests = found["progress"]  # llama-benchy's
         faults = [str(one["error"]) for one in requests if one.get("error")]
@@ -161,6 +162,8 @@ class Tool:
             notes.append("some replies came in one piece, without a rate between tokens: see `whole reply`")
         elif samples and not any({"decode_tps", "total_tps"} & set(one) for one in samples):
             notes.append("no decode rate: each reply came in one piece, and this version of the tool times none")
+        if benchy and samples and not any("prefill_tps" in one for one in samples):
+            notes.append("no prefill rate: the prompt took no longer than the latency that the tool subtracts")
         answered = sum("ttft_ms" in one for one in samples)
         failed = max(len(faults), self.plan.runs * cell.concurrency - answered)
         fault = visible(faults[0]) if faults else "no figures in the tool's results" if failed else ""

@@ -1,8 +1,7 @@
 """Kernels against torch, at gpt-oss's shapes. Runs inside the container; Python 3.8 and later, standard library only.
 
 The reference is plain torch in double precision, so no setting for TF32 can touch it. What can't run here is named
-with its reason, and never counts as right. What FlashInfer compiles for attention goes into a temporary cache; its
-fused MoE takes minutes to compile, and runs only where it is compiled already.
+with its reason, and never counts as right. What FlashInfer compiles goes into a temporary cache.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ EXPERTS, TOP, HIDDEN, ALPHA, LIMIT = 128, 4, 2880, 1.702, 7.0
 CONTEXT, PAGE, POOL = 1024, 16, 512  # tokens before, tokens of a page, pages that the sequences share
 # The largest difference, as a part of the largest value: kernels that round to bfloat16 stay below 0.01.
 TOLERANCE = 0.02
+MEMORY = 12 << 30  # bytes that the weights of the MoE take
 DEVICE = "cuda"
 NO_GPU = "no GPU in this container"
 FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
@@ -51,11 +51,8 @@ def answer(request: Doc) -> Doc:
     torch.manual_seed(0)
     # A compiled kernel of before must not answer for attention.
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        if table.kernel == "attention":
-            os.environ["FLASHINFER_WORKSPACE_BASE"] = folder
-            attention(torch, table, request["tokens"])
-        else:
-            moe(torch, table, request["tokens"])
+        os.environ["FLASHINFER_WORKSPACE_BASE"] = folder
+        {"attention": attention, "moe": moe}[table.kernel](torch, table, request["tokens"])
     return table.document(torch.cuda.get_device_name(0))
 
 
@@ -261,21 +258,6 @@ class Tokens:
         self.gates, self.experts = best.values.softmax(-1), best.indices
 
 
-class Bfloat16:
-    """Weights in bfloat16, without biases: FlashInfer's plain SwiGLU."""
-
-    def __init__(self, torch: Any) -> None:
-        def normal(*shape: int) -> Any:
-            return torch.randn(*shape, device=DEVICE, dtype=torch.bfloat16).mul_(HIDDEN**-0.5)
-
-        self.up_gate, self.down = normal(EXPERTS, 2 * HIDDEN, HIDDEN), normal(EXPERTS, HIDDEN, HIDDEN)
-
-    def feed(self, torch: Any, x: Any, expert: int) -> Any:
-        """One expert in double precision."""
-        up, gate = (x @ self.up_gate[expert].double().T).chunk(2, -1)
-        return (gate * gate.sigmoid() * up) @ self.down[expert].double().T
-
-
 class Mxfp4:
     """Weights as gpt-oss has them: 4 bits, a scale for 32 of them, biases, and its own SwiGLU with limits."""
 
@@ -313,37 +295,6 @@ def moe_in_torch(torch: Any, case: Tokens, weights: Any) -> Any:
         fed = weights.feed(torch, case.x[rows].double(), expert)
         found.index_add_(0, rows, case.gates[rows, slots, None] * fed)
     return found
-
-
-def flashinfer_moe(torch: Any, weights: Bfloat16) -> Kernel:
-    """cutlass_fused_moe, where its module is compiled."""
-    fused = importlib.import_module("flashinfer.fused_moe").cutlass_fused_moe
-
-    def prepare(case: Tokens) -> Callable[[], Any]:
-        out = torch.empty_like(case.x)
-        words = (case.x, case.experts.int(), case.gates.float(), weights.up_gate, weights.down, torch.bfloat16)
-
-        def run() -> Any:
-            fused(*words, quant_scales=None, output=out)
-            return out
-
-        return run
-
-    return prepare
-
-
-def compiled(torch: Any) -> None:
-    """NotHere unless FlashInfer's fused MoE for this GPU is compiled."""
-    importlib.import_module("flashinfer.fused_moe")
-    major, minor = torch.cuda.get_device_capability()
-    arch = {(10, 3): 103}.get((major, minor), {9: 90, 10: 100, 12: 120}.get(major))
-    if arch is None:
-        raise NotHere("FlashInfer has no fused MoE of CUTLASS for compute capability %d.%d" % (major, minor))
-    env = importlib.import_module("flashinfer.jit.env")
-    name = "fused_moe_%d" % arch
-    folders = (env.FLASHINFER_JIT_DIR, env.FLASHINFER_AOT_DIR)
-    if not any((folder / name / (name + ".so")).exists() for folder in folders):
-        raise NotHere("%s is not compiled here, and takes minutes: envgen cache warm %s" % (name, name))
 
 
 def triton_moe(torch: Any, weights: Mxfp4) -> Kernel:
@@ -387,26 +338,19 @@ def triton_moe(torch: Any, weights: Mxfp4) -> Kernel:
 
 
 def moe(torch: Any, table: Table, tokens: List[int]) -> None:
-    """One kind of weights after the other: together they would take 20 GiB."""
+    """What gpt-oss runs: weights of 4 bits with bfloat16."""
 
-    def begin(kind: Any, make: Any, gibibytes: int, check: Callable[[Any], None]) -> Tuple[Any, Kernel]:
-        check(torch)
+    def begin() -> Tuple[Mxfp4, Kernel]:
         free = torch.cuda.mem_get_info()[0]
-        if free < gibibytes << 30:
-            raise NotHere("it needs %d GiB of the GPU's memory, %.1f GiB are free" % (gibibytes, free / (1 << 30)))
-        weights = kind(torch)
-        return weights, make(torch, weights)
+        if free < MEMORY:
+            raise NotHere("it needs %d GiB of the GPU's memory, %.1f GiB are free" % (MEMORY >> 30, free / (1 << 30)))
+        weights = Mxfp4(torch)
+        return weights, triton_moe(torch, weights)
 
-    for by, *words in (
-        ("FlashInfer cutlass bf16", Bfloat16, flashinfer_moe, 8, compiled),
-        ("vLLM triton_kernels mxfp4", Mxfp4, triton_moe, 12, lambda _: None),
-    ):
-        begun = table.prepared(by, lambda words=words: begin(*words))  # type: ignore[misc]
-        if begun is not None:
-            kernels = {by: begun[1]}
-            for count in tokens:
-                case = Tokens(torch, count)
-                table.measure(torch, kernels, "M=%d" % count, case, moe_in_torch(torch, case, begun[0]))
-            del kernels
-        del begun
-        torch.cuda.empty_cache()
+    by = "vLLM triton_kernels mxfp4"
+    begun = table.prepared(by, begin)
+    if begun is not None:
+        kernels = {by: begun[1]}
+        for count in tokens:
+            case = Tokens(torch, count)
+            table.measure(torch, kernels, "M=%d" % count, case, moe_in_torch(torch, case, begun[0]))

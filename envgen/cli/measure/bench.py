@@ -16,7 +16,7 @@ from envgen.bench.record import Run
 from envgen.bench.tools import PLANS, TOOLS, Measured, Place, Plan, find_tool, measure_all
 from envgen.bench.tools import reference as find_reference
 from envgen.cli.common import LARGEST, Figure
-from envgen.cli.measure.common import Asked, Server, finish, report, server_of, server_options
+from envgen.cli.measure.common import Asked, Server, finish, report, server_of, server_options, with_options
 from envgen.doctor.collect import program
 from envgen.engine.base import ExecResult
 from envgen.engine.process import terminable
@@ -44,20 +44,32 @@ class Numbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         return found
 
 
-pp_option = click.option("--pp", type=Numbers(1), help="Tokens of the prompt [default: 2048].")
-tg_option = click.option("--tg", type=Numbers(1), help="Tokens of the reply [default: 32].")
-depth_option = click.option("--depth", "-d", type=Numbers(0), help="Tokens in the context before [default: 0].")
-runs_option = click.option("--runs", "-r", type=click.IntRange(1, LARGEST), help="Repetitions [default: 3].")
-tool_option = click.option("--tool", type=click.Choice(list(TOOLS)), help="Who measures: llama-benchy "
-                           "(the default), or vllm for `vllm bench serve`.")  # fmt: skip
-tokenizer_option = click.option("--tokenizer", metavar="PATH", help="For the tool: the model's folder or name.")
-requests_option = click.option("--requests", "-n", type=click.IntRange(1, LARGEST), default=200, show_default=True,
-                               help="Requests of the stress test.")  # fmt: skip
-clients_option = click.option("--concurrency", "-c", type=click.IntRange(1, 4096), default=8, show_default=True,
-                              help="How many at a time, in the stress test.")  # fmt: skip
-throwaway_option = click.option("--throwaway", is_flag=True, help="Run the tool in a container of its own, from the "
-                                "image of the service.")  # fmt: skip
-image_option = click.option("--image", metavar="NAME", help="Run the tool in a throw-away container of this image.")
+def tool_options(function: Any) -> Any:
+    """What `bench` and `accept` measure, and how."""
+    return with_options(
+        function,
+        click.option("--pp", type=Numbers(1), help="Tokens of the prompt [default: 2048]."),
+        click.option("--tg", type=Numbers(1), help="Tokens of the reply [default: 32]."),
+        click.option("--depth", "-d", type=Numbers(0), help="Tokens in the context before [default: 0]."),
+        click.option("--runs", "-r", type=click.IntRange(1, LARGEST), help="Repetitions [default: 3]."),
+        click.option("--tool", type=click.Choice(list(TOOLS)), help="Who measures: llama-benchy (the default), or vllm "
+                     "for `vllm bench serve`."),
+        click.option("--tokenizer", metavar="PATH", help="For the tool: the model's folder or name."),
+        click.option("--throwaway", is_flag=True, help="Run the tool in a container of its own, from the image of the "
+                     "service."),
+        click.option("--image", metavar="NAME", help="Run the tool in a throw-away container of this image."),
+    )  # fmt: skip
+
+
+def stress_options(function: Any) -> Any:
+    """The load of `stress` and `accept`."""
+    return with_options(
+        function,
+        click.option("--requests", "-n", type=click.IntRange(1, LARGEST), default=200, show_default=True,
+                     help="Requests of the stress test."),
+        click.option("--concurrency", "-c", type=click.IntRange(1, 4096), default=8, show_default=True,
+                     help="How many at a time, in the stress test."),
+    )  # fmt: skip
 
 
 @click.command()
@@ -84,8 +96,7 @@ def smoke(asked: Asked) -> int:
 
 @click.command()
 @server_options
-@requests_option
-@clients_option
+@stress_options
 def stress(asked: Asked, requests: int, concurrency: int) -> int:
     """Put SERVICE, or the server at --url, under load. Nothing may fail, nothing may pile up.
 
@@ -108,16 +119,9 @@ def stress(asked: Asked, requests: int, concurrency: int) -> int:
 @click.command()
 @server_options
 @click.option("--plan", type=click.Choice(list(PLANS)), help="A shipped matrix; options replace its values.")
-@pp_option
-@tg_option
-@depth_option
 @click.option("--concurrency", "-c", type=Numbers(1), help="How many clients at a time [default: 1].")
-@runs_option
-@tool_option
+@tool_options
 @click.option("--prefix-caching", is_flag=True, default=None, help="Fill the context first, and measure what follows.")
-@tokenizer_option
-@throwaway_option
-@image_option
 @click.option("--kernels", is_flag=True, help="Instead: compare attention with sinks and fused MoE with torch.")
 @click.option("--trace", is_flag=True, help="Instead: one request under vLLM's profiler; keep the trace.")
 def bench(
@@ -147,8 +151,7 @@ def bench(
     chosen = _plan(given, PLANS[plan] if plan else Plan())
 
     def work(server: Server, trial: Trial, run: Run) -> tuple[str, dict[str, Any]]:
-        place = server.place(trial.target.root, tokenizer, image, throwaway)
-        cells = _run_tool(trial, run, chosen, place)
+        cells = _run_tool(trial, run, chosen, server.place(trial.target.root, tokenizer, image, throwaway))
         return "failed" if any(cell.failed for cell in cells) else "passed", _document(cells, chosen)
 
     return report(asked, "bench", {"plan": plan, **asdict(chosen)}, work)
@@ -200,7 +203,7 @@ def _run_tool(trial: Trial, run: Run, plan: Plan, place: Place) -> list[Measured
     def keep(one: Measured) -> None:
         name = str(one.cell).replace(" @ ", "-").replace(" ", "-")
         run.raw(f"{name}.json", one.raw.encode())
-        run.raw(f"{name}.log", "".join(f"{line}\n" for line in one.log).encode())
+        run.raw(f"{name}.log", "\n".join([*one.log, ""]).encode())
         for sample in one.samples:
             run.sample(sample)
         for remark in one.remarks:
@@ -215,16 +218,8 @@ def _document(cells: list[Measured], plan: Plan) -> dict[str, Any]:
 
 @click.command()
 @server_options
-@requests_option
-@clients_option
-@pp_option
-@tg_option
-@depth_option
-@runs_option
-@tool_option
-@tokenizer_option
-@throwaway_option
-@image_option
+@stress_options
+@tool_options
 @click.option("--reference", "-R", multiple=True, metavar="NAME",
               help="llama.cpp or SGLang (shipped figures), NAME=T/S of decode, or a RUN.")  # fmt: skip
 @click.option("--tolerance", type=Figure(0, 99), default=20, show_default=True, metavar="PERCENT",

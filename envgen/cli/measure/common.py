@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import click
@@ -40,7 +40,6 @@ from envgen.serve.log import last_words
 from envgen.serve.preflight import with_ports
 from envgen.text import progress, table, visible
 
-F = TypeVar("F", bound=Callable[..., Any])
 LIKELY = ("serve", "server", "vllm")  # names of a service, in this order, where none is named
 KILLED = 137  # the exit code of a program that got SIGKILL
 MARKS = {"passed": "ok  ", "failed": "FAIL", "not checked": "?   "}
@@ -67,7 +66,7 @@ class Asked:
         return self.results or (server.root / "results" if server and server.root else default_folder())
 
 
-def server_options(function: F) -> F:
+def server_options(function: Any) -> Any:
     """Add them; the command receives one ``asked``."""
     options = [
         click.argument("service", required=False),
@@ -93,10 +92,12 @@ def server_options(function: F) -> F:
         ours = {one.name: given.pop(one.name) for one in fields(Asked) if one.name in given}
         return function(asked=Asked(session, **ours), **given)
 
-    found: Any = wrapper
-    for option in reversed(options):
-        found = option(found)
-    return project_options(found)  # type: ignore[no-any-return]
+    return project_options(with_options(wrapper, *options))
+
+
+def with_options(function: Any, *options: Callable[[Any], Any]) -> Any:
+    """Add them in this order."""
+    return functools.reduce(lambda found, option: option(found), reversed(options), function)
 
 
 @dataclass(frozen=True)
@@ -309,7 +310,7 @@ def shown(summary: Mapping[str, Any]) -> Iterator[str]:
     if cells := summary.get("cells"):
         names = [name for name in METRICS if any(name in cell for cell in cells)]
         found = [("test", *(f"{METRICS[name].label}, {METRICS[name].unit}" for name in names))]
-        found += [(cell["test"], *(str(Series.read(cell[name])) if name in cell else "-" for name in names))
+        found += [(cell["test"], *(str(Series(**cell[name])) if name in cell else "-" for name in names))
                   for cell in cells]  # fmt: skip
         yield from table(found, right=range(1, len(names) + 1), indent="  ")
         yield from (visible(f"  {cell['test']}: {note}") for cell in cells for note in cell["remarks"])

@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from envgen.bench.compare import Comparison, compare, flat, sections
-from envgen.bench.history import moment
-from envgen.bench.history import shipped as shipped_runs
 from envgen.bench.imports import Imported, parse
+from envgen.bench.notes import moment
+from envgen.bench.notes import shipped as shipped_runs
 from envgen.bench.page import write_page
 from envgen.bench.record import Record, load, plain, resolve, runs, utc, write_imported
 from envgen.cli import FullGroup
@@ -204,9 +204,8 @@ def _rows(found: Comparison) -> list[dict[str, Any]]:
     return [
         {
             "metric": row.metric.name, "unit": row.metric.unit, "cell": str(row.cell),
-            "runs": {n: one.plain() for n, one in zip(found.names, row.series, strict=True) if one},
-            "against_first": {n: {**one.plain(), "verdict": row.verdict(i, found.names)}
-                              for i, (n, one) in enumerate(zip(found.names, row.against, strict=True)) if one},
+            "runs": {n: vars(one) for n, one in zip(found.names, row.series, strict=True) if one},
+            "against_first": {n: one for n, one in zip(found.names, row.against, strict=True) if one},
         }
         for row in found.rows
     ]  # fmt: skip

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from envgen.bench.compare import table
-from envgen.bench.history import figure, moment, shipped
 from envgen.bench.imports import Imported, parse
+from envgen.bench.notes import figure, moment, shipped
 from envgen.errors import EnvgenError
 
 DATA = Path(__file__).parent / "data"

@@ -12,7 +12,7 @@ import pytest
 
 from envgen.bench.client import CHAT, Target
 from envgen.bench.compare import Cell, table
-from envgen.bench.history import shipped
+from envgen.bench.notes import shipped
 from envgen.bench.tools import (
     BENCHY,
     LLAMA_BENCHY,
