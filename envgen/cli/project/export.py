@@ -1,4 +1,4 @@
-"""`envgen export`: a service for another system."""
+"""`envgen export`: the project as other tools read it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,44 @@ from envgen.app.places import known_service
 from envgen.app.session import Session
 from envgen.app.weights import locked_commit
 from envgen.cli.common import json_option, print_json, project_options, variant_option
-from envgen.errors import UsageError
+from envgen.errors import RefusedError, UsageError
+from envgen.render import bake as bake_file
 from envgen.render import kubernetes as use_case
+from envgen.render.locking import lock_of
 from envgen.text import progress
 
+WRITTEN = b"Written by `envgen export"  # in every file of ours
 DIGEST = re.compile(r"[a-z0-9][a-z0-9._:/-]*@sha256:[0-9a-f]{64}")
 
 
 @click.group()
 def command() -> None:
-    """Write a service for another system.
+    """Write the project, or a service of it, as other tools read it.
+
+    A file that `envgen export` did not write is not overwritten.
 
     \b
     Example:
       envgen export kubernetes serve --image registry.example/vllm@sha256:... -o serve.yaml
+      envgen export bake -o docker-bake.json
     """
+
+
+output_option = click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="A file; default: stdout."
+)
+
+
+def _deliver(text: str, output: Path | None) -> int:
+    if output is None:
+        click.echo(text, nl=False)
+        return 0
+    if output.exists() and WRITTEN not in files.read(output):
+        hint = "move it away, or name another file with -o"
+        raise RefusedError(f"{output} was not written by `envgen export`, so it is not overwritten", hint=hint)
+    files.write(output, text.encode())
+    progress(f"wrote {output}")
+    return 0
 
 
 @command.command()
@@ -34,7 +57,7 @@ def command() -> None:
 @project_options
 @variant_option
 @click.option("--image", required=True, metavar="NAME@sha256:DIGEST", help="The image as the cluster pulls it.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="A file; default: stdout.")
+@output_option
 @json_option
 def kubernetes(
     session: Session, service: str | None, variant: str, image: str, output: Path | None, as_json: bool
@@ -63,10 +86,24 @@ def kubernetes(
     if as_json:
         print_json(found)
         return 0
-    written = use_case.text(found)
-    if output is None:
-        click.echo(written, nl=False)
-    else:
-        files.write(output, written.encode())
-        progress(f"wrote {output}")
-    return 0
+    return _deliver(use_case.text(found), output)
+
+
+@command.command()
+@project_options
+@output_option
+def bake(session: Session, output: Path | None) -> int:
+    """Write docker-bake.json: a target for each profile, from the files that `envgen render` wrote.
+
+    For what builds with `docker buildx bake` instead of `envgen build`. envgen.local.yaml and ENVGEN_ variables are
+    left out, as in all that is committed. The targets neither check the lock nor try the patches first.
+
+    \b
+    Examples:
+      envgen export bake -o docker-bake.json
+      envgen export bake -o docker-bake.json && docker buildx bake prod --push --set prod.tags=registry.example/vllm:1
+    """
+    project = session.loaded(local=False).project
+    locks = {name: lock_of(profile, project.root) for name, profile in project.profiles.items()}
+    epochs = {name: lock.epoch for name, lock in locks.items() if lock is not None}
+    return _deliver(bake_file.text(bake_file.document(project, epochs)), output)
