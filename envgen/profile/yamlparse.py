@@ -24,8 +24,11 @@ _CORE = "tag:yaml.org,2002:"
 _PLAIN_TAGS = frozenset((_CORE + "str", _CORE + "map", _CORE + "seq"))
 
 
-def parse(source: Source) -> tuple[Node | None, list[Problem]]:
-    """The tree of a file's text, whose top must be a mapping."""
+def parse(source: Source, *, foreign: bool = False) -> tuple[Node | None, list[Problem]]:
+    """The tree of a file's text, whose top must be a mapping.
+
+    ``foreign``: a file of another program (Compose, a recipe), in which merge keys (``<<``) have their meaning.
+    """
     problems = _characters(source)
     if problems:
         return None, problems
@@ -38,7 +41,7 @@ def parse(source: Source) -> tuple[Node | None, list[Problem]]:
         return None, [Problem(f"nests deeper than {MAX_DEPTH} levels", source.place(*deep.args))]
     if top is None:
         return None, [Problem("is empty", Place(source.label), "`envgen init DIR` writes a commented starter project")]
-    walker = _Walker(source)
+    walker = _Walker(source, foreign)
     node = walker.walk(top, "")
     if node is not None and node.kind != MAP and not walker.problems:
         walker.problems.append(Problem(f"expected a mapping at the top, found {node.seen()}", node.place()))
@@ -127,8 +130,9 @@ def _syntax_hint(message: str, place: Place) -> str:
 class _Walker:
     """Turns PyYAML's nodes into ours and collects what is wrong on the way."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, foreign: bool = False) -> None:
         self.source = source
+        self.foreign = foreign
         self.problems: list[Problem] = []
         self.count = 0
         self.open: set[int] = set()
@@ -171,6 +175,7 @@ class _Walker:
         self.problems.append(Problem(message, place, "write the values out instead of using aliases"))
 
     def _entries(self, pairs: list[tuple[yaml.Node, yaml.Node]], made: Node, path: str) -> bool:
+        below: dict[str, Node] = {}  # what merge keys bring
         for key_node, value_node in pairs:
             mark = key_node.start_mark
             line, column = mark.line + 1, mark.column + 1
@@ -180,6 +185,14 @@ class _Walker:
                 continue
             name = key_node.value
             inner = f"{path}.{name}" if path else name
+            if name == "<<" and not key_node.style and self.foreign:
+                merged = self.walk(value_node, inner)
+                if merged is None:
+                    return False
+                # Of several, the first is the strongest; what stands beside the key is stronger than all.
+                for one in reversed(merged.elements if merged.kind == LIST else [merged]):
+                    below |= one.items if one.kind == MAP else {}
+                continue
             if name == "<<" and not key_node.style:
                 hint = "put shared values into `defaults`, or let one profile extend another"
                 place = self.source.place(line, column, path)
@@ -195,15 +208,21 @@ class _Walker:
                 return False
             child.key_line, child.key_column = line, column
             made.items[name] = child
+        made.items = {**below, **made.items}
         return True
 
 
 MAX_BYTES = 1 << 20
 
 
+def text_of(path: Path, label: str) -> str:
+    """The text of ``path``, called ``label`` in messages: at most 1 MiB of UTF-8. Raises ProjectError."""
+    return decode(_bytes(path, label), label)
+
+
 def read(path: Path, label: str, *, layer: str = PROJECT) -> Node:
     """Read ``path``, called ``label`` in messages, as one mapping. Raises ProjectError."""
-    text = decode(_bytes(path, label), label)
+    text = text_of(path, label)
     source = Source(label, layer, text)
     node, problems = parse(source)
     if problems or node is None:

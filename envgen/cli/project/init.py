@@ -4,46 +4,93 @@ from __future__ import annotations
 
 import shlex
 import unicodedata
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from envgen import files
-from envgen.errors import RefusedError, UsageError
+from envgen.app.move_in import draft_of, write
+from envgen.cli.common import json_option, print_json
+from envgen.errors import ExitCode, RefusedError, UsageError
 from envgen.paths import templates_dir
 from envgen.profile import schema
 from envgen.profile.patterns import PROJECT_NAME, matches
-from envgen.text import reason_of
+from envgen.text import counted, reason_of
 
 _FILES = ("envgen.yaml", ".gitignore")
 _NAME_MARK = "starter-project"  # the name in templates/init/envgen.yaml
 
 
 @click.command()
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("paths", metavar="[DIR] [DOCKERFILE]...", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--name", metavar="NAME", help="The project's name (default: made from the folder's).")
-def command(folder: Path, name: str | None) -> None:
+@click.option("--from", "source", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+              help="A Compose file or a recipe to begin with; Dockerfiles may follow.")  # fmt: skip
+@json_option
+def command(paths: tuple[Path, ...], name: str | None, source: Path | None, as_json: bool) -> int:
     """Write a commented starter project into DIR.
 
     Files that are there stay as they are; an existing .gitignore gets the lines that it lacks.
+    With --from, the project is what an existing Compose file, or a recipe of eugr's or sparkrun, describes; DIR is
+    that file's folder unless it is named (docs/moving-in.md). Nothing is run. What has no place is listed, with its
+    line. Ends with 1 when the project does not load yet.
 
     \b
-    Example:
+    Examples:
       envgen init ~/projects/serving --name gpt-oss
+      envgen init --from compose.yaml Dockerfile
     """
+    dockerfiles = [path for path in paths if source is not None and path.is_file()]
+    folders = [path for path in paths if path not in dockerfiles]
+    if len(folders) > 1 or not (folders or source):
+        message = "name one folder" if folders else "name the folder: `envgen init DIR`"
+        raise UsageError(message, hint="with --from FILE it is that file's, and Dockerfiles may follow")
+    folder = folders[0] if folders else source.parent if source else Path()
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file", hint="name a folder")
     chosen = name if name is not None else _name_of(folder)
     if not matches(PROJECT_NAME, chosen):
         hint = "small letters and digits, with single - or _ between them; --name sets another"
         raise UsageError(f"{chosen!r} is not a project name", hint=hint)
     if (folder / "envgen.yaml").exists() or (folder / "envgen.yaml").is_symlink():
         raise RefusedError(f"{folder / 'envgen.yaml'} is there already", hint="choose another folder")
+    draft = draft_of(source, dockerfiles, folder, chosen, fixed=name is not None) if source else None
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RefusedError(f"{folder} cannot be made: {reason_of(error).lower()}") from None
+    moved = None
+    if draft is not None and source is not None:
+        moved = write(draft, " and ".join(path.name for path in (source, *dockerfiles)), folder)
+        for file in moved.written:
+            click.echo(f"wrote {folder / file}", err=True)
+    written = _starter(folder, chosen, [file for file in _FILES if moved is None or file != "envgen.yaml"])
+    go = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
+    if as_json:
+        found = asdict(moved) if moved else {"unplaced": [], "services": {}, "broken": ""}
+        print_json({**found, "written": [*(moved.written if moved else ()), *written], "folder": str(folder)})
+    elif moved is not None:
+        for one in moved.unplaced:
+            click.echo(str(one))
+    if moved is None:
+        click.echo(f"next: {go}envgen config --explain", err=True)
+        return ExitCode.OK
+    if moved.broken:
+        click.echo(f"{folder / 'envgen.yaml'} does not load yet:\n{moved.broken}", err=True)
+        return ExitCode.FINDINGS
+    count = counted(len(moved.unplaced), "thing has", "things have")
+    click.echo(f"{count} no place in it{': see above, and the end of envgen.yaml' if moved.unplaced else ''}", err=True)
+    click.echo(f"next: {go}envgen render", err=True)
+    return ExitCode.OK
+
+
+def _starter(folder: Path, chosen: str, names: list[str]) -> list[str]:
+    """Write the starter's files that are not there yet; their names."""
+    written = []
     templates = templates_dir() / "init"
-    texts = {file: (templates / file.lstrip(".")).read_text(encoding="utf-8") for file in _FILES}
-    texts["envgen.yaml"] = texts["envgen.yaml"].replace(_NAME_MARK, chosen)
+    texts = {file: (templates / file.lstrip(".")).read_text(encoding="utf-8") for file in names}
+    texts = {file: text.replace(_NAME_MARK, chosen) for file, text in texts.items()}
     texts[schema.FILE_NAME] = schema.text()
     for file, text in texts.items():
         if file == ".gitignore" and (folder / file).exists():
@@ -55,8 +102,8 @@ def command(folder: Path, name: str | None) -> None:
             continue
         write_file(folder / file, text)
         click.echo(f"wrote {folder / file}", err=True)
-    go = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
-    click.echo(f"next: {go}envgen config --explain", err=True)
+        written.append(file)
+    return written
 
 
 def _name_of(folder: Path) -> str:
