@@ -257,10 +257,12 @@ def throughput(cells: Sequence[Measured], wishes: Wishes) -> list[Criterion]:
     if failed:
         fault = next(cell.fault for cell in cells if cell.failed)
         return [criterion("throughput", False, f"{failed} requests failed: {fault}", "0")]
-    found = [
-        _against(one, name, speed, reference.name, wishes)
-        for reference in wishes.references for one in cells for name, speed in reference.figures(one.cell).items()
-    ]  # fmt: skip
+    found = []
+    for other in wishes.references:
+        own = [_against(one, name, speed, other.name, wishes)
+               for one in cells for name, speed in other.figures(one.cell).items()]  # fmt: skip
+        missing = f"{other.name} has no figure of {', '.join(str(one.cell) for one in cells)}"
+        found += own or [criterion(f"throughput against {other.name}", None, missing, "a figure of the same test")]
     if not found:
         hint = "add --reference llama.cpp, --reference NAME=T/S or --reference RUN"
         seen = ", ".join(f"{cell.cell}: {cell.figures.get('decode_tps', '-')}" for cell in cells)

@@ -17,7 +17,6 @@ import errno
 import fcntl
 import hashlib
 import json
-import math
 import os
 import re
 import secrets
@@ -219,20 +218,14 @@ def utc(moment: datetime) -> str:
 
 
 def encode(line: Mapping[str, Any]) -> bytes:
-    """One line. JSON has no NaN and no infinity: they become the texts nan, inf and -inf."""
+    """One line."""
     text = json.dumps(plain(line), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value if value is None or isinstance(value, (bool, int, float)) else str(value)
+    """A value as JSON has it: NaN and infinity are the texts NaN, Infinity and -Infinity."""
+    return json.loads(json.dumps(value, default=str), parse_constant=str)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

@@ -195,8 +195,8 @@ def _own_service(asked: Asked, serves: bool) -> Server:
 Work = Callable[[Server, Trial, Run], tuple[str, dict[str, Any]]]
 
 
-def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) -> tuple[str, dict[str, Any], Path]:
-    """Find the server, open a record, do the ``work`` and close the record with its outcome and summary.
+def report(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) -> int:
+    """Find the server, open a record, do the ``work``, close the record and print what was found; the exit code.
 
     Ctrl-C leaves the record as it is (interrupted) and the service running; when the server goes away, the record has
     that, and ServiceError has the reason.
@@ -224,13 +224,14 @@ def measure(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) 
             gone = isinstance(error, Gone) or lost
             run.end("server gone" if gone else "error", {"error": str(error), "samples": run.samples})
             kept = f"what was measured is kept in {run.path}" if run.samples else ""
+            problem = error.problems[0]
             if gone:
-                raise _gone(error, server, kept) from None
+                raise _gone(problem.message, server, kept) from None
             if kept and isinstance(error, ServiceError):
-                raise ServiceError(f"{error}\n  {kept}", hint=error.problems[0].hint) from None
+                raise ServiceError(f"{problem.message}\n  {kept}", hint=problem.hint) from None
             raise
         run.end(outcome, summary)
-    return outcome, summary, run.path
+    return finish(asked, outcome, summary, run.path)
 
 
 def default_folder() -> Path:
@@ -248,10 +249,10 @@ def _key(asked: Asked) -> str:
     return key
 
 
-def _gone(error: EnvgenError, server: Server, kept: str) -> EnvgenError:
+def _gone(reason: str, server: Server, kept: str) -> EnvgenError:
     """Why it stopped answering, as far as its container shows."""
     if server.engine is None or server.container is None:
-        return ServiceError(f"{error}; {kept}")
+        return ServiceError(f"{reason}; {kept}")
     words = last_words(server.engine, server.container.id)
     code = words.container.exit_code if words.container else 0
     oom_killed = words.container is not None and words.container.oom_killed
@@ -263,18 +264,13 @@ def _gone(error: EnvgenError, server: Server, kept: str) -> EnvgenError:
         file = server.root / server.profile.compose_file
         bundle = crash.write(
             server.engine, server.profile, server.root, server.service, server.container.id,
-            {"reason": str(error), "cause": cause.summary if cause else ""}, [file] if file.is_file() else [],
+            {"reason": reason, "cause": cause.summary if cause else ""}, [file] if file.is_file() else [],
         )  # fmt: skip
-    lines = [f"{error}", f"  {words.told}; its last lines:", *(f"    {line}" for line in words.lines)]
+    lines = [reason, f"  {words.told}; its last lines:", *(f"    {line}" for line in words.lines)]
     lines += [f"  cause: {cause.summary}"] if cause else []
     lines += [f"  what it left behind: {bundle}"] if bundle else []
     hint = cause.cure if cause else f"envgen up {server.service or 'SERVICE'} starts it again"
     return ServiceError("\n".join([*lines, f"  {kept}"] if kept else lines), hint=hint)
-
-
-def report(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) -> int:
-    """Measure, and print what was found; the exit code."""
-    return finish(asked, *measure(asked, kind, parameters, work))
 
 
 def finish(asked: Asked, outcome: str, summary: Mapping[str, Any], path: Path) -> int:

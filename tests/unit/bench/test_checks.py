@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
+from envgen.app.session import Session
 from envgen.bench import checks
 from envgen.bench.checks import Wishes
-from envgen.bench.client import Load, Reply
+from envgen.bench.client import Load, Reply, Target
 from envgen.bench.compare import Cell
 from envgen.bench.tools import Measured, reference
 from envgen.bench.vitals import Vitals, parse_gpu_memory
+from envgen.cli.measure import common
+from envgen.errors import ServiceError
 
 HERE = Path("nowhere")
 LLAMA = reference("llama.cpp", HERE)
@@ -43,6 +47,9 @@ def test_throughput_against_a_reference_depth_by_depth() -> None:
 
 
 def test_no_reference_no_rate_and_failed_requests() -> None:
+    other = cell(5, decode_tps=99.0)  # no engine was measured at this depth
+    (found,) = checks.throughput([other], Wishes([LLAMA]))
+    assert (found.verdict, found.seen) == ("not checked", "llama.cpp has no figure of pp2048 tg32 @ d5")
     assert checks.throughput([cell(decode_tps=1.0)], Wishes())[0].verdict == "not checked"
     (found,) = checks.throughput([cell(notes=("one piece",))], Wishes([reference("x=5", HERE)]))
     assert (found.verdict, found.seen) == ("not checked", "one piece")
@@ -105,6 +112,18 @@ def test_what_a_load_left_behind() -> None:
     assert set(found.values()) == {"failed"} and len(found) == 4
     assert {v for _, v in verdicts(checks._judge(Load([good], 1.0), vitals(), vitals(memory=9)))} == {"passed"}
     assert checks._summary(load)["requests_per_s"] == 0.5
+
+
+def test_a_run_that_fails_has_one_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(_server: Any, trial: checks.Trial, _run: Any) -> NoReturn:
+        trial.record({"unit": "repeat"})
+        raise ServiceError("the tool failed", hint="try another")
+
+    monkeypatch.setattr(common, "find", lambda url, **_: Target(url, "m"))
+    asked = common.Asked(Session(), None, "http://h", None, None, None, 0, 1, 1, tmp_path, False)
+    with pytest.raises(ServiceError) as caught:
+        common.report(asked, "bench", {}, work)
+    assert re.fullmatch(r"the tool failed\n  what was measured is kept in .*\n +hint: try another", str(caught.value))
 
 
 def test_strict_and_not() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.bench.client import CHAT, Reply, Target, error_text, read
+from envgen.bench.client import Reply, read
 
 DONE = b"data: [DONE]\n\n"
 
@@ -89,27 +89,3 @@ LEAVES = st.none() | st.integers() | st.text()
 @given(st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner)))
 def test_whatever_json_it_is(document: Any) -> None:
     reply_of({"choices": document, "usage": document}, document)
-
-
-def test_samples() -> None:
-    found = Reply(began=1.0, ended=2.0, status=200, first=1.5, prompt_tokens=4, output_tokens=3)
-    assert found.sample({"concurrency": 2}) == {
-        "unit": "request", "concurrency": 2, "status": 200, "latency_ms": 1000.0, "ttft_ms": 500.0,
-        "prompt_tokens_seen": 4, "output_tokens_seen": 3,
-    }  # fmt: skip
-    assert Reply(fault="x", kind="cut").sample({})["error"] == "x"
-
-
-def test_bodies() -> None:
-    target = Target("http://h", "m")
-    assert target.body("x", 4, logprobs=True)["logprobs"] == 1 and target.body("x", 4)["ignore_eos"]
-    chat = Target("http://h", "m", api=CHAT, exact=False).body("x", 4, logprobs=True)
-    assert chat["logprobs"] is True and "ignore_eos" not in chat and chat["messages"][0]["content"] == "x"
-
-
-@pytest.mark.parametrize(
-    ("document", "sentence"),
-    [('{"error": {"message": "no"}}', "no"), ('{"detail": "gone"}', "gone"), ("plain", "plain"), ("[1]", "[1]")],
-)
-def test_sentences_in_errors(document: str, sentence: str) -> None:
-    assert error_text(document) == sentence

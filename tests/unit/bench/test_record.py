@@ -95,8 +95,8 @@ def test_no_secret_gets_in(tmp_path: Path) -> None:
 
 def test_nan_is_a_text(tmp_path: Path) -> None:
     with record.start(tmp_path, "bench", {}, {}) as run:
-        run.sample({"decode_tps": float("nan"), "itl_ms": float("inf")})
-    assert json.loads(run.path.read_text().splitlines()[1])["data"] == {"decode_tps": "nan", "itl_ms": "inf"}
+        run.sample({"decode_tps": float("NaN"), "itl_ms": float("inf")})
+    assert json.loads(run.path.read_text().splitlines()[1])["data"] == {"decode_tps": "NaN", "itl_ms": "Infinity"}
 
 
 def test_no_space(tmp_path: Path) -> None:

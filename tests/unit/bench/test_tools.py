@@ -93,6 +93,8 @@ def test_what_llama_benchy_is_asked() -> None:
     assert "-m llama_benchy --base-url http://127.0.0.1:8000/v1 --model m --tokenizer /models/x --pp 2048" in words
     assert "--tg 32 --depth 4096 --concurrency 2 --runs 3" in words and "--no-cache --exact-tg" in words
     assert "--emit-progress {progress}" in words and "--api-key k" in words
+    replace(one, help="").measure(Cell(32, 2048))  # an older version
+    assert not {"--exact-tg", "--skip-coherence", "--emit-progress"} & set(seen[1]["words"])
 
 
 def test_what_vllm_is_asked() -> None:
@@ -127,10 +129,10 @@ def test_a_tool_that_is_missing() -> None:
     assert "pip.tools" in caught.value.problems[0].hint
 
 
-def report(decode: list[float]) -> str:
+def report(decode: list[float], prefill: bool = True) -> str:
     values = {"values": [100.0, 100.0, 100.0]}
     one = {"prompt_size": 64, "response_size": 8, "context_size": 0, "concurrency": 1, "e2e_ttft": values,
-           "is_context_prefill_phase": False, "pp_throughput": values,
+           "is_context_prefill_phase": False, "pp_throughput": values if prefill else None,
            "tg_throughput": {"values": decode} if decode else None}  # fmt: skip
     return json.dumps({"benchmarks": [one]})
 
@@ -143,6 +145,8 @@ def test_replies_in_one_piece_have_a_rate_of_their_own() -> None:
     older = tool(ran(report([]))).measure(Cell(8, 64, 0, 1))
     assert "this version of the tool times none" in older.notes[0]
     assert not tool(ran(report([1.0, 2.0, 3.0]), progress=progress)).measure(Cell(8, 64, 0, 1)).notes
+    short = tool(ran(report([1.0, 2.0, 3.0], prefill=False))).measure(Cell(8, 64, 0, 1))
+    assert short.notes[0].startswith("no prefill rate: the prompt took no longer")
 
 
 def test_failed_requests_and_a_wrong_tokenizer_are_named() -> None:
