@@ -19,6 +19,7 @@ from envgen.lock.hub import COMMIT, commit_of
 from envgen.lock.model import LOCAL, AptLock, GitLock, ImageLock, Lock, PatchLock, PythonLock, model_key
 from envgen.lock.registry import resolve_image, seconds
 from envgen.profile.model import ModelRef, Profile
+from envgen.profile.values import ImageRef
 from envgen.text import counted
 
 Say = Callable[[str], None]
@@ -132,13 +133,21 @@ def _start(
 
 
 def _ask_image(profile: Profile, tools: Tools, engine: Engine | None) -> ImageLock:
-    """An image that was made on this machine has no name elsewhere: a build takes it, so the lock names it."""
+    """An image that was made on this machine has no such name elsewhere: a build takes it, so the lock names it.
+
+    A digest under another name, of a mirror or a registry that it was pushed to, does not say that this name has one.
+    """
     name = str(profile.base.image)
     local = engine.image(name) if engine else None
-    if local and not local.repo_digests:
+    if local and _repository(name) not in map(_repository, local.repo_digests):
         return ImageLock(name, local.id, {f"linux/{local.architecture}": local.id}, LOCAL, seconds(local.created))
     _online(tools, name)
     return resolve_image(profile.base.image, tools.say)
+
+
+def _repository(name: str) -> tuple[str, str]:
+    image = ImageRef.parse(name)
+    return image.registry.removeprefix("index.").removesuffix("docker.io"), image.path.removeprefix("library/")
 
 
 def _ask_git(tools: Tools, one: ask.Repository) -> GitLock:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from envgen.engine.base import Image
 from envgen.errors import EngineError, LockError
 from envgen.lock.ask import Upgrade
 from envgen.lock.model import GitLock, ImageLock, Lock
-from envgen.lock.resolve import Tools, _job, resolve
+from envgen.lock.resolve import Tools, _ask_image, _job, resolve
 from envgen.profile.load import load_project
 
 
@@ -81,3 +83,25 @@ def test_what_has_no_answer_stays_and_all_else_moves(tmp_path: Path) -> None:
     assert any(message.startswith("h:5000/base:1 would have to be asked for") for message in said)
     assert any("no Docker Engine answers" in message for message in said)
     assert online.notes == ["no engine: Docker is stopped"]
+
+
+@pytest.mark.parametrize(
+    ("image", "digests", "local"),
+    [
+        ("h:5000/base:1", (), True),
+        ("h:5000/base:1", ("h:5000/base@sha256:" + "1" * 64,), False),
+        ("h:5000/base:1", ("mirror:5000/base@sha256:" + "1" * 64,), True),
+        ("docker.io/library/debian:12", ("debian@sha256:" + "1" * 64,), False),
+    ],
+)
+def test_an_image_that_only_another_registry_has_is_locked_as_it_is_here(
+    image: str, digests: tuple[str, ...], local: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "envgen.yaml").write_text(PROJECT.replace("h:5000/base:1", image), encoding="utf-8")
+    profile = load_project(file=tmp_path / "envgen.yaml", local=False).project.profiles["prod"]
+    here = Image("sha256:" + "2" * 64, {}, "2026-01-01T00:00:00Z", 1, "amd64", (image,), {}, repo_digests=digests)
+    asked: list[str] = []
+    monkeypatch.setattr("envgen.lock.resolve.resolve_image", lambda ref, _say: asked.append(str(ref)))
+    engine: Any = SimpleNamespace(image=lambda _name: here)
+    found = _ask_image(profile, Tools(lambda: engine, Servers(), print), engine)
+    assert (found is not None, asked) == (local, [] if local else [image])
