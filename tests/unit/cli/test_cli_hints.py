@@ -1,4 +1,5 @@
-"""Each `envgen ...` in a message, a help text or a page is a command line that click accepts."""
+"""Each `envgen ...` in a message, a help text or a page is a command line that click accepts, and each example of a
+project file in a page is one that loads and renders."""
 
 from __future__ import annotations
 
@@ -6,15 +7,20 @@ import ast
 import itertools
 import re
 import shlex
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import commands_page
 import pytest
+import yaml
 
 from envgen.cli import main
+from envgen.profile.load import load_project
+from envgen.render.outputs import render_profile
 
 ROOT = Path(__file__).parents[3]
 PYTHON = sorted(path for path in ROOT.glob("envgen/**/*.py") if "inside" not in path.parts)
@@ -26,6 +32,8 @@ QUOTED = re.compile(r"`envgen ([^`]+)`")
 HINT = re.compile(r"(?:^|[:;] )envgen ([^;]+)")
 EXAMPLE = re.compile(r"^ *(?:\$ )?envgen (.+)$", re.MULTILINE)
 BLOCK = re.compile(r"^```(?:console|sh|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# An example of a project file, whole or in part: ```yaml title="envgen.yaml".
+YAML = re.compile(r'^( *)```yaml title="(envgen\.(?:local\.)?yaml)"\n(.*?)^ *```', re.MULTILINE | re.DOTALL)
 
 
 def _texts(tree: ast.AST) -> Iterator[tuple[str, bool]]:
@@ -107,3 +115,50 @@ def test_what_click_refuses_is_found(line: str) -> None:
 
 def test_the_page_of_commands_is_current() -> None:
     assert (ROOT / "docs" / "cli.md").read_text("utf-8") == commands_page.text(), "run scripts/regenerate"
+
+
+def _merged(under: Any, over: Any) -> Any:
+    if not (isinstance(under, dict) and isinstance(over, dict)):
+        return over
+    return {**under, **{key: _merged(under.get(key), value) for key, value in over.items()}}
+
+
+def _around(found: dict[str, Any]) -> dict[str, Any]:
+    """The project that an excerpt stands in: sections of a project, or keys of a profile."""
+    sections = found if found.keys() <= {"defaults", "profiles"} else {"defaults": found}
+    base = {
+        "mode": "production",
+        "base": {"image": "example.org/base:1"},
+        "cuda": {"arch_list": "12.1a"},
+        "caches": {"huggingface": {"path": "/root/.cache/huggingface"}},
+        "env": {"debug": {"DEBUG": 1}},
+        "services": {"serve": {"command": ["vllm", "serve", "a/model"], "ports": ["127.0.0.1:8000:8000"]}},
+        "nodes": {
+            f"spark-{n}": {"context": f"spark-{n}", "address": f"192.168.177.1{n}", "interface": "eth0"} for n in (1, 2)
+        },
+    }
+    names = sections.get("profiles", {"example": {}})
+    whole = {"version": 1, "name": "example", "defaults": base, "profiles": names}
+    return _merged(whole, {**sections, "profiles": names})
+
+
+EXAMPLES = [
+    pytest.param(name, textwrap.dedent(block), id=f"{path.stem}-{number}")
+    for path in PAGES
+    if path.suffix == ".md"
+    for number, (_, name, block) in enumerate(YAML.findall(path.read_text("utf-8")), 1)
+]
+assert EXAMPLES
+
+
+@pytest.mark.parametrize(("name", "text"), EXAMPLES)
+def test_every_project_file_that_is_shown_loads_and_renders(name: str, text: str, tmp_path: Path) -> None:
+    found = yaml.safe_load(text)
+    whole = found if "version" in found else _around({} if "local" in name else found)
+    file = tmp_path / "envgen.yaml"
+    file.write_text(yaml.safe_dump(whole), encoding="utf-8")
+    (tmp_path / name).write_text(text if "local" in name else file.read_text("utf-8"), encoding="utf-8")
+    profiles = load_project(file=file).project.profiles
+    for variant in {"", *(name for profile in profiles.values() for name in profile.variants)}:
+        project = load_project(file=file, variant=variant).project
+        assert all(render_profile(profile, root=tmp_path).files for profile in project.profiles.values())
