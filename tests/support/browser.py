@@ -88,13 +88,13 @@ class Browser:
         message: dict[str, Any] = json.loads(line)
         return message
 
-    def open(self, page: Path, *, width: int = 1200, dark: bool = False) -> None:
-        """Open a file as a screen of that width and colour scheme would show it, and wait until it has loaded."""
+    def open(self, page: Path | str, *, width: int = 1200, dark: bool = False) -> None:
+        """Open a file or an address as a screen of that width and colour scheme shows it; wait until it has loaded."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         self.events.clear()
-        self.call("Page.navigate", url=page.as_uri())
+        self.call("Page.navigate", url=page.as_uri() if isinstance(page, Path) else page)
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._next(20))
 
