@@ -6,49 +6,54 @@ import json
 import os
 import platform
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from envgen import __version__, files
+from envgen.app.doctor import Looked, joined
 from envgen.bundle import write_bundle
 from envgen.doctor import report
+from envgen.doctor.gather import attempt
 from envgen.doctor.model import Subject
 from envgen.doctor.run import Report
 from envgen.engine.base import Engine
-from envgen.engine.docker import connect
 from envgen.engine.owner import ours
+from envgen.engine.session import DOCTOR, hurry
 from envgen.errors import EnvgenError
 from envgen.files import state_dir
 from envgen.inside import run
 from envgen.redact import secret_values
 from envgen.text import counted, progress
 
+Add = Callable[[str, Callable[[], "bytes | str | None"], str], None]  # name, how to get it, why there may be none
 LOG_LINES = 5000  # of each container
 LOG_BYTES = 4 << 20  # of each build log: its end
 LOGS = 3  # newest build logs
 COLLECT_ENV = run.Program(("collect_env",))
-Add = Callable[[str, Callable[[], "bytes | str | None"], str], None]
 
 
-def write(target: Path, found: Report, subject: Subject) -> None:
-    """Collect and write. What can't be had is a line in the bundle's README, never an error."""
-    members = collect(found, subject)
-    write_bundle(target, members, known=secrets_of(subject, found))
-    files = counted(len(members), "file")
-    progress(f"  wrote {target}: {files}, secrets and names taken out; look into it before you send it")
-
-
-def collect(found: Report, subject: Subject) -> dict[str, bytes | str]:
-    """The members by name."""
-    context = found.context
+def write(target: Path, looked: Sequence[Looked]) -> None:
+    """Collect and write; of several machines, a folder each. What can't be had is a line in its README."""
+    hurry(DOCTOR)
+    found = joined(looked)
     members: dict[str, bytes | str] = {
         "findings.json": _json(report.as_data(found)),
         "findings.txt": report.as_text(found) + "\n",
     }
     missing: list[str] = []
+    for one in looked:
+        members |= collect(one, missing, f"{one.at.node}/" if len(looked) > 1 else "")
+    _files(looked[0].subject, _adder(members, missing))
+    members["README.txt"] = _readme(members, missing)
+    write_bundle(target, members, known=set().union(*(secrets_of(one) for one in looked)))
+    files = counted(len(members), "file")
+    progress(f"  wrote {target}: {files}, secrets and names taken out; look into it before you send it")
 
+
+def _adder(members: dict[str, bytes | str], missing: list[str], folder: str = "") -> Add:
     def add(name: str, get: Callable[[], bytes | str | None], why: str) -> None:
+        name = folder + name
         try:
             content = get()
         except (EnvgenError, OSError, ValueError) as problem:
@@ -58,27 +63,32 @@ def collect(found: Report, subject: Subject) -> dict[str, bytes | str]:
         else:
             members[name] = content
 
-    engine = connect() if context.engine is not None else None
-    add("versions.json", lambda: _json(versions(found)), "")
+    return add
+
+
+def collect(one: Looked, missing: list[str], folder: str) -> dict[str, bytes | str]:
+    """The members of one machine by name."""
+    context, members = one.report.context, dict[str, bytes | str]()
+    add = _adder(members, missing, folder)
+    engine = attempt(one.at.connect) if context.engine is not None else None
+    add("versions.json", lambda: _json(versions(one.report)), "")
     add("engine.json", lambda: _json(vars(context.engine)) if context.engine else None, "no Docker Engine")
     add("image.json", lambda: _json(vars(context.image)) if context.image else None, "the image is not built")
-    _files(subject, add)
     if engine is not None:
-        _containers(engine, subject, add)
+        _containers(engine, one.subject, add)
     if engine is not None and context.container is not None and context.container.running:
         identity = context.container.id
         add("flashinfer-collect-env.json", lambda: _collect_env(engine, identity), "this FlashInfer has no collect-env")
         add("pip-list.txt", lambda: _pip_list(engine, identity), "no pip in the container")
     else:
-        missing.append("flashinfer-collect-env.json: no running container")
-    members["README.txt"] = _readme(members, missing)
+        missing.append(f"{folder}flashinfer-collect-env.json: no running container")
     return members
 
 
-def secrets_of(subject: Subject, found: Report) -> set[str]:
+def secrets_of(one: Looked) -> set[str]:
     """Values to look for everywhere: of the shell, of what the profile calls secrets, of the container."""
+    subject, container = one.subject, one.report.context.container
     named = {name: os.environ[name] for name in subject.profile.secrets if name in os.environ}
-    container = found.context.container
     inside = dict(container.env) if container else {}
     known = {*secret_values(os.environ), *secret_values(inside), *named.values()}
     return known | {inside[name] for name in subject.profile.secrets if inside.get(name)}
@@ -139,9 +149,7 @@ def _end(path: Path) -> bytes:
         return file.read(LOG_BYTES)
 
 
-def _containers(
-    engine: Engine, subject: Subject, add: Callable[[str, Callable[[], bytes | str | None], str], None]
-) -> None:
+def _containers(engine: Engine, subject: Subject, add: Add) -> None:
     for one in ours(engine.containers(subject.profile.compose_name, all=True), subject.root):
         add(f"containers/{one.service or one.name}.json", lambda one=one: _json(vars(one)), "")  # type: ignore[misc]
         add(f"logs/{one.service or one.name}.log", lambda one=one: engine.logs(one.id, tail=LOG_LINES), "")  # type: ignore[misc]

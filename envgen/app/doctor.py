@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envgen.app import nodes, predict, weights
+from envgen.app.places import At, all_at
 from envgen.doctor import fix, run, scripts
 from envgen.doctor.deep import examine
 from envgen.doctor.fix import Fix
@@ -17,7 +18,7 @@ from envgen.doctor.gather import attempt, gather
 from envgen.doctor.model import Context, Finding, Remedy, Severity, Subject, Where, ok
 from envgen.doctor.run import Report
 from envgen.engine.base import Engine
-from envgen.engine.docker import connect
+from envgen.engine.session import hurry
 from envgen.errors import EnvgenError
 from envgen.explain import cause_of
 from envgen.jitcache.query import make_query
@@ -28,28 +29,57 @@ from envgen.serve import preflight
 from envgen.serve.launch import CAUSE_LINES
 from envgen.text import progress
 
+BETWEEN = 15.0  # seconds for the questions to a machine that are about it and the others
 
-def look(subject: Subject, *, deep: bool) -> Report:
+
+@dataclass(frozen=True)
+class Looked:
+    """What was found on one machine; ``subject`` has the profile with its folders."""
+
+    at: At
+    subject: Subject
+    report: Report
+
+
+def look(subject: Subject, *, deep: bool) -> list[Looked]:
+    """What each machine of the service shows, the head's first, which has what is between them, too."""
+    found = []
+    for at in all_at(subject.profile, subject.service):
+        mine = replace(subject, profile=at.profile)
+        found.append(Looked(at, mine, _look(mine, at, deep)))
+    first = found[0]
+    between = _machines(first.report.context, subject)
+    return [replace(first, report=run.with_more(first.report, Where.NODES, between)), *found[1:]]
+
+
+def joined(looked: Sequence[Looked]) -> Report:
+    """All of it in one report."""
+    return run.joined({one.at.node: one.report for one in looked})
+
+
+def _look(subject: Subject, at: At, deep: bool) -> Report:
     """Collect, judge, and add what the project's own scripts and (with ``deep``) the packages themselves say."""
-    context, extra = gather(subject, connect)
-    if context.engine is not None and context.service in subject.profile.services:
+    context, extra = gather(subject, at.connect)
+    if context.engine is None:
+        return run.examine(context, extra)
+    engine = at.connect()
+    if context.service in subject.profile.services:
         running = context.container is not None and context.container.running and not context.is_throw_away
         refused = attempt(
-            lambda: preflight.refusals(connect(), subject.profile, subject.root, context.service, running=running)
+            lambda: preflight.refusals(engine, subject.profile, subject.root, context.service, running=running)
         )
-        lacking = attempt(lambda: weights.report(connect(), subject.profile, subject.root))
-        causes = attempt(lambda: _causes(context, connect()))
+        lacking = attempt(lambda: weights.report(engine, subject.profile, subject.root))
+        causes = attempt(lambda: _causes(context, engine))
         context = replace(context, refused=refused or (), weights=lacking or {}, causes=causes or {})
 
     found = run.examine(context, extra)
-    if context.engine is not None and (subject.root / scripts.FOLDER).is_dir():
-        found = run.with_more(found, Where.INSIDE, scripts.from_folder(context, subject.root, connect()))
-    if context.engine is not None and deep:
-        progress("  asking the packages themselves; imports take seconds, a kernel up to minutes")
-        engine = connect()
+    if (subject.root / scripts.FOLDER).is_dir():
+        found = run.with_more(found, Where.INSIDE, scripts.from_folder(context, subject.root, engine))
+    if deep:
+        progress(f"  {at.named('asking the packages themselves; imports take seconds, a kernel up to minutes')}")
         answers = [*examine(context, subject, engine), *predict.examine(engine, context, subject.root)]
         found = run.with_more(found, Where.INSIDE, answers)
-    return run.with_more(found, Where.NODES, _machines(context, subject))
+    return found
 
 
 def _machines(context: Context, subject: Subject) -> list[Finding]:
@@ -58,6 +88,7 @@ def _machines(context: Context, subject: Subject) -> list[Finding]:
     for name, service in subject.profile.services.items():
         if service.cluster is None or subject.service not in (None, name):
             continue
+        hurry(BETWEEN)
         try:
             answers = nodes.check(subject.profile, subject.root, name, progress)
         except EnvgenError as problem:
@@ -92,13 +123,13 @@ def _causes(context: Context, engine: Engine) -> dict[str, str]:
     return found
 
 
-def apply_fixes(found: Report, subject: Subject, *, dry_run: bool, agree: Callable[[int], bool]) -> bool:
+def apply_fixes(looked: Sequence[Looked], *, dry_run: bool, agree: Callable[[int], bool]) -> bool:
     """Do what is safe. True when something was done, so that it is worth looking again.
 
     ``agree`` is asked with the number of steps. A step that fails is said, and the others are done.
     """
-    steps = plan(found, subject)
-    for line in moved(subject):
+    steps = [step for one in looked for step in plan(one)]
+    for line in moved(looked[0].subject):
         progress(f"  {line}")
     if not steps:
         progress("  nothing here that --fix can fix; each finding names its own command")
@@ -119,12 +150,13 @@ def apply_fixes(found: Report, subject: Subject, *, dry_run: bool, agree: Callab
     return True
 
 
-def plan(found: Report, subject: Subject) -> list[Fix]:
-    """All steps, of every room."""
-    if found.context.engine is None:
+def plan(one: Looked) -> list[Fix]:
+    """All steps on one machine."""
+    if one.report.context.engine is None:
         return []
-    engine = connect()
-    return [*fix.plan(found.context, found.findings, engine, subject.root), *_stale(engine, subject)]
+    engine, subject = one.at.connect(), one.subject
+    steps = [*fix.plan(one.report.context, one.report.findings, engine, subject.root), *_stale(engine, subject)]
+    return [replace(step, title=one.at.named(step.title)) for step in steps]
 
 
 def _stale(engine: Engine, subject: Subject) -> list[Fix]:

@@ -10,33 +10,32 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from envgen import files
 from envgen.digests import digest_of
+from envgen.doctor.expectation import mounts
 from envgen.engine.base import MISSHAPEN, Engine, Image, Mount
 from envgen.engine.docker import connect
 from envgen.errors import EngineError, NotFoundError, Problem, UsageError
 from envgen.inside import run
 from envgen.profile.check_nodes import ranks_of
 from envgen.profile.model import Cluster, Machine, Profile, Service
-from envgen.profile.values import HostPath
 from envgen.render import environment as names
 from envgen.render.locking import lock_of_image
 from envgen.render.outputs import render_profile
 from envgen.serve.preflight import of_image
 from envgen.text import progress, size
 
-PROGRAM = run.Program(("node",))
+PROGRAM = run.Program(("transfer", "node"))
 FACTS = 25.0  # seconds for the facts of one machine: an import of nothing, and samples of the weights
 LINK = 6.0  # seconds for one connection
 LINK_BYTES = 64 << 20
 SLOW = 1e9 / 8 * 4  # bytes a second: under 4 Gbit/s it is not the cable
 CLOCKS = 30.0  # seconds that clocks may differ: logs are merged by time
 MODEL_HOME = "/run/envgen/model"
-SERVER_PORT = 8000
 FOLDER = ".envgen/nodes"
 # Of the packages in the image: what two ranks exchange is theirs.
 COMPARED = (
@@ -76,6 +75,7 @@ class Seen:
     image: Image | None = None
     stale: tuple[Problem, ...] = ()  # of the head's image, beside the profile as it is now
     facts: dict[str, Any] = field(default_factory=dict)
+    absent: list[Mount] = field(default_factory=list)  # of the service: folders that this machine has not
     runs: bool = False  # its part of the service, which then has the ports and the memory
     offset: float = 0.0  # seconds that its clock is ahead of ours
 
@@ -114,10 +114,20 @@ def environment(machine: Machine) -> dict[str, str]:
     }
 
 
+def on_machine(profile: Profile, name: str) -> Profile:
+    """The profile with the folders of this machine for its caches; "": as it is."""
+    own = profile.nodes[name].caches if name else {}
+    caches = {
+        key: replace(cache, host=own[key]) if cache.host is not None and key in own else cache
+        for key, cache in profile.caches.items()
+    }
+    return replace(profile, caches=caches)
+
+
 def variables(profile: Profile, root: Path, cluster: Cluster, name: str) -> dict[str, str]:
     """What the rendered Compose files need on one machine."""
     machine = profile.nodes[name]
-    found = names.compose_environment(profile, root)
+    found = names.compose_environment(on_machine(profile, name), root)
     found |= {
         names.NODE_RANK: str(cluster.nodes.index(name)),
         names.NODE_ADDRESS: machine.address,
@@ -126,8 +136,6 @@ def variables(profile: Profile, root: Path, cluster: Cluster, name: str) -> dict
     }
     if machine.rdma:
         found[names.NODE_RDMA] = ",".join(machine.rdma)
-    for cache, path in machine.caches.items():
-        found[names.cache_variable(cache)] = path.path
     return found
 
 
@@ -148,15 +156,16 @@ def write_variables(profile: Profile, root: Path, cluster: Cluster) -> list[str]
 # --- asking -----------------------------------------------------------------------------------------------------------
 
 
-def look(profile: Profile, root: Path, service: Service, cluster: Cluster) -> list[Seen]:
-    """Ask all machines at the same time."""
+def look(profile: Profile, root: Path, name: str, cluster: Cluster) -> list[Seen]:
+    """Ask all machines of the service ``name`` at the same time."""
     seen = [Seen(name, profile.nodes[name], rank) for rank, name in enumerate(cluster.nodes)]
     with ThreadPoolExecutor(len(seen)) as pool:
-        list(pool.map(lambda one: _look_at(one, profile, root, service, cluster), seen))
+        list(pool.map(lambda one: _look_at(one, profile, root, name, cluster), seen))
     return seen
 
 
-def _look_at(one: Seen, profile: Profile, root: Path, service: Service, cluster: Cluster) -> None:
+def _look_at(one: Seen, profile: Profile, root: Path, name: str, cluster: Cluster) -> None:
+    service = profile.services[name]
     try:
         one.engine = connect(environment(one.machine))
         info = one.engine.info()
@@ -169,17 +178,25 @@ def _look_at(one: Seen, profile: Profile, root: Path, service: Service, cluster:
             return
         mine = one.engine.containers(profile.compose_name)
         one.runs = any(container.running and profile.services.get(container.service) is service for container in mine)
-        mounts, model = weights_of(one.machine, profile, root, service)
+        profile = on_machine(profile, one.name)
+        theirs = [replace(mount, read_only=True) for mount in mounts(profile, root, one.engine, name)]
+        if certificates := names.compose_environment(profile, root).get(names.CA_VARIABLE):
+            theirs.append(Mount(certificates, names.CA_FILE, read_only=True))
         wanted = [cluster.port, *(port.container for port in service.ports)]
         ports = wanted if one.rank == 0 and not one.runs else []
         began = time.time()
-        execute = run.in_image(one.engine, profile.image_name, mounts=mounts, network="host")
-        request = {"ask": "facts", "ports": ports, "model": model, "packages": COMPARED}
+        execute = run.in_image(one.engine, profile.image_name, mounts=theirs, network="host", absent=one.absent)
+        request = {
+            "ask": "facts", "ports": ports, "model": model_of(profile, service), "packages": COMPARED,
+            "checkouts": {source: it.mount.path for source, it in profile.mounted_sources.items()},
+        }  # fmt: skip
         answer = run.ask(execute, profile.base.python, PROGRAM, request, timeout=FACTS)
         if isinstance(answer, run.Failure):
             one.trouble = f"its container could not be asked: {answer}{_last(answer)}"
             return
         one.facts = answer
+        made = [cache.path.path for cache in profile.caches.values()]  # by Docker, where they are not there
+        one.absent = [mount for mount in one.absent if mount.target not in made]
         now = answer.get("now")
         ended = time.time()
         if isinstance(now, float):  # between asking and hearing
@@ -198,31 +215,33 @@ def _last(failure: run.Failure) -> str:
     return f" ({failure.stack[-1].strip()})" if failure.stack else ""
 
 
+def model_of(profile: Profile, service: Service) -> dict[str, str] | None:
+    """Where the service finds its weights, as ``inside/node.py`` reads it; None where only vLLM knows."""
+    cache = profile.caches.get("huggingface")
+    if service.model is not None and cache is not None:
+        return {"home": cache.path.path, "repo": service.model.repo, "revision": service.model.revision}
+    path = service.command[2] if len(service.command) > 2 else ""
+    return {"folder": path} if path.startswith("/") else None
+
+
 def weights_of(
     machine: Machine, profile: Profile, root: Path, service: Service
 ) -> tuple[list[Mount], dict[str, str] | None]:
-    """How the weights are seen in the container: their mount, and what the probe is to look at."""
-    words = service.command
-    path = words[2] if len(words) > 2 else ""
+    """The cache that has the weights, as a mount at MODEL_HOME, and where they are there."""
+    model = model_of(profile, service) or {}
+    place = model.get("home") or model.get("folder", "")
     for name, cache in profile.caches.items():
-        below = cache.path.path + "/"
-        if service.model is not None and name == "huggingface":
-            found = {"home": MODEL_HOME, "repo": service.model.repo, "revision": service.model.revision}
-        elif path.startswith(below):
-            found = {"folder": f"{MODEL_HOME}/{path.removeprefix(below)}"}
-        else:
+        below = cache.path.path
+        if not (place + "/").startswith(below + "/"):
             continue
-        if cache.host is None:
+        own = machine.caches.get(name, cache.host)
+        key = "home" if "home" in model else "folder"
+        found = {**model, key: MODEL_HOME + place.removeprefix(below)}
+        if cache.host is None or own is None:
             return [Mount(names.cache_volume(profile, name), MODEL_HOME, "volume", read_only=True)], found
-        source = _host_path(machine, name, cache.host, root)
+        source = str((root / Path(own.path).expanduser()).resolve())
         return [Mount(source, MODEL_HOME, "bind", read_only=True)], found
     return [], None
-
-
-def _host_path(machine: Machine, cache: str, path: HostPath, root: Path) -> str:
-    if cache in machine.caches:
-        return machine.caches[cache].path
-    return str((root / Path(path.path).expanduser()).resolve())
 
 
 def _connection(profile: Profile, source: Seen, target: Seen, meeting: int) -> Finding:
@@ -271,7 +290,7 @@ def _connection(profile: Profile, source: Seen, target: Seen, meeting: int) -> F
 def check(profile: Profile, root: Path, name: str, say: Callable[[str], None] = lambda _line: None) -> list[Finding]:
     """All that must hold before ``name`` is started on its machines. Nothing is started or changed but probes."""
     _, service, cluster = choose(profile, name)
-    seen = look(profile, root, service, cluster)
+    seen = look(profile, root, name, cluster)
     found = [finding for one in seen for finding in _about(one, profile, service, cluster)]
     whole = [one for one in seen if one.facts]
     try:
@@ -283,7 +302,7 @@ def check(profile: Profile, root: Path, name: str, say: Callable[[str], None] = 
     if pairs:
         say("trying TCP connections between the machines")
         # One direction after the other: they would share the cable.
-        taken = any(cluster.port in one.facts["taken"] for one in linked if one.rank == 0)
+        taken = any(one.runs or cluster.port in one.facts["taken"] for one in linked if one.rank == 0)
         meeting = 0 if taken else cluster.port
         found += [_connection(profile, source, target, meeting) for source, target in pairs]
     return found
@@ -306,7 +325,8 @@ def _about(one: Seen, profile: Profile, service: Service, cluster: Cluster) -> l
     found = [Finding("ok", who, f"Docker {one.version}, {one.arch}")]
     found += [fail(stale.message, stale.hint) for stale in one.stale]
     if one.image is None:
-        hint = "envgen nodes push --image" if one.rank else "envgen build"
+        there = f"DOCKER_CONTEXT={one.machine.context} " if one.machine.context != "default" else ""
+        hint = "envgen nodes push --image" if one.rank else f"{there}envgen build"
         lacking = fail(f"the image {profile.image_name} is not there", hint)
         return found if one.stale else [*found, lacking]
     if one.trouble:
@@ -373,6 +393,9 @@ def _facts(one: Seen, service: Service, cluster: Cluster) -> list[Finding]:
     if 0 < facts["gpus"] < (ranks := ranks_of(service.args) // len(cluster.nodes)):
         message = f"{ranks} ranks are to run here, each with a GPU; there are {facts['gpus']}"
         found.append(Finding("fail", who, message, f"write args: {{tensor-parallel-size: {len(cluster.nodes)}}}"))
+    for mount in one.absent:
+        hint = "put it there" + "; a checkout: `envgen nodes push --sources`" * bool(one.rank)
+        found.append(Finding("fail", who, f"there is no {mount.source}, which is mounted at {mount.target}", hint))
     model = facts.get("model")
     if model is not None and not dict(model["files"]):
         hint = "envgen nodes push --model" if one.rank else "envgen model pull"
@@ -404,6 +427,10 @@ def _between(seen: Sequence[Seen], service: Service) -> list[Finding]:
         _same(seen, "the number of RDMA devices", lambda one: str(len(one.machine.rdma)),
               hint="NCCL pairs them by position"),
     ]  # fmt: skip
+    for name in seen[0].facts["checkouts"]:
+        if all(one.facts["checkouts"][name] for one in seen):
+            found.append(_same(seen, f"the checkout {name}", lambda one: str(one.facts["checkouts"][name]),  # noqa: B023
+                               shown=False, hint="envgen nodes push --sources"))  # fmt: skip
     versions = [one.facts["versions"] for one in seen]
     for package in COMPARED:
         if any(package in each for each in versions):

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,7 +16,7 @@ from envgen.background import in_background
 from envgen.engine.base import Container, Engine
 from envgen.engine.compose import Compose
 from envgen.engine.docker import connect
-from envgen.engine.endpoint import find_endpoint
+from envgen.engine.endpoint import Endpoint, find_endpoint
 from envgen.engine.owner import ours
 from envgen.errors import EngineError, NotFoundError, UsageError
 from envgen.profile.model import Profile
@@ -45,6 +44,51 @@ def workspace_of(engine: Engine | None, profile: Profile, root: Path) -> Workspa
     """The files as rendered for the image that ``engine`` has; None: as the project is now."""
     image = engine.image(profile.image_name) if engine is not None else None
     return prepare(profile, root, lock_of_image(profile, root, image.labels if image else None))
+
+
+@dataclass(frozen=True)
+class At:
+    """A machine to ask about a profile, which has that machine's folders.
+
+    ``node``: its name; "" for the engine that Docker itself would use.
+    """
+
+    profile: Profile
+    node: str = ""
+
+    @property
+    def _environment(self) -> dict[str, str] | None:
+        return nodes.environment(self.profile.nodes[self.node]) if self.node else None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The address of its engine."""
+        return find_endpoint(self._environment)
+
+    def connect(self) -> Engine:
+        """Its engine. EngineError with the machine's name."""
+        try:
+            return connect(self._environment)
+        except EngineError as error:
+            raise (nodes.named(self.node, error) if self.node else error) from None
+
+    def named(self, text: str) -> str:
+        """``text`` with the machine in front."""
+        return f"{self.node}: {text}" if self.node else text
+
+
+def all_at(profile: Profile, service: str | None = None) -> list[At]:
+    """The machines of ``service``, the head's first. None: of the profile; where a service is not shared, its alone."""
+    found = nodes_of(profile, (service,) if service else ())
+    if service is None and not all(one.cluster for one in profile.services.values()):
+        here = _host("", profile)
+        found = [next((node for node in found if _host(node, profile) == here), "")]
+    return [At(nodes.on_machine(profile, node), node) for node in found]
+
+
+def at(profile: Profile, service: str | None = None) -> At:
+    """Where ``service`` answers: on the head of its machines, or the engine that Docker itself would use."""
+    return all_at(profile, service)[0]
 
 
 @dataclass(frozen=True)
@@ -131,8 +175,7 @@ def opened(session: Session) -> Opened:
 
 
 def _opened(engine: Engine, profile: Profile, root: Path, made: Workspace, node: str = "") -> Opened:
-    if not node:
-        profile = preflight.settled(engine, profile)
+    profile = nodes.on_machine(profile, node) if node else preflight.settled(engine, profile)
     compose = _compose(engine, profile, root, made.folder, node, tuple(profile.services))
     return Opened(root, profile, engine, compose, made.rendered.digest, node)
 
@@ -187,7 +230,7 @@ def nodes_of(profile: Profile, names: Sequence[str] = ()) -> list[str]:
 
 def _host(node: str, profile: Profile) -> str:
     try:
-        return find_endpoint(nodes.environment(profile.nodes[node]) if node else None).host
+        return At(profile, node).endpoint.host
     except EngineError:  # it is reported where it is connected to
         return ""
 
@@ -196,23 +239,19 @@ def reach(
     profile: Profile, wanted: Sequence[str], seconds: float | None = None
 ) -> tuple[dict[str, Engine], dict[str, EngineError]]:
     """Connect to these machines at the same time: the engines, and why others do not answer (within ``seconds``)."""
-    asked = {node: in_background(partial(_reach, profile, node)) for node in wanted}
+    asked = {node: in_background(At(profile, node).connect) for node in wanted}
     done = wait(asked.values(), seconds).done
     reached, lost = dict[str, Engine](), dict[str, EngineError]()
     for node, answer in asked.items():
-        error = answer.exception() if answer in done else EngineError(f"no answer within {seconds:g} s")
+        late = At(profile, node).named(f"no answer within {seconds} s")
+        error = answer.exception() if answer in done else EngineError(late)
         if error is None:
             reached[node] = answer.result()
         elif isinstance(error, EngineError):
-            lost[node] = EngineError(f"{node}: {error.problems[0].message}" if node else error.problems[0].message,
-                                     hint=error.problems[0].hint)  # fmt: skip
+            lost[node] = error
         else:
             raise error
     return reached, lost
-
-
-def _reach(profile: Profile, node: str) -> Engine:
-    return connect(nodes.environment(profile.nodes[node])) if node else connect()
 
 
 def _compose(
@@ -221,13 +260,12 @@ def _compose(
     gpu, _ = preflight.gpu_mode(engine, profile.gpu)
     if not node:
         return compose_for(engine, profile, root, folder, gpu)
-    machine = profile.nodes[node]
-    made = compose_for(engine, profile, root, folder, gpu, find_endpoint(nodes.environment(machine)))
+    made = compose_for(engine, profile, root, folder, gpu, At(profile, node).endpoint)
     files, env = list(made.files), dict(made.env)
     for name in names:
         cluster = profile.services[name].cluster
         if cluster is not None and node in cluster.nodes:
-            parts = ["head" if node == cluster.nodes[0] else "worker", *(["rdma"] if machine.rdma else [])]
+            parts = ["head" if node == cluster.nodes[0] else "worker", *(["rdma"] if profile.nodes[node].rdma else [])]
             files += [folder / cluster_file(profile, name, part) for part in parts]
             env |= nodes.variables(profile, root, cluster, node)
     return replace(made, files=files, env=env)

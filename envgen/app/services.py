@@ -36,7 +36,7 @@ def restart(session: Session, service: str, timeout: int | None) -> tuple[Profil
     here = place_of(session, service, None)
     if here.node:
         here.running(service)
-        varied = of_running(session, service, here.engine)
+        varied = of_running(session, service, lambda: here.engine)
         return varied.profile(), start(check(varied, service, _never), _never, timeout=timeout, again=True)
     return _again("restart", session, here, here.running(service), timeout)
 
@@ -45,7 +45,7 @@ def resume(session: Session, service: str, timeout: int | None) -> tuple[Profile
     """Start the stopped container of ``service`` as it is, and wait until it answers."""
     here = place_of(session, service, None)
     if here.node:  # `up` leaves containers that are there as they are, and starts them
-        varied = of_running(session, service, here.engine)
+        varied = of_running(session, service, lambda: here.engine)
         return varied.profile(), start(check(varied, service, _never), _never, timeout=timeout)
     whose.demand(here.engine, here.profile, here.root, take(here.profile, service))
     found = here.engine.containers(here.profile.compose_name, service, all=True)
@@ -61,7 +61,7 @@ def _again(
 ) -> tuple[Profile, Started]:
     """`docker compose VERB` for the container's service, then wait."""
     service = container.service
-    varied = of_running(session, service)
+    varied = of_running(session, service, lambda: here.engine)
     if varied is not session:  # what it must show to be ready depends on the variant that it was started with
         here = opened(varied)
     profile = preflight.settled(here.engine, here.profile)
@@ -135,13 +135,11 @@ def one_off(session: Session, service: str, argv: Sequence[str], options: Sequen
 
     The container is removed when the command ends, whatever ends it.
     """
-    root, profile = session.loaded().project.root, session.profile()
-    known_service(profile, service)
-    engine = connect()
+    here = place_of(session, service, None)
+    engine, profile, root = here.engine, here.profile, here.root
     whose.demand(engine, profile, root, take(profile, service))
-    workspace = workspace_of(engine, profile, root)
-    gpu = preflight.check_once(engine, profile, root, service, workspace.rendered.digest)
-    compose = compose_for(engine, profile, root, workspace.folder, gpu)
+    preflight.check_once(engine, profile, root, service, here.digest)
+    compose = here.to_start(service).compose
     whose.claim(engine, profile, root, take(profile, service))
     ownership.prepare(engine, profile, root, service)
     whose.make_volumes(engine, profile, root)
@@ -233,7 +231,7 @@ def _check_shared(session: Session, service: str, take_over: bool) -> Checked:
     problems, ranks, running = [], list[Opened](), list[tuple[Opened, Container]]()
     for here in found.found:
         there = here.engine.containers(profile.compose_name, service)
-        for one in preflight.refusals(here.engine, profile, root, service, running=bool(there)):
+        for one in preflight.refusals(here.engine, here.profile, root, service, running=bool(there)):
             problems.append(replace(one, message=here.named(one.message)))
         ranks.append(here.to_start(service))
         running += [] if others else [(ranks[-1], one) for one in there]
@@ -297,7 +295,7 @@ def start(
             whose.take_over(one.engine, profile, one.root, one.compose)
         whose.claim(one.engine, profile, one.root, take(profile, service))
         if checked.differing or not found.running:
-            ownership.prepare(one.engine, profile, one.root, service)
+            ownership.prepare(one.engine, one.profile, one.root, service)
         whose.make_volumes(one.engine, profile, one.root)
     if checked.ranks:
         if found.running and (again or checked.differing):

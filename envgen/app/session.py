@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from envgen.engine import dotenv
 from envgen.engine.base import Engine
-from envgen.engine.docker import connect
 from envgen.engine.owner import ours
 from envgen.errors import EngineError, RefusedError
 from envgen.profile.load import Loaded, load_project, select
@@ -59,14 +59,14 @@ class Session:
         return profile
 
 
-def of_running(session: Session, service: str | None, engine: Engine | None = None) -> Session:
+def of_running(session: Session, service: str | None, engine: Callable[[], Engine]) -> Session:
     """``session`` with the variant of the running ``service`` (None: any of the profile's); itself if there is none.
 
-    ``engine``: where it runs; None: the one that Docker itself would use.
+    ``engine`` connects to the one where it would run.
     """
     profile = session.profile()
     try:
-        found = ours((engine or connect()).containers(profile.compose_name, service), session.loaded().project.root)
+        found = ours(engine().containers(profile.compose_name, service), session.loaded().project.root)
     except EngineError:
         return session  # the caller's own question reports it
     names = {container.labels.get(VARIANT_LABEL, "") for container in found}

@@ -11,7 +11,7 @@ from envgen.inside import run
 from envgen.profile.model import Profile
 from envgen.render import environment as promised
 from envgen.render.locking import lock_of_image
-from envgen.render.namespace import mounts_of
+from envgen.render.namespace import places_of
 from envgen.render.outputs import render_profile
 
 PER_MACHINE = ("MAX_JOBS",)  # computed when a service starts
@@ -39,20 +39,17 @@ def service_env(profile: Profile, service: str) -> dict[str, str]:
 
 
 def mounts(profile: Profile, root: Path, engine: Engine, service: str) -> list[Mount]:
-    """What Compose would mount, as far as it exists: a throw-away container must not create folders and volumes."""
+    """What Compose would mount: of volumes those that exist, for a throw-away container must not create them."""
     machine = promised.compose_environment(profile, root)
     image = engine.image(profile.image_name)
     found = []
     for name, source in profile.mounted_sources.items():
-        folder = machine.get(promised.checkout_variable(name), "")
-        if Path(folder).is_dir():
-            found.append(Mount(folder, str(source.mount)))
+        found.append(Mount(machine[promised.checkout_variable(name)], str(source.mount)))
     for name, one in profile.services[service].mounts.items() if service in profile.services else ():
-        place = machine.get(promised.mount_variable(service, name), "")
-        if Path(place).exists():
-            found.append(Mount(place, str(one.path), read_only=one.read_only))
+        place = machine[promised.mount_variable(service, name)]
+        found.append(Mount(place, str(one.path), read_only=one.read_only))
     volumes = [(promised.overlay_volume(profile), promised.OVERLAY)] if profile.mounted_sources else []
-    for place, target, kind in mounts_of(profile, root, image.labels if image else None):
+    for place, target, kind in places_of(profile, root, image.labels if image else None):
         if kind == "volume":
             volumes.append((place, target))
         else:
@@ -63,10 +60,14 @@ def mounts(profile: Profile, root: Path, engine: Engine, service: str) -> list[M
 def throw_away(
     engine: Engine, profile: Profile, root: Path, service: str, memory: int = run.MEMORY
 ) -> tuple[run.Execute, list[Mount]]:
-    """A runner in a throw-away container with what Compose would mount and set; and these mounts."""
+    """A runner in a throw-away container with what Compose would mount and set, as far as it exists; these mounts."""
     mounted, user = mounts(profile, root, engine, service), run_as(engine, profile, service)
-    env = compose_env(profile, service)
-    return run.in_image(engine, profile.image_name, mounts=mounted, env=env, user=user, memory=memory), mounted
+    if engine.info().endpoint.startswith("unix://"):
+        mounted = [one for one in mounted if one.kind == "volume" or Path(one.source).exists()]
+    env, absent = compose_env(profile, service), list[Mount]()
+    return run.in_image(
+        engine, profile.image_name, mounts=mounted, env=env, user=user, memory=memory, absent=absent
+    ), mounted  # fmt: skip
 
 
 def image_digest(profile: Profile, root: Path, labels: Mapping[str, str] | None = None) -> str:

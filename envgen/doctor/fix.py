@@ -45,6 +45,8 @@ def plan(context: Context, findings: Iterable[Finding], engine: Engine, root: Pa
 def _missing_folders(context: Context, engine: Engine, root: Path) -> list[Fix]:
     """Host folders of caches that are not there: Docker would make them, owned by root."""
     machine = promised.compose_environment(context.profile, root)
+    if context.engine is not None and not context.engine.endpoint.startswith("unix://"):
+        return []  # its folders cannot be seen from here
     found = []
     for name, cache in context.profile.caches.items():
         folder = machine.get(promised.cache_variable(name), "") if cache.host else ""

@@ -137,7 +137,7 @@ def _look(subject: Subject, service: str, containers: Sequence[Container], engin
     return {
         "engine": info,
         "image": image,
-        "host": _host_facts(profile, info, _busy_ports(profile, containers, engine)),
+        "host": _host_facts(profile, info, _busy_ports(profile, containers, engine) if local else ()),
         "env": service_env(profile, service),
         "others": tuple(one for one in containers if one.service != service),
         "checkouts": folders,

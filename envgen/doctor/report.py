@@ -54,7 +54,7 @@ def as_text(report: Report, *, colour: bool = False) -> str:
     """The whole report, grouped by place."""
     out: list[str] = []
     for group in report.groups:
-        out.append(paint(HEADINGS[group.where], "1", colour))
+        out.append(paint(HEADINGS[group.where] + f" on {group.node}" * bool(group.node), "1", colour))
         for finding in group.findings:
             out += lines_of(finding, report, colour)
     text = "\n".join([*out, "", summary(report)])
@@ -74,6 +74,7 @@ def as_data(report: Report) -> dict[str, Any]:
             {
                 "check": finding.check,
                 "where": group.where.word,
+                "node": group.node or None,
                 "severity": finding.severity.word,
                 "title": finding.title,
                 "seen": finding.seen,

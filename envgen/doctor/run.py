@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from envgen.doctor.checks import CHECKS
@@ -13,10 +13,11 @@ from envgen.doctor.remedies import envgen
 
 @dataclass(frozen=True)
 class Group:
-    """The findings of one place, in the order of the checks."""
+    """The findings of one place, in the order of the checks; on the machine ``node``, where there are several."""
 
     where: Where
     findings: tuple[Finding, ...]
+    node: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,17 @@ def with_more(report: Report, where: Where, findings: Iterable[Finding]) -> Repo
     places = {group.where: group.findings for group in report.groups}
     places[where] = (*places.get(where, ()), *findings)
     return replace(report, groups=tuple(Group(place, places[place]) for place in sorted(places) if places[place]))
+
+
+def joined(reports: Mapping[str, Report]) -> Report:
+    """One report of several machines, by their names; what is between them comes last."""
+    first, several = next(iter(reports.values())), len(reports) > 1
+    groups = [
+        replace(group, node=node if several and group.where is not Where.NODES else "")
+        for node, report in reports.items()
+        for group in report.groups
+    ]
+    return replace(first, groups=tuple(sorted(groups, key=lambda one: one.where is Where.NODES)))
 
 
 def examine(context: Context, extra: Iterable[Finding] = (), checks: Iterable[Check] = CHECKS) -> Report:

@@ -34,7 +34,7 @@ START = 60  # until a program in a container, or a container, has been started
 WORK = 300  # for what takes its time: removing a volume of many files, starting a container
 PATIENT = 30  # up to this a request is a question, not work
 SICK = 1.0  # for a question to an engine that did not answer the last one
-DOCTOR = 6.0  # for all questions of `envgen doctor` together
+DOCTOR = 6.0  # for all questions of `envgen doctor` to one engine
 LARGEST = 16 << 20  # bytes of one answer; the list of 5,000 containers has 8 MiB
 
 
@@ -59,18 +59,20 @@ class Patience:
         self._left = self.seconds if answered and self._renews else self._left - seconds
 
 
-# Of all clients in this process, for a command may connect more than once: by address, or one for all engines.
+# Of all clients in this process, for a command may connect more than once: by the engine's address.
 _by_host: dict[str, Patience] = {}
-_for_all: list[Patience] = []
+_hurried: list[float] = []
 
 
 def hurry(seconds: float) -> None:
-    """From now on all questions of this process wait so long together, whatever the engine does in between."""
-    _for_all[:] = [Patience(seconds)]
+    """From now on all questions to an engine wait so long together, whatever it does in between."""
+    _by_host.clear()
+    _hurried[:] = [seconds]
 
 
 def _patience(host: str) -> Patience:
-    return _for_all[0] if _for_all else _by_host.setdefault(host, Patience(QUESTION, least=SICK, renews=True))
+    fresh = Patience(_hurried[0]) if _hurried else Patience(QUESTION, least=SICK, renews=True)
+    return _by_host.setdefault(host, fresh)
 
 
 class Session(docker.APIClient):

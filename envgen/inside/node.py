@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import importlib
+import json
 import os
 import re
 import socket
@@ -39,7 +41,8 @@ def answer(request: Doc) -> Doc:
 
 
 def facts(request: Doc) -> Doc:
-    """Interfaces, RDMA ports, GPUs, memory, clock, versions, taken ones of ``ports``, and a manifest of the model."""
+    """Interfaces, RDMA ports, GPUs, memory, clock, versions, taken ones of ``ports``, a manifest of the model, and what
+    each of ``checkouts`` holds."""
     return {
         "versions": {name: version for name in request["packages"] for version in versions(name)},
         "interfaces": {name: interface(name) for name in listed(NET)},
@@ -51,6 +54,7 @@ def facts(request: Doc) -> Doc:
         "taken": [port for port in request["ports"] if is_taken(port)],
         "infiniband": os.path.isdir("/dev/infiniband") or bool(listed(RDMA)),
         "model": manifest(request["model"]) if request.get("model") else None,
+        "checkouts": {name: checkout(folder) for name, folder in request["checkouts"].items()},
     }
 
 
@@ -140,6 +144,15 @@ def manifest(model: Doc) -> Doc:
         except OSError as error:
             found[name] = [-1, error.strerror]
     return {"folder": folder, "files": found}
+
+
+def checkout(folder: str) -> str:
+    """One digest of a checkout's files as `nodes push` sends them, of large ones by samples; "" where there is none."""
+    transfer: Any = importlib.import_module("transfer")  # sent along; it imports this one
+    found = transfer.chosen({"kind": "checkout", "folder": folder}) if os.path.isdir(folder) else []
+    own = [path for path in found if path != ".git" and not path.startswith(".git/")]
+    described = transfer.all_described({"kind": "tree", "folder": folder}, own)
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest() if described else ""
 
 
 def snapshot(home: str, repo: str, revision: str) -> str:

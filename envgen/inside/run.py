@@ -25,6 +25,7 @@ PREFIX = "envgen-"
 BEGIN = f"\n{PREFIX}".encode()  # of the line with the document
 BYTES = 4 << 20
 GRACE = 15  # seconds that the container gets to report its own time-out
+ABSENT = "bind source path does not exist: "  # Docker's own words
 MEMORY = 8 << 30  # an import of vLLM and torch takes 2 to 4 GiB
 
 FOLDER = Path(__file__).parent
@@ -90,12 +91,29 @@ def in_image(
     user: str = "",
     hold: bool = False,
     memory: int = MEMORY,
+    absent: list[Mount] | None = None,
 ) -> Execute:
-    """Run in a throw-away container of an image."""
-    return lambda argv, stdin, timeout: engine.run_once(
-        image, argv, stdin=stdin, mounts=mounts, env=env, network=network, user=user, timeout=timeout, memory=memory,
-        hold=hold,
-    )  # fmt: skip
+    """Run in a throw-away container of an image.
+
+    ``absent``: folders that the engine's machine does not have are left out, and noted here.
+    """
+
+    def execute(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
+        there = list(mounts)
+        while True:
+            try:
+                return engine.run_once(
+                    image, argv, stdin=stdin, mounts=there, env=env, network=network, user=user, timeout=timeout,
+                    memory=memory, hold=hold,
+                )  # fmt: skip
+            except EngineError as error:
+                gone = [one for one in there if f"{ABSENT}{one.source}" in str(error).splitlines()[0]]
+                if absent is None or not gone:
+                    raise
+                absent.extend(gone)
+                there = [one for one in there if one not in gone]
+
+    return execute
 
 
 def on_host(env: Mapping[str, str]) -> Execute:

@@ -97,16 +97,15 @@ def exposure(profile: Profile, name: str) -> list[str]:
     return [open_to_all + ("" if asks_for_key(profile, service) else f"; {near}, or add {API_KEY} to `secrets`")]
 
 
-def check_once(engine: Engine, profile: Profile, root: Path, name: str, digest: str) -> GpuMode:
+def check_once(engine: Engine, profile: Profile, root: Path, name: str, digest: str) -> None:
     """What a one-off container needs: image, checkouts, files, a GPU where one is wanted. PreflightError without."""
     problems = [*of_image(profile, engine.image(profile.image_name), digest)]
     if engine.info().endpoint.startswith("unix://"):
         problems += [*_mounts(profile, root), *_own_mounts(profile, root, name), *files(profile, root)]
-    gpu, reason = gpu_mode(engine, profile.gpu)
+    _, reason = gpu_mode(engine, profile.gpu)
     problems += [reason] if reason else []
     if problems:
         raise PreflightError(name, tuple(problems))
-    return gpu
 
 
 def refusals(engine: Engine, profile: Profile, root: Path, name: str, *, running: bool) -> tuple[Problem, ...]:

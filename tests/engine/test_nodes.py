@@ -60,10 +60,11 @@ if worker:
 meeting = socket.create_server(head)
 peer = meeting.accept()
 class Handler(http.server.BaseHTTPRequestHandler):
-    def reply(self, document):
+    def reply(self, document, streams=False):
         data = json.dumps(document).encode()
+        data = b"data: " + data + b"\\n\\ndata: [DONE]\\n\\n" if streams else data
         self.send_response(200)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", "text/event-stream" if streams else "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
@@ -72,8 +73,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         while has("hangs"):
             time.sleep(0.2)
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         numbers = [float("nan")] if has("nan") else [-1.5]
-        self.reply({"choices": [{"text": " Paris", "logprobs": {"token_logprobs": numbers}}]})
+        self.reply({"choices": [{"text": " Paris", "logprobs": {"token_logprobs": numbers}}]}, asked.get("stream"))
 http.server.ThreadingHTTPServer(("0.0.0.0", 8000), Handler).serve_forever()
 """
 
@@ -151,13 +153,10 @@ def test_other_weights_on_one_machine(ready: Pair) -> None:
         file.seek(10 << 20)
         file.write(b"other")
     assert failed(ready.check(6)) == ["spark-1+spark-2: the model differs in model.safetensors"]
-    there = {**ready.env, "DOCKER_CONTEXT": "spark-1"}
-    argv = [sys.executable, "-m", "envgen", "doctor", "--json"]
-    done = subprocess.run(argv, cwd=ready.folder, env=there, capture_output=True, text=True, check=False)
-    [found] = [
-        one for one in json.loads(done.stdout)["findings"] if (one["where"], one["severity"]) == ("nodes", "error")
-    ]
-    assert (done.returncode, found["seen"]) == (1, "the model differs in model.safetensors")
+    findings = json.loads(ready.envgen("doctor", "--json", code=1).stdout)["findings"]
+    [found] = [one for one in findings if (one["where"], one["severity"]) == ("nodes", "error")]
+    assert found["seen"] == "the model differs in model.safetensors"
+    assert [one["node"] for one in findings if one["title"] == "the image is for amd64"] == [*NUMBERS]
 
 
 def test_no_weights_on_one_machine(ready: Pair) -> None:
@@ -209,6 +208,17 @@ def test_ports_that_are_blocked_and_one_that_is_taken(ready: Pair) -> None:
     ]
 
 
+def test_the_port_where_the_ranks_meet_is_blocked_alone(ready: Pair) -> None:
+    rule = ["INPUT", "-i", CARD, "-p", "tcp", "--dport", "29501", "-j", "DROP"]
+    ready.inside("spark-1", "iptables", "-A", *rule)
+    try:
+        found = failed(ready.check(6))
+    finally:
+        ready.inside("spark-1", "iptables", "-D", *rule)
+    reason = "TCP port 29501 cannot be reached: timed out"
+    assert found == [f"spark-2+spark-1: spark-2 -> spark-1 ({ADDRESS['spark-1']}): {reason}"]
+
+
 def trouble(pair: Pair, name: str | None) -> None:
     """Put a file of this name, and no other, into both model folders: see SERVER."""
     for node in NUMBERS:
@@ -222,6 +232,13 @@ def test_every_verb_reaches_all_machines(ready: Pair) -> None:
     assert "serve is ready" in done.stdout
     assert ready.running() == ["spark-1", "spark-2"]
     assert "serve was running already and is ready" in ready.envgen("up", "serve").stdout
+    # What measures, looks or reports asks the head, wherever the command is typed.
+    record = json.loads(ready.envgen("smoke", "--json").stdout)["record"]
+    environment = json.loads(Path(record).read_text().splitlines()[0])["environment"]
+    assert environment["nodes"]["machines"] == "2" and environment["nodes"]["node-rank"] == "0"
+    ready.envgen("doctor", "--bundle", "told.tar.gz", code=None)
+    with tarfile.open(ready.folder / "told.tar.gz") as archive:
+        assert {f"{name}/containers/serve.json" for name in NUMBERS} <= set(archive.getnames())
     logs = ready.envgen("logs", "serve").stdout
     assert "spark-1 | " in logs and "spark-2 | " in logs and "--headless" in logs
     assert "--headless" not in ready.envgen("logs", "serve", "--node", "spark-1").stdout
@@ -229,6 +246,13 @@ def test_every_verb_reaches_all_machines(ready: Pair) -> None:
     assert ready.envgen("exec", "serve", "python3", "-c", name).stdout.strip() == ADDRESS["spark-1"]
     there = ready.envgen("exec", "--node", "spark-2", "serve", "python3", "-c", name)
     assert there.stdout.strip() == ADDRESS["spark-2"]
+    argv = [sys.executable, "-m", "envgen", "shell", "--node", "spark-2", "serve"]
+    typed = "echo $VLLM_HOST_IP\n"
+    shell = subprocess.run(
+        argv, cwd=ready.folder, env=ready.env, input=typed, capture_output=True, text=True, check=True
+    )
+    assert shell.stdout.strip() == ADDRESS["spark-2"]
+    assert [one["level"] for one in ready.check(0)].count("ok") > 10  # its own ports are not in its way
     assert [row["node"] for row in json.loads(ready.envgen("status", "--json").stdout)["containers"]] == [*NUMBERS]
     changed = ready.envgen("up", "serve", "--set", "services.serve.args.max-model-len=64", code=6).stderr
     assert "spark-1: command: " in changed and "spark-2: command: " in changed
@@ -243,15 +267,22 @@ def test_every_verb_reaches_all_machines(ready: Pair) -> None:
     assert "--take-over" in ready.envgen("down", code=6, cwd=other).stderr
 
     assert "serve is ready" in ready.envgen("restart", "serve").stdout
+    stopped = ready.envgen("stop", "serve").stdout
+    assert stopped == "".join(f"container {name}: {CONTAINER} stopped\n" for name in NUMBERS)
+    assert ready.running() == []
+    assert "serve is ready" in ready.envgen("start", "serve").stdout
+    assert ready.running() == ["spark-1", "spark-2"]
     ready.docker("spark-2", "rm", "-f", CONTAINER)
     assert "it runs on spark-1 alone" in ready.envgen("up", "serve", code=6).stderr
     assert ready.envgen("down", "serve").stdout == f"container spark-1: {CONTAINER} removed\n"
     assert ready.running() == []
 
 
-def test_an_image_that_is_older_than_the_profile(ready: Pair) -> None:
-    found = ready.envgen("nodes", "check", "--set", "apt.runtime=[less]", code=6).stdout
+def test_an_image_that_is_older_than_the_profile_and_a_folder_that_is_not_there(ready: Pair) -> None:
+    mounts = "services.serve.mounts.extra={host: /nowhere, path: /extra}"
+    found = ready.envgen("nodes", "check", "--set", "apt.runtime=[less]", "--set", mounts, code=6).stdout
     assert f"spark-1: the image {IMAGE} is older than the profile" in found
+    assert "spark-2: there is no /nowhere, which is mounted at /extra" in found
 
 
 @dataclass

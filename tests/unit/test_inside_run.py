@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from envgen.engine.base import ExecResult
+from envgen.engine.base import ExecResult, Mount
 from envgen.errors import EngineError
-from envgen.inside.run import Failure, Program, ask, read
+from envgen.inside.run import Failure, Program, ask, in_image, read
 
 MARK = "envgen-0123"
 
@@ -64,3 +64,21 @@ def test_the_request_travels_on_stdin_with_the_program() -> None:
     assert python == "py" and envelope["request"] == {"a": 1} and envelope["entry"] == "predict_vllm" and timeout > 5
     for name, text in {**envelope["files"], "frame": envelope["frame"]}.items():
         compile(text, name, "exec")
+
+
+def test_folders_that_are_not_on_the_machine_are_left_out_and_noted() -> None:
+    here, gone = Mount("/here", "/a"), Mount("/gone", "/b")
+
+    class Machine:
+        def run_once(self, _image: str, _argv: Sequence[str], *, mounts: Sequence[Mount], **_: Any) -> ExecResult:
+            if gone in mounts:  # as Docker says it
+                message = 'invalid mount config for type "bind": bind source path does not exist: /gone'
+                raise EngineError(f"`python3` in a container of x: {message}")
+            return result(str(len(mounts)))
+
+    absent: list[Mount] = []
+    machine: Any = Machine()
+    assert in_image(machine, "x", mounts=[here, gone], absent=absent)([], b"", 1).stdout == b"1"
+    assert absent == [gone]
+    with pytest.raises(EngineError, match="/gone"):
+        in_image(machine, "x", mounts=[here, gone])([], b"", 1)

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
+from envgen.app.places import at
 from envgen.app.session import Session
 from envgen.cli.common import print_json
-from envgen.engine.docker import connect
 from envgen.jitcache.model import Cleared, Evidence, Inventory, Module, Recorded, Why
 from envgen.jitcache.service import JitCache
 from envgen.jitcache.talk import describe_holders
@@ -194,5 +194,5 @@ arch_option = click.option("--arch", metavar="A", help="Only this arch: 12.1a or
 
 def open_cache(session: Session) -> JitCache:
     """The cache of the chosen profile."""
-    profile = session.profile()
-    return JitCache(connect(), profile, session.loaded().project.root)
+    there = at(session.profile())
+    return JitCache(there.connect(), there.profile, session.loaded().project.root)

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from envgen.app.bundle import write
-from envgen.app.doctor import apply_fixes, look
-from envgen.app.places import known_service
+from envgen.app.doctor import apply_fixes, joined, look
+from envgen.app.places import at, known_service
 from envgen.app.session import Session, of_running
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.doctor import report
@@ -47,7 +47,8 @@ def command(
     """Check host, image and container, and prove which flashinfer and vllm are imported.
 
     A probe in the container reports what -c, -m and console scripts import of each source, by folder. Exit code 0: no
-    errors; 1: errors (with --strict: or warnings). SERVICE is the one to look at; default: dev, else any that runs.
+    errors; 1: errors (with --strict: or warnings). SERVICE is the one to look at; default: dev, else any that runs. One
+    with `cluster` is looked at on each of its machines.
 
     \b
     Example:
@@ -61,16 +62,17 @@ def command(
     hurry(DOCTOR)
     if service is not None:
         known_service(session.profile(), service)
-    session = of_running(session, service)
+    plain = session.profile()
+    session = of_running(session, service, lambda: at(plain, service).connect())
     project, profile = session.loaded().project, session.profile()
     _options_fit(fix, dry_run, yes, as_json)
     subject = Subject(profile, project.root, service, throw_away, project.file.name, load=deep)
-    found = look(subject, deep=deep)
-    if fix and apply_fixes(found, subject, dry_run=dry_run, agree=(lambda _count: True) if yes else _agreed):
-        found = look(subject, deep=deep)
+    looked = look(subject, deep=deep)
+    if fix and apply_fixes(looked, dry_run=dry_run, agree=(lambda _count: True) if yes else _agreed):
+        looked = look(subject, deep=deep)
     if bundle is not None:
-        write(bundle, found, subject)
-
+        write(bundle, looked)
+    found = joined(looked)
     if as_json:
         print_json(report.as_data(found))
     else:

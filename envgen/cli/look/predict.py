@@ -11,11 +11,10 @@ import click
 
 from envgen import files
 from envgen.app import predict as app
-from envgen.app.places import known_service
+from envgen.app.places import at, known_service
 from envgen.app.predict import Prediction
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options, variant_option
-from envgen.engine.docker import connect
 from envgen.errors import ExitCode
 from envgen.predict import gpus
 from envgen.predict.judge import Verdict
@@ -73,7 +72,8 @@ def command(
     if python is not None:
         place = app.place_on_host(profile, name, python)
     else:
-        place = app.place_in_engine(connect(), profile, session.loaded().project.root, name)
+        there = at(profile, name)
+        place = app.place_in_engine(there.connect(), there.profile, session.loaded().project.root, name)
     progress(f"asking {place.shown} what it would choose for {name}")
     found = app.predict(profile, name, place, chosen, pretend=gpu is not None)
     if as_json:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import click
 
 from envgen.app import crash
-from envgen.app.places import known_service
+from envgen.app.places import at, known_service
 from envgen.app.session import Session
 from envgen.bench import facts, record, vitals
 from envgen.bench.checks import Gone, Trial
@@ -25,7 +25,6 @@ from envgen.bench.tools import Place
 from envgen.cli.common import LARGEST, json_option, print_json, project_options, variant_option
 from envgen.engine.base import Container, Engine
 from envgen.engine.docker import connect
-from envgen.engine.endpoint import find_endpoint
 from envgen.engine.owner import ours
 from envgen.engine.process import terminable
 from envgen.errors import EngineError, EnvgenError, ExitCode, NotFoundError, ServiceError, UsageError
@@ -181,13 +180,14 @@ def _own_service(asked: Asked, serves: bool) -> Server:
         what = f"service {asked.service}" if asked.service else f"no service of profile {profile.name}"
         raise UsageError(f"{what} publishes {'no' if asked.service else 'a'} port",
                          hint="add one to its `ports`, or ask any server: --url URL")  # fmt: skip
-    engine = connect()
     for name in likely:
+        there = at(profile, name)
+        engine = there.connect()
         if found := ours(engine.containers(profile.compose_name, name), root):
-            service = with_ports(profile, found).services[name]
-            url = reachable_url(service, find_endpoint()) if serves else ""
+            service = with_ports(there.profile, found).services[name]
+            url = reachable_url(service, there.endpoint) if serves else ""
             model = asked.model or (service.ready.model if service.ready else None)
-            return Server(url, model, profile, root, name, engine, found[0])
+            return Server(url, model, there.profile, root, name, engine, found[0])
     name = next(iter(likely))
     raise NotFoundError(f"{name} is not running", hint=f"envgen up {name} --profile {profile.name}")
 

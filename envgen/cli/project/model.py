@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from envgen.app import weights
+from envgen.app.places import at
 from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.common import json_option, print_json, project_options
-from envgen.engine.docker import connect
 from envgen.text import counted, progress
 
 GIB = 1 << 30
@@ -40,13 +40,15 @@ def pull(session: Session, service: str | None, as_json: bool) -> int:
       envgen model pull serve
     """
     root, profile = session.loaded().project.root, session.profile()
-    name, engine = weights.choose(profile, service), connect()
+    name = weights.choose(profile, service)
+    there = at(profile, name)
+    engine, profile = there.connect(), there.profile
     commit, size = weights.fetch(engine, profile, root, name)
     found = weights.look(engine, profile, root, name, weights.locked_commit(profile, root, name))
     if as_json:
         print_json({**_as_json(found), "fetched": size})
     else:
-        click.echo(f"{found.model.repo} is complete: {size / GIB:.1f} GiB at {commit[:12]}")
+        click.echo(there.named(f"{found.model.repo} is complete: {size / GIB:.1f} GiB at {commit[:12]}"))
     return 0 if found.whole else 1
 
 
@@ -63,7 +65,8 @@ def check(session: Session, service: str | None, as_json: bool) -> int:
     """
     root, profile = session.loaded().project.root, session.profile()
     name = weights.choose(profile, service)
-    found = weights.look(connect(), profile, root, name, weights.locked_commit(profile, root, name))
+    there = at(profile, name)
+    found = weights.look(there.connect(), there.profile, root, name, weights.locked_commit(profile, root, name))
     if as_json:
         print_json(_as_json(found))
     else:
@@ -87,7 +90,8 @@ def list_(session: Session, as_json: bool) -> int:
       envgen model list
     """
     root, profile = session.loaded().project.root, session.profile()
-    found = weights.cached(connect(), profile, root)
+    there = at(profile)
+    found = weights.cached(there.connect(), there.profile, root)
     if as_json:
         print_json([dict(one) for one in found])
         return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -50,6 +51,9 @@ class Recorded:
 
     def volume(self, _name: str) -> None:
         return None
+
+    def info(self) -> Any:
+        return SimpleNamespace(endpoint="unix:///run/docker.sock")
 
     def run_once(self, _image: str, _argv: Any, *, stdin: bytes, **_: Any) -> ExecResult:
         envelope = json.loads(stdin)

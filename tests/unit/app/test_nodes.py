@@ -12,7 +12,7 @@ import pytest
 from envgen.app import doctor, nodes
 from envgen.app.nodes import Seen
 from envgen.doctor.model import Context, Remedy, Severity, Subject
-from envgen.engine.base import Image
+from envgen.engine.base import Image, Mount
 from envgen.profile.model import Cluster, Machine, Service
 from envgen.profile.values import ByteSize
 
@@ -34,6 +34,7 @@ def facts(**changes: Any) -> dict[str, Any]:
         "driver": "580.95.05",
         "gpus": 1,
         "taken": [],
+        "checkouts": {},
         "model": {"folder": "/m", "files": {"a": [1, "x"]}},
         "versions": {"vllm": "0.32.0", "torch": "2.13.0"},
         **changes,
@@ -69,6 +70,19 @@ def test_machines_that_are_the_same() -> None:
 )
 def test_what_differs_is_named(changes: dict[str, Any], message: str) -> None:
     assert between(seen("one", 0), seen("two", 1, **changes)) == [message]
+
+
+def test_checkouts_are_compared_where_all_machines_have_one() -> None:
+    one = seen("one", 0, checkouts={"vllm": "a", "flashinfer": "b"})
+    assert between(one, seen("two", 1, checkouts={"vllm": "x", "flashinfer": ""})) == [
+        "the checkout vllm differs between one and two"
+    ]
+
+
+def test_a_folder_of_the_service_that_a_machine_lacks() -> None:
+    one = seen("two", 1)
+    one.absent = [Mount("/src/vllm", "/workspace/vllm")]
+    assert failed(nodes._facts(one, SERVICE, CLUSTER)) == ["there is no /src/vllm, which is mounted at /workspace/vllm"]
 
 
 def test_images_are_compared_by_what_they_hold() -> None:
@@ -163,6 +177,7 @@ def test_doctor_reports_the_machines_of_a_cluster_in_its_own_words(monkeypatch: 
     monkeypatch.setattr("envgen.app.nodes.check", lambda *_: answers)
     services = {"serve": replace(SERVICE, cluster=CLUSTER), "dev": SERVICE}
     profile: Any = SimpleNamespace(name="prod", services=services)
+    monkeypatch.setattr("envgen.app.doctor.hurry", lambda _seconds: None)
     context = Context(profile, "serve")
     ok, warning, error = doctor._machines(context, Subject(profile, Path()))
     assert ok.title == "one: Docker 29" and ok.severity is Severity.OK

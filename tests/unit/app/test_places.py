@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from envgen.app.places import by_hand, nodes_of
-from envgen.errors import UsageError
+from envgen.app.places import all_at, at, by_hand, nodes_of
+from envgen.errors import EngineError, UsageError
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
 
@@ -60,6 +60,38 @@ def test_machines_that_no_file_describes_keep_no_other_service_from_being_seen(t
     assert nodes_of(found) == [""]
     with pytest.raises(UsageError, match="where one, two can be reached"):
         nodes_of(found, ("serve",))
+
+
+REMOTE = NODES.replace("default", "one").replace("interface: eth1", "interface: eth1, caches: {hf: /raid/hf}", 1)
+CACHE = "    caches: {hf: {path: /hf, host: ./hf}}\n"
+
+
+def test_what_is_asked_about_a_service_is_asked_of_its_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, asked = profile(tmp_path, FILE + REMOTE + CACHE), list[str]()
+
+    def connect(environ: dict[str, str] | None) -> None:
+        asked.append((environ or {}).get("DOCKER_CONTEXT", "here"))
+        if len(asked) > 2:
+            raise EngineError("no route to host", hint="ssh one")
+
+    monkeypatch.setattr("envgen.app.places.connect", connect)
+    head, worker = all_at(found, "serve")
+    assert (head.node, worker.node) == ("one", "two")
+    head.connect()
+    at(found, "web").connect()
+    assert asked == ["one", "here"]
+    with pytest.raises(EngineError, match="one: no route to host"):
+        head.connect()
+    # Each machine has its own folders.
+    folders = [str(one.profile.caches["hf"].host) for one in (head, worker, at(found, "web"))]
+    assert folders == ["/raid/hf", "./hf", "./hf"]
+
+
+def test_what_is_asked_about_a_profile_is_asked_where_all_its_services_are(tmp_path: Path) -> None:
+    shared = FILE.replace("      web: {command: [web]}\n", "")
+    assert [one.node for one in all_at(profile(tmp_path, shared + REMOTE + CACHE))] == ["one", "two"]
+    assert [one.node for one in all_at(profile(tmp_path, FILE + REMOTE + CACHE))] == [""]  # `web` is here alone
+    assert [one.node for one in all_at(profile(tmp_path, FILE + NODES))] == ["one"]  # which is this machine
 
 
 def test_what_to_type_on_a_machine_is_a_whole_command(tmp_path: Path) -> None:

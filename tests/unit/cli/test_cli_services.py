@@ -83,8 +83,8 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StubEngine:
     (tmp_path / "envgen.yaml").write_text(FILE)
     monkeypatch.chdir(tmp_path)
     found = StubEngine()
-    for module in ("envgen.app.services", "envgen.app.session", "envgen.app.places"):
-        monkeypatch.setattr(f"{module}.connect", lambda: found)
+    for module in ("envgen.app.services", "envgen.app.places"):
+        monkeypatch.setattr(f"{module}.connect", lambda *_: found)
     return found
 
 
@@ -239,7 +239,7 @@ def test_an_option_that_is_none_is_not_taken_for_a_service(engine: StubEngine) -
 def test_run_finds_service_and_command(
     engine: StubEngine, asked: Words, monkeypatch: pytest.MonkeyPatch, words: Any, service: str, command: Any
 ) -> None:
-    monkeypatch.setattr("envgen.serve.preflight.check_once", lambda *_: "none")
+    monkeypatch.setattr("envgen.serve.preflight.check_once", lambda *_: None)
     assert invoke(*words).return_value == 7
     assert asked == [("--progress=quiet", "run", "--rm", "--no-deps", "-T", service, *command)]
 

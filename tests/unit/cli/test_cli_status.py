@@ -55,7 +55,7 @@ class StubEngine:
 
 
 def ask(monkeypatch: pytest.MonkeyPatch, engine: StubEngine | None, *words: str) -> str:
-    def connect() -> StubEngine:
+    def connect(_environ: object = None) -> StubEngine:
         if engine is None:
             raise EngineError("the Docker Engine is not running")
         return engine
@@ -68,7 +68,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, engine: StubEngine | None, *words: str)
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(session, "_for_all", [])
+    monkeypatch.setattr(session, "_hurried", [])
     monkeypatch.chdir(tmp_path)
     (tmp_path / "envgen.yaml").write_text(FILE)
     logs = tmp_path / ".envgen" / "logs"

@@ -18,6 +18,7 @@ from envgen.doctor.checks import around, container, host, image, mounts
 from envgen.doctor.evidence import from_json
 from envgen.doctor.gather import choose_container, gather
 from envgen.doctor.model import Check, Context, Finding, Host, Remedy, Severity, Subject, Trouble, Where, error, ok
+from envgen.doctor.run import Group, Report
 from envgen.engine.base import Container, EngineInfo, ExecResult, Image, Mount, Port
 from envgen.errors import EngineError
 from envgen.inside.probe.facts import is_safe, without_password
@@ -524,3 +525,14 @@ def test_which_container() -> None:
     assert choose_container([stopped], None) is None
     assert choose_container([stopped], "serve") is stopped
     assert choose_container([], "serve") is None
+
+
+def test_a_report_of_several_machines_names_them_and_ends_with_what_is_between_them(make: Make) -> None:
+    one = run.with_more(Report(make(), (Group(Where.HOST, (ok("a"),)),)), Where.NODES, [ok("the same")])
+    two = Report(make(), (Group(Where.HOST, (ok("b"),)),))
+    several, alone = run.joined({"spark-1": one, "spark-2": two}), run.joined({"": two})
+    rows = [(row["node"], row["title"]) for row in report.as_data(several)["findings"]]
+    assert rows == [("spark-1", "a"), ("spark-2", "b"), (None, "the same")]
+    headings = [line for line in report.as_text(several).splitlines() if line and not line.startswith(" ")]
+    assert headings[:3] == ["Host on spark-1", "Host on spark-2", "The machines of the cluster"]
+    assert report.as_text(alone).startswith("Host\n")

@@ -35,7 +35,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(session, "within", found.within)
     monkeypatch.setattr(session.time, "monotonic", lambda: found.now)
     monkeypatch.setattr(session, "_by_host", {})
-    monkeypatch.setattr(session, "_for_all", [])
+    monkeypatch.setattr(session, "_hurried", [])
 
     def send(*_: object, **__: object) -> requests.Response:
         answer = requests.Response()
@@ -57,7 +57,7 @@ def test_a_command_in_a_hurry_ends_however_the_engine_trickles(clock: Clock, ans
     clock.answer_after = answer_after
     for number in range(100):
         with contextlib.suppress(EngineTimeout):
-            ask(f"unix:///{number}.sock", seconds=(5, QUESTION, START)[number % 3])
+            ask(seconds=(5, QUESTION, START)[number % 3])
     assert clock.now == pytest.approx(7.0)
     with pytest.raises(EngineTimeout, match="within 7 s"):
         ask()

@@ -1,0 +1,51 @@
+"""What the program for one machine of a cluster sees: a checkout, and connections to another program of its kind."""
+
+from __future__ import annotations
+
+import importlib
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envgen.inside import node
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        found = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in found:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in found]
+
+
+def test_the_port_that_cannot_be_reached_is_named_though_another_can() -> None:
+    blocked, open_ = free_ports(2)
+    common: dict[str, Any] = {"address": "127.0.0.1", "source": "127.0.0.1", "bytes": 1 << 20}
+    with ThreadPoolExecutor(1) as pool:
+        listening = pool.submit(node.answer, {**common, "ask": "listen", "ports": [open_], "seconds": 60})
+        found = node.answer({**common, "ask": "connect", "ports": [blocked, open_], "seconds": 0.5})
+        assert (found["port"], found["error"]) == (blocked, "Connection refused")
+        assert node.answer({**common, "ask": "connect", "ports": [open_], "seconds": 60})["bytes"] == 1 << 20
+        assert listening.result() == {"peer": "127.0.0.1"}
+
+
+def test_a_checkout_is_compared_by_what_git_does_not_ignore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "node", node)  # as the runner sends them along
+    monkeypatch.setitem(sys.modules, "transfer", importlib.import_module("envgen.inside.transfer"))
+    one, two = tmp_path / "one", tmp_path / "two"
+    for folder in (one, two):
+        subprocess.run(["git", "init", "-q", str(folder)], check=True)
+        (folder / ".gitignore").write_text("*.log\n")
+        (folder / "a.py").write_text("1\n")
+        subprocess.run(["git", "-C", str(folder), "add", "."], check=True)
+    (two / "b.log").write_text("noise")
+    assert node.checkout(str(one)) == node.checkout(str(two)) != ""
+    (two / "c.py").write_text("2\n")  # not known to git yet
+    assert node.checkout(str(one)) != node.checkout(str(two))
+    assert node.checkout(str(tmp_path / "none")) == ""
