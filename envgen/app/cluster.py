@@ -16,7 +16,7 @@ from envgen.app.places import Opened, by_hand
 from envgen.app.watch import Canary, Watch
 from envgen.background import in_background
 from envgen.errors import EnvgenError, Problem
-from envgen.serve.launch import Launcher, Started
+from envgen.serve.launch import Launcher, Started, what_next
 from envgen.serve.wait import SICKNESS, Awaited, NotReady
 from envgen.text import progress, reason_of
 
@@ -54,7 +54,7 @@ class Group:
             container = head.engine.container(started.container.id) or started.container
             return replace(started, container=container, seconds=time.monotonic() - began, awaited=awaited)
         except KeyboardInterrupt:
-            more = f"`envgen ps`, `envgen logs -f {self.service}`, `envgen down`"
+            more = what_next(head.profile, self.service)
             progress(f"\nno longer waiting, nor watching; {self.service} keeps starting: {more}")
             raise
         finally:

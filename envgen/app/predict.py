@@ -150,9 +150,10 @@ class PredictedRefusal(EnvgenError):
 
     exit_code = ExitCode.REFUSED
 
-    def __init__(self, service: str, found: Prediction) -> None:
+    def __init__(self, profile: Profile, service: str, found: Prediction) -> None:
         super().__init__(f"{service} was not started")
-        again = f"envgen predict {service}` shows all of it; `envgen up {service} --no-predict` starts it anyway"
+        chosen = f"{service} --profile {profile.name}"
+        again = f"envgen predict {chosen}` shows all of it; `envgen up {chosen} --no-predict` starts it anyway"
         said = [
             Problem(f"{one.step}: {one.message}", hint="; ".join(filter(None, (one.first, f"`{again}"))))
             for one in found.judgement.refusals
@@ -171,7 +172,7 @@ def foresee(engine: Engine, profile: Profile, root: Path, service: str) -> list[
         return [f"the release could not be asked what it would choose: {str(problem).splitlines()[0]}"]
     judged = found.judgement
     if judged.refusals:
-        raise PredictedRefusal(service, found)
+        raise PredictedRefusal(profile, service, found)
     if isinstance(found.answer, run.Failure):
         return [f"the release could not be asked what it would choose: {found.answer}"]
     chosen = ", ".join(f"{step} {name}" for step, name in backends(found.effective).items())

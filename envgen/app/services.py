@@ -23,7 +23,7 @@ from envgen.engine.owner import Owner, this_owner
 from envgen.errors import EngineError, EnvgenError, NotFoundError, Problem, RefusedError, ServiceError, UsageError
 from envgen.profile.model import Profile
 from envgen.serve import ownership, preflight
-from envgen.serve.launch import Launcher, Started, compose_for
+from envgen.serve.launch import Launcher, Started, compose_for, what_next
 from envgen.serve.preflight import PreflightError
 from envgen.serve.recreate import RecreateRefused, differences, keep_moment, missing_here
 from envgen.text import progress
@@ -72,7 +72,8 @@ def _again(
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         if refused := preflight.changed_meanwhile(here.engine, profile, here.root, service, lines):
             raise refused
-        raise ServiceError(f"{service} was not started: {''.join(lines[-1:])}", hint=f"envgen up {service}")
+        again = f"envgen up {service} --profile {profile.name}"
+        raise ServiceError(f"{service} was not started: {''.join(lines[-1:])}", hint=again)
     keep = keeper((here,), service)
     launcher = Launcher(here.engine, here.compose, profile, service, progress, keep)
     return profile, launcher.await_ready(container, timeout)
@@ -289,7 +290,7 @@ def start(
         for note in foresee(here.engine, profile, here.root, service):
             progress(f"  note: {note}")
     if found.running and checked.differing and not recreate and not again:
-        _may_replace(service, found.running, checked.differing, agree)
+        _may_replace(profile, service, found.running, checked.differing, agree)
     for one in checked.places:  # the head first: of two laptops at once, its engine decides
         if checked.other:
             whose.take_over(one.engine, profile, one.root, one.compose)
@@ -307,8 +308,7 @@ def start(
         return launcher.start(wait=wait, install=install, timeout=timeout)
     except KeyboardInterrupt:
         if launcher.created:
-            more = f"`envgen ps`, `envgen logs -f {service}`, `envgen down`"
-            progress(f"\nno longer waiting; {service} keeps starting: {more}")
+            progress(f"\nno longer waiting; {service} keeps starting: {what_next(profile, service)}")
         raise
 
 
@@ -360,11 +360,11 @@ def start_all(checked: Sequence[Checked], agree: Agree, **how: Any) -> Iterator[
         raise raised
 
 
-def _may_replace(service: str, running: Container, differing: tuple[str, ...], agree: Agree) -> None:
+def _may_replace(profile: Profile, service: str, running: Container, differing: tuple[str, ...], agree: Agree) -> None:
     """Return if ``running`` may be replaced: it is unhealthy, or the user says yes. RecreateRefused otherwise."""
     for difference in differing:
         progress(f"  {service}: {difference}")
     if running.health == "unhealthy":
         progress(f"  {service} is unhealthy and is replaced")
     elif not agree(f"{service} is running. Replace it?"):
-        raise RecreateRefused(service, differing)
+        raise RecreateRefused(profile, service, differing)

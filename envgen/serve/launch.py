@@ -106,7 +106,7 @@ class Launcher:
         self.say = say
         self.keep = keep
         self.service: Service = profile.services[name]
-        self.closer = f"envgen up {name} --no-wait keeps it running for a closer look"
+        self.closer = f"envgen up {name} --profile {profile.name} --no-wait keeps it running for a closer look"
         self.verdict = "is not ready"
         self.created = False  # from then on it can be left alone
 
@@ -213,7 +213,8 @@ class Launcher:
             cause = cause_of(lines)
             full = cause if cause and cause.kind == "no_space" else None
             said = full.summary if full else lines[-1].removeprefix("envgen: ") if lines else ""
-            look = f"to look closer: envgen up {self.name} --no-install; envgen exec {self.name} -- envgen-install"
+            chosen = f"--profile {self.profile.name} {self.name}"
+            look = f"to look closer: envgen up {chosen} --no-install; envgen exec {chosen} -- envgen-install"
             raise ServiceError(
                 f"the mounted sources could not be installed (exit code {done.code})" + (f": {said}" if said else ""),
                 hint=full.cure if full else look,
@@ -252,7 +253,7 @@ class Launcher:
             + (f"; cause: {known.summary}" if known else "")
             + (f"\n  its last lines:\n{told}" if container or lines else "")
             + (f"\n  crash bundle: {kept}" if kept else ""),
-            hint=known.cure.replace("SERVICE", self.name) if known else self.closer,
+            hint=in_profile(known.cure, self.profile, self.name) if known else self.closer,
         )
 
     def _clean_up(self, before: set[str] | None) -> None:
@@ -271,6 +272,17 @@ class Launcher:
             self.say(f"  {self.name}: removed the partly started container")
 
 
+def in_profile(cure: str, profile: Profile, service: str) -> str:
+    """A rule's ``cure`` for this service: its commands name the profile, too."""
+    return re.sub(r"(`envgen \w+)(?= SERVICE)", rf"\1 --profile {profile.name}", cure).replace("SERVICE", service)
+
+
+def what_next(profile: Profile, service: str) -> str:
+    """The commands for a service that is left to itself."""
+    chosen = f"--profile {profile.name}"
+    return f"`envgen ps {chosen}`, `envgen logs {chosen} -f {service}`, `envgen down {chosen}`"
+
+
 def undeclared(profile: Profile, service: str, lines: Sequence[str]) -> ServiceError | None:
     """What uv explains where the build of a mounted source imports what is not installed. Its own advice is for a
     build in isolation: here the profile says what is installed before, or the image has it."""
@@ -287,7 +299,7 @@ def undeclared(profile: Profile, service: str, lines: Sequence[str]) -> ServiceE
     why = f"which {key} does not name" if place == key else "which its pyproject.toml does not name"
     return ServiceError(
         f"{named[0]} could not be installed: its build imports {module}, {why}",
-        hint=f"add the package that has {module} to {place}, then: envgen up --build {service}",
+        hint=f"add the package of {module} to {place}, then: envgen up --build {service} --profile {profile.name}",
     )
 
 

@@ -26,12 +26,12 @@ class RecreateRefused(EnvgenError):
 
     exit_code = ExitCode.REFUSED
 
-    def __init__(self, service: str, differences: Sequence[str]) -> None:
+    def __init__(self, profile: Profile, service: str, differences: Sequence[str]) -> None:
         super().__init__(f"{service} is running with other settings")
         self.problems = (
             Problem(f"{service} is running, and starting it as the profile says now would replace it:"),
             *(Problem(difference) for difference in differences[:-1]),
-            Problem(differences[-1], hint=f"envgen up {service} --recreate"),
+            Problem(differences[-1], hint=f"envgen up {service} --profile {profile.name} --recreate"),
         )
 
 

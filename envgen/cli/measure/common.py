@@ -269,7 +269,8 @@ def _gone(reason: str, server: Server, kept: str) -> EnvgenError:
     lines = [reason, f"  {words.told}; its last lines:", *(f"    {line}" for line in words.lines)]
     lines += [f"  cause: {cause.summary}"] if cause else []
     lines += [f"  what it left behind: {bundle}"] if bundle else []
-    hint = cause.cure if cause else f"envgen up {server.service or 'SERVICE'} starts it again"
+    chosen = f" --profile {server.profile.name}" if server.profile is not None else ""
+    hint = cause.cure if cause else f"envgen up {server.service or 'SERVICE'}{chosen} starts it again"
     return ServiceError("\n".join([*lines, f"  {kept}"] if kept else lines), hint=hint)
 
 

@@ -253,7 +253,9 @@ def logs(
     having = [here for here in found.found if containers_of(here, names, all=True)]
     if not having and not found.lost:
         profile = session.profile()
-        raise NotFoundError(f"no containers for {_whose(profile, names)}", hint=" ".join(["envgen up", *names]))
+        raise NotFoundError(
+            f"no containers for {_whose(profile, names)}", hint=" ".join(["envgen up --profile", profile.name, *names])
+        )
     words = ["--profile", "*", "logs", *(["--no-log-prefix"] if len(names) == 1 else [])]
     words += ["--timestamps"] if timestamps or len(names) != 1 else []
     words += ["--follow"] if follow else []

@@ -195,4 +195,6 @@ def report(profile: Profile, service: str, started: Started, *, waited: bool = T
     for name, line in awaited.shown.items():
         click.echo(f"  {name}: {line.strip()[:160]}")
     if awaited.restarts:
-        click.echo(f"  Docker restarted it {awaited.restarts} times on the way: envgen logs {service}")
+        click.echo(
+            f"  Docker restarted it {awaited.restarts} times on the way: envgen logs {service} --profile {profile.name}"
+        )

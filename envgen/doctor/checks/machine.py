@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Where, check, info, ok, warning
+from envgen.profile.model import GpuMode
 
 GIB = 1 << 30
 # GPUs whose memory is the machine's own: GB10 (12.1), Thor (11.0), Orin (8.7).
@@ -14,6 +15,8 @@ INITS = ("docker-init", "tini", "dumb-init", "catatonit")
 
 def is_unified(context: Context) -> bool:
     """Does the GPU take its memory from the machine's? The GPU itself is asked first, then the profile's archs."""
+    if context.profile.gpu is GpuMode.NONE:
+        return False
     if context.inside.gpus:
         return any(not gpu.memory or "GB10" in gpu.name for gpu in context.inside.gpus)
     return any((arch.major, arch.minor) in UNIFIED for arch in context.profile.cuda.arch_list.archs)

@@ -183,6 +183,7 @@ def test_a_companion_of_another_version_is_removed_and_not_looked_for(make: Make
 def test_without_a_gpu_its_memory_is_not_mentioned(make: Make) -> None:
     document = with_system(MemFree=0) | {"gpus": []}
     assert judged("memory.unified", make(document, sets=("services.dev.command=[sleep, infinity]",))) == []
+    assert judged("memory.unified", make(document, sets=("gpu=none", "services.dev.command=[vllm, serve, m]"))) == []
 
 
 def test_a_base_without_cuda_is_no_error_where_no_gpu_is(make: Make) -> None:

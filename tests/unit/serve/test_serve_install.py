@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from envgen.errors import ServiceError
-from envgen.serve.launch import Launcher
+from envgen.serve.launch import Launcher, in_profile
 
 # What uv and envgen-install print for an overlay on a volume of 1 MiB.
 FULL = """\
@@ -24,8 +24,12 @@ OTHER = "envgen: lib: its build needs hatchling, which could not be installed: w
     ("text", "said", "hint"),
     [
         (FULL, "(exit code 1): there is no space left on the disk of the engine", "docker system df"),
-        (OTHER, "(exit code 1): lib: its build needs hatchling", "envgen up web --no-install"),
-        ("", "(exit code 1)", "envgen up web --no-install"),
+        (
+            OTHER,
+            "(exit code 1): lib: its build needs hatchling",
+            "envgen up --profile dev web --no-install; envgen exec --profile dev web",
+        ),
+        ("", "(exit code 1)", "envgen up --profile dev web --no-install; envgen exec --profile dev web"),
     ],
 )
 def test_why(text: str, said: str, hint: str) -> None:
@@ -36,9 +40,16 @@ def test_why(text: str, said: str, hint: str) -> None:
 
     launcher = Launcher.__new__(Launcher)
     launcher.name, launcher.say = "web", lambda _line: None
-    launcher.profile = cast(Any, SimpleNamespace(mounted_sources={}))
+    launcher.profile = cast(Any, SimpleNamespace(name="dev", mounted_sources={}))
     launcher.compose = cast(Any, SimpleNamespace(stream=stream))
     with pytest.raises(ServiceError) as raised:
         launcher._install("run")
     (problem,) = raised.value.problems
     assert said in problem.message and hint in problem.hint
+
+
+def test_the_commands_of_a_cure_name_the_profile() -> None:
+    cure = "`envgen exec SERVICE -- ps`, services.SERVICE.args, or `envgen predict SERVICE`"
+    profile = cast(Any, SimpleNamespace(name="prod"))
+    expected = "`envgen exec --profile prod web -- ps`, services.web.args, or `envgen predict --profile prod web`"
+    assert in_profile(cure, profile, "web") == expected

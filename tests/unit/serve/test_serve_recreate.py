@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 from envgen.engine.base import Container, Engine, Mount
 from envgen.profile.model import Service
@@ -14,12 +15,13 @@ RUNS = Container(
     id="1", name="lab-web-1", service="web", state="running", health="healthy", exit_code=0, image_id="sha256:1",
     labels={}, env={}, mounts=(), ports=(), started_at="2026-11-22T01:02:03Z",
 )  # fmt: skip
+PROFILE: Any = SimpleNamespace(name="lab")
 
 
 def test_the_command_stands_below_what_differs() -> None:
-    text = str(RecreateRefused("web", ["image: a is now b", "environment: LEVEL=1 is new"]))
+    text = str(RecreateRefused(PROFILE, "web", ["image: a is now b", "environment: LEVEL=1 is new"]))
     assert text.splitlines()[1:] == [
-        "image: a is now b", "environment: LEVEL=1 is new", "    hint: envgen up web --recreate",
+        "image: a is now b", "environment: LEVEL=1 is new", "    hint: envgen up web --profile lab --recreate",
     ]  # fmt: skip
 
 
