@@ -5,17 +5,18 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from envgen.app import nodes
 from envgen.app.copy import End, Folder, copy
+from envgen.app.layers import archive
 from envgen.app.nodes import content
 from envgen.app.session import Session
-from envgen.engine.base import COMPOSE_PROJECT, Engine, Image, Mount
+from envgen.engine.base import COMPOSE_PROJECT, Image, Mount
 from envgen.engine.docker import connect
-from envgen.engine.imagetar import filtered, layers_of
 from envgen.errors import EngineError, RefusedError
 from envgen.profile.model import Profile, Service
 from envgen.render import environment as names
@@ -84,42 +85,46 @@ def _alike(one: tuple[str, ...], two: tuple[str, ...]) -> int:
     return next(differing, min(len(one), len(two)))
 
 
-def push_image(source: Engine, target: Engine, node: str, image: Image, name: str, say: Say, dry_run: bool) -> Pushed:
-    """Send the layers that ``target`` lacks. Until all is there, the image that has the name keeps it. EngineError."""
-    what = f"image {name}"
-    old = target.image(name)
+def push_image(source: End, target: End, image: Image, name: str, python: str, say: Say, dry_run: bool) -> Pushed:
+    """Send the layers that ``target`` lacks. Until all is there, the image that has the name keeps it. EngineError.
+
+    ``python``: that of the image.
+    """
+    what, node, engine = f"image {name}", target.node, target.engine
+    old = engine.image(name)
     if old is not None and content(old) == content(image):
         return Pushed(what, node, "same")
-    known = shared_layers(image, target.images())
+    known = shared_layers(image, engine.images())
     detail = f"{len(image.layers) - known} of {counted(len(image.layers), 'layer')}"
     if dry_run:
         return Pushed(what, node, "to send", detail)
-    say(f"{node}: {what}: sending {detail}; {source.info().name or 'the first machine'} reads the whole image for it")
-    # One store calls a layer's blob by what it holds, the other by how that is compressed.
-    blobs = layers_of(source.read_image(name)) if source.info().containerd_store else list(image.layers)
+    say(f"{node}: {what}: sending {detail}")
     meter = Meter(say, f"{node}: {what}")
     unfinished = name + UNFINISHED
+
+    def sent(known: int) -> bool:
+        parts = archive(source, target, image, name, unfinished, python, known)
+        try:
+            engine.load_image(meter.through(parts))
+        finally:
+            with suppress(ValueError):  # Ctrl-C: the request's thread is in it, and ends with envgen
+                parts.close()
+        found = engine.image(unfinished)
+        same = found is not None and content(found) == content(image)
+        return same and (not known or engine.has_whole_image(unfinished))
+
     try:
-        if not _sent(source, target, image, name, unfinished, set(blobs[:known]) - set(blobs[known:]), meter):
+        if not sent(known):
             say(f"{node}: its image store has these layers in another form: sending all of them")
             detail = f"all of {counted(len(image.layers), 'layer')}"
-            if not _sent(source, target, image, name, unfinished, set(), meter):
+            if not sent(0):
                 raise EngineError(f"{name} arrived with other content than it was sent with: run the command again")
-        target.tag_image(unfinished, name)
+        engine.tag_image(unfinished, name)
     finally:
-        target.remove_image(unfinished)  # its name, where it has another one
+        engine.remove_image(unfinished)  # its name, where it has another one
     if old is not None and old.repo_tags == (name,):
-        target.remove_image(old.id)  # stays where a container uses it
+        engine.remove_image(old.id)  # stays where a container uses it
     return Pushed(what, node, "sent", detail, meter.bytes, meter.seconds)
-
-
-def _sent(
-    source: Engine, target: Engine, image: Image, name: str, unfinished: str, skip: set[str], meter: Meter
-) -> bool:
-    """Whether the image is whole on ``target`` after all layers but ``skip`` were sent."""
-    target.load_image(meter.through(filtered(source.read_image(name), unfinished, skip)))
-    found = target.image(unfinished)
-    return found is not None and content(found) == content(image) and (not skip or target.has_whole_image(unfinished))
 
 
 def push(
@@ -150,7 +155,7 @@ def push(
         try:
             target = _end(profile, node)
             if "image" in kinds:
-                found.append(push_image(source.engine, target.engine, node, image, name, say, dry_run))
+                found.append(push_image(source, target, image, name, profile.base.python, say, dry_run))
             folders = list(_folders(profile, root, service, source, target, image, kinds))
             if folders and target.engine.image(name) is None:
                 message = "its folders can be compared when it has the image"

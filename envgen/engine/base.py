@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -91,6 +91,7 @@ class Image:
     env: Mapping[str, str]
     layers: tuple[str, ...] = ()  # digests of what they hold: the same in every store, unlike the id
     repo_digests: tuple[str, ...] = ()  # name@sha256:..., where it was pulled or pushed; none: it was made here
+    folders: tuple[str, ...] = ()  # of the layers' files, where the store has one for each, lowest first
 
 
 @dataclass(frozen=True)
@@ -159,9 +160,6 @@ class Engine(Protocol):
 
     def save_image(self, name: str, path: Path, timeout: float = 1800) -> None:
         """Write an image into a file, as `docker image save` does."""
-
-    def read_image(self, name: str) -> Iterator[bytes]:
-        """An image as an archive, as `docker image save` writes it."""
 
     def load_image(self, parts: Iterator[bytes]) -> None:
         """Take an image from an archive. EngineError when the engine, or what gives the parts, is the trouble."""
@@ -233,6 +231,14 @@ class Engine(Protocol):
 
         It gets ``memory`` bytes, no swap, and at most ``PIDS`` processes. ``on_line`` hears each line as it is written.
         ``unmapped``: its users are those of the machine under userns-remap too, as any that is not root always is.
+        """
+
+    def stream_once(
+        self, image: str, argv: Sequence[str], *, stdin: bytes, mounts: Sequence[Mount] = ()
+    ) -> Generator[bytes, None, None]:
+        """What a program writes to stdout, as root in a throw-away container without a network. Its stdin stays open.
+
+        EngineError, at the end, when it fails. Closed early, it removes the container.
         """
 
     def leftovers(self) -> tuple[Leftover, ...]:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -42,6 +42,7 @@ _KILLER = (
 )
 _UPGRADE = {"Connection": "Upgrade", "Upgrade": "tcp"}
 IMAGE = 6 * 3600  # seconds to read or load an image; the engine may write all of it aside before it answers
+PART = 1 << 20  # bytes handed on at once; the engine gives them in frames of 32 KiB
 LOG_TIME = 30  # seconds to read a log; what comes later is left out
 
 
@@ -85,15 +86,6 @@ class DockerEngine:
             found = (self.image(str(row["Id"])) for row in self._api.images())
             return tuple(one for one in found if one)
         raise AssertionError("unreachable")
-
-    def read_image(self, name: str) -> Iterator[bytes]:
-        with self._told(f"image {name}"):
-            query = {"names": name}
-            response = self._work.get(self._url("images", "get"), params=query, stream=True, timeout=IMAGE)
-            with contextlib.closing(response):
-                if response.status_code >= 400:
-                    raise EngineError(f"image {name}: {message_of(read_all(response))}")
-                yield from response.iter_content(1 << 20)
 
     def load_image(self, parts: Iterator[bytes]) -> None:
         with self._told("the image"):
@@ -284,17 +276,42 @@ class DockerEngine:
         on_line: Callable[[str], None] | None = None,
     ) -> ExecResult:
         what = f"`{argv[0]}` in a container of {image}"
-        body = _throwaway(image, argv, bool(stdin), mounts, env or {}, network, memory) | {"User": user}
+        body = _throwaway(image, argv, bool(stdin), mounts, env or {}, network, memory)
+        body = self._owned(body, user, unmapped)
+        output = Output()
+        take = output.take if on_line is None else _both(output.take, Lines(on_line).take)
+        with self._told(what), process.terminable(), self._started(body, what, hold) as (stream, ended):
+            talk(stream, stdin, timeout, what, take, lambda: None)
+            state = within(QUESTION, lambda: read_all(ended).json())
+            return ExecResult(int(state["StatusCode"]), bytes(output.stdout), bytes(output.stderr))
+
+    def stream_once(
+        self, image: str, argv: Sequence[str], *, stdin: bytes, mounts: Sequence[Mount] = ()
+    ) -> Generator[bytes, None, None]:
+        what = f"`{argv[0]}` in a container of {image}"
+        body = self._owned(_throwaway(image, argv, True, mounts, {}, "none", MEMORY), "0:0", unmapped=True)
+        body["HostConfig"]["LogConfig"] = {"Type": "none"}  # else the engine also writes all of it to a log
+        part, errors = bytearray(), bytearray()
+        with self._told(what), self._started(body, what, hold=True) as (stream, ended):
+            with contextlib.closing(stream.parts(stdin, IMAGE)) as parts:
+                for channel, data in parts:
+                    if channel == 1:
+                        part += data
+                    else:
+                        errors = (errors + data)[-LOG_LIMIT:]
+                    if len(part) >= PART:
+                        yield bytes(part)
+                        part.clear()
+            code = int(within(QUESTION, lambda: read_all(ended).json())["StatusCode"])
+            if code:
+                last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+                raise EngineError(f"{what}: {last or f'it ended with exit code {code}'}")
+            yield bytes(part)
+
+    def _owned(self, body: dict[str, Any], user: str, unmapped: bool) -> dict[str, Any]:
         if (unmapped or user.partition(":")[0] not in ("", "0")) and self.info().remapped:
             body["HostConfig"]["UsernsMode"] = "host"
-        with self._told(what), process.terminable():
-            container_id = str(self._work.create_container_from_config(body)["Id"])
-            try:
-                return self._run_created(container_id, stdin, timeout, what, hold, on_line)
-            finally:
-                # Anonymous volumes go with it; a failure here must not hide the error that brought us here.
-                with contextlib.suppress(EngineError, docker.errors.APIError, OSError):
-                    self._gone(container_id)
+        return body | {"User": user}
 
     def _gone(self, container_id: str) -> None:
         """Remove a container, and wait until it is: the engine may be removing it already, and until that is done its
@@ -309,30 +326,27 @@ class DockerEngine:
                     raise
             time.sleep(0.1)
 
-    def _run_created(
-        self,
-        container_id: str,
-        stdin: bytes,
-        timeout: float,
-        what: str,
-        hold: bool,
-        on_line: Callable[[str], None] | None,
-    ) -> ExecResult:
-        query = {"stream": "1", "stdout": "1", "stderr": "1", "stdin": "1" if stdin else "0"}
-        stream = self._attached(self._url("containers", container_id, "attach"), what, params=query, hold=hold)
+    @contextlib.contextmanager
+    def _started(self, body: Mapping[str, Any], what: str, hold: bool) -> Iterator[tuple[Attached, Any]]:
+        """A container that is removed afterwards: what it reads and writes, and an answer when it has ended."""
+        container_id = str(self._work.create_container_from_config(body)["Id"])
         try:
-            # Asked before it starts: when it ends, the engine removes it, and then has no exit code to tell.
-            url = self._url("containers", container_id, "wait")
-            ended = self._api.post(url, params={"condition": "next-exit"}, stream=True, timeout=QUESTION)
-            self._work.start(container_id)
-        except BaseException:
-            stream.close()
-            raise
-        output = Output()
-        take = output.take if on_line is None else _both(output.take, Lines(on_line).take)
-        talk(stream, stdin, timeout, what, take, lambda: None)
-        state = within(QUESTION, lambda: read_all(ended).json())
-        return ExecResult(int(state["StatusCode"]), bytes(output.stdout), bytes(output.stderr))
+            stdin = "1" if body["OpenStdin"] else "0"
+            query = {"stream": "1", "stdout": "1", "stderr": "1", "stdin": stdin}
+            stream = self._attached(self._url("containers", container_id, "attach"), what, params=query, hold=hold)
+            try:
+                # Asked before it starts: when it ends, the engine removes it, and then has no exit code to tell.
+                url = self._url("containers", container_id, "wait")
+                ended = self._api.post(url, params={"condition": "next-exit"}, stream=True, timeout=QUESTION)
+                self._work.start(container_id)
+            except BaseException:
+                stream.close()
+                raise
+            yield stream, ended
+        finally:
+            # Anonymous volumes go with it; a failure here must not hide the error that brought us here.
+            with contextlib.suppress(EngineError, docker.errors.APIError, OSError):
+                self._gone(container_id)
 
     def leftovers(self) -> tuple[Leftover, ...]:
         with self._told("containers"):

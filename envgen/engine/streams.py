@@ -7,7 +7,7 @@ import io
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, cast
 
 import requests
@@ -144,13 +144,22 @@ class Attached:
 
     def communicate(self, stdin: bytes, timeout: float, take: Callable[[int, bytes], None]) -> None:
         """Send ``stdin``, then read to the end. Raises StreamTimeout, and what ``take`` raises."""
-        frames = Demultiplexer(take)
+        with contextlib.closing(self.parts(stdin, timeout)) as parts:
+            for channel, data in parts:
+                take(channel, data)
+
+    def parts(self, stdin: bytes, timeout: float) -> Generator[tuple[int, bytes], None, None]:
+        """Send ``stdin``; what the program writes, by channel. Raises StreamTimeout."""
+        found: list[tuple[int, bytes]] = []
+        frames = Demultiplexer(lambda channel, data: found.append((channel, data)))
         # In a thread: a program may fill its output before it has read all of its input.
         writer = threading.Thread(target=self._write, args=(stdin,), daemon=True)
         writer.start()
         try:
             for data in self._chunks(time.monotonic() + timeout):
                 frames.feed(data)
+                yield from found
+                found.clear()
         finally:
             self.close()
             writer.join(timeout=5)

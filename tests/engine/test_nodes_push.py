@@ -141,6 +141,28 @@ def test_layers_that_the_other_store_has_in_another_form_are_sent(pair: Pair) ->
     )
 
 
+def test_a_disk_that_fills_and_the_other_way_round(pair: Pair) -> None:
+    """From containerd's store to Docker's own, which writes what it loads aside first."""
+    pair.docker("spark-2", "rmi", "-f", NAME)
+    with_layer(pair, "spark-2", START, 4)
+    words = ["--set", "services.serve.cluster.nodes=[spark-2, spark-1]"]
+    aside = str(pair.folder / "spark-1/data/tmp")
+    inside = ["nsenter", "--mount", "--target", (pair.folder / "spark-1/docker.pid").read_text().strip()]
+    before = names(pair, "spark-1")
+    subprocess.run([*inside, "mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", aside], check=True)
+    try:
+        full = push(pair, *words, code=3)
+    finally:
+        subprocess.run([*inside, "umount", aside], check=True)
+    assert "no space left" in full["detail"]
+    assert full["hint"] == "make room there: docker --context spark-1 image prune"
+    assert names(pair, "spark-1") == before
+    found = push(pair, *words)
+    assert (found["state"], found["detail"]) == ("sent", "1 of 2 layers")
+    assert layers(pair, "spark-1") == layers(pair, "spark-2")
+    pair.docker("spark-1", "run", "--rm", NAME, "sh", "-c", "test -s /changed")
+
+
 def test_the_weights_go_over_the_cable(pair: Pair) -> None:
     weights = pair.folder / "models/spark-1/tiny/model.safetensors"
     weights.parent.mkdir(parents=True)

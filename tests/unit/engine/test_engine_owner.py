@@ -12,6 +12,7 @@ from envgen.engine.client import DockerEngine
 from envgen.engine.endpoint import Endpoint
 from envgen.engine.owner import caller, host_user, run_as
 from envgen.engine.parse import info_of
+from envgen.errors import EngineError
 from envgen.profile.model import Base, Cuda, Mode, Profile, Service
 from envgen.profile.values import CudaArchList, ImageRef
 
@@ -61,17 +62,16 @@ def test_users_of_helpers_where_the_engine_remaps_them(
     """Files in checkouts and caches keep the numbers of this machine, also under userns-remap."""
     asked: list[dict[str, Any]] = []
 
-    def create(body: dict[str, Any]) -> dict[str, str]:
+    def started(body: dict[str, Any], *_: object) -> Any:
         asked.append(body)
-        return {"Id": "x"}
+        raise EngineError("far enough")
 
     docker = DockerEngine.__new__(DockerEngine)
     docker.endpoint, docker._info = (
         Endpoint("unix:///x"),
         info_of({"SecurityOptions": ["name=userns"]}, {}, "unix:///x"),
     )
-    docker._work = SimpleNamespace(create_container_from_config=create)
-    for name in ("_run_created", "_gone"):
-        monkeypatch.setattr(docker, name, lambda *_: None)
-    docker.run_once("image", ["true"], user=user, unmapped=unmapped)
+    monkeypatch.setattr(docker, "_started", started)
+    with pytest.raises(EngineError, match="far enough"):
+        docker.run_once("image", ["true"], user=user, unmapped=unmapped)
     assert asked[0]["HostConfig"].get("UsernsMode") == mode
