@@ -567,14 +567,14 @@ class Reader:
             self.note(test, f"{what}.healthcheck", refused("", text))
             return
         made: dict[str, object] = {}
-        asked = re.search(r"https?://(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\]):([0-9]{1,5})(/[\w./-]*)?", text)
-        if asked and re.search(r"curl|wget|urlopen|requests", text):
-            made = {"http": asked[2] or "/", "port": asked[1]}
+        where = asked(text)
+        if where:
+            made = {"http": where[0], "port": where[1]}
         else:
             made = {"command": ["sh", "-c", text] if shell else [fill(word).text for word in words]}
         for key in ("interval", "timeout", "start_period"):
-            if seconds := _seconds(_plain(node, key)):
-                made[key] = seconds
+            if found := seconds(_plain(node, key)):
+                made[key] = found
         if retries := _plain(node, "retries"):
             made["retries"] = str(min(int(retries), 100)) if retries.isdigit() else "3"
         self.draft.put("services", service.name, "health", value=made)
@@ -696,11 +696,21 @@ def _laid_over(below: Node, over: Node) -> Node:
     return over.with_items(items)
 
 
+def asked(test: str) -> tuple[str, str] | None:
+    """The path and the port that a health check asks by HTTP; None where it does something else."""
+    found = re.search(r"https?://(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\]):([0-9]{1,5})(/[\w./-]*)?", test)
+    return (found[2] or "/", found[1]) if found and re.search(r"curl|wget|urlopen|requests", test) else None
+
+
+def name_like(text: str) -> str:
+    """A name of the profile's kind, as near to ``text`` as can be."""
+    plain = "_".join(re.findall(r"[a-z0-9]+", text.lower()) or ["x"])
+    return (plain if plain[0].isalpha() else f"n{plain}")[:36].rstrip("_")
+
+
 def _name(text: str, taken: set[str]) -> str:
-    """A name of the profile's kind, as near to ``text`` as can be, that is not taken."""
-    words = re.findall(r"[a-z0-9]+", text.lower()) or ["x"]
-    plain = "_".join(words)
-    plain = (plain if plain[0].isalpha() else f"n{plain}")[:36].rstrip("_")
+    """The same, and not taken."""
+    plain = name_like(text)
     number, name = 2, plain
     while name in taken:
         name, number = f"{plain}_{number}", number + 1
@@ -713,7 +723,7 @@ def _one_line(word: str) -> str:
     return lines[0] if "\n" in word and len(lines) == 1 else word
 
 
-def _seconds(text: str) -> str:
+def seconds(text: str) -> str:
     """A duration of Compose (1m30s) as a profile's."""
     parts = re.findall(r"([0-9.]+)(h|ms|us|m|s)", text)
     total = sum(float(count) * {"h": 3600, "m": 60, "s": 1, "ms": 0.001, "us": 0}[unit] for count, unit in parts)

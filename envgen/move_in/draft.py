@@ -79,7 +79,7 @@ class Draft:
 
     def note(self, file: str, line: int, what: str, why: str) -> None:
         """List something that has no place; each once."""
-        made = Unplaced(file, line, redact_secrets(shorten(visible(what), 160)), redact_secrets(why))
+        made = Unplaced(visible(file), line, redact_secrets(shorten(visible(what), 160)), redact_secrets(why))
         if made not in self.unplaced:
             self.unplaced.append(made)
 
@@ -98,7 +98,7 @@ def text_of(draft: Draft, sources: str) -> str:
     head = [
         "# yaml-language-server: $schema=./envgen.schema.json",
         "#",
-        f"# Written by `envgen init --from` from {sources}. It is yours: edit it.",
+        f"# Written by `envgen init --from` from {visible(sources)}. It is yours: edit it.",
         "# Every key is described in docs/profile.md; `envgen config --explain` shows where each value comes from.",
         "version: 1",
         f"name: {draft.name}",

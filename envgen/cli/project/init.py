@@ -81,8 +81,14 @@ def command(paths: tuple[Path, ...], name: str | None, source: Path | None, as_j
         return ExitCode.FINDINGS
     count = counted(len(moved.unplaced), "thing has", "things have")
     click.echo(f"{count} no place in it{': see above, and the end of envgen.yaml' if moved.unplaced else ''}", err=True)
-    click.echo(f"next: {go}envgen render", err=True)
+    click.echo(f"next: {go}envgen render && envgen diff --with {_from(folder, source)}", err=True)
     return ExitCode.OK
+
+
+def _from(folder: Path, source: Path | None) -> str:
+    """The Compose file as it is named in the project's folder."""
+    path = source.resolve() if source else Path()
+    return shlex.quote(path.name if path.parent == folder.resolve() else str(path))
 
 
 def _starter(folder: Path, chosen: str, names: list[str]) -> list[str]:

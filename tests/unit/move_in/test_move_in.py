@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from envgen import cli
 from envgen.app.move_in import draft_of, write
-from envgen.errors import EnvgenError
+from envgen.errors import EnvgenError, UsageError
 from envgen.move_in.command import split
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile, Service
@@ -247,6 +247,16 @@ def test_what_is_no_compose_file_is_an_error_or_a_list(tmp_path: Path, text: str
     (tmp_path / "compose.yaml").write_text(text)
     done = run("--from", str(tmp_path / "compose.yaml"))
     assert isinstance(done.exception, (EnvgenError, type(None)))
+
+
+@pytest.mark.parametrize(
+    "words", [["a"], ["--service", "a=b"], ["a", "b", "--with", "x"], ["--with", "x", "--service", "a"]]
+)
+def test_diff_wants_two_inputs_or_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x").write_text(service("tty: true"))
+    done = CliRunner().invoke(cli.main, ["diff", *words], standalone_mode=False)
+    assert isinstance(done.exception, UsageError)
 
 
 KEYS = ("image", "build", "command", "entrypoint", "environment", "env_file", "ports", "volumes", "deploy", "devices",
