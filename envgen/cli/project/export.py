@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from envgen.app.session import Session
 from envgen.app.weights import locked_commit
 from envgen.cli.common import json_option, print_json, project_options, variant_option
 from envgen.errors import RefusedError, UsageError
+from envgen.profile.model import Profile
 from envgen.render import bake as bake_file
+from envgen.render import devcontainer as devcontainer_file
 from envgen.render import kubernetes as use_case
 from envgen.render.locking import lock_of
 from envgen.text import progress
@@ -32,6 +35,7 @@ def command() -> None:
     Example:
       envgen export kubernetes serve --image registry.example/vllm@sha256:... -o serve.yaml
       envgen export bake -o docker-bake.json
+      envgen export devcontainer dev -o .devcontainer/devcontainer.json
     """
 
 
@@ -47,9 +51,18 @@ def _deliver(text: str, output: Path | None) -> int:
     if output.exists() and WRITTEN not in files.read(output):
         hint = "move it away, or name another file with -o"
         raise RefusedError(f"{output} was not written by `envgen export`, so it is not overwritten", hint=hint)
+    output.parent.mkdir(parents=True, exist_ok=True)
     files.write(output, text.encode())
     progress(f"wrote {output}")
     return 0
+
+
+def _named(profile: Profile, service: str | None) -> str:
+    if not profile.services:
+        raise UsageError(f"profile {profile.name} has no services")
+    name = service or next(iter(profile.services))
+    known_service(profile, name)
+    return name
 
 
 @command.command()
@@ -75,10 +88,7 @@ def kubernetes(
     """
     session.variant = variant
     profile, root = session.profile(), session.loaded().project.root
-    if not profile.services:
-        raise UsageError(f"profile {profile.name} has no services")
-    name = service or next(iter(profile.services))
-    known_service(profile, name)
+    name = _named(profile, service)
     if not DIGEST.fullmatch(image):
         hint = "`docker push NAME` prints it: --image NAME@sha256:..."
         raise UsageError(f"--image {image} has no digest: a tag can become another image", hint=hint)
@@ -107,3 +117,25 @@ def bake(session: Session, output: Path | None) -> int:
     locks = {name: lock_of(profile, project.root) for name, profile in project.profiles.items()}
     epochs = {name: lock.epoch for name, lock in locks.items() if lock is not None}
     return _deliver(bake_file.text(bake_file.document(project, epochs)), output)
+
+
+@command.command()
+@click.argument("service", required=False)
+@project_options
+@click.option("--extension", "extensions", multiple=True, metavar="ID", help="A further extension of VS Code.")
+@output_option
+def devcontainer(session: Session, service: str | None, extensions: tuple[str, ...], output: Path | None) -> int:
+    """Write devcontainer.json: an editor opens SERVICE (default: the first one) as its environment.
+
+    The editor starts it by `envgen up` and attaches to it: with the checkouts, user, ports and GPUs of this machine.
+    Its Python is the one that the mounted sources are installed in.
+
+    \b
+    Examples:
+      envgen export devcontainer dev -o .devcontainer/devcontainer.json
+      envgen export devcontainer dev --extension ms-vscode.cpptools
+    """
+    profile, root = session.profile(local=False), session.loaded(local=False).project.root
+    folder = os.path.relpath((output or root / ".devcontainer" / "x").resolve().parent, root.resolve())
+    found = devcontainer_file.document(profile, _named(profile, service), folder, extensions)
+    return _deliver(devcontainer_file.text(found), output)

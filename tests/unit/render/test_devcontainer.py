@@ -1,0 +1,83 @@
+"""devcontainer.json, checked against the published schema."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from click.testing import CliRunner
+
+from envgen import cli
+
+SCHEMA = json.loads((Path(__file__).parent / "published" / "devContainer.base.schema.json").read_text())
+FILE = """\
+version: 1
+name: t
+default_profile: dev
+defaults:
+  base: {image: "nvcr.io/x:1", python: python3.12}
+  cuda: {arch_list: 12.1a}
+  working_dir: /workspace
+  services: {serve: {command: [sleep, "1"]}, dev: {command: [sleep, "1"], working_dir: /elsewhere}}
+profiles:
+  dev:
+    mode: development
+    compose: own/over.yaml
+    sources:
+      vllm: {package: vllm, distribution: vllm, mount: /workspace/vllm, origin: {checkout: ../vllm}}
+  prod: {mode: production}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "envgen.yaml").write_text(FILE)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "over.yaml").write_text("services: {}\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def exported(*words: str) -> dict[str, Any]:
+    done = CliRunner().invoke(cli.main, ["export", "devcontainer", *words])
+    assert done.exit_code == 0, done.exception
+    head, _, text = done.stdout.partition("\n")
+    assert head.startswith("// Written by `envgen export devcontainer`.")
+    found: dict[str, Any] = json.loads(text)
+    jsonschema.Draft201909Validator(SCHEMA).validate(found)
+    return found
+
+
+def test_an_editor_attaches_to_what_envgen_starts(folder: Path) -> None:
+    found = exported("dev", "--extension", "ms-vscode.cpptools")
+    assert found["initializeCommand"] == ["envgen", "up", "dev", "--profile", "dev"]
+    assert found["dockerComposeFile"] == ["../compose/dev.yaml", "../own/over.yaml"]
+    assert (found["service"], found["workspaceFolder"], found["overrideCommand"]) == ("dev", "/elsewhere", False)
+    editor = found["customizations"]["vscode"]
+    assert editor["extensions"] == ["ms-python.python", "ms-vscode.cpptools"]
+    assert editor["settings"] == {"python.defaultInterpreterPath": "/opt/envgen/env/bin/python"}
+    assert "['vllm']" in found["postCreateCommand"][2]
+
+
+def test_a_built_image_has_the_base_image_s_python(folder: Path) -> None:
+    found = exported("-p", "prod")
+    assert found["service"] == "serve" and "postCreateCommand" not in found
+    assert found["customizations"]["vscode"]["settings"] == {"python.defaultInterpreterPath": "python3.12"}
+
+
+@pytest.mark.parametrize(
+    ("place", "composed"),
+    [
+        (".devcontainer.json", "compose/dev.yaml"),
+        (".devcontainer/devcontainer.json", "../compose/dev.yaml"),
+        (".devcontainer/vllm/devcontainer.json", "../../compose/dev.yaml"),
+    ],
+)
+def test_the_compose_file_is_found_from_where_the_file_is(folder: Path, place: str, composed: str) -> None:
+    done = CliRunner().invoke(cli.main, ["export", "devcontainer", "-o", place])
+    assert done.exit_code == 0, done.exception
+    found = json.loads((folder / place).read_text().partition("\n")[2])
+    assert found["dockerComposeFile"][0] == composed
