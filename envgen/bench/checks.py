@@ -10,10 +10,11 @@ from statistics import median
 from typing import Any
 
 from envgen.bench.client import LOST, Load, Prompts, Reply, Target, send
+from envgen.bench.facts import Vitals
 from envgen.bench.tools import Measured, Reference
-from envgen.bench.vitals import Vitals
 from envgen.engine.base import MISSHAPEN, read_json
 from envgen.errors import ServiceError
+from envgen.inside import run
 from envgen.logpattern import LogPattern
 from envgen.text import shorten
 
@@ -49,10 +50,6 @@ class Criterion:
     wanted: str
     note: str = ""
     part: str = ""
-
-    def plain(self) -> dict[str, str]:
-        """For JSON and for the record."""
-        return asdict(self)
 
 
 def criterion(name: str, good: bool | None, seen: str, wanted: str, note: str = "") -> Criterion:
@@ -331,12 +328,47 @@ def log_shows(wishes: Wishes, log: str | None, flags: Sequence[str] | None, gpu:
     return found
 
 
-def worst(criteria: Sequence[Criterion], *, strict: bool = False) -> str:
+Outcome = tuple[str, dict[str, Any]]  # in a word, and as JSON and the record have it
+
+
+def outcome(criteria: Sequence[Criterion], *, strict: bool = False, **more: Any) -> Outcome:
     """``failed`` when one failed; ``strict``: also when one was not checked."""
     bad = (FAILED, UNKNOWN) if strict else (FAILED,)
-    return FAILED if any(one.verdict in bad for one in criteria) else PASSED
+    word = FAILED if any(one.verdict in bad for one in criteria) else PASSED
+    return word, {"criteria": [asdict(one) for one in criteria], **more}
 
 
 def gigabytes(size: int) -> str:
     """Bytes as gigabytes (10^9)."""
     return f"{size / 1e9:.2f} GB"
+
+
+# --- kernels against torch --------------------------------------------------------------------------------------------
+
+KERNELS = run.Program(("kernels",), flags=("-X", "faulthandler"))
+KERNEL_TITLES = {"attention": "attention with sinks", "moe": "fused MoE"}
+KERNEL_TOKENS = (4, 16, 64, 128, 256, 320)  # the lab notes' sizes
+KERNEL_SECONDS = 600.0  # for one kind: FlashInfer compiles two modules for attention
+
+
+def kernels(execute: run.Execute, python: str, kernel: str) -> tuple[list[dict[str, Any]], list[Criterion]]:
+    """The rows of one kind of kernels, and a verdict on each kernel that could not run."""
+    title, wanted = KERNEL_TITLES[kernel], "torch's result"
+    request = {"kernel": kernel, "tokens": KERNEL_TOKENS, "seconds": KERNEL_SECONDS * 0.9}
+    found = run.ask(execute, python, KERNELS, request, timeout=KERNEL_SECONDS)
+    if isinstance(found, run.Failure):
+        return [], [Criterion(title, FAILED, "; ".join([str(found), *found.stack[-1:]]), wanted)]
+    try:
+        rows = [{**row, "kernel": title, "right": row["right"] is True} for row in found["rows"]]
+        left = [Criterion(f"{title}, {one['by']}".rstrip(", "), FAILED if one["failed"] else UNKNOWN, str(one["why"]),
+                          wanted) for one in found["not_run"]]  # fmt: skip
+    except MISSHAPEN as error:
+        raise ServiceError(f"the container's answer has another form: {type(error).__name__}: {error}") from None
+    return rows, left
+
+
+def kernels_outcome(rows: list[dict[str, Any]], left: list[Criterion]) -> str:
+    """``passed`` only where something was compared and nothing is wrong."""
+    if not all(row["right"] for row in rows) or any(one.verdict == FAILED for one in left):
+        return FAILED
+    return PASSED if rows else UNKNOWN

@@ -1,13 +1,11 @@
-"""What was measured: image, lock, sources, versions, GPU, variables and flags of a running service, for a run's record.
-
-Nothing here fails for what can't be learned: the key is then left out. The record leaves out secrets.
-"""
+"""What is known of a serving container: its facts, for a run's record, and how it is before a load and after it."""
 
 from __future__ import annotations
 
 import contextlib
 import platform
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +13,23 @@ from envgen import __version__
 from envgen.bench.compare import flags
 from envgen.engine.base import Container, Engine
 from envgen.engine.git import WorkTree
-from envgen.errors import EnvgenError
+from envgen.errors import EngineError, EnvgenError, ServiceError
 from envgen.inside import run
 from envgen.profile.model import Profile
 from envgen.redact import without_login
+from envgen.serve.processes import processes
 
 PROGRAM = run.Program(("server_facts",))
+_GPU = ["nvidia-smi", "--query-compute-apps=used_gpu_memory", "--format=csv,noheader,nounits"]
 
 
 def collect(
     engine: Engine | None, container: Container | None, profile: Profile | None, root: Path | None, service: str
 ) -> dict[str, Any]:
-    """The environment of a run, by the keys that docs/benchmarking.md names. What isn't given is left out."""
+    """The environment of a run: image, lock, sources, versions, GPU, variables and flags, without secrets.
+
+    What isn't given, or can't be learned, is left out.
+    """
     found: dict[str, Any] = {"envgen": __version__, "service": service}
     if profile is not None:
         origins = {name: source.origin.pypi or source.origin.wheel for name, source in profile.sources.items()}
@@ -79,3 +82,55 @@ def checkouts(profile: Profile, root: Path) -> dict[str, str]:
             if head := tree.head:
                 found[name] = head + ("-dirty" if tree.edited(head) else "")
     return found
+
+
+# --- memory, zombies, restarts ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Vitals:
+    """``memory``: resident bytes of all its processes. ``gpu_memory``: bytes, None where nvidia-smi doesn't tell."""
+
+    memory: int
+    gpu_memory: int | None
+    zombies: tuple[str, ...]
+    restarts: int
+    started_at: str
+
+    def growth(self, before: Vitals) -> int:
+        """Bytes more than ``before``, on the machine and on the GPU together."""
+        gpu = 0 if self.gpu_memory is None or before.gpu_memory is None else self.gpu_memory - before.gpu_memory
+        return self.memory - before.memory + gpu
+
+    def restarted(self, before: Vitals) -> bool:
+        """Has its program ended since ``before``, and was it started again?"""
+        return (self.restarts, self.started_at) != (before.restarts, before.started_at)
+
+
+def look(engine: Engine, container_id: str) -> Vitals:
+    """Look once. ServiceError when the container doesn't run any more."""
+    container = engine.container(container_id)
+    if container is None or not container.running:
+        name = container.name if container else "the container"
+        raise ServiceError(f"{name} does not run any more: {container.state if container else 'it is gone'}")
+    found = processes(engine, container_id)
+    zombies = tuple(f"{one.name} ({one.pid})" for one in found if one.zombie)
+    gpu = None
+    with contextlib.suppress(EngineError):
+        gpu = parse_gpu_memory(engine.exec(container_id, _GPU, timeout=20).stdout.decode(errors="replace"))
+    return Vitals(sum(one.memory for one in found), gpu, zombies, container.restarts, container.started_at)
+
+
+def alive(engine: Engine, before: Container) -> bool:
+    """Does the container's program still run, the same one as ``before``? True when the engine can't be asked."""
+    try:
+        now = engine.container(before.id)
+    except EngineError:
+        return True
+    return now is not None and now.running and now.started_at == before.started_at
+
+
+def parse_gpu_memory(text: str) -> int | None:
+    """Bytes in what nvidia-smi printed, one number of MiB a line; None where it can't tell ([N/A])."""
+    lines = text.split()
+    return sum(map(int, lines)) << 20 if lines and all(map(str.isdigit, lines)) else None

@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from envgen.bench import checks, record
-from envgen.bench import kernels as kernel_table
 from envgen.bench import trace as traces
 from envgen.bench.checks import Trial
 from envgen.bench.record import Run
@@ -86,12 +85,7 @@ def smoke(asked: Asked) -> int:
       envgen smoke
       envgen smoke --url http://127.0.0.1:8080 --model gpt-oss-120b
     """
-
-    def work(_server: Server, trial: Trial, _run: Run) -> tuple[str, dict[str, Any]]:
-        found = checks.smoke(trial)
-        return checks.worst(found), {"criteria": [one.plain() for one in found]}
-
-    return report(asked, "smoke", {}, work)
+    return report(asked, "smoke", {}, lambda _server, trial, _run: checks.outcome(checks.smoke(trial)))
 
 
 @click.command()
@@ -109,9 +103,9 @@ def stress(asked: Asked, requests: int, concurrency: int) -> int:
       envgen stress --url http://127.0.0.1:8080
     """
 
-    def work(_server: Server, trial: Trial, _run: Run) -> tuple[str, dict[str, Any]]:
+    def work(_server: Server, trial: Trial, _run: Run) -> checks.Outcome:
         criteria, load = checks.stress(trial, requests, concurrency)
-        return checks.worst(criteria), {"criteria": [one.plain() for one in criteria], "load": load}
+        return checks.outcome(criteria, load=load)
 
     return report(asked, "stress", {"requests": requests, "concurrency": concurrency}, work)
 
@@ -150,7 +144,7 @@ def bench(
 
     chosen = _plan(given, PLANS[plan] if plan else Plan())
 
-    def work(server: Server, trial: Trial, run: Run) -> tuple[str, dict[str, Any]]:
+    def work(server: Server, trial: Trial, run: Run) -> checks.Outcome:
         cells = _run_tool(trial, run, chosen, server.place(trial.target.root, tokenizer, image, throwaway))
         return "failed" if any(cell.failed for cell in cells) else "passed", _document(cells, chosen)
 
@@ -161,7 +155,7 @@ def _plan(given: Mapping[str, Any], base: Plan) -> Plan:
     return replace(base, **{key: value for key, value in given.items() if value is not None})
 
 
-def _trace(server: Server, trial: Trial, run: Run) -> tuple[str, dict[str, Any]]:
+def _trace(server: Server, trial: Trial, run: Run) -> checks.Outcome:
     if server.engine is None or server.container is None:
         raise UsageError("the trace is in the server's container, and none is known", hint="--container NAME")
     folder = traces.folder_of(trial.environment.get("flags", ()), server.container.env)
@@ -181,15 +175,15 @@ def _kernels(asked: Asked) -> int:
 
     rows: list[dict[str, Any]] = []
     left: list[checks.Criterion] = []
-    parameters = {"tokens": kernel_table.TOKENS}
+    parameters = {"tokens": checks.KERNEL_TOKENS}
     with terminable(), record.start(asked.folder(server), "kernels", server.environment, parameters) as kept:
-        for name, title in kernel_table.TITLES.items():
-            progress(f"  {title}: up to {kernel_table.SECONDS / 60:.0f} minutes")
-            found, not_run = kernel_table.compare(execute, program(profile) if profile else "python3", name)
+        for name, title in checks.KERNEL_TITLES.items():
+            progress(f"  {title}: up to {checks.KERNEL_SECONDS / 60:.0f} minutes")
+            found, not_run = checks.kernels(execute, program(profile) if profile else "python3", name)
             rows, left = rows + found, left + not_run
         for row in rows:
             kept.sample({"unit": "kernel", **row})
-        outcome, summary = kernel_table.outcome(rows, left), {"criteria": [one.plain() for one in left]}
+        outcome, summary = checks.kernels_outcome(rows, left), checks.outcome(left)[1]
         kept.end(outcome, summary)
     return finish(asked, outcome, {"rows": rows, **summary}, kept.path)
 
@@ -249,7 +243,7 @@ def accept(
         [find_reference(text, folder) for text in reference], tolerance / 100, explain, max_ttft, max_per_token
     )
 
-    def work(server: Server, trial: Trial, run: Run) -> tuple[str, dict[str, Any]]:
+    def work(server: Server, trial: Trial, run: Run) -> checks.Outcome:
         place = server.place(trial.target.root, tokenizer, image, throwaway)
         ready = server.profile.services[server.service].ready if server.profile else None
         wanted = replace(wishes, expect=ready.expect if ready else None, forbid=ready.forbid if ready else None)
@@ -265,8 +259,7 @@ def accept(
         parts["log"] = checks.log_shows(wanted, log, trial.environment.get("flags"), "gpu" in trial.environment)
         parts["end"] = [checks.zombies(after)] if (after := trial.vitals()) else []
         found = [replace(one, part=part) for part, criteria in parts.items() for one in criteria]
-        document = {"criteria": [one.plain() for one in found], "load": load, **_document(cells, chosen)}
-        return checks.worst(found, strict=True), document
+        return checks.outcome(found, strict=True, load=load, **_document(cells, chosen))
 
     parameters = {"requests": requests, "concurrency": concurrency, **asdict(chosen), "references": list(reference),
                   "tolerance": tolerance / 100, "explanation": explain}  # fmt: skip

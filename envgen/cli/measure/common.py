@@ -16,8 +16,8 @@ import click
 from envgen.app import crash
 from envgen.app.places import at, known_service
 from envgen.app.session import Session
-from envgen.bench import facts, record, vitals
-from envgen.bench.checks import Gone, Trial
+from envgen.bench import facts, record
+from envgen.bench.checks import Gone, Outcome, Trial
 from envgen.bench.client import Prompts, find
 from envgen.bench.compare import Series
 from envgen.bench.record import METRICS, Run
@@ -192,7 +192,7 @@ def _own_service(asked: Asked, serves: bool) -> Server:
     raise NotFoundError(f"{name} is not running", hint=f"envgen up {name} --profile {profile.name}")
 
 
-Work = Callable[[Server, Trial, Run], tuple[str, dict[str, Any]]]
+Work = Callable[[Server, Trial, Run], Outcome]
 
 
 def report(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) -> int:
@@ -210,8 +210,8 @@ def report(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) -
     told = {**parameters, "seed": seed, "max_len": target.max_len, "notes": list(target.notes)}
     look = alive = None
     if server.engine is not None and server.container is not None:
-        look = functools.partial(vitals.look, server.engine, server.container.id)
-        alive = functools.partial(vitals.alive, server.engine, server.container)
+        look = functools.partial(facts.look, server.engine, server.container.id)
+        alive = functools.partial(facts.alive, server.engine, server.container)
     with terminable(), record.start(asked.folder(server), kind, environment, told) as run:
         trial = Trial(target, Prompts(target, seed), run.sample, progress, look, alive, environment)
         try:

@@ -13,8 +13,8 @@ from envgen.bench import checks
 from envgen.bench.checks import Wishes
 from envgen.bench.client import Load, Reply, Target
 from envgen.bench.compare import Cell
+from envgen.bench.facts import Vitals, parse_gpu_memory
 from envgen.bench.tools import Measured, reference
-from envgen.bench.vitals import Vitals, parse_gpu_memory
 from envgen.cli.measure import common
 from envgen.errors import ServiceError
 
@@ -128,7 +128,7 @@ def test_a_run_that_fails_has_one_hint(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_strict_and_not() -> None:
     one = checks.Criterion("a", checks.UNKNOWN, "", "")
-    assert checks.worst([one]) == "passed" and checks.worst([one], strict=True) == "failed"
+    assert checks.outcome([one])[0] == "passed" and checks.outcome([one], strict=True)[0] == "failed"
 
 
 @pytest.mark.parametrize(("text", "size"), [("512\n1024\n", 1536 << 20), ("[N/A]\n", None), ("", None)])
