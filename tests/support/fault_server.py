@@ -62,8 +62,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         elif fault == "dies":
             self.server.die()
         else:
-            if fault == "slow first token" and body["max_tokens"] == len(GOOD):
-                time.sleep(1.5)
             self.stream(body, fault)
 
     def stream(self, body: dict[str, object], fault: str) -> None:

@@ -68,19 +68,23 @@ def _found() -> Iterator[tuple[str, str]]:
         yield from ((one, str(path.relative_to(ROOT))) for one in lines)
 
 
-def _refused(line: str) -> str:
-    """What click has against the command and its options. The words behind them may be prose."""
+def _refused(line: str, whole: bool = False) -> str:
+    """What click has against the command and its options. The words behind them may be prose, unless it is ``whole``:
+    then it may name a file that is not there, and nothing else.
+    """
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     try:
         words = list(itertools.takewhile(lambda word: not set(word) <= set("|&;<>()"), lexer))
-    except ValueError:  # half a quotation
+    except ValueError:  # half a quotation, or a line that goes on
         words = line.split()
     command: click.Command = main
     context = click.Context(main, info_name="envgen")
     try:
         while True:
-            words = command.make_parser(context).parse_args(words)[1]
+            given, words = words, command.make_parser(context).parse_args(list(words))[1]
+            if whole and not isinstance(command, click.Group):
+                command.parse_args(context, given)
             if not isinstance(command, click.Group) or not words or not re.fullmatch("[a-z]+", words[0]):
                 return ""
             below = command.get_command(context, words[0])
@@ -94,7 +98,7 @@ def _refused(line: str) -> str:
     except click.BadOptionUsage:  # `--bundle` without its file, as a page names it
         return ""
     except click.UsageError as error:
-        return error.format_message()
+        return "" if whole and "does not exist" in error.message else error.format_message()
 
 
 def test_every_command_line_that_is_shown_can_be_typed() -> None:
@@ -106,6 +110,14 @@ def test_every_command_line_that_is_shown_can_be_typed() -> None:
     assert not wrong, "\n".join(
         f"{', '.join(sorted(places[line]))}: envgen {line}: {why}" for line, why in wrong.items()
     )
+
+
+def test_every_example_of_a_page_has_arguments_that_click_takes() -> None:
+    lines = [(path.name, line) for path in PAGES for block in BLOCK.findall(path.read_text("utf-8"))
+             for line in EXAMPLE.findall(block) if not line.endswith("\\")]  # fmt: skip
+    assert len(lines) > 200
+    assert not [(name, line, why) for name, line in lines if (why := _refused(line, whole=True))]
+    assert all(_refused(line, whole=True) for line in ("bench --pp few", "bench --plan none", "results show a b"))
 
 
 @pytest.mark.parametrize("line", ["upp serve", "up --nope", "cache clean x", "patch -p", "nodes check --nope; ps"])
