@@ -34,6 +34,10 @@ def prepare(engine: Engine, profile: Profile, root: Path, service: str) -> None:
         for folder in folders:
             make_folder(folder)
     owner = run_as(engine, profile, service)
+    if folders and owner in ("", ROOT) and engine.info().remapped:
+        user = "host" if caller()[0] else "UID:GID"  # real root is remapped, too
+        progress(f"  note: under userns-remap {service} is root in its container alone, and may not write to")
+        progress(f"  {', '.join(map(str, folders))} unless it has `services.{service}.user: {user}`")
     if owner in ("", ROOT) or image is None:
         return
     volumes = [(place, target) for place, target, kind in places if kind == "volume"]

@@ -61,7 +61,10 @@ def _source_mount(name: str, source: Source, folder: Folder, context: Context, p
         seen = (
             f"{path} belongs to {folder.uid}:{folder.gid}, mode {folder.mode}; the container runs as {probe.system.uid}"
         )
-        title, cure = f"{name} can't be written by the container", _own(context, folder)
+        title, cure = (
+            f"{name} can't be written by the container",
+            _own(context, folder, context.checkouts.get(name, "")),
+        )
         return warning(title, seen, "a folder that the container's user may write", cure, case="owner")
     return ok(f"{name} is mounted at {path}", owner=folder.uid, read_only=folder.read_only)
 
@@ -100,7 +103,7 @@ def caches(context: Context) -> list[Finding]:
         elif folder.read_only or not folder.writable:
             seen = f"{folder.path} belongs to {folder.uid}:{folder.gid}, mode {folder.mode}"
             seen += ", mounted read-only" if folder.read_only else ""
-            title, cure = f"the {name} cache can't be written", _own(context, folder)
+            title, cure = f"the {name} cache can't be written", _own(context, folder, str(cache.host or ""))
             found.append(error(title, seen, "a writable folder", cure, case="not-writable", cache=name))
     return found or (
         [ok(f"{counted(len(context.profile.caches), 'cache is', 'caches are')} mounted and writable")]
@@ -109,11 +112,16 @@ def caches(context: Context) -> list[Finding]:
     )
 
 
-def _own(context: Context, folder: Folder) -> Remedy:
-    if folder.read_only:
+def _own(context: Context, folder: Folder, place: str) -> Remedy:
+    """``place``: the folder on this machine; "" for a volume, which `up` hands to the service's user."""
+    system, there = context.inside.system, context.container is not None and not context.is_throw_away
+    if folder.read_only or not (there or place):
         return remedies.up(context)
-    assert context.container is not None
-    owner = f"{context.inside.system.uid}:{context.inside.system.gid}"
+    if not system.uid:  # userns-remap: root in the container is another user on the machine
+        return remedies.line(f"services: {{{context.service}: {{user: host}}}}")
+    owner = f"{system.uid}:{system.gid}"
+    if context.container is None or not there:
+        return remedies.command(f"sudo chown -R {owner} {place}")
     return remedies.command(f"docker exec --user 0 {context.container.name} chown -R {owner} {folder.path}")
 
 

@@ -264,6 +264,29 @@ def test_caches(make: Make, facts: dict[str, Any], expected: str) -> None:
     assert severities(mounts.caches(make(document))) == [expected]
 
 
+@pytest.mark.parametrize(
+    ("uid", "runs", "throw_away", "host", "cure"),
+    [
+        (1000, True, False, "/mine", "docker exec --user 0 lab-dev-dev-1 chown -R 1000:1000 /root/.cache/flashinfer"),
+        (1000, True, True, "/mine", "sudo chown -R 1000:1000 /mine"),
+        (1000, False, False, "/mine", "sudo chown -R 1000:1000 /mine"),
+        (1000, False, False, "", "envgen up -p dev dev"),
+        (0, True, False, "/mine", "services: {dev: {user: host}}"),  # userns-remap
+        (0, False, False, "/mine", "services: {dev: {user: host}}"),
+    ],
+)  # fmt: skip
+def test_a_cache_that_can_not_be_written(
+    make: Make, uid: int, runs: bool, throw_away: bool, host: str, cure: str
+) -> None:
+    document = with_folder(path="/root/.cache/flashinfer", writable=False, uid=65534)
+    document["system"] |= {"uid": uid, "gid": uid}
+    container = replace(CONTAINER, name="lab-dev-dev-1") if runs else None
+    sets = (f"caches.flashinfer.host={host}",) if host else ()
+    context = replace(make(document, container=container, sets=sets), is_throw_away=throw_away)
+    (found,) = mounts.caches(context)
+    assert found.remedy is not None and found.remedy.text == cure
+
+
 def test_vocabulary(make: Make) -> None:
     document = recording("hook")
     file = {"path": "/enc/o200k_base.tiktoken", "exists": True, "sha256": "a" * 64}

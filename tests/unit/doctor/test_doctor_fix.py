@@ -106,6 +106,13 @@ def test_a_cache_is_handed_over_as_root_inside(make: Make) -> None:
     assert argv[:4] == ["chown", "-R", "-h", "1000:1001"] and argv[-1] == "/root/.cache/flashinfer" and user == "0"
 
 
+def test_root_that_may_not_write_is_given_nothing(make: Make) -> None:
+    """Under userns-remap root in a container may not chown folders of the machine."""
+    context = with_mount(make(), read_only=False)
+    system = SimpleNamespace(uid=0, gid=0)
+    assert plan(replace(context, probe=SimpleNamespace(system=system)), cache(context)) == []  # type: ignore[arg-type]
+
+
 def test_nothing_is_done_to_a_read_only_mount_or_an_unknown_folder(make: Make) -> None:
     assert plan(with_mount(make(), read_only=True), cache(make())) == []
     assert plan(with_mount(make(), read_only=False), cache(make(), "another")) == []
