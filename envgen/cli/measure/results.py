@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,7 @@ def show(run: str, folder: Path | None, html: Path | None, as_json: bool) -> int
     Example:
       envgen results show 1a2b --html run.html
     """
-    record = load(resolve(folder or default_folder(), run))
-    _write_page(html, [record])
-    found = compare([record])
+    (record,), found = _compared([run], folder, html)
     if as_json:
         print_json({
             "id": record.id, "kind": record.kind, "started": utc(record.started), "outcome": record.outcome,
@@ -124,20 +123,15 @@ def compare_(runs: tuple[str, ...], folder: Path | None, html: Path | None, as_j
     require("bench")
     if not 2 <= len(runs) <= 26:
         raise UsageError("compare takes 2 to 26 runs", hint="envgen results compare latest~1 latest")
-    records = [load(resolve(folder or default_folder(), run)) for run in runs]
-    if len({record.path.resolve() for record in records}) < len(records):
-        raise UsageError("the same run is named twice", hint="envgen results list")
-    _write_page(html, records)
-    found = compare(records)
+    records, found = _compared(runs, folder, html)
+    named = list(zip(found.names, records, strict=True))
     if as_json:
         print_json({
-            "runs": {name: {"id": one.id, "kind": one.kind, "title": one.title}
-                     for name, one in zip(found.names, records, strict=True)},
-            "figures": _rows(found), "differing": list(found.differing),
+            "runs": {name: {"id": one.id, "kind": one.kind, "title": one.title} for name, one in named},
+            "figures": _rows(found), "differing": found.differing,
         })  # fmt: skip
         return 0
-    rows = [(name, one.id, f"{one.started:%Y-%m-%d %H:%M}", one.kind, one.title)
-            for name, one in zip(found.names, records, strict=True)]  # fmt: skip
+    rows = [(name, one.id, f"{one.started:%Y-%m-%d %H:%M}", one.kind, one.title) for name, one in named]
     click.echo("\n".join(table(rows)))
     _print(found)
     return 0
@@ -193,11 +187,16 @@ def import_(
     return 0
 
 
-def _write_page(target: Path | None, records: list[Record]) -> None:
-    if target is not None:
+def _compared(names: Sequence[str], folder: Path | None, html: Path | None) -> tuple[list[Record], Comparison]:
+    """The records, compared; and their page, where one is wanted."""
+    records = [load(resolve(folder or default_folder(), name)) for name in names]
+    if len({record.path.resolve() for record in records}) < len(records):
+        raise UsageError("the same run is named twice", hint="envgen results list")
+    if html is not None:
         require("bench")
-        write_page(target, records)
-        progress(f"wrote {target}")
+        write_page(html, records)
+        progress(f"wrote {html}")
+    return records, compare(records)
 
 
 def _rows(found: Comparison) -> list[dict[str, Any]]:

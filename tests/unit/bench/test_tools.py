@@ -10,48 +10,31 @@ from typing import Any
 
 import pytest
 
+from envgen.bench import tools
 from envgen.bench.client import CHAT, Target
 from envgen.bench.compare import Cell, table
 from envgen.bench.notes import shipped
-from envgen.bench.tools import (
-    BENCHY,
-    LLAMA_BENCHY,
-    PLANS,
-    VLLM,
-    Measured,
-    Place,
-    Plan,
-    Tool,
-    benchy_samples,
-    find_tool,
-    measure_all,
-    reference,
-    time_left,
-    vllm_samples,
-)
+from envgen.bench.tools import LLAMA_BENCHY, VLLM, Measured, Place, Plan, Tool, reference
 from envgen.engine.base import ExecResult
 from envgen.errors import ServiceError, UsageError
 
 DATA = Path(__file__).parent / "data"
 BENCHY_REPORT = json.loads((DATA / "llama-benchy-0.4.0.json").read_text())
 VLLM_REPORT = json.loads((DATA / "vllm-0.30.0.json").read_text())
+CELL = Cell(8, 64)
 
 
-def answering(answer: dict[str, Any] | None, code: int = 0, seen: list[Any] | None = None) -> Any:
-    """Stands in for the container alone: the runner's own protocol is spoken."""
+def tool(answer: dict[str, Any] | None, name: str = LLAMA_BENCHY, seen: list[Any] | None = None, **more: Any) -> Tool:
+    """What stands in is the container alone: the runner's own protocol is spoken."""
 
     def execute(_argv: Sequence[str], stdin: bytes, _timeout: float) -> ExecResult:
         envelope = json.loads(stdin)
         if seen is not None:
-            seen.append(envelope["request"])
+            seen.append(" ".join(envelope["request"].get("words", ())))
         text = "" if answer is None else f"{envelope['mark']} {json.dumps({'answer': answer})}\n"
-        return ExecResult(code, text.encode(), b"")
+        return ExecResult(0, text.encode(), b"")
 
-    return execute
-
-
-def tool(answer: dict[str, Any] | None, name: str = LLAMA_BENCHY, seen: list[Any] | None = None, **more: Any) -> Tool:
-    place = Place(answering(answer, seen=seen), "http://127.0.0.1:8000", "/models/x", where="here")
+    place = Place(execute, "http://127.0.0.1:8000", "/models/x", where="image x")
     options = "--exact-tg --skip-coherence --emit-progress"
     return Tool("0.4.0", options, place, Target("http://h", "m", **more), Plan(runs=3, tool=name), 1)
 
@@ -61,10 +44,10 @@ def ran(result: str, code: int = 0, **more: Any) -> dict[str, Any]:
 
 
 def test_llama_benchys_own_figures() -> None:
-    found = table(benchy_samples(BENCHY_REPORT))
+    found = table(tools.benchy_samples(BENCHY_REPORT))
     compared = 0
     for one in BENCHY_REPORT["benchmarks"]:
-        for theirs, ours in BENCHY.items():
+        for theirs, ours in tools.BENCHY.items():
             metric = one[theirs]
             if one["is_context_prefill_phase"] or not metric:
                 continue
@@ -77,7 +60,7 @@ def test_llama_benchys_own_figures() -> None:
 
 
 def test_vllms_own_figures() -> None:
-    found = table(vllm_samples(VLLM_REPORT))
+    found = table(tools.vllm_samples(VLLM_REPORT))
     for ours, theirs in (("ttft_ms", "ttft"), ("itl_ms", "tpot"), ("latency_ms", "e2el")):
         (cell,) = found[ours].values()
         assert cell.mean == pytest.approx(VLLM_REPORT[f"mean_{theirs}_ms"], rel=1e-12)
@@ -85,47 +68,41 @@ def test_vllms_own_figures() -> None:
     assert next(iter(found["total_tps"].values())).mean == VLLM_REPORT["output_throughput"]
 
 
-def test_what_llama_benchy_is_asked() -> None:
-    seen: list[Any] = []
+def test_what_the_tools_are_asked() -> None:
+    seen: list[str] = []
     one = tool(ran(json.dumps(BENCHY_REPORT)), seen=seen, key="k")
     one.measure(Cell(32, 2048, 4096, 2))
-    words = " ".join(seen[0]["words"])
-    assert "-m llama_benchy --base-url http://127.0.0.1:8000/v1 --model m --tokenizer /models/x --pp 2048" in words
-    assert "--tg 32 --depth 4096 --concurrency 2 --runs 3" in words and "--no-cache --exact-tg" in words
-    assert "--emit-progress {progress}" in words and "--api-key k" in words
-    replace(one, help="").measure(Cell(32, 2048))  # an older version
-    assert not {"--exact-tg", "--skip-coherence", "--emit-progress"} & set(seen[1]["words"])
-
-
-def test_what_vllm_is_asked() -> None:
-    seen: list[Any] = []
+    for words in (
+        "-m llama_benchy --base-url http://127.0.0.1:8000/v1 --model m --tokenizer /models/x --pp 2048 --tg 32 --depth "
+        "4096 --concurrency 2 --runs 3", "--no-cache --exact-tg", "--emit-progress {progress}", "--api-key k",
+    ):  # fmt: skip
+        assert words in seen[0]
+    replace(one, help="").measure(CELL)  # an older version
+    assert not {"--exact-tg", "--skip-coherence", "--emit-progress"} & set(seen[1].split())
     tool(ran(json.dumps(VLLM_REPORT)), VLLM, seen, api=CHAT, exact=False).measure(Cell(16, 128, 64, 4))
-    words = " ".join(seen[0]["words"])
-    assert "--backend openai-chat" in words and "--random-prefix-len 64 --num-prompts 12" in words
-    assert "--ignore-eos" not in words and "--endpoint /v1/chat/completions" in words
+    assert "--backend openai-chat" in seen[2] and "--random-prefix-len 64 --num-prompts 12" in seen[2]
+    assert "--ignore-eos" not in seen[2] and "--endpoint /v1/chat/completions" in seen[2]
 
 
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (ran("", code=1), r"llama-benchy 0.4.0 ended with exit code 1 at pp64 tg8; its last lines:\n    last"),
-        (ran(""), "wrote no JSON"),
         (ran("[1]"), "can't be read: TypeError"),
         (ran('{"runs": []}'), "results of llama-benchy 0.4.0 can't be read: KeyError: 'benchmarks'"),
         (ran('{"benchmarks": [{"prompt_size": "x"}]}'), "can't be read: ValueError"),
-        (ran("", code=-9), "no sign of life for 300 s"),
         (None, "could not be run"),
     ],
 )
 def test_a_tool_that_goes_wrong(answer: dict[str, Any] | None, message: str) -> None:
+    """One that fails, hangs or writes no JSON is in tests/process/test_bench_tool.py, as a process."""
     with pytest.raises(ServiceError, match=message):
-        tool(answer).measure(Cell(8, 64, 0, 1))
+        tool(answer).measure(CELL)
 
 
 def test_a_tool_that_is_missing() -> None:
-    place = Place(answering({"version": "", "help": ""}), "http://h", "/m", where="image x")
+    one = tool({"version": "", "help": ""})
     with pytest.raises(UsageError, match="llama-benchy is not in image x") as caught:
-        find_tool(place, Target("http://h", "m"), Plan(), 1)
+        tools.find_tool(one.place, one.target, Plan(), 1)
     assert "pip.tools" in caught.value.problems[0].hint
 
 
@@ -137,25 +114,20 @@ def report(decode: list[float], prefill: bool = True) -> str:
     return json.dumps({"benchmarks": [one]})
 
 
-def test_replies_in_one_piece_have_a_rate_of_their_own() -> None:
-    progress = [{"began": 1.0, "ended": 2.0, "tokens": 8, "error": ""}] * 3
-    found = tool(ran(report([]), progress=progress)).measure(Cell(8, 64, 0, 1))
+def test_a_rate_that_is_missing_has_a_reason() -> None:
+    request, rates = {"began": 1.0, "ended": 2.0, "tokens": 8, "error": ""}, [1.0, 2.0, 3.0]
+    found = tool(ran(report([]), progress=[request] * 3)).measure(CELL)
     assert found.figures["reply_tps"].mean == 8.0 and "decode_tps" not in found.figures
     assert found.notes == ("some replies came in one piece, without a rate between tokens: see `whole reply`",)
-    older = tool(ran(report([]))).measure(Cell(8, 64, 0, 1))
-    assert "this version of the tool times none" in older.notes[0]
-    assert not tool(ran(report([1.0, 2.0, 3.0]), progress=progress)).measure(Cell(8, 64, 0, 1)).notes
-    short = tool(ran(report([1.0, 2.0, 3.0], prefill=False))).measure(Cell(8, 64, 0, 1))
+    assert "this version of the tool times none" in tool(ran(report([]))).measure(CELL).notes[0]
+    short = tool(ran(report(rates, prefill=False))).measure(CELL)
     assert short.notes[0].startswith("no prefill rate: the prompt took no longer")
-
-
-def test_failed_requests_and_a_wrong_tokenizer_are_named() -> None:
-    progress = [{"error": "HTTP 400: too long"}, {"began": 1.0, "ended": 2.0, "tokens": 8, "error": ""}]
+    assert not tool(ran(report(rates), progress=[request] * 3)).measure(CELL).notes
     line = "Falling back to 'gpt2' tokenizer as approximation."
-    found = tool(ran(report([1.0]), progress=progress, fell_back=[line])).measure(Cell(8, 64, 0, 1))
-    assert (found.failed, found.fault) == (1, "HTTP 400: too long") and line in found.notes[0]
-    nothing = tool(ran('{"benchmarks": []}')).measure(Cell(8, 64, 0, 1))
-    assert (nothing.failed, nothing.fault) == (3, "no figures in the tool's results")
+    failed = tool(ran(report([1.0]), progress=[{"error": "HTTP 400: too long"}, request], fell_back=[line])).measure(
+        CELL
+    )
+    assert (failed.failed, failed.fault) == (1, "HTTP 400: too long") and line in failed.notes[0]
 
 
 def test_cells_that_do_not_fit_are_left_out() -> None:
@@ -163,35 +135,34 @@ def test_cells_that_do_not_fit_are_left_out() -> None:
     one = tool(ran(report([1.0, 2.0, 3.0])), max_len=200)
     one = replace(one, plan=Plan(pp=(64, 256), tg=(8,), depth=(0, 400), runs=3))
     done: list[Measured] = []
-    assert [str(cell.cell) for cell in measure_all(one, said.append, done.append)] == ["pp64 tg8"] and len(done) == 1
+    assert [str(cell.cell) for cell in tools.measure_all(one, said.append, done.append)] == ["pp64 tg8"] and len(
+        done
+    ) == 1
     assert sum("left out" in line for line in said) == 3
     with pytest.raises(UsageError, match="the server takes 200 tokens"):
-        measure_all(replace(one, plan=Plan(pp=(256,))), said.append, done.append)
+        tools.measure_all(replace(one, plan=Plan(pp=(256,))), said.append, done.append)
 
 
 def test_the_time_that_is_left() -> None:
     left = [Cell(10, 1000, 9000)]
-    assert time_left([], left) is None
+    assert tools.time_left([], left) is None
     # A token of the reply counts as a hundred of the prompt.
-    assert time_left([Measured(Cell(10, 1000), (), 10.0)], left) == pytest.approx(55.0)
+    assert tools.time_left([Measured(Cell(10, 1000), (), 10.0)], left) == pytest.approx(55.0)
 
 
-def test_shipped_plans() -> None:
-    assert [str(one) for one in PLANS["seeds"].cells()] == [
-        "pp2048 tg32", "pp2048 tg32 @ d4096", "pp2048 tg32 @ d8192", "pp2048 tg32 @ d16384", "pp2048 tg32 @ d32768",
-    ]  # fmt: skip
-    assert all(plan.tool == LLAMA_BENCHY and len(plan.cells()) > 3 for plan in PLANS.values())
+def test_the_plan_of_the_lab_notes() -> None:
+    depths = ("", " @ d4096", " @ d8192", " @ d16384", " @ d32768")
+    assert [str(one) for one in tools.PLANS["seeds"].cells()] == [f"pp2048 tg32{depth}" for depth in depths]
 
 
 def test_references(tmp_path: Path) -> None:
-    names = {one.name for one in shipped() if one.name}
-    assert names == {"llama.cpp", "SGLang"}
+    assert {one.name for one in shipped() if one.name} == {"llama.cpp", "SGLang"}
     llama = reference("llama.cpp", tmp_path)
-    assert llama.figures(Cell(32, 2048, 0, 1)) == {"prefill_tps": 2449.83, "decode_tps": 57.85}
-    assert llama.figures(Cell(32, 2048, 32768, 1)) == {"prefill_tps": 1404.70, "decode_tps": 41.72}
-    assert llama.figures(Cell(32, 512, 0, 1)) == {"decode_tps": 57.85} and not llama.figures(Cell(64, 512, 0, 1))
-    assert reference("SGLang", tmp_path).figures(Cell(9, 9, 0, 1)) == {"decode_tps": 52.37}
-    assert reference("mine=40", tmp_path).figures(Cell(9, 9, 0, 1)) == {"decode_tps": 40.0}
+    assert llama.figures(Cell(32, 2048)) == {"prefill_tps": 2449.83, "decode_tps": 57.85}
+    assert llama.figures(Cell(32, 2048, 32768)) == {"prefill_tps": 1404.70, "decode_tps": 41.72}
+    assert llama.figures(Cell(32, 512)) == {"decode_tps": 57.85} and not llama.figures(Cell(64, 512))
+    for name, speed in (("SGLang", 52.37), ("mine=40", 40.0)):
+        assert reference(name, tmp_path).figures(Cell(9, 9)) == {"decode_tps": speed}
     for bad in ("x=fast", "=3", "x=-1", "x=nan", "nothing"):
         with pytest.raises(UsageError, match="--reference"):
             reference(bad, tmp_path)
