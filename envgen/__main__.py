@@ -16,7 +16,7 @@ import click
 
 from envgen import files
 from envgen.cli import run
-from envgen.errors import EnvgenError, ExitCode, Output, RefusedError, document
+from envgen.errors import EnvgenError, ExitCode, Output, RefusedError, as_annotations, document
 from envgen.redact import hidden_values
 from envgen.text import hide, reason_of, safe_output
 
@@ -123,6 +123,8 @@ def _main(argv: Sequence[str] | None) -> int:
         place = error.problems[0].place
         # Editors find a place only where it begins the line.
         print(error if place and place.line else f"envgen: {error}", file=sys.stderr)
+        for line in as_annotations(error.problems):
+            print(line, file=sys.stderr)
         return _failed(output, error, error.exit_code)
     except KeyboardInterrupt:
         print("envgen: interrupted", file=sys.stderr)

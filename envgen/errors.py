@@ -5,7 +5,8 @@ Only ``envgen.__main__`` turns these into output and an exit code. Nothing below
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
@@ -68,6 +69,26 @@ class Problem:
         if self.hint:
             lines.append(f"    hint: {visible(self.hint, lines=True)}")
         return "\n".join(lines)
+
+
+def as_annotations(problems: Iterable[Problem], environ: Mapping[str, str] = os.environ) -> Sequence[str]:
+    """Lines that GitHub Actions shows beside the files; none anywhere else."""
+    if environ.get("GITHUB_ACTIONS") != "true":
+        return ()
+    found = []
+    for one in problems:
+        place = one.place or Place("")
+        where = {"file": place.file, "line": place.line, "col": place.column}
+        fields = ",".join(f"{key}={_escaped(str(value), ':,')}" for key, value in where.items() if value)
+        message = "\n".join([one.message, *([f"hint: {one.hint}"] if one.hint else [])])
+        found.append(f"::error {fields}".rstrip() + f"::{_escaped(message)}")
+    return found
+
+
+def _escaped(text: str, further: str = "") -> str:
+    for char in f"%\r\n{further}":
+        text = text.replace(char, f"%{ord(char):02X}")
+    return visible(text)
 
 
 class EnvgenError(Exception):

@@ -52,7 +52,7 @@ GROUPS: Groups = {
         "exec": ("services.running:exec_", "Run a command in a running service."),
         "run": ("services.once:run", "Run a command in a new container of a service's image."),
         "shell": ("services.running:shell", "Open a shell in a running service."),
-        "export": ("project.export", "Write the project as other tools read it: Kubernetes, bake, an editor."),
+        "export": ("project.export", "Write the project as other tools read it: Kubernetes, bake, an editor, CI."),
         "nodes": ("services.nodes", "Compare the machines that serve one model together, and make them the same."),
     },
     "Look": {

@@ -15,14 +15,13 @@ from envgen.errors import Problem, RefusedError
 from envgen.profile.model import GpuMode, Health, Profile, Service
 from envgen.render import environment as names
 from envgen.render.compose import OFFLINE, cluster_flags, groups_in_use
+from envgen.render.quote import Quoting
 
 GROUP = "leaderworkerset.x-k8s.io/v1"
 ROLE = "dev.envgen/role"
 API = "dev.envgen/service"
 LONGEST = 50  # of a name: the pods of a group append their numbers
 TERMINATION = 30
-_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9./_-]*")
-_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 
 Doc = dict[str, Any]
 
@@ -80,22 +79,7 @@ def documents(profile: Profile, name: str, image: str, commit: str = "") -> list
 def text(found: list[Doc]) -> str:
     """The objects as YAML that every reader takes for the same, YAML 1.1 and 1.2."""
     head = "# Written by `envgen export kubernetes`. docs/kubernetes.md has what must be in the cluster first.\n"
-    return head + yaml.dump_all(found, Dumper=_Dumper, sort_keys=False, allow_unicode=False, width=120)
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes all text that is not plainly a word: 1e3 and 0o17 are numbers to some."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _quoted(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    plain = _PLAIN.fullmatch(value) is not None and value.lower() not in _WORDS
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if plain else '"')
-
-
-_Dumper.add_representer(str, _quoted)
+    return head + yaml.dump_all(found, Dumper=Quoting, sort_keys=False, allow_unicode=False, width=120)
 
 
 def resource_name(text: str) -> str:

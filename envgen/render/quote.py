@@ -9,6 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from typing import Any
+
+import yaml
 
 
 class Quoted(str):
@@ -21,6 +24,7 @@ class Quoted(str):
 _LONGEST = 60_000
 _LONGEST_KEY = 1000  # YAML readers look no further than 1024 characters for the colon
 _SHELL_SAFE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
+_PLAIN_WORD = re.compile(r"[A-Za-z][A-Za-z0-9./_-]*")
 _PLAIN_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 # Words that YAML 1.1 or 1.2 readers take for something else than text.
 _YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
@@ -165,3 +169,18 @@ def _default(text: str) -> str:
     if found:
         raise ValueError(f"contains {found.group()!r}, which a default of a Compose variable cannot carry")
     return text
+
+
+class Quoting(yaml.SafeDumper):
+    """Writes YAML that every reader takes for the same: all text that is not plainly a word is quoted, such as 1e3."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represented(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    plain = _PLAIN_WORD.fullmatch(value) is not None and value.lower() not in _YAML_WORDS
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if plain else '"')
+
+
+Quoting.add_representer(str, _represented)

@@ -14,9 +14,12 @@ from envgen.app.session import Session
 from envgen.app.weights import locked_commit
 from envgen.cli.common import json_option, print_json, project_options, variant_option
 from envgen.errors import RefusedError, UsageError
-from envgen.profile.model import Profile
+from envgen.lock.file import FILE_NAME
+from envgen.profile.model import Mode, Profile
+from envgen.profile.values import ImageRef
 from envgen.render import bake as bake_file
 from envgen.render import devcontainer as devcontainer_file
+from envgen.render import github_actions as workflow
 from envgen.render import kubernetes as use_case
 from envgen.render.locking import lock_of
 from envgen.text import progress
@@ -36,6 +39,7 @@ def command() -> None:
       envgen export kubernetes serve --image registry.example/vllm@sha256:... -o serve.yaml
       envgen export bake -o docker-bake.json
       envgen export devcontainer dev -o .devcontainer/devcontainer.json
+      envgen export github-actions -p prod --image ghcr.io/me/vllm -o .github/workflows/envgen.yml
     """
 
 
@@ -139,3 +143,34 @@ def devcontainer(session: Session, service: str | None, extensions: tuple[str, .
     folder = os.path.relpath((output or root / ".devcontainer" / "x").resolve().parent, root.resolve())
     found = devcontainer_file.document(profile, _named(profile, service), folder, extensions)
     return _deliver(devcontainer_file.text(found), output)
+
+
+@command.command("github-actions")
+@project_options
+@click.option("--image", required=True, metavar="NAME", help="The image to publish, without a tag: ghcr.io/owner/name.")
+@click.option("--install", default="envgen", metavar="REQUIREMENT", help="What pip installs.", show_default=True)
+@click.option("--branch", default="main", help="The branch that is built and published.", show_default=True)
+@click.option("--runs-on", default="", metavar="LABEL", help="The runner that builds; default: GitHub's own.")
+@output_option
+def github_actions(session: Session, image: str, install: str, branch: str, runs_on: str, output: Path | None) -> int:
+    """Write a workflow for GitHub Actions.
+
+    Every push and pull request: `render --check` and `lock --check`, with what is wrong shown beside its line. On the
+    branch: the profile's image is built with a cache in the registry, vLLM is asked what it would choose (`predict`),
+    and the image is pushed as NAME:COMMIT.
+
+    \b
+    Examples:
+      envgen export github-actions -p prod --image ghcr.io/me/vllm -o .github/workflows/envgen.yml
+      envgen export github-actions --image registry.example/vllm --runs-on self-hosted
+    """
+    profile, root = session.profile(local=False), session.loaded(local=False).project.root
+    try:
+        name = ImageRef.parse(image)
+    except ValueError as error:
+        raise UsageError(f"--image {error}") from None
+    if name.tag or name.digest:
+        raise UsageError(f"--image {image}: leave out tag and digest, each commit gets its own tag")
+    locked = profile.mode is Mode.PRODUCTION or (root / FILE_NAME).is_file()
+    found = workflow.document(profile, name, install=install, branch=branch, runs_on=runs_on, locked=locked)
+    return _deliver(workflow.text(found), output)

@@ -9,7 +9,7 @@ import click
 from envgen.app import lock
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
-from envgen.errors import ExitCode, UsageError
+from envgen.errors import ExitCode, Place, Problem, UsageError, as_annotations
 from envgen.lock.ask import Stale
 from envgen.lock.file import FILE_NAME
 from envgen.text import counted, progress
@@ -68,12 +68,16 @@ def _check(session: Session, as_json: bool) -> int:
 
 def _show_stale(session: Session, found: dict[str, list[Stale]]) -> None:
     told: dict[str, list[str]] = {}
+    problems: list[Problem] = []
     for profile, items in found.items():
         for item in items:
             place = lock.place_of(session, profile, item.key)
             told.setdefault(f"{place}: {item}" if place else str(item), []).append(profile)
+            problems.append(Problem(str(item), place or Place(FILE_NAME), "envgen lock"))
     for sentence, profiles in told.items():
         click.echo(f"{sentence} ({', '.join(profiles)})")
+    for line in as_annotations(dict.fromkeys(problems)):
+        progress(line, always=True)
     if told:
         progress("envgen.lock is stale: run `envgen lock`")
 

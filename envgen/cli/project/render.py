@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
-from envgen.errors import ExitCode, RefusedError, UsageError
+from envgen.errors import ExitCode, Place, Problem, RefusedError, UsageError, as_annotations
 from envgen.render import outputs
 from envgen.render.locking import lock_of
 from envgen.text import counted, progress
@@ -41,7 +42,7 @@ def command(session: Session, check: bool, stdout: bool, force: bool, as_json: b
         _print(files, as_json)
         return ExitCode.OK
     if check:
-        return _check(outputs.diff(root, files), outputs.foreign(root, files), files, as_json)
+        return _check(root, files, as_json)
     kept = _make_way(root, files, force=force)
     written = outputs.write(root, files)
     if as_json:
@@ -88,11 +89,16 @@ def _make_way(root: Path, files: dict[str, bytes], *, force: bool) -> list[str]:
     return kept
 
 
-def _check(drift: str, foreign: list[str], files: dict[str, bytes], as_json: bool) -> int:
+def _check(root: Path, files: dict[str, bytes], as_json: bool) -> int:
+    drift, foreign = outputs.diff(root, files), outputs.foreign(root, files)
     if as_json:
         print_json({"drift": drift, "files": sorted(files), "foreign": foreign})
     elif drift:
         click.echo(drift, nl=False)
+    drifted = [os.path.relpath(root / path) for path in files if drift and outputs.diff(root, {path: files[path]})]
+    wrong = "is not what the project file renders to"
+    for line in as_annotations(Problem(wrong, Place(path), "envgen render") for path in drifted):
+        progress(line, always=True)
     if foreign:
         progress(
             f"not written by `envgen render`: {', '.join(foreign)}; `envgen render --force` keeps each as FILE.orig"
