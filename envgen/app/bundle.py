@@ -1,12 +1,14 @@
-"""`envgen doctor --bundle FILE`: what is needed for a diagnosis elsewhere, without secrets."""
+"""`envgen doctor --bundle FILE`: what is needed for a diagnosis elsewhere, without secrets.
+
+It holds what a crash bundle holds, of a service that may well run; the findings, the project's files and build logs.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
-import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,96 +18,85 @@ from envgen.bundle import write_bundle
 from envgen.doctor import report
 from envgen.doctor.gather import attempt
 from envgen.doctor.model import Subject
-from envgen.doctor.run import Report
-from envgen.engine.base import Engine
-from envgen.engine.owner import ours
-from envgen.engine.session import DOCTOR, hurry
-from envgen.errors import EnvgenError
+from envgen.engine.session import hurry
 from envgen.files import state_dir
-from envgen.inside import run
 from envgen.redact import secret_values
-from envgen.text import counted, progress
+from envgen.serve import crash
+from envgen.text import counted, progress, reason_of
 
-Add = Callable[[str, Callable[[], "bytes | str | None"], str], None]  # name, how to get it, why there may be none
-LOG_LINES = 5000  # of each container
+PATIENCE = 60.0  # seconds for all questions to the engines together
 LOG_BYTES = 4 << 20  # of each build log: its end
 LOGS = 3  # newest build logs
-COLLECT_ENV = run.Program(("collect_env",))
 
 
 def write(target: Path, looked: Sequence[Looked]) -> None:
-    """Collect and write; of several machines, a folder each. What can't be had is a line in its README."""
-    hurry(DOCTOR)
+    """Collect and write; of several machines, a folder each. What can't be had is a sentence in its place."""
+    hurry(PATIENCE)
+    members = collect(looked)
+    write_bundle(target, members, known=set().union(*(secrets_of(one) for one in looked)))
+    count = counted(len(members), "file")
+    progress(f"  wrote {target}: {count}, secrets and names taken out; look into it before you send it")
+
+
+def collect(looked: Sequence[Looked]) -> dict[str, bytes | str]:
+    """The members by name."""
     found = joined(looked)
+    about = "Made by `envgen doctor --bundle`. Secrets, home folders, host and user names were taken out.\n"
     members: dict[str, bytes | str] = {
         "findings.json": _json(report.as_data(found)),
         "findings.txt": report.as_text(found) + "\n",
+        **_files(looked[0].subject),
     }
-    missing: list[str] = []
     for one in looked:
-        members |= collect(one, missing, f"{one.at.node}/" if len(looked) > 1 else "")
-    _files(looked[0].subject, _adder(members, missing))
-    members["README.txt"] = _readme(members, missing)
-    write_bundle(target, members, known=set().union(*(secrets_of(one) for one in looked)))
-    files = counted(len(members), "file")
-    progress(f"  wrote {target}: {files}, secrets and names taken out; look into it before you send it")
-
-
-def _adder(members: dict[str, bytes | str], missing: list[str], folder: str = "") -> Add:
-    def add(name: str, get: Callable[[], bytes | str | None], why: str) -> None:
-        name = folder + name
-        try:
-            content = get()
-        except (EnvgenError, OSError, ValueError) as problem:
-            content, why = None, str(problem).splitlines()[0][:300]
-        if content is None:
-            missing.append(f"{name}: {why}")
+        folder = f"{one.at.node}/" if len(looked) > 1 else ""
+        context, profile = one.report.context, one.subject.profile
+        engine = attempt(one.at.connect) if context.engine is not None else None
+        if engine is None:
+            about += f"There was no Docker Engine to ask{f' on {one.at.node}' if folder else ''}.\n"
         else:
-            members[name] = content
-
-    return add
-
-
-def collect(one: Looked, missing: list[str], folder: str) -> dict[str, bytes | str]:
-    """The members of one machine by name."""
-    context, members = one.report.context, dict[str, bytes | str]()
-    add = _adder(members, missing, folder)
-    engine = attempt(one.at.connect) if context.engine is not None else None
-    add("versions.json", lambda: _json(versions(one.report)), "")
-    add("engine.json", lambda: _json(vars(context.engine)) if context.engine else None, "no Docker Engine")
-    add("image.json", lambda: _json(vars(context.image)) if context.image else None, "the image is not built")
-    if engine is not None:
-        _containers(engine, one.subject, add)
-    if engine is not None and context.container is not None and context.container.running:
-        identity = context.container.id
-        add("flashinfer-collect-env.json", lambda: _collect_env(engine, identity), "this FlashInfer has no collect-env")
-        add("pip-list.txt", lambda: _pip_list(engine, identity), "no pip in the container")
-    else:
-        missing.append(f"{folder}flashinfer-collect-env.json: no running container")
-    return members
+            identity = context.container.id if context.container else ""
+            seen = crash.collect(engine, identity, context.service, secrets=profile.secrets)
+            members |= {folder + name: text for name, text in seen.items() if name not in ("README.txt", *members)}
+        members[f"{folder}versions.json"] = _json(
+            {
+                "envgen": __version__,
+                "python": platform.python_version(),
+                "system": " ".join((platform.system(), platform.release(), platform.machine())),
+                "profile": profile.name,
+                "engine": vars(context.engine) if context.engine else None,
+                "image": vars(context.image) if context.image else None,
+            }
+        )
+    return members | {"README.txt": about}
 
 
 def secrets_of(one: Looked) -> set[str]:
     """Values to look for everywhere: of the shell, of what the profile calls secrets, of the container."""
-    subject, container = one.subject, one.report.context.container
-    named = {name: os.environ[name] for name in subject.profile.secrets if name in os.environ}
+    container, named = one.report.context.container, one.subject.profile.secrets
     inside = dict(container.env) if container else {}
-    known = {*secret_values(os.environ), *secret_values(inside), *named.values()}
-    return known | {inside[name] for name in subject.profile.secrets if inside.get(name)}
+    known = {*secret_values(os.environ), *secret_values(inside)}
+    return known | {value for name in named for place in (os.environ, inside) if (value := place.get(name, ""))}
 
 
-def versions(found: Report) -> dict[str, Any]:
-    """Versions of envgen, of this machine and of what the probe saw."""
-    engine = found.context.engine
-    return {
-        "envgen": __version__,
-        "python": platform.python_version(),
-        "system": platform.system(),
-        "kernel": platform.release(),
-        "machine": platform.machine(),
-        "engine": engine.version if engine else None,
-        "profile": found.context.profile.name,
-    }
+def _files(subject: Subject) -> dict[str, bytes | str]:
+    """The project file, the local one, the lock, the rendered files, the newest build logs."""
+    profile = subject.profile
+    names = (subject.project_file, "envgen.local.yaml", "envgen.lock", profile.dockerfile, profile.compose_file)
+    there = {f"project/{name}": subject.root / str(name) for name in names}
+    logs = [path for path in state_dir(subject.root, "logs").glob("*.log") if not path.is_symlink()]
+    newest = sorted(logs, key=lambda one: one.lstat().st_mtime)[-LOGS:]
+    there |= {f"logs/{path.name}": path for path in newest}
+    return {name: _end(path) for name, path in there.items() if os.path.lexists(path)}
+
+
+def _end(path: Path) -> bytes | str:
+    """A file, or the end of a long one; a link may lead to private files."""
+    try:
+        with files.opened(path, follow=False) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
+            return file.read(LOG_BYTES)
+    except OSError as error:
+        return f"not available: {reason_of(error)}\n"
 
 
 def _json(data: Any) -> str:
@@ -116,57 +107,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     return sorted(value) if isinstance(value, (set, frozenset)) else str(value)
-
-
-def _files(subject: Subject, add: Add) -> None:
-    """The project file, the local one, the lock, the rendered files, the newest logs."""
-    root = subject.root
-    for name in (
-        subject.project_file,
-        "envgen.local.yaml",
-        "envgen.lock",
-        subject.profile.dockerfile,
-        subject.profile.compose_file,
-    ):
-        path = root / str(name)
-        add(f"project/{name}", lambda path=path: _whole(path), "not there")  # type: ignore[misc]
-    logs = [path for path in state_dir(root, "logs").glob("*.log") if stat.S_ISREG(path.lstat().st_mode)]
-    for path in sorted(logs, key=lambda one: one.lstat().st_mtime)[-LOGS:]:
-        add(f"logs/{path.name}", lambda path=path: _end(path), "")  # type: ignore[misc]
-
-
-def _whole(path: Path) -> bytes | None:
-    """A file of the project; a link may lead to private files."""
-    try:
-        return files.read(path, follow=False)
-    except FileNotFoundError:
-        return None
-
-
-def _end(path: Path) -> bytes:
-    with files.opened(path, follow=False) as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
-        return file.read(LOG_BYTES)
-
-
-def _containers(engine: Engine, subject: Subject, add: Add) -> None:
-    for one in ours(engine.containers(subject.profile.compose_name, all=True), subject.root):
-        add(f"containers/{one.service or one.name}.json", lambda one=one: _json(vars(one)), "")  # type: ignore[misc]
-        add(f"logs/{one.service or one.name}.log", lambda one=one: engine.logs(one.id, tail=LOG_LINES), "")  # type: ignore[misc]
-
-
-def _collect_env(engine: Engine, identity: str) -> str | None:
-    answer = run.ask(run.in_container(engine, identity, workdir="/"), "python3", COLLECT_ENV, {}, timeout=60)
-    return None if isinstance(answer, run.Failure) else _json(answer)
-
-
-def _pip_list(engine: Engine, identity: str) -> bytes | None:
-    answer = engine.exec(identity, ["python3", "-m", "pip", "list", "--format=freeze"], workdir="/", timeout=60)
-    return answer.stdout if answer.code == 0 else None
-
-
-def _readme(members: Mapping[str, Any], missing: list[str]) -> str:
-    lines = ["Made by `envgen doctor --bundle`. Secrets, home folders, host and user names were taken out.", ""]
-    lines += [f"  {name}" for name in sorted(members)]
-    lines += ["", "Not here:", *(f"  {line}" for line in missing)] if missing else []
-    return "\n".join(lines) + "\n"

@@ -185,12 +185,11 @@ def test_a_bundle_has_all_and_no_secret(jit_lab: Lab, engine: Engine, tmp_path: 
     done = project.envgen("doctor", "--bundle", str(target), code=None, env={"MY_TOKEN": "of-this-shell"})
     assert "wrote" in done.err
     found = members(target)
-    for name in ("README.txt", "findings.json", "versions.json", "engine.json", "image.json", "project/envgen.yaml",
-                 "project/envgen.local.yaml", "flashinfer-collect-env.json", "containers/dev.json", "logs/dev.log",
-                 "logs/build-dev-1.log"):  # fmt: skip
+    for name in ("README.txt", "findings.json", "versions.json", "project/envgen.yaml", "project/envgen.local.yaml",
+                 "container.json", "server.log", "processes.txt", "logs/build-dev-1.log"):  # fmt: skip
         assert name in found, sorted(found)
-    assert b"0.7.2.post1" in found["flashinfer-collect-env.json"]
-    assert json.loads(found["findings.json"])["findings"] and b"said" in found["logs/dev.log"]
+    assert json.loads(found["versions.json"])["engine"]["version"]
+    assert json.loads(found["findings.json"])["findings"] and b"said" in found["server.log"]
     words = [secret for _, secret in secrets.values()]
     for word in [*words, "hf_InTheContainer", "only-words-here", "zzTopSecret99", "of-this-shell"]:
         holders = [name for name, content in found.items() if word.encode() in content]
