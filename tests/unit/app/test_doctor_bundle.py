@@ -1,0 +1,49 @@
+"""`doctor --bundle`: what is in it where there is no engine, and how files that can't be read are told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from envgen.app.bundle import collect
+from envgen.doctor import run
+from envgen.doctor.gather import gather
+from envgen.doctor.model import Subject
+from envgen.engine.base import Engine
+from envgen.errors import EngineError
+from envgen.profile.load import load_project
+
+FILE = """\
+version: 1
+name: lab
+profiles:
+  dev:
+    mode: development
+    base: {image: "b:1"}
+    cuda: {arch_list: 12.1a}
+    services: {dev: {command: [sleep, infinity]}}
+"""
+
+
+def no_engine() -> Engine:
+    raise EngineError("no engine here")
+
+
+def test_without_an_engine(tmp_path: Path) -> None:
+    (tmp_path / "envgen.yaml").write_text(FILE)
+    (tmp_path / "secret").write_text("of somebody else")
+    (tmp_path / "envgen.lock").symlink_to(tmp_path / "secret")
+    logs = tmp_path / ".envgen/logs"
+    logs.mkdir(parents=True)
+    for number in range(5):
+        (logs / f"build-{number}.log").write_text(f"log {number}")
+    profile = load_project(tmp_path / "envgen.yaml").project.profiles["dev"]
+    subject = Subject(profile, tmp_path)
+    found = collect(run.examine(*gather(subject, no_engine)), subject)
+    assert "no Docker Engine" in str(found["README.txt"])
+    assert "no engine here" in str(found["findings.txt"])
+    assert json.loads(found["versions.json"])["engine"] is None
+    assert found["project/envgen.yaml"] == FILE.encode()
+    assert str(found["project/envgen.lock"]).startswith("not available: is a link")
+    assert len([name for name in found if name.startswith("logs/")]) == 3
+    assert "server.log" not in found
