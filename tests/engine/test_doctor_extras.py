@@ -167,22 +167,20 @@ def members(path: Path) -> dict[str, bytes]:
         return {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
 
 
-def test_a_bundle_has_all_and_no_secret(jit_lab: Lab, engine: Engine, tmp_path: Path) -> None:
+def test_a_bundle_has_all_and_no_secret(box: Box, tmp_path: Path) -> None:
     secrets = planted()
     everything = "\n".join(text for text, _ in secrets.values())
-    jit_lab.start("new", "-e", "HF_TOKEN=hf_InTheContainer0123456789", "-e", "PLAIN_SECRET_VALUE=only-words-here")
-    docker(
-        "exec", "-i", jit_lab.container, "sh", "-c", "cat >/proc/1/fd/1", stdin=everything + "\nsaid only-words-here\n"
-    )
-    project = Project(jit_lab.folder, jit_lab.name)
-    (jit_lab.folder / "envgen.local.yaml").write_text(
+    box.start("-e", "HF_TOKEN=hf_InTheContainer0123456789", "-e", "PLAIN_SECRET_VALUE=only-words-here")
+    docker("exec", "-i", box.container, "sh", "-c", "cat >/proc/1/fd/1", stdin=everything + "\nsaid only-words-here\n")
+    root = box.project.root
+    (root / "envgen.local.yaml").write_text(
         "# API_KEY: zzTopSecret99 (as a value: refused)\nprofiles: {dev: {env: {mine: {PLAIN: word}}}}\n"
     )
-    logs = jit_lab.folder / ".envgen" / "logs"
+    logs = root / ".envgen" / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     (logs / "build-dev-1.log").write_text(everything)
-    target = jit_lab.folder / "b.tar.gz"
-    done = project.envgen("doctor", "--bundle", str(target), code=None, env={"MY_TOKEN": "of-this-shell"})
+    target = tmp_path / "b.tar.gz"
+    done = box.project.envgen("doctor", "--bundle", str(target), code=None, env={"MY_TOKEN": "of-this-shell"})
     assert "wrote" in done.err
     found = members(target)
     for name in ("README.txt", "findings.json", "versions.json", "project/envgen.yaml", "project/envgen.local.yaml",
