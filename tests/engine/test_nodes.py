@@ -238,7 +238,7 @@ def test_every_verb_reaches_all_machines(ready: Pair) -> None:
     assert environment["nodes"]["machines"] == "2" and environment["nodes"]["node-rank"] == "0"
     ready.envgen("doctor", "--bundle", "told.tar.gz", code=None)
     with tarfile.open(ready.folder / "told.tar.gz") as archive:
-        assert {f"{name}/containers/serve.json" for name in NUMBERS} <= set(archive.getnames())
+        assert {f"{name}/container.json" for name in NUMBERS} <= set(archive.getnames())
     logs = ready.envgen("logs", "serve").stdout
     assert "spark-1 | " in logs and "spark-2 | " in logs and "--headless" in logs
     assert "--headless" not in ready.envgen("logs", "serve", "--node", "spark-1").stdout
