@@ -34,6 +34,7 @@ FACTS = 25.0  # seconds for the facts of one machine: an import of nothing, and 
 LINK = 6.0  # seconds for one connection
 LINK_BYTES = 64 << 20
 SLOW = 1e9 / 8 * 4  # bytes a second: under 4 Gbit/s it is not the cable
+DISK = 1 << 30  # bytes: logs, and what is compiled at the start
 CLOCKS = 30.0  # seconds that clocks may differ: logs are merged by time
 MODEL_HOME = "/run/envgen/model"
 FOLDER = ".envgen/nodes"
@@ -390,6 +391,9 @@ def _facts(one: Seen, service: Service, cluster: Cluster) -> list[Finding]:
         found.append(Finding("fail", who, message, "stop what uses the memory of that machine"))
     elif need:
         found.append(Finding("ok", who, f"{size(facts['memory_free'])} of memory are free"))
+    if facts["disk_free"] < DISK:
+        message = f"{size(facts['disk_free'])} are free on Docker's disk"
+        found.append(Finding("fail", who, message, "make room there: `docker system df` on that machine"))
     if 0 < facts["gpus"] < (ranks := ranks_of(service.args) // len(cluster.nodes)):
         message = f"{ranks} ranks are to run here, each with a GPU; there are {facts['gpus']}"
         found.append(Finding("fail", who, message, f"write args: {{tensor-parallel-size: {len(cluster.nodes)}}}"))

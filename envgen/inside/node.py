@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import re
+import shutil
 import socket
 import struct
 import time
@@ -41,8 +42,8 @@ def answer(request: Doc) -> Doc:
 
 
 def facts(request: Doc) -> Doc:
-    """Interfaces, RDMA ports, GPUs, memory, clock, versions, taken ones of ``ports``, a manifest of the model, and what
-    each of ``checkouts`` holds."""
+    """Interfaces, RDMA ports, GPUs, memory, disk, clock, versions, taken ones of ``ports``, and what model and
+    ``checkouts`` hold."""
     return {
         "versions": {name: version for name in request["packages"] for version in versions(name)},
         "interfaces": {name: interface(name) for name in listed(NET)},
@@ -52,7 +53,7 @@ def facts(request: Doc) -> Doc:
         "driver": driver(),
         "gpus": len(listed("/proc/driver/nvidia/gpus")),
         "taken": [port for port in request["ports"] if is_taken(port)],
-        "infiniband": os.path.isdir("/dev/infiniband") or bool(listed(RDMA)),
+        "disk_free": shutil.disk_usage("/").free,
         "model": manifest(request["model"]) if request.get("model") else None,
         "checkouts": {name: checkout(folder) for name, folder in request["checkouts"].items()},
     }

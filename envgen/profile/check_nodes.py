@@ -68,6 +68,7 @@ def _cluster(report: Report, path: tuple[str, ...], service: Service, cluster: C
             hint = "use tensor-parallel-size or pipeline-parallel-size"
             report.problem((*path, "args", flag), "data parallel is not supported with `cluster`", hint, at_key=True)
     _sizes(report, path, service, count)
+    _folders(report, path, service, cluster)
     if service.restart != "no":
         hint = "write restart: no; `envgen up` watches all of them"
         report.problem((*path, "restart"), "a rank that is restarted alone never finds the others again", hint)
@@ -85,6 +86,22 @@ def _cluster(report: Report, path: tuple[str, ...], service: Service, cluster: C
         if variable in service.env:
             hint = "it differs between machines: envgen sets it from `nodes`"
             report.problem((*path, "env", variable), "is set by `cluster`", hint, at_key=True)
+
+
+def _folders(report: Report, path: tuple[str, ...], service: Service, cluster: Cluster) -> None:
+    """A path that starts from the project's folder is one of this machine: another would mount an empty folder."""
+    machines = report.profile.nodes
+    others = [name for name in dict.fromkeys(cluster.nodes) if name in machines and machines[name].context != "default"]
+    for node in others:
+        for name, cache in report.profile.caches.items():
+            if cache.host is not None and cache.host.is_relative and name not in machines[node].caches:
+                hint = f"write the whole path on that machine: caches: {{{name}: /raid/{name}}}"
+                report.problem(("nodes", node), f"{cache.host} of the cache {name} is a folder of this machine", hint)
+    for name, mount in service.mounts.items():
+        if mount.host.is_relative and others:
+            hint = "write a whole path that all machines have, in envgen.local.yaml"
+            message = f"{mount.host} is a folder of this machine, not of {', '.join(others)}"
+            report.problem((*path, "mounts", name), message, hint)
 
 
 def _sizes(report: Report, path: tuple[str, ...], service: Service, count: int) -> None:

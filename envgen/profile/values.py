@@ -104,6 +104,11 @@ class HostPath:
         """True for an absolute path: it must not reach a committed file."""
         return self.path.startswith("/")
 
+    @property
+    def is_relative(self) -> bool:
+        """True where it starts from the project's folder."""
+        return not self.path.startswith(("/", "~"))
+
 
 @dataclass(frozen=True, order=True)
 class CudaArch:

@@ -697,6 +697,20 @@ two(
     ("is set by", "`nodes`"),
 )
 
+two(
+    "folders of the project on another machine",
+    "    nodes:\n      one: {context: a, address: 10.0.0.1, interface: eth1}\n      two: {",
+    "    caches: {hf: {path: /hf, host: ./hf}, up: {path: /up, host: ~/up}}\n    nodes:\n"
+    "      one: {context: default, address: 10.0.0.1, interface: eth1}\n      two: ⟦{",
+    ("./hf of the cache hf is a folder of this machine", "caches: {hf: /raid/hf}"),
+)
+two(
+    "a mount of the project on another machine",
+    "        cluster:",
+    "        mounts: {m: ⟦../m:/m}\n        cluster:",
+    ("is a folder of this machine, not of one, two", "envgen.local.yaml"),
+)
+
 # --- ways out of the schema -------------------------------------------------------------------------------------------
 
 service("absolute mount", "mounts: {m: ⟦/data:/m}", ("'/data' is a place on one machine", "envgen.local.yaml"))
