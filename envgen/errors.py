@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from envgen.redact import redact_secrets
 from envgen.text import last_printed, masked, visible
+
+E = TypeVar("E", bound="EnvgenError")
 
 
 class ExitCode(IntEnum):
@@ -103,6 +105,13 @@ class EnvgenError(Exception):
 
     def __str__(self) -> str:
         return "\n".join(str(problem) for problem in self.problems)
+
+
+def named(where: str, error: E) -> E:
+    """The same error, with the place in front."""
+    first, *rest = error.problems
+    error.problems = (replace(first, message=f"{where}: {first.message}"), *rest)
+    return error
 
 
 class ProjectError(EnvgenError):

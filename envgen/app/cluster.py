@@ -15,7 +15,7 @@ from envgen.app.crash import keeper
 from envgen.app.places import Opened, by_hand
 from envgen.app.watch import Canary, Watch
 from envgen.background import in_background
-from envgen.errors import EnvgenError, Problem
+from envgen.errors import EnvgenError, Problem, named
 from envgen.serve.launch import Launcher, Started, what_next
 from envgen.serve.wait import SICKNESS, Awaited, NotReady
 from envgen.text import progress, reason_of
@@ -44,7 +44,7 @@ class Group:
         except BaseException as error:
             watch.over.set()
             if isinstance(error, EnvgenError):
-                raise self._down(_named(at, error)) from None
+                raise self._down(named(at, error)) from None
             self.take_down()
             raise
         try:
@@ -112,7 +112,7 @@ class Group:
         at, here = next((at, one) for at, one in enumerate(now.ranks) if one.node == rank.here.node)
         launcher = now._launcher(here, watch)
         launcher.verdict = verdict
-        return now._down(_named(f"{here.node} (rank {at})", launcher.failed(failure)))
+        return now._down(named(f"{here.node} (rank {at})", launcher.failed(failure)))
 
     def _down(self, error: EnvgenError) -> EnvgenError:
         error.problems = (*error.problems, *(Problem(line) for line in self.take_down()))
@@ -130,10 +130,3 @@ class Group:
 
         with ThreadPoolExecutor(len(self.ranks)) as pool:
             return [line for line in pool.map(one, self.ranks) if line]
-
-
-def _named(where: str, error: EnvgenError) -> EnvgenError:
-    """The same error, with the machine in front."""
-    first, *rest = error.problems
-    error.problems = (replace(first, message=f"{where}: {first.message}"), *rest)
-    return error

@@ -207,11 +207,6 @@ def _look_at(one: Seen, profile: Profile, root: Path, name: str, cluster: Cluste
         one.trouble, one.hint = problem.message, problem.hint
 
 
-def named(node: str, error: EngineError) -> EngineError:
-    """The same error, with the machine in front."""
-    return EngineError(f"{node}: {error.problems[0].message}", hint=error.problems[0].hint)
-
-
 def _last(failure: run.Failure) -> str:
     return f" ({failure.stack[-1].strip()})" if failure.stack else ""
 

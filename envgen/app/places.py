@@ -18,7 +18,7 @@ from envgen.engine.compose import Compose
 from envgen.engine.docker import connect
 from envgen.engine.endpoint import Endpoint, find_endpoint
 from envgen.engine.owner import ours
-from envgen.errors import EngineError, NotFoundError, UsageError
+from envgen.errors import EngineError, NotFoundError, UsageError, named
 from envgen.profile.model import Profile
 from envgen.render.compose import cluster_file
 from envgen.render.locking import lock_of_image
@@ -70,7 +70,7 @@ class At:
         try:
             return connect(self._environment)
         except EngineError as error:
-            raise (nodes.named(self.node, error) if self.node else error) from None
+            raise (named(self.node, error) if self.node else error) from None
 
     def named(self, text: str) -> str:
         """``text`` with the machine in front."""

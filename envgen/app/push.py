@@ -17,7 +17,7 @@ from envgen.app.nodes import content
 from envgen.app.session import Session
 from envgen.engine.base import COMPOSE_PROJECT, Image, Mount
 from envgen.engine.docker import connect
-from envgen.errors import EngineError, RefusedError
+from envgen.errors import EngineError, RefusedError, named
 from envgen.profile.model import Profile, Service
 from envgen.render import environment as names
 from envgen.render.namespace import places_of
@@ -178,7 +178,7 @@ def _end(profile: Profile, node: str) -> End:
     try:
         return End(node, machine, connect(nodes.environment(machine)))
     except EngineError as error:
-        raise nodes.named(node, error) from None
+        raise named(node, error) from None
 
 
 def _folders(

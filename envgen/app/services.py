@@ -14,16 +14,15 @@ from typing import Any
 from envgen.app import nodes, weights, whose
 from envgen.app.cluster import Group
 from envgen.app.crash import keeper
-from envgen.app.places import Opened, containers_of, known_service, opened, place_of, places, take, workspace_of
+from envgen.app.places import Opened, containers_of, known_service, opened, place_of, places, take
 from envgen.app.predict import foresee
 from envgen.app.session import Session, of_running
 from envgen.engine.base import Container, Engine
-from envgen.engine.docker import connect
 from envgen.engine.owner import Owner, this_owner
-from envgen.errors import EngineError, EnvgenError, NotFoundError, Problem, RefusedError, ServiceError, UsageError
+from envgen.errors import EngineError, EnvgenError, NotFoundError, Problem, ServiceError, UsageError, named
 from envgen.profile.model import Profile
 from envgen.serve import ownership, preflight
-from envgen.serve.launch import Launcher, Started, compose_for, what_next
+from envgen.serve.launch import Launcher, Started, what_next
 from envgen.serve.preflight import PreflightError
 from envgen.serve.recreate import RecreateRefused, differences, keep_moment, missing_here
 from envgen.text import progress
@@ -186,20 +185,18 @@ def check(session: Session, service: str, agree: Agree, *, take_over: bool = Fal
 
     ``take_over``: what another folder or user has under this name will make way.
     """
-    root, profile = session.loaded().project.root, session.profile()
-    known_service(profile, service)
-    if profile.services[service].cluster is not None:
+    known_service(session.profile(), service)
+    if session.profile().services[service].cluster is not None:
         return _check_shared(session, service, take_over)
-    engine = connect()
+    here = opened(session)
+    root, profile, engine = here.root, here.profile, here.engine
     other = whose.other_owner(engine, profile, root)
     if other and not take_over:
         raise whose.refused(engine, profile, root, other, take(profile, service))
     whose.note_older(engine, profile, root)
-    profile = preflight.settled(engine, profile)
-    workspace = workspace_of(engine, profile, root)
     commit = weights.locked_commit(profile, root, service)
     look = partial(
-        preflight.check, engine, profile, root, service, workspace.rendered.digest,
+        preflight.check, engine, profile, root, service, here.digest,
         lambda: weights.preflight(engine, profile, root, service, commit),
     )  # fmt: skip
     try:
@@ -208,15 +205,13 @@ def check(session: Session, service: str, agree: Agree, *, take_over: bool = Fal
         if not refused.only_weights or not _fetch(engine, profile, root, service, refused, agree):
             raise
         found = look()
-    compose = compose_for(engine, profile, root, workspace.folder, found.gpu)
-    here = Opened(root, profile, engine, compose, workspace.rendered.digest)
     if other and not other.same_folder(this_owner(root)):
         found = replace(found, running=None)
     if not found.running:
         return Checked(here, service, found, other=other)
     for name in missing_here(profile, found.running, os.environ):
         progress(f"  note: {name} is not set in this terminal; {service} keeps the value it was started with")
-    compose = keep_moment(compose, profile, found.running, os.environ)
+    compose = keep_moment(here.compose, profile, found.running, os.environ)
     differing = differences(engine, compose, profile, service, found.running)
     return Checked(replace(here, compose=compose), service, found, differing, other)
 
@@ -227,8 +222,7 @@ def _check_shared(session: Session, service: str, take_over: bool) -> Checked:
     found = places(session, (service,))
     others = [(here, other) for here in found.found if (other := whose.other_owner(here.engine, profile, root))]
     for here, other in [] if take_over else others:
-        refused = whose.refused(here.engine, profile, root, other, take(profile, service))
-        raise RefusedError(here.named(refused.problems[0].message), hint=refused.problems[0].hint)
+        raise named(here.node, whose.refused(here.engine, profile, root, other, take(profile, service)))
     problems, ranks, running = [], list[Opened](), list[tuple[Opened, Container]]()
     for here in found.found:
         there = here.engine.containers(profile.compose_name, service)

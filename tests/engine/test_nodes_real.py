@@ -59,7 +59,8 @@ def pair(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
             for name in NUMBERS:
                 shutil.copytree(place / "models", made.folder / "models" / name)
             project(made.folder)
-            made.write()
+            caches = {name: {**made.machine(name)["caches"], "libraries": str(libraries)} for name in NUMBERS}
+            made.write(**{name.replace("-", "_"): {"caches": caches[name]} for name in NUMBERS})
             yield made
     finally:
         docker("image", "rm", "-f", single.image, check=False)

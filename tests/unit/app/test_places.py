@@ -63,7 +63,7 @@ def test_machines_that_no_file_describes_keep_no_other_service_from_being_seen(t
 
 
 REMOTE = NODES.replace("default", "one").replace("interface: eth1", "interface: eth1, caches: {hf: /raid/hf}", 1)
-CACHE = "    caches: {hf: {path: /hf, host: ./hf}}\n"
+CACHE = "    caches: {hf: {path: /hf, host: ~/hf}}\n"
 
 
 def test_what_is_asked_about_a_service_is_asked_of_its_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def test_what_is_asked_about_a_service_is_asked_of_its_head(tmp_path: Path, monk
         head.connect()
     # Each machine has its own folders.
     folders = [str(one.profile.caches["hf"].host) for one in (head, worker, at(found, "web"))]
-    assert folders == ["/raid/hf", "./hf", "./hf"]
+    assert folders == ["/raid/hf", "~/hf", "~/hf"]
 
 
 def test_what_is_asked_about_a_profile_is_asked_where_all_its_services_are(tmp_path: Path) -> None:

@@ -83,8 +83,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StubEngine:
     (tmp_path / "envgen.yaml").write_text(FILE)
     monkeypatch.chdir(tmp_path)
     found = StubEngine()
-    for module in ("envgen.app.services", "envgen.app.places"):
-        monkeypatch.setattr(f"{module}.connect", lambda *_: found)
+    monkeypatch.setattr("envgen.app.places.connect", lambda *_: found)
     return found
 
 
