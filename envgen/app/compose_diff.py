@@ -31,6 +31,7 @@ from envgen.render.compose import OFFLINE, PROXY, overlay_file
 from envgen.render.locking import lock_of
 from envgen.render.outputs import render_profile, write
 from envgen.render.plan import compose_environment
+from envgen.text import visible
 
 _HIDDEN = "(not shown)"
 _BASE = "image (of the profile: its base)"
@@ -53,7 +54,7 @@ class Difference:
     ours: str
 
     def __str__(self) -> str:
-        return f"{self.key}: {self.theirs or '(none)'} -> {self.ours or '(none)'}"
+        return visible(f"{self.key}: {self.theirs or '(none)'} -> {self.ours or '(none)'}")
 
 
 def compare(profile: Profile, root: Path, file: Path, pairs: Mapping[str, str]) -> list[Difference]:
@@ -182,9 +183,8 @@ def _facts(document: Mapping[str, Any], name: str, base: str) -> dict[str, str]:
         )
     for volume in service.get("volumes") or ():
         source = str(volume.get("source", ""))
-        source = (
-            str((document["volumes"].get(source) or {}).get("name", source)) if volume["type"] == "volume" else source
-        )
+        named = document["volumes"].get(source) or {} if volume["type"] == "volume" else None
+        source = os.path.realpath(source) if named is None else str(named.get("name", source))
         found[f"volume {volume['target']}"] = (
             f"{volume['type']} {source}{' ro' * bool(volume.get('read_only'))}".strip()
         )

@@ -29,7 +29,20 @@ _OWN_FILE = "write it into a Compose file of yours, and name that in `compose:` 
 _DEEP = 8  # files and services that extend each other
 _MANY = 50  # other files
 _ENGINE = re.compile(r"vllm|sglang|llama|tensorrt|trt|pytorch|cuda|tgi|text-generation|triton")
-_SILENT = frozenset(("image", "build", "pull_policy", "profiles", "expose", "init", "environment", "entrypoint"))
+_SIMPLE = {  # by the key of Compose: ours, and what it must look like
+    "container_name": ("container_name", p.CONTAINER_NAME),
+    "cpuset": ("cpuset", p.CPUS),
+    "network_mode": ("network", p.NETWORK),
+    "restart": ("restart", p.RESTART),
+    "user": ("user", p.USER),
+    "working_dir": ("working_dir", r"/.*"),
+}
+_OF_CALLER = re.compile(r"\$\{?[A-Z_]*UID\b.*:\$\{?[A-Z_]*GID\b.*|\$\{?[A-Z_]*UID\b[^:]*(:-\d+)?\}?")
+_ROOT = {"0": "root", "0:0": "root", "root:root": "root"}
+_SILENT = frozenset(
+    ("image", "build", "pull_policy", "profiles", "expose", "init", "environment", "entrypoint", "command", "gpus",
+     "runtime")
+)  # fmt: skip
 
 
 def read_foreign(path: Path, label: str) -> Node:
@@ -88,6 +101,9 @@ class Reader:
 
     def note(self, node: Node, what: str, why: str) -> None:
         self.draft.note(node.source.label, node.key_line or node.line, what, why)
+
+    def put(self, service: _Service, *path: str, value: object) -> None:
+        self.draft.put("services", service.name, *path, value=value)
 
     def text(self, node: Node, what: str, *at: str) -> str | None:
         """The text with defaults for its variables; None (and a line in the list) where one has no default."""
@@ -290,26 +306,19 @@ class Reader:
             first.build = next(iter(self.dockerfiles))
         build = next((one.node.items["build"] for one in chosen if "build" in one.node.items), None)
         if first.build:
+            options = build.items if build is not None and build.kind == MAP else {}
             args: dict[str, str] = {}
-            target = ""
-            if build is not None and build.kind == MAP:
-                target = _plain(build, "target")
-                for name, value, one in self.pairs(build.items.get("args"), "build.args"):
-                    text = self.text(value, f"build.args.{name}", "base") if value is not None else None
-                    if text is not None and not refused(name, text):
-                        args[name] = text
-                    elif text is not None or value is None:
-                        self.note(
-                            one,
-                            f"build.args.{name}",
-                            "its value is not known here" if value is None else refused(name, text or ""),
-                        )
-                known = {"context", "dockerfile", "target", "args", "dockerfile_inline"}
-                for key, one in build.items.items():
-                    if key not in known:
-                        self.note(one, f"build.{key}", "the image is built from the profile's keys")
-            path = self.dockerfiles.get(first.build)
-            if path is not None:
+            for name, value, one in self.pairs(options.get("args"), "build.args"):
+                text = self.text(value, f"build.args.{name}", "base") if value is not None else None
+                if text is not None and not refused(name, text):
+                    args[name] = text
+                else:
+                    self.note(one, f"build.args.{name}", refused(name, text or "") or "its value is not known here")
+            for key, one in options.items():
+                if key not in ("context", "dockerfile", "target", "args", "dockerfile_inline"):
+                    self.note(one, f"build.{key}", "the image is built from the profile's keys")
+            if (path := self.dockerfiles.get(first.build)) is not None:
+                target = options["target"].text if "target" in options else ""
                 dockerfile.read(self.draft, text_of(path, first.build), first.build, target, args)
         elif refused("image", first.image):
             self.note(first.node, f"services.{first.name}.image", refused("image", first.image))
@@ -323,22 +332,19 @@ class Reader:
         found: dict[str, tuple[str, Node]] = {}
         for name, value, node in self.pairs(service.node.items.get("environment"), "environment"):
             what = f"services.{service.name}.environment.{name}"
-            filled = fill(value.text) if value is not None else None
-            if filled is None or filled.text == f"${{{''.join(filled.missing)}}}":
-                asked = filled.missing[0] if filled else name
-                if asked == name or refused(name, "a-value-of-its-own"):
-                    if p.matches(p.ENV_NAME, name):
-                        secret(self.draft, name)
-                        if asked != name:
-                            self.note(node, what, f"was ${{{asked}}}: export it as {name} (it is in `secrets`)")
+            filled = fill(value.text if value is not None else f"${{{name}}}")
+            if filled.missing and filled.text == f"${{{filled.missing[0]}}}":  # one variable, and nothing else
+                asked_for = filled.missing[0]
+                if p.matches(p.ENV_NAME, name) and (asked_for == name or refused(name, "a-value-of-its-own")):
+                    secret(self.draft, name)
+                    if asked_for != name:
+                        self.note(node, what, f"was ${{{asked_for}}}: export it as {name} (it is in `secrets`)")
                     continue
-            if filled is not None and filled.missing:
+            if filled.missing:
                 self.note(node, what, f"${{{filled.missing[0]}}} has no default: write the value into `env`")
                 continue
-            text = filled.text if filled is not None else ""
-            if filled is not None and filled.defaults:
-                self.draft.defaulted("env", names=filled.defaults)
-            found[name] = text, node
+            self.draft.defaulted("env", names=filled.defaults)
+            found[name] = filled.text, node
         return found
 
     def _variables(self, services: dict[str, dict[str, tuple[str, Node]]]) -> None:
@@ -355,27 +361,20 @@ class Reader:
             return
         handlers = {
             "ports": self._ports, "volumes": self._mounts, "ulimits": self._ulimits, "healthcheck": self._health,
-            "restart": self._restart, "user": self._user, "labels": self._labels, "deploy": self._deploy,
+            "labels": self._labels, "deploy": self._deploy,
             "devices": self._list, "cap_add": self._list, "env_file": self._env_file, "ipc": self._ipc,
-            "network_mode": self._network, "shm_size": self._shm,
+            "shm_size": self._shm,
         }  # fmt: skip
         for key, one in node.items.items():
-            if key in _SILENT or key.startswith("x-") or key in ("command", "gpus", "runtime"):
-                continue
-            if one.kind == NULL:
+            if key in _SILENT or key.startswith("x-") or one.kind == NULL:
                 continue
             if key in handlers:
                 handlers[key](service, one, what)
             elif key in ("stdin_open", "tty") and one.kind == BOOL:
                 if one.text.lower() == "true":
-                    self.draft.put(*at, "interactive", value=True)
-            elif key in ("container_name", "cpuset", "working_dir"):
-                pattern = {"container_name": p.CONTAINER_NAME, "cpuset": p.CPUS, "working_dir": r"/.*"}[key]
-                text = self.text(one, f"{what}.{key}", *at)
-                if text is not None and p.matches(pattern, text):
-                    self.draft.put(*at, key, value=text)
-                elif text is not None:
-                    self.note(one, f"{what}.{key}", p.meaning(pattern))
+                    self.put(service, "interactive", value=True)
+            elif key in _SIMPLE:
+                self._simple(service, key, one, f"{what}.{key}")
             else:
                 self.note(one, f"{what}.{key}", COMPOSE["Service"].get(key, "a profile has no such key"))
         image = self.draft.get("_image") or {}
@@ -444,7 +443,7 @@ class Reader:
         name = command.served_name(found["command"], found.get("args", {}))
         port = str(found.get("args", {}).get("port", "8000"))
         if name and any(text.endswith(f":{port}") for text in found.get("ports", ())):
-            self.draft.put("services", service.name, "ready", value={"model": name, "port": port})
+            self.put(service, "ready", value={"model": name, "port": port})
             self.draft.remark("services", service.name, "ready", text="`envgen up` waits until it completes a prompt.")
 
     def _mounts(self, service: _Service, node: Node, what: str) -> None:
@@ -516,7 +515,10 @@ class Reader:
             self.draft.put(*at, *key, value=host)
 
     def _cache(self, node: Node, name: str, host: str, target: str, volume: str) -> None:
-        if self.draft.get("caches", name) is not None:
+        if (there := self.draft.get("caches", name)) is not None:
+            known = self.draft.local.get("caches", {}).get(name, there).get("host", "")
+            if known != host:
+                self.note(node, f"caches.{name}", "another service has another folder for it; a profile has one")
             return
         if host:
             self._hosted(("caches", name), {"path": target}, ("host",), host)
@@ -575,26 +577,20 @@ class Reader:
         for key in ("interval", "timeout", "start_period"):
             if found := seconds(_plain(node, key)):
                 made[key] = found
-        if retries := _plain(node, "retries"):
-            made["retries"] = str(min(int(retries), 100)) if retries.isdigit() else "3"
-        self.draft.put("services", service.name, "health", value=made)
+        if re.fullmatch(r"[1-9][0-9]{0,5}", retries := _plain(node, "retries")):
+            made["retries"] = str(min(int(retries), 100))
+        self.put(service, "health", value=made)
 
-    def _restart(self, service: _Service, node: Node, what: str) -> None:
-        if p.matches(p.RESTART, node.text):
-            if node.text != "no":
-                self.draft.put("services", service.name, "restart", value=node.text)
+    def _simple(self, service: _Service, key: str, node: Node, what: str) -> None:
+        own, pattern = _SIMPLE[key]
+        text = "host" if key == "user" and _OF_CALLER.fullmatch(node.text[:200]) else self.text(node, what)
+        text = _ROOT.get(text or "", text) if key == "user" else text
+        if text is None or text in ("no", "bridge", "default"):  # as it is without
+            return
+        if p.matches(pattern, text):
+            self.put(service, own, value=text)
         else:
-            self.note(node, f"{what}.restart", f"{node.text}: {p.meaning(p.RESTART)}")
-
-    def _user(self, service: _Service, node: Node, what: str) -> None:
-        text = node.text[:200]
-        if re.fullmatch(r"\$\{?[A-Z_]*UID\b.*:\$\{?[A-Z_]*GID\b.*|\$\{?[A-Z_]*UID\b[^:]*(:-\d+)?\}?", text):
-            text = "host"
-        found = {"0": "root", "0:0": "root", "root:root": "root"}.get(text, text)
-        if p.matches(p.USER, found):
-            self.draft.put("services", service.name, "user", value=found)
-        else:
-            self.note(node, f"{what}.user", p.meaning(p.USER))
+            self.note(node, f"{what}: {text}", p.meaning(pattern))
 
     def _labels(self, service: _Service, node: Node, what: str) -> None:
         for name, value, one in self.pairs(node, f"{what}.labels"):
@@ -604,7 +600,7 @@ class Reader:
             if why := refused(name, text):
                 self.note(one, f"{what}.labels.{name}", why)
             elif p.matches(p.LABEL, name):
-                self.draft.put("services", service.name, "labels", name, value=text)
+                self.put(service, "labels", name, value=text)
             else:
                 self.note(one, f"{what}.labels.{name}", p.meaning(p.LABEL))
 
@@ -643,12 +639,6 @@ class Reader:
         else:
             self.draft.put("ipc", value=node.text)
 
-    def _network(self, service: _Service, node: Node, what: str) -> None:
-        if node.text == "host":
-            self.draft.put("services", service.name, "network", value="host")
-        elif node.text not in ("bridge", "default"):
-            self.note(node, f"{what}.network_mode", _OWN_FILE)
-
     def _shm(self, service: _Service, node: Node, what: str) -> None:
         text = self.text(node, f"{what}.shm_size", "services", service.name)
         if text is None:
@@ -661,7 +651,7 @@ class Reader:
         if _plain(service.node, "ipc") == "host":
             self.note(node, f"{what}.shm_size", "has no effect with ipc: host, which shares the machine's /dev/shm")
         else:
-            self.draft.put("services", service.name, "shm_size", value=text)
+            self.put(service, "shm_size", value=text)
 
     def _gpus(self, chosen: list[_Service]) -> None:
         """Who gets which GPUs."""
@@ -671,14 +661,14 @@ class Reader:
             if self.draft.get("services", service.name) is None or self.draft.get("gpu") == "none":
                 continue
             if not service.gpu and self.draft.get("gpu") == "all":
-                self.draft.put("services", service.name, "gpu", value=[])
+                self.put(service, "gpu", value=[])
             for device in _devices(service.node):
                 ids, count = _texts(device.items.get("device_ids")), _plain(device, "count")
-                if not ids and count.isdigit():
-                    ids = [str(number) for number in range(int(count[:2]))]
+                if not ids and re.fullmatch(r"[1-9][0-9]?", count):
+                    ids = [str(number) for number in range(int(count))]
                     self.draft.remark("services", service.name, "gpu", text=f"Was any {count}: the engine chose.")
                 if ids:
-                    self.draft.put("services", service.name, "gpu", value=ids)
+                    self.put(service, "gpu", value=ids)
 
 
 def _laid_over(below: Node, over: Node) -> Node:
@@ -725,6 +715,6 @@ def _one_line(word: str) -> str:
 
 def seconds(text: str) -> str:
     """A duration of Compose (1m30s) as a profile's."""
-    parts = re.findall(r"([0-9.]+)(h|ms|us|m|s)", text)
+    parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)(h|ms|us|m|s)", text[:40])
     total = sum(float(count) * {"h": 3600, "m": 60, "s": 1, "ms": 0.001, "us": 0}[unit] for count, unit in parts)
     return f"{max(1, round(total))}s" if parts else ""

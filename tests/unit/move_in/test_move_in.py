@@ -263,39 +263,25 @@ KEYS = ("image", "build", "command", "entrypoint", "environment", "env_file", "p
         "healthcheck", "ulimits", "user", "labels", "extends", "ipc", "shm_size", "restart", "gpus", "cap_add",
         "network_mode", "profiles", "working_dir", "cpuset", "tty", "container_name")  # fmt: skip
 WORDS = st.sampled_from(
-    [
-        "a",
-        "",
-        "8000:8000",
-        "/x:/y",
-        "${A}",
-        "${A:-b}",
-        "A=b",
-        "host",
-        "-1",
-        "1",
-        "true",
-        "\n",
-        '"',
-        "é",
-        "\0",
-        "x" * 300,
-    ]
-)
+    ["a", "", "8000:8000", "/x:/y", "${A}", "${A:-b}", "A=b", "host", "-1", "1", "true", "\n", '"', "é", "${}", "²",
+     "1.2.3s", "\0", "x" * 300]
+)  # fmt: skip
+INNER = (*KEYS, "test", "interval", "retries", "source", "target", "type", "file", "service", "args", "soft", "path")
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | WORDS,
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from((*KEYS, "test", "resources")), inner, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(INNER), inner, max_size=3),
     max_leaves=8,
-)  # fmt: skip
+)
+CHECKS = st.fixed_dictionaries({"test": ANY}, optional={"interval": WORDS, "retries": WORDS})
+GPUS = st.fixed_dictionaries({"capabilities": st.just(["gpu"])}, optional={"count": WORDS, "device_ids": ANY})
 
 
-@given(st.dictionaries(st.sampled_from(KEYS), ANY, max_size=6), st.dictionaries(WORDS, ANY, max_size=2))
+@given(st.dictionaries(st.sampled_from(KEYS), ANY, max_size=6), st.dictionaries(WORDS, ANY, max_size=2), CHECKS, GPUS)
 def test_any_compose_file_gives_a_project_or_an_error(
-    tmp_path_factory: pytest.TempPathFactory, one: dict[str, Any], top: dict[str, Any]
+    tmp_path_factory: pytest.TempPathFactory, one: dict[str, Any], top: dict[str, Any], check: Any, gpu: Any
 ) -> None:
     folder = tmp_path_factory.mktemp("any")
+    one = {"healthcheck": check, "deploy": {"resources": {"reservations": {"devices": [gpu]}}}, **one}
     (folder / "compose.yaml").write_text(
         json.dumps({**top, "services": {"one": {"image": "a:1", "command": "a", **one}}})
     )
