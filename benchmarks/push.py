@@ -3,7 +3,8 @@
 Both Docker contexts have IMAGE; the second is an ssh:// one. A layer of random bytes is put on it, and sent in several
 ways in one run; of all but the last, the best of three counts. What was made is removed again.
 
-"`docker load` of that layer": the same archive as push sends, from memory: what the other engine itself takes.
+"`docker load` of that layer": the archive that push sends, from memory: what the other engine itself takes.
+"an empty container": what the first engine takes to start the one that reads the layer.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ def main(first: str, second: str, image: str, megabytes: int = 200) -> None:
     ways = {
         "the layer's bytes by ssh": lambda: shell(f"ssh {login} '{aside}'", layer),
         "`docker load` of that layer": lambda: target.engine.load_image(iter([layer])),
+        "an empty container": lambda: docker(first, "run", "--rm", "--entrypoint", "true", image),
         "envgen nodes push": lambda: push_image(source, target, made, MADE, "python3", print, False),
         "docker save | docker load": lambda: shell(
             f"docker --context {first} save {MADE} | docker --context {second} load"

@@ -32,7 +32,7 @@ def archive(
         )
     request = {
         "image": image.id, "layers": image.layers, "chains": chains(image.layers), "known": known,
-        "name": new, "whole": _whole(new),
+        "name": new, "whole": _whole(new), "sizes": target.engine.info().containerd_store,
     }  # fmt: skip
     argv = [python, "-I", "-S", "-c", text_of("layers"), STORE]
     return source.engine.stream_once(name, argv, stdin=json.dumps(request).encode() + b"\n", mounts=mounts)

@@ -172,7 +172,7 @@ class Attached:
             self._sock.settimeout(left)
             try:
                 # What followed the head may be in the reader's buffer already.
-                data = self._reader.read1(64 << 10)
+                data = self._reader.read1(1 << 20)
             except TimeoutError:
                 raise StreamTimeout from None
             if not data:

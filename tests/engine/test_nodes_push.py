@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -114,6 +115,10 @@ def test_a_push_that_is_cut_off_leaves_the_image_of_before_and_starts_again(pair
         assert pushing.wait(60) == 3, said
     assert layers(pair, "spark-2") == before
     assert names(pair, "spark-2") == {START, NAME}
+    end = time.monotonic() + 60  # what read the layers ends when envgen is gone
+    while pair.docker("spark-1", "ps", "-aq") and time.monotonic() < end:
+        time.sleep(0.5)
+    assert pair.docker("spark-1", "ps", "-aq") == ""
     assert push(pair)["state"] == "sent"
     assert layers(pair, "spark-1") == layers(pair, "spark-2")
 

@@ -51,6 +51,9 @@ class Target:
         self.loaded: list[bytes] = []
         self.tags: dict[str, str] = {}
 
+    info = Source.info
+    _containerd = True
+
     def image(self, name: str) -> Image | None:
         return self._arrived if self.loaded and name.endswith("-envgen-push") else None
 
@@ -98,7 +101,7 @@ def test_of_dockers_own_store_only_the_folders_of_missing_layers_are_read() -> N
         {"Id": "sha256:id", "RootFS": {"Layers": list(LAYERS)}, "GraphDriver": {"Name": "overlay2", "Data": data}}
     )
     source = Source()
-    list(archive(end(source), end(None, "spark-2"), found, "demo:dev", "demo:new", "python3", 1))
+    list(archive(end(source), end(Source(), "spark-2"), found, "demo:dev", "demo:new", "python3", 1))
     assert source.mounts == [
         Mount("/d/image/overlay2/imagedb/content/sha256/id", f"{STORE}/config", read_only=True),
         Mount("/d/image/overlay2/layerdb/sha256", f"{STORE}/layerdb", read_only=True),
@@ -106,6 +109,7 @@ def test_of_dockers_own_store_only_the_folders_of_missing_layers_are_read() -> N
     ]
     assert source.request["whole"] == "docker.io/library/demo:new"
     assert source.request["chains"] == chains(LAYERS)
+    assert source.request["sizes"] is False
 
 
 def test_the_name_of_a_layer_in_dockers_own_store() -> None:
@@ -119,7 +123,7 @@ def test_the_name_of_a_layer_in_dockers_own_store() -> None:
 
 def test_of_containerd_it_is_the_folder_of_blobs_beside_the_containers_own_root() -> None:
     source = Source(containerd=True)
-    list(archive(end(source), end(None, "spark-2"), image(*LAYERS), "demo:dev", "demo:new", "python3", 1))
+    list(archive(end(source), end(Source(), "spark-2"), image(*LAYERS), "demo:dev", "demo:new", "python3", 1))
     blobs = "/c d/io.containerd.content.v1.content/blobs/sha256"
     assert source.mounts == [Mount(blobs, f"{STORE}/blobs", read_only=True)]
 
@@ -129,7 +133,7 @@ def test_of_containerd_it_is_the_folder_of_blobs_beside_the_containers_own_root(
 )
 def test_another_store_is_an_error_with_the_command_that_works(source: Source) -> None:
     with pytest.raises(EngineError) as caught:
-        archive(end(source), end(None, "spark-2"), image(*LAYERS), "demo:dev", "demo:new", "python3", 1)
+        archive(end(source), end(Source(), "spark-2"), image(*LAYERS), "demo:dev", "demo:new", "python3", 1)
     assert caught.value.problems[0].hint == "docker --context spark-1 save demo:dev | docker --context spark-2 load"
 
 

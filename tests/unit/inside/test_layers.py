@@ -71,7 +71,7 @@ def test_a_layer_comes_out_as_it_went_in(files: dict[bytes, bytes], tail: int) -
         folder.mkdir()
         data = layer(files, tail)
         kept(data, folder, split)
-        size, parts = of_split(str(split), str(folder))
+        size, parts = of_split(str(split), str(folder), True)
         assert b"".join(parts()) == data
         assert size == len(data)
 
@@ -106,7 +106,7 @@ def both(tmp_path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
         (blobs / digest(one)[7:]).write_bytes(one)
     request = {
         "image": digest(index), "layers": [digest(one) for one in layers], "chains": chains, "known": 1,
-        "name": "demo:dev-new", "whole": "docker.io/library/demo:dev-new",
+        "name": "demo:dev-new", "whole": "docker.io/library/demo:dev-new", "sizes": True,
     }  # fmt: skip
     return request, {digest(one): one for one in (*layers, config)}
 
