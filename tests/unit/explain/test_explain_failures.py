@@ -75,6 +75,7 @@ LOGS = [
     ("python_package", "ERROR: No matching distribution found for flashinfer-python==0.0.0"),
     ("python_package", "  x No solution found when resolving dependencies:"),
     ("debian_package", "E: Unable to locate package ccachee"),
+    ("debian_package", "E: Reading state information...\nUnable to locate package ccachee"),
     ("build_dependency", "    ModuleNotFoundError: No module named 'iniconfig'\n\n"
                          "hint: This error likely indicates that `lib@1.5` "
                          "depends on `iniconfig`, but doesn't declare it as a build dependency."),
