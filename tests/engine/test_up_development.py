@@ -8,8 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from projects import BASE, Project
+from projects import BASE, Project, docker
 from rendering import package
+
+from envgen.profile.load import load_project
+from envgen.render.environment import overlay_volume
 
 pytestmark = pytest.mark.engine
 
@@ -78,6 +81,15 @@ def test_an_installation_that_fails_leaves_nothing(project: Project) -> None:
             assert project.envgen("ps", "--json").json == []
     finally:
         path.write_text(text)
+
+
+def test_a_full_overlay_is_named(project: Project) -> None:
+    profile = load_project(file=project.root / "envgen.yaml", environ={}).project.profiles["dev"]
+    small = ("--opt", "type=tmpfs", "--opt", "device=tmpfs", "--opt", "o=size=16k")
+    docker("volume", "create", *small, overlay_volume(profile))
+    done = project.envgen("up", "serve", code=5)
+    assert "there is no space left on the disk of the engine" in done.err and "docker system df" in done.err
+    assert project.envgen("ps", "--json").json == []
 
 
 BACKEND = """\
