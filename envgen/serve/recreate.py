@@ -96,7 +96,7 @@ def _would_recreate(compose: Compose, service: str) -> bool:
 
 
 def _wanted(compose: Compose, service: str) -> Mapping[str, Any]:
-    text = compose.run("config", "--format", "json", service).stdout
+    text = compose.run("config", "--format", "json", service).stdout.replace(b"$$", b"$")  # it doubles every one
     try:
         services = read_json(text)["services"]
         wanted = services[service]

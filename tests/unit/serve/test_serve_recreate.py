@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from envgen.engine.base import Container, Engine, Mount
 from envgen.profile.model import Service
-from envgen.serve.recreate import RecreateRefused, _mounts
+from envgen.serve.recreate import RecreateRefused, _mounts, _wanted
 from envgen.serve.wait import Waiter
 
 RUNS = Container(
@@ -48,3 +48,10 @@ def test_a_service_that_tells_no_phase_is_not_called_starting() -> None:
     waiter.progress.answering()
     waiter._tell(RUNS)
     assert lines == ["  web: running (healthy), 0 s", "  web: running (healthy), waiting for its first answer, 0 s"]
+
+
+def test_a_dollar_sign_is_no_difference() -> None:
+    """Compose prints each one twice: that is how its file has it."""
+    printed = b'{"services": {"web": {"command": ["sh", "-c", "echo $$LEVEL $$$$"]}}}'
+    compose: Any = SimpleNamespace(run=lambda *_: SimpleNamespace(stdout=printed))
+    assert _wanted(compose, "web") == {"command": ["sh", "-c", "echo $LEVEL $$"]}
