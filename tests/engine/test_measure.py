@@ -95,13 +95,13 @@ def test_vllm_bench_serve(cpu_server: CpuServer) -> None:
 
 
 def test_a_trace_of_one_request(cpu_server: CpuServer) -> None:
-    done = cpu_server.project.envgen("bench", *CPU, "--trace", "--json").json
+    done = cpu_server.project.envgen("profile", *CPU, "--json").json
     folder = Path(done["record"]).with_suffix(".raw")
     assert done["files"] == {path.name: path.stat().st_size for path in folder.iterdir()}
     traces = [gzip.decompress(path.read_bytes()) for path in folder.glob("*.json.gz")]
     assert traces and all(json.loads(text)["traceEvents"] for text in traces)
     assert any(b"execute_model" in text for text in traces)
-    again = cpu_server.project.envgen("bench", *CPU, "--trace", "--json").json
+    again = cpu_server.project.envgen("profile", *CPU, "--json").json
     assert not set(done["files"]) & {name for name in again["files"] if name.endswith(".gz")}
 
 

@@ -1,4 +1,4 @@
-"""`envgen smoke`, `stress`, `bench` and `accept`: try, load, measure and judge a server."""
+"""`envgen smoke`, `stress`, `bench`, `profile` and `accept`: try, load, measure, trace and judge a server."""
 
 from __future__ import annotations
 
@@ -117,10 +117,9 @@ def stress(asked: Asked, requests: int, concurrency: int) -> int:
 @tool_options
 @click.option("--prefix-caching", is_flag=True, default=None, help="Fill the context first, and measure what follows.")
 @click.option("--kernels", is_flag=True, help="Instead: compare attention with sinks and fused MoE with torch.")
-@click.option("--trace", is_flag=True, help="Instead: one request under vLLM's profiler; keep the trace.")
 def bench(
     asked: Asked, plan: str | None, tokenizer: str | None, throwaway: bool, image: str | None, kernels: bool,
-    trace: bool, **given: Any,
+    **given: Any,
 ) -> int:  # fmt: skip
     """Measure SERVICE, or the server at --url, with llama-benchy or `vllm bench serve`, in a container.
 
@@ -133,14 +132,12 @@ def bench(
       envgen bench --pp 512,2048 --tg 32,128 --depth 0,4096
       envgen bench --tool vllm --concurrency 1,8 --runs 10
       envgen bench --kernels dev
-      envgen bench --trace serve
     """
-    if kernels or trace:
-        if (kernels and trace) or throwaway or image or plan or tokenizer or any(given.values()):
-            name = "kernels" if kernels else "trace"
-            hint = f"envgen bench --{name} SERVICE: it runs in a running container, at sizes of its own"
-            raise UsageError(f"--{name} takes no option of a measurement", hint=hint)
-        return _kernels(asked) if kernels else report(asked, "trace", {}, _trace)
+    if kernels:
+        if throwaway or image or plan or tokenizer or any(given.values()):
+            hint = "envgen bench --kernels SERVICE: it runs in a running container, at sizes of its own"
+            raise UsageError("--kernels takes no option of a measurement", hint=hint)
+        return _kernels(asked)
 
     chosen = _plan(given, PLANS[plan] if plan else Plan())
 
@@ -153,6 +150,22 @@ def bench(
 
 def _plan(given: Mapping[str, Any], base: Plan) -> Plan:
     return replace(base, **{key: value for key, value in given.items() if value is not None})
+
+
+@click.command()
+@server_options
+def profile(asked: Asked) -> int:
+    """Trace one request to SERVICE (default: the one that serves) with vLLM's own torch profiler.
+
+    The service must have been started with a profiler, as docs/benchmarking.md shows. The files that the server writes
+    are copied beside the record, 256 MiB at most.
+
+    \b
+    Examples:
+      envgen up serve --variant profile
+      envgen profile serve
+    """
+    return report(asked, "trace", {}, _trace)
 
 
 def _trace(server: Server, trial: Trial, run: Run) -> checks.Outcome:
