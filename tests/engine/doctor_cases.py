@@ -91,11 +91,12 @@ SILENT: dict[str, str] = {
             "container.restart", "python.start", "mounts.sources", "import.truth", "import.scripts", "import.metadata",
             "packages.locked", "packages.protected", "packages.conflicts", "patches.files", "flashinfer.data",
             "flashinfer.set", "flashinfer.prebuilt", "env.known", "mounts.caches", "tiktoken.files", "cuda.versions",
-            "cuda.compilers", "jit.memory", "memory.unified", "processes.compilers",
+            "cuda.compilers", "jit.memory", "processes.compilers",
         ),
         "good",
     ),
     "patches.claimed": "claims_kept",
+    "memory.unified": "little_memory",
     "weights.whole": "weights_whole",
     "serve.flags": "vllm_right",
 }  # fmt: skip

@@ -461,7 +461,13 @@ def cached_memory(stage: Stage) -> Report:
     for line in Path("/proc/meminfo").read_text().splitlines():
         facts[line.split(":")[0]] = int(line.split()[1])
     share = (facts["MemFree"] + facts["MemAvailable"]) / 2 / facts["MemTotal"]
-    return stage.doctor(sets=[f"services.dev.args={{gpu-memory-utilization: {share:.3f}}}"])
+    return stage.doctor(sets=["gpu=all", f"services.dev.args={{gpu-memory-utilization: {share:.3f}}}"])
+
+
+def little_memory(stage: Stage) -> Report:
+    """A server that wants a thousandth of it."""
+    stage.start()
+    return stage.doctor(sets=["gpu=all", "services.dev.args={gpu-memory-utilization: 0.001}"])
 
 
 def zombies(stage: Stage) -> Report:
