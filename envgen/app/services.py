@@ -31,13 +31,14 @@ Agree = Callable[[str], bool]  # puts a question to the user; False without a te
 
 
 def restart(session: Session, service: str, timeout: int | None) -> tuple[Profile, Started]:
-    """Restart ``service`` and wait until it answers: on several machines all ends first, then all starts."""
+    """Restart ``service``, or start it where it has ended, and wait until it answers: on several machines all ends
+    first, then all starts."""
     here = place_of(session, service, None)
     if here.node:
         here.running(service)
         varied = of_running(session, service, lambda: here.engine)
         return varied.profile(), start(check(varied, service, _never), _never, timeout=timeout, again=True)
-    return _again("restart", session, here, here.running(service), timeout)
+    return _again("restart", session, here, _there(here, service), timeout)
 
 
 def resume(session: Session, service: str, timeout: int | None) -> tuple[Profile, Started]:
@@ -46,13 +47,18 @@ def resume(session: Session, service: str, timeout: int | None) -> tuple[Profile
     if here.node:  # `up` leaves containers that are there as they are, and starts them
         varied = of_running(session, service, lambda: here.engine)
         return varied.profile(), start(check(varied, service, _never), _never, timeout=timeout)
+    return _again("start", session, here, _there(here, service), timeout)
+
+
+def _there(here: Opened, service: str) -> Container:
+    """The container of a service of ours, running or not. NotFoundError with the command that makes one."""
     whose.demand(here.engine, here.profile, here.root, take(here.profile, service))
     found = here.engine.containers(here.profile.compose_name, service, all=True)
     if not found:
         raise NotFoundError(
             f"{service} has no container to start", hint=f"envgen up {service} --profile {here.profile.name}"
         )
-    return _again("start", session, here, found[0], timeout)
+    return found[0]
 
 
 def _again(

@@ -165,7 +165,7 @@ def _last_build(root: Path, profile: Profile) -> Mapping[str, Any] | None:
     with logs[-1].open("rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
         lines = file.read(_TAIL).decode(errors="replace").splitlines()
-    ended = lines[-1] if lines and lines[-1].startswith("ended ") else None
+    ended = lines[-1] if lines and lines[-1].startswith(("ended ", "cancelled")) else None
     return {"log": str(logs[-1].relative_to(root)), "ended": ended}
 
 

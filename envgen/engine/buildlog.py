@@ -26,7 +26,8 @@ class BuildLog:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if kind is not None:
-            self.say(f"ended by {kind.__name__}: {error}")
+            cancelled = issubclass(kind, KeyboardInterrupt)
+            self.say("cancelled" if cancelled else f"ended by {kind.__name__}: {error}")
         self._file.close()
 
     def say(self, text: str) -> None:

@@ -142,9 +142,11 @@ def test_what_is_done_with_a_service_that_runs(project: Project) -> None:
 
 
 def test_a_service_that_does_not_run(project: Project) -> None:
-    for words in (("exec", "plain", "--", "true"), ("shell", "plain"), ("restart", "plain")):
+    for words in (("exec", "plain", "--", "true"), ("shell", "plain")):
         done = project.envgen(*words, code=1)
         assert "plain is not running" in done.err and "envgen up plain" in done.err
+    done = project.envgen("restart", "plain", code=1)
+    assert "plain has no container to start" in done.err and "envgen up plain" in done.err
     assert "did you mean `plain`?" in project.envgen("up", "plian", code=2).err
 
 

@@ -60,6 +60,9 @@ def test_a_project_is_built_and_started_stopped_and_started_again(project: Proje
     assert states() == {"one": "running", "two": "exited"}
     project.envgen("start", "two")
     assert states() == {"one": "running", "two": "running"}
+    project.envgen("stop", "two")
+    assert "two is ready" in project.envgen("restart", "two").out
+    assert states() == {"one": "running", "two": "running"}
     failed = project.envgen("start", "one", "--json", "-p", "nope", code=2).json
     assert "'nope'" in failed["error"] and failed["code"] == 2
     project.envgen("down", "one")

@@ -271,7 +271,9 @@ def logs(
 @timeout_option
 @json_option
 def restart(session: Session, names: tuple[str, ...], timeout: int | None, as_json: bool) -> int:
-    """Restart each SERVICE and wait until it answers: a running server keeps the kernels that it has loaded.
+    """Restart each SERVICE, or start it where it has ended, and wait until it answers.
+
+    A running server keeps the kernels that it has loaded.
 
     \b
     Example:

@@ -156,17 +156,22 @@ def test_down_with_nothing_to_do_names_what_a_removed_worktree_left(
     ]
 
 
-def test_start_wants_a_container(engine: StubEngine, asked: Words) -> None:
-    assert "envgen up web --profile prod" in fails(NotFoundError, "start", "web")
+@pytest.mark.parametrize("verb", ["start", "restart"])
+def test_start_wants_a_container(engine: StubEngine, asked: Words, verb: str) -> None:
+    assert "envgen up web --profile prod" in fails(NotFoundError, verb, "web")
     assert asked == []
 
 
-def test_start_continues_a_stopped_one(engine: StubEngine, asked: Words, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("verb", ["start", "restart"])
+def test_start_continues_a_stopped_one(
+    engine: StubEngine, asked: Words, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """As Docker does: `restart` starts what has ended, too."""
     engine.found = [container("web", "exited", exit_code=143), container("web", one_off=True)]
     ready = Started(container("web"), 1.0, "", False)
     monkeypatch.setattr("envgen.app.services.Launcher.await_ready", lambda *_: ready)
-    assert "web is ready after 1.0 s" in invoke("start", "web").output
-    assert asked == [("start", "web")]
+    assert "web is ready after 1.0 s" in invoke(verb, "web").output
+    assert asked == [(verb, "web")]
 
 
 def test_a_start_that_compose_refuses_is_the_services_failure(

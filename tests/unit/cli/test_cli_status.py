@@ -16,6 +16,7 @@ from envgen import cli
 from envgen.app import status
 from envgen.engine import session
 from envgen.engine.base import Container, Image
+from envgen.engine.buildlog import BuildLog
 from envgen.errors import EngineError
 
 FILE = """
@@ -90,6 +91,15 @@ def test_one_screen(monkeypatch: pytest.MonkeyPatch) -> None:
         "2KiB", "web (run)",
     ):  # fmt: skip
         assert text in screen
+
+
+def test_a_build_that_was_cancelled_is_not_taken_for_one_that_runs(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(KeyboardInterrupt), BuildLog(project / ".envgen" / "logs", "dev"):
+        raise KeyboardInterrupt
+    (line,) = (line for line in ask(monkeypatch, None).splitlines() if line.startswith("last build"))
+    assert line.endswith(".log: cancelled")
 
 
 def test_for_machines(monkeypatch: pytest.MonkeyPatch) -> None:
