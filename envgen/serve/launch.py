@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 LAST_LINES = 30  # of the log, in an error message
 CAUSE_LINES = 5000  # of the log, for the cause: what ends a server is often told long before its last words
 API_KEY = "VLLM_API_KEY"
-_UNDECLARED = re.compile(r"`([^`@]+)@[^`]*` depends on `([^`]+)`, but doesn't declare it as a build dependency")
+_UNDECLARED = re.compile(r"`([^`@]+)(?:@[^`]*)?` depends on `([^`]+)`, but doesn't declare it as a build dependency")
 # Keeps what a failed service left behind (its cause: "" where it is unknown); returns where, or "".
 Keep = Callable[[Failure, str], str]
 

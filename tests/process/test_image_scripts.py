@@ -584,12 +584,13 @@ def test_a_project_without_pyproject_is_built_by_setuptools(tmp_path: Path) -> N
     assert done.returncode == 0 and done.stdout in ("", "setuptools>=40.8.0\n")
 
 
-def test_uv_names_what_a_build_lacks_and_the_hint_names_our_key(tmp_path: Path) -> None:
-    """uv's own advice is to edit pyproject.toml."""
+@pytest.mark.parametrize("version", ['version = "1.5"', 'dynamic = ["version"]'])
+def test_uv_names_what_a_build_lacks_and_the_hint_names_our_key(tmp_path: Path, version: str) -> None:
+    """uv's own advice is to edit pyproject.toml. It names a version where there is one before the build."""
     body = "return []\n\n\ndef build_editable(*words):\n    import envgen_nosuch.inner"
     with_backend(tmp_path, body)
     with (tmp_path / "pyproject.toml").open("a") as file:
-        file.write('[project]\nname = "lib"\nversion = "1.5"\n')
+        file.write('[project]\nname = "lib"\n' + version + "\n")
     words = ["pip", "install", "--offline", "--python", sys.executable, "--no-deps", "--no-build-isolation", "-e", "."]
     done = subprocess.run(
         [str(uv.find_uv_bin()), *words], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
