@@ -17,12 +17,16 @@ from envgen.profile.tree import DEFAULT, MAP, NULL, Node, written
 
 @dataclass(frozen=True)
 class Value:
-    """One value. ``layer``: project, local, variant, environment, set or default; a default has no place."""
+    """One value. ``layer``: project, local, variant, environment, set or default; a default has no place.
+
+    ``over``: the place of the value that it replaced, and that value where it is one word.
+    """
 
     key: str
     value: Any
     layer: str
     place: Place | None
+    over: str = ""
 
 
 def plain(value: Any) -> Any:
@@ -68,7 +72,9 @@ def _value(shape: shapes.Shape, value: Any, node: Node | None, path: tuple[str, 
         node = _origin(node)
         layer = node.source.layer if is_written and node is not None else DEFAULT
         place = node.place() if is_written and node is not None else None
-        yield Value(join_path(path), plain(value), layer, place)
+        below = node.below if is_written and node is not None else None
+        over = ", ".join(filter(None, (below.text, str(below.place())))) if below is not None else ""
+        yield Value(join_path(path), plain(value), layer, place, over)
 
 
 def _origin(node: Node | None) -> Node | None:

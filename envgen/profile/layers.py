@@ -128,7 +128,7 @@ def merge(base: Node, over: Node, path: tuple[str, ...] = ()) -> Node:
         elif below is not None and below.kind == MAP and node.kind == MAP:
             items[name] = merge(below, node, (*path, name))
         else:
-            items[name] = node
+            items[name] = node if below is None else replace(node, below=below)
     return base.with_items(items)
 
 

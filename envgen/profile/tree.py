@@ -72,6 +72,7 @@ class Node:
     key_column: int = 0
     text: str = ""
     items: dict[str, Node] = field(default_factory=dict)
+    below: Node | None = field(default=None, repr=False)  # the value that this one replaced
 
     @property
     def elements(self) -> list[Node]:

@@ -17,14 +17,15 @@ from envgen.profile.tree import VARIANT
 @click.command()
 @project_options
 @click.option("--explain", "with_origin", is_flag=True, help="One value a line, and where it comes from.")
+@click.option("--changed", is_flag=True, help="The same without what is a default.")
 @variant_option
 @json_option
-def command(session: Session, with_origin: bool, variant: str, as_json: bool) -> None:
+def command(session: Session, with_origin: bool, changed: bool, variant: str, as_json: bool) -> None:
     """Show the values of a profile after all layers are merged.
 
     \b
     Example:
-      envgen config --explain
+      envgen config --changed
       envgen config -p prod --set build.max_jobs=4
       envgen config -p prod --variant upstream --explain
     """
@@ -33,7 +34,10 @@ def command(session: Session, with_origin: bool, variant: str, as_json: bool) ->
     profile = session.profile()
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
-    listing = list(values(profile, loaded.trees[profile.name])) if with_origin else []
+    with_origin = with_origin or changed
+    listing = [
+        one for one in (values(profile, loaded.trees[profile.name]) if with_origin else ()) if one.place or not changed
+    ]
     if as_json:
         document: dict[str, Any] = {
             "project": loaded.project.name,
@@ -53,6 +57,7 @@ def command(session: Session, with_origin: bool, variant: str, as_json: bool) ->
         for value in listing:
             origin = str(value.place) if value.place else "default"
             origin += f", variant {variant}" if value.layer == VARIANT else ""
+            origin += f"; over {value.over}" if value.over else ""
             click.echo(f"{value.key} = {json.dumps(value.value, ensure_ascii=False)}  # {origin}")
     else:
         text = yaml.safe_dump(plain(profile), sort_keys=False, allow_unicode=True, width=10**6)

@@ -102,8 +102,8 @@ def test_explain_says_which_values_a_variant_brings(file: Path, capsys: pytest.C
     lines = capsys.readouterr().out.splitlines()
     name = next(line for line in lines if "enforce-eager = true" in line).split("# ")[1].split(":")[0]
     flag = 'services.serve.args.attention-config = "{\\"backend\\":\\"TRITON_ATTN\\",\\"x\\":1}"'
-    assert f"{flag}  # {name}:23:48, variant slow" in lines
-    assert f'env_groups = ["fast", "debug"]  # {name}:20:21, variant slow' in lines
+    assert f"{flag}  # {name}:23:48, variant slow; over FLASHINFER, {name}:14:44" in lines
+    assert f'env_groups = ["fast", "debug"]  # {name}:20:21, variant slow; over {name}:10:17' in lines
     assert f'services.serve.args.max-model-len = "10"  # {name}:14:78' in lines
     assert main(["config", "-f", str(file), "--variant", "slow", "--json", "--explain"]) == 0
     document = json.loads(capsys.readouterr().out)
