@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -53,3 +54,28 @@ def test_the_commands_of_a_cure_name_the_profile() -> None:
     profile = cast(Any, SimpleNamespace(name="prod"))
     expected = "`envgen exec --profile prod web -- ps`, services.web.args, or `envgen predict --profile prod web`"
     assert in_profile(cure, profile, "web") == expected
+
+
+@pytest.mark.parametrize("created", [False, True])
+def test_ctrl_c_while_sources_are_installed_removes_what_was_begun(
+    created: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that was made keeps starting: only the waiting for it ends."""
+    removed: list[object] = []
+
+    def interrupted(self: Launcher, *_how: str) -> None:
+        self.created = created
+        raise KeyboardInterrupt
+
+    launcher = Launcher.__new__(Launcher)
+    launcher.name, launcher.created = "web", False
+    launcher.profile = cast(Any, SimpleNamespace(compose_name="unit-dev"))
+    launcher.service = cast(Any, SimpleNamespace(interactive=False))
+    launcher.engine = cast(Any, SimpleNamespace(containers=lambda *_, **__: ()))
+    monkeypatch.setattr("envgen.serve.launch.preflight.is_development", lambda _profile: True)
+    monkeypatch.setattr(Launcher, "_alone", lambda _self: nullcontext())
+    monkeypatch.setattr(Launcher, "_install", interrupted)
+    monkeypatch.setattr(Launcher, "_clean_up", lambda _self, before: removed.append(before))
+    with pytest.raises(KeyboardInterrupt):
+        launcher.start(wait=True, install=True, timeout=None)
+    assert removed == ([] if created else [set()])
