@@ -31,6 +31,7 @@ from envgen.text import progress, size
 
 PROGRAM = run.Program(("transfer", "node"))
 FACTS = 25.0  # seconds for the facts of one machine: an import of nothing, and samples of the weights
+DEEP = 1800.0  # seconds to read all of the weights: 60 GB of a slow disk
 LINK = 6.0  # seconds for one connection
 LINK_BYTES = 64 << 20
 SLOW = 1e9 / 8 * 4  # bytes a second: under 4 Gbit/s it is not the cable
@@ -157,15 +158,15 @@ def write_variables(profile: Profile, root: Path, cluster: Cluster) -> list[str]
 # --- asking -----------------------------------------------------------------------------------------------------------
 
 
-def look(profile: Profile, root: Path, name: str, cluster: Cluster) -> list[Seen]:
-    """Ask all machines of the service ``name`` at the same time."""
+def look(profile: Profile, root: Path, name: str, cluster: Cluster, deep: bool = False) -> list[Seen]:
+    """Ask all machines of the service ``name`` at the same time. ``deep``: for all bytes of the weights."""
     seen = [Seen(name, profile.nodes[name], rank) for rank, name in enumerate(cluster.nodes)]
     with ThreadPoolExecutor(len(seen)) as pool:
-        list(pool.map(lambda one: _look_at(one, profile, root, name, cluster), seen))
+        list(pool.map(lambda one: _look_at(one, profile, root, name, cluster, deep), seen))
     return seen
 
 
-def _look_at(one: Seen, profile: Profile, root: Path, name: str, cluster: Cluster) -> None:
+def _look_at(one: Seen, profile: Profile, root: Path, name: str, cluster: Cluster, deep: bool) -> None:
     service = profile.services[name]
     try:
         one.engine = connect(environment(one.machine))
@@ -188,10 +189,10 @@ def _look_at(one: Seen, profile: Profile, root: Path, name: str, cluster: Cluste
         began = time.time()
         execute = run.in_image(one.engine, profile.image_name, mounts=theirs, network="host", absent=one.absent)
         request = {
-            "ask": "facts", "ports": ports, "model": model_of(profile, service), "packages": COMPARED,
+            "ask": "facts", "ports": ports, "model": model_of(profile, service), "deep": deep, "packages": COMPARED,
             "checkouts": {source: it.mount.path for source, it in profile.mounted_sources.items()},
         }  # fmt: skip
-        answer = run.ask(execute, profile.base.python, PROGRAM, request, timeout=FACTS)
+        answer = run.ask(execute, profile.base.python, PROGRAM, request, timeout=DEEP if deep else FACTS)
         if isinstance(answer, run.Failure):
             one.trouble = f"its container could not be asked: {answer}{_last(answer)}"
             return
@@ -280,13 +281,54 @@ def _connection(profile: Profile, source: Seen, target: Seen, meeting: int) -> F
     return Finding("ok", what, text)
 
 
+@dataclass(frozen=True)
+class Row:
+    """A machine in the list. ``image``: same (as the first that has it), other, missing; "" where nothing answers."""
+
+    name: str
+    context: str
+    address: str
+    docker: str = ""
+    image: str = ""
+    containers: tuple[str, ...] = ()
+    trouble: str = ""
+
+
+def rows(profile: Profile) -> list[Row]:
+    """All machines of the profile, asked at the same time: do they answer, and what they have and run."""
+
+    def ask(name: str) -> tuple[Row, str]:
+        machine = profile.nodes[name]
+        row = Row(name, machine.context, machine.address)
+        try:
+            engine = connect(environment(machine))
+            image = engine.image(profile.image_name)
+            running = tuple(one.name for one in engine.containers())
+            return replace(row, docker=engine.info().version, containers=running), content(image) if image else ""
+        except EngineError as error:
+            return replace(row, trouble=error.problems[0].message), ""
+
+    with ThreadPoolExecutor(max(1, len(profile.nodes))) as pool:
+        asked = list(pool.map(ask, profile.nodes))
+    first = next((image for _, image in asked if image), "")
+    words = {first: "same", "": "missing"}
+    return [replace(row, image=words.get(image, "other")) if row.docker else row for row, image in asked]
+
+
 # --- comparing --------------------------------------------------------------------------------------------------------
 
 
-def check(profile: Profile, root: Path, name: str, say: Callable[[str], None] = lambda _line: None) -> list[Finding]:
-    """All that must hold before ``name`` is started on its machines. Nothing is started or changed but probes."""
+def check(
+    profile: Profile, root: Path, name: str, say: Callable[[str], None] = lambda _line: None, *, deep: bool = False
+) -> list[Finding]:
+    """All that must hold before ``name`` is started on its machines. Nothing is started or changed but probes.
+
+    ``deep``: the weights are compared by all their bytes, not by samples.
+    """
     _, service, cluster = choose(profile, name)
-    seen = look(profile, root, name, cluster)
+    if deep:
+        say("reading all bytes of the weights on each machine")
+    seen = look(profile, root, name, cluster, deep)
     found = [finding for one in seen for finding in _about(one, profile, service, cluster)]
     whole = [one for one in seen if one.facts]
     try:
@@ -468,4 +510,5 @@ def _same_model(seen: Sequence[Seen], who: tuple[str, ...]) -> list[Finding]:
             message = f"the model differs in {', '.join(differing[:3])}{more}"
             hint = "`envgen nodes push --model` makes it that of the first machine"
             found.append(Finding("fail", (seen[0].name, one.name), message, hint))
-    return found or [Finding("ok", who, f"the model is the same: {len(head)} files, large ones by samples")]
+    how = "all bytes" if seen[0].facts["model"].get("deep") else "large ones by samples"
+    return found or [Finding("ok", who, f"the model is the same: {len(head)} files, {how}")]

@@ -54,7 +54,7 @@ def facts(request: Doc) -> Doc:
         "gpus": len(listed("/proc/driver/nvidia/gpus")),
         "taken": [port for port in request["ports"] if is_taken(port)],
         "disk_free": shutil.disk_usage("/").free,
-        "model": manifest(request["model"]) if request.get("model") else None,
+        "model": manifest(request["model"], bool(request.get("deep"))) if request.get("model") else None,
         "checkouts": {name: checkout(folder) for name, folder in request["checkouts"].items()},
     }
 
@@ -130,8 +130,8 @@ def driver() -> str:
     return found.group(1) if found else "none"
 
 
-def manifest(model: Doc) -> Doc:
-    """Size and hash of each file of a model; of files over 8 MiB, of their beginning, middle and end.
+def manifest(model: Doc, deep: bool = False) -> Doc:
+    """Size and hash of each file of a model; of files over 8 MiB, of their beginning, middle and end, unless ``deep``.
 
     ``model``: a ``folder``, or ``home`` (of Hugging Face), ``repo`` and ``revision``.
     """
@@ -141,10 +141,10 @@ def manifest(model: Doc) -> Doc:
         if len(found) >= MOST_FILES:
             break
         try:
-            found[name] = sample(path)
+            found[name] = sample(path, deep)
         except OSError as error:
             found[name] = [-1, error.strerror]
-    return {"folder": folder, "files": found}
+    return {"folder": folder, "files": found, "deep": deep}
 
 
 def checkout(folder: str) -> str:
@@ -170,10 +170,14 @@ def files_of(folder: str) -> Iterator[Tuple[str, str]]:
                 yield os.path.relpath(path, folder), path
 
 
-def sample(path: str) -> List[Any]:
+def sample(path: str, deep: bool = False) -> List[Any]:
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
+        if deep:
+            for block in iter(lambda: file.read(8 * MIB), b""):
+                digest.update(block)
+            return [size, digest.hexdigest()]
         places = [0] if size <= 8 * MIB else [0, size // 2, size - MIB]
         for place in places:
             file.seek(place)

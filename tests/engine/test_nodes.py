@@ -148,6 +148,15 @@ def test_two_machines_that_fit_together(ready: Pair) -> None:
     assert service["volumes"][0]["source"] == str(ready.folder / "models/spark-2")
 
 
+def test_weights_that_differ_between_the_samples(ready: Pair) -> None:
+    with (ready.folder / "models/spark-2/tiny/model.safetensors").open("r+b") as file:
+        file.seek(5 << 20)
+        file.write(b"other")
+    assert "the model is the same: 2 files, large ones by samples" in [one["message"] for one in ready.check(0)]
+    found = json.loads(ready.envgen("nodes", "check", "--deep", "--json", code=6).stdout)["findings"]
+    assert failed(found) == ["spark-1+spark-2: the model differs in model.safetensors"]
+
+
 def test_other_weights_on_one_machine(ready: Pair) -> None:
     with (ready.folder / "models/spark-2/tiny/model.safetensors").open("r+b") as file:
         file.seek(10 << 20)
@@ -176,6 +185,9 @@ def test_a_machine_that_cannot_be_reached_and_an_image_that_is_missing(ready: Pa
     ready.docker("spark-2", "rmi", IMAGE)
     try:
         assert failed(ready.check(6)) == [f"spark-2: the image {IMAGE} is not there"]
+        listed = json.loads(ready.envgen("nodes", "list", "--json").stdout)["nodes"]
+        assert [one["image"] for one in listed] == ["same", "missing"]
+        assert all(one["docker"] and not one["trouble"] for one in listed)
     finally:
         ready.docker("spark-2", "tag", "kept:1", IMAGE)
     subprocess.run(
@@ -185,6 +197,8 @@ def test_a_machine_that_cannot_be_reached_and_an_image_that_is_missing(ready: Pa
     ready.write(spark_2={"context": "gone"})
     [message] = failed(ready.check(6))
     assert "10.66.0.99" in message and "image" not in message  # ssh's own words
+    shown = ready.envgen("nodes", code=3)
+    assert "no answer" in shown.stdout and "spark-2: " in shown.stderr and "10.66.0.99" in shown.stderr
 
 
 def test_ports_that_are_blocked_and_one_that_is_taken(ready: Pair) -> None:

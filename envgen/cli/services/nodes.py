@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import asdict
 
 import click
 
@@ -14,31 +15,66 @@ from envgen.cli import FullGroup
 from envgen.cli.common import json_option, print_json, project_options, variant_option
 from envgen.cli.services.nodes_push import push
 from envgen.errors import ExitCode
-from envgen.text import paint, progress, wants_colour
+from envgen.text import paint, progress, table, wants_colour
 
 MARKS = {"ok": ("ok  ", "32"), "warn": ("warn", "33"), "fail": ("FAIL", "31")}
 
 
-@click.group(cls=FullGroup)
-def command() -> None:
+@click.group(cls=FullGroup, invoke_without_command=True)
+@click.pass_context
+def command(context: click.Context) -> int | None:
     """Prepare the machines that serve one model together (`cluster` of a service). `envgen up` starts it.
+
+    Alone it lists them.
 
     \b
     Example:
+      envgen nodes
       envgen nodes push
       envgen nodes check
     """
+    return context.invoke(list_) if context.invoked_subcommand is None else None
 
 
 command.add_command(push)
+
+
+@command.command("list")
+@project_options
+@json_option
+def list_(session: Session, as_json: bool) -> int:
+    """List the machines of the profile: whether they answer, have the image, and what runs there.
+
+    Exit code 3 where one does not answer.
+
+    \b
+    Example:
+      envgen nodes list --profile prod
+    """
+    found = nodes.rows(session.profile())
+    if as_json:
+        print_json({"nodes": [asdict(one) for one in found]})
+    elif not found:
+        progress("the profile describes no machines: write `nodes` into envgen.local.yaml (docs/two-machines.md)")
+    else:
+        head = ("NODE", "CONTEXT", "ADDRESS", "DOCKER", "IMAGE", "RUNS")
+        lines = [(one.name, one.context, one.address, one.docker or "no answer", one.image or "-",
+                  " ".join(one.containers) or "-") for one in found]  # fmt: skip
+        for line in table([head, *lines]):
+            click.echo(line)
+    for one in found:
+        if one.trouble and not as_json:
+            progress(f"{one.name}: {one.trouble}")
+    return ExitCode.ENGINE if any(one.trouble for one in found) else ExitCode.OK
 
 
 @command.command()
 @click.argument("service", required=False)
 @project_options
 @variant_option
+@click.option("--deep", is_flag=True, help="Compare all bytes of the weights, not samples: minutes.")
 @json_option
-def check(session: Session, service: str | None, variant: str, as_json: bool) -> int:
+def check(session: Session, service: str | None, variant: str, deep: bool, as_json: bool) -> int:
     """Compare the machines of SERVICE before anything is started on them.
 
     Each machine is asked through its Docker context, by a container of the profile's own image: Docker, the image by
@@ -63,7 +99,7 @@ def check(session: Session, service: str | None, variant: str, as_json: bool) ->
     name, _, machines = nodes.choose(profile, service)
     began = time.monotonic()
     written = nodes.write_variables(profile, root, machines)
-    found = nodes.check(profile, root, name, progress)
+    found = nodes.check(profile, root, name, progress, deep=deep)
     failed = [one for one in found if one.level == "fail"]
     seconds = time.monotonic() - began
     if as_json:
