@@ -161,6 +161,8 @@ def _show(outcome: Outcome, as_json: bool, to_stderr: bool = False) -> None:
             f"{built} in {result.seconds:.1f} s: {counted(len(result.steps), 'step')}, {result.cached} from the cache",
             err=to_stderr,
         )
+        if not outcome.pushed and any(service.cluster for service in job.profile.services.values()):
+            progress(f"the other machines: envgen nodes push --image --profile {job.profile.name}")
 
 
 def _failure(outcome: Outcome, result: BuildResult, quiet: bool) -> BuildError:
