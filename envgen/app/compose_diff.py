@@ -95,7 +95,7 @@ def _shown(key: str, value: str) -> str:
 
 
 def _added(profile: Profile, service: str) -> set[str]:
-    """What envgen gives every container, and nobody asked for."""
+    """What envgen gives every container without being asked."""
     variables = {*names.derived_env(profile), *names.user_env(profile, service), *PROXY, "MAX_JOBS", OFFLINE}
     mounted = (names.CA_FILE, names.OVERLAY)
     return {

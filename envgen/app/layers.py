@@ -14,6 +14,7 @@ from envgen.app.copy import End
 from envgen.engine.base import Image, Mount
 from envgen.errors import EngineError
 from envgen.inside.run import text_of
+from envgen.profile.values import ImageRef
 
 STORE = "/run/envgen/store"
 _ROOT = re.compile(r"^\S+ \S+ \S+ / / .*[ ,]upperdir=([^ ,]+)/io\.containerd\.snapshotter\.", re.MULTILINE)
@@ -71,7 +72,7 @@ def _of_containerd(source: End, name: str) -> list[Mount]:
 
 def _whole(name: str) -> str:
     """A name with its registry, as containerd keeps it."""
-    first, slash, _ = name.partition("/")
-    if slash and (first == "localhost" or "." in first or ":" in first):
+    ref = ImageRef.parse(name)
+    if ref.registry:
         return name
-    return f"docker.io/{name}" if slash else f"docker.io/library/{name}"
+    return f"docker.io/{name}" if "/" in ref.path else f"docker.io/library/{name}"

@@ -384,6 +384,11 @@ def _has_address(one: Seen) -> bool:
 
 
 def _facts(one: Seen, service: Service, cluster: Cluster) -> list[Finding]:
+    return [*_network(one), *_room(one, service, cluster)]
+
+
+def _network(one: Seen) -> list[Finding]:
+    """The interface, and the RDMA devices."""
     who, machine, facts = (one.name,), one.machine, one.facts
     found = []
     there = facts["interfaces"]
@@ -416,6 +421,13 @@ def _facts(one: Seen, service: Service, cluster: Cluster) -> list[Finding]:
             )
         else:
             found.append(Finding("ok", who, f"{device} is active, {port['rate']}"))
+    return found
+
+
+def _room(one: Seen, service: Service, cluster: Cluster) -> list[Finding]:
+    """Ports, memory, disk, GPUs, folders, the model and the clock."""
+    who, facts = (one.name,), one.facts
+    found = []
     for port in facts["taken"]:
         what = "cluster.port" if port == cluster.port else "the service's port"
         hint = "`ss -tlnp` on that machine shows who has it"

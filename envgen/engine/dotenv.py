@@ -28,7 +28,7 @@ def read(path: Path, names: Sequence[str]) -> Mapping[str, str]:
     """The values that the file gives these names; those that it lacks, or gives no text, are left out.
 
     RefusedError where the file may not be read or is not one that Compose understands. A folder (a virtual environment
-    of that name) is no such file. EngineError where there is no Compose to ask.
+    of that name) is not one. EngineError where there is no Compose to ask.
     """
     wanted = [name for name in names if not _OF_PROGRAMS.fullmatch(name)]
     if not wanted or path.is_dir() or not (path.exists() or path.is_symlink()):

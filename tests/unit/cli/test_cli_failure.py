@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,10 @@ def test_problems_of_the_project_file_have_places(capsys: pytest.CaptureFixture[
     assert found["hint"]
 
 
-def test_an_interrupt_a_disk_and_a_defect(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_a_disk_and_a_defect(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # the report of a defect stays
     for error, code in ((KeyboardInterrupt(), 130), (OSError(28, "No space left"), 6), (ValueError("odd"), 70)):
 
         def stop(*_: object, error: BaseException = error, **__: object) -> None:
@@ -81,6 +85,7 @@ def test_an_interrupt_a_disk_and_a_defect(capsys: pytest.CaptureFixture[str], mo
 
         monkeypatch.setattr(Session, "loaded", stop)
         fails(capsys, code, "ps", "--json")
+    assert "ValueError: odd" in next(tmp_path.glob("envgen-defect-*")).read_text()
 
 
 def test_what_was_found_before_the_failure_stays(
