@@ -33,7 +33,7 @@ def archive(
         )
     request = {
         "image": image.id, "layers": image.layers, "chains": chains(image.layers), "known": known,
-        "name": new, "whole": _whole(new), "sizes": target.engine.info().containerd_store,
+        "name": new, "whole": _domain(name) + new, "sizes": target.engine.info().containerd_store,
     }  # fmt: skip
     argv = [python, "-I", "-S", "-c", text_of("layers"), STORE]
     return source.engine.stream_once(name, argv, stdin=json.dumps(request).encode() + b"\n", mounts=mounts)
@@ -70,9 +70,9 @@ def _of_containerd(source: End, name: str) -> list[Mount]:
     return [Mount(f"{folder}/io.containerd.content.v1.content/blobs/sha256", f"{STORE}/blobs", read_only=True)]
 
 
-def _whole(name: str) -> str:
-    """A name with its registry, as containerd keeps it."""
+def _domain(name: str) -> str:
+    """What containerd keeps in front of a name that Docker shows without its registry."""
     ref = ImageRef.parse(name)
     if ref.registry:
-        return name
-    return f"docker.io/{name}" if "/" in ref.path else f"docker.io/library/{name}"
+        return ""
+    return "docker.io/" if "/" in ref.path else "docker.io/library/"
