@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from envgen.bench.record import METRICS, Metric, Record
+from envgen.bench.record import METRICS, Metric, Record, utc
 
 ALPHA = 0.05
 FEWEST = 3  # values a side: with two, the spread is a guess
@@ -113,8 +113,7 @@ def table(samples: Iterable[Mapping[str, Any]]) -> Table:
 class Row:
     """One cell of one figure: what each run has of it, and each later one against the first (None: nothing).
 
-    ``against`` is what JSON shows: percent with its interval, the p values, a ``verdict``, ``not_tested`` with the
-    reason.
+    ``against`` is what JSON shows: percent with its interval, the p values and a ``verdict``.
     """
 
     metric: Metric
@@ -127,7 +126,7 @@ class Row:
 class Comparison:
     """Runs called A, B, C..., their rows, and what is not the same in all of them."""
 
-    names: Sequence[str]
+    runs: Mapping[str, Record]
     rows: Sequence[Row]
     differing: Sequence[str]
 
@@ -142,19 +141,21 @@ def compare(records: Sequence[Record]) -> Comparison:
             series = [one.get(metric.name, {}).get(cell) for one in tables]
             rows.append(Row(metric, cell, series, [None, *(_difference(cell, series[0], one) for one in series[1:])]))
     for column, name in enumerate(names[1:], 1):
-        _adjust([one for row in rows if (one := row.against[column]) and not one["not_tested"]])
-        for row in rows:
-            if one := row.against[column]:
-                one |= _judged(one, row.metric, name, names[0])
-    return Comparison(names, rows, list(_differing(records, names)))
+        tested = [(one, row.metric) for row in rows if (one := row.against[column]) and not one["verdict"]]
+        _adjust([one for one, _ in tested])
+        for one, metric in tested:
+            better = "better" if (one["percent"] > 0) == metric.more_is_better else "worse"
+            significant = one["p_adjusted"] < ALPHA
+            one["verdict"] = f"{name} is {better} than {names[0]}" if significant else "no difference shown"
+    return Comparison(dict(zip(names, records, strict=True)), rows, list(_differing(records, names)))
 
 
 def _difference(cell: Cell, a: Series | None, b: Series | None) -> dict[str, Any] | None:
+    """How far ``b`` is from ``a``; where that is not tested, the verdict has the reason."""
     if a is None or b is None:
         return None
     scale = 100 / abs(a.mean) if a.mean else 0.0
-    nothing = dict.fromkeys(("low_percent", "high_percent", *_P_VALUES))
-    found = {"percent": (b.mean - a.mean) * scale, **nothing, "not_tested": ""}
+    found = {"percent": (b.mean - a.mean) * scale, **dict.fromkeys(("low_percent", "high_percent", *_P_VALUES))}
     for reason, holds in (
         ("the first mean is 0", not a.mean),
         ("no values: imported means", not a.values or not b.values),
@@ -163,7 +164,7 @@ def _difference(cell: Cell, a: Series | None, b: Series | None) -> dict[str, Any
         ("no spread at all: the values are copies, or too coarse", not a.sd and not b.sd),
     ):
         if holds:
-            return {**found, "not_tested": reason}
+            return {**found, "verdict": f"not tested ({reason})"}
     from scipy import stats  # heavy, and only here
 
     with warnings.catch_warnings():
@@ -172,7 +173,7 @@ def _difference(cell: Cell, a: Series | None, b: Series | None) -> dict[str, Any
         low, high = (float(end) * scale for end in welch.confidence_interval(1 - ALPHA))
         ranks = stats.mannwhitneyu(b.values, a.values)
     return {**found, "low_percent": low, "high_percent": high, "p_welch": float(welch.pvalue),
-            "p_mann_whitney": float(ranks.pvalue)}  # fmt: skip
+            "p_mann_whitney": float(ranks.pvalue), "verdict": ""}  # fmt: skip
 
 
 def _adjust(tested: Sequence[dict[str, Any]]) -> None:
@@ -180,15 +181,6 @@ def _adjust(tested: Sequence[dict[str, Any]]) -> None:
     floor = 0.0
     for rank, one in enumerate(sorted(tested, key=lambda one: one["p_welch"])):
         one["p_adjusted"] = floor = max(floor, min(1.0, one["p_welch"] * (len(tested) - rank)))
-
-
-def _judged(one: Mapping[str, Any], metric: Metric, name: str, first: str) -> dict[str, Any]:
-    if one["not_tested"]:
-        return {"significant": None, "verdict": f"not tested ({one['not_tested']})"}
-    significant = one["p_adjusted"] < ALPHA
-    better = "better" if (one["percent"] > 0) == metric.more_is_better else "worse"
-    return {"significant": significant,
-            "verdict": f"{name} is {better} than {first}" if significant else "no difference shown"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -201,27 +193,36 @@ class Section:
 
 
 def sections(found: Comparison) -> list[Section]:
-    """Figures; with several runs each against the first, and what differed."""
-    made, names = [], found.names
+    """The runs and their figures; with several runs each against the first, and what differed."""
+    names, (first, *others) = list(found.runs), found.runs.values()
+    head = [("", "id", "when (UTC)", "what", "kind", "outcome")]
+    head += [(name, one.id, utc(one.started), one.title, one.kind, one.outcome) for name, one in found.runs.items()]
+    made = [Section("", head)]
     for metric, rows in groupby(found.rows, lambda row: row.metric):
         figures = [(str(row.cell), *(str(one) if one else "-" for one in row.series)) for row in rows]
-        head = ("", *(names if len(names) > 1 else ["mean ± sd (n)"]))
-        made.append(Section(f"{metric.label}, {metric.unit}", [head, *figures], range(1, len(head))))
+        made.append(Section(f"{metric.label}, {metric.unit} (mean ± sd)", [("", *names), *figures],
+                            range(1, len(names) + 1)))  # fmt: skip
     for column in range(1, len(names)):
         lines = [("", "difference", "95 % interval", "p Welch", "adjusted", "Mann-Whitney", "")]
         for row in found.rows:
             if one := row.against[column]:
                 interval, *tests = [""] * 4
-                if not one["not_tested"]:
+                if one["p_welch"] is not None:
                     interval = f"{one['low_percent']:+.1f} … {one['high_percent']:+.1f}"
                     tests = [f"{one[name]:.4f}" for name in _P_VALUES]
                 label = f"{row.metric.label} {row.cell}"
                 lines.append((label, f"{one['percent']:+.1f} %", interval, *tests, one["verdict"]))
         made.append(Section(f"{names[column]} against {names[0]}", lines, range(1, 6)))
-    if len(names) > 1:
+    if others:
         differing = [(one,) for one in found.differing or ["nothing that was recorded"]]
-        made.append(Section("What differed", [("in the environments and parameters",), *differing]))
-    return made
+        made.append(Section("What differed", [("in environments and parameters",), *differing]))
+        return made
+    keys = ("verdict", "part", "name", "seen", "wanted")
+    criteria = [[str(one.get(key) or "") for key in keys]
+                for one in first.summary.get("criteria") or [] if isinstance(one, dict)]  # fmt: skip
+    facts = flat({**first.environment, "parameters": first.parameters, "load": first.summary.get("load")})
+    made += [Section("Criteria", [keys, *criteria])] if criteria else []
+    return [*made, Section("Parameters and environment", [("", ""), *sorted(facts.items())])]
 
 
 _DIGEST = re.compile(r"\b((?:sha256:)?[0-9a-f]{12})[0-9a-f]{52}\b")

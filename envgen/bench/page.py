@@ -9,8 +9,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from envgen import files
-from envgen.bench.compare import Comparison, Section, compare, sections
-from envgen.bench.record import SUFFIX, Record, utc
+from envgen.bench.compare import Comparison, compare, sections
+from envgen.bench.record import SUFFIX, Record
 from envgen.errors import RefusedError, ResultsError
 from envgen.paths import templates_dir
 from envgen.redact import redact
@@ -34,16 +34,6 @@ def write_page(target: Path, records: Sequence[Record]) -> None:
 def page(records: Sequence[Record]) -> str:
     """The page as text: the same records give the same bytes."""
     found = compare(records)
-    head = [("", "id", "when (UTC)", "what", "kind", "outcome")]
-    head += [(name, one.id, utc(one.started), one.title, one.kind, one.outcome)
-             for name, one in zip(found.names, records, strict=True)]  # fmt: skip
-    tables = [Section("", head), *sections(found)]
-    criteria = [one for one in records[0].summary.get("criteria") or [] if isinstance(one, dict)]
-    if criteria and len(records) == 1:
-        keys = ("verdict", "part", "name", "seen", "wanted")
-        tables.append(
-            Section("Criteria", [keys, *(tuple(str(one.get(key) or "") for key in keys) for one in criteria)])
-        )
     environment = Environment(
         loader=FileSystemLoader(templates_dir() / "results"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -51,7 +41,7 @@ def page(records: Sequence[Record]) -> str:
     environment.filters["safe_text"] = lambda text: visible(redact(str(text)))
     plots = [_plot(found, name) for name in _PLOTTED if any(row.metric.name == name for row in found.rows)]
     title = f"{len(records)} runs compared" if len(records) > 1 else records[0].title
-    return environment.get_template("page.html").render(title=title, tables=tables, plots=plots)
+    return environment.get_template("page.html").render(title=title, tables=sections(found), plots=plots)
 
 
 def _plot(found: Comparison, name: str) -> str:
@@ -66,7 +56,7 @@ def _plot(found: Comparison, name: str) -> str:
     with mpl.rc_context({"svg.hashsalt": "envgen", "font.size": 10, "text.parse_math": False}):
         figure, axes = pyplot.subplots(figsize=(7, 3.6), layout="constrained")
         try:
-            for index, run in enumerate(found.names):
+            for index, run in enumerate(found.runs):
                 seen = [(place, one) for place, row in enumerate(rows) if (one := row.series[index])]
                 spread = [one.sd or 0.0 for _, one in seen]
                 axes.errorbar([place for place, _ in seen], [one.mean for _, one in seen], spread, fmt="o-", capsize=3,
@@ -75,7 +65,7 @@ def _plot(found: Comparison, name: str) -> str:
             axes.set_title(f"{rows[0].metric.label}, {rows[0].metric.unit}")
             axes.set_ylim(bottom=0)
             axes.grid(axis="y", alpha=0.3)
-            if len(found.names) > 1:
+            if len(found.runs) > 1:
                 axes.legend()
             out = io.StringIO()
             figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})

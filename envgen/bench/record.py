@@ -1,8 +1,8 @@
 """Run records: JSON lines, one file a run, each sample on disk before the next is measured.
 
 ``<folder>/<utc>-<kind>-<id>.jsonl``: a start line, a line a sample, an end line. A kill at any moment leaves whole
-lines and at most one that is cut off. A file without an end line is a run that was interrupted, or that is still
-running: its writer holds an advisory lock on it. What a tool wrote itself is beside it, in ``<name>.raw/``.
+lines and at most one that is cut off. A file without an end line is a run that was interrupted, or that still goes on.
+What a tool wrote itself is beside it, in ``<name>.raw/``.
 
 A sample names its cell by ``prompt_tokens``, ``output_tokens``, ``context_tokens`` (tokens that were in the context
 before) and ``concurrency``, and its figures by the names in ``METRICS``. ``unit`` is ``repeat`` (one repetition of the
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from envgen import files
+from envgen.bench.notes import Foreign, moment
 from envgen.engine.base import MISSHAPEN, read_json
 from envgen.errors import Place, ResultsError, UsageError
 from envgen.redact import redact_secrets
@@ -35,8 +35,7 @@ from envgen.text import counted, reason_of
 
 FORMAT = 1  # a reader refuses a higher number; a change of meaning raises it
 SUFFIX = ".jsonl"
-RUNNING, INTERRUPTED, IMPORTED = "running", "interrupted", "imported"
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+UNFINISHED, IMPORTED = "unfinished", "imported"
 _LATEST = re.compile(r"latest(?:~(\d{1,6}))?")
 
 
@@ -69,10 +68,7 @@ METRICS = {
 
 @dataclass(frozen=True)
 class Record:
-    """One run. ``outcome`` is what the run said at its end, else ``running`` or ``interrupted``; times are UTC.
-
-    ``torn``: the last line is cut off.
-    """
+    """One run. ``outcome`` is what the run said at its end, else ``unfinished``; times are UTC."""
 
     path: Path
     id: str
@@ -82,9 +78,7 @@ class Record:
     parameters: Mapping[str, Any]
     outcome: str
     summary: Mapping[str, Any]
-    samples: tuple[Mapping[str, Any], ...] = ()
-    ended: datetime | None = None
-    torn: bool = False
+    samples: Sequence[Mapping[str, Any]] = ()
 
     @property
     def title(self) -> str:
@@ -100,12 +94,11 @@ class Record:
 
 
 class Run:
-    """A run that is being recorded. Left before ``end``, it stays an interrupted run with all samples so far."""
+    """A run that is being recorded. Left before ``end``, its record has all samples so far."""
 
-    def __init__(self, path: Path, ident: str, descriptor: int) -> None:
-        self.path, self.id = path, ident
-        self.samples = 0
-        self._descriptor = descriptor
+    def __init__(self, path: Path, ident: str) -> None:
+        self.path, self.id, self.samples = path, ident, 0
+        self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
         self._began = time.monotonic()
 
     def sample(self, data: Mapping[str, Any]) -> None:
@@ -147,7 +140,7 @@ class Run:
             raise self._trouble(error) from error
 
     def _trouble(self, error: OSError) -> ResultsError:
-        full = error.errno in _FULL
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         what = "there is no space left for the results" if full else f"can't write results: {error}"
         return ResultsError(
             f"{what}; kept {counted(self.samples, 'sample')} of run {self.id} in {self.path}",
@@ -158,49 +151,41 @@ class Run:
 def start(folder: Path, kind: str, environment: Mapping[str, Any], parameters: Mapping[str, Any]) -> Run:
     """Begin a record in ``folder`` (made when missing). Secrets are not written. ResultsError when it can't be."""
     time.sleep(0.001)  # names hold milliseconds: two runs in one would sort by their random ids
-    now, ident = datetime.now(timezone.utc), secrets.token_hex(4)
+    ident = secrets.token_hex(4)
     try:
         # With its first line, or not at all: a run that is killed here leaves no empty record.
-        path = _create(folder, now, kind, ident, [_head(ident, kind, now, environment, parameters)])
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return Run(_create(folder, datetime.now(timezone.utc), kind, ident, environment, parameters, []), ident)
     except OSError as error:
         raise _cannot(folder, error) from error
-    with contextlib.suppress(OSError):  # a file system without locks: the run counts as interrupted until it has ended
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return Run(path, ident, descriptor)
 
 
-def write_imported(
-    folder: Path, label: str, when: datetime, environment: Mapping[str, Any], parameters: Mapping[str, Any],
-    samples: Sequence[Mapping[str, Any]],
-) -> tuple[Path, bool]:  # fmt: skip
+def write_imported(folder: Path, run: Foreign) -> tuple[Path, bool]:
     """A whole record at once; its path and whether it is new: the id is a digest of what was measured."""
-    measured = {name: value for name, value in environment.items() if name != "imported"}
-    content = b"".join(encode(one) for one in ({"label": label, "when": utc(when), **measured}, parameters, *samples))
-    ident = hashlib.sha256(content).hexdigest()[:8]
-    lines = [_head(ident, IMPORTED, when, environment, parameters)]
-    lines += [{"type": "sample", "at": 0, "data": data} for data in samples]
+    assert run.started is not None
+    told = {**run.environment, "imported": {**run.environment.get("imported", {}), "label": run.label}}
+    measured = {"label": run.label, "when": utc(run.started), "parameters": run.parameters, "samples": run.samples}
+    ident = hashlib.sha256(encode(measured)).hexdigest()[:8]
+    lines = [{"type": "sample", "at": 0, "data": data} for data in run.samples]
+    lines += [_end(run.started, IMPORTED, {})]
     try:
-        return _create(folder, when, IMPORTED, ident, [*lines, _end(when, IMPORTED, {})]), True
+        return _create(folder, run.started, IMPORTED, ident, told, run.parameters, lines), True
     except FileExistsError as error:
         return Path(error.filename), False
     except OSError as error:
         raise _cannot(folder, error) from error
 
 
-def _create(folder: Path, when: datetime, kind: str, ident: str, lines: Sequence[Mapping[str, Any]]) -> Path:
+def _create(
+    folder: Path, when: datetime, kind: str, ident: str, environment: Mapping[str, Any],
+    parameters: Mapping[str, Any], lines: Sequence[Mapping[str, Any]],
+) -> Path:  # fmt: skip
+    told = {"environment": environment, "parameters": parameters}
+    clean = read_json(redact_secrets(encode(told).decode()))
+    head = {"type": "start", "format": FORMAT, "id": ident, "kind": kind, "started": utc(when), **clean}
     path = folder / f"{re.sub('[-:]', '', utc(when))}-{kind}-{ident}{SUFFIX}"
     folder.mkdir(parents=True, exist_ok=True)
-    files.write(path, b"".join(map(encode, lines)), new=True)
+    files.write(path, b"".join(map(encode, [head, *lines])), new=True)
     return path
-
-
-def _head(
-    ident: str, kind: str, when: datetime, environment: Mapping[str, Any], parameters: Mapping[str, Any]
-) -> dict[str, Any]:
-    told = {"environment": environment, "parameters": parameters}
-    clean: dict[str, Any] = json.loads(redact_secrets(encode(told).decode()))
-    return {"type": "start", "format": FORMAT, "id": ident, "kind": kind, "started": utc(when), **clean}
 
 
 def _end(when: datetime, outcome: str, summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,36 +216,30 @@ def plain(value: Any) -> Any:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def load(path: Path, *, whole: bool = True) -> Record:
-    """Read a record, also of a run that is going on or was interrupted. ResultsError names file and line.
-
-    Not ``whole``: its first line and its last one alone, for a list of many.
-    """
+def load(path: Path) -> Record:
+    """Read a record, also of a run that has not ended. ResultsError names file and line."""
     try:
-        with files.opened(path, follow=False) as file:
-            held = _is_held(file.fileno())
-            *lines, rest = file.read().split(b"\n")
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such file", hint="envgen results list") from None
+        *lines, rest = files.read(path, limit=1 << 30, follow=False).split(b"\n")
     except OSError as error:
         raise ResultsError(f"can't be read: {reason_of(error)}", place=Place(str(path))) from None
-    number, outcome = 1, RUNNING if held else INTERRUPTED
-    samples, summary, ended = [], {}, None
+    number, samples, end = 1, [], None
     try:
         first = read_json(lines[0] if lines else rest)
         if first["type"] != "start" or first["format"] != FORMAT:
             raise ValueError(f"not the start of a run, or not of format {FORMAT}, which this envgen reads")
-        later = lines[1:] if whole else lines[1:][-1:]
-        for number, text in enumerate(later, len(lines) - len(later) + 1):  # noqa: B007 - of the line that is wrong
+        started = moment(first["started"])
+        if started is None:
+            raise ValueError("its start has no time")
+        for number, text in enumerate(lines[1:], 2):  # noqa: B007 - of the line that is wrong
             line = read_json(text)
-            if ended is not None or line["type"] not in ("sample", "end"):
+            if end is not None or line["type"] not in ("sample", "end"):
                 raise ValueError("neither a sample nor the end of the run")
             if line["type"] == "sample":
                 samples.append(dict(line["data"]))
             else:
-                outcome, summary, ended = str(line["outcome"]), dict(line["summary"]), _moment(line["ended"])
-        return Record(path, str(first["id"]), str(first["kind"]), _moment(first["started"]), dict(first["environment"]),
-                      dict(first["parameters"]), outcome, summary, tuple(samples), ended, bool(rest))  # fmt: skip
+                end = str(line["outcome"]), dict(line["summary"])
+        return Record(path, str(first["id"]), str(first["kind"]), started, dict(first["environment"]),
+                      dict(first["parameters"]), *(end or (UNFINISHED, {})), samples)  # fmt: skip
     except MISSHAPEN as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         hint = "the file is damaged, or not a run record of this envgen"
@@ -268,48 +247,29 @@ def load(path: Path, *, whole: bool = True) -> Record:
                            place=Place(str(path), number, 1)) from None  # fmt: skip
 
 
-def _moment(text: Any) -> datetime:
-    return datetime.fromisoformat(str(text).replace("Z", "+00:00")).astimezone(timezone.utc)
-
-
-def _is_held(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
-    return False
-
-
 def runs(folder: Path) -> tuple[list[Record], list[str]]:
-    """The first and last line of each record, oldest first, and what could not be read. Links are not followed."""
+    """All records, oldest first, and what could not be read. Links are not followed."""
     found, bad = [], []
-    for path in sorted(folder.glob(f"*{SUFFIX}")):
+    for path in folder.glob(f"*{SUFFIX}"):
         try:
-            found.append(load(path, whole=False))
-        except (ResultsError, UsageError) as error:
+            found.append(load(path))
+        except ResultsError as error:
             bad.append(f"{path.name}: {error.problems[0].message}")
-    return sorted(found, key=lambda one: (one.started, one.path.name)), bad
+    return sorted(found, key=lambda one: (one.started, one.path.name)), sorted(bad)
 
 
-def resolve(folder: Path, name: str) -> Path:
-    """The file that ``name`` means: ``latest``, ``latest~2``, the beginning of an id, or a path."""
+def resolve(folder: Path, name: str) -> Record:
+    """The record that ``name`` means: ``latest``, ``latest~2``, the beginning of an id, or a file."""
     if name.endswith(SUFFIX):
-        return next((path for path in (Path(name), folder / name) if path.exists()), Path(name))
+        return load(next((path for path in (Path(name), folder / name) if path.exists()), Path(name)))
     entries, _ = runs(folder)
-    if not entries:
-        raise UsageError(f"no runs in {folder}", hint="envgen results list --folder DIR lists those of another folder")
     if latest := _LATEST.fullmatch(name):
-        back = int(latest[1] or 0)
-        if back >= len(entries):
-            raise UsageError(f"{name}: there are only {len(entries)} runs in {folder}", hint="envgen results list")
-        return entries[-1 - back].path
-    meant = [one for one in entries if name and one.id.startswith(name)]
+        meant = entries[-1 - int(latest[1] or 0) :][:1] if len(entries) > int(latest[1] or 0) else []
+    else:
+        meant = [one for one in entries if name and one.id.startswith(name)]
     if len(meant) == 1:
-        return meant[0].path
+        return meant[0]
     if meant:
         listed = ", ".join(f"{one.id} ({one.kind})" for one in meant[:8])
         raise UsageError(f"{name!r} means {len(meant)} runs: {listed}", hint="give more letters of the id")
-    raise UsageError(f"no run {name!r} in {folder}", hint="envgen results list")
+    raise UsageError(f"no run {name!r} among the {len(entries)} in {folder}", hint="envgen results list")

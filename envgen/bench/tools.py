@@ -13,7 +13,7 @@ from typing import Any
 from envgen.bench.client import WORDS, Target
 from envgen.bench.compare import Cell, Series, Table, number, table
 from envgen.bench.notes import shipped
-from envgen.bench.record import load, resolve
+from envgen.bench.record import resolve
 from envgen.engine.base import MISSHAPEN, read_json
 from envgen.errors import ServiceError, UsageError
 from envgen.inside import run
@@ -344,7 +344,7 @@ def reference(text: str, folder: Path) -> Reference:
     if text in known:
         return Reference(text, table(known[text].samples))
     try:
-        record = load(resolve(folder, text))
+        record = resolve(folder, text)
     except UsageError as error:
         raise UsageError(
             f"--reference {text}: neither shipped ({', '.join(known)}) nor a run: {error.problems[0].message}",

@@ -1,4 +1,4 @@
-"""`bench` killed between its steps: a record is there whole, as an interrupted one, or not at all."""
+"""`bench` killed between its steps: a record is there whole, as an unfinished one, or not at all."""
 
 from __future__ import annotations
 
@@ -34,4 +34,4 @@ def test_a_kill_while_a_record_begins_or_ends(tmp_path: Path) -> None:
             process.kill()
         for left in files.leftovers(tmp_path):
             assert files.remove_leftover(left)
-        assert {record.load(path).outcome for path in tmp_path.iterdir()} <= {"passed", "interrupted"}
+        assert {record.load(path).outcome for path in tmp_path.iterdir()} <= {"passed", "unfinished"}

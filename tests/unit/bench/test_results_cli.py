@@ -38,13 +38,13 @@ def test_list(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = envgen(capsys, "list").splitlines()
     assert lines[0].split() == ["RUN", "WHEN", "(UTC)", "KIND", "WHAT", "OUTCOME"]
     assert [line.split()[0] for line in lines[1:]] == [A, B]
-    assert len(json.loads(envgen(capsys, "list", "--json", "--last", "1"))["runs"]) == 1
-    assert envgen(capsys, "list", "--kind", "accept") == ""
+    document = json.loads(envgen(capsys, "list", "--json"))
+    assert len(document["runs"]) == 2 and len(document["damaged"]) == 1
 
 
 def test_show(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = envgen(capsys, "show", "5ea8")
-    assert f"bench {B}: tiny" in text and "flags.--dtype" in text and "decode, t/s" in text
+    assert re.search(f"{B} .* tiny +bench", text) and "flags.--dtype" in text and "decode, t/s" in text
     document = json.loads(envgen(capsys, "show", "latest", "--json"))
     assert document["id"] == B and document["figures"][0]["metric"] == "prefill_tps" and document["samples"]
 
@@ -59,15 +59,15 @@ def test_compare(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_import(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "would be imported: SGLang" in envgen(capsys, "import", "--shipped", "--dry-run")
-    assert not list((here / "results").glob("*imported*"))
     assert "imported: SGLang, 2026-01-08, 1 figures" in envgen(capsys, "import", "--shipped")
     assert "there already: SGLang" in envgen(capsys, "import", "--shipped")
     (here / "n.md").write_text("# N\n| test | t/s |\n|-|-|\n| tg32 | 5 |\n")
     assert "left out: line 4: no date is given here" in envgen(capsys, "import", "n.md")
     assert json.loads(envgen(capsys, "import", "n.md", "--date", "2026-01-09", "--json"))["runs"][0]["figures"] == 1
-    assert "not a date" in envgen(capsys, "import", "n.md", "--date", "soon", code=2)
-    assert "name a file, or --shipped" in envgen(capsys, "import", code=2)
+    for words, message in (
+        (("n.md", "--date", "soon"), "not a date"), ((), "name a file, or --shipped"), (("none.md",), "does not exist"),
+    ):  # fmt: skip
+        assert message in envgen(capsys, "import", *words, code=2)
 
 
 def test_the_page(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
