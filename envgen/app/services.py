@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +18,7 @@ from envgen.app.crash import keeper
 from envgen.app.places import Opened, containers_of, known_service, opened, place_of, places, take
 from envgen.app.predict import foresee
 from envgen.app.session import Session, of_running
+from envgen.app.watch import Canary
 from envgen.engine.base import Container, Engine
 from envgen.engine.owner import Owner, this_owner
 from envgen.errors import EngineError, EnvgenError, NotFoundError, Problem, ServiceError, UsageError, named
@@ -27,27 +29,19 @@ from envgen.serve.preflight import PreflightError
 from envgen.serve.recreate import RecreateRefused, differences, keep_moment, missing_here
 from envgen.text import progress
 
+PAUSE = 5.0  # seconds before all is started again; doubled each time
 Agree = Callable[[str], bool]  # puts a question to the user; False without a terminal
 
 
 def restart(session: Session, service: str, timeout: int | None) -> tuple[Profile, Started]:
     """Restart ``service``, or start it where it has ended, and wait until it answers: on several machines all ends
     first, then all starts."""
-    here = place_of(session, service, None)
-    if here.node:
-        here.running(service)
-        varied = of_running(session, service, lambda: here.engine)
-        return varied.profile(), start(check(varied, service, _never), _never, timeout=timeout, again=True)
-    return _again("restart", session, here, _there(here, service), timeout)
+    return _again("restart", session, service, timeout)
 
 
 def resume(session: Session, service: str, timeout: int | None) -> tuple[Profile, Started]:
     """Start the stopped container of ``service`` as it is, and wait until it answers."""
-    here = place_of(session, service, None)
-    if here.node:  # `up` leaves containers that are there as they are, and starts them
-        varied = of_running(session, service, lambda: here.engine)
-        return varied.profile(), start(check(varied, service, _never), _never, timeout=timeout)
-    return _again("start", session, here, _there(here, service), timeout)
+    return _again("start", session, service, timeout)
 
 
 def _there(here: Opened, service: str) -> Container:
@@ -61,12 +55,14 @@ def _there(here: Opened, service: str) -> Container:
     return found[0]
 
 
-def _again(
-    verb: str, session: Session, here: Opened, container: Container, timeout: int | None
-) -> tuple[Profile, Started]:
-    """`docker compose VERB` for the container's service, then wait."""
-    service = container.service
-    varied = of_running(session, service, lambda: here.engine)
+def _again(verb: str, session: Session, service: str, timeout: int | None) -> tuple[Profile, Started]:
+    """`docker compose VERB` for a service that has a container, then wait."""
+    here = place_of(session, service, None)
+    container = _there(here, service)
+    varied = of_running(session, service, lambda: here.engine, stopped=True)
+    if here.node:  # `up` leaves containers that are there as they are, and starts them
+        checked = check(varied, service, _never)
+        return varied.profile(), start(checked, _never, timeout=timeout, again=verb == "restart")
     if varied is not session:  # what it must show to be ready depends on the variant that it was started with
         here = opened(varied)
     profile = preflight.settled(here.engine, here.profile)
@@ -179,6 +175,12 @@ class Checked:
     def places(self) -> tuple[Opened, ...]:
         """Where it is started, the head first."""
         return self.ranks or (self.here,)
+
+    @property
+    def restarts(self) -> int:
+        """How often all machines may be started again after a failure."""
+        cluster = self.here.profile.services[self.service].cluster
+        return cluster.restarts if cluster else 0
 
     @property
     def group(self) -> Group:
@@ -310,6 +312,28 @@ def start(
         if launcher.created:
             progress(f"\nno longer waiting; {service} keeps starting: {what_next(profile, service)}")
         raise
+
+
+def stay(session: Session, checked: Checked, canary: Canary, timeout: int | None) -> None:
+    """Watch a service on several machines until a part of it fails, and all is down. ServiceError.
+
+    With `cluster.on_failure: restart:N` all is checked and started again, N times at most.
+    """
+    service, limit = checked.service, checked.restarts
+    for number in range(limit + 1):
+        try:
+            if number:
+                checked.group.take_down()  # a machine that could not be reached may be back
+                checked = check(session, service, _never)
+                start(checked, _never, timeout=timeout)
+            checked.group.stay(canary)
+        except (EngineError, PreflightError, ServiceError) as error:
+            if number == limit:
+                raise
+            progress(f"{error}", always=True)
+            pause = PAUSE * 2**number
+            progress(f"{service}: starting all again in {pause:g} s, {number + 1} of {limit} (on_failure)", always=True)
+            time.sleep(pause)
 
 
 def _end_all(checked: Checked) -> None:

@@ -59,14 +59,16 @@ class Session:
         return profile
 
 
-def of_running(session: Session, service: str | None, engine: Callable[[], Engine]) -> Session:
+def of_running(
+    session: Session, service: str | None, engine: Callable[[], Engine], *, stopped: bool = False
+) -> Session:  # fmt: skip
     """``session`` with the variant of the running ``service`` (None: any of the profile's); itself if there is none.
 
-    ``engine`` connects to the one where it would run.
+    ``engine`` connects to the one where it would run. ``stopped``: one that has ended counts, too.
     """
     profile = session.profile()
     try:
-        found = ours(engine().containers(profile.compose_name, service), session.loaded().project.root)
+        found = ours(engine().containers(profile.compose_name, service, all=stopped), session.loaded().project.root)
     except EngineError:
         return session  # the caller's own question reports it
     names = {container.labels.get(VARIANT_LABEL, "") for container in found}

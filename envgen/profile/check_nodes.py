@@ -70,7 +70,7 @@ def _cluster(report: Report, path: tuple[str, ...], service: Service, cluster: C
     _sizes(report, path, service, count)
     _folders(report, path, service, cluster)
     if service.restart != "no":
-        hint = "write restart: no; `envgen up` watches all of them"
+        hint = "write restart: no, and cluster.on_failure: restart:3; `envgen up --stay` then starts all of them again"
         report.problem((*path, "restart"), "a rank that is restarted alone never finds the others again", hint)
     for number, port in enumerate(service.ports):
         if port.auto or port.host != port.container:

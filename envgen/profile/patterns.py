@@ -46,6 +46,7 @@ CPUS = r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*"  # as Docker's --cpuset-cpus
 # A name below /dev, in the container the same or another one. No part is "..".
 _DEVICE = r"/dev/(?!\.\.?(?:[/:]|$))[A-Za-z0-9._-]+(/(?!\.\.?(?:[/:]|$))[A-Za-z0-9._-]+)*"
 DEVICE = rf"{_DEVICE}(:{_DEVICE})?(:[rwm]{{1,3}})?"
+ON_FAILURE = r"stop|restart:[1-9][0-9]{0,2}"
 CAPABILITY = r"(?!ALL$|CAP_)[A-Z][A-Z0-9_]{1,40}"
 LABEL = r"(?!dev\.envgen\.|com\.docker\.)[A-Za-z0-9][A-Za-z0-9._/-]{0,127}"
 CONTAINER_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{1,62}"
@@ -74,6 +75,7 @@ MEANING: Mapping[str, str] = {
     CPUS: "numbers and ranges of CPUs, such as 0-9,15",
     USER: "host, root, or numbers: UID or UID:GID",
     RESTART: "no, or on-failure:N; `always` restarts a server that fills unified memory until the machine hangs",
+    ON_FAILURE: "stop, or restart:N with a number such as 3",
     IPC: "private, host or shareable",
     CONTEXT: "the name of a Docker context, as `docker context ls` lists it",
     IPV4: "an IPv4 address such as 192.168.177.11",

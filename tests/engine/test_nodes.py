@@ -284,7 +284,7 @@ def test_every_verb_reaches_all_machines(ready: Pair) -> None:
     stopped = ready.envgen("stop", "serve").stdout
     assert stopped == "".join(f"container {name}: {CONTAINER} stopped\n" for name in NUMBERS)
     assert ready.running() == []
-    assert "serve is ready" in ready.envgen("start", "serve").stdout
+    assert "serve is ready" in ready.envgen("restart", "serve").stdout
     assert ready.running() == ["spark-1", "spark-2"]
     ready.docker("spark-2", "rm", "-f", CONTAINER)
     assert "it runs on spark-1 alone" in ready.envgen("up", "serve", code=6).stderr

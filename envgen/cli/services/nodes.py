@@ -8,32 +8,39 @@ import time
 from dataclasses import asdict
 
 import click
+from click.core import ParameterSource
 
 from envgen.app import nodes
 from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.common import json_option, print_json, project_options, variant_option
 from envgen.cli.services.nodes_push import push
-from envgen.errors import ExitCode
+from envgen.errors import ExitCode, UsageError
 from envgen.text import paint, progress, table, wants_colour
 
 MARKS = {"ok": ("ok  ", "32"), "warn": ("warn", "33"), "fail": ("FAIL", "31")}
 
 
 @click.group(cls=FullGroup, invoke_without_command=True)
+@project_options
+@json_option
 @click.pass_context
-def command(context: click.Context) -> int | None:
+def command(context: click.Context, session: Session, as_json: bool) -> int:
     """Prepare the machines that serve one model together (`cluster` of a service). `envgen up` starts it.
 
-    Alone it lists them.
+    Without a command it lists them, as `envgen nodes list` does.
 
     \b
     Example:
-      envgen nodes
+      envgen nodes -p prod
       envgen nodes push
       envgen nodes check
     """
-    return context.invoke(list_) if context.invoked_subcommand is None else None
+    if context.invoked_subcommand is None:
+        return _list(session, as_json)
+    if any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in context.params):
+        raise UsageError(f"options go behind {context.invoked_subcommand}", hint="envgen nodes check -p NAME")
+    return ExitCode.OK
 
 
 command.add_command(push)
@@ -51,6 +58,10 @@ def list_(session: Session, as_json: bool) -> int:
     Example:
       envgen nodes list --profile prod
     """
+    return _list(session, as_json)
+
+
+def _list(session: Session, as_json: bool) -> int:
     found = nodes.rows(session.profile())
     if as_json:
         print_json({"nodes": [asdict(one) for one in found]})

@@ -127,7 +127,9 @@ def command(
     if as_json:
         print_json(documents[0] if len(names) == 1 else documents)
     if stay:
-        checked[0].group.stay(Canary(canary, canary_timeout))
+        services.stay(session, checked[0], Canary(canary, canary_timeout), timeout)
+    elif unwatched := [one.service for one in checked if one.restarts]:
+        progress(f"note: on_failure of {', '.join(unwatched)} needs --stay: else nothing watches it from here on")
     if not follow:
         return 0
     composes = {here.node: here.compose for one in checked for here in one.places}

@@ -303,3 +303,12 @@ def test_ps_compares_the_settings_of_what_runs(
     assert row["settings"] == (None if said == "-" else said)
     monkeypatch.setattr(Compose, "run", lambda *_, **__: Completed((), 1, b"", b"no such option\n"))
     assert json.loads(invoke("ps", "--json").output)[0]["settings"] is None
+
+
+def test_options_of_nodes_without_a_command_are_those_of_the_list(tmp_path: Path) -> None:
+    file = tmp_path / "envgen.yaml"
+    file.write_text(FILE)
+    done = CliRunner().invoke(cli.main, ["nodes", "-p", "prod", "-f", str(file), "--json"])
+    assert json.loads(done.stdout) == {"nodes": []}
+    done = CliRunner().invoke(cli.main, ["nodes", "-p", "prod", "check"])
+    assert isinstance(done.exception, UsageError) and "options go behind check" in str(done.exception)

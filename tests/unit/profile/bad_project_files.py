@@ -688,8 +688,10 @@ two(
     "a rank that restarts",
     "        cluster:",
     "        restart: ⟦on-failure:3\n        cluster:",
-    ("restarted alone", "no"),
+    ("restarted alone", "on_failure: restart:3"),
 )
+two("a restart without a number", "[one, two]}", "[one, two], on_failure: ⟦restart}", ("restart", "restart:N"))
+two("no restart at all", "[one, two]}", "[one, two], on_failure: ⟦restart:0}", ("restart:0", "restart:N"))
 two(
     "a variable of one machine",
     "        cluster:",
