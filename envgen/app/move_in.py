@@ -1,4 +1,4 @@
-"""An existing Compose file, or a recipe, as a project file that loads: read, write, check, comment out what fails."""
+"""An existing Compose file, or a recipe, as a project file that loads: read, write, check, take out what fails."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ from envgen.move_in.draft import Draft, Unplaced, local_text, text_of
 from envgen.move_in.recipe import as_compose, is_recipe
 from envgen.profile.load import FILE_NAME, LOCAL_NAME, load_project
 from envgen.profile.patterns import NAME, matches
-from envgen.profile.tree import TEXT, plain_kind
-from envgen.profile.values import ImageRef
-from envgen.redact import redact_secrets
 from envgen.render import outputs
 from envgen.text import reason_of
 
@@ -23,7 +20,7 @@ _ORDER = (
     "mode", "dockerfile", "base", "cuda", "build", "apt", "pip", "sources", "python_path", "env", "secrets", "caches",
     "gpu", "ipc", "ulimits", "working_dir", "services",
 )  # fmt: skip
-_ROUNDS = 12  # commenting out a value may show what leaned on it
+_ROUNDS = 12  # taking out a value may show what leaned on it
 
 
 @dataclass(frozen=True)
@@ -60,14 +57,7 @@ def _profile_of(source: Path) -> str:
 
 def _complete(draft: Draft, folder: Path) -> None:
     """What every profile must have, and names that would be in the way."""
-    image = str(draft.get("base", "image") or "")
-    try:
-        ImageRef.parse(image)
-    except ValueError:
-        if image:
-            draft.note(FILE_NAME, 1, "base.image", "the file's own is not an image name")
-        image = ""
-    if plain_kind(image) != TEXT:
+    if not draft.get("base", "image"):
         draft.put("base", "image", value="nvcr.io/nvidia/pytorch:25.12-py3")
         draft.remark("base", "image", text="Not known: this is a guess.")
     if draft.get("cuda", "arch_list") is None:
@@ -84,25 +74,25 @@ def _complete(draft: Draft, folder: Path) -> None:
 
 
 def write(draft: Draft, sources: str, folder: Path) -> Moved:
-    """Write envgen.yaml (and envgen.local.yaml) that load. What doesn't load is commented out, and listed."""
-    path, local = folder / FILE_NAME, local_text(draft)
-    if local and (folder / LOCAL_NAME).exists():
-        raise RefusedError(f"{folder / LOCAL_NAME} is there already", hint="move it away; it would change what is read")
-    texts = {FILE_NAME: text_of(draft, sources)} | ({LOCAL_NAME: local} if local else {})
-    for name, text in texts.items():
-        _write(folder / name, text, new=True)
-    removed: list[Unplaced] = []
+    """Write envgen.yaml (and envgen.local.yaml) that load: what the loader refuses is taken out, and listed."""
+    path, machine = folder / FILE_NAME, folder / LOCAL_NAME
+    has_local = bool(draft.local)
+    if has_local and machine.exists():
+        raise RefusedError(f"{machine} is there already", hint="move it away; it would change what is read")
     broken = ""
-    for _ in range(_ROUNDS):
+    for number in range(_ROUNDS):
+        _complete(draft, folder)
+        _write(path, text_of(draft, sources), new=not number)
+        if has_local:
+            _write(machine, local_text(draft), new=not number)
         broken, problems = _trouble(path)
-        places = [(problem.place, problem.message) for problem in problems if problem.place and problem.place.line]
-        if not places:
+        found = {one.place.key: f"{one.message}; {one.hint}".removesuffix("; ") for one in problems if one.place}
+        # Of a list the last first: the others keep their numbers.
+        keys = sorted(found, key=lambda key: (len(key), key), reverse=True)
+        if not sum(draft.drop(key, found[key]) for key in keys):
             break
-        for name in texts:
-            lines = {place.line: message for place, message in places if Path(place.file).name == name}
-            texts[name] = _without(texts[name], name, lines, removed)
-            _write(folder / name, texts[name], new=False)
-    return Moved(tuple(texts), draft.services, (*draft.unplaced, *removed), broken)
+    written = (FILE_NAME, LOCAL_NAME) if has_local else (FILE_NAME,)
+    return Moved(written, draft.services, tuple(draft.unplaced), broken)
 
 
 def _write(path: Path, text: str, *, new: bool) -> None:
@@ -124,45 +114,3 @@ def _trouble(path: Path) -> tuple[str, Sequence[Problem]]:
     except (EnvgenError, ValueError) as error:
         return str(error), ()
     return "", ()
-
-
-def _without(text: str, file: str, problems: dict[int, str], removed: list[Unplaced]) -> str:
-    """``text`` with the blocks that begin in these lines commented out, each with its reason."""
-    lines = text.split("\n")
-    for number in sorted(problems, reverse=True):
-        at = number - 1
-        if at >= len(lines) or not lines[at].strip() or lines[at].lstrip().startswith("#"):
-            continue
-        depth = _depth(lines[at])
-        end = at + 1
-        while end < len(lines) and lines[end].strip() and _depth(lines[end]) > depth:
-            end += 1
-        what = lines[at].strip().partition(":")[0]
-        removed.append(Unplaced(file, number, what, redact_secrets(problems[number])))
-        pad = " " * depth
-        block = [f"{pad}# {redact_secrets(line[depth:])}" for line in lines[at:end]]
-        lines[at:end] = [f"{pad}# Commented out: {redact_secrets(problems[number])}", *block]
-        _close(lines, at)
-    return "\n".join(lines)
-
-
-def _close(lines: list[str], at: int) -> None:
-    """Comment out the parents of line ``at`` that have nothing left: a key without a value removes what it names."""
-    while at > 0 and (depth := _depth(lines[at])) > 0:
-        while at > 0 and (_is_comment(lines[at]) or _depth(lines[at]) >= depth):
-            at -= 1
-        end = at + 1
-        while end < len(lines) and lines[end].strip() and _depth(lines[end]) > _depth(lines[at]):
-            if not _is_comment(lines[end]):
-                return
-            end += 1
-        pad = " " * _depth(lines[at])
-        lines[at] = f"{pad}# {lines[at].strip()}"
-
-
-def _is_comment(line: str) -> bool:
-    return line.lstrip().startswith("#") or not line.strip()
-
-
-def _depth(line: str) -> int:
-    return len(line) - len(line.lstrip(" "))

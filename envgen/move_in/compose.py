@@ -1,5 +1,8 @@
 """A Compose file as a profile. It is a stranger's: nothing is run, no variable of this machine and no `.env` is read,
-and other files count only where they are plain files of its own folder."""
+and of other files only a Dockerfile in its own folder.
+
+Values are taken as they are: what the loader refuses is taken out again, and listed (app/move_in.py).
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,10 @@ from envgen.errors import ProjectError
 from envgen.move_in import command, dockerfile
 from envgen.move_in.draft import Draft, refused
 from envgen.move_in.fill import fill
-from envgen.move_in.variables import place, secret, settle
+from envgen.move_in.variables import place, secret
 from envgen.profile import patterns as p
 from envgen.profile.hints import COMPOSE
-from envgen.profile.tree import BOOL, LIST, MAP, NULL, PROJECT, Node, Source
-from envgen.profile.values import ByteSize, PortMapping
+from envgen.profile.tree import LIST, MAP, NULL, PROJECT, Node, Source
 from envgen.profile.yamlparse import parse, text_of
 
 CACHES = {
@@ -26,23 +28,17 @@ CACHES = {
     ".cache/torch": "torch", ".triton": "triton", ".cache/uv": "uv", ".cache/ccache": "ccache",
 }  # fmt: skip
 _OWN_FILE = "write it into a Compose file of yours, and name that in `compose:` of the profile"
-_DEEP = 8  # files and services that extend each other
-_MANY = 50  # other files
+_ONE_FILE = "other files are not read: `docker compose config --no-interpolate` makes one file of them"
+_DEEP = 8  # services that extend each other
 _ENGINE = re.compile(r"vllm|sglang|llama|tensorrt|trt|pytorch|cuda|tgi|text-generation|triton")
-_SIMPLE = {  # by the key of Compose: ours, and what it must look like
-    "container_name": ("container_name", p.CONTAINER_NAME),
-    "cpuset": ("cpuset", p.CPUS),
-    "network_mode": ("network", p.NETWORK),
-    "restart": ("restart", p.RESTART),
-    "user": ("user", p.USER),
-    "working_dir": ("working_dir", r"/.*"),
-}
 _OF_CALLER = re.compile(r"\$\{?[A-Z_]*UID\b.*:\$\{?[A-Z_]*GID\b.*|\$\{?[A-Z_]*UID\b[^:]*(:-\d+)?\}?")
-_ROOT = {"0": "root", "0:0": "root", "root:root": "root"}
-_SILENT = frozenset(
-    ("image", "build", "pull_policy", "profiles", "expose", "init", "environment", "entrypoint", "command", "gpus",
-     "runtime")
-)  # fmt: skip
+# Keys whose values mean the same here, by Compose's name.
+_SAME = {"network_mode": "network"} | {
+    key: key for key in ("container_name", "cpuset", "restart", "shm_size", "user", "working_dir")
+}
+_AS_WITHOUT = {("network_mode", "bridge"), ("network_mode", "default"), ("restart", "no")}
+_SILENT = frozenset(("image", "build", "pull_policy", "profiles", "expose", "init", "gpus", "runtime"))
+_WORDS = frozenset(("environment", "entrypoint", "command"))  # read before the others
 
 
 def read_foreign(path: Path, label: str) -> Node:
@@ -60,29 +56,39 @@ class _Service:
     node: Node
     image: str = ""
     build: str = ""  # the Dockerfile
-    base: Path = Path()  # the folder that its relative paths start from
+
+    @property
+    def what(self) -> str:
+        return f"services.{self.name}"
 
     @property
     def gpu(self) -> bool:
-        node = self.node
-        return bool(_devices(node)) or "gpus" in node.items or _plain(node, "runtime") == "nvidia"
+        items = self.node.items
+        return bool(_devices(self.node)) or "gpus" in items or _plain(self.node, "runtime") == "nvidia"
 
 
-def _plain(node: Node, key: str) -> str:
-    found = node.items.get(key)
+def _map(node: Node | None) -> dict[str, Node]:
+    return node.items if node is not None and node.kind == MAP else {}
+
+
+def _list(node: Node | None) -> list[Node]:
+    return node.elements if node is not None and node.kind == LIST else []
+
+
+def _each(node: Node | None) -> list[Node]:
+    """The elements of a list; of any other value, itself."""
+    return _list(node) if node is None or node.kind == LIST else [node]
+
+
+def _plain(node: Node | None, key: str) -> str:
+    found = _map(node).get(key)
     return found.text if found is not None and found.kind not in (MAP, LIST, NULL) else ""
 
 
-def _devices(node: Node) -> list[Node]:
-    at: Node | None = node
+def _devices(node: Node | None) -> list[Node]:
     for key in ("deploy", "resources", "reservations", "devices"):
-        at = at.items.get(key) if at is not None and at.kind == MAP else None
-    found = at.elements if at is not None and at.kind == LIST else []
-    return [one for one in found if one.kind == MAP and "gpu" in _texts(one.items.get("capabilities"))]
-
-
-def _texts(node: Node | None) -> list[str]:
-    return [one.text for one in node.elements] if node is not None and node.kind == LIST else []
+        node = _map(node).get(key)
+    return [one for one in _list(node) if "gpu" in [word.text for word in _list(_map(one).get("capabilities"))]]
 
 
 class Reader:
@@ -95,49 +101,78 @@ class Reader:
         self.project = project
         self.dockerfiles = dict(dockerfiles)
         self.volumes: dict[str, Node] = {}
-        self.others = 0  # files that were read besides
+
+    def read(self, top: Node) -> None:
+        """The whole file."""
+        found = self._services(top)
+        if not found:
+            self.note(top, "services", "there are none")
+        if p.matches(p.PROJECT_NAME, name := _plain(top, "name")):
+            self.draft.name = name
+        for service in found:
+            if (image := service.node.items.get("image")) is not None:
+                service.image = self.text(image, f"{service.what}.image", "base", "image") or ""
+            service.build = self._dockerfile_of(service)
+        chosen = self._chosen(found)
+        if chosen:
+            self._image(chosen)
+        variables = {service.name: self._environment(service) for service in chosen}
+        for service in chosen:
+            self._service(service)
+        for owner, values in variables.items():  # what all services have the same goes into groups
+            for name, (value, node) in values.items():
+                same = all(other.get(name, ("", None))[0] == value and name in other for other in variables.values())
+                place(self.draft, name, value, node, "" if same else owner)
+        if self.draft.get("gpu") is None:
+            self.draft.put("gpu", value="all" if any(one.gpu for one in chosen) else "none")
+        for service in chosen:
+            if self.draft.get("services", service.name) is not None and self.draft.get("gpu") != "none":
+                self._gpus(service)
+        for key in ("networks", "secrets", "configs"):
+            for name, one in _map(top.items.get(key)).items():
+                self.note(one, f"{key}.{name}", _OWN_FILE if key != "secrets" else COMPOSE["Service"]["secrets"])
 
     # --- what a value says ------------------------------------------------------------------------------------------
 
     def note(self, node: Node, what: str, why: str) -> None:
-        self.draft.note(node.source.label, node.key_line or node.line, what, why)
+        self.draft.note(node, what, why)
 
-    def put(self, service: _Service, *path: str, value: object) -> None:
-        self.draft.put("services", service.name, *path, value=value)
+    def filled(self, node: Node, what: str, *at: str) -> Node | None:
+        """The same with defaults for its variables. What has a variable without one is left out, and listed."""
+        if node.kind in (MAP, LIST):
+            inner = {key: self.filled(one, what, *at) for key, one in node.items.items()}
+            kept = {key: one for key, one in inner.items() if one is not None}
+            return node.with_items(kept if node.kind == MAP else {str(n): one for n, one in enumerate(kept.values())})
+        found = fill(node.text)
+        if found.missing:
+            self.note(node, what, f"${{{found.missing[0]}}} has no default: write the value into the profile")
+            return None
+        self.draft.defaulted(*(at or what.split(".")[:2]), names=found.defaults)
+        return replace(node, text=found.text)
 
     def text(self, node: Node, what: str, *at: str) -> str | None:
-        """The text with defaults for its variables; None (and a line in the list) where one has no default."""
+        """The text, filled; None (and a line in the list) where there is none."""
         if node.kind in (MAP, LIST):
             self.note(node, what, f"expected a text, found {node.seen()}")
             return None
-        filled = fill(node.text)
-        if filled.missing:
-            self.note(node, what, f"${{{filled.missing[0]}}} has no default: write the value into the profile")
-            return None
-        if filled.defaults:
-            self.draft.defaulted(*(at or tuple(what.split(".")[:2])), names=filled.defaults)
-        return filled.text
+        found = self.filled(node, what, *at)
+        return found.text if found is not None else None
 
     def pairs(self, node: Node | None, what: str) -> Iterator[tuple[str, Node | None, Node]]:
         """``NAME: value`` or ``NAME=value``, as environment, labels and build args have it."""
-        if node is None or node.kind == NULL:
-            return
-        if node.kind == MAP:
-            for name, one in node.items.items():
-                yield name, None if one.kind == NULL else one, one
-        elif node.kind == LIST:
-            for one in node.elements:
-                name, equals, value = one.text.partition("=")
-                yield name, replace(one, text=value) if equals else None, one
-        else:
+        for name, one in _map(node).items():
+            yield name, None if one.kind == NULL else one, one
+        for one in _list(node):
+            name, equals, value = one.text.partition("=")
+            yield name, replace(one, text=value) if equals else None, one
+        if node is not None and node.kind not in (MAP, LIST, NULL):
             self.note(node, what, "expected a mapping or a list")
 
     def words(self, node: Node | None, what: str) -> list[str] | None:
         """A command's words with secrets left out; [] where there is none, None where they can't be told."""
         if node is None or node.kind == NULL:
             return []
-        texts = [one.text for one in node.elements] if node.kind == LIST else [node.text]
-        filled = [fill(text) for text in texts]
+        filled = [fill(one.text) for one in _each(node)]
         self.draft.defaulted(*what.split(".")[:2], names=[name for one in filled for name in one.defaults])
         found = [one.text for one in filled]
         try:
@@ -159,108 +194,50 @@ class Reader:
                 return None
         return found
 
-    # --- files and services -----------------------------------------------------------------------------------------
+    # --- files, services and the image ------------------------------------------------------------------------------
 
-    def read(self, top: Node) -> None:
-        """The whole file."""
-        found = self._services(top, self.folder, 0)
-        if not found:
-            self.note(top, "services", "there are none")
-        name = _plain(top, "name")
-        if name and p.matches(p.PROJECT_NAME, name):
-            self.draft.name = name
-        for service in found:
-            if (image := service.node.items.get("image")) is not None:
-                service.image = self.text(image, f"services.{service.name}.image", "base", "image") or ""
-            service.build = self._dockerfile_of(service)
-        chosen = self._chosen(found)
-        self._image(chosen)
-        groups: dict[str, dict[str, tuple[str, Node]]] = {}
-        for service in chosen:
-            groups[service.name] = self._environment(service)
-        for service in chosen:
-            self._service(service)
-        self._variables(groups)
-        self._gpus(chosen)
-        settle(self.draft, self.path.name)
-        for key in ("networks", "secrets", "configs"):
-            for name, one in self._section(top, key).items():
-                self.note(one, f"{key}.{name}", _OWN_FILE if key != "secrets" else COMPOSE["Service"]["secrets"])
-
-    def _section(self, top: Node, key: str) -> dict[str, Node]:
-        node = top.items.get(key)
-        return node.items if node is not None and node.kind == MAP else {}
-
-    def _services(self, top: Node, base: Path, depth: int) -> list[_Service]:
+    def _services(self, top: Node) -> list[_Service]:
+        if (include := top.items.get("include")) is not None:
+            self.note(include, "include", _ONE_FILE)
+        self.volumes = _map(top.items.get("volumes"))
+        services = _map(top.items.get("services"))
         made: list[_Service] = []
-        include = top.items.get("include")
-        for one in include.elements if include is not None and include.kind == LIST else []:
-            path = one.items.get("path") if one.kind == MAP else one
-            if path is None or path.kind in (MAP, LIST) or set(one.items) - {"path"}:
-                self.note(one, "include", "only one file of this folder can be read here")
-            elif (node := self._other(path, "include", base, depth)) is not None:
-                made += self._services(node, base / Path(path.text).parent, depth + 1)
-        self.volumes |= self._section(top, "volumes")
-        for name, node in self._section(top, "services").items():
+        for name, node in services.items():
             if node.kind != MAP:
                 self.note(node, f"services.{name}", "expected a mapping")
                 continue
-            own = _name(name, {one.name for one in made})
-            self.draft.services[name] = own
-            made.append(_Service(own, self._extended(node, top, f"services.{name}", base, depth), base=base))
+            own = self.draft.services[name] = _name(name, {one.name for one in made})
+            made.append(_Service(own, self._extended(node, services, f"services.{name}", 0)))
         return made
 
-    def _other(self, node: Node, what: str, base: Path, depth: int) -> Node | None:
-        """Another file that this one names, where it is a plain one of the same folder or below it."""
-        text = self.text(node, what)
-        if text is None:
-            return None
-        self.others += 1
-        why = "too many files" if depth >= _DEEP or self.others > _MANY else self._outside(base, text)
-        if why:
-            self.note(node, f"{what} {text}", f"{why}, so it was not read")
-            return None
-        try:
-            return read_foreign(base / text, text)
-        except ProjectError as error:
-            self.note(node, f"{what} {text}", f"cannot be read: {error.problems[0].message}")
-            return None
+    def _extended(self, node: Node, services: Mapping[str, Node], what: str, depth: int) -> Node:
+        extends = node.items.get("extends")
+        if extends is None:
+            return node
+        rest = node.with_items({key: one for key, one in node.items.items() if key != "extends"})
+        below = services.get(_plain(extends, "service") or extends.text)
+        if "file" in _map(extends) or below is None or below.kind != MAP or depth > _DEEP:
+            why = "it extends itself" if depth > _DEEP else "there is no such service"
+            self.note(extends, f"{what}.extends", _ONE_FILE if "file" in _map(extends) else why)
+            return rest
+        return _laid_over(self._extended(below, services, what, depth + 1), rest)
 
-    def _outside(self, base: Path, text: str) -> str:
+    def _outside(self, text: str) -> str:
         """Why a file that this one names is not read; "" for a plain one in its folder or below."""
         try:
-            path = (base / text).resolve()
+            path = (self.folder / text).resolve()
             if text.startswith("~") or "://" in text or not path.is_relative_to(self.folder.resolve()):
                 return "outside of this folder"
             return "" if path.is_file() else "there is no such file"
         except (OSError, ValueError, RuntimeError):  # a name that no file can have, a link to itself
             return "there is no such file"
 
-    def _extended(self, node: Node, top: Node, what: str, base: Path, depth: int) -> Node:
-        extends = node.items.get("extends")
-        if extends is None:
-            return node
-        rest = node.with_items({key: one for key, one in node.items.items() if key != "extends"})
-        named = extends.items.get("service") if extends.kind == MAP else extends
-        file = extends.items.get("file") if extends.kind == MAP else None
-        if file is not None:
-            other = self._other(file, f"{what}.extends", base, depth)
-            top = other if other is not None else top
-            if other is None:
-                return rest
-        below = self._section(top, "services").get(named.text) if named is not None else None
-        if below is None or below.kind != MAP or depth >= _DEEP:
-            why = "extends itself" if depth >= _DEEP else "there is no such service"
-            self.note(extends, f"{what}.extends", f"{why}, so it was not followed")
-            return rest
-        return _laid_over(self._extended(below, top, what, base, depth + 1), rest)
-
     def _dockerfile_of(self, service: _Service) -> str:
         """The Dockerfile that builds it, by a name that stands for its content; empty where nothing is built."""
         node = service.node.items.get("build")
         if node is None or node.kind == NULL:
             return ""
-        what = f"services.{service.name}.build"
+        what = f"{service.what}.build"
         options = node.items if node.kind == MAP else {"context": node}
         if "dockerfile_inline" in options:
             self.note(node, what, "its Dockerfile stands in the Compose file: put it into a file, and name that")
@@ -272,66 +249,62 @@ class Reader:
         given = next((label for label in self.dockerfiles if Path(label).name == posixpath.basename(path)), "")
         if given:
             return given
-        if why := self._outside(service.base, path):
+        if why := self._outside(path):
             self.note(node, f"{what} {path}", f"{why}: name it behind the Compose file")
         else:
-            self.dockerfiles[path] = service.base / path
+            self.dockerfiles[path] = self.folder / path
         return path
 
     def _chosen(self, found: list[_Service]) -> list[_Service]:
         """The services of one image: a profile has one. Those of others are listed."""
         built = {one.image: one.build for one in found if one.build and one.image}
-        keys = [one.build or built.get(one.image) or one.image for one in found]
-        for one, key in zip(found, keys, strict=True):
+        groups: dict[str, list[_Service]] = {}
+        for one in found:
             one.build = one.build or built.get(one.image, "")
-            if not key:
-                self.note(one.node, f"services.{one.name}", "it has no image")
-        scores = {
-            key: max(4 * one.gpu + 2 * bool(one.build) + bool(_ENGINE.search(one.image))
-                     for one, other in zip(found, keys, strict=True) if other == key)
-            for key in keys if key
-        }  # fmt: skip
-        best = max(scores, key=lambda key: scores[key], default="")
-        for one, key in zip(found, keys, strict=True):
-            if key and key != best:
+            groups.setdefault(one.build or one.image, []).append(one)
+        for one in groups.pop("", []):
+            self.note(one.node, one.what, "it has no image")
+
+        def rank(key: str) -> tuple[bool, bool, bool]:
+            members = groups[key]
+            return any(m.gpu for m in members), bool(members[0].build), bool(_ENGINE.search(members[0].image))
+
+        best = max(groups, key=rank, default="")
+        for key in groups.keys() - {best}:
+            for one in groups[key]:
                 why = f"runs another image ({key}); a profile has one. Keep it: {_OWN_FILE}"
-                self.note(one.node, f"services.{one.name}", why)
-        return [one for one, key in zip(found, keys, strict=True) if key and key == best]
+                self.note(one.node, one.what, why)
+        return groups.get(best, [])
 
     def _image(self, chosen: list[_Service]) -> None:
-        first = next(iter(chosen), None)
-        if first is None:
-            return
+        first = chosen[0]
         if not first.build and self.dockerfiles:  # they were named: one of them makes this image
             first.build = next(iter(self.dockerfiles))
-        build = next((one.node.items["build"] for one in chosen if "build" in one.node.items), None)
-        if first.build:
-            options = build.items if build is not None and build.kind == MAP else {}
-            args: dict[str, str] = {}
-            for name, value, one in self.pairs(options.get("args"), "build.args"):
-                text = self.text(value, f"build.args.{name}", "base") if value is not None else None
-                if text is not None and not refused(name, text):
-                    args[name] = text
-                else:
-                    self.note(one, f"build.args.{name}", refused(name, text or "") or "its value is not known here")
-            for key, one in options.items():
-                if key not in ("context", "dockerfile", "target", "args", "dockerfile_inline"):
-                    self.note(one, f"build.{key}", "the image is built from the profile's keys")
-            if (path := self.dockerfiles.get(first.build)) is not None:
-                target = options["target"].text if "target" in options else ""
-                dockerfile.read(self.draft, text_of(path, first.build), first.build, target, args)
-        elif refused("image", first.image):
-            self.note(first.node, f"services.{first.name}.image", refused("image", first.image))
-        else:
-            self.draft.put("base", "image", value=first.image)
+        if not first.build:
+            self.draft.put("base", "image", value=first.image, at=first.node.items["image"])
             dockerfile.python_of(self.draft, first.image)
+            return
+        options = _map(next((one.node.items["build"] for one in chosen if "build" in one.node.items), None))
+        args: dict[str, str] = {}
+        for name, value, one in self.pairs(options.get("args"), "build.args"):
+            text = self.text(value, f"build.args.{name}", "base") if value is not None else None
+            if text is not None and not refused(name, text):
+                args[name] = text
+            else:
+                self.note(one, f"build.args.{name}", refused(name, text or "") or "its value is not known here")
+        for key, one in options.items():
+            if key not in ("context", "dockerfile", "target", "args", "dockerfile_inline"):
+                self.note(one, f"build.{key}", "the image is built from the profile's keys")
+        if (path := self.dockerfiles.get(first.build)) is not None:
+            target = options["target"].text if "target" in options else ""
+            dockerfile.read(self.draft, text_of(path, first.build), first.build, target, args)
 
     # --- one service ------------------------------------------------------------------------------------------------
 
     def _environment(self, service: _Service) -> dict[str, tuple[str, Node]]:
         found: dict[str, tuple[str, Node]] = {}
         for name, value, node in self.pairs(service.node.items.get("environment"), "environment"):
-            what = f"services.{service.name}.environment.{name}"
+            what = f"{service.what}.environment.{name}"
             filled = fill(value.text if value is not None else f"${{{name}}}")
             if filled.missing and filled.text == f"${{{filled.missing[0]}}}":  # one variable, and nothing else
                 asked_for = filled.missing[0]
@@ -347,48 +320,45 @@ class Reader:
             found[name] = filled.text, node
         return found
 
-    def _variables(self, services: dict[str, dict[str, tuple[str, Node]]]) -> None:
-        """What all services have the same goes into groups; the rest into each service."""
-        for service, variables in services.items():
-            for name, (value, node) in variables.items():
-                same = all(other.get(name, ("", None))[0] == value and name in other for other in services.values())
-                place(self.draft, name, value, node.source.label, node.key_line or node.line, "" if same else service)
-
     def _service(self, service: _Service) -> None:
-        node, at = service.node, ("services", service.name)
-        what = f"services.{service.name}"
         if not self._command(service):
             return
+        at = ("services", service.name)
+        user = service.node.items.get("user")
+        image_user = (self.draft.get("_image") or {}).get("user")
+        if user is None and image_user:
+            self.draft.put(*at, "user", value=image_user)
         handlers = {
             "ports": self._ports, "volumes": self._mounts, "ulimits": self._ulimits, "healthcheck": self._health,
-            "labels": self._labels, "deploy": self._deploy,
-            "devices": self._list, "cap_add": self._list, "env_file": self._env_file, "ipc": self._ipc,
-            "shm_size": self._shm,
+            "labels": self._labels, "deploy": self._deploy, "devices": self._append, "cap_add": self._append,
+            "env_file": self._env_file, "ipc": self._ipc,
         }  # fmt: skip
-        for key, one in node.items.items():
-            if key in _SILENT or key.startswith("x-") or one.kind == NULL:
+        for key, one in service.node.items.items():
+            if key in _SILENT or key in _WORDS or key.startswith("x-") or one.kind == NULL:
                 continue
-            if key in handlers:
-                handlers[key](service, one, what)
-            elif key in ("stdin_open", "tty") and one.kind == BOOL:
-                if one.text.lower() == "true":
-                    self.put(service, "interactive", value=True)
-            elif key in _SIMPLE:
-                self._simple(service, key, one, f"{what}.{key}")
+            if one is user and _OF_CALLER.fullmatch(one.text[:200]):
+                self.draft.put(*at, "user", value="host")
+            elif (node := self.filled(one, f"{service.what}.{key}", *at)) is None:
+                continue
+            elif key in handlers:
+                handlers[key](service, key, node)
+            elif key in ("stdin_open", "tty") and node.text.lower() in ("true", "false"):
+                if node.text.lower() == "true":
+                    self.draft.put(*at, "interactive", value=True)
+            elif key in _SAME:
+                if (key, node.text) not in _AS_WITHOUT:
+                    self.draft.put(*at, _SAME[key], value=node.text, at=node)
             else:
-                self.note(one, f"{what}.{key}", COMPOSE["Service"].get(key, "a profile has no such key"))
-        image = self.draft.get("_image") or {}
-        if "user" in image and "user" not in node.items:
-            self.draft.put(*at, "user", value=image["user"])
+                self.note(node, f"{service.what}.{key}", COMPOSE["Service"].get(key, "a profile has no such key"))
+        self._ready(service)
 
     def _command(self, service: _Service) -> bool:
-        node, at = service.node, ("services", service.name)
-        what = f"services.{service.name}.command"
+        node, at, what = service.node, ("services", service.name), f"{service.what}.command"
         image = self.draft.get("_image") or {}
-        entry = self.words(node.items.get("entrypoint"), f"services.{service.name}.entrypoint")
+        entry = self.words(node.items.get("entrypoint"), f"{service.what}.entrypoint")
         own = self.words(node.items.get("command"), what)
         if entry is None or own is None:
-            self.note(node, f"services.{service.name}", "its command is not known, so it is not in the profile")
+            self.note(node, service.what, "its command is not known, so it is not in the profile")
             return False
         if "command" not in node.items and "entrypoint" not in node.items:
             own = list(image.get("CMD") or ())
@@ -396,46 +366,27 @@ class Reader:
         if not service.build and "entrypoint" not in node.items:
             words = command.of_image(service.image, words)
         words = [_one_line(word) for word in words]
-        if not words or any(refused("", word) for word in words):
-            why = "it has no command" if not words else "its command has line breaks: put them into a script"
-            self.note(node.items.get("command", node), what, f"{why}, so the service is not in the profile")
+        place_ = node.items.get("command", node)
+        if not words:
+            self.note(place_, what, "it has no command, so the service is not in the profile")
             return False
         if words[0].startswith("-"):
-            self.note(
-                node.items.get("command", node), what, "the image's ENTRYPOINT begins it: write the program first"
-            )
+            self.note(place_, what, "the image's ENTRYPOINT begins it: write the program first")
         program, args = command.split(words)
-        self.draft.put(*at, "command", value=program)
-        if args:
-            self.draft.put(*at, "args", value=args)
-        return True
+        self.draft.put(*at, "command", value=program, at=place_)
+        for flag, value in args.items():
+            self.draft.put(*at, "args", flag, value=value, at=place_)
+        return self.draft.get(*at, "command") is not None
 
-    def _ports(self, service: _Service, node: Node, what: str) -> None:
-        for one in node.elements:
-            key = f"{what}.ports"
+    def _ports(self, service: _Service, key: str, node: Node) -> None:
+        for one in _each(node):
+            text = one.text
             if one.kind == MAP:
-                parts = [_plain(one, part) for part in ("host_ip", "published", "target")]
-                text: str | None = ":".join(part for part in parts if part)
-                if _plain(one, "protocol") not in ("", "tcp"):
-                    text = f"{text}/{_plain(one, 'protocol')}"
-                text = self.text(replace(one, kind="text", text=text or ""), key, "services", service.name, "ports")
-            else:
-                text = self.text(one, key, "services", service.name, "ports")
-            if text is None:
-                continue
+                text = ":".join(filter(None, (_plain(one, part) for part in ("host_ip", "published", "target"))))
+                text += f"/{_plain(one, 'protocol')}" if _plain(one, "protocol") else ""
             text = text.removesuffix("/tcp")
-            if re.fullmatch(r"[0-9]+", text):
-                text = f"auto:{text}"
-            try:
-                PortMapping.parse(text)
-            except ValueError as error:
-                self.note(one, f"{key} {text}", str(error))
-                continue
-            if _plain(service.node, "network_mode") == "host":
-                self.note(one, f"{key} {text}", "has no effect with network: host")
-                continue
-            self.draft.add("services", service.name, "ports", value=text)
-        self._ready(service)
+            text = f"auto:{text}" if text.isdecimal() else text
+            self.draft.add("services", service.name, "ports", value=text, at=one)
 
     def _ready(self, service: _Service) -> None:
         """What `envgen up` can wait for, where a vLLM server's port is published."""
@@ -443,232 +394,160 @@ class Reader:
         name = command.served_name(found["command"], found.get("args", {}))
         port = str(found.get("args", {}).get("port", "8000"))
         if name and any(text.endswith(f":{port}") for text in found.get("ports", ())):
-            self.put(service, "ready", value={"model": name, "port": port})
+            self.draft.put("services", service.name, "ready", value={"model": name, "port": _number(port)})
             self.draft.remark("services", service.name, "ready", text="`envgen up` waits until it completes a prompt.")
 
-    def _mounts(self, service: _Service, node: Node, what: str) -> None:
-        for one in node.elements:
+    def _mounts(self, service: _Service, key: str, node: Node) -> None:
+        what = f"{service.what}.volumes"
+        for one in _each(node):
             if one.kind == MAP:
-                kind, host, target = (_plain(one, key) for key in ("type", "source", "target"))
+                kind, host, target = (_plain(one, part) for part in ("type", "source", "target"))
                 mode = "ro" if _plain(one, "read_only").lower() == "true" else ""
                 if kind not in ("bind", "volume"):
-                    self.note(one, f"{what}.volumes {target}", COMPOSE["Service"]["tmpfs"])
+                    self.note(one, f"{what} {target}", COMPOSE["Service"]["tmpfs"])
                     continue
-                text = self.text(replace(one, kind="text", text=f"{host}\1{target}"), f"{what}.volumes")
-                host, _, target = (text or "").partition("\1")
             else:
-                text = self.text(one, f"{what}.volumes", "services", service.name)
-                parts = (text or "").split(":")
-                host, target = (parts[0], parts[1]) if len(parts) > 1 else ("", parts[0])
-                mode = parts[2] if len(parts) > 2 else ""
-            if text is None:
-                continue
+                host, target, mode = (*one.text.split(":", 2), "", "")[:3] if ":" in one.text else ("", one.text, "")
             if not target.startswith("/"):
-                self.note(one, f"{what}.volumes", "is not a folder of the container")
+                self.note(one, what, "is not a folder of the container")
                 continue
             if set(mode.split(",")) - {"", "ro", "rw", "z", "Z", "cached", "delegated"}:
-                self.note(one, f"{what}.volumes {target}", f"its options are not kept: {mode}")
+                self.note(one, f"{what} {target}", f"its options are not kept: {mode}")
             self._mount(service, one, host, posixpath.normpath(target), "ro" in mode.split(","))
 
     def _mount(self, service: _Service, node: Node, host: str, target: str, read_only: bool) -> None:
-        what = f"services.{service.name}.volumes"
         folder = host.startswith((".", "/", "~"))
-        place_ = self._host(service, host) if folder else host
+        here = self._host(host) if folder else host
         cache = next((name for end, name in CACHES.items() if target.endswith(f"/{end}")), "")
         taken = self.draft.get("caches") or {}
         if cache and not read_only and taken.get(cache, {"path": target})["path"] == target:
-            self._cache(node, cache, place_ if folder else "", target, host)
+            self._cache(node, cache, here if folder else "", target, host)
         elif not folder:
-            name = _name(
-                host or posixpath.basename(target), {key for key, one in taken.items() if one["path"] != target}
-            )
-            self._cache(node, name, "", target, host)
+            others = {key for key, one in taken.items() if one["path"] != target}
+            self._cache(node, _name(host or posixpath.basename(target), others), "", target, host)
         elif (name := posixpath.basename(target)) in ("vllm", "flashinfer") and self._is_checkout(service, target):
             distribution = {"flashinfer": "flashinfer-python"}.get(name, name)
             source = {"package": name, "distribution": distribution, "mount": target}
             self.draft.put("mode", value="development")
-            self._hosted(("sources", name), source, ("origin", "checkout"), place_)
+            self._hosted(node, ("sources", name), source, ("origin", "checkout"), here)
         else:
             at = ("services", service.name, "mounts")
             name = _name(posixpath.basename(target) or "root", set(self.draft.get(*at) or ()))
-            text = f"{place_}:{target}" + (":ro" if read_only else "")
-            if "$" in place_ or "{" in place_:
-                self.note(node, what, f"{target}: its folder has a variable without a default")
-                return
-            self.draft.put(*at, name, value=text, local=place_.startswith("/"))
+            text = f"{here}:{target}" + (":ro" if read_only else "")
+            self.draft.put(*at, name, value=text, at=node, local=here.startswith("/"))
 
     def _is_checkout(self, service: _Service, target: str) -> bool:
         """Whether Python is told to import from there."""
         found = {name: value for name, value, _ in self.pairs(service.node.items.get("environment"), "environment")}
         value = found.get("PYTHONPATH")
-        paths = fill(value.text).text.split(":") if value is not None else self.draft.get("python_path") or []
-        return target in paths
+        return target in (
+            fill(value.text).text.split(":") if value is not None else self.draft.get("python_path") or ()
+        )
 
-    def _hosted(self, at: tuple[str, ...], value: dict[str, str], key: tuple[str, ...], host: str) -> None:
+    def _hosted(self, node: Node, at: tuple[str, ...], value: dict[str, str], key: tuple[str, ...], host: str) -> None:
         """An entry with a folder of this machine; an absolute one is for the local file."""
-        self.draft.put(*at, value=dict(value))
+        self.draft.put(*at, value=dict(value), at=node)
         if host.startswith("/"):
-            self.draft.put(*at, *key, value=host, local=True)
-            if at[0] == "sources":
-                self.draft.put(*at, *key, value=f"../{at[-1]}")
-        else:
-            self.draft.put(*at, *key, value=host)
+            self.draft.put(*at, *key, value=host, at=node, local=True)
+            host = f"../{at[-1]}" if at[0] == "sources" else ""
+        if host:
+            self.draft.put(*at, *key, value=host, at=node)
 
     def _cache(self, node: Node, name: str, host: str, target: str, volume: str) -> None:
         if (there := self.draft.get("caches", name)) is not None:
-            known = self.draft.local.get("caches", {}).get(name, there).get("host", "")
-            if known != host:
+            if self.draft.local.get("caches", {}).get(name, there).get("host", "") != host:
                 self.note(node, f"caches.{name}", "another service has another folder for it; a profile has one")
             return
-        if host:
-            self._hosted(("caches", name), {"path": target}, ("host",), host)
-            return
-        self.draft.put("caches", name, value={"path": target})
-        if volume:
-            text = f"Was the volume {volume}; envgen's own starts empty."
-            self.draft.remark("caches", name, text=text)
+        self._hosted(node, ("caches", name), {"path": target}, ("host",), host)
+        if volume and not host:
+            self.draft.remark("caches", name, text=f"Was the volume {volume}; envgen's own starts empty.")
             described = self.volumes.get(volume)
-            if described is not None and described.kind == MAP and described.items:
-                self.note(
-                    described, f"volumes.{volume}", "envgen names its volumes itself: what it holds is not taken over"
-                )
+            if _map(described):
+                why = "envgen names its volumes itself: what it holds is not taken over"
+                self.note(described or node, f"volumes.{volume}", why)
 
-    def _host(self, service: _Service, host: str) -> str:
+    def _host(self, host: str) -> str:
         """A path of this machine as envgen.yaml writes it: from the folder of the project."""
         if host.startswith(("/", "~")):
             return posixpath.normpath(host)
-        path = Path(posixpath.normpath(posixpath.join(str(service.base.resolve()), host)))
-        here = self.project.resolve()
-        text = posixpath.relpath(str(path), str(here))
-        return text if text.count("..") < 4 else str(path)
+        path = posixpath.normpath(posixpath.join(str(self.folder.resolve()), host))
+        text = posixpath.relpath(path, str(self.project.resolve()))
+        return text if text.count("..") < 4 else path
 
-    def _ulimits(self, service: _Service, node: Node, what: str) -> None:
-        for name, one in node.items.items():
+    def _shared(self, node: Node, what: str, *path: str, value: object) -> None:
+        """A value of the profile, which several services may name."""
+        if self.draft.get(*path) not in (None, value):
+            self.note(node, what, "another service has another; a profile has one")
+        else:
+            self.draft.put(*path, value=value, at=node)
+
+    def _ulimits(self, service: _Service, key: str, node: Node) -> None:
+        for name, one in _map(node).items():
             limits = [_plain(one, "soft"), _plain(one, "hard")] if one.kind == MAP else [one.text, one.text]
-            if not all(re.fullmatch(r"-?[0-9]+", limit) for limit in limits) or not p.matches(p.ULIMIT, name):
-                self.note(one, f"{what}.ulimits.{name}", "write numbers: {soft: -1, hard: -1}")
-                continue
-            made = {"soft": limits[0], "hard": limits[1]}
-            if self.draft.get("ulimits", name) not in (None, made):
-                self.note(one, f"{what}.ulimits.{name}", "another service has another limit; a profile has one")
-            else:
-                self.draft.put("ulimits", name, value=made)
+            value = dict(zip(("soft", "hard"), map(_number, limits), strict=True))
+            self._shared(one, f"{service.what}.ulimits.{name}", "ulimits", name, value=value)
 
-    def _health(self, service: _Service, node: Node, what: str) -> None:
-        test = node.items.get("test")
-        words = [test.text] if test is not None and test.kind not in (MAP, LIST) else _texts(test)
+    def _ipc(self, service: _Service, key: str, node: Node) -> None:
+        self._shared(node, f"{service.what}.ipc", "ipc", value=node.text)
+
+    def _health(self, service: _Service, key: str, node: Node) -> None:
+        test = _map(node).get("test")
+        words = [one.text for one in _each(test)]
         if _plain(node, "disable").lower() == "true" or words[:1] == ["NONE"]:
             return
         if test is None or not words:
-            self.note(node, f"{what}.healthcheck", "it has no test")
+            self.note(node, f"{service.what}.healthcheck", "it has no test")
             return
         shell = test.kind != LIST or words[0] == "CMD-SHELL"
         words = words[1:] if words[0] in ("CMD", "CMD-SHELL") else words
-        text = fill(" ".join(words)).text
-        if refused("", text):
-            self.note(test, f"{what}.healthcheck", refused("", text))
-            return
-        made: dict[str, object] = {}
-        where = asked(text)
-        if where:
-            made = {"http": where[0], "port": where[1]}
-        else:
-            made = {"command": ["sh", "-c", text] if shell else [fill(word).text for word in words]}
-        for key in ("interval", "timeout", "start_period"):
-            if found := seconds(_plain(node, key)):
-                made[key] = found
-        if re.fullmatch(r"[1-9][0-9]{0,5}", retries := _plain(node, "retries")):
-            made["retries"] = str(min(int(retries), 100))
-        self.put(service, "health", value=made)
+        text = " ".join(words)
+        made: dict[str, object] = {"command": ["sh", "-c", text] if shell else words}
+        if where := asked(text):
+            made = {"http": where[0], "port": int(where[1])}
+        for name in ("interval", "timeout", "start_period"):
+            if found := seconds(_plain(node, name)):
+                made[name] = found
+        if retries := _plain(node, "retries"):
+            made["retries"] = _number(retries)
+        self.draft.put("services", service.name, "health", value=made, at=test)
 
-    def _simple(self, service: _Service, key: str, node: Node, what: str) -> None:
-        own, pattern = _SIMPLE[key]
-        text = "host" if key == "user" and _OF_CALLER.fullmatch(node.text[:200]) else self.text(node, what)
-        text = _ROOT.get(text or "", text) if key == "user" else text
-        if text is None or text in ("no", "bridge", "default"):  # as it is without
-            return
-        if p.matches(pattern, text):
-            self.put(service, own, value=text)
-        else:
-            self.note(node, f"{what}: {text}", p.meaning(pattern))
+    def _labels(self, service: _Service, key: str, node: Node) -> None:
+        for name, value, one in self.pairs(node, f"{service.what}.labels"):
+            text = value.text if value is not None else ""
+            self.draft.put("services", service.name, "labels", name, value=text, at=one)
 
-    def _labels(self, service: _Service, node: Node, what: str) -> None:
-        for name, value, one in self.pairs(node, f"{what}.labels"):
-            text = self.text(value, f"{what}.labels.{name}", "services", service.name) if value is not None else ""
-            if text is None:
-                continue
-            if why := refused(name, text):
-                self.note(one, f"{what}.labels.{name}", why)
-            elif p.matches(p.LABEL, name):
-                self.put(service, "labels", name, value=text)
-            else:
-                self.note(one, f"{what}.labels.{name}", p.meaning(p.LABEL))
+    def _deploy(self, service: _Service, key: str, node: Node) -> None:
+        for name, one in _map(node).items():
+            if name != "resources" or "limits" in _map(one):
+                self.note(one, f"{service.what}.deploy.{name}", COMPOSE["Service"]["deploy"])
 
-    def _deploy(self, service: _Service, node: Node, what: str) -> None:
-        for key, one in node.items.items():
-            inner = one.items if one.kind == MAP else {}
-            if key != "resources" or "limits" in inner:
-                self.note(one, f"{what}.deploy.{key}", COMPOSE["Service"]["deploy"])
-
-    def _list(self, service: _Service, node: Node, what: str) -> None:
+    def _append(self, service: _Service, key: str, node: Node) -> None:
         """Devices and capabilities."""
-        is_device = "devices" in service.node.items and service.node.items["devices"] is node
-        key, pattern = ("devices", p.DEVICE) if is_device else ("cap_add", p.CAPABILITY)
-        for one in node.elements:
-            if is_device and one.text.startswith("nvidia.com/gpu"):
+        for one in _each(node):
+            if one.text.startswith("nvidia.com/gpu"):
                 self.draft.put("gpu", value="cdi")
-                continue
-            text = one.text.removeprefix("CAP_")
-            source, _, rest = text.partition(":")
-            text = source if is_device and rest == source else text
-            if p.matches(pattern, text):
-                self.draft.add("services", service.name, key, value=text)
             else:
-                self.note(one, f"{what}.{key} {one.text}", p.meaning(pattern))
+                self.draft.add("services", service.name, key, value=one.text.removeprefix("CAP_"), at=one)
 
-    def _env_file(self, service: _Service, node: Node, what: str) -> None:
-        for one in node.elements if node.kind == LIST else [node]:
+    def _env_file(self, service: _Service, key: str, node: Node) -> None:
+        for one in _each(node):
             file = _plain(one, "path") if one.kind == MAP else one.text
-            there = " (there is no such file)" if "no such" in self._outside(service.base, file) else ""
+            there = " (there is no such file)" if "no such" in self._outside(file) else ""
             why = "not read: its variables go into `env`, keys and tokens by name into `secrets`"
-            self.note(one, f"{what}.env_file {file}{there}", why)
+            self.note(one, f"{service.what}.env_file {file}{there}", why)
 
-    def _ipc(self, service: _Service, node: Node, what: str) -> None:
-        if not p.matches(p.IPC, node.text) or self.draft.get("ipc") not in (None, node.text):
-            self.note(node, f"{what}.ipc", f"{p.meaning(p.IPC)}, the same for all services")
-        else:
-            self.draft.put("ipc", value=node.text)
-
-    def _shm(self, service: _Service, node: Node, what: str) -> None:
-        text = self.text(node, f"{what}.shm_size", "services", service.name)
-        if text is None:
-            return
-        try:
-            ByteSize.parse(text)
-        except ValueError as error:
-            self.note(node, f"{what}.shm_size", str(error))
-            return
-        if _plain(service.node, "ipc") == "host":
-            self.note(node, f"{what}.shm_size", "has no effect with ipc: host, which shares the machine's /dev/shm")
-        else:
-            self.put(service, "shm_size", value=text)
-
-    def _gpus(self, chosen: list[_Service]) -> None:
+    def _gpus(self, service: _Service) -> None:
         """Who gets which GPUs."""
-        if self.draft.get("gpu") is None:
-            self.draft.put("gpu", value="all" if any(one.gpu for one in chosen) else "none")
-        for service in chosen:
-            if self.draft.get("services", service.name) is None or self.draft.get("gpu") == "none":
-                continue
-            if not service.gpu and self.draft.get("gpu") == "all":
-                self.put(service, "gpu", value=[])
-            for device in _devices(service.node):
-                ids, count = _texts(device.items.get("device_ids")), _plain(device, "count")
-                if not ids and re.fullmatch(r"[1-9][0-9]?", count):
-                    ids = [str(number) for number in range(int(count))]
-                    self.draft.remark("services", service.name, "gpu", text=f"Was any {count}: the engine chose.")
-                if ids:
-                    self.put(service, "gpu", value=ids)
+        at = ("services", service.name, "gpu")
+        if not service.gpu and self.draft.get("gpu") == "all":
+            self.draft.put(*at, value=[])
+        for device in _devices(service.node):
+            ids, count = [one.text for one in _list(device.items.get("device_ids"))], _plain(device, "count")
+            if not ids and re.fullmatch(r"[1-9][0-9]?", count):
+                ids = [str(number) for number in range(int(count))]
+                self.draft.remark(*at, text=f"Was any {count}: the engine chose.")
+            if ids:
+                self.draft.put(*at, value=ids, at=device)
 
 
 def _laid_over(below: Node, over: Node) -> Node:
@@ -705,6 +584,10 @@ def _name(text: str, taken: set[str]) -> str:
     while name in taken:
         name, number = f"{plain}_{number}", number + 1
     return name
+
+
+def _number(text: str) -> int | str:
+    return int(text) if re.fullmatch(r"-?[0-9]{1,15}", text) else text
 
 
 def _one_line(word: str) -> str:

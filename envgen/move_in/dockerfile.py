@@ -132,7 +132,7 @@ def read(draft: Draft, text: str, label: str, target: str = "", build_args: Mapp
         next((one for one in found if one.name == target.lower()), None) if target else found[-1] if found else None
     )
     if chosen is None:
-        draft.note(label, 1, f"stage {target}" if target else "FROM", "there is no such stage, so nothing was read")
+        draft.note((label, 1), f"stage {target}" if target else "FROM", "there is no such stage, so nothing was read")
         return
     chain = [chosen]
     while below := next((one for one in found[: found.index(chain[0])] if one.name == chain[0].image.lower()), None):
@@ -140,10 +140,10 @@ def read(draft: Draft, text: str, label: str, target: str = "", build_args: Mapp
     for stage in found:
         if stage not in chain:
             name = f"stage {stage.name}" if stage.name else "a stage without a name"
-            draft.note(label, stage.line, name, "other stages are not read: envgen builds `sources` itself")
+            draft.note((label, stage.line), name, "other stages are not read: envgen builds `sources` itself")
     base = chain[0]
     if not base.image or refused("image", base.image):
-        draft.note(label, base.line, "FROM", "its image is not known without a build argument: write `base.image`")
+        draft.note((label, base.line), "FROM", "its image is not known without a build argument: write `base.image`")
     else:
         draft.put("base", "image", value=base.image)
         if base.platform in ("linux/arm64", "linux/amd64"):
@@ -169,14 +169,14 @@ def _step(draft: Draft, step: Instruction, label: str, values: dict[str, str], b
         for name, text in _pairs(step.text):
             filled = fill(text, values)
             if filled.missing:
-                draft.note(label, step.line, f"ENV {name}", f"needs ${filled.missing[0]}, which is not known here")
+                draft.note((label, step.line), f"ENV {name}", f"needs ${filled.missing[0]}, which is not known here")
                 continue
             values[name] = filled.text
-            place(draft, name, filled.text, label, step.line)
+            place(draft, name, filled.text, (label, step.line))
     elif step.keyword == "RUN":
         left = [command for command in _commands(step) if not _installed(draft, command)]
         if left:
-            draft.note(label, step.line, f"RUN {left[0]}" + (" ..." if left[1:] else ""), _EXTRA)
+            draft.note((label, step.line), f"RUN {left[0]}" + (" ..." if left[1:] else ""), _EXTRA)
     elif step.keyword == "WORKDIR" and step.text.startswith("/") and "$" not in step.text:
         draft.put("working_dir", value=step.text.strip("\"'"))
     elif step.keyword == "USER" and matches(USER, step.text):
@@ -188,7 +188,7 @@ def _step(draft: Draft, step: Instruction, label: str, values: dict[str, str], b
     elif step.keyword != "EXPOSE":
         extra = step.keyword in ("COPY", "LABEL")
         why = _EXTRA if extra else "no key of a profile does this"
-        draft.note(label, step.line, f"{step.keyword} {step.text}", why)
+        draft.note((label, step.line), f"{step.keyword} {step.text}", why)
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from envgen.profile.tree import BOOL, NULL, TEXT, plain_kind
+from envgen.profile.tree import TEXT, Node, plain_kind
 from envgen.redact import is_secret_value, redact_secrets, secret_in, secret_like
-from envgen.text import forbidden_character, shorten, visible
+from envgen.text import shorten, visible
 
 Path_ = tuple[str, ...]
 _WIDTH = 110
@@ -43,14 +43,20 @@ class Draft:
     remarks: dict[Path_, list[str]] = field(default_factory=dict)
     unplaced: list[Unplaced] = field(default_factory=list)
     defaults: dict[Path_, list[str]] = field(default_factory=dict)  # variables whose defaults were taken
+    origins: dict[str, Node | tuple[str, int]] = field(default_factory=dict)  # by key, of a list's item by key=value
     services: dict[str, str] = field(default_factory=dict)  # as the Compose file calls it -> as the profile does
 
-    def put(self, *path: str, value: Any, local: bool = False) -> None:
-        """Set one value; mappings on the way are made."""
-        at = self.local if local else self.values
+    def put(self, *path: str, value: Any, at: Node | tuple[str, int] | None = None, local: bool = False) -> None:
+        """Set one value, unless it looks like a secret; mappings on the way are made. ``at``: where it is from."""
+        if at is not None:
+            if why := refused(path[-1], value):
+                self.note(at, ".".join(path), why)
+                return
+            self.origins[".".join(path)] = at
+        inner = self.local if local else self.values
         for part in path[:-1]:
-            at = at.setdefault(part, {})
-        at[path[-1]] = value
+            inner = inner.setdefault(part, {})
+        inner[path[-1]] = value
 
     def get(self, *path: str) -> Any:
         """The value there; None where there is none."""
@@ -59,11 +65,30 @@ class Draft:
             at = at.get(part) if isinstance(at, dict) else None
         return at
 
-    def add(self, *path: str, value: str) -> None:
+    def add(self, *path: str, value: str, at: Node | tuple[str, int] | None = None) -> None:
         """Append to a list, each value once."""
         found = self.get(*path) or []
         if value not in found:
-            self.put(*path, value=[*found, value])
+            self.put(*path, value=[*found, value], at=at)
+            if at is not None:
+                self.origins[f"{'.'.join(path)}={value}"] = at
+
+    def drop(self, key: str, why: str) -> bool:
+        """Take out what the loader refuses, or the nearest thing around it, and list it. False: there is nothing."""
+        key = re.sub(r"(\.(command|args\..*))\[\d+\]$", r"\1", key)  # a command without one of its words is another
+        chains = [list(_chain(values, key)) for values in (self.values, self.local)]
+        most = max(map(len, chains))
+        for chain in chains:
+            for holder, name in reversed(chain if len(chain) == most else ()):
+                value = holder.pop(name)
+                key = f"{key.rpartition('[')[0]}={value}" if isinstance(holder, list) else key
+                if holder:  # else its own key goes, too
+                    break
+        what = key.replace("=", ": ", 1)
+        while key not in self.origins and key:
+            key = key[: max(map(key.rfind, ".[="), default=0) if set(key) & set(".[=") else 0]
+        self.note(self.origins.get(key) or ("envgen.yaml", 1), what, why)
+        return most > 0
 
     def remark(self, *path: str, text: str) -> None:
         """A comment above a key."""
@@ -77,19 +102,38 @@ class Draft:
             found = self.defaults.setdefault(path, [])
             found += [name] if name not in found else []
 
-    def note(self, file: str, line: int, what: str, why: str) -> None:
+    def note(self, at: Node | tuple[str, int], what: str, why: str) -> None:
         """List something that has no place; each once."""
+        file, line = at if isinstance(at, tuple) else (at.source.label, at.key_line or at.line)
         made = Unplaced(visible(file), line, redact_secrets(shorten(visible(what), 160)), redact_secrets(why))
         if made not in self.unplaced:
             self.unplaced.append(made)
 
 
-def refused(name: str, value: str) -> str:
+def _chain(values: Any, key: str) -> Iterator[tuple[Any, Any]]:
+    """Each mapping or list on the way to ``key`` (as in services.x.ports[0]) with the name in it, as far as it goes."""
+    while key and isinstance(values, (dict, list)):
+        if isinstance(values, list):
+            number, _, key = key[1:].partition("]")
+            name: Any = int(number) if number.isdecimal() and int(number) < len(values) else None
+        else:
+            name = max((n for n in values if re.match(rf"{re.escape(n)}([.\[]|$)", key)), key=len, default=None)
+            key = key[len(name or "") :]
+        if name is None:
+            return
+        key = key.removeprefix(".")
+        yield values, name
+        values = values[name]
+
+
+def refused(name: str, value: Any) -> str:
     """Why ``value`` may not stand in the project file under ``name``; empty when it may."""
+    if isinstance(value, (dict, list)):
+        inner = value.items() if isinstance(value, dict) else (("", one) for one in value)
+        return next(filter(None, (refused(key, one) for key, one in inner)), "")
+    value = str(value)
     if secret_in(value) or (secret_like(name.replace("-", "_")) and is_secret_value(value)):
         return "looks like a secret, so its value was not copied"
-    if forbidden_character(value):
-        return "has a line break or a control character, which no value here can have"
     return ""
 
 
@@ -121,11 +165,10 @@ def text_of(draft: Draft, sources: str) -> str:
 
 
 def local_text(draft: Draft) -> str:
-    """The whole of envgen.local.yaml; empty where this machine has nothing of its own."""
-    if not draft.local:
-        return ""
-    head = ["# Facts about this machine; git ignores the file. Same shape as envgen.yaml.", "version: 1", "profiles:"]
-    return "\n".join([*head, f"  {draft.profile}:", *_mapping(draft.local, (), 2, {})]) + "\n"
+    """The whole of envgen.local.yaml."""
+    head = ["# Facts about this machine; git ignores the file. Same shape as envgen.yaml.", "version: 1"]
+    body = ["profiles:", f"  {draft.profile}:", *_mapping(draft.local, (), 2, {})] if draft.local else []
+    return "\n".join([*head, *body]) + "\n"
 
 
 def _mapping(values: Mapping[str, Any], path: Path_, depth: int, remarks: Mapping[Path_, list[str]]) -> Iterator[str]:
@@ -135,45 +178,37 @@ def _mapping(values: Mapping[str, Any], path: Path_, depth: int, remarks: Mappin
         for text in remarks.get(here, ()):
             yield f"{pad}# {visible(text)}"
         head = f"{pad}{scalar(key)}:"
-        if isinstance(value, (dict, list)):
-            below = any(other[: len(here)] == here and len(other) > len(here) for other in remarks)
-            flow = f"{head} {_flow(value)}"
-            if isinstance(value, list):
-                leaf = True
-            else:
-                leaf = depth > 2 and len(value) < 3 and not any(isinstance(one, dict) for one in value.values())
-            if not value or (leaf and not below and len(flow) <= _WIDTH):
-                yield flow
-            elif isinstance(value, list):
-                yield head
-                yield from (f"{pad}  - {_word(item)}" for item in value)
-            else:
-                yield head
-                yield from _mapping(value, here, depth + 1, remarks)
+        # Of a variable or a flag, a number is the text of itself.
+        loose = bool({"env", "args", "labels"}.intersection(here))
+        if not isinstance(value, (dict, list)):
+            yield f"{head} {scalar(value, loose)}"
+            continue
+        flow = _flow(value, loose)
+        nested = isinstance(value, dict) and (depth < 3 or len(value) > 2 or "{" in flow[1:])
+        below = any(other[: len(here)] == here and len(other) > len(here) for other in remarks)
+        if not value or not (nested or below or len(head) + len(flow) >= _WIDTH):
+            yield f"{head} {flow}"
+        elif isinstance(value, list):
+            yield head
+            yield from (f"{pad}  - {scalar(item)}" for item in value)
         else:
-            yield f"{head} {scalar(value)}"
+            yield head
+            yield from _mapping(value, here, depth + 1, remarks)
 
 
-def _flow(value: Any) -> str:
+def _flow(value: Any, loose: bool) -> str:
     if isinstance(value, list):
-        return f"[{', '.join(_word(one, _FLOW_PLAIN) for one in value)}]"
+        return f"[{', '.join(_flow(one, False) for one in value)}]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{scalar(key)}: {_flow(one)}" for key, one in value.items()) + "}"
-    return scalar(value, _FLOW_PLAIN)
+        return "{" + ", ".join(f"{scalar(key)}: {_flow(one, loose)}" for key, one in value.items()) + "}"
+    return scalar(value, loose, _FLOW_PLAIN)
 
 
-def _word(value: str, plain: re.Pattern[str] = _PLAIN) -> str:
-    """One of a list of texts: what looks like a number is quoted."""
-    return scalar(value, plain) if plain_kind(value) == TEXT else json.dumps(value)
-
-
-def scalar(value: Any, plain: re.Pattern[str] = _PLAIN) -> str:
-    """A value as YAML: text that other readers would take for something else is quoted."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    text = str(value)
-    if re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", text):
-        return text
-    if plain.fullmatch(text) and plain_kind(text) not in (BOOL, NULL) and text.lower() not in _WORDS:
-        return text
-    return json.dumps(text, ensure_ascii=False)
+def scalar(value: Any, loose: bool = False, plain: re.Pattern[str] = _PLAIN) -> str:
+    """A value as YAML: text that some reader would take for something else is quoted; numbers not where ``loose``."""
+    if not isinstance(value, str):
+        return json.dumps(value)
+    if loose and re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", value):
+        return value
+    is_plain = plain.fullmatch(value) and plain_kind(value) == TEXT and value.lower() not in _WORDS
+    return value if is_plain else json.dumps(value, ensure_ascii=False)

@@ -64,11 +64,11 @@ def as_compose(top: Node, draft: Draft) -> Node:
     )
     for key, one in top.items.items():
         if key not in _SAID and not (key in ("cluster_only", "mods", "build_args") and _nothing(one)):
-            draft.note(one.source.label, one.key_line, key, _WHY.get(key, "a profile has no such key"))
+            draft.note(one, key, _WHY.get(key, "a profile has no such key"))
     if values.get("tensor_parallel", "1") != "1":
         node = top.items["defaults"].items["tensor_parallel"]
         why = "as many machines on Sparks: `nodes`, and `cluster` in the service (docs/two-machines.md)"
-        draft.note(node.source.label, node.line, f"tensor_parallel: {node.text}", why)
+        draft.note(node, f"tensor_parallel: {node.text}", why)
     serve = Node(MAP, *at, items=service)
     return Node(MAP, *at, items={"services": Node(MAP, *at, items={"serve": serve})})
 
@@ -88,7 +88,7 @@ def _words(top: Node, values: Mapping[str, str], draft: Draft) -> list[str]:
     runtime = top.items["runtime"].text if "runtime" in top.items else "vllm"
     if node is None or node.kind != TEXT:
         if not runtime.startswith("vllm") or "model" not in values:
-            draft.note(top.source.label, top.line, "command", f"there is none, and that of {runtime} is not known here")
+            draft.note(top, "command", f"there is none, and that of {runtime} is not known here")
             return []
         words = ["vllm", "serve", values["model"]]
         for name, value in values.items():
@@ -102,12 +102,12 @@ def _words(top: Node, values: Mapping[str, str], draft: Draft) -> list[str]:
     if "{{" in node.text:  # the older format doubles braces that are no names
         made = made.replace("{{", "{").replace("}}", "}")
     for name in re.findall(r"(?<![\w\"'{$])\{([A-Za-z_]\w*)\}", made):
-        draft.note(node.source.label, node.line, f"{{{name}}}", "has no default: write the value into the command")
+        draft.note(node, f"{{{name}}}", "has no default: write the value into the command")
     lines = [line for line in re.sub(r"\\[ \t]*\n", " ", made).splitlines() if line.strip() and line.strip()[0] != "#"]
     try:
         if len(lines) == 1:
             return shlex.split(lines[0])
     except ValueError:
         pass
-    draft.note(node.source.label, node.line, "command", "is more than one command: put it into a script")
+    draft.note(node, "command", "is more than one command: put it into a script")
     return []

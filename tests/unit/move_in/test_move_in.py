@@ -68,14 +68,13 @@ def test_each_setup_becomes_a_project_that_renders(setup: Path) -> None:
     assert profile.services, "a set-up without a service tests nothing"
     assert set(found["services"].values()) >= set(profile.services)
     assert render_project(project)
-    assert "Commented out" not in (setup / "envgen.yaml").read_text()
 
 
 def test_the_listed_lines_are_those_of_the_file(setup: Path) -> None:
     source = next(path for path in setup.iterdir() if path.suffix in (".yaml", ".yml"))
     run("--from", str(source))
     for line in (setup / "envgen.yaml").read_text().splitlines():
-        found = re.fullmatch(r"#   ([\w.-]+):(\d+): (?:services\.\w+\.)?(\w+)\b.*", line)
+        found = re.fullmatch(r"#   ([\w.-]+):(\d+): (?:services\.\w+\.|env\.\w+\.)?(\w+)\b.*", line)
         if found and found[3] not in ("services", "networks", "volumes"):
             word = {"stage": "FROM"}.get(found[3], found[3])
             word = line.rpartition(".")[2] if word == "environment" else word
@@ -160,36 +159,36 @@ def test_dot_env_does_not_fill_variables(tmp_path: Path) -> None:
     assert any("environment.B" in line and "${X} has no default" in line for line in listed)
 
 
-def test_extends_and_include_stay_in_the_folder(tmp_path: Path) -> None:
-    (tmp_path / "outside.yaml").write_text("services: {x: {image: evil:1, command: [a]}}\n")
-    folder = tmp_path / "p"
-    folder.mkdir()
-    (folder / "link.yaml").symlink_to(tmp_path / "outside.yaml")
+def test_services_extend_each_other_and_other_files_are_listed(tmp_path: Path) -> None:
     text = (
-        "include: [more.yaml, ../outside.yaml, link.yaml, https://example.com/x.yaml, gone.yaml]\n"
+        "include: [more.yaml]\n"
         "services:\n"
-        "  one:\n    extends: {file: base.yaml, service: base}\n    environment: {B: '2'}\n"
+        "  base:\n    image: example/image:1\n    command: [a]\n    environment: {A: '1'}\n"
+        "  one:\n    extends: {service: base}\n    environment: {B: '2'}\n"
         "  two:\n    extends: one\n    command: [other]\n"
         "  loop:\n    extends: loop\n    image: example/image:1\n    command: [a]\n"
-        "  far:\n    extends: {file: /etc/passwd, service: x}\n    image: example/image:1\n    command: [a]\n"
+        "  far:\n    extends: {file: more.yaml, service: x}\n    image: example/image:1\n    command: [a]\n"
     )
-    base = "services:\n  base:\n    image: example/image:1\n    command: [a]\n    environment: {A: '1'}\n"
-    more = "services: {more: {image: 'example/image:1', command: [m]}}\n"
-    profile, listed, written = moved(folder, text, base_yaml=base, more_yaml=more)
-    assert set(profile.services) == {"one", "two", "loop", "far", "more"}
+    more = "services: {more: {image: 'example/other:1', command: [m]}, x: {command: [x]}}\n"
+    profile, listed, _ = moved(tmp_path, text, more_yaml=more)
+    assert set(profile.services) == {"base", "one", "two", "loop", "far"}
     assert profile.services["two"].command == ("other",)
-    assert profile.services["one"].env == {"A": "1", "B": "2"}
-    assert "evil" not in written
-    for name in ("../outside.yaml", "link.yaml", "https://example.com/x.yaml", "/etc/passwd"):
-        assert any(name in line and "outside of this folder" in line for line in listed), name
-    assert any("gone.yaml: there is no such file" in line for line in listed)
-    assert any("loop.extends: extends itself" in line for line in listed)
+    assert profile.services["two"].env == {"A": "1", "B": "2"}
+    assert any("compose.yaml:1: include: other files are not read" in line for line in listed)
+    assert any("far.extends: other files are not read" in line for line in listed)
+    assert any("loop.extends: it extends itself" in line for line in listed)
 
 
-def test_files_that_include_each_other_end(tmp_path: Path) -> None:
-    text = "include: [compose.yaml, compose.yaml, compose.yaml]\nservices: {one: {image: 'a:1', command: [a]}}\n"
-    _, listed, _ = moved(tmp_path, text)
-    assert any("too many files" in line for line in listed)
+def test_dockerfiles_outside_of_the_folder_are_listed(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM evil:1\n")
+    folder = tmp_path / "p"
+    folder.mkdir()
+    (folder / "Dockerfile.link").symlink_to(tmp_path / "Dockerfile")
+    for place in ("..", "/etc", "{dockerfile: Dockerfile.link}"):
+        _, listed, written = moved(folder, f"services: {{one: {{build: {place}, command: [a]}}}}\n")
+        assert any("outside of this folder: name it behind the Compose file" in line for line in listed), place
+        assert "evil" not in written
+        (folder / "envgen.yaml").unlink()
 
 
 def test_merge_keys_and_tags_are_read(tmp_path: Path) -> None:
@@ -211,13 +210,28 @@ def test_absolute_folders_go_into_the_local_file(tmp_path: Path) -> None:
     assert (str(mounts["sets"].host), mounts["sets"].read_only, str(mounts["own"].host)) == ("/mnt/sets", True, "own")
 
 
-def test_what_does_not_load_is_commented_out_and_listed(tmp_path: Path) -> None:
-    text = service("volumes: ['/etc/localtime:/etc/localtime:ro', './x:/etc/x']\nports: ['1:1', '1:2']")
-    profile, listed, written = moved(tmp_path, text)
-    assert profile.services["one"].mounts == {}
-    assert "# Commented out: /etc belongs to the image's own system" in written
-    assert any(line.startswith("envgen.yaml:") and "published twice" in line for line in listed)
-    assert any(line.startswith("envgen.local.yaml:") and "/etc belongs" in line for line in listed)
+def test_what_does_not_load_is_left_out_and_listed_with_its_line(tmp_path: Path) -> None:
+    text = service(
+        "volumes: ['/etc/localtime:/etc/localtime:ro', './x:/etc/x']\n"
+        "ports: ['1:1', '1:2', '3:3', 'x:4']\n"
+        "restart: always\n"
+        "user: '1000'\n"
+    )
+    profile, listed, _ = moved(tmp_path, text)
+    one = profile.services["one"]
+    assert (one.mounts, list(map(str, one.ports)), one.restart, one.user) == ({}, ["1:1", "3:3"], "no", "1000")
+    whys = {line.split(": ")[0]: line for line in listed}
+    assert "services.one.restart: 'always' is not accepted here" in whys["compose.yaml:7"]
+    assert sum("/etc belongs to the image's own system" in line for line in listed) == 2
+    assert any("compose.yaml:6: services.one.ports: 1:2: the host's port 1 is published twice" in x for x in listed)
+    assert any("compose.yaml:6: services.one.ports: x:4: 'x:4' is not a port mapping" in line for line in listed)
+
+
+def test_a_command_is_taken_whole_or_not_at_all(tmp_path: Path) -> None:
+    text = service('command: [run, "a\\nb"]') + "  two:\n    image: example/image:1\n    command: [b]\n"
+    profile, listed, _ = moved(tmp_path, text)
+    assert set(profile.services) == {"two"}
+    assert any("services.one.command: contains the control character" in line for line in listed)
 
 
 def test_ports_in_all_their_forms(tmp_path: Path) -> None:
