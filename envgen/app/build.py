@@ -32,8 +32,7 @@ from envgen.explain import Cause, cause_of
 from envgen.files import state_dir
 from envgen.lock.model import LOCAL, ProfileLock
 from envgen.profile.model import Profile
-from envgen.render import outputs
-from envgen.render.assemble import IGNORE_FILE
+from envgen.render.assemble import IGNORE_FILE, Rendered, render_profile
 from envgen.render.environment import CA_VARIABLE, WHEELHOUSE_VARIABLE, compose_environment
 from envgen.render.locking import base_image, lock_of
 from envgen.render.workspace import prepare
@@ -50,7 +49,7 @@ class Job:
 
     profile: Profile
     root: Path
-    rendered: outputs.Rendered
+    rendered: Rendered
     lock: ProfileLock | None = None
     target: str = ""  # the stage to stop after; its image has a name of its own
 
@@ -84,7 +83,7 @@ class Job:
 
 def job_of(profile: Profile, root: Path, lock: ProfileLock | None = None, target: str = "") -> Job:
     """Render a profile (nothing is written). UsageError for a ``target`` that is not a stage of it."""
-    job = Job(profile, root, outputs.render_profile(profile, lock, root=root), lock, target)
+    job = Job(profile, root, render_profile(profile, lock, root=root), lock, target)
     stages = stages_in(job.text)
     if target and target not in stages:
         raise UsageError(f"{job.rendered.dockerfile} has no stage {target!r}", hint=f"it has: {', '.join(stages)}")
@@ -369,7 +368,7 @@ def _warn_of_drift(session: Session) -> None:
     """What is built has all layers in it; but the committed files should be what the project file says."""
     plain = Session(session.file, session.profile_name)
     profile, root = plain.profile(local=False), plain.loaded(local=False).project.root
-    files = outputs.render_profile(profile, lock_of(profile, root), root=root).files
+    files = render_profile(profile, lock_of(profile, root), root=root).files
     drifted = [
         name
         for name, content in sorted(files.items())

@@ -27,10 +27,10 @@ from envgen.profile.tree import LIST, MAP, NULL, Node, near
 from envgen.profile.values import own_path
 from envgen.redact import redact_secrets, secret_in, secret_like
 from envgen.render import environment as names
+from envgen.render.assemble import render_profile
 from envgen.render.compose import OFFLINE, PROXY, overlay_file
 from envgen.render.locking import lock_of
-from envgen.render.outputs import render_profile, write
-from envgen.render.plan import compose_environment
+from envgen.render.outputs import write
 from envgen.text import visible
 
 _HIDDEN = "(not shown)"
@@ -135,7 +135,7 @@ def _ours(profile: Profile, root: Path) -> dict[str, Any]:
         if profile.compose is not None:
             used.append(root / own_path(profile.compose.path))
         user = {names.UID_VARIABLE: str(os.getuid()), names.GID_VARIABLE: str(os.getgid())}
-        environment = compose_environment(profile, root) | user
+        environment = names.compose_environment(profile, root) | user
         return _config(Compose(_endpoint(), used, root.resolve() / "compose", environment), "the profile")
 
 

@@ -24,8 +24,8 @@ from envgen.inside import run
 from envgen.profile.check_nodes import ranks_of
 from envgen.profile.model import Cluster, Machine, Profile, Service
 from envgen.render import environment as names
+from envgen.render.assemble import render_profile
 from envgen.render.locking import lock_of_image
-from envgen.render.outputs import render_profile
 from envgen.serve.preflight import of_image
 from envgen.text import progress, size
 

@@ -10,9 +10,9 @@ from envgen.engine.owner import run_as
 from envgen.inside import run
 from envgen.profile.model import Profile
 from envgen.render import environment as promised
+from envgen.render.assemble import render_profile
 from envgen.render.locking import lock_of_image
 from envgen.render.namespace import places_of
-from envgen.render.outputs import render_profile
 
 PER_MACHINE = ("MAX_JOBS",)  # computed when a service starts
 

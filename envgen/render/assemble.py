@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from envgen import files as file_io
 from envgen.digests import digest_of
 from envgen.errors import Problem, ProjectError
+from envgen.lock.model import ProfileLock
 from envgen.paths import docker_dir
 from envgen.profile.model import Profile
 from envgen.render.compose import compose_files
@@ -66,8 +67,19 @@ def with_labels(text: str, plan: Plan, digest: str) -> str:
 IGNORE_FILE = ".dockerignore"
 
 
-def assemble(profile: Profile, lock: Any, root: Path | None) -> dict[str, Any]:
-    """``files`` (path -> text), ``digest`` and ``context_files`` of a profile, as JSON can carry them."""
+@dataclass(frozen=True)
+class Rendered:
+    """The files of one profile. ``digest`` changes with what determines the image, not with how services are run."""
+
+    files: Mapping[str, bytes]
+    dockerfile: str
+    digest: str
+    context_files: tuple[str, ...]  # what the build reads of the project, besides the Dockerfile
+    context_paths: tuple[str, ...]  # the same, folders by their name: what .dockerignore lets in
+
+
+def render_profile(profile: Profile, lock: ProfileLock | None = None, *, root: Path | None = None) -> Rendered:
+    """All files of ``profile``. ``root``, the project's folder, is read for patches and local encoding files only."""
     series = series_of(profile, root)
     try:
         made = plan(profile, lock, series)
@@ -82,14 +94,14 @@ def assemble(profile: Profile, lock: Any, root: Path | None) -> dict[str, Any]:
         }
     except ValueError as error:  # a value that one of the languages cannot carry
         raise ProjectError([Problem(f"profile {profile.name}: {error}")]) from error
-    named = [*made.context_files, *paths_of(profile)]
+    named = (*made.context_files, *paths_of(profile))
     files[IGNORE_FILE] = dockerignore(named)
     _refuse_machine_paths(profile, files)
-    read = sorted({*made.context_files, *own})
-    return {"files": files, "digest": digest, "context_files": read, "context_paths": named}
+    read = tuple(sorted({*made.context_files, *own}))
+    return Rendered({path: text.encode() for path, text in files.items()}, profile.dockerfile, digest, read, named)
 
 
-def dockerignore(context_files: tuple[str, ...] | list[str]) -> str:
+def dockerignore(context_files: Sequence[str]) -> str:
     """Nothing but what the build reads is sent to the engine."""
     lines = ["# Written by `envgen render`: the build reads nothing else of this folder.", "*", "!docker/", "!patches/"]
     lines += [f"!{path}" for path in context_files if not path.startswith("patches/")]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from envgen.profile.model import Cluster, GpuMode, Health, Profile, Service
-from envgen.profile.values import PortMapping, own_path
+from envgen.profile.values import ContainerPath, PortMapping, own_path
 from envgen.render import environment as names
 from envgen.render.namespace import folder_of, volume_of
 from envgen.render.quote import Quoted, compose_text, compose_variable, yaml_key, yaml_text
@@ -19,16 +19,7 @@ CLUSTER_PARTS = ("head", "worker", "rdma")
 VARIANT = "dev.envgen.variant"
 
 
-Lines = list[tuple[Quoted, Quoted]]  # ``key: value`` with both sides ready to print
-
-
-@dataclass(frozen=True)
-class Volume:
-    kind: Quoted
-    source: Quoted
-    target: Quoted
-    read_only: bool = False
-    create_host_path: str = ""  # for folders of the host: whether a missing one is made
+Block = Mapping[str, Any]  # keys and texts ready to print, mappings and lists of them; what is None or empty goes
 
 
 def compose_files(profile: Profile, key: str = "") -> dict[str, str]:
@@ -40,8 +31,13 @@ def compose_files(profile: Profile, key: str = "") -> dict[str, str]:
     files = {profile.compose_file: render("compose.yaml.j2", context)}
     if profile.gpu.asks_engine:
         for mode in (GpuMode.ALL, GpuMode.CDI):
-            deploys = [(yaml_key(name), _deploy(one, mode)) for name, one in profile.services.items()]
-            more = {"gpu": mode.value, "deploys": deploys}
+            more = {
+                "gpu": _lines({"deploy": _GPUS[mode]}),
+                "services": _lines({
+                    yaml_key(name): {"deploy": own} if (own := _deploy(one, mode)) else {"<<": Quoted("*gpu")}
+                    for name, one in profile.services.items()
+                }),
+            }  # fmt: skip
             files[overlay_file(profile, mode)] = render("compose.gpu.yaml.j2", {**context, **more})
     for name, service in profile.services.items():
         if service.cluster is not None:
@@ -87,46 +83,97 @@ def overlay_file(profile: Profile, mode: GpuMode) -> str:
     return f"compose/{profile.name}.gpu-{mode.value}.yaml"
 
 
+def _lines(block: Block, pad: str = "") -> list[Quoted]:
+    return [Quoted(pad + line) for line in _printed(block)]
+
+
+def _printed(block: Block) -> Iterator[str]:
+    for key, value in block.items():
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and not isinstance(text, Quoted):
+                raise TypeError(f"{key}: {text!r} was not quoted")
+        if isinstance(value, str):
+            yield f"{key}: {value}".rstrip()
+        elif value:
+            yield f"{key}:"
+        if isinstance(value, Mapping):
+            yield from (f"  {line}" for line in _printed(value))
+        elif isinstance(value, list):
+            for item in value:
+                first, *rest = [item] if isinstance(item, str) else _printed(item)
+                yield from (f"  - {first}", *(f"    {line}" for line in rest))
+
+
 def _context(profile: Profile, key: str) -> dict[str, object]:
-    groups = {name: _lines(profile.env[name]) for name in groups_in_use(profile)}
     user_env = next((env for name in profile.services if (env := names.user_env(profile, name))), None)
     # Empty where no number is given: the entry point then lets ninja start all, and compile-gate decides.
     jobs = compose_variable(names.JOBS_VARIABLE, str(profile.build.max_jobs.count or ""))
-    passed = [*profile.secrets, *(name for name in PROXY if profile.network.pass_proxy and name not in profile.secrets)]
+    proxy = [name for name in PROXY if profile.network.pass_proxy]
+    passed = [*profile.secrets, *(name for name in proxy if name not in profile.secrets)]
+    groups: list[tuple[str, Mapping[str, str]]] = [("user", user_env)] if user_env else []
+    groups += [(f"env-{name}", group) for name, group in profile.env.items()]
+    named = {"overlay": names.overlay_volume(profile)} if profile.mounted_sources else {}
+    named |= {f"cache-{n}": volume_of(profile, n, key) for n, cache in profile.caches.items() if cache.host is None}
+    # The caches of a copy (`instance`) are those of the plain one: its `down --volumes` must leave them.
+    shared = [f"cache-{name}" for name in profile.caches] if profile.instance else []
     return {
         "profile": profile,
-        "derived": [(Quoted("MAX_JOBS"), jobs), *_lines(names.service_env(profile))],
-        "passed": [yaml_key(name) for name in passed],
-        "proxy": [yaml_key(name) for name in PROXY if profile.network.pass_proxy],
-        "groups": [
-            *([(Quoted("user"), _lines(user_env))] if user_env else []),
-            *((Quoted(f"env-{name}"), lines) for name, lines in groups.items()),
+        "common": _lines(_common(profile, key, proxy), "  "),
+        "derived": _lines({"MAX_JOBS": jobs, **_texts(names.service_env(profile))}, "  "),
+        "passed": _lines({yaml_key(name): Quoted("") for name in passed}, "  "),
+        "groups": [(Quoted(name), _lines(_texts(group), "  ")) for name, group in groups],
+        "services": [
+            (yaml_key(name), _lines(_service(profile, name, number, key), "    "))
+            for number, name in enumerate(profile.services)
         ],
-        "ulimits": [(yaml_key(name), limit) for name, limit in profile.ulimits.items()],
-        "shm": str(profile.shm_size.bytes) if profile.shm_size and profile.ipc != "host" else "",
-        "platform": profile.base.platform.value if profile.base.platform else "",
-        "wheelhouse": _wheelhouse(profile),
-        "volumes": _volumes(profile, key),
-        "named_volumes": _named_volumes(profile, key),
-        # The caches of a copy (`instance`) are those of the plain one: its `down --volumes` must leave them.
-        "copy": f"--{profile.instance}" if profile.instance else "",
-        "shared_volumes": [f"cache-{name}" for name in profile.caches] if profile.instance else [],
-        "services": [_service(profile, name, number, key) for number, name in enumerate(profile.services)],
-        "gpu": profile.gpu.value if profile.gpu in (GpuMode.ALL, GpuMode.CDI) else "",
+        "named_volumes": _lines({
+            name: {"name": compose_text(volume), "external": Quoted("true") if name in shared else None}
+            for name, volume in named.items()
+        }, "  "),
         "overlay": overlay_file(profile, GpuMode.ALL) if profile.gpu.asks_engine else "",
         "own": own_path(profile.compose.path) if profile.compose is not None else "",
         "ca": _ca(profile),
-        "grace": STOP_GRACE,
+    }  # fmt: skip
+
+
+def _common(profile: Profile, key: str, proxy: list[str]) -> Block:
+    """What all services have in common."""
+    platform = compose_text(profile.base.platform.value) if profile.base.platform else None
+    shm = profile.shm_size if profile.ipc != "host" else None
+    return {
+        "image": compose_text(profile.image_name),
+        "platform": platform,
+        "build": {
+            "context": Quoted(".."),
+            "dockerfile": compose_text(profile.dockerfile),
+            "platforms": platform and Quoted(f"[{platform}]"),
+            "args": {yaml_key(name): Quoted("") for name in proxy},
+            "additional_contexts": {"wheelhouse": _wheelhouse(profile)} if profile.build.wheelhouse else None,
+            "secrets": Quoted("[jobs, ca_certificates]"),
+        },
+        "init": Quoted("true"),
+        "ipc": compose_text(profile.ipc),
+        "shm_size": compose_text(str(shm.bytes)) if shm else None,
+        "ulimits": {
+            yaml_key(name): Quoted(f"{{soft: {one.soft}, hard: {one.hard}}}") for name, one in profile.ulimits.items()
+        },
+        "working_dir": compose_text(profile.working_dir.path),
+        "stop_grace_period": compose_text(STOP_GRACE),
+        "deploy": _GPUS.get(profile.gpu),
+        "volumes": _volumes(profile, key),
     }
 
 
-def groups_in_use(profile: Profile) -> tuple[str, ...]:
-    """The env groups that this profile's services may get, in the order of the file: later ones are stronger."""
-    return tuple(name for name in profile.env if profile.env_groups is None or name in profile.env_groups)
+_GPUS: Mapping[GpuMode, Block] = {
+    mode: {"resources": {"reservations": {"devices": [Quoted(f"{{driver: {device}, capabilities: [gpu]}}")]}}}
+    for mode, device in (
+        (GpuMode.ALL, "nvidia, count: all"), (GpuMode.CDI, 'cdi, device_ids: ["nvidia.com/gpu=all"]'),
+    )
+}  # fmt: skip
 
 
-def _lines(values: Mapping[str, str]) -> Lines:
-    return [(yaml_key(name), compose_text(value)) for name, value in values.items()]
+def _texts(values: Mapping[str, str]) -> dict[str, Quoted]:
+    return {yaml_key(name): compose_text(value) for name, value in values.items()}
 
 
 def _ca(profile: Profile) -> Quoted:
@@ -135,55 +182,59 @@ def _ca(profile: Profile) -> Quoted:
     return compose_variable(names.CA_VARIABLE, default, reason="the PEM file of your CA certificates")
 
 
-def _wheelhouse(profile: Profile) -> Quoted | None:
+def _wheelhouse(profile: Profile) -> Quoted:
     path = profile.build.wheelhouse
-    if path is None:
-        return None
-    return compose_variable(names.WHEELHOUSE_VARIABLE, names.compose_path(path), reason="your folder of wheels")
+    default = names.compose_path(path) if path else None
+    return compose_variable(names.WHEELHOUSE_VARIABLE, default, reason="your folder of wheels")
 
 
-def _volumes(profile: Profile, key: str) -> list[Volume]:
-    bind, volume = Quoted("bind"), Quoted("volume")
+def _bind(source: Quoted, target: ContainerPath, *, read_only: bool = False, create: str = "false") -> Block:
+    """``create``: whether a missing folder of the host is made."""
+    return {
+        "type": Quoted("bind"),
+        "source": source,
+        "target": compose_text(target.path),
+        "read_only": Quoted("true") if read_only else None,
+        "bind": Quoted(f"{{create_host_path: {create}}}"),
+    }
+
+
+def _volume(name: str, target: str) -> Block:
+    return {"type": Quoted("volume"), "source": Quoted(name), "target": compose_text(target)}
+
+
+def _volumes(profile: Profile, key: str) -> list[Block]:
     found = []
     for name, source in profile.mounted_sources.items():
         assert source.origin.checkout is not None
         default = names.compose_path(source.origin.checkout)
         text = compose_variable(names.checkout_variable(name), default, reason=f"the folder of your {name} checkout")
-        found.append(Volume(bind, text, compose_text(source.mount.path), create_host_path="false"))
+        found.append(_bind(text, source.mount))
     if profile.mounted_sources:
-        found.append(Volume(volume, Quoted("overlay"), compose_text(names.OVERLAY)))
+        found.append(_volume("overlay", names.OVERLAY))
     for name, cache in profile.caches.items():
-        target = compose_text(cache.path.path)
         if cache.host is None:
-            found.append(Volume(volume, Quoted(f"cache-{name}"), target))
+            found.append(_volume(f"cache-{name}", cache.path.path))
         else:
             default = names.compose_path(cache.host)
             reason, below = f"a folder for the cache {name}", folder_of(name, key)
             text = compose_variable(names.cache_variable(name), default, reason=reason, after=below)
-            found.append(Volume(bind, text, target, create_host_path="true"))
-    found.append(Volume(bind, _ca(profile), compose_text(names.CA_FILE), read_only=True, create_host_path="false"))
-    return found
+            found.append(_bind(text, cache.path, create="true"))
+    return [*found, _bind(_ca(profile), ContainerPath(names.CA_FILE), read_only=True)]
 
 
-def _named_volumes(profile: Profile, key: str) -> Lines:
-    found = {"overlay": names.overlay_volume(profile)} if profile.mounted_sources else {}
-    found |= {f"cache-{n}": volume_of(profile, n, key) for n, cache in profile.caches.items() if cache.host is None}
-    return [(Quoted(name), compose_text(volume)) for name, volume in found.items()]
-
-
-def _mounts(service: str, described: Service) -> list[Volume]:
+def _mounts(service: str, described: Service) -> list[Block]:
     found = []
     for name, mount in described.mounts.items():
         reason = f"the file or folder {name} of {service}"
         text = compose_variable(names.mount_variable(service, name), names.compose_path(mount.host), reason=reason)
-        target = compose_text(mount.path.path)
-        found.append(Volume(Quoted("bind"), text, target, mount.read_only, create_host_path="false"))
+        found.append(_bind(text, mount.path, read_only=mount.read_only))
     return found
 
 
 def _deploy(service: Service, mode: GpuMode) -> Quoted | None:
     """Compose's `deploy` for the GPUs that a service names; nothing where it gets what all get."""
-    if service.gpu is None or mode not in (GpuMode.ALL, GpuMode.CDI):
+    if service.gpu is None or mode not in _GPUS:
         return None
     if not service.gpu:
         return Quoted("{}")
@@ -193,30 +244,48 @@ def _deploy(service: Service, mode: GpuMode) -> Quoted | None:
     return Quoted(f"{{resources: {{reservations: {{devices: [{device}]}}}}}}")
 
 
-def _service(profile: Profile, name: str, number: int, key: str) -> dict[str, object]:
+def _service(profile: Profile, name: str, number: int, key: str) -> Block:
     service = profile.services[name]
-    chosen = [n for n in groups_in_use(profile) if service.env_groups is None or n in service.env_groups]
+    chosen = [n for n in profile.env if service.env_groups is None or n in service.env_groups]
     # YAML merges let the first of a list win, so the strongest group stands first.
     user = ["*user"] if names.user_env(profile, name) else []
     aliases = [*(f"*env-{group}" for group in reversed(chosen)), *user, "*env-derived", "*env-passed"]
-    env = _lines(service.env)
-    if service.model is not None and OFFLINE not in service.env:
-        # `up` starts it when all weights are there, and then no hub can stop it.
-        env.insert(0, (yaml_key(OFFLINE), compose_variable(names.OFFLINE_VARIABLE, "0")))
+    # `up` starts it when all weights are there, and then no hub can stop it.
+    offline = service.model is not None and OFFLINE not in service.env
+    labels = {**service.labels, **({VARIANT: profile.variant} if profile.variant else {})}
+    copy = f"--{profile.instance}" if profile.instance else ""
+
+    def text(value: object, after: str = "") -> Quoted | None:
+        return None if value is None else compose_text(f"{value}{after}")
+
+    yes = Quoted("true") if service.interactive else None
     return {
-        "name": yaml_key(name),
-        "groups": Quoted(", ".join(aliases)),
-        "env": env,
-        "service": service,
-        "health_test": _health_test(service.health) if service.health else (),
+        "<<": Quoted("*service"),
         # Only the first service starts when none is named; `up NAME` starts exactly that one.
-        "profile": name if number else "",
+        "profiles": Quoted(f"[{text(name)}]") if number else None,
+        "command": [compose_text(word) for word in service.argv],
+        "environment": {
+            "<<": Quoted(f"[{', '.join(aliases)}]"),
+            **({OFFLINE: compose_variable(names.OFFLINE_VARIABLE, "0")} if offline else {}),
+            **_texts(service.env),
+        },
+        "working_dir": text(service.working_dir),
         "user": _user(profile, name),
+        "cpuset": text(service.cpuset),
+        "stdin_open": yes,
+        "tty": yes,
+        "ports": [_port(name, port) for port in service.ports],
+        "restart": text(service.restart),
+        "labels": _texts(labels),
+        "container_name": text(service.container_name, copy),
+        "network_mode": text(service.network),
+        "shm_size": text(service.shm_size and service.shm_size.bytes),
+        "devices": [compose_text(device) for device in service.devices],
+        "cap_add": [compose_text(capability) for capability in service.cap_add],
+        "deploy": _deploy(service, profile.gpu),
         # All of them, where it has more than the others.
         "volumes": [*_volumes(profile, key), *_mounts(name, service)] if service.mounts else [],
-        "labels": _lines({**service.labels, **({VARIANT: profile.variant} if profile.variant else {})}),
-        "deploy": _deploy(service, profile.gpu),
-        "ports": [_port(name, port) for port in service.ports],
+        "healthcheck": _health(service.health) if service.health else None,
     }
 
 
@@ -233,7 +302,14 @@ def _user(profile: Profile, service: str) -> Quoted | None:
     return yaml_text("0:0" if user == "root" else user) if user else None
 
 
-def _health_test(health: Health) -> tuple[str, ...]:
+def _health(health: Health) -> Block:
+    words = [names.WITH_START_UP, *health.command]
     if health.http is not None:
-        return ("CMD", f"{names.HOME}/bin/envgen-health", str(health.port), health.http)
-    return ("CMD", names.WITH_START_UP, *health.command)
+        words = [f"{names.HOME}/bin/envgen-health", str(health.port), health.http]
+    return {
+        "test": Quoted(f"[{', '.join(map(compose_text, ('CMD', *words)))}]"),
+        "interval": compose_text(str(health.interval)),
+        "timeout": compose_text(str(health.timeout)),
+        "retries": Quoted(health.retries),
+        "start_period": compose_text(str(health.start_period)),
+    }

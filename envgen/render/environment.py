@@ -14,7 +14,6 @@ from envgen.render.parts import Pair
 
 HOME = "/opt/envgen"  # everything of ours in an image
 OVERLAY = f"{HOME}/env"  # the virtual environment of mounted sources, on a volume
-ENTRYPOINT = f"{HOME}/bin/entrypoint"
 GATE = f"{HOME}/bin/compile-gate"  # stands before every compiler
 WITH_START_UP = f"{HOME}/bin/envgen-env"  # runs a command with what the base image's start-up has set
 USER_HOME = "/root"  # of every user: caches lie below it

@@ -14,7 +14,7 @@ import yaml
 from envgen.errors import Problem, RefusedError
 from envgen.profile.model import GpuMode, Health, Profile, Service
 from envgen.render import environment as names
-from envgen.render.compose import OFFLINE, cluster_flags, groups_in_use
+from envgen.render.compose import OFFLINE, cluster_flags
 from envgen.render.quote import Quoting
 
 GROUP = "leaderworkerset.x-k8s.io/v1"
@@ -156,9 +156,9 @@ def _args(service: Service, commit: str, leads: bool) -> list[str]:
 def _env(profile: Profile, name: str) -> Iterator[Doc]:
     service = profile.services[name]
     values: dict[str, str] = {**names.service_env(profile), **names.user_env(profile, name)}
-    for group in groups_in_use(profile):
+    for group, variables in profile.env.items():
         if service.env_groups is None or group in service.env_groups:
-            values |= profile.env[group]
+            values |= variables
     values |= {OFFLINE: "1"} if service.model is not None else {}
     values |= service.env
     if service.cluster is not None:

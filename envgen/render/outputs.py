@@ -5,41 +5,16 @@ from __future__ import annotations
 import difflib
 import stat
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path, PurePosixPath
 
 from envgen import files as file_io
 from envgen.errors import Problem, ProjectError, RefusedError
 from envgen.lock.ask import locked
-from envgen.lock.model import ProfileLock
 from envgen.lock.reading import load
-from envgen.profile.model import Profile, Project
-from envgen.render.assemble import IGNORE_FILE, assemble, dockerignore
+from envgen.profile.model import Project
+from envgen.render.assemble import IGNORE_FILE, dockerignore, render_profile
 from envgen.render.parts import WRITTEN
-
-
-@dataclass(frozen=True)
-class Rendered:
-    """The files of one profile. ``digest`` changes with what determines the image, not with how services are run."""
-
-    files: Mapping[str, bytes]
-    dockerfile: str
-    digest: str
-    context_files: tuple[str, ...]  # what the build reads of the project, besides the Dockerfile
-    context_paths: tuple[str, ...]  # the same, folders by their name: what .dockerignore lets in
-
-
-def render_profile(profile: Profile, lock: ProfileLock | None = None, *, root: Path | None = None) -> Rendered:
-    """All files of ``profile``. ``root``, the project's folder, is read for patches and local encoding files only."""
-    record = assemble(profile, lock, root)
-    return Rendered(
-        files={path: text.encode() for path, text in record["files"].items()},
-        dockerfile=profile.dockerfile,
-        digest=record["digest"],
-        context_files=tuple(record["context_files"]),
-        context_paths=tuple(record["context_paths"]),
-    )
 
 
 def render_project(project: Project, *, only: str | None = None) -> dict[str, bytes]:

@@ -99,8 +99,6 @@ class Plan:
     patch_installed: PatchStep | None
     image_env: tuple[Pair, ...]
     labels: tuple[Pair, ...]
-    entrypoint: tuple[str, ...]
-    command: tuple[str, ...]
     opened: tuple[str, ...] = ()  # folders that every user may write to
     # With a lock: the list of uv's package, and the time of what is added.
     uv_locked: str = ""

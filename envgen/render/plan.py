@@ -17,11 +17,8 @@ from envgen.profile.model import Encoding, Pip, Profile, Source
 from envgen.profile.values import own_path
 from envgen.render import locking
 from envgen.render.environment import (
-    ENTRYPOINT,
     RUN,
     build_env,
-    compose_environment,
-    derived_env,
     image_env,
     opened_folders,
 )
@@ -36,12 +33,8 @@ from envgen.render.parts import (
     Step,
 )
 
-__all__ = ["Lock", "Plan", "compose_environment", "derived_env", "plan"]
 
-Lock = ProfileLock  # what envgen.lock says about the profile
-
-
-def plan(profile: Profile, lock: Lock | None = None, patches: Mapping[str, Series] | None = None) -> Plan:
+def plan(profile: Profile, lock: ProfileLock | None = None, patches: Mapping[str, Series] | None = None) -> Plan:
     """Decide everything about the image of ``profile``. ``patches``: the series of each source that has one."""
     series = patches or {}
     lists = locking.requirements(profile, lock)
@@ -67,8 +60,6 @@ def plan(profile: Profile, lock: Lock | None = None, patches: Mapping[str, Serie
         opened=opened_folders(profile),
         image_env=tuple(image_env(profile)),
         labels=_labels(profile, series, lock),
-        entrypoint=(ENTRYPOINT,),
-        command=("bash",),
         uv_locked=_list(profile, "uv", lists),
         epoch=str(lock.epoch) if lock else "",
         reproducible=bool(lock) and profile.reproducible,
@@ -81,7 +72,7 @@ def _protect(pip: Pip) -> tuple[str, ...]:
     return ("record", *pip.protect, "--off", *pip.override, *(("--remove", *pip.remove) if pip.remove else ()))
 
 
-def _apt(step: str, packages: tuple[str, ...], lock: Lock | None) -> Step | None:
+def _apt(step: str, packages: tuple[str, ...], lock: ProfileLock | None) -> Step | None:
     """One step with these Debian packages, or no step."""
     words = locking.apt_words(lock, step, packages)
     return Step(_listed(packages), words) if words else None
@@ -97,7 +88,7 @@ def _list(profile: Profile, step: str, lists: Mapping[str, str]) -> str:
     return f"/profiles/{profile.name}/locked/{step}.txt" if lists.get(step) else ""
 
 
-def _data(profile: Profile, lock: Lock | None, lists: Mapping[str, str]) -> dict[str, str]:
+def _data(profile: Profile, lock: ProfileLock | None, lists: Mapping[str, str]) -> dict[str, str]:
     """The files of this profile alone, by their path in the stage `scripts`."""
     head = f"# {WRITTEN} from envgen.lock.\n"
     found = {_list(profile, step, lists): head + text for step, text in lists.items() if text}
@@ -121,7 +112,12 @@ def _pip(
 
 
 def _built(
-    profile: Profile, name: str, source: Source, series: Series | None, lock: Lock | None, lists: Mapping[str, str]
+    profile: Profile,
+    name: str,
+    source: Source,
+    series: Series | None,
+    lock: ProfileLock | None,
+    lists: Mapping[str, str],
 ) -> BuiltSource:
     origin, install = source.origin, source.install
     folder, inputs = f"/src/{name}", f"/src/inputs/{name}"
@@ -161,7 +157,9 @@ def _built(
     )
 
 
-def _fetch(key: str, url: str, ref: str, folder: str, lock: Lock | None, mode: str = "submodules") -> tuple[str, ...]:
+def _fetch(
+    key: str, url: str, ref: str, folder: str, lock: ProfileLock | None, mode: str = "submodules"
+) -> tuple[str, ...]:
     """The words of fetch-git for a repository; ``key`` is its name in the lock."""
     wanted, full_name = locking.git_words(lock.git.get(key) if lock else None, ref)
     return (url, wanted, folder, mode, *((full_name,) if full_name else ()))
@@ -244,7 +242,7 @@ def _encoding(name: str, encoding: Encoding) -> EncodingFile:
     return EncodingFile(local, (f"/encodings/{name}.tiktoken", encoding.sha256, *places))
 
 
-def _labels(profile: Profile, series: Mapping[str, Series], lock: Lock | None) -> tuple[Pair, ...]:
+def _labels(profile: Profile, series: Mapping[str, Series], lock: ProfileLock | None) -> tuple[Pair, ...]:
     """Identity, without the render digest, which is a digest of everything else."""
     pairs = [
         Pair("dev.envgen.project", profile.project),

@@ -6,7 +6,6 @@ Each returns ``Quoted``, the only kind of text that a template is able to print 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -59,15 +58,6 @@ def docker_value(text: str) -> Quoted:
 def docker_prepend(name: str, text: str) -> Quoted:
     """A value of ENV that is in front of what the variable has already, if anything, with a colon between them."""
     return Quoted(docker_value(text)[:-1] + f'${{{identifier(name)}:+:${identifier(name)}}}"')
-
-
-def docker_exec(words: Iterable[str]) -> Quoted:
-    """The JSON form of CMD and ENTRYPOINT. JSON's own escapes carry everything but NUL."""
-    listed = [_text(word, "a command line") for word in words]
-    found = json.dumps(listed, ensure_ascii=True)
-    if len(found) > _LONGEST:
-        raise ValueError(f"is longer than {_LONGEST} bytes, which a Dockerfile cannot carry in one line")
-    return Quoted(found)
 
 
 def shell_word(text: str) -> Quoted:

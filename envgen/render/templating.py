@@ -27,7 +27,6 @@ def assignment(pair: Pair) -> Quoted:
 
 FILTERS: dict[str, Callable[..., Quoted]] = {
     "docker_value": quote.docker_value,
-    "docker_exec": quote.docker_exec,
     "docker_pair": docker_pair,
     "assignment": assignment,
     "sh": quote.shell_word,

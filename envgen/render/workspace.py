@@ -10,7 +10,8 @@ from envgen import files
 from envgen.files import state_dir
 from envgen.lock.model import ProfileLock
 from envgen.profile.model import Profile
-from envgen.render.outputs import Rendered, render_profile, write
+from envgen.render.assemble import Rendered, render_profile
+from envgen.render.outputs import write
 from envgen.render.own import paths_of
 
 

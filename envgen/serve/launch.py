@@ -25,8 +25,7 @@ from envgen.files import state_dir
 from envgen.profile.model import GpuMode, Profile, Service
 from envgen.profile.values import own_path
 from envgen.render.compose import overlay_file
-from envgen.render.environment import GID_VARIABLE, UID_VARIABLE, port_environment
-from envgen.render.plan import compose_environment
+from envgen.render.environment import GID_VARIABLE, UID_VARIABLE, compose_environment, port_environment
 from envgen.serve import preflight
 from envgen.serve.checkouts import guard_file
 from envgen.serve.log import log_text

@@ -88,20 +88,16 @@ def build(folder: Path, text: str, image: str) -> dict[str, object]:
     return config
 
 
-def test_env_label_and_exec_words_come_back_from_dockers_own_parser(tmp_path: Path, image: str) -> None:
+def test_env_and_label_words_come_back_from_dockers_own_parser(tmp_path: Path, image: str) -> None:
     values = strings(300, lines=False)
-    words = strings(200, lines=True)
     lines = ["FROM scratch"]
     lines += [f"ENV V{number}={quote.docker_value(value)}" for number, value in enumerate(values)]
     # Several on one instruction, as rendered files have them.
     lines.append("LABEL " + " \\\n  ".join(f"l{n}={quote.docker_value(value)}" for n, value in enumerate(values)))
-    lines += [f"ENTRYPOINT {quote.docker_exec(words)}", f"CMD {quote.docker_exec(reversed(words))}"]
     config = build(tmp_path, "\n".join(lines) + "\n", image)
     env = dict(entry.split("=", 1) for entry in config["Env"])  # type: ignore[attr-defined]
     assert {f"V{n}": value for n, value in enumerate(values)} == {k: v for k, v in env.items() if k != "PATH"}
     assert config["Labels"] == {f"l{n}": value for n, value in enumerate(values)}
-    assert config["Entrypoint"] == words
-    assert config["Cmd"] == words[::-1]
 
 
 def test_prepended_values_keep_what_the_base_image_has(tmp_path: Path, image: str) -> None:

@@ -11,6 +11,7 @@ from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.errors import ExitCode, Place, Problem, RefusedError, UsageError, as_annotations
 from envgen.render import outputs
+from envgen.render.assemble import render_profile
 from envgen.render.locking import lock_of
 from envgen.text import counted, progress
 
@@ -59,9 +60,7 @@ def _files(session: Session, *, alone: bool) -> tuple[dict[str, bytes], Path]:
     project = session.loaded(local=False).project
     chosen = session.profile(local=False) if session.profile_name else None
     if alone and chosen:  # so that an override of it may break what other profiles render
-        return dict(
-            outputs.render_profile(chosen, lock_of(chosen, project.root), root=project.root).files
-        ), project.root
+        return dict(render_profile(chosen, lock_of(chosen, project.root), root=project.root).files), project.root
     return outputs.render_project(project, only=chosen.name if chosen else None), project.root
 
 

@@ -13,7 +13,7 @@ from envgen.engine.jobs import Capacity, capacity
 from envgen.profile.load import load_project
 from envgen.profile.model import Service
 from envgen.render.assemble import scripts
-from envgen.render.plan import compose_environment
+from envgen.render.environment import compose_environment
 
 PROJECT = """\
 version: 1

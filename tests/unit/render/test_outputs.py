@@ -15,8 +15,8 @@ from envgen.errors import EnvgenError, ProjectError, RefusedError
 from envgen.profile.model import Cache, GpuMode, Mode, Network, Profile, Project, Service
 from envgen.profile.values import ContainerPath, HostPath
 from envgen.render import assemble
-from envgen.render.assemble import docker_files, scripts, without_comments
-from envgen.render.outputs import diff, render_profile, render_project, write
+from envgen.render.assemble import docker_files, render_profile, scripts, without_comments
+from envgen.render.outputs import diff, render_project, write
 
 
 def changed(found: Profile, **changes: Any) -> Profile:
@@ -124,8 +124,7 @@ def test_gpu_modes() -> None:
 
 def test_later_env_groups_are_stronger_and_a_services_own_env_strongest() -> None:
     found = profile(
-        env={"a": {"X": "a", "Y": "a"}, "b": {"X": "b"}, "unused": {"X": "no"}},
-        env_groups=("b", "a"),
+        env={"a": {"X": "a", "Y": "a"}, "b": {"X": "b"}},
         services={
             "one": Service(command=("x",), env={"Y": "own"}),
             "two": Service(command=("x",), env_groups=("a",)),
@@ -202,7 +201,7 @@ def test_the_digest_covers_the_programs_that_the_steps_mount(monkeypatch: pytest
     before = render_profile(found).digest
     for path, same in (("docker/build/build-wheel", False), ("docker/build/fetch-file", True)):
         monkeypatch.setattr(assemble, "docker_files", lambda plan, path=path: {**docker_files(plan), path: "#!other"})
-        assert (assemble.assemble(found, None, None)["digest"] == before) is same, path
+        assert (assemble.render_profile(found).digest == before) is same, path
 
 
 # --- diff and write ---------------------------------------------------------------------------------------------------

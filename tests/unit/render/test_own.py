@@ -10,7 +10,7 @@ from envgen.errors import EnvgenError, ProjectError, RefusedError
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
 from envgen.render import own
-from envgen.render.outputs import Rendered, render_profile
+from envgen.render.assemble import Rendered, render_profile
 from envgen.render.quote import docker_line
 from envgen.render.workspace import prepare
 

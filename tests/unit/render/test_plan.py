@@ -31,9 +31,9 @@ from envgen.profile.model import (
 )
 from envgen.profile.values import ByteSize, ContainerPath, CudaArchList, HostPath, ImageRef, MaxJobs, Pin
 from envgen.render.assemble import dockerfile, scripts, used
-from envgen.render.environment import cache_volume, overlay_volume, service_env
+from envgen.render.environment import cache_volume, compose_environment, derived_env, overlay_volume, service_env
 from envgen.render.parts import WRITTEN, Step
-from envgen.render.plan import compose_environment, derived_env, plan
+from envgen.render.plan import plan
 
 
 def _words(step: Step | None) -> tuple[str, ...]:

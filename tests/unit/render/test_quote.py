@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 
@@ -64,14 +63,6 @@ def test_docker_values_stay_inside_their_quotes(text: str) -> None:
     assert re.sub(r"\\(.)", r"\1", inner, flags=re.S) == text
 
 
-@given(st.lists(TEXT.filter(lambda text: "\0" not in text)))
-def test_exec_form_is_ascii_json(words: list[str]) -> None:
-    found = quote.docker_exec(words)
-    assert json.loads(found) == words
-    assert found.isascii()
-    assert "\n" not in found
-
-
 @given(TEXT.filter(lambda text: "\0" not in text))
 def test_comments_are_one_printable_ascii_line(text: str) -> None:
     assert re.fullmatch(r"[ -~]*", quote.comment(text))
@@ -117,13 +108,6 @@ REFUSED = [
 def test_what_a_language_cannot_carry_is_refused(function, text: str, reason: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match=reason):
         function(text)
-
-
-def test_exec_form_refuses_what_no_process_can_get() -> None:
-    with pytest.raises(ValueError, match="NUL"):
-        quote.docker_exec(["a\0b"])
-    with pytest.raises(ValueError, match="longer"):
-        quote.docker_exec(["x" * 60_000])
 
 
 @pytest.mark.parametrize("word", ["plain", "a=b", "/path/to:x", "a,b", "50%", "name@host", "a+b", "v1.0-rc_2"])
