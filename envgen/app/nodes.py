@@ -17,12 +17,12 @@ from typing import Any
 from envgen import files
 from envgen.digests import digest_of
 from envgen.doctor.expectation import mounts
-from envgen.engine.base import MISSHAPEN, Engine, Image, Mount
+from envgen.engine.base import COMPOSE_PROJECT, MISSHAPEN, Container, Engine, Image, Mount
 from envgen.engine.docker import connect
 from envgen.errors import EngineError, NotFoundError, Problem, UsageError
 from envgen.inside import run
 from envgen.profile.check_nodes import ranks_of
-from envgen.profile.model import Cluster, Machine, Profile, Service
+from envgen.profile.model import Cluster, GpuMode, Machine, Profile, Service
 from envgen.render import environment as names
 from envgen.render.assemble import render_profile
 from envgen.render.locking import lock_of_image
@@ -36,7 +36,10 @@ LINK = 6.0  # seconds for one connection
 LINK_BYTES = 64 << 20
 SLOW = 1e9 / 8 * 4  # bytes a second: under 4 Gbit/s it is not the cable
 DISK = 1 << 30  # bytes: logs, and what is compiled at the start
+UNLOCKED = "its Docker may not lift the limit: write LimitMEMLOCK=infinity for docker.service on that machine"
 CLOCKS = 30.0  # seconds that clocks may differ: logs are merged by time
+RANK = "dev.envgen.cluster"  # the label of a rank
+GID = "NCCL_IB_GID_INDEX"
 MODEL_HOME = "/run/envgen/model"
 FOLDER = ".envgen/nodes"
 # Of the packages in the image: what two ranks exchange is theirs.
@@ -78,6 +81,7 @@ class Seen:
     stale: tuple[Problem, ...] = ()  # of the head's image, beside the profile as it is now
     facts: dict[str, Any] = field(default_factory=dict)
     absent: list[Mount] = field(default_factory=list)  # of the service: folders that this machine has not
+    gpus: tuple[Container, ...] = ()  # other containers that have the GPU
     runs: bool = False  # its part of the service, which then has the ports and the memory
     offset: float = 0.0  # seconds that its clock is ahead of ours
 
@@ -178,8 +182,10 @@ def _look_at(one: Seen, profile: Profile, root: Path, name: str, cluster: Cluste
             one.stale = tuple(of_image(profile, one.image, render_profile(profile, lock, root=root).digest))
         if one.image is None:
             return
-        mine = one.engine.containers(profile.compose_name)
-        one.runs = any(container.running and profile.services.get(container.service) is service for container in mine)
+        running = one.engine.containers()
+        mine = [it for it in running if it.labels.get(COMPOSE_PROJECT) == profile.compose_name and not it.one_off]
+        one.runs = any(profile.services.get(it.service) is service for it in mine)
+        one.gpus = tuple(it for it in running if it.gpu and not (it in mine and it.service == name))
         profile = on_machine(profile, one.name)
         theirs = [replace(mount, read_only=True) for mount in mounts(profile, root, one.engine, name)]
         if certificates := names.compose_environment(profile, root).get(names.CA_VARIABLE):
@@ -187,7 +193,11 @@ def _look_at(one: Seen, profile: Profile, root: Path, name: str, cluster: Cluste
         wanted = [cluster.port, *(port.container for port in service.ports)]
         ports = wanted if one.rank == 0 and not one.runs else []
         began = time.time()
-        execute = run.in_image(one.engine, profile.image_name, mounts=theirs, network="host", absent=one.absent)
+        limits = {key: (limit.soft, limit.hard) for key, limit in profile.ulimits.items()}
+        limits |= {"memlock": (-1, -1)} if one.machine.rdma else {}
+        execute = run.in_image(
+            one.engine, profile.image_name, mounts=theirs, network="host", ulimits=limits, absent=one.absent
+        )
         request = {
             "ask": "facts", "ports": ports, "model": model_of(profile, service), "deep": deep, "packages": COMPARED,
             "checkouts": {source: it.mount.path for source, it in profile.mounted_sources.items()},
@@ -205,7 +215,7 @@ def _look_at(one: Seen, profile: Profile, root: Path, name: str, cluster: Cluste
             one.offset = now - ended if now > ended else min(0.0, now - began)
     except EngineError as error:
         problem = error.problems[0]
-        one.trouble, one.hint = problem.message, problem.hint
+        one.trouble, one.hint = problem.message, UNLOCKED if "rlimit" in problem.message else problem.hint
 
 
 def _last(failure: run.Failure) -> str:
@@ -270,12 +280,17 @@ def _connection(profile: Profile, source: Seen, target: Seen, meeting: int) -> F
         return Finding("fail", what, f"{said}: {port} cannot be reached: {note}", firewall)
     try:
         got, rate = int(answer["bytes"]), int(answer["bytes"] / answer["seconds"])
+        packet = int(heard.get("packet", 0)) if isinstance(heard, dict) else 0
+        mtu = int(target.facts["interfaces"][target.machine.interface]["mtu"])
     except MISSHAPEN as error:
         return Finding("fail", what, f"{said}: the answer cannot be read: {type(error).__name__}")
     if got < LINK_BYTES:
         hint = "do both interfaces and the switch between them have the same MTU?"
         return Finding("fail", what, f"{said}: only {size(got)} of {size(LINK_BYTES)} arrived", hint)
-    text = f"{said}: connected, {size(rate)}/s"
+    if 0 < packet < mtu:
+        hint = "something between the two has a smaller MTU: set the same one at all ends"
+        return Finding("fail", what, f"{said}: packets of {packet} bytes pass, and the MTU is {mtu}", hint)
+    text = f"{said}: connected, {size(rate)}/s, packets of {packet} bytes"
     if rate < SLOW:
         return Finding("warn", what, text, "this is slow for a cable between two Sparks: is it the right interface?")
     return Finding("ok", what, text)
@@ -370,7 +385,7 @@ def _about(one: Seen, profile: Profile, service: Service, cluster: Cluster) -> l
     if one.trouble:
         return [*found, fail(one.trouble, one.hint)]
     try:
-        found += _facts(one, service, cluster)
+        found += _facts(one, profile, service, cluster)
     except MISSHAPEN as error:
         found.append(fail(f"its answer cannot be read: {type(error).__name__}"))
     return found
@@ -383,12 +398,11 @@ def _has_address(one: Seen) -> bool:
         return False  # _facts says what is wrong
 
 
-def _facts(one: Seen, service: Service, cluster: Cluster) -> list[Finding]:
-    return [*_network(one), *_room(one, service, cluster)]
+def _facts(one: Seen, profile: Profile, service: Service, cluster: Cluster) -> list[Finding]:
+    return [*_network(one), *_rdma(one, profile, service), *_room(one, profile, service, cluster)]
 
 
 def _network(one: Seen) -> list[Finding]:
-    """The interface, and the RDMA devices."""
     who, machine, facts = (one.name,), one.machine, one.facts
     found = []
     there = facts["interfaces"]
@@ -408,6 +422,17 @@ def _network(one: Seen) -> list[Finding]:
     else:
         speed = f", {card['mbit']} Mbit/s" if card["mbit"] not in ("", "-1") else ""
         found.append(Finding("ok", who, f"{machine.interface} has {machine.address}, MTU {card['mtu']}{speed}"))
+    return found
+
+
+def _rdma(one: Seen, profile: Profile, service: Service) -> list[Finding]:
+    """The RDMA devices, their addresses, and the memory that a container may lock for them."""
+    who, machine, facts = (one.name,), one.machine, one.facts
+    found = []
+    env = dict[str, str]()
+    for name, group in profile.env.items():
+        env |= group if service.env_groups is None or name in service.env_groups else {}
+    index = (env | dict(service.env)).get(GID, "")
     for device in machine.rdma:
         port = facts["rdma"].get(device)
         if port is None:
@@ -415,16 +440,29 @@ def _network(one: Seen) -> list[Finding]:
             found.append(Finding("fail", who, f"there is no RDMA device {device}", hint))
         elif "ACTIVE" not in port["state"]:
             found.append(Finding("fail", who, f"{device} is {port['state'] or 'in no state'}", "check the cable"))
-        elif not port["roce_v2"]:
+        elif not port["gids"]:
             found.append(
                 Finding("fail", who, f"{device} has no IPv4 address for RoCE v2", "give its interface an address")
             )
+        elif index and index not in [str(number) for number, _, _ in port["gids"]]:
+            message = f"{device} has no IPv4 address for RoCE v2 at GID {index} ({GID}), but at {port['gids'][0][0]}"
+            hint = f"leave {GID} out: NCCL finds the right one, and it moves when a link comes back"
+            found.append(Finding("fail", who, message, hint))
         else:
-            found.append(Finding("ok", who, f"{device} is active, {port['rate']}"))
+            told = ", ".join(f"GID {number} is {address}" for number, address, _ in port["gids"])
+            found.append(Finding("ok", who, f"{device} is active, {port['rate']}, {told}"))
+    if machine.rdma and facts["memlock"] != -1:
+        message = f"a container may lock {size(facts['memlock'])} of memory there, and RDMA locks all that it sends"
+        found.append(Finding("fail", who, message, UNLOCKED))
+    unused = [device for device, port in facts["rdma"].items() if "ACTIVE" in port["state"] and port["gids"]]
+    if unused and not machine.rdma:
+        message = f"{', '.join(unused)} can do RDMA, and `rdma` names no device: NCCL uses TCP"
+        hint = f"write into `nodes`, in the same order on all machines: rdma: [{', '.join(unused)}]"
+        found.append(Finding("warn", who, message, hint))
     return found
 
 
-def _room(one: Seen, service: Service, cluster: Cluster) -> list[Finding]:
+def _room(one: Seen, profile: Profile, service: Service, cluster: Cluster) -> list[Finding]:
     """Ports, memory, disk, GPUs, folders, the model and the clock."""
     who, facts = (one.name,), one.facts
     found = []
@@ -440,6 +478,15 @@ def _room(one: Seen, service: Service, cluster: Cluster) -> list[Finding]:
         found.append(Finding("fail", who, message, "stop what uses the memory of that machine"))
     elif need:
         found.append(Finding("ok", who, f"{size(facts['memory_free'])} of memory are free"))
+    shm = service.shm_size or profile.shm_size
+    if need and shm is not None and profile.ipc != "host" and shm.bytes > need // 4:
+        message = f"shm_size is {shm}: what a program writes there is missing in needs_memory, {size(need)}"
+        found.append(Finding("warn", who, message, "vLLM needs a few hundred MiB there"))
+    if one.gpus and profile.gpu is not GpuMode.NONE:
+        others = ", ".join(it.name for it in one.gpus)
+        level = "fail" if any(RANK in it.labels for it in one.gpus) else "warn"
+        hint = f"docker --context {one.machine.context} stop {one.gpus[0].name}"
+        found.append(Finding(level, who, f"other containers have the GPU, and may hold its memory: {others}", hint))
     if facts["disk_free"] < DISK:
         message = f"{size(facts['disk_free'])} are free on Docker's disk"
         found.append(Finding("fail", who, message, "make room there: `docker system df` on that machine"))
@@ -480,6 +527,10 @@ def _between(seen: Sequence[Seen], service: Service) -> list[Finding]:
         _same(seen, "the number of RDMA devices", lambda one: str(len(one.machine.rdma)),
               hint="NCCL pairs them by position"),
     ]  # fmt: skip
+    for place in range(min(len(one.machine.rdma) for one in seen)):
+        if all(_rail(one, place) for one in seen):
+            found.append(_same(seen, f"the network of RDMA device {place + 1}", lambda one: _rail(one, place),  # noqa: B023
+                               hint="NCCL pairs them by position: name them in the same order"))  # fmt: skip
     for name in seen[0].facts["checkouts"]:
         if all(one.facts["checkouts"][name] for one in seen):
             found.append(_same(seen, f"the checkout {name}", lambda one: str(one.facts["checkouts"][name]),  # noqa: B023
@@ -494,6 +545,12 @@ def _between(seen: Sequence[Seen], service: Service) -> list[Finding]:
         hint = "the weights must be the same on all machines: other weights give wrong text, and no error"
         found.append(Finding("warn", who, "the weights are not compared: no cache of the profile has them", hint))
     return found
+
+
+def _rail(one: Seen, place: int) -> str:
+    """The networks of a machine's RDMA device."""
+    port = one.facts["rdma"].get(one.machine.rdma[place]) or {"gids": ()}
+    return ", ".join(sorted({network for _, _, network in port["gids"]}))
 
 
 def _mtu(one: Seen) -> str:

@@ -115,6 +115,7 @@ class Container:
     oom_killed: bool = False
     error: str = ""
     user: str = ""  # as configured: UID, UID:GID or a name; "" = root
+    gpu: bool = False  # it has NVIDIA devices
 
     @property
     def one_off(self) -> bool:
@@ -224,12 +225,14 @@ class Engine(Protocol):
         network: str = "none",
         timeout: float = 60,
         memory: int = MEMORY,
+        ulimits: Mapping[str, tuple[int, int]] | None = None,
         hold: bool = False,
         on_line: Callable[[str], None] | None = None,
     ) -> ExecResult:
         """Run a program in a throw-away container that is always removed; the image's entrypoint is bypassed.
 
-        It gets ``memory`` bytes, no swap, and at most ``PIDS`` processes. ``on_line`` hears each line as it is written.
+        It gets ``memory`` bytes, no swap, at most ``PIDS`` processes, and ``ulimits`` (soft, hard). ``on_line`` hears
+        each line as it is written.
         ``unmapped``: its users are those of the machine under userns-remap too, as any that is not root always is.
         """
 

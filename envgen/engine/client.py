@@ -272,12 +272,16 @@ class DockerEngine:
         network: str = "none",
         timeout: float = 60,
         memory: int = MEMORY,
+        ulimits: Mapping[str, tuple[int, int]] | None = None,
         hold: bool = False,
         on_line: Callable[[str], None] | None = None,
     ) -> ExecResult:
         what = f"`{argv[0]}` in a container of {image}"
         body = _throwaway(image, argv, bool(stdin), mounts, env or {}, network, memory)
         body = self._owned(body, user, unmapped)
+        body["HostConfig"]["Ulimits"] = [
+            {"Name": name, "Soft": soft, "Hard": hard} for name, (soft, hard) in (ulimits or {}).items()
+        ]
         output = Output()
         take = output.take if on_line is None else _both(output.take, Lines(on_line).take)
         with self._told(what), process.terminable(), self._started(body, what, hold) as (stream, ended):

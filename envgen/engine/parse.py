@@ -80,7 +80,14 @@ def container_of(document: Mapping[str, Any]) -> Container:
         oom_killed=bool(state.get("OOMKilled")),
         error=str(state.get("Error") or ""),
         user=str(config.get("User") or ""),
+        gpu=_has_gpu(document.get("HostConfig") or {}),
     )
+
+
+def _has_gpu(host: Mapping[str, Any]) -> bool:
+    requests = [one for one in host.get("DeviceRequests") or () if "gpu" in str(one)]
+    devices = [one for one in host.get("Devices") or () if str(one.get("PathOnHost")).startswith("/dev/nvidia")]
+    return bool(requests or devices) or host.get("Runtime") == "nvidia"
 
 
 def is_new_enough(greeting: Mapping[str, str]) -> bool:

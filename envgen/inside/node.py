@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import re
+import resource
 import shutil
 import socket
 import struct
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
 NET = "/sys/class/net"
 RDMA = "/sys/class/infiniband"
 SIOCGIFADDR = 0x8915
+SIOCGIFNETMASK = 0x891B
 MIB = 1 << 20
 MOST_FILES = 2000
 BLOCK = 1 << 18
+HEADERS = 52  # bytes of IPv4, TCP and its time stamp in each packet
 
 
 def answer(request: Doc) -> Doc:
@@ -49,6 +52,7 @@ def facts(request: Doc) -> Doc:
         "interfaces": {name: interface(name) for name in listed(NET)},
         "rdma": {name: rdma_port(name) for name in listed(RDMA)},
         "memory_free": memory_free(),
+        "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         "now": time.time(),
         "driver": driver(),
         "gpus": len(listed("/proc/driver/nvidia/gpus")),
@@ -82,29 +86,37 @@ def read(*path: str) -> str:
 
 
 def interface(name: str) -> Doc:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        try:
-            found = fcntl.ioctl(sock.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            address = socket.inet_ntoa(found[20:24])
-        except OSError:
-            address = ""
+    address = number_of(name, SIOCGIFADDR)
     return {
-        "address": address,
+        "address": socket.inet_ntoa(address) if address else "",
         "mtu": int(read(NET, name, "mtu") or 0),
         "up": read(NET, name, "operstate") in ("up", "unknown"),
         "mbit": read(NET, name, "speed"),
     }
 
 
+def number_of(name: str, what: int) -> bytes:
+    """The IPv4 address of an interface, or its mask; empty where it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            return fcntl.ioctl(sock.fileno(), what, struct.pack("256s", name.encode()[:15]))[20:24]
+        except OSError:
+            return b""
+
+
 def rdma_port(name: str) -> Doc:
-    """The first port of an RDMA device, and whether it has an address for RoCE v2 over IPv4."""
+    """The first port of an RDMA device, and its addresses for RoCE v2 over IPv4: [index, address, network] each."""
     port = os.path.join(RDMA, name, "ports", "1")
-    kinds = os.path.join(port, "gid_attrs", "types")
-    has_gid = any(
-        read(kinds, index) == "RoCE v2" and read(port, "gids", index).startswith("0000:0000:0000:0000:0000:ffff")
-        for index in listed(kinds)
-    )
-    return {"state": read(port, "state"), "rate": read(port, "rate"), "roce_v2": has_gid}
+    attributes = os.path.join(port, "gid_attrs")
+    found = []
+    for index in listed(os.path.join(attributes, "types")):
+        gid = read(port, "gids", index).replace(":", "")
+        if read(attributes, "types", index) == "RoCE v2" and re.match("0{20}ffff[0-9a-f]{8}$", gid):
+            mask = number_of(read(attributes, "ndevs", index), SIOCGIFNETMASK) or b"\xff" * 4
+            address = bytes.fromhex(gid[24:])
+            network = bytes(one & other for one, other in zip(address, mask))
+            found.append([int(index), socket.inet_ntoa(address), socket.inet_ntoa(network)])
+    return {"state": read(port, "state"), "rate": read(port, "rate"), "gids": sorted(found)}
 
 
 def memory_free() -> int:
@@ -189,7 +201,10 @@ def sample(path: str, deep: bool = False) -> List[Any]:
 
 
 def listen(request: Doc) -> Doc:
-    """Wait for a connection at each of ``ports`` of ``address``, and send ``bytes`` through the last."""
+    """Wait for a connection at each of ``ports`` of ``address``, and send ``bytes`` through the last.
+
+    ``packet``: the largest that the kernel has sent there. It may not be split on the way.
+    """
     with contextlib.ExitStack() as stack:
         try:
             waiting = [stack.enter_context(listener(request, port)) for port in request["ports"]]
@@ -205,7 +220,8 @@ def listen(request: Doc) -> Doc:
                     left -= peer.send(block[: min(left, BLOCK)])
             except OSError as error:
                 return {"error": said(error), "peer": address[0]}
-    return {"peer": address[0]}
+            packet = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) + HEADERS
+    return {"peer": address[0], "packet": packet}
 
 
 def listener(request: Doc, port: int) -> socket.socket:

@@ -91,6 +91,7 @@ def in_image(
     user: str = "",
     hold: bool = False,
     memory: int = MEMORY,
+    ulimits: Mapping[str, tuple[int, int]] | None = None,
     absent: list[Mount] | None = None,
 ) -> Execute:
     """Run in a throw-away container of an image.
@@ -104,7 +105,7 @@ def in_image(
             try:
                 return engine.run_once(
                     image, argv, stdin=stdin, mounts=there, env=env, network=network, user=user, timeout=timeout,
-                    memory=memory, hold=hold,
+                    memory=memory, ulimits=ulimits, hold=hold,
                 )  # fmt: skip
             except EngineError as error:
                 gone = [one for one in there if f"{ABSENT}{one.source}" in str(error).splitlines()[0]]

@@ -32,7 +32,31 @@ def test_the_port_that_cannot_be_reached_is_named_though_another_can() -> None:
         found = node.answer({**common, "ask": "connect", "ports": [blocked, open_], "seconds": 0.5})
         assert (found["port"], found["error"]) == (blocked, "Connection refused")
         assert node.answer({**common, "ask": "connect", "ports": [open_], "seconds": 60})["bytes"] == 1 << 20
-        assert listening.result() == {"peer": "127.0.0.1"}
+        heard = listening.result()
+        assert heard["peer"] == "127.0.0.1" and heard["packet"] > 1000
+
+
+def test_the_addresses_of_an_rdma_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = tmp_path / "rocep1s0f1/ports/1"
+    gids = [
+        ("IB/RoCE v1", "fe80:0000:0000:0000:0000:0000:0000:0001"),
+        ("RoCE v2", "fe80:0000:0000:0000:0000:0000:0000:0001"),
+        ("IB/RoCE v1", "0000:0000:0000:0000:0000:ffff:7f00:0102"),
+        ("RoCE v2", "0000:0000:0000:0000:0000:ffff:7f00:0102"),
+    ]
+    for folder in ("gids", "gid_attrs/types", "gid_attrs/ndevs"):
+        (port / folder).mkdir(parents=True)
+    for index, (kind, gid) in enumerate(gids):
+        (port / "gids" / str(index)).write_text(gid + "\n")
+        (port / "gid_attrs/types" / str(index)).write_text(kind + "\n")
+        (port / "gid_attrs/ndevs" / str(index)).write_text("lo\n")
+    (port / "state").write_text("4: ACTIVE\n")
+    (port / "rate").write_text("200 Gb/sec (4X HDR)\n")
+    monkeypatch.setattr(node, "RDMA", str(tmp_path))
+    found = {"state": "4: ACTIVE", "rate": "200 Gb/sec (4X HDR)", "gids": [[3, "127.0.1.2", "127.0.0.0"]]}
+    assert node.rdma_port("rocep1s0f1") == found
+    (port / "gid_attrs/ndevs/3").write_text("gone\n")
+    assert node.rdma_port("rocep1s0f1")["gids"] == [[3, "127.0.1.2", "127.0.1.2"]]
 
 
 def test_a_checkout_is_compared_by_what_git_does_not_ignore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

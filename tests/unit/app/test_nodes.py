@@ -12,12 +12,13 @@ import pytest
 from envgen.app import doctor, nodes
 from envgen.app.nodes import Seen
 from envgen.doctor.model import Context, Remedy, Severity, Subject
-from envgen.engine.base import Image, Mount
-from envgen.profile.model import Cluster, Machine, Service
+from envgen.engine.base import Container, Image, Mount
+from envgen.profile.model import Cluster, GpuMode, Machine, Service
 from envgen.profile.values import ByteSize
 
 SERVICE = Service(command=("vllm", "serve", "/models/m"))
 CLUSTER = Cluster(nodes=("one", "two"))
+PROFILE: Any = SimpleNamespace(env={}, shm_size=None, ipc="private", gpu=GpuMode.ALL)
 
 
 def image(layers: tuple[str, ...] = ("sha256:a",)) -> Image:
@@ -30,6 +31,7 @@ def facts(**changes: Any) -> dict[str, Any]:
         "interfaces": {"eth1": card},
         "rdma": {},
         "memory_free": 1 << 36,
+        "memlock": -1,
         "disk_free": 1 << 40,
         "now": 0.0,
         "driver": "580.95.05",
@@ -45,6 +47,10 @@ def facts(**changes: Any) -> dict[str, Any]:
 def seen(name: str, rank: int, **changes: Any) -> Seen:
     machine = Machine(address="10.0.0.1", interface="eth1")
     return Seen(name, machine, rank, version="29.0", arch="arm64", image=image(), facts=facts(**changes))
+
+
+def facts_of(one: Seen, service: Service = SERVICE, profile: Any = None) -> list[nodes.Finding]:
+    return nodes._facts(one, profile or PROFILE, service, CLUSTER)
 
 
 def failed(found: list[nodes.Finding]) -> list[str]:
@@ -83,7 +89,7 @@ def test_checkouts_are_compared_where_all_machines_have_one() -> None:
 def test_a_folder_of_the_service_that_a_machine_lacks() -> None:
     one = seen("two", 1)
     one.absent = [Mount("/src/vllm", "/workspace/vllm")]
-    assert failed(nodes._facts(one, SERVICE, CLUSTER)) == ["there is no /src/vllm, which is mounted at /workspace/vllm"]
+    assert failed(facts_of(one)) == ["there is no /src/vllm, which is mounted at /workspace/vllm"]
 
 
 def test_images_are_compared_by_what_they_hold() -> None:
@@ -107,14 +113,14 @@ def test_images_are_compared_by_what_they_hold() -> None:
     ],
 )
 def test_what_one_machine_lacks(changes: dict[str, Any], message: str) -> None:
-    assert failed(nodes._facts(seen("one", 0, **changes), SERVICE, CLUSTER)) == [message]
+    assert failed(facts_of(seen("one", 0, **changes))) == [message]
 
 
 @pytest.mark.parametrize(("offset", "messages"), [(3.0, []), (-40.0, ["its clock differs from ours by 40 s"])])
 def test_clocks_must_agree(offset: float, messages: list[str]) -> None:
     one = seen("one", 0)
     one.offset = offset
-    assert failed(nodes._facts(one, SERVICE, CLUSTER)) == messages
+    assert failed(facts_of(one)) == messages
 
 
 def test_a_port_that_is_blocked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,16 +137,89 @@ def test_rdma_devices_must_be_active_and_have_an_address() -> None:
         "one",
         0,
         rdma={
-            "a": {"state": "1: DOWN", "rate": "", "roce_v2": True},
-            "b": {"state": "4: ACTIVE", "rate": "", "roce_v2": False},
+            "a": {"state": "1: DOWN", "rate": "", "gids": [[3, "10.0.0.1", "10.0.0.0"]]},
+            "b": {"state": "4: ACTIVE", "rate": "", "gids": []},
         },
     )
     one.machine = Machine(address="10.0.0.1", interface="eth1", rdma=("a", "b", "c"))
-    assert failed(nodes._facts(one, SERVICE, CLUSTER)) == [
+    assert failed(facts_of(one)) == [
         "a is 1: DOWN",
         "b has no IPv4 address for RoCE v2",
         "there is no RDMA device c",
     ]
+
+
+def rdma(*gids: list[Any]) -> dict[str, Any]:
+    return {"state": "4: ACTIVE", "rate": "200 Gb/sec", "gids": list(gids)}
+
+
+RAILS = {"a": rdma([3, "10.0.0.1", "10.0.0.0"]), "b": rdma([3, "10.0.1.1", "10.0.1.0"])}
+
+
+def rails(name: str, *devices: str, rdma: Any = RAILS, **more: Any) -> Seen:
+    one = seen(name, 0, rdma=rdma, **more)
+    one.machine = Machine(address="10.0.0.1", interface="eth1", rdma=devices)
+    return one
+
+
+def test_rdma_devices_are_in_the_same_order_on_all_machines() -> None:
+    assert between(rails("one", "a", "b"), rails("two", "a", "b")) == []
+    wrong = between(rails("one", "a", "b"), rails("two", "b", "a"))
+    assert wrong == [
+        "the network of RDMA device 1 differs: one: 10.0.0.0; two: 10.0.1.0",
+        "the network of RDMA device 2 differs: one: 10.0.1.0; two: 10.0.0.0",
+    ]
+    assert between(rails("one", "a", "b"), rails("two", "a")) == ["the number of RDMA devices differs: one: 2; two: 1"]
+
+
+def test_a_gid_that_is_chosen_for_all_machines_must_be_the_right_one_on_each() -> None:
+    service = replace(SERVICE, env={"NCCL_IB_GID_INDEX": "3"})
+    moved = {"a": rdma([4, "10.0.0.1", "10.0.0.0"])}
+    assert failed(facts_of(rails("one", "a"), service)) == []
+    [said] = failed(facts_of(rails("one", "a", rdma=moved), service))
+    assert said == "a has no IPv4 address for RoCE v2 at GID 3 (NCCL_IB_GID_INDEX), but at 4"
+    groups = replace(SERVICE, env_groups=("net",))
+    profile = SimpleNamespace(**{**vars(PROFILE), "env": {"net": {"NCCL_IB_GID_INDEX": "5"}}})
+    assert len(failed(facts_of(rails("one", "a"), groups, profile))) == 1
+
+
+def test_what_rdma_needs_and_what_could_do_rdma() -> None:
+    [said] = failed(facts_of(rails("one", "a", memlock=8 << 20)))
+    assert said == "a container may lock 8MiB of memory there, and RDMA locks all that it sends"
+    assert failed(facts_of(seen("one", 0, memlock=8 << 20))) == []
+    [unused] = [one.message for one in facts_of(seen("one", 0, rdma=RAILS)) if one.level == "warn"]
+    assert unused == "a, b can do RDMA, and `rdma` names no device: NCCL uses TCP"
+
+
+def with_gpu(name: str, **labels: str) -> Container:
+    return Container(name, name, "", "running", "", 0, "", labels, {}, (), (), "", gpu=True)
+
+
+def test_other_containers_that_have_the_gpu() -> None:
+    one = seen("one", 0)
+    one.gpus = (with_gpu("notebook"),)
+    [found] = [found for found in facts_of(one) if found.level != "ok"]
+    message = "other containers have the GPU, and may hold its memory: notebook"
+    assert (found.level, found.message, found.hint) == ("warn", message, "docker --context default stop notebook")
+    one.gpus += (with_gpu("other-serve-1", **{"dev.envgen.cluster": "head"}),)  # it certainly holds memory
+    assert failed(facts_of(one)) == [f"{message}, other-serve-1"]
+
+
+def test_shared_memory_counts_as_memory() -> None:
+    service = replace(SERVICE, needs_memory=ByteSize.parse("64GiB"), shm_size=ByteSize.parse("32GiB"))
+    [found] = [found for found in facts_of(seen("one", 0), service) if found.level == "warn"]
+    assert found.message.startswith("shm_size is 32GiB: ")
+
+
+@pytest.mark.parametrize(("packet", "level"), [(9000, "ok"), (1500, "fail")])
+def test_packets_of_the_whole_mtu_must_pass(packet: int, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = {"bytes": nodes.LINK_BYTES, "seconds": 0.01, "peer": "10.0.0.1", "packet": packet}
+    monkeypatch.setattr("envgen.app.nodes.run.ask", lambda *_args, **_more: answer)
+    monkeypatch.setattr("envgen.app.nodes.run.in_image", lambda *_args, **_more: None)
+    one, two = seen("one", 0), seen("two", 1)
+    one.engine = two.engine = object()  # type: ignore[assignment]
+    found = nodes._connection(SimpleNamespace(image_name="i", base=SimpleNamespace(python="python3")), one, two, 29501)  # type: ignore[arg-type]
+    assert found.level == level and f"packets of {packet} bytes" in found.message
 
 
 @pytest.mark.parametrize(
@@ -148,7 +227,7 @@ def test_rdma_devices_must_be_active_and_have_an_address() -> None:
 )
 def test_an_answer_of_another_shape_is_a_failure_and_no_traceback(broken: dict[str, Any]) -> None:
     one = seen("one", 0, **broken)
-    found = nodes._about(one, None, SERVICE, CLUSTER)  # type: ignore[arg-type]
+    found = nodes._about(one, PROFILE, SERVICE, CLUSTER)
     assert any("cannot be read" in message for message in failed(found))
 
 
@@ -193,15 +272,13 @@ def test_doctor_reports_the_machines_of_a_cluster_in_its_own_words(monkeypatch: 
 def test_a_machine_that_runs_the_service_has_its_ports_and_memory() -> None:
     one = seen("one", 0, memory_free=0)
     service = replace(SERVICE, needs_memory=ByteSize.parse("4GiB"))
-    assert failed(nodes._facts(one, service, CLUSTER)) != []
+    assert failed(facts_of(one, service)) != []
     one.runs = True
-    assert failed(nodes._facts(one, service, CLUSTER)) == []
+    assert failed(facts_of(one, service)) == []
 
 
 def test_each_rank_has_a_gpu_of_its_own() -> None:
     service = replace(SERVICE, args={"tensor-parallel-size": "4"})
-    assert failed(nodes._facts(seen("one", 0), service, CLUSTER)) == [
-        "2 ranks are to run here, each with a GPU; there are 1"
-    ]
-    assert failed(nodes._facts(seen("one", 0, gpus=2), service, CLUSTER)) == []
-    assert failed(nodes._facts(seen("one", 0, gpus=0), service, CLUSTER)) == []  # the driver does not tell
+    assert failed(facts_of(seen("one", 0), service)) == ["2 ranks are to run here, each with a GPU; there are 1"]
+    assert failed(facts_of(seen("one", 0, gpus=2), service)) == []
+    assert failed(facts_of(seen("one", 0, gpus=0), service)) == []  # the driver does not tell

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from envgen.engine.base import Mount, Port
 from envgen.engine.parse import container_of, image_of, info_of
 
@@ -60,3 +64,18 @@ def test_an_engine_with_cdi() -> None:
     assert (info.runtimes, info.cdi_devices, info.cpus, info.arch) == (
         ("nvidia", "runc"), ("nvidia.com/gpu=all",), 20, "arm64",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("host", "gpu"),
+    [
+        ({}, False),
+        ({"DeviceRequests": [{"Driver": "nvidia", "Count": -1, "Capabilities": [["gpu"]]}]}, True),
+        ({"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=all"]}]}, True),
+        ({"Runtime": "nvidia"}, True),
+        ({"Runtime": "runc", "Devices": [{"PathOnHost": "/dev/infiniband"}]}, False),
+        ({"Devices": [{"PathOnHost": "/dev/nvidia0"}]}, True),
+    ],
+)
+def test_a_container_with_a_gpu(host: dict[str, Any], gpu: bool) -> None:
+    assert container_of({"HostConfig": host}).gpu is gpu
