@@ -144,7 +144,7 @@ class Beside:
 
 @dataclass(frozen=True)
 class Leftovers:
-    """Trash of clears that were killed. The next clear deletes it."""
+    """What killed clears and loads left. The next one deletes it."""
 
     count: int
     bytes: int
@@ -270,7 +270,6 @@ class Refusal:
     missing: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
-    leftovers: Leftovers = Leftovers(0, 0)
     held: tuple[HeldLock, ...] = ()
 
 

@@ -122,29 +122,20 @@ def made_mount(cache: JitCache) -> Mount:
     return mount
 
 
-def older(cache: JitCache) -> str:
-    """The volume of a cache from before there were namespaces, where this profile has them; else empty."""
-    made = cache.profile.caches.get(CACHE)
-    if made is None or not made.namespace or made.host is not None:
-        return ""
-    name = names.volume_of(cache.profile, CACHE, "")
-    return name if cache.engine.volume(name) is not None else ""
-
-
 def _place(cache: JitCache, mount: Mount, archive: Mount) -> Place:
     """With the cache and the archive. It sees no process; holders are asked elsewhere."""
     place = throw_away(cache, mount, archive)
     return replace(place, root=root_in({}, cache.profile) or mount.target, sources=frozenset([mount.source]))
 
 
-def save(cache: JitCache, target: Path, *, source: str = "", force: bool = False) -> Moved:
-    """Write the cache into ``target``. ``source``: another volume or folder than the profile's (an old cache)."""
+def save(cache: JitCache, target: Path, *, force: bool = False) -> Moved:
+    """Write the cache into ``target``."""
     if target.exists() and not force:
         raise _there_already(target)
     folder = target.absolute().parent
     if not folder.is_dir():
         raise UsageError(f"the folder {folder} is not there")
-    mount = _source_mount(cache, source)
+    mount = _source_mount(cache)
     key = key_in(mount.source)
     try:
         stage = files.Scratch("save", folder)
@@ -158,7 +149,6 @@ def save(cache: JitCache, target: Path, *, source: str = "", force: bool = False
         request = {
             "operation": "save", "root": place.root, "target": ARCHIVE, "key": key,
             "made_of": made if key and key == names.key_of(made) else {},
-            "compress": target.suffix in (".gz", ".tgz"),
         }  # fmt: skip
         moved = cache.ask(Moved, place, request)
         if not written.stat().st_size:
@@ -182,13 +172,7 @@ def _there_already(target: Path) -> RefusedError:
     return RefusedError(f"{target} is there already", hint="name another file, or add --force")
 
 
-def _source_mount(cache: JitCache, source: str) -> Mount:
-    if source:
-        kind = "bind" if "/" in source else "volume"
-        if (not Path(source).expanduser().is_dir()) if kind == "bind" else (cache.engine.volume(source) is None):
-            raise NotFoundError(f"there is no {'folder' if kind == 'bind' else 'volume'} {source}")
-        path = cache.profile.caches[CACHE].path.path if CACHE in cache.profile.caches else "/root/.cache/flashinfer"
-        return Mount(str(Path(source).expanduser().absolute()) if kind == "bind" else source, path, kind)
+def _source_mount(cache: JitCache) -> Mount:
     place = find_place(cache.engine, cache.profile, cache.root)
     mount = mount_of(place.container.mounts, place.root) if place and place.container else None
     if place and place.container is None:

@@ -55,8 +55,6 @@ def not_found(data: Refusal, query: Query) -> NotFoundError:
     if query.archs is not None:
         scope += f" for arch {' or '.join(arch or 'none' for arch in query.archs)}"
     message = f"no module matches {', '.join(map(visible, missing))}{scope}" if missing else "the cache is empty"
-    if data.leftovers.count:
-        message += "; what an interrupted clear had left behind is deleted now"
     return NotFoundError(message, hint=_near(data))
 
 

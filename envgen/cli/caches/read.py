@@ -24,8 +24,6 @@ from envgen.explain.stream import pieces
 from envgen.inside.jit.used import named_in
 from envgen.jitcache.model import Used
 from envgen.jitcache.query import make_query
-from envgen.jitcache.service import JitCache
-from envgen.jitcache.space import older
 from envgen.text import progress, visible
 
 
@@ -51,10 +49,7 @@ def list_(
       envgen cache list --version 0.5.3 --json
     """
     query = make_query(patterns, version, arch)
-    cache = open_cache(session)
-    inventory = cache.inventory(query)
-    if not inventory.modules:
-        _tell_of_older(cache)
+    inventory = open_cache(session).inventory(query)
     if as_json:
         print_as_json(inventory)
     else:
@@ -153,13 +148,3 @@ def _from_log(log: str) -> Used:
         for lines in pieces(file):  # type: ignore[arg-type]
             names |= named_in("\n".join(lines))
     return Used(tuple(sorted(names)))
-
-
-def _tell_of_older(cache: JitCache) -> None:
-    """An empty namespace, and a cache of the time before there were any: say how to take it over."""
-    found = older(cache)
-    if found:
-        progress(
-            f"an older cache without a namespace is there: `envgen cache save old.tar --from {found}`, then "
-            "`envgen cache load old.tar --force`, takes it over"
-        )

@@ -52,25 +52,21 @@ def gc(session: Session, keep: int, dry_run: bool, as_json: bool) -> int:
 
 @click.command("save")
 @click.argument("archive", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--from", "source", metavar="VOLUME|FOLDER", default="", help="Another cache than the profile's.")
 @click.option("--force", is_flag=True, help="Replace FILE.")
 @json_option
 @project_options
-def save(session: Session, archive: Path, source: str, force: bool, as_json: bool) -> int:
+def save(session: Session, archive: Path, force: bool, as_json: bool) -> int:
     """Write the whole cache into one archive, with times to the nanosecond: a restored one is not compiled again.
 
-    Compressed when FILE ends in .gz or .tgz. Refused while a module is being built. Baselines that are missing are
-    recorded first, where a service runs.
+    Refused while a module is being built. Baselines that are missing are recorded first, where a service runs.
 
     \b
-    Examples:
+    Example:
       envgen cache save kernels.tar.gz
-      envgen cache save old.tar --from mxfp4-dev-cache-flashinfer
     """
     cache = open_cache(session)
-    if not source:
-        cache.record_missing(progress)
-    return _tell(write(cache, archive, source=source, force=force), f"saved into {archive}", as_json)
+    cache.record_missing(progress)
+    return _tell(write(cache, archive, force=force), f"saved into {archive}", as_json)
 
 
 @click.command("load")

@@ -1,8 +1,8 @@
-"""Operations ``save`` and ``load``: a whole namespace as one tar archive, and back.
+"""Operations ``save`` and ``load``: a whole namespace as one tar archive, packed by gzip, and back.
 
-Its first member says what it is, its last that it is whole. Times are kept to the nanosecond, in the extended headers
-of the POSIX format: ninja compiles again what is younger than its record says, and a baseline knows its library by this
-time. Members are named as they lie below the cache's root.
+Its first member says what it is; gzip's own checksum and length tell that it is whole. Times are kept to the
+nanosecond, in the extended headers of the POSIX format: ninja compiles again what is younger than its record says, and
+a baseline knows its library by this time. Members are named as they lie below the cache's root.
 
 An archive may come from anywhere: only plain files and folders are taken, only below the root, never more than the disk
 holds, each header is bounded, and nothing is placed before the last byte was read.
@@ -10,9 +10,7 @@ holds, each header is bounded, and nothing is placed before the last byte was re
 
 from __future__ import annotations
 
-import fcntl
 import gzip
-import hashlib
 import io
 import json
 import os
@@ -22,21 +20,24 @@ import tarfile
 import zlib
 from typing import BinaryIO
 
-from envgen.inside.jit.choose import Survey
+from envgen.inside.jit.choose import survey
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.hold import Hold, close_all
-from envgen.inside.jit.layout import BESIDE, LEARNED, LIVE, OURS, Cache, Shelf, open_cache, root_of
+from envgen.inside.jit.layout import BESIDE, LEARNED, LIVE, OURS, Cache, Entry, Shelf, open_cache, root_of
 from envgen.inside.jit.locks import enter, own_as
-from envgen.inside.jit.members import MOST, Member, Members, damaged, refused
-from envgen.inside.jit.sweep import STAGE, alone, sweep_stages
-from envgen.inside.jit.tree import DEEPEST, FILE, FOLDER, FULL, GONE, descend, kind_of, note, reason, remove, short
+from envgen.inside.jit.sweep import scratch, sweep
+from envgen.inside.jit.tree import DEEPEST, FILE, FOLDER, FULL, GONE, descend, kind_of, note, reason, short
 
-FORMAT = 1
+FORMAT = 2
 HEAD = "envgen-cache.json"
-END = "envgen-cache.end"
 MODULE = re.compile(r"[^/]+(?:/[^/]+)?/cached_ops/([^/]+)/")
+MOST = 1_000_000  # members
+BLOCK = 1 << 20
 _LONGEST = 1024  # bytes of a name; FlashInfer's longest are some 400
 _PART = 255  # what a file system takes
+_HEADER = 16 << 10  # bytes of all headers of one member; envgen writes some 1,500, with the longest name 4,000
+_BIGGEST = 1 << 40  # bytes of one file
+_END = 64 << 10  # zeros behind the last member; tar writes up to 10 KiB
 
 
 def why_not(name: str) -> str:
@@ -53,24 +54,16 @@ def why_not(name: str) -> str:
     return ""
 
 
-class Sum:
-    """SHA-256 over names, times and bytes in their order. It is in the last member: a library with one wrong bit
-    would be loaded into a GPU."""
-
-    def __init__(self) -> None:
-        self._digest = hashlib.sha256()
-        self.data = self._digest.update
-
-    def member(self, name: str, when: int, size: int) -> None:
-        self.data((name + "\0" + str(when) + "\0" + str(size) + "\0").encode("utf-8", "surrogateescape"))
-
-    def text(self) -> str:
-        return self._digest.hexdigest()
+def refused(name: str, why: str) -> Fault:
+    return Fault("refused", "the archive is not taken: " + repr(short(name)) + " " + why + "; nothing was changed")
 
 
-def time_text(nanoseconds: int) -> str:
-    """As it is in the extended header: seconds, a point, nine digits."""
-    return "%d.%09d" % divmod(nanoseconds, 10**9)
+def damaged(why: str) -> Fault:
+    return Fault("refused", "the archive is damaged: " + why + "; nothing was changed")
+
+
+def modules_of(found: list[tuple[Shelf, list[Entry]]]) -> list[tuple[Shelf, list[str]]]:
+    return [(shelf, [entry.name for entry in entries if entry.kind == "folder"]) for shelf, entries in found]
 
 
 # Saving
@@ -83,7 +76,7 @@ def save(request: dict[str, object]) -> dict[str, object]:
     if cache is None:
         raise Fault("not_found", "there is no cache at " + root)
     try:
-        chosen = [(shelf, [e.name for e in entries if e.kind == "folder"]) for shelf, entries in Survey(cache).found]
+        chosen = modules_of(survey(cache))
         count = sum(len(names) for _, names in chosen)
         if not count:
             raise Fault("not_found", "the cache is empty")
@@ -108,35 +101,28 @@ class _Writer:
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
         self.files = self.bytes = self.members = 0
-        self.sum = Sum()
 
     def write(self, request: dict[str, object], root: str) -> None:
         flags = os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(str(request["target"]), flags), "wb") as out:
             # Libraries shrink to a third at any level; the lowest is five times as fast as the usual one.
-            packed = gzip.GzipFile("", "wb", 1, out, mtime=0) if request.get("compress") else out
-            with tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar:
-                head = {"format": FORMAT, "root": root, "key": request.get("key") or "",
-                        "made_of": request.get("made_of") or {}}  # fmt: skip
-                self._text(tar, HEAD, json.dumps(head))
+            packed = gzip.GzipFile("", "wb", 1, out, mtime=0)
+            with packed, tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+                head = json.dumps({"format": FORMAT, "root": root, "key": request.get("key") or "",
+                                   "made_of": request.get("made_of") or {}}).encode("ascii")  # fmt: skip
+                first = tarfile.TarInfo(HEAD)
+                first.size = len(head)
+                tar.addfile(first, io.BytesIO(head))
                 for path, folders, names, fd in os.fwalk(".", dir_fd=self.cache.fd, onerror=self._unread):
                     inner = path[2:] + "/" if path != "." else ""
                     folders[:] = [name for name in sorted(folders) if self._add(tar, inner + name, name, fd)]
                     for name in sorted(names):
                         self._add(tar, inner + name, name, fd)
-                self._text(tar, END, self.sum.text())
-            if packed is not out:
-                packed.close()
             out.flush()
             os.fsync(out.fileno())
 
     def _unread(self, error: OSError) -> None:
         note(self.cache.problems, short(str(error.filename)) + ": left out: " + reason(error))
-
-    def _text(self, tar: tarfile.TarFile, name: str, text: str) -> None:
-        info = tarfile.TarInfo(name)
-        info.size, info.mode = len(text), 0o644
-        tar.addfile(info, io.BytesIO(text.encode("ascii")))
 
     def _add(self, tar: tarfile.TarFile, shown: str, name: str, dir_fd: int) -> bool:
         """Add one file or folder; False for what stays out, above all what ``load`` would refuse."""
@@ -168,8 +154,7 @@ class _Writer:
         status = os.fstat(fd)
         info = tarfile.TarInfo(shown)
         info.mode = stat.S_IMODE(status.st_mode) & 0o777
-        info.mtime = status.st_mtime_ns // 10**9
-        info.pax_headers = {"mtime": time_text(status.st_mtime_ns)}
+        info.pax_headers = {"mtime": "%d.%09d" % divmod(status.st_mtime_ns, 10**9)}
         if stat.S_ISDIR(status.st_mode):
             info.type = tarfile.DIRTYPE
             tar.addfile(info)
@@ -177,30 +162,11 @@ class _Writer:
         if not stat.S_ISREG(status.st_mode):
             return "is not a file"
         info.size = status.st_size
-        self.sum.member(shown, status.st_mtime_ns, status.st_size)
         with os.fdopen(os.dup(fd), "rb") as file:
-            try:
-                tar.addfile(info, _Summed(file, self.sum))
-            except OSError as error:
-                if error.errno is not None:
-                    raise
-                raise Fault("failed", shown + " became shorter while it was read; save again") from None
+            tar.addfile(info, file)
         self.files += 1
         self.bytes += status.st_size
         return ""
-
-
-class _Summed:
-    """A file whose bytes go into a sum as they are read."""
-
-    def __init__(self, file: BinaryIO, total: Sum) -> None:
-        self.file = file
-        self.sum = total
-
-    def read(self, size: int = -1) -> bytes:
-        block = self.file.read(size)
-        self.sum.data(block)
-        return block
 
 
 # Loading
@@ -218,29 +184,54 @@ def load(request: dict[str, object]) -> dict[str, object]:
     except OSError as error:
         raise Fault("refused", "the cache " + root + " can't be made: " + reason(error)) from None
     problems: list[str] = []
-    device = os.fstat(fd).st_dev
-    name = STAGE + os.urandom(8).hex()
     try:
-        with alone(fd) as is_alone:
-            if is_alone:
-                sweep_stages(fd, device, problems)
-            try:
-                os.mkdir(name, 0o700, dir_fd=fd)
-            except OSError as error:
-                raise Fault("refused", "the cache can't be written: " + reason(error)) from None
-            stage = os.open(name, FOLDER, dir_fd=fd)
-            fcntl.flock(stage, fcntl.LOCK_EX)
-        try:
+        sweep(fd, problems)
+        with scratch(fd, problems) as stage:
             reader = _Reader(stage, fd, request, root)
             reader.read(str(request["source"]))
             replaced = _place(root, fd, stage, request)
-        finally:
-            os.close(stage)
-            remove(name, fd, device, problems, name)
         return {"root": root, "modules": len(reader.modules), "files": reader.files, "bytes": reader.bytes,
                 "replaced": replaced, "problems": reader.problems + problems}  # fmt: skip
     finally:
         os.close(fd)
+
+
+class _Bounded:
+    """What ``tarfile`` reads headers from: it would take one of gigabytes into memory. No seeking but forward."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._at = 0
+        self._last = b""
+        self.left = _HEADER
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, place: int) -> None:
+        self.take(place - self._at)
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= self.left:
+            raise damaged("a file of it has a header of more than " + str(_HEADER) + " bytes")
+        self.left -= size
+        self._last = self._stream.read(size)
+        self._at += len(self._last)
+        return self._last
+
+    def take(self, size: int) -> bytes:
+        """So many bytes that are no header."""
+        data = self._stream.read(size)
+        if len(data) < size:
+            raise damaged("it ends in the middle of a file")
+        self._at += len(data)
+        return data
+
+    def is_at_end(self) -> bool:
+        """Was the last header of zeros, and all until gzip's checksum, which is compared here? Else ``tarfile`` took
+        what it can't read for the end."""
+        rest = self._stream.read(_END + 1)
+        return len(rest) <= _END and not (self._last + rest).strip(b"\0")
 
 
 class _Reader:
@@ -253,53 +244,59 @@ class _Reader:
         self.modules: set[str] = set()
         self.files = self.bytes = 0
         self.problems: list[str] = []
-        self.sum = Sum()
         space = os.fstatvfs(root_fd)
         self.room = space.f_bavail * space.f_frsize
-        self._open: tuple[tuple[str, ...], int] | None = None
 
     def read(self, source: str) -> None:
-        """Everything, or a Fault. From the first byte to the last, no seeking by what the archive says."""
+        """Everything, or a Fault. From the first byte to the last."""
         try:
-            with open(source, "rb") as file:
-                packed = file.read(2) == b"\x1f\x8b"
-                file.seek(0)
-                stream = gzip.GzipFile(fileobj=file) if packed else file
-                self._members(Members(stream))  # type: ignore[arg-type]
-        except (EOFError, zlib.error) as error:
+            with open(source, "rb") as file, gzip.GzipFile(fileobj=file) as packed:
+                self._members(_Bounded(packed))  # type: ignore[arg-type]
+        except (
+            EOFError,
+            zlib.error,
+            tarfile.TarError,
+            ValueError,
+            LookupError,
+            ArithmeticError,
+            RecursionError,
+        ) as error:
+            # ``tarfile`` itself raises any of these for bytes that nothing wrote.
             raise damaged(str(error)) from None
         except OSError as error:
-            if error.errno is None:  # what gzip raises for bytes that are none of its own
+            if error.errno is None:  # what gzip raises for bytes that are none of its own, and a wrong checksum
                 raise damaged(str(error)) from None
             if error.errno in FULL:
                 raise Fault("refused", "the disk of the cache is full; nothing was changed") from None
             raise Fault("failed", "the archive could not be unpacked: " + reason(error)) from None
-        finally:
-            if self._open is not None:
-                os.close(self._open[1])
 
-    def _members(self, members: Members) -> None:
-        first = whole = False
-        for member in members:
-            if not first:
-                self._check_head(members, member)
-                first = True
-            elif whole:
-                raise refused(member.name, "comes after the end")
-            elif member.name == END:
-                whole = member.size == 64 and members.read(64) == self.sum.text().encode("ascii")
-                if not whole:
-                    raise damaged("its sum is wrong")
+    def _members(self, stream: _Bounded) -> None:
+        tar = tarfile.TarFile(fileobj=stream)  # type: ignore[arg-type]
+        for number in range(MOST):
+            stream.left = _HEADER
+            info = tar.next()
+            if info is None:
+                if not number:
+                    raise damaged("there is nothing in it")
+                if not stream.is_at_end():
+                    raise damaged("a header of it can't be read")
+                return
+            tar.members = []  # type: ignore[attr-defined]  # a million would take a gigabyte
+            if not (info.isreg() or info.isdir()) or info.issparse() or tar.pax_headers:
+                raise refused(info.name, "is neither a plain file nor a folder")
+            if not 0 <= info.size < _BIGGEST:
+                raise damaged("a file of it has an impossible size")
+            if number:
+                self._take(stream, info)
             else:
-                self._take(members, member)
-        if not whole:
-            raise Fault("refused", "the archive is cut off, or is not one of a cache; nothing was changed")
+                self._check_head(stream, info)
+        raise Fault("refused", "the archive holds more than " + str(MOST) + " files; nothing was changed")
 
-    def _check_head(self, members: Members, member: Member) -> None:
-        if member.name != HEAD or member.is_folder or member.size >= 100_000:
+    def _check_head(self, stream: _Bounded, info: tarfile.TarInfo) -> None:
+        if info.name != HEAD or info.size >= 100_000:
             raise Fault("refused", "this is not an archive that `envgen cache save` wrote; nothing was changed")
         try:
-            head = json.loads(members.read(member.size))
+            head = json.loads(stream.take(info.size))
         except (ValueError, RecursionError):
             raise damaged("its first member is not JSON") from None
         if not isinstance(head, dict) or head.get("format") != FORMAT:
@@ -324,50 +321,50 @@ class _Reader:
             for name in names[:20]
         )  # fmt: skip
 
-    def _take(self, members: Members, member: Member) -> None:
-        why = why_not(member.name)
+    def _take(self, stream: _Bounded, info: tarfile.TarInfo) -> None:
+        why = why_not(info.name)
         if why:
-            raise refused(member.name, why)
-        parts = member.name.split("/")
-        found = MODULE.match(member.name + "/" * member.is_folder)
+            raise refused(info.name, why)
+        found = MODULE.match(info.name + "/" * info.isdir())
         if found and found.group(1) != "tmp":
             self.modules.add(found.group())
-        if member.is_folder:
-            self._folder(parts)
-            return
-        folder = self._folder(parts[:-1])
-        self.room -= member.size
+        *folders, name = ["new", *info.name.split("/")]
+        try:
+            fd = descend(self.stage, [*folders, name] if info.isdir() else folders, enter)
+        except NotADirectoryError:
+            raise refused(info.name, "is a file in one place and a folder in another") from None
+        try:
+            if info.isreg():
+                self._write(stream, info, name, fd)
+        finally:
+            os.close(fd)
+
+    def _write(self, stream: _Bounded, info: tarfile.TarInfo, name: str, folder: int) -> None:
+        when = nanoseconds(info.pax_headers.get("mtime", str(int(info.mtime))))
+        self.room -= info.size
         if self.room < 0:
             raise Fault("refused", "the archive holds more than the disk has room for; nothing was changed")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            out = os.open(parts[-1], flags, 0o644 | (member.mode & 0o111), dir_fd=folder)
+            out = os.open(name, flags, 0o644 | (info.mode & 0o111), dir_fd=folder)
         except FileExistsError:
-            raise refused(member.name, "is in it twice") from None
-        self.sum.member(member.name, member.when, member.size)
+            raise refused(info.name, "is in it twice") from None
         with os.fdopen(out, "wb") as file:
-            for block in iter(lambda: members.read(1 << 20), b""):
-                self.sum.data(block)
-                file.write(block)
+            for start in range(0, info.size, BLOCK):
+                file.write(stream.take(min(BLOCK, info.size - start)))
             file.flush()
             own_as(out, self.stage)
-            os.utime(out, ns=(member.when, member.when))
+            os.utime(out, ns=(when, when))
         self.files += 1
-        self.bytes += member.size
+        self.bytes += info.size
 
-    def _folder(self, parts: list[str]) -> int:
-        """The open folder in the stage, made where it is missing. The last one stays open: files come in rows."""
-        wanted = ("new", *parts)
-        if self._open is not None and self._open[0] == wanted:
-            return self._open[1]
-        try:
-            fd = descend(self.stage, wanted, enter)
-        except NotADirectoryError:
-            raise refused("/".join(parts), "is a file in one place and a folder in another") from None
-        if self._open is not None:
-            os.close(self._open[1])
-        self._open = (wanted, fd)
-        return fd
+
+def nanoseconds(text: str) -> int:
+    """The time of an extended header, which ``tarfile`` rounds; Fault for what no file of a cache has."""
+    whole, _, fraction = text.partition(".")
+    if len(whole) > 11 or len(fraction) > 9 or not (text.isascii() and whole.isdigit() and (fraction or "0").isdigit()):
+        raise damaged("a file of it has an impossible time")
+    return int(whole) * 10**9 + int((fraction + "000000000")[:9])
 
 
 def _place(root: str, root_fd: int, stage: int, request: dict[str, object]) -> list[str]:
@@ -375,23 +372,19 @@ def _place(root: str, root_fd: int, stage: int, request: dict[str, object]) -> l
     new, old = enter(stage, "new"), enter(stage, "old")
     versions = set(os.listdir(new))
     cache = open_cache(root, "", None)
-    there: list[tuple[Shelf, list[str]]] = []
     hold = None
     try:
         links = [name for name in versions if kind_of(name, root_fd) == "link"]
         if links:
             raise Fault("refused", links[0] + " in the cache is a link; nothing was changed")
-        for shelf, entries in Survey(cache).found if cache is not None else ():
-            if shelf.version in versions:
-                there.append((shelf, [entry.name for entry in entries if entry.kind == "folder"]))
+        there = modules_of([one for one in survey(cache) if one[0].version in versions]) if cache is not None else []
         replaced = [shelf.shown + "/" + name for shelf, names in there for name in names]
         if replaced and not request.get("replace"):
             what = "%d modules of the same version are there already, %s first" % (len(replaced), replaced[0])
             raise Fault("refused", what + "; --replace puts those of the archive in their place")
-        if request.get("dry_run"):
-            return replaced
-        hold = Hold(there)
-        _swap(new, root_fd, old, "")
+        if not request.get("dry_run"):
+            hold = Hold(there)
+            _swap(new, root_fd, old, "")
         return replaced
     except OSError as error:
         raise Fault("failed", "not everything could be placed: " + reason(error) + "; load again") from None
@@ -416,25 +409,23 @@ def _swap(source: int, target: int, old: int, path: str) -> None:
     # Modules come last: a load that was killed before can simply be run again.
     for name in sorted(os.listdir(source), key=lambda name: (not path and name[:1].isdigit(), name)):
         if path + name == LIVE:
-            continue  # of an older envgen's archive; gates may run here
-        if _is_merged(path + name) and stat.S_ISDIR(os.lstat(name, dir_fd=source).st_mode):
+            continue  # gates may run here
+        if _is_merged(path + name) and kind_of(name, source) == "folder":
             inner, there = os.open(name, FOLDER, dir_fd=source), enter(target, name)
             try:
                 _swap(inner, there, old, path + name + "/")
             finally:
                 close_all([inner, there])
             continue
+        is_there = kind_of(name, target) != "gone"
+        if is_there and name in BESIDE and not path:
+            continue
         aside = "%d-%s" % (len(os.listdir(old)), name[:100])
-        try:
-            os.stat(name, dir_fd=target, follow_symlinks=False)
-        except FileNotFoundError:
-            os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
-            continue
-        if name in BESIDE and not path:
-            continue
-        os.rename(name, aside, src_dir_fd=target, dst_dir_fd=old)
+        if is_there:
+            os.rename(name, aside, src_dir_fd=target, dst_dir_fd=old)
         try:
             os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
         except OSError:
-            os.rename(aside, name, src_dir_fd=old, dst_dir_fd=target)
+            if is_there:
+                os.rename(aside, name, src_dir_fd=old, dst_dir_fd=target)
             raise

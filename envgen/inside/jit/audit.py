@@ -6,7 +6,7 @@ from __future__ import annotations
 import glob
 import os
 
-from envgen.inside.jit.choose import Survey
+from envgen.inside.jit.choose import survey
 from envgen.inside.jit.fatbin import Damaged, archs_of
 from envgen.inside.jit.layout import open_cache, root_of
 from envgen.inside.jit.package import package_of
@@ -21,7 +21,7 @@ def run(request: dict[str, object]) -> dict[str, object]:
     cache = open_cache(root, "", None)
     if cache is not None:
         try:
-            for shelf, entries in Survey(cache).found:
+            for shelf, entries in survey(cache):
                 for entry in entries:
                     path = cache.root + "/" + shelf.shown + "/" + entry.name + "/" + entry.name + ".so"
                     if entry.kind == "folder" and os.path.isfile(path):

@@ -31,26 +31,19 @@ def asked(request: Dict[str, Any]) -> tuple[Cache, list[str]]:
     return cache, patterns
 
 
-class Survey:
-    """What is in the shelves: entries, and trash of clears that were killed."""
-
-    def __init__(self, cache: Cache) -> None:
-        self.cache = cache
-        self.found: list[tuple[Shelf, list[Entry]]] = []
-        self.trash: list[tuple[Shelf, str]] = []
-        for shelf in cache.shelves:
-            entries, trash = entries_of(shelf, cache.problems)
-            self.found.append((shelf, entries))
-            self.trash += [(shelf, name) for name in trash]
+def survey(cache: Cache) -> list[tuple[Shelf, list[Entry]]]:
+    """What is in each shelf."""
+    return [(shelf, entries_of(shelf, cache.problems)) for shelf in cache.shelves]
 
 
-def choose(survey: Survey, patterns: list[str], everything: bool) -> Choice:
+def choose(cache: Cache, patterns: list[str], everything: bool) -> Choice:
     """Resolve the patterns over all shelves. A name that exists is taken as it is, even with ``[`` or ``*`` in it.
 
     Raises ``not_found`` when any pattern matches nothing: half of what was asked for is not what was asked for.
     """
-    folders = {entry.name for _, entries in survey.found for entry in entries if entry.kind != "file"}
-    files = {entry.name for _, entries in survey.found for entry in entries if entry.kind == "file"}
+    found = survey(cache)
+    folders = {entry.name for _, entries in found for entry in entries if entry.kind != "file"}
+    files = {entry.name for _, entries in found for entry in entries if entry.kind == "file"}
     wanted: set[str] = set(folders) if everything else set()
     missing = []
     for pattern in patterns:
@@ -61,9 +54,9 @@ def choose(survey: Survey, patterns: list[str], everything: bool) -> Choice:
         wanted |= matches
     if missing:
         raise Fault("not_found", "no module " + ", ".join(map(repr, missing)), missing=missing,
-                    names=sorted(folders)[:LISTED], links=survey.cache.links)  # fmt: skip
+                    names=sorted(folders)[:LISTED], links=cache.links)  # fmt: skip
     choice = Choice()
-    for shelf, entries in survey.found:
+    for shelf, entries in found:
         chosen = [entry for entry in entries if entry.name in wanted and entry.kind != "file"]
         if chosen:
             choice.chosen.append((shelf, chosen))

@@ -1,8 +1,8 @@
 """Operation ``clear``: plan, guard, act, in one call.
 
 All locks are taken before anything is changed, so a held one leaves everything as it was. What goes is first renamed
-into ``cached_ops/.envgen-trash-<random>`` (generated sources, then the module's folder) and deleted from there: a kill
-leaves the old module or none, and the next clear deletes the trash.
+into a folder at the top of the cache (generated sources, then the module's folder) and deleted from there: a kill
+leaves the old module or none, and the next clear deletes the rest.
 
 Up to 0.6.0 all modules share ``cached_ops/.ninja_log`` and ``.ninja_deps``. They stay as they are: an output that is
 not there is dirty for ninja whatever the log says, so the module is compiled again, and the others keep their entries.
@@ -11,42 +11,36 @@ not there is dirty for ninja whatever the log says, so the module is compiled ag
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
-from typing import Dict, List, Tuple
+from dataclasses import dataclass
+from typing import Dict, List
 
 from envgen.inside.jit.causes import Causes
-from envgen.inside.jit.choose import Choice, Survey, asked, choose
+from envgen.inside.jit.choose import Choice, asked, choose
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.hold import Hold
-from envgen.inside.jit.layout import Cache, Shelf, root_of
-from envgen.inside.jit.locks import own_as
+from envgen.inside.jit.layout import Cache, root_of
 from envgen.inside.jit.plan import Generated, Target, check_mounts, generated_of, open_generated, target_of
 from envgen.inside.jit.procs import loaded
-from envgen.inside.jit.sweep import leftovers, sweep
-from envgen.inside.jit.tree import GONE, LISTED, TRASH, note, opened, reason, remove
+from envgen.inside.jit.sweep import leftovers, scratch, sweep
+from envgen.inside.jit.tree import GONE, LISTED, note, reason
 
 
 def run(request: dict[str, object]) -> dict[str, object]:
     """Clear what the patterns choose; ``all`` for everything, ``dry_run`` to change nothing."""
     cache, patterns = asked(request)
     try:
-        dry = bool(request.get("dry_run"))
-        survey = Survey(cache)
-        try:
-            causes = request.get("causes")
-            choice = choose(survey, patterns, bool(request.get("all")) or (isinstance(causes, dict) and not patterns))
-        except Fault as fault:
-            # Asked again after a kill, the module may be gone already; what was left of it goes anyway.
-            if fault.kind == "not_found" and survey.trash and not dry:
-                fault.data["leftovers"] = sweep(cache, survey.trash, set(), [])
-            raise
+        dry, causes = bool(request.get("dry_run")), request.get("causes")
+        errors: list[str] = []
+        # First: asked again after a kill, the module may be gone already.
+        swept = leftovers(cache.fd) if dry else sweep(cache.fd, errors)
+        choice = choose(cache, patterns, bool(request.get("all")) or (isinstance(causes, dict) and not patterns))
         why: dict[str, str] = {}
         guesses: list[str] = []
         if isinstance(causes, dict):
             narrowed = Causes(cache, request, causes)
             choice = narrowed.narrow(choice)
             why, guesses = narrowed.why, narrowed.guesses
-        return {**Job(cache, choice, survey.trash, root_of(request), dry, why).run(), "guesses": guesses}
+        return {**Job(cache, choice, root_of(request), dry, why, errors, swept).run(), "guesses": guesses}
     finally:
         cache.close()
 
@@ -57,12 +51,11 @@ class Job:
 
     cache: Cache
     choice: Choice
-    trash: List[Tuple[Shelf, str]]
     root: str
     dry: bool
     why: Dict[str, str]
-    errors: List[str] = field(default_factory=list)
-    swept: Dict[str, int] = field(default_factory=lambda: {"count": 0, "bytes": 0})
+    errors: List[str]
+    swept: Dict[str, int]
 
     def run(self) -> dict[str, object]:
         chosen = [(shelf, entry) for shelf, entries in self.choice.chosen for entry in entries]
@@ -85,48 +78,27 @@ class Job:
             check_mounts([item.shown for item in targets] + [item.shown for item in go], self.cache.root)
             inodes = {inode: target.name for target in targets for _, inode, _ in target.measure.libraries}
             users, unseen = loaded(inodes)
-            if self.dry:
-                self.swept = leftovers(self.cache, self.trash)
-            else:
+            if targets and not self.dry:
                 self._act(targets, go, hold)
         finally:
             hold.release()
         return self._answer(targets, vanished, go, kept, users, unseen)
 
     def _act(self, targets: list[Target], go: list[Generated], hold: Hold) -> None:
-        """Rename everything away, shelf by shelf; let the builders in again; delete."""
-        trash: list[tuple[Shelf, str]] = []
-        for shelf, _ in self.choice.chosen:
-            mine = [target for target in targets if target.shelf is shelf]
-            if mine:
-                trash.append((shelf, self._rename(shelf, mine, [item for item in go if item.shelf is shelf])))
-        hold.release_modules()
-        for shelf, name in trash:
-            remove(name, shelf.fd, self.cache.device, self.errors, shelf.shown + "/" + name)
-        locked = {shelf.fd for shelf, _ in self.choice.chosen}
-        self.swept = sweep(self.cache, self.trash, locked, self.errors)
-
-    def _rename(self, shelf: Shelf, targets: list[Target], go: list[Generated]) -> str:
-        """Move the generated paths, then the modules, into a new trash folder of the shelf."""
-        name = TRASH + os.urandom(8).hex()
-        try:
-            os.mkdir(name, 0o700, dir_fd=shelf.fd)
-        except OSError as error:
-            raise Fault("refused", shelf.shown + " can't be changed: " + reason(error)) from None
-        with opened(name, shelf.fd) as trash:
-            own_as(trash, shelf.fd)
+        """Rename everything away; let the builders in again; delete."""
+        with scratch(self.cache.fd, self.errors) as work:
             for number, item in enumerate(go):
                 place = open_generated(item)
                 if place is not None:
-                    item.gone = self._move(place[1], place[0], "generated-" + str(number), trash, item.shown)
+                    item.gone = self._move(place[1], place[0], "generated-" + str(number), work, item.shown)
                     os.close(place[0])
             for number, target in enumerate(targets):
-                target.gone = self._move(target.name, shelf.fd, "module-" + str(number), trash, target.shown)
-        return name
+                target.gone = self._move(target.name, target.shelf.fd, "module-" + str(number), work, target.shown)
+            hold.release_modules()
 
-    def _move(self, name: str, source: int, new: str, trash: int, shown: str) -> bool:
+    def _move(self, name: str, source: int, new: str, work: int, shown: str) -> bool:
         try:
-            os.rename(name, new, src_dir_fd=source, dst_dir_fd=trash)
+            os.rename(name, new, src_dir_fd=source, dst_dir_fd=work)
         except OSError as error:
             if error.errno not in GONE:
                 self.errors.append(shown + ": " + reason(error))

@@ -6,9 +6,8 @@ import os
 
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.layout import Shelf
-from envgen.inside.jit.locks import Held, acquire_inside, make_lock_folder
+from envgen.inside.jit.locks import BATCH, Held, acquire_inside, make_lock_folder
 from envgen.inside.jit.procs import holders
-from envgen.inside.jit.sweep import BATCH
 from envgen.inside.jit.tree import measure_path
 
 

@@ -13,7 +13,7 @@ from typing import List
 
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.names import is_reserved
-from envgen.inside.jit.tree import FOLDER, GONE, TRASH, note, reason
+from envgen.inside.jit.tree import FOLDER, GONE, note, reason
 
 OURS = ".envgen"  # beside the versions: records of envgen
 LEARNED = OURS + "/learned"  # what compilers took, by compiler, module and object: written by compile-gate
@@ -164,19 +164,16 @@ class Entry:
     kind: str
 
 
-def entries_of(shelf: Shelf, problems: list[str]) -> tuple[list[Entry], list[str]]:
-    """What is in ``cached_ops``, sorted by name: candidates for modules, and leftover trash of a killed clear."""
+def entries_of(shelf: Shelf, problems: list[str]) -> list[Entry]:
+    """What is in ``cached_ops``, sorted by name: candidates for modules."""
     found = []
-    trash = []
     try:
         with os.scandir(shelf.fd) as entries:
             for entry in entries:
-                is_folder = entry.is_dir(follow_symlinks=False)
-                if entry.name.startswith(TRASH) and is_folder:
-                    trash.append(entry.name)
-                elif not is_reserved(entry.name):
+                if not is_reserved(entry.name):
+                    is_folder = entry.is_dir(follow_symlinks=False)
                     kind = "folder" if is_folder else "link" if entry.is_symlink() else "file"
                     found.append(Entry(entry.name, kind))
     except OSError as error:
         problems.append(shelf.shown + ": " + reason(error))
-    return sorted(found, key=lambda entry: entry.name), sorted(trash)
+    return sorted(found, key=lambda entry: entry.name)

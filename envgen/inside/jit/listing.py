@@ -6,13 +6,14 @@ import os
 from dataclasses import asdict
 from typing import Any, Dict
 
-from envgen.inside.jit.choose import Survey, asked, choose
+from envgen.inside.jit.choose import asked, choose
 from envgen.inside.jit.judge import Judge
 from envgen.inside.jit.layout import root_of
+from envgen.inside.jit.locks import BATCH
 from envgen.inside.jit.module import describe, lock_of
 from envgen.inside.jit.package import package_of
 from envgen.inside.jit.procs import holders
-from envgen.inside.jit.sweep import BATCH, leftovers
+from envgen.inside.jit.sweep import leftovers
 from envgen.inside.jit.tree import LISTED, measure_path, note
 
 
@@ -25,11 +26,10 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
         return {**answer, "exists": False}
     cache, patterns = asked(request)
     try:
-        survey = Survey(cache)
         judge = Judge(cache, request, package_of(request))
         modules: list[Dict[str, Any]] = []
         building: list[Dict[str, Any]] = []
-        for shelf, entries in choose(survey, patterns, not patterns).chosen:
+        for shelf, entries in choose(cache, patterns, not patterns).chosen:
             left = len(modules) + len(entries) - LISTED
             if left > 0:
                 note(cache.problems, shelf.shown + ": " + str(left) + " more modules; name those that you want")
@@ -52,7 +52,7 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
             measured = {name: measure_path(name, cache.fd) for name in cache.beside}
             answer["others"] = [{"name": name, "bytes": one.bytes, "files": one.files}
                                 for name, one in measured.items() if one is not None]  # fmt: skip
-        answer.update(leftovers=leftovers(cache, survey.trash), problems=cache.problems)
+        answer.update(leftovers=leftovers(cache.fd), problems=cache.problems)
         return answer
     finally:
         cache.close()

@@ -14,6 +14,7 @@ import time
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.tree import FILE, FOLDER, GONE, descend, reason
 
+BATCH = "flashinfer_jit.lock"  # what FlashInfer's batch builds hold (build_jit_specs)
 BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 

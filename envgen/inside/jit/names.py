@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from envgen.inside.jit.fault import Fault
 
+WORK = ".envgen-work-"  # folders at the top of a cache for what goes or comes
+
 
 def is_reserved(name: str) -> bool:
     """``tmp`` holds the locks; names with a leading dot are ninja's (.ninja_log) and ours (trash)."""

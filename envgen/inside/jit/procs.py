@@ -6,6 +6,11 @@ import os
 import re
 from typing import Any, Dict, Iterator
 
+from envgen.inside.jit.names import WORK
+
+# A line of /proc/PID/maps whose file is, or was when it was cleared, in a cache; the inode.
+_MAPPED = re.compile(rb"^\S+ \S+ \S+ \S+ (\d+) +/.*/(?:cached_ops|" + re.escape(WORK.encode()) + rb"\w+)/", re.M)
+
 
 def holders(identities: list[tuple[int, int]], proc: str = "/proc") -> dict[tuple[int, int], list[dict[str, object]]]:
     """For each (device, inode) of a lock file, the processes that hold a flock on it: pid and command.
@@ -48,7 +53,7 @@ def _locks(proc: str) -> Iterator[tuple[tuple[int, int, int], int]]:
 def loaded(inodes: dict[int, str], proc: str = "/proc") -> tuple[list[dict[str, object]], int]:
     """Processes that have mapped a library of the cache, and how many processes could not be looked into.
 
-    Libraries are told by inode: the same file has another path in every container, and none at all once it is deleted.
+    Libraries are told by inode: the same file has another path in every container, and once it is cleared.
     """
     found: list[dict[str, object]] = []
     unseen = 0
@@ -63,15 +68,8 @@ def loaded(inodes: dict[int, str], proc: str = "/proc") -> tuple[list[dict[str, 
         except OSError as error:
             unseen += not isinstance(error, (FileNotFoundError, ProcessLookupError))
             continue
-        if b"/cached_ops/" not in data:
-            continue
-        names = set()
-        for line in data.split(b"\n"):
-            if b"/cached_ops/" not in line:
-                continue
-            fields = line.split(None, 5)
-            if len(fields) > 5 and fields[4].isdigit() and int(fields[4]) in inodes:
-                names.add(inodes[int(fields[4])])
+        found_here = {int(one.group(1)) for one in _MAPPED.finditer(data)}
+        names = {inodes[inode] for inode in found_here if inode in inodes}
         if names:
             found.append({"pid": pid, "command": command(pid, proc), "modules": sorted(names)})
     return found, unseen

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Dict
 
 from envgen.inside.jit.names import check_name
-from envgen.inside.jit.tree import Measure, discard, measure, opened, reason
+from envgen.inside.jit.sweep import discard
+from envgen.inside.jit.tree import Measure, measure, opened, reason
 
 
 def run(request: Dict[str, Any]) -> Dict[str, Any]:

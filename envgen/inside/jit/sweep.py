@@ -1,4 +1,7 @@
-"""What killed runs left: trash of a clear, stages of a load. Each is deleted under the lock that its maker holds."""
+"""Folders at the top of a cache for what goes or comes: modules that are cleared, an archive that is unpacked.
+
+Whoever made one holds a lock on it. What has no holder was left by a killed run, and the next one deletes it.
+"""
 
 from __future__ import annotations
 
@@ -8,79 +11,79 @@ import time
 from contextlib import contextmanager
 from typing import Iterator
 
-from envgen.inside.jit.choose import Survey
 from envgen.inside.jit.fault import Fault
-from envgen.inside.jit.layout import Cache, Shelf, open_cache, root_of
-from envgen.inside.jit.locks import BUSY, Held, acquire_inside, make_lock_folder
-from envgen.inside.jit.tree import measure_path, opened, remove
-
-# What FlashInfer's batch builds hold (build_jit_specs).
-BATCH = "flashinfer_jit.lock"
-STAGE = ".envgen-load-"  # at the root of the cache: what a load unpacks into
-
-
-def leftovers(cache: Cache, trash: list[tuple[Shelf, str]]) -> dict[str, int]:
-    """How much there is."""
-    found = [(name, shelf.fd) for shelf, name in trash]
-    found += [(name, cache.fd) for name in _stages(cache.fd) if not _is_held(name, cache.fd)]
-    return {"count": len(found), "bytes": sum(_size(name, dir_fd) for name, dir_fd in found)}
-
-
-def sweep(cache: Cache, trash: list[tuple[Shelf, str]], locked: set[int], errors: list[str]) -> dict[str, int]:
-    """Delete it, in shelves whose batch lock we hold (``locked``) or get. Returns how much went."""
-    done = total = 0
-    with alone(cache.fd) as is_alone:
-        if is_alone:
-            done, total = sweep_stages(cache.fd, cache.device, errors)
-    for shelf, name in trash:
-        lock = None
-        if shelf.fd not in locked:
-            lock = _batch_lock(shelf)
-            if lock is None:
-                continue  # a batch build, or another envgen at work on just this
-        total += _size(name, shelf.fd)
-        done += 1
-        remove(name, shelf.fd, cache.device, errors, shelf.shown + "/" + name)
-        if lock is not None:
-            os.close(lock)
-    return {"count": done, "bytes": total}
+from envgen.inside.jit.layout import open_cache, root_of
+from envgen.inside.jit.locks import BUSY, own_as
+from envgen.inside.jit.names import WORK
+from envgen.inside.jit.tree import FOLDER, GONE, measure_path, opened, reason, remove
 
 
 @contextmanager
-def alone(root_fd: int) -> Iterator[bool]:
-    """Inside, no other envgen makes or sweeps stages: one that is made and not yet locked would look left behind.
+def scratch(top: int, errors: list[str]) -> Iterator[int]:
+    """A new folder in ``top``, open and locked. At the end it goes, with all that is in it."""
+    name = WORK + os.urandom(8).hex()
+    try:
+        with _alone(top):
+            os.mkdir(name, 0o700, dir_fd=top)
+            work = os.open(name, FOLDER, dir_fd=top)
+            fcntl.flock(work, fcntl.LOCK_EX)
+    except OSError as error:
+        raise Fault("refused", "the cache can't be written: " + reason(error)) from None
+    try:
+        own_as(work, top)
+        yield work
+    finally:
+        try:
+            remove(name, top, os.fstat(top).st_dev, errors, name)
+        finally:
+            os.close(work)
 
-    False when that can't be had within two seconds, because another process holds the root's lock.
+
+@contextmanager
+def _alone(top: int) -> Iterator[bool]:
+    """Inside, no other envgen makes or sweeps: a folder that is made and not yet locked would look left behind.
+
+    False when that can't be had within two seconds, because another process holds the lock of ``top``.
     """
     for _ in range(40):
         try:
-            fcntl.flock(root_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(top, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             time.sleep(0.05)
             continue
         try:
             yield True
         finally:
-            fcntl.flock(root_fd, fcntl.LOCK_UN)
+            fcntl.flock(top, fcntl.LOCK_UN)
         return
     yield False
 
 
-def sweep_stages(root_fd: int, device: int, errors: list[str]) -> tuple[int, int]:
-    """Delete the stages of killed loads, with what had to go for them; call it ``alone``. Their number and bytes.
-
-    One that can't be removed is reported in ``errors`` and stops nothing.
-    """
-    names = [name for name in _stages(root_fd) if not _is_held(name, root_fd)]
-    total = sum(_size(name, root_fd) for name in names)
-    for name in names:
-        remove(name, root_fd, device, errors, name)
-    return len(names), total
+def leftovers(top: int) -> dict[str, int]:
+    """How much killed runs left in ``top``."""
+    return _total(top, _left(top))
 
 
-def _size(name: str, dir_fd: int) -> int:
-    measured = measure_path(name, dir_fd)
-    return measured.bytes if measured else 0
+def sweep(top: int, errors: list[str]) -> dict[str, int]:
+    """Delete it; how much it was. What can't be removed is reported in ``errors`` and stops nothing."""
+    with _alone(top) as is_alone:
+        names = _left(top) if is_alone else []
+        found = _total(top, names)
+        for name in names:
+            remove(name, top, os.fstat(top).st_dev, errors, name)
+    return found
+
+
+def discard(names: list[str], top: int, errors: list[str]) -> None:
+    """Remove these folders. Each is renamed first: what is half removed must not be taken for something whole."""
+    sweep(top, errors)
+    with scratch(top, errors) as work:
+        for name in names:
+            try:
+                os.rename(name, name, src_dir_fd=top, dst_dir_fd=work)
+            except OSError as error:
+                if error.errno not in GONE:
+                    errors.append(name + ": " + reason(error))
 
 
 def run(request: dict[str, object]) -> dict[str, object]:
@@ -90,33 +93,28 @@ def run(request: dict[str, object]) -> dict[str, object]:
     if cache is None:
         return {"count": 0, "bytes": 0, "errors": errors}
     try:
-        trash = Survey(cache).trash
-        found = leftovers(cache, trash) if request.get("dry_run") else sweep(cache, trash, set(), errors)
+        found = leftovers(cache.fd) if request.get("dry_run") else sweep(cache.fd, errors)
         return {**found, "errors": errors}
     finally:
         cache.close()
 
 
-def _stages(root_fd: int) -> list[str]:
+def _left(top: int) -> list[str]:
     try:
-        return sorted(name for name in os.listdir(root_fd) if name.startswith(STAGE))
+        return sorted(name for name in os.listdir(top) if name.startswith(WORK) and not _is_held(name, top))
     except OSError:
         return []
 
 
-def _is_held(name: str, root_fd: int) -> bool:
-    """A load at work holds a lock on its stage."""
+def _is_held(name: str, top: int) -> bool:
     try:
-        with opened(name, root_fd) as fd:
+        with opened(name, top) as fd:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         return error.errno in BUSY
     return False
 
 
-def _batch_lock(shelf: Shelf) -> int | None:
-    try:
-        make_lock_folder(shelf.fd)
-        return acquire_inside("tmp/" + BATCH, shelf.fd, BATCH)
-    except (Held, Fault):
-        return None
+def _total(top: int, names: list[str]) -> dict[str, int]:
+    measured = [measure_path(name, top) for name in names]
+    return {"count": len(names), "bytes": sum(one.bytes for one in measured if one is not None)}

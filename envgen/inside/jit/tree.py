@@ -19,7 +19,6 @@ TOO_DEEP = "folders nested too deeply to be a cache's; not looked into"
 # FlashInfer nests five folders deep. What is deeper than this is not a cache's: neither measured, saved nor loaded.
 DEEPEST = 40
 MANY = 100  # problems of one kind that are named; a folder of a million strange files must not fill the answer
-TRASH = ".envgen-trash-"
 LISTED = 4000  # modules, and other things, in one answer
 _SPECIAL = 100  # locks and libraries of one module; FlashInfer 0.7 has a few
 
@@ -202,25 +201,6 @@ def remove(name: str, dir_fd: int, device: int, errors: list[str], shown: str) -
     finally:
         os.close(top)
     _step(os.rmdir, name, dir_fd, errors, shown, before)
-
-
-def discard(names: list[str], dir_fd: int, errors: list[str]) -> None:
-    """Remove these folders, and what killed runs left of such.
-
-    Each is renamed first: what is half removed must not be taken for something whole.
-    """
-    device = os.fstat(dir_fd).st_dev
-    for name in [old for old in os.listdir(dir_fd) if old.startswith(TRASH)]:
-        remove(name, dir_fd, device, errors, name)
-    for name in names:
-        trash = TRASH + os.urandom(8).hex()
-        try:
-            os.rename(name, trash, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
-        except OSError as error:
-            if error.errno not in GONE:
-                errors.append(name + ": " + reason(error))
-            continue
-        remove(trash, dir_fd, device, errors, name)
 
 
 def _not_opened(error: OSError, name: str, dir_fd: int, errors: list[str], shown: str) -> None:

@@ -11,7 +11,7 @@ import re
 
 from envgen.inside.jit.choose import asked
 from envgen.inside.jit.layout import entries_of
-from envgen.inside.jit.sweep import BATCH
+from envgen.inside.jit.locks import BATCH
 from envgen.inside.jit.tree import GONE, note, opened, read_file, reason
 
 # In a log: what 0.7.2 prints; a path in the cache, as ninja prints it from 0.6.1 on (FLASHINFER_JIT_VERBOSE, a failed
@@ -31,8 +31,7 @@ def run(request: dict[str, object]) -> dict[str, object]:
     try:
         names: set[str] = set()
         for shelf in cache.shelves:
-            entries, _ = entries_of(shelf, cache.problems)
-            names |= {entry.name for entry in entries if entry.kind == "folder"}
+            names |= {entry.name for entry in entries_of(shelf, cache.problems) if entry.kind == "folder"}
             try:
                 with opened("tmp", shelf.fd) as fd:
                     names |= {name[:-5] for name in os.listdir(fd) if name.endswith(".lock") and name != BATCH}

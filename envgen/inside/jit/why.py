@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Tuple
 
 from envgen.inside.jit import baseline
 from envgen.inside.jit.bytesof import Files
-from envgen.inside.jit.choose import Survey, asked, choose
+from envgen.inside.jit.choose import asked, choose
 from envgen.inside.jit.judge import Judge
 from envgen.inside.jit.layout import Cache, Entry, Shelf, root_of
 from envgen.inside.jit.module import describe, lock_of
@@ -101,7 +101,7 @@ def _refusal(recipe: Recipe, files: Files, force: bool, since: int) -> tuple[str
 def _open(request: Dict[str, Any]) -> Chosen:
     cache, patterns = asked(request)
     try:
-        chosen = choose(Survey(cache), patterns, not patterns).chosen
+        chosen = choose(cache, patterns, not patterns).chosen
     except BaseException:
         cache.close()
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import tarfile
@@ -16,10 +17,9 @@ from jitcache_asking import hold
 from jitcache_layouts import RELEASES, Shelf, put, release, snapshot
 
 from envgen.inside.jit import archive as subject
-from envgen.inside.jit.archive import END, HEAD, Sum, time_text, why_not
+from envgen.inside.jit.archive import HEAD, nanoseconds, why_not
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.main import answer
-from envgen.inside.jit.members import nanoseconds
 
 ODD = 1_700_000_000_123_456_789
 
@@ -46,14 +46,10 @@ def times(root: Path) -> dict[str, int]:
     return {path: (root / path).stat().st_mtime_ns for path, (kind, _) in snapshot(root).items() if kind == "file"}
 
 
-def archive(path: Path, *members: tuple[str, Any], head: str = '{"format": 1, "key": "k", "root": "/r"}') -> Path:
+def archive(path: Path, *members: tuple[str, Any], head: str = '{"format": 2, "key": "k", "root": "/r"}') -> Path:
     """An archive of one's own making. A member is a name and bytes, or a TarInfo's fields."""
-    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
-        total = Sum()
-        for name, content in members:
-            total.member(name, 0, 0 if isinstance(content, dict) else len(content))
-            total.data(b"" if isinstance(content, dict) else content)
-        for name, content in ((HEAD, head.encode()), *members, (END, total.text().encode())):
+    with tarfile.open(path, "w:gz", format=tarfile.PAX_FORMAT, compresslevel=1) as tar:
+        for name, content in ((HEAD, head.encode()), *members):
             info = tarfile.TarInfo(name)
             if isinstance(content, dict):
                 for key, value in content.items():
@@ -65,16 +61,15 @@ def archive(path: Path, *members: tuple[str, Any], head: str = '{"format": 1, "k
     return path
 
 
-@pytest.mark.parametrize("compress", [False, True])
 @pytest.mark.parametrize("version", RELEASES)
-def test_everything_comes_back_to_the_nanosecond(tmp_path: Path, version: str, compress: bool) -> None:
+def test_everything_comes_back_to_the_nanosecond(tmp_path: Path, version: str) -> None:
     here, there, file = tmp_path / "here", tmp_path / "there", tmp_path / "file"
     shelf = release(here, version)
     put(here / f".envgen/baseline/{version}/121a/page.json", "{}")
     for number, path in enumerate(sorted(shelf.base.rglob("*"))):
         if path.is_file():
             os.utime(path, ns=(ODD, ODD + number))
-    document = save(here, file, compress=compress)
+    document = save(here, file)
     assert document["ok"], document
     there.mkdir()
     assert load(there, file)["result"]["modules"] == document["result"]["modules"]
@@ -106,7 +101,7 @@ def test_modules_of_the_same_version_are_replaced_only_when_asked(tmp_path: Path
         assert {p: v for p, v in snapshot(there / part).items() if not p.endswith(".lock")} == {
             p: v for p, v in snapshot(here / part).items() if not p.endswith(".lock")
         }
-    assert not list(there.glob(".envgen-load-*"))
+    assert not list(there.glob(".envgen-*-*"))
 
 
 LEARNED, LIVE = ".envgen/learned/nvcc-13.0.88", ".envgen/gate"
@@ -156,7 +151,7 @@ def test_another_environment_is_told_in_words(tmp_path: Path) -> None:
 
 NAMES = [
     "../x", "/etc/passwd", "0.5.3/../../x", "0.5.3/121a/cached_ops/../x", ".bashrc", "./0.5.3/cached_ops/a/b",
-    "0.5.3/121a/cached_ops/.envgen-trash-1/x", ".envgen-load-1/x", "0.5.3//cached_ops/page/x",
+    "0.5.3/121a/cached_ops/.envgen-work-1/x", ".envgen-work-1/x", "0.5.3//cached_ops/page/x",
 ]  # fmt: skip
 
 
@@ -232,7 +227,7 @@ def test_more_than_the_disk_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     refused(root, file, "more than the disk has room for")
 
 
-@pytest.mark.parametrize("head", ["{", "[]", '{"format": 2, "key": "k"}', '{"format": 1, "key": "other"}'])
+@pytest.mark.parametrize("head", ["{", "[]", '{"format": 1, "key": "k"}', '{"format": 2, "key": "other"}'])
 def test_invalid_heads(tmp_path: Path, head: str) -> None:
     root = tmp_path / "root"
     root.mkdir()
@@ -272,10 +267,11 @@ def test_the_deepest_that_is_taken(tmp_path: Path) -> None:
 
 def raw(path: Path, *blocks: bytes) -> Path:
     """An archive of raw blocks, after a good head."""
-    head = b'{"format": 1, "key": "k", "root": "/r"}'
+    head = b'{"format": 2, "key": "k", "root": "/r"}'
     info = tarfile.TarInfo(HEAD)
     info.size = len(head)
-    path.write_bytes(info.tobuf(tarfile.USTAR_FORMAT) + head.ljust(512, b"\0") + b"".join(blocks) + bytes(1024))
+    data = info.tobuf(tarfile.USTAR_FORMAT) + head.ljust(512, b"\0") + b"".join(blocks) + bytes(1024)
+    path.write_bytes(gzip.compress(data, 1))
     return path
 
 
@@ -285,7 +281,7 @@ def header(kind: bytes, size: int, name: str = MODULE + "x") -> bytes:
     return info.tobuf(tarfile.GNU_FORMAT)
 
 
-def pax(*records: tuple[str, str]) -> bytes:
+def pax(*records: tuple[str, str], kind: bytes = tarfile.XHDTYPE) -> bytes:
     lines = b""
     for key, value in records:
         body = f" {key}={value}\n".encode()
@@ -293,25 +289,37 @@ def pax(*records: tuple[str, str]) -> bytes:
         while size != len(body) + len(str(size)):
             size += 1
         lines += str(size).encode() + body
-    return header(tarfile.XHDTYPE, len(lines)) + lines.ljust(-(-len(lines) // 512) * 512, b"\0")
+    return header(kind, len(lines)) + lines.ljust(-(-len(lines) // 512) * 512, b"\0")
 
 
 @pytest.mark.parametrize(
     ("blocks", "words"),
     [
-        ([header(tarfile.XHDTYPE, 3 << 30)], "has a header of 3221225472 bytes"),
-        ([header(tarfile.XHDTYPE, (8 << 10) + 1)], "has a header of 8193 bytes"),
-        ([header(tarfile.GNUTYPE_LONGNAME, 3 << 30)], "plain file"),
-        ([header(tarfile.GNUTYPE_LONGLINK, 3 << 30)], "plain file"),
-        ([header(tarfile.XGLTYPE, 3 << 30)], "plain file"),
+        ([header(tarfile.XHDTYPE, 3 << 30)], "a header of more than"),
+        ([header(tarfile.XHDTYPE, (16 << 10) + 1)], "a header of more than"),
+        ([header(tarfile.GNUTYPE_LONGNAME, 3 << 30)], "a header of more than"),
+        ([header(tarfile.GNUTYPE_LONGLINK, 3 << 30)], "a header of more than"),
+        ([header(tarfile.XGLTYPE, 3 << 30)], "a header of more than"),
+        ([pax(("comment", "x"), kind=tarfile.XGLTYPE), header(b"0", 0)], "plain file"),
         ([header(tarfile.GNUTYPE_SPARSE, 100)], "plain file"),
-        ([pax(("path", MODULE + "a")), pax(("path", MODULE + "b"))], "plain file"),  # one header a file
-        ([pax(("GNU.sparse.major", "1"), ("GNU.sparse.minor", "0")), header(b"0", 512)], "plain file"),
+        ([pax(("path", MODULE + "a"))] * 20, "a header of more than"),
+        ([pax(("GNU.sparse.major", "1"), ("GNU.sparse.minor", "0")), header(b"0", 512), b"9" * 512], "archive"),
+        (
+            [
+                pax(("GNU.sparse.major", "1"), ("GNU.sparse.minor", "0")),
+                header(b"0", 1 << 20),
+                b"99999\n" + b"1\n" * (1 << 15),
+            ],
+            "a header of more than",
+        ),
         ([pax(("size", "9" * 19)), header(b"0", 0)], "impossible size"),
-        ([pax(("size", "-1")), header(b"0", 0)], "impossible size"),
+        ([pax(("size", "-1")), header(b"0", 0)], "archive"),
         ([pax(("mtime", "1e300")), header(b"0", 0)], "impossible time"),
-        ([header(tarfile.XHDTYPE, 10) + b"99 path=x\n".ljust(512, b"\0")], "can't be read"),
-        ([header(tarfile.XHDTYPE, 10) + b"0000000000".ljust(512, b"\0")], "can't be read"),
+        ([header(tarfile.XHDTYPE, 10) + b"99 path=x\n".ljust(512, b"\0")], "archive"),
+        ([header(tarfile.XHDTYPE, 10) + b"0000000000".ljust(512, b"\0")], "archive"),
+        ([bytes([1]) * 512], "archive"),
+        ([bytes(1024), header(b"0", 0)], "can't be read"),
+        ([bytes(1 << 20)], "can't be read"),
         ([header(b"0", 1 << 33)], "room for"),
         ([header(b"0", 4096) + bytes(512)], "in the middle of a file"),
     ],
@@ -328,18 +336,16 @@ def test_headers_that_envgen_never_writes(
 
 def test_a_packed_header_of_a_gigabyte_takes_no_memory(tmp_path: Path) -> None:
     """1.4 MB of gzip took 2.9 GB of memory: the header was read whole before it was looked at."""
-    import gzip
-
     root = tmp_path / "root"
     root.mkdir()
     plain = raw(tmp_path / "plain", header(tarfile.XHDTYPE, 1 << 30))
     with gzip.open(tmp_path / "file", "wb", compresslevel=1) as out:
-        out.write(plain.read_bytes()[:-1024])
+        out.write(gzip.decompress(plain.read_bytes())[:-1024])
         for _ in range(64):
             out.write(bytes(1 << 20))
     tracemalloc.start()
     try:
-        refused(root, tmp_path / "file", "has a header of 1073741824 bytes")
+        refused(root, tmp_path / "file", "a header of more than")
         assert tracemalloc.get_traced_memory()[1] < 20 << 20
     finally:
         tracemalloc.stop()
@@ -357,17 +363,17 @@ def test_what_is_packed_otherwise_is_not_unpacked(tmp_path: Path) -> None:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(compress=st.booleans(), cut=st.booleans(), place=st.integers(0, 10**6), bits=st.integers(1, 255))
+@given(cut=st.booleans(), place=st.integers(0, 10**6), bits=st.integers(1, 255))
 def test_cut_off_or_damaged_anywhere(
-    tmp_path_factory: pytest.TempPathFactory, compress: bool, cut: bool, place: int, bits: int
+    tmp_path_factory: pytest.TempPathFactory, cut: bool, place: int, bits: int
 ) -> None:
-    """Whatever happens to the bytes: taken whole and as it was (the damage was in padding), or not at all."""
+    """Whatever happens to the bytes: taken whole and as it was (the damage was in gzip's header), or not at all."""
     base = tmp_path_factory.mktemp("damaged")
     root = base / "root"
     root.mkdir()
     shelf = Shelf(base / "from", "0.7.2.post1")
     shelf.module("page")
-    save(base / "from", base / "file", compress=compress)
+    save(base / "from", base / "file")
     raw = bytearray((base / "file").read_bytes())
     if cut:
         raw = raw[: place % len(raw)]
@@ -377,7 +383,7 @@ def test_cut_off_or_damaged_anywhere(
     document = load(root, base / "file")
     found = {path.name: path.read_bytes() for path in root.rglob("*.so")}
     assert found == ({"page.so": (shelf.ops / "page/page.so").read_bytes()} if document["ok"] else {})
-    assert not list(root.glob(".envgen-load-*"))
+    assert not list(root.glob(".envgen-*-*"))
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1e9", "1.5.5", "1,5", "999999999999", "1.1234567890", "nan", "٣"])
@@ -388,7 +394,7 @@ def test_times_that_no_file_has(text: str) -> None:
 
 @given(st.integers(0, 10**11 * 10**9 - 1))
 def test_times_come_back(when: int) -> None:
-    assert nanoseconds(time_text(when)) == when
+    assert nanoseconds(f"{when // 10**9}.{when % 10**9:09}") == when
 
 
 @given(st.text("./ab\0-_", max_size=40))
@@ -439,10 +445,10 @@ def test_a_load_that_was_killed_is_done_by_the_next(tmp_path: Path, monkeypatch:
     with monkeypatch.context() as patched:
         patched.setattr(subject.os, "rename", die)
         assert not load(there, tmp_path / "file")["ok"]
-    put(there / ".envgen-load-0123/0.5.3/x")  # of one that could not even clean up
+    put(there / ".envgen-work-0123/0.5.3/x")  # of one that could not even clean up
     assert load(there, tmp_path / "file")["ok"]
     assert {path.name for path in there.rglob("*.so")} == {path.name for path in here.rglob("*.so")}
-    assert not list(there.glob(".envgen-load-*"))
+    assert not list(there.glob(".envgen-*-*"))
 
 
 def test_save_leaves_links_out_and_says_so(tmp_path: Path) -> None:

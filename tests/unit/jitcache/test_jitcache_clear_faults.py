@@ -25,7 +25,7 @@ class Killed(BaseException):
 def test_a_kill_leaves_the_old_module_or_none_and_the_next_run_finishes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    shelf = release(tmp_path, "0.7.2.post1")
+    release(tmp_path, "0.7.2.post1")
     before = snapshot(tmp_path)
     module = {key for key in before if "cached_ops/gemm_sm120" in key}
     count = 0
@@ -48,22 +48,22 @@ def test_a_kill_leaves_the_old_module_or_none_and_the_next_run_finishes(
     assert again["ok"] or again["kind"] == "not_found"
     gone = outermost({key for key in before if key not in snapshot(tmp_path)})
     assert gone == {"0.7.2.post1/121a/cached_ops/gemm_sm120", "0.7.2.post1/121a/generated/gen_gemm_sm120"}
-    assert not [path for path in shelf.ops.iterdir() if path.name.startswith(".envgen")]
+    assert not list(tmp_path.glob(".envgen-*-*"))
 
 
 def test_trash_of_another_module_is_finished_too(tmp_path: Path) -> None:
-    shelf = release(tmp_path, "0.5.3")
-    put(shelf.ops / ".envgen-trash-00ff/module-0/page.so")
+    release(tmp_path, "0.5.3")
+    put(tmp_path / ".envgen-work-00ff/module-0/page.so")
     assert good(tmp_path, "rope", dry_run=True)["leftovers"] == {"count": 1, "bytes": 64}
     assert good(tmp_path, "rope")["leftovers"]["count"] == 1
-    assert not (shelf.ops / ".envgen-trash-00ff").exists()
+    assert not (tmp_path / ".envgen-work-00ff").exists()
 
 
 def test_trash_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     cache, outside = tmp_path / "cache", tmp_path / "outside"
-    shelf = release(cache, "0.5.3")
+    release(cache, "0.5.3")
     put(outside / "precious")
-    (shelf.ops / ".envgen-trash-00ff").symlink_to(outside)
+    (cache / ".envgen-work-00ff").symlink_to(outside)
     good(cache, "page")
     assert (outside / "precious").exists()
 
@@ -95,7 +95,7 @@ def test_a_folder_exchanged_for_a_link_in_mid_way_leads_nowhere(
         real(*args, **kwargs)
         if not done:
             done.append(1)
-            (trash,) = [p for p in shelf.ops.iterdir() if p.name.startswith(".envgen-trash")]
+            (trash,) = cache.glob(".envgen-work-*")
             real(trash / "module-0/sub", tmp_path / "moved")
             (trash / "module-0/sub").symlink_to(outside)
 
@@ -149,11 +149,15 @@ def test_processes_that_loaded_the_library_are_told(tmp_path: Path, monkeypatch:
     path = "/root/.cache/flashinfer/0.5.3/121a/cached_ops/page/page.so"
     put(proc / "77/maps", f"7f00-7f01 r-xp 00000000 08:01 {inode}   {path} (deleted)\n")
     put(proc / "77/cmdline", b"python3\0-m\0vllm\0")
-    put(proc / "78/maps", "7f00-7f01 r-xp 00000000 08:01 1 /usr/lib/libc.so.6\n")
+    put(
+        proc / "78/maps", f"7f00-7f01 r-xp 00000000 08:01 1 /usr/lib/libc.so.6\n7f02-7f03 rw-p 00000000 00:00 {inode}\n"
+    )
+    put(proc / "79/maps", f"7f00-7f01 r-xp 00000000 08:01 {inode}   /mnt/.envgen-work-0a/module-0/page.so (deleted)\n")
+    put(proc / "79/cmdline", b"other")
     real = procs.loaded
     monkeypatch.setattr(clearing, "loaded", lambda inodes: real(inodes, str(proc)))
     result = good(tmp_path / "cache", "page")
-    assert result["users"] == [{"pid": 77, "command": "python3 -m vllm", "modules": ["page"]}]
+    assert [(one["pid"], one["modules"]) for one in result["users"]] == [(77, ["page"]), (79, ["page"])]
 
 
 # Whatever is asked for: nothing but the planned targets goes

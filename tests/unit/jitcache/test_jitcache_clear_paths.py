@@ -13,7 +13,7 @@ from envgen.inside.jit import clear as clearing
 
 @pytest.mark.parametrize(
     "name",
-    ["", ".", "..", "../x", "/etc", "a/b", "cached_ops/page", "page/", "a\0b", "tmp", ".ninja_log", ".envgen-trash-1"],
+    ["", ".", "..", "../x", "/etc", "a/b", "cached_ops/page", "page/", "a\0b", "tmp", ".ninja_log", ".envgen-work-1"],
 )
 def test_paths_and_housekeeping_are_refused(tmp_path: Path, name: str) -> None:
     release(tmp_path, "0.5.3")

@@ -78,17 +78,17 @@ def test_it_is_left_out_of_an_archive_and_all_else_is_saved(root: Path, tmp_path
 def test_a_stage_of_old_is_swept_by_the_next_load(root: Path, tmp_path: Path) -> None:
     save(root, tmp_path / "file")
     there = tmp_path / "there"
-    nest(there / ".envgen-load-5cac0360feddb388/0.5.3/cached_ops/page")
+    nest(there / ".envgen-work-5cac0360feddb388/0.5.3/cached_ops/page")
     assert load(there, tmp_path / "file")["ok"]
-    assert not list(there.glob(".envgen-load-*"))
+    assert not list(there.glob(".envgen-*-*"))
 
 
 def test_a_stage_is_shown_as_left_behind_and_cleared(root: Path) -> None:
-    nest(root / ".envgen-load-5cac0360feddb388/0.5.3")
+    nest(root / ".envgen-work-5cac0360feddb388/0.5.3")
     shown = answer({"operation": "list", "root": str(root)})["result"]["leftovers"]
     assert shown["count"] == 1
     assert good(root, "rope")["leftovers"]["count"] == 1
-    assert not list(root.glob(".envgen-load-*"))
+    assert not list(root.glob(".envgen-*-*"))
 
 
 def test_a_stage_that_can_not_be_removed_stops_nothing(
@@ -96,7 +96,7 @@ def test_a_stage_that_can_not_be_removed_stops_nothing(
 ) -> None:
     """Something is mounted in it, say: it is told, and skipped."""
     save(root, tmp_path / "file")
-    put(root / ".envgen-load-5cac0360feddb388/0.5.3/x")
+    put(root / ".envgen-work-5cac0360feddb388/0.5.3/x")
     unlink = os.unlink
 
     def refuse(name: str, **more: int) -> None:
@@ -115,7 +115,7 @@ def test_a_stage_that_can_not_be_removed_stops_nothing(
 
 def test_gc_removes_a_deep_namespace_and_what_a_killed_one_left(tmp_path: Path) -> None:
     nest(tmp_path / "envgen-0123456789ab/x")
-    nest(tmp_path / ".envgen-trash-0123/x")
+    nest(tmp_path / ".envgen-work-0123/x")
     put(tmp_path / "envgen-ba9876543210/x")
     request = {"operation": "spaces", "parent": str(tmp_path), "remove": ["envgen-0123456789ab"]}
     assert answer(request) == {"ok": True, "result": {"spaces": [], "errors": []}}

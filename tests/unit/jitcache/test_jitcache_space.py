@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jitcache_engine import PROJECT, ROOT, LocalEngine, cache, container
+from jitcache_engine import ROOT, LocalEngine, cache, container
 from jitcache_layouts import Shelf, put, release
 
 from envgen.__main__ import main
@@ -166,23 +166,6 @@ def test_save_and_load_on_the_host(
     assert "archs was '12.1a', here '12.0a'" in capsys.readouterr().err
 
 
-def test_an_old_cache_is_adopted(tmp_path: Path) -> None:
-    """Saved from the volume of a time without namespaces, loaded into the profile's."""
-    engine = LocalEngine(tmp_path / "cache")
-    release(tmp_path / "cache", "0.5.3")
-    jit = cache(tmp_path, engine, VOLUMES)
-    file = tmp_path / "old.tar"
-    assert space.save(jit, file, source="demo-dev-cache-flashinfer").key == ""
-    assert engine.mounts[0] == Mount("demo-dev-cache-flashinfer", ROOT, "volume")
-    engine.folder = tmp_path / "new"
-    with pytest.raises(RefusedError, match="another environment"):
-        space.load(jit, file)
-    assert space.load(jit, file, force=True).modules == 7
-    assert space.current_mount(jit).source in engine.volumes_
-    with pytest.raises(NotFoundError, match="no volume nope"):
-        space.save(jit, tmp_path / "x", source="nope")
-
-
 def test_what_can_not_be_saved_or_loaded(tmp_path: Path) -> None:
     engine = LocalEngine(tmp_path / "cache")
     jit = cache(tmp_path, engine, VOLUMES)
@@ -199,17 +182,6 @@ def test_what_can_not_be_saved_or_loaded(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="another one"):
         space.save(jit, tmp_path / "file")
     assert not list(tmp_path.glob(".envgen-*"))
-
-
-def test_an_older_cache_without_a_namespace_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    engine = LocalEngine(tmp_path / "cache")
-    put(tmp_path / "project/envgen.yaml", PROJECT.format(caches=VOLUMES))
-    monkeypatch.setattr("envgen.engine.client.connected", lambda *_: engine)
-    monkeypatch.chdir(tmp_path / "project")
-    assert main(["cache", "list"]) == 0
-    assert "save old.tar --from demo-dev-cache-flashinfer" in capsys.readouterr().err
 
 
 def test_what_killed_saves_left_is_removed_but_not_one_at_work(tmp_path: Path) -> None:
