@@ -15,12 +15,25 @@ class Holder:
 
 
 @dataclass(frozen=True)
+class Reason:
+    """One thing that speaks against a module. ``stale``: it makes it stale; else it is worth knowing. ``files``: which
+    files, the first of them; ``more``: how many others."""
+
+    kind: str
+    message: str
+    stale: bool
+    files: tuple[str, ...]
+    more: int
+
+
+@dataclass(frozen=True)
 class Module:
     """One folder in ``cached_ops``.
 
     ``kind``: ninja, cute_dsl, other (kda_ptx, ...) or link. ``built``: its .so is there. ``modified``: when that was
     linked, else its youngest file. ``locked``: None when it can't be told. ``unread``: parts that stay unseen.
-    ``state``: see docs/jit-cache.md; ``guess``: no baseline proves it; ``causes``: the kinds of evidence.
+    ``state``: see docs/jit-cache.md; ``guess``: no baseline proves it. ``baseline``: none, recorded or outdated (of an
+    earlier build). ``checked``: files that were compared.
     """
 
     version: str
@@ -38,57 +51,17 @@ class Module:
     lock: tuple[int, ...] = ()
     state: str = "unknown"
     guess: bool = False
-    causes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Reason:
-    """One thing that speaks against a module. ``stale``: it makes it stale; else it is worth knowing. ``files``: which
-    files, the first of them; ``more``: how many others."""
-
-    kind: str
-    message: str
-    stale: bool
-    files: tuple[str, ...]
-    more: int
-
-
-@dataclass(frozen=True)
-class Why:
-    """The evidence for one module. ``baseline``: none, recorded or outdated (of an earlier build)."""
-
-    version: str
-    arch: str
-    name: str
-    kind: str
-    state: str
-    guess: bool
-    baseline: str
-    reasons: tuple[Reason, ...]
-    checked: int
-    compiled_root: str
-    cuda_home: str
-    compiled_archs: tuple[str, ...]
+    baseline: str = "none"
+    reasons: tuple[Reason, ...] = ()
+    checked: int = 0
 
 
 @dataclass(frozen=True)
 class Package:
     """The FlashInfer that the service imports. Empty: none, or it could not be asked."""
 
-    root: str
-    version: str
-    aot: str
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """The answer of ``why``."""
-
-    root: str
-    modules: tuple[Why, ...]
-    package: Package
-    problems: tuple[str, ...]
-    place: str = ""
+    root: str = ""
+    version: str = ""
 
 
 @dataclass(frozen=True)
@@ -134,15 +107,6 @@ class Building:
 
 
 @dataclass(frozen=True)
-class Beside:
-    """What is beside the versions: cubins, autotune."""
-
-    name: str
-    bytes: int
-    files: int
-
-
-@dataclass(frozen=True)
 class Leftovers:
     """What killed clears and loads left. The next one deletes it."""
 
@@ -157,10 +121,10 @@ class Inventory:
     root: str
     exists: bool
     modules: tuple[Module, ...]
-    others: tuple[Beside, ...]
     building: tuple[Building, ...]
     leftovers: Leftovers
     problems: tuple[str, ...]
+    package: Package = Package()
     place: str = ""
 
 
@@ -168,8 +132,7 @@ class Inventory:
 class Target:
     """A module that was (or would be) removed.
 
-    ``damaged``: its build.ninja could not be understood whole. ``outside``: sources that it claims are generated and
-    that lie elsewhere: left alone. ``libraries``: inodes. ``gone``: it was removed.
+    ``damaged``: its build.ninja could not be understood whole. ``libraries``: inodes. ``gone``: it was removed.
     """
 
     version: str
@@ -178,19 +141,9 @@ class Target:
     bytes: int
     files: int
     damaged: bool
-    outside: tuple[str, ...]
     libraries: tuple[int, ...]
     gone: bool
     why: str = ""
-
-
-@dataclass(frozen=True)
-class Vanished:
-    """A module that another process removed meanwhile."""
-
-    version: str
-    arch: str
-    name: str
 
 
 @dataclass(frozen=True)
@@ -230,7 +183,6 @@ class Cleared:
     root: str
     dry_run: bool
     modules: tuple[Target, ...]
-    vanished: tuple[Vanished, ...]
     generated: tuple[Generated, ...]
     kept: tuple[Kept, ...]
     leftovers: Leftovers

@@ -15,7 +15,6 @@ from envgen.jitcache.audit import Audit
 from envgen.jitcache.model import (
     Building,
     Cleared,
-    Evidence,
     Failure,
     HeldLock,
     Holder,
@@ -36,7 +35,7 @@ from envgen.render.environment import service_env
 from envgen.text import reason_of
 
 L = TypeVar("L", Module, Building)
-P = TypeVar("P", Inventory, Evidence, Recorded, Audit, Cleared)
+P = TypeVar("P", Inventory, Recorded, Audit, Cleared)
 T = TypeVar("T")
 NOTHING = Query()
 LockId = tuple[int, int]  # device and inode of a lock file: the same in every container on this cache
@@ -50,19 +49,18 @@ class JitCache:
         self.profile = profile
         self.root = root
 
-    def inventory(self, query: Query) -> Inventory:
-        """Every module that the query chooses. NotFoundError for a name or glob that matches nothing."""
+    def inventory(self, query: Query, *, thorough: bool = False) -> Inventory:
+        """Every module that the query chooses. NotFoundError for a name or glob that matches nothing.
+
+        ``thorough``: every byte that it was compiled from is read, and files that speak against it are named.
+        """
         place = find_place(self.engine, self.profile, self.root)
         if place is None and not query.patterns:
-            return Inventory(root_in({}, self.profile), False, (), (), (), Leftovers(0, 0), ())
-        place, found = self._judged(Inventory, query, "list", place)
+            return Inventory(root_in({}, self.profile), False, (), (), Leftovers(0, 0), ())
+        place, found = self._judged(Inventory, query, "list", place, thorough=thorough)
         if found.building or any(module.locked for module in found.modules):
             found = self._name_holders(place, found)
         return found
-
-    def why(self, query: Query) -> Evidence:
-        """The evidence for every module that the query chooses: every byte is read."""
-        return self._judged(Evidence, query, "why")[1]
 
     def baseline(self, query: Query, *, force: bool = False, since: int = 0) -> Recorded:
         """Record what the chosen modules are made of; not where files changed since, unless ``force``."""

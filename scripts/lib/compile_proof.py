@@ -94,7 +94,7 @@ def judge() -> None:
     source = WORK / "site/flashinfer/data/csrc" / SOURCES[MODULE]
     source.write_text(source.read_text() + "\n// edited by the proof\n")
     state = modules().get(MODULE, {}).get("state")
-    why = agent("why", patterns=[MODULE])
+    why = agent("list", thorough=True, patterns=[MODULE])
     named = json.dumps(why.get("result", why))
     step("one source is edited: stale, and why names it", state == "stale" and source.name in named, state=state,
          source=source.name, seconds=why["seconds"])  # fmt: skip

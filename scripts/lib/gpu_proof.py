@@ -126,7 +126,7 @@ def explain() -> None:
     step("header changed under an old time: FlashInfer compiles nothing and runs the old kernel", unchanged, **trapped)
     seen = states()
     step("list: norm is stale, silu_and_mul is fresh", seen == {"norm": "stale", "silu_and_mul": "fresh"}, states=seen)
-    why = agent("why", patterns=["norm"])
+    why = agent("list", thorough=True, patterns=["norm"])
     reasons = why["result"]["modules"][0]["reasons"] if why["ok"] else []
     named = [path for reason in reasons if reason["kind"] == "bytes" for path in reason["files"]]
     step(

@@ -12,13 +12,13 @@ import click
 from envgen.app.places import at
 from envgen.app.session import Session
 from envgen.cli.common import print_json
-from envgen.jitcache.model import Cleared, Evidence, Inventory, Module, Recorded, Why
+from envgen.jitcache.model import Cleared, Inventory, Module, Recorded
 from envgen.jitcache.service import JitCache
 from envgen.jitcache.talk import describe_holders
 from envgen.text import counted, duration, progress, size, table, visible
 
 
-def print_as_json(answer: Inventory | Cleared | Evidence | Recorded) -> None:
+def print_as_json(answer: Inventory | Cleared | Recorded) -> None:
     print_json(asdict(answer))
 
 
@@ -56,8 +56,6 @@ def print_inventory(inventory: Inventory) -> None:
     for batch in inventory.building:
         where = "/".join(part for part in (batch.version, batch.arch) if part)
         click.echo(f"a batch build runs in {where}, {describe_holders(batch.holders)}")
-    for other in inventory.others:
-        click.echo(f"beside them: {other.name}, {size(other.bytes)} in {counted(other.files, 'file')}")
     if inventory.leftovers.count:
         click.echo(f"left behind by an interrupted clear: {size(inventory.leftovers.bytes)}; the next clear deletes it")
 
@@ -73,7 +71,7 @@ def _row(module: Module) -> tuple[str, ...]:
         state = "partial, no .so"
     else:
         state = _state(module.state, guess=module.guess)
-        words = [word for word in dict.fromkeys(CAUSES.get(cause, "") for cause in module.causes) if word]
+        words = sorted({CAUSES[one.kind] for one in module.reasons if one.kind in CAUSES})
         state += f": {', '.join(words)}" if words and module.state in ("stale", "fresh") else ""
     state = state if module.locked is not None else f"{state} lock unreadable".strip()
     return (_visible(module.version), _visible(module.arch) or "-", _visible(module.name), size(module.bytes),
@@ -91,18 +89,14 @@ def print_cleared(cleared: Cleared) -> None:
             click.echo(f"{verb} {_visible(target.name)} ({where}), {taken}{why}")
         if target.damaged:
             progress(f"{_visible(target.name)} ({where}): its build.ninja is damaged; generated sources may remain")
-        for path in target.outside:
-            progress(f"left alone, outside of {where}/generated: {_visible(path)}")
     for item in cleared.generated:
         if item.gone or cleared.dry_run:
             click.echo(f"{verb} {_visible(item.path)}, {size(item.bytes)} in {counted(item.files, 'file')}")
     for kept in cleared.kept:
         click.echo(f"kept {_visible(kept.path)}: also compiled by {_names(kept.kept_for)}")
-    for gone in cleared.vanished:
-        progress(f"{_visible(gone.name)} was gone already")
     if cleared.leftovers.count:
         click.echo(f"{verb} what an interrupted clear had left behind, {size(cleared.leftovers.bytes)}")
-    if not cleared.modules and not cleared.vanished:
+    if not cleared.modules:
         click.echo("nothing to clear")
     freed = cleared.freed + (cleared.leftovers.bytes if cleared.dry_run else 0)
     click.echo(f"{'would free' if cleared.dry_run else 'freed'} {size(freed)}")
@@ -146,7 +140,7 @@ def _visible(text: Any) -> str:
     return visible(str(text))
 
 
-def print_evidence(evidence: Evidence) -> None:
+def print_evidence(evidence: Inventory) -> None:
     """Each module with its state and everything that speaks against it."""
     progress(f"{evidence.root} in {evidence.place}")
     package = evidence.package
@@ -155,7 +149,7 @@ def print_evidence(evidence: Evidence) -> None:
         _print_why(module)
 
 
-def _print_why(module: Why) -> None:
+def _print_why(module: Module) -> None:
     where = "/".join(part for part in (module.version, module.arch) if part)
     click.echo(f"{_visible(module.name)} ({where}): {_state(module.state, guess=module.guess)}")
     for reason in module.reasons:

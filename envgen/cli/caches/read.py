@@ -73,7 +73,7 @@ def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: 
       envgen cache why fused_moe_120
       envgen cache why '*' --json
     """
-    evidence = open_cache(session).why(make_query(patterns, version, arch))
+    evidence = open_cache(session).inventory(make_query(patterns, version, arch), thorough=True)
     if as_json:
         print_as_json(evidence)
     else:

@@ -61,10 +61,10 @@ class Causes:
         if path:
             return "compiled from " + path
         if self.stale or self.guessed:
-            verdict = self.judge.judge(shelf, module)
-            if verdict.state != "stale":
+            self.judge.judge(shelf, module)
+            if module.state != "stale":
                 return ""
-            if not verdict.guess:
+            if not module.guess:
                 return "stale"
             if self.guessed:
                 return "stale by a guess"

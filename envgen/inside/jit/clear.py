@@ -66,14 +66,8 @@ class Job:
         hold = Hold(names, dry=self.dry)
         try:
             # Only now, under the locks, is what is in build.ninja final.
-            targets = []
-            vanished = []
-            for shelf, entry in chosen:
-                target = target_of(shelf, entry, self.root)
-                if target is None:
-                    vanished.append({"version": shelf.version, "arch": shelf.arch, "name": entry.name})
-                else:
-                    targets.append(target)
+            looked = [target_of(shelf, entry, self.root) for shelf, entry in chosen]
+            targets = [target for target in looked if target is not None]
             go, kept = generated_of(targets, self.choice.others)
             check_mounts([item.shown for item in targets] + [item.shown for item in go], self.cache.root)
             inodes = {inode: target.name for target in targets for _, inode, _ in target.measure.libraries}
@@ -82,7 +76,7 @@ class Job:
                 self._act(targets, go, hold)
         finally:
             hold.release()
-        return self._answer(targets, vanished, go, kept, users, unseen)
+        return self._answer(targets, go, kept, users, unseen)
 
     def _act(self, targets: list[Target], go: list[Generated], hold: Hold) -> None:
         """Rename everything away; let the builders in again; delete."""
@@ -105,7 +99,7 @@ class Job:
                 return False
         return True
 
-    def _answer(self, targets: list[Target], vanished: list[dict[str, str]], go: list[Generated], kept: list[Generated],
+    def _answer(self, targets: list[Target], go: list[Generated], kept: list[Generated],
                 users: list[dict[str, object]], unseen: int) -> dict[str, object]:  # fmt: skip
         if len(targets) > LISTED:
             note(self.cache.problems, "not listed here: " + str(len(targets) - LISTED) + " more modules")
@@ -115,10 +109,9 @@ class Job:
             "root": self.root,
             "dry_run": self.dry,
             "modules": [{"version": t.shelf.version, "arch": t.shelf.arch, "name": t.name, "bytes": t.measure.bytes,
-                         "files": t.measure.files, "damaged": t.damaged, "outside": t.outside[:20], "gone": t.gone,
+                         "files": t.measure.files, "damaged": t.damaged, "gone": t.gone,
                          "why": self.why.get(t.shown, ""),
                          "libraries": [inode for _, inode, _ in t.measure.libraries]} for t in targets[:LISTED]],
-            "vanished": vanished[:LISTED],
             "generated": [{"path": g.shown, "bytes": g.measure.bytes, "files": g.measure.files, "modules": g.modules,
                            "gone": g.gone}
                           for g in go[:LISTED]],

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
-from typing import Any, Dict, List
+from typing import Any, Dict
 
 from envgen.inside.jit import baseline
 from envgen.inside.jit.arch import runs
@@ -25,7 +24,6 @@ from envgen.inside.jit.recipe import Reader, Recipe
 
 # From here on FlashInfer writes build.ninja again when it would be another one; before, only when it was missing.
 REWRITES = (0, 6, 11, 1)
-MANY = 40  # files named for one reason; the rest are counted
 
 
 def rewrites(version: str) -> bool:
@@ -33,26 +31,6 @@ def rewrites(version: str) -> bool:
     numbers = re.match(r"\d+(\.(post)?\d+)*", version)
     parts = numbers.group().replace("post", "").split(".") if numbers else ()
     return version.startswith("0.0.0") or tuple(map(int, parts)) >= REWRITES
-
-
-@dataclass
-class Verdict:
-    """``stale`` reasons make a module stale; ``note`` ones (a needless rebuild ahead) don't."""
-
-    state: str = "unknown"
-    guess: bool = False
-    baseline: str = "none"  # none, recorded, outdated (of an earlier build)
-    reasons: List[Dict[str, Any]] = field(default_factory=list)
-    checked: int = 0
-
-    def add(self, kind: str, message: str, files: list[str] | None = None, *, stale: bool = True) -> None:
-        names = files or []
-        self.reasons.append({"kind": kind, "message": message, "stale": stale, "files": names[:MANY],
-                             "more": max(0, len(names) - MANY)})  # fmt: skip
-
-    @property
-    def stale(self) -> bool:
-        return any(reason["stale"] for reason in self.reasons)
 
 
 class Judge:
@@ -69,31 +47,30 @@ class Judge:
         self.blind = bool(request.get("blind"))
         self.environ = {**(request.get("environ") or {}), **os.environ}
 
-    def judge(self, shelf: Shelf, module: Module) -> Verdict:
-        """The state of one module. Everything that speaks against it is collected, not only the first."""
-        verdict, recipe, masking = Verdict(), None, ""
+    def judge(self, shelf: Shelf, module: Module) -> None:
+        """Find the state of one module. Everything that speaks against it is collected, not only the first."""
+        recipe, masking = None, ""
         if module.kind == "ninja":
             masking = self.package.masking(module.name, shelf.arch.split("_") if shelf.arch else [])
             if self.thorough or not module.locked:
                 recipe = self.reader.read(shelf, module.name)
-                self._compare(recipe, verdict)
+                self._compare(recipe, module)
         foreign = self.foreign(shelf)
         if module.locked:
-            verdict.state = "building"
+            module.state = "building"
         elif module.kind == "ninja" and not module.built:
-            verdict.state = "partial"
+            module.state = "partial"
         elif masking:
-            verdict.state = "masked"
-            verdict.add("masked", "the prebuilt library " + masking + " is loaded instead", stale=False)
+            module.state = "masked"
+            module.add("masked", "the prebuilt library " + masking + " is loaded instead", stale=False)
         elif foreign:
-            verdict.state = "foreign"
-            verdict.add("foreign", foreign, stale=False)
-        elif verdict.stale:
-            verdict.state = "stale"
+            module.state = "foreign"
+            module.add("foreign", foreign, stale=False)
+        elif module.stale:
+            module.state = "stale"
         elif recipe is not None and recipe.library is not None and recipe.is_debug():
-            verdict.state = "debug"
-        verdict.guess = verdict.guess and verdict.state in ("fresh", "stale")
-        return verdict
+            module.state = "debug"
+        module.guess = module.guess and module.state in ("fresh", "stale")
 
     def foreign(self, shelf: Shelf) -> str:
         """Why this environment will never use what is there; empty when it will, or when nothing tells."""
@@ -103,26 +80,26 @@ class Judge:
             return "this environment compiles for " + " or ".join(self.archs) + ", not " + (shelf.arch or "any GPU")
         return ""
 
-    def _compare(self, recipe: Recipe, verdict: Verdict) -> None:
+    def _compare(self, recipe: Recipe, module: Module) -> None:
         if recipe.library is None:
             return
         if recipe.problem:
-            verdict.add("record", recipe.problem, stale=False)
+            module.add("record", recipe.problem, stale=False)
         record = baseline.read(self.cache, recipe.shelf, recipe.name)
         current = record is not None and record.get("library") == list(recipe.library)
         if record is not None:
-            verdict.baseline = "recorded" if current else "outdated"
-        verdict.state = "fresh"
+            module.baseline = "recorded" if current else "outdated"
+        module.state = "fresh"
         if record is not None and current:
-            self._against_record(recipe, record, verdict)
+            self._against_record(recipe, record, module)
         elif not recipe.inputs or not recipe.recorded:
-            verdict.state = "unknown"
+            module.state = "unknown"
         else:
-            self._guess(recipe, verdict)
+            self._guess(recipe, module)
         if not self.foreign(recipe.shelf):
-            self._surroundings(recipe, verdict)
+            self._surroundings(recipe, module)
 
-    def _against_record(self, recipe: Recipe, record: dict[str, object], verdict: Verdict) -> None:
+    def _against_record(self, recipe: Recipe, record: dict[str, object], module: Module) -> None:
         """Bytes now against bytes then. An unchanged stamp (with its ctime) spares reading, except when thorough."""
         changed = []
         gone = []
@@ -138,22 +115,22 @@ class Judge:
                 changed.append(path)
             elif stamp[2] > linked:
                 touched.append(path)
-        verdict.checked = len(files)
+        module.checked = len(files)
         if changed:
-            verdict.add("bytes", "has other bytes than when it was compiled", changed)
+            module.add("bytes", "has other bytes than when it was compiled", changed)
         elif touched:
             message = "was touched since it was compiled; its bytes are the same, and yet FlashInfer will compile again"
-            verdict.add("touched", message, touched, stale=False)
-        self._missing(gone, verdict)
+            module.add("touched", message, touched, stale=False)
+        self._missing(gone, module)
         if record["ninja"] != recipe.ninja:
-            self._flags(recipe, record, verdict)
+            self._flags(recipe, record, module)
         environment: dict[str, str] = record["env"]  # type: ignore[assignment]
         for name in baseline.ENV_FLAGS:
             then, now = environment.get(name, ""), self.environ.get(name, "")
             if then and then != now:
-                verdict.add("flags", name + " was " + repr(then) + " and is " + (repr(now) if now else "not set"))
+                module.add("flags", name + " was " + repr(then) + " and is " + (repr(now) if now else "not set"))
 
-    def _flags(self, recipe: Recipe, record: dict[str, object], verdict: Verdict) -> None:
+    def _flags(self, recipe: Recipe, record: dict[str, object], module: Module) -> None:
         flags: dict[str, str] = record["flags"]  # type: ignore[assignment]
         changed = []
         for name in sorted(set(flags) | set(recipe.flags)):
@@ -162,9 +139,9 @@ class Judge:
             more = [word for word in now if word not in then]
             if less or more:
                 changed.append(name + ": " + " ".join(["-" + word for word in less] + ["+" + word for word in more]))
-        verdict.add("flags", "build.ninja is not what it was compiled with", changed)
+        module.add("flags", "build.ninja is not what it was compiled with", changed)
 
-    def _guess(self, recipe: Recipe, verdict: Verdict) -> None:
+    def _guess(self, recipe: Recipe, module: Module) -> None:
         linked = recipe.library[1] if recipe.library else 0
         newer = []
         gone = []
@@ -174,37 +151,37 @@ class Judge:
                 gone.append(path)
             elif stamp[3] >= linked:  # a tick of the clock is some milliseconds
                 newer.append(path)
-        verdict.guess = True
-        verdict.checked = len(recipe.inputs)
+        module.guess = True
+        module.checked = len(recipe.inputs)
         if newer:
-            verdict.add("ctime", "changed after it was compiled; without a baseline its bytes may be the same", newer)
-        self._missing(gone, verdict)
+            module.add("ctime", "changed after it was compiled; without a baseline its bytes may be the same", newer)
+        self._missing(gone, module)
 
-    def _missing(self, gone: list[str], verdict: Verdict) -> None:
+    def _missing(self, gone: list[str], module: Module) -> None:
         if gone and self.blind:
-            verdict.state = "unknown"
-            verdict.add("unseen", "can't be seen from here: start a service of the profile", gone, stale=False)
+            module.state = "unknown"
+            module.add("unseen", "can't be seen from here: start a service of the profile", gone, stale=False)
         elif gone:
-            verdict.guess = False
-            verdict.add("missing", "is gone since it was compiled", gone)
+            module.guess = False
+            module.add("missing", "is gone since it was compiled", gone)
 
-    def _surroundings(self, recipe: Recipe, verdict: Verdict) -> None:
+    def _surroundings(self, recipe: Recipe, module: Module) -> None:
         """What FlashInfer up to 0.6.10 never notices: another package, other flags; and the spelling of CUDA's path."""
         root = recipe.package_root()
         if root and self.package.root and self.files.real(root) != self.files.real(self.package.root):
-            verdict.add("root", "was compiled from " + root + "; Python imports " + self.package.root)
-            verdict.guess = False
+            module.add("root", "was compiled from " + root + "; Python imports " + self.package.root)
+            module.guess = False
         words = recipe.words("cuda_cflags", "cflags", "common_cflags", "ldflags")
         for name in baseline.ENV_FLAGS:
             missing = [word for word in self.environ.get(name, "").split() if word not in words]
             if missing:
-                verdict.add("flags", name + " asks for " + " ".join(missing) + "; it was compiled without")
-                verdict.guess = False
-        self._cuda(recipe, verdict)
-        self._switches(recipe, verdict)
-        self._arch(recipe, verdict)
+                module.add("flags", name + " asks for " + " ".join(missing) + "; it was compiled without")
+                module.guess = False
+        self._cuda(recipe, module)
+        self._switches(recipe, module)
+        self._arch(recipe, module)
 
-    def _arch(self, recipe: Recipe, verdict: Verdict) -> None:
+    def _arch(self, recipe: Recipe, module: Module) -> None:
         """Code that no GPU of its folder can run, where FlashInfer would not notice (up to 0.6.10).
 
         Some generators fix their archs, whatever the list says, and name them: fp4_quantization_121 is sm_121a in a
@@ -216,10 +193,10 @@ class Judge:
         tokens = {part[2:] if part.startswith("sm") else part for part in recipe.name.split("_")}
         named = {code for code in codes if code in tokens or code.rstrip("af") in tokens}
         if not named and not rewrites(recipe.shelf.version):
-            verdict.add("arch", "was compiled for " + ", ".join(codes) + ", in a folder for " + ", ".join(folders))
-            verdict.guess = False
+            module.add("arch", "was compiled for " + ", ".join(codes) + ", in a folder for " + ", ".join(folders))
+            module.guess = False
 
-    def _switches(self, recipe: Recipe, verdict: Verdict) -> None:
+    def _switches(self, recipe: Recipe, module: Module) -> None:
         """FlashInfer's own switches of how it compiles: what they made of this module, and what they say now."""
         asked = self.environ.get("FLASHINFER_JIT_DEBUG", self.environ.get("FLASHINFER_JIT_VERBOSE", "0")) == "1"
         again = rewrites(recipe.shelf.version)
@@ -231,7 +208,7 @@ class Judge:
                 message += "; nothing asks for that any more, so FlashInfer will compile it again"
             else:
                 message += "; nothing asks for that any more, but it stays so until it is cleared"
-            verdict.add("debug", message, stale=False)
+            module.add("debug", message, stale=False)
             return
         changed = ["FLASHINFER_JIT_DEBUG"] if asked else []
         words = recipe.words("cuda_cflags")
@@ -242,17 +219,15 @@ class Judge:
             changed.append("FLASHINFER_NVCC_THREADS")
         if changed and again:
             names = ", ".join(changed)
-            verdict.add(
-                "switches", names + " is not what it was: FlashInfer will compile everything again", stale=False
-            )
+            module.add("switches", names + " is not what it was: FlashInfer will compile everything again", stale=False)
 
-    def _cuda(self, recipe: Recipe, verdict: Verdict) -> None:
+    def _cuda(self, recipe: Recipe, module: Module) -> None:
         then, now = recipe.cuda_home, self.environ.get("CUDA_HOME") or self.environ.get("CUDA_PATH") or ""
         if not then or not now or then == now:
             return
         if os.path.realpath(then) == os.path.realpath(now):
             message = "cuda_home is spelled " + then + " in build.ninja and " + now + " here: the same folder, and yet"
-            verdict.add("cuda_home", message + " FlashInfer will compile again where it compares the text", stale=False)
+            module.add("cuda_home", message + " FlashInfer will compile again where it compares the text", stale=False)
         else:
-            verdict.add("cuda_home", "was compiled with the CUDA in " + then + "; here it is in " + now)
-            verdict.guess = False
+            module.add("cuda_home", "was compiled with the CUDA in " + then + "; here it is in " + now)
+            module.guess = False

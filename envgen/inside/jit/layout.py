@@ -54,7 +54,6 @@ class Cache:
     root: str
     fd: int
     shelves: List[Shelf] = field(default_factory=list)
-    beside: List[str] = field(default_factory=list)
     problems: List[str] = field(default_factory=list)
     links: List[str] = field(default_factory=list)
 
@@ -92,9 +91,7 @@ def open_cache(root: str, version: str, archs: list[str] | None) -> Cache | None
     cache = Cache(real, fd)
     try:
         for name in _folders(cache, fd, ""):
-            if name in BESIDE:
-                cache.beside.append(name)
-            elif not version or name == version:
+            if name not in BESIDE and (not version or name == version):
                 _open_version(cache, name, archs)
     except BaseException:
         cache.close()

@@ -1,4 +1,4 @@
-"""Operation ``list``: every module with what it takes, how old it is, and whether a process builds it now."""
+"""Operation ``list``: every module with what it takes, how old it is, its state and the evidence for that."""
 
 from __future__ import annotations
 
@@ -14,19 +14,23 @@ from envgen.inside.jit.module import describe, lock_of
 from envgen.inside.jit.package import package_of
 from envgen.inside.jit.procs import holders
 from envgen.inside.jit.sweep import leftovers
-from envgen.inside.jit.tree import LISTED, measure_path, note
+from envgen.inside.jit.tree import LISTED, note
 
 
 def run(request: Dict[str, Any]) -> Dict[str, Any]:
-    """List the modules that the request's patterns, version and archs choose (none: all)."""
-    root = root_of(request)
-    answer: Dict[str, Any] = {"root": root, "exists": True, "modules": [], "others": [], "building": [],
+    """List the modules that the request's patterns, version and archs choose (none: all).
+
+    ``thorough``: read every byte that they were compiled from, and name the files that speak against them.
+    """
+    root, thorough = root_of(request), bool(request.get("thorough"))
+    answer: Dict[str, Any] = {"root": root, "exists": True, "modules": [], "building": [], "package": {},
                               "leftovers": {"count": 0, "bytes": 0}, "problems": []}  # fmt: skip
     if not request.get("patterns") and not os.path.exists(root):
         return {**answer, "exists": False}
     cache, patterns = asked(request)
     try:
-        judge = Judge(cache, request, package_of(request))
+        package = package_of(request)
+        judge = Judge(cache, request, package, thorough=thorough)
         modules: list[Dict[str, Any]] = []
         building: list[Dict[str, Any]] = []
         for shelf, entries in choose(cache, patterns, not patterns).chosen:
@@ -36,9 +40,9 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
             for entry in entries[: LISTED - len(modules)]:
                 module = describe(shelf, entry, cache.problems)
                 if module is not None:
-                    verdict = judge.judge(shelf, module)  # its reasons stay behind: `why` tells them
-                    module.state, module.guess = verdict.state, verdict.guess
-                    module.causes = sorted({str(one["kind"]) for one in verdict.reasons})
+                    judge.judge(shelf, module)
+                    for reason in () if thorough else module.reasons:  # thousands of modules have a million files
+                        reason.update(files=[], more=reason["more"] + len(reason["files"]))
                     modules.append(asdict(module))
             locked, lock = lock_of(shelf, BATCH, cache.problems)
             if locked:
@@ -47,12 +51,8 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
         known = holders(sorted({tuple(one["lock"]) for one in held}))
         for one in held:
             one["holders"] = known[tuple(one["lock"])]
-        answer.update(modules=modules, building=building)
-        if not patterns and not request.get("version") and request.get("archs") is None:
-            measured = {name: measure_path(name, cache.fd) for name in cache.beside}
-            answer["others"] = [{"name": name, "bytes": one.bytes, "files": one.files}
-                                for name, one in measured.items() if one is not None]  # fmt: skip
-        answer.update(leftovers=leftovers(cache.fd), problems=cache.problems)
+        answer.update(modules=modules, building=building, leftovers=leftovers(cache.fd), problems=cache.problems,
+                      package={"root": package.root, "version": package.version})  # fmt: skip
         return answer
     finally:
         cache.close()

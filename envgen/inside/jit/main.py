@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Callable, Dict
 
-from envgen.inside.jit import archive, audit, clear, listing, procs, spaces, sweep, used, why
+from envgen.inside.jit import archive, audit, clear, listing, procs, record, spaces, sweep, used
 from envgen.inside.jit.fault import Fault
 
 OPERATIONS: Dict[str, Callable[[Dict[str, object]], Dict[str, object]]] = {
     "list": listing.run,
     "clear": clear.run,
     "look": procs.look,
-    "why": why.run,
-    "baseline": why.record,
+    "baseline": record.run,
     "audit": audit.run,
     "save": archive.save,
     "load": archive.load,

@@ -11,12 +11,15 @@ from envgen.inside.jit.layout import Entry, Shelf
 from envgen.inside.jit.locks import Held, acquire_inside
 from envgen.inside.jit.tree import GONE, Measure, measure, note, opened, reason
 
+MANY = 40  # files named for one reason; the rest are counted
+
 
 @dataclass
 class Module:
     """``kind``: ninja (has a build.ninja), cute_dsl (from 0.6.16: meta.json, objects), link or other (kda_ptx, ...).
 
-    ``locked``: None when it can't be told; ``lock``: device and inode of the lock that is held.
+    ``locked``: None when it can't be told; ``lock``: device and inode of the lock that is held. ``baseline``: none,
+    recorded or outdated (of an earlier build). ``checked``: how many files were compared.
     """
 
     version: str
@@ -34,7 +37,19 @@ class Module:
     unread: int = 0
     state: str = "unknown"
     guess: bool = False
-    causes: List[str] = field(default_factory=list)
+    baseline: str = "none"
+    reasons: List[Dict[str, Any]] = field(default_factory=list)
+    checked: int = 0
+
+    def add(self, kind: str, message: str, files: list[str] | None = None, *, stale: bool = True) -> None:
+        """Add a reason. ``stale`` ones make a module stale; others (a needless rebuild ahead) don't."""
+        names = files or []
+        self.reasons.append({"kind": kind, "message": message, "stale": stale, "files": names[:MANY],
+                             "more": max(0, len(names) - MANY)})  # fmt: skip
+
+    @property
+    def stale(self) -> bool:
+        return any(reason["stale"] for reason in self.reasons)
 
 
 def describe(shelf: Shelf, entry: Entry, problems: list[str]) -> Module | None:

@@ -38,7 +38,6 @@ class Target:
     name: str
     measure: Measure = field(default_factory=Measure)
     names: List[str] = field(default_factory=list)  # generated paths, relative to generated/
-    outside: List[str] = field(default_factory=list)  # sources that claim to be generated and are not inside
     damaged: bool = False
     gone: bool = False
 
@@ -81,14 +80,8 @@ def target_of(shelf: Shelf, entry: Entry, root: str) -> Target | None:
         raise Fault("refused", shown + " can't be opened: " + reason(error)) from None
     edges, whole = parse(text)
     target.damaged = not whole
-    seen: dict[str, None] = {}
-    for path in (path for edge in edges for path in edge.inputs):
-        inner = generated_part(path, shelf, root)
-        if inner is not None:
-            seen[inner] = None
-        elif "/generated/" in path and inside(path, shelf, root) is not None:
-            target.outside.append(path)
-    target.names = list(seen)[:LISTED]
+    parts = (generated_part(path, shelf, root) for edge in edges for path in edge.inputs)
+    target.names = list(dict.fromkeys(part for part in parts if part is not None))[:LISTED]
     return target
 
 

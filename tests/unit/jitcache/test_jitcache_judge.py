@@ -14,9 +14,9 @@ from jitcache_layouts import RELEASES, SHARED_LOG, Shelf, put, snapshot
 from test_jitcache_deps import record
 
 from envgen.binding import bind
-from envgen.inside.jit import causes, listing, package, why
+from envgen.inside.jit import causes, listing, package
 from envgen.inside.jit.main import answer
-from envgen.jitcache.model import Cleared, Evidence, Inventory, Module, Recorded, Why
+from envgen.jitcache.model import Cleared, Inventory, Module, Recorded
 
 STEMS = {"page": ("page",), "rope": ("rope",)}
 
@@ -80,8 +80,8 @@ class Lab:
     def list(self, *patterns: str, **more: Any) -> dict[str, Module]:
         return {module.name: module for module in bind(Inventory, self.ask("list", *patterns, **more)).modules}
 
-    def why(self, name: str, **more: Any) -> Why:
-        (found,) = bind(Evidence, self.ask("why", name, **more)).modules
+    def why(self, name: str, **more: Any) -> Module:
+        (found,) = bind(Inventory, self.ask("list", name, thorough=True, **more)).modules
         return found
 
     def baseline(self, *patterns: str, **more: Any) -> Recorded:
@@ -112,7 +112,7 @@ def lab(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
         root = found.imported
         return package.Package(str(root), found.version, f"{root}/data/aot", found.providers)
 
-    for module in (listing, why, causes):
+    for module in (listing, causes):
         monkeypatch.setattr(module, "package_of", told)
     return found
 
@@ -121,7 +121,11 @@ def states(lab: Lab) -> Mapping[str, tuple[str, bool]]:
     return {name: (module.state, module.guess) for name, module in lab.list().items()}
 
 
-def kinds(found: Why) -> dict[str, tuple[str, ...]]:
+def causes_of(module: Module) -> list[str]:
+    return sorted(reason.kind for reason in module.reasons)
+
+
+def kinds(found: Module) -> dict[str, tuple[str, ...]]:
     return {reason.kind: reason.files for reason in found.reasons}
 
 
@@ -186,7 +190,7 @@ def test_trap_4_cuda_home_spelled_otherwise(lab: Lab) -> None:
     assert (reason.kind, reason.stale) == ("cuda_home", False)
     assert "spelled" in reason.message
     module = lab.list()["page"]
-    assert (module.state, module.causes) == ("fresh", ("cuda_home",))
+    assert (module.state, causes_of(module)) == ("fresh", ["cuda_home"])
     (lab.folder / "cuda-12.9").mkdir()
     lab.environ["CUDA_HOME"] = str(lab.folder / "cuda-12.9")
     assert lab.why("page").state == "stale"
@@ -350,11 +354,11 @@ def test_switches_that_compile_everything_again_are_announced(lab: Lab) -> None:
     for name, value in (("DEBUG", "1"), ("VERBOSE", "1"), ("LINEINFO", "1")):
         environ = {**lab.environ, f"FLASHINFER_JIT_{name}": value}
         found = lab.list(environ=environ)["page"]
-        assert (found.state, "switches" in found.causes) == ("fresh", again), name
+        assert (found.state, "switches" in causes_of(found)) == ("fresh", again), name
     environ = {**lab.environ, "FLASHINFER_NVCC_THREADS": "4"}
-    assert ("switches" in lab.list(environ=environ)["page"].causes) == again
-    assert "switches" not in lab.list(environ=environ)["rope"].causes  # it names no threads
-    assert lab.list()["page"].causes == ()
+    assert ("switches" in causes_of(lab.list(environ=environ)["page"])) == again
+    assert "switches" not in causes_of(lab.list(environ=environ)["rope"])  # it names no threads
+    assert lab.list()["page"].reasons == ()
 
 
 def test_a_touched_header_is_announced(lab: Lab) -> None:
@@ -363,9 +367,9 @@ def test_a_touched_header_is_announced(lab: Lab) -> None:
     time.sleep(0.02)
     lab.header().write_text(lab.header().read_text())
     found = lab.list()["page"]
-    assert (found.state, found.guess, found.causes) == ("fresh", False, ("touched",))
+    assert (found.state, found.guess, causes_of(found)) == ("fresh", False, ["touched"])
     assert kinds(lab.why("page")) == {"touched": (str(lab.header()),)}
-    assert lab.list()["rope"].causes == ()
+    assert lab.list()["rope"].reasons == ()
 
 
 def test_code_for_another_gpu(lab: Lab) -> None:
@@ -395,7 +399,7 @@ def test_archs_that_generators_fix(tmp_path: Path, name: str, code: str, folder:
         path.write_text(f"cuda_cflags = -gencode=arch=compute_{code},code=sm_{code}\n" + path.read_text())
         request = {"operation": "list", "root": str(tmp_path / version), "expected_archs": [folder]}
         (found,) = bind(Inventory, answer(request)["result"]).modules
-        assert "arch" not in found.causes, version
+        assert "arch" not in causes_of(found), version
 
 
 def test_libraries_of_providers_mask(lab: Lab) -> None:

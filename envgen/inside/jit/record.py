@@ -1,58 +1,31 @@
-"""Operations ``why`` (the evidence for modules, every byte read) and ``baseline`` (remember what they are made of)."""
+"""Operation ``baseline``: remember what modules are made of."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from dataclasses import asdict
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict
 
 from envgen.inside.jit import baseline
 from envgen.inside.jit.bytesof import Files
 from envgen.inside.jit.choose import asked, choose
-from envgen.inside.jit.judge import Judge
-from envgen.inside.jit.layout import Cache, Entry, Shelf, root_of
-from envgen.inside.jit.module import describe, lock_of
-from envgen.inside.jit.package import package_of
+from envgen.inside.jit.layout import Cache, Shelf, root_of
+from envgen.inside.jit.module import lock_of
 from envgen.inside.jit.recipe import Reader, Recipe, library_of
 from envgen.inside.jit.tree import opened
 
-Chosen = Tuple[Cache, List[Tuple[Shelf, Entry]]]
-
 
 def run(request: Dict[str, Any]) -> Dict[str, Any]:
-    """The evidence for each chosen module."""
-    package = package_of(request)
-    cache, entries = _open(request)
-    try:
-        judge = Judge(cache, request, package, thorough=True)
-        modules = []
-        for shelf, entry in entries:
-            module = describe(shelf, entry, cache.problems)
-            if module is None:
-                continue
-            verdict = judge.judge(shelf, module)
-            recipe = judge.reader.read(shelf, entry.name)
-            modules.append({"version": shelf.version, "arch": shelf.arch, "name": entry.name, "kind": module.kind,
-                            "compiled_root": recipe.package_root(), "cuda_home": recipe.cuda_home,
-                            "compiled_archs": recipe.archs(), **asdict(verdict)})  # fmt: skip
-        return {"root": root_of(request), "modules": modules, "problems": cache.problems,
-                "package": {"root": package.root, "version": package.version, "aot": package.aot}}  # fmt: skip
-    finally:
-        cache.close()
-
-
-def record(request: Dict[str, Any]) -> Dict[str, Any]:
     """Record the chosen modules. One whose files changed after it was linked is refused unless ``force``."""
-    cache, entries = _open(request)
+    cache, patterns = asked(request)
     try:
-        reader = Reader()
-        files = Files()
+        reader, files = Reader(), Files()
         done = []
-        for shelf, entry in entries:
-            outcome = _record(cache, shelf, entry.name, reader, files, request)
-            done.append({"version": shelf.version, "arch": shelf.arch, "name": entry.name, **outcome})
+        for shelf, entries in choose(cache, patterns, not patterns).chosen:
+            for name in (entry.name for entry in entries if entry.kind == "folder"):
+                outcome = _record(cache, shelf, name, reader, files, request)
+                done.append({"version": shelf.version, "arch": shelf.arch, "name": name, **outcome})
         return {"root": root_of(request), "modules": done, "problems": cache.problems}
     finally:
         cache.close()
@@ -96,13 +69,3 @@ def _refusal(recipe: Recipe, files: Files, force: bool, since: int) -> tuple[str
         if stamp is None or (stamp[3] >= (recipe.library[1] if made_here else limit)):
             changed.append(path)
     return ("files changed after it was compiled" if changed else ""), changed
-
-
-def _open(request: Dict[str, Any]) -> Chosen:
-    cache, patterns = asked(request)
-    try:
-        chosen = choose(cache, patterns, not patterns).chosen
-    except BaseException:
-        cache.close()
-        raise
-    return cache, [(shelf, entry) for shelf, entries in chosen for entry in entries if entry.kind == "folder"]
