@@ -22,7 +22,15 @@ from urllib.parse import unquote, urljoin
 
 import requests
 import urllib3
-from packaging.utils import canonicalize_name
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    canonicalize_name,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
 from packaging.version import InvalidVersion, Version
 
 from envgen import files
@@ -65,6 +73,7 @@ class PackageIndex:
         self._say = say
         self._pages: dict[str, list[Sdist]] = {}
         self._wheels: dict[str, dict[str, str]] = {}  # name -> version -> address of one of its wheels
+        self._listed: dict[str, list[dict[str, Any]]] = {}  # name -> its page's files
 
     def releases(self, name: str) -> list[Sdist]:
         """The source distributions of a package that were not withdrawn, in no particular order."""
@@ -77,6 +86,27 @@ class PackageIndex:
         """Every version that was not withdrawn, as a source distribution or as wheels alone."""
         sources = [sdist.version for sdist in self.releases(name)]
         return [*sources, *sorted(self._wheels.get(canonicalize_name(name), {}).keys() - set(sources))]
+
+    def fitting(self, name: str, *, wheel: bool, arch: str, python: str = "") -> set[Version]:
+        """The releases with a source distribution, or a ``wheel``, that was not withdrawn and is for this machine.
+
+        ``arch``: as x86_64; ``python``: as 3.12, "" where it is not known, and then every one will do.
+        """
+        self.releases(name)
+        found = set()
+        for entry in self._listed.get(canonicalize_name(name), ()):
+            try:
+                if wheel:
+                    version, tags = parse_wheel_filename(entry["filename"])[1::2]
+                    fits = any(_is_for(tag, arch, python) for tag in tags)
+                else:
+                    version, fits = parse_sdist_filename(entry["filename"])[1], True
+                asked = SpecifierSet(entry.get("requires-python") or "")
+            except (InvalidWheelFilename, InvalidSdistFilename, InvalidSpecifier):
+                continue
+            if fits and not entry.get("yanked") and (not python or asked.contains(python, prereleases=True)):
+                found.add(version)
+        return found
 
     def only_wheels(self, name: str, version: str) -> bool:
         """Whether the index has wheels of a release, and no source distribution."""
@@ -158,6 +188,7 @@ class PackageIndex:
                     files = _files(answer)
                     found = _sdists(answer.url, files, name)
                     self._wheels[name] = _wheels(answer.url, files, name)
+                    self._listed[name] = files
             except (requests.RequestException, ValueError) as error:
                 troubles.append(f"{without_login(index)}: {_reason(error)}")
                 continue
@@ -240,8 +271,8 @@ class _Links(html.parser.HTMLParser):
             url, _, fragment = href.partition("#")
             kind, _, digest = fragment.partition("=")
             name = unquote(url.rsplit("/", 1)[-1])
-            yanked = "data-yanked" in found
-            self.files.append({"filename": name, "url": url, "hashes": {kind: digest}, "yanked": yanked})
+            more = {"yanked": "data-yanked" in found, "requires-python": found.get("data-requires-python")}
+            self.files.append({"filename": name, "url": url, "hashes": {kind: digest}, **more})
 
 
 def _files(answer: requests.Response) -> list[dict[str, Any]]:
@@ -261,6 +292,18 @@ def _wheels(page: str, files: Sequence[dict[str, Any]], name: str) -> dict[str, 
         for parts, url in words
         if parts[-1].endswith(".whl") and canonicalize_name(parts[0]) == name
     }
+
+
+def _is_for(tag: Tag, arch: str, python: str) -> bool:
+    """Whether a wheel of this tag can be installed on such a machine."""
+    if tag.platform != "any" and not re.fullmatch(rf"(many)?linux.*_{arch}", tag.platform):
+        return False
+    if not python:
+        return True
+    version = [int(part) for part in python.split(".")[:2]]
+    name = f"cp{version[0]}{version[1]}"
+    every = (*cpython_tags(version, [name], ["any"]), *compatible_tags(version, name, ["any"]))
+    return any((tag.interpreter, tag.abi) == (one.interpreter, one.abi) for one in every)
 
 
 def _sdists(page: str, files: Sequence[dict[str, Any]], name: str) -> list[Sdist]:

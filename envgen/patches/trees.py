@@ -66,6 +66,8 @@ class SdistTree:
                     continue
                 if not member.isfile():
                     raise EnvgenError(f"{name} is not a plain file in {self.label}: a patch may not touch it")
+                if member.size > LARGEST:
+                    raise EnvgenError(f"{name} in {self.label} has more than {LARGEST >> 20} MiB")
                 data = archive.extractfile(member)
                 if data is not None:
                     found[name] = File(data.read(), bool(member.mode & 0o100))

@@ -30,7 +30,7 @@ DOING: Mapping[Phase, str] = {
 
 _Detail = Callable[["re.Match[str]"], str]
 # (what a line looks like, the phase that it belongs to (None: whatever it is), what it says of the progress)
-_LINES: tuple[tuple[str, Phase | None, _Detail], ...] = (
+LINES: tuple[tuple[str, Phase | None, _Detail], ...] = (
     (r"Starting to load model|Loading drafter model", Phase.WEIGHTS, lambda _: ""),
     (r"Loading .*?(\d+)% Completed", Phase.WEIGHTS, lambda found: f"{found[1]} %"),
     (r"Loading weights took ([\d.]+) seconds", Phase.COMPILE, lambda found: f"weights took {found[1]} s"),
@@ -54,7 +54,7 @@ class Progress:
     def __init__(self, limits: Phases, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
         self._clock = clock
-        self._lines = tuple((re.compile(pattern), phase, detail) for pattern, phase, detail in _LINES)
+        self._lines = tuple((re.compile(pattern), phase, detail) for pattern, phase, detail in LINES)
         self.restart()
 
     def restart(self) -> None:

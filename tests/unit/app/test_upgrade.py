@@ -1,0 +1,95 @@
+"""`envgen upgrade`: the edit of the file, and the lines of a log that a pattern can find."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envgen.app.release_changes import Use, _log, _spelt, samples
+from envgen.app.upgrade import Edit, edited
+from envgen.errors import RefusedError
+from envgen.profile.load import load_project
+from envgen.profile.tree import Node, Source, scalar
+from envgen.profile.yamlparse import parse
+
+
+def value(text: str, *keys: str) -> Node:
+    node, problems = parse(Source("envgen.yaml", "project", text))
+    assert node is not None and not problems
+    for key in keys:
+        node = node.items[key]
+    return node
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("a: {b: x==1.0} # 1.0\n", "a: {b: x==2.0} # 1.0\n"),
+        ("# 1.0\na:\n  b: 'v1.0'   # é\n", "# 1.0\na:\n  b: 'v2.0'   # é\n"),
+        ('a: {"b": "1.0"}', 'a: {"b": "2.0"}'),
+        ("x: &v x==1.0\na: {b: *v}\n", "x: &v x==2.0\na: {b: *v}\n"),
+        ("a:\r\n  b: v1.0\r\n", "a:\r\n  b: v2.0\r\n"),
+        ("é: 🐍\na: {c: 🐍, b: v1.0}\n", "é: 🐍\na: {c: 🐍, b: v2.0}\n"),
+    ],
+)
+def test_only_the_release_in_the_value_changes(before: str, after: str) -> None:
+    edit = Edit("sources.x.origin", value(before, "a", "b"), "1.0", "2.0")
+    assert edited(before, [edit, edit]) == after
+
+
+def test_a_value_that_holds_the_release_twice_or_comes_from_elsewhere_is_refused_with_its_place() -> None:
+    text = "a: {b: 1.0+1.0}\n"
+    with pytest.raises(RefusedError, match="by envgen") as caught:
+        edited(text, [Edit("k", value(text, "a", "b"), "1.0", "2.0")])
+    assert str(caught.value).startswith("envgen.yaml:1:8: k: ")
+    foreign = scalar("x==1.0", Source("ENVGEN_X", "environment"))
+    with pytest.raises(RefusedError, match="this decides the release"):
+        edited(text, [Edit("k", foreign, "1.0", "2.0")])
+
+
+def test_every_release_of_the_shipped_project_can_be_edited() -> None:
+    file = Path(__file__).parents[3] / "envgen.yaml"
+    loaded = load_project(file=file, environ={}, local=False)
+    for tree in loaded.trees.values():
+        for source in tree.items["sources"].items.values():
+            for node in source.items["origin"].items.values():
+                assert edited(file.read_text(), [Edit("k", node, node.text, "NEW")]).count("NEW") == 1
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        (r"Using (AttentionBackendEnum\.)?TRITON_ATTN( attention)? backend", ["Using TRITON_ATTN backend"]),
+        (r"Loading weights took ([\d.]+) seconds", ["Loading weights took "]),
+        (r"\[MXFP4\] a|(one|two) b$", ["[MXFP4] a", "one b"]),
+        (r"config\(method='x'", ["config(method='x'"]),
+    ],
+)
+def test_what_a_pattern_certainly_wants(pattern: str, found: list[str]) -> None:
+    assert samples(pattern) == found
+
+
+@pytest.mark.parametrize(
+    ("message", "count"),
+    [
+        ("Using %s backend.", 14),
+        ("[x] Using TRITON_ATTN backend now", 25),
+        ("Using {self.name!r} backend", 14),
+        ("Using '%s' Mxfp4 MoE backend.", 0),
+        ("%s", 0),
+        ("Not Using TRITON", 0),
+    ],
+)
+def test_a_message_is_one_whose_line_may_hold_the_text(message: str, count: int) -> None:
+    assert _spelt("Using TRITON_ATTN backend", message) == count
+
+
+def test_a_pattern_is_named_only_where_no_alternative_is_left() -> None:
+    used = [
+        Use("pattern", one, None) for one in ("Using Marlin backend", "Using Marlin backend|Using '.*' MoE backend")
+    ]
+    found = _log({"Using Marlin backend"}, {"Using '%s' MoE backend", "Using %s backend"}, "old", "new", used)
+    assert [one.message for one in found if "explain" not in one.message] == [
+        "'Using Marlin backend' finds 'Using Marlin backend' of old, and nothing that new logs"
+    ]
