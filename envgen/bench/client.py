@@ -7,19 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import os
 import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from envgen.engine.base import MISSHAPEN, read_json
+from envgen.engine.base import MISSHAPEN
 from envgen.errors import ServiceError, UsageError
-from envgen.serve.events import END, NoCompletion, Part, chosen_logprobs, short_answer, stamped
+from envgen.serve.events import (
+    LARGEST_COUNT,
+    BrokenOff,
+    Completion,
+    NoCompletion,
+    Part,
+    document_of,
+    error_text,
+    read_events,
+    short_answer,
+)
 from envgen.text import reason_of, shorten
 
 if TYPE_CHECKING:
@@ -29,7 +38,6 @@ COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 LOST = ("refused", "closed", "timeout")  # kinds of requests without an answer
 GONE = 5  # of them in a row, and the server is gone
 LARGEST = 64 << 20  # bytes of one reply
-LARGEST_COUNT = 1 << 53  # of tokens: what is larger would not fit a float
 LOOK_EVERY = 1.0  # seconds between two looks whether the server's program is still there
 _TEXT = (
     "time year people way day man thing woman life child world school state family student group country problem hand "
@@ -41,30 +49,19 @@ WORDS = _TEXT.split()
 
 @dataclass
 class Reply:
-    """One request and what came of it; times are seconds (monotonic). ``fault`` says what is wrong, ``kind`` in a word.
-
-    Counts are the server's own; None: it gave none.
-    """
+    """One request and what came of it; times are seconds (monotonic). ``fault``: what is wrong, ``kind``: in a word."""
 
     began: float = 0.0
     ended: float = 0.0
     status: int = 0
     kind: str = ""
     fault: str = ""
-    text: str = ""
-    reasoning: str = ""
-    tools: dict[int, tuple[str, str]] = field(default_factory=dict)  # index -> name, arguments
-    first: float | None = None  # when the first generated text came
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    finish: str = ""
-    logprobs: int = 0
-    not_finite: int = 0
+    said: Completion = field(default_factory=Completion)
 
     @property
     def ttft(self) -> float | None:
         """Seconds to the first generated text."""
-        return None if self.first is None else self.first - self.began
+        return None if self.said.first is None else self.said.first - self.began
 
     @property
     def latency(self) -> float:
@@ -76,46 +73,38 @@ class Reply:
         found: dict[str, Any] = {"unit": "request", **asked, "status": self.status, "latency_ms": self.latency * 1000}
         if self.fault:
             return {**found, "error": self.fault, "error_kind": self.kind}
-        seen = {"ttft_ms": self.ttft and self.ttft * 1000, "prompt_tokens_seen": self.prompt_tokens,
-                "output_tokens_seen": self.output_tokens}  # fmt: skip
+        seen = {"ttft_ms": self.ttft and self.ttft * 1000, "prompt_tokens_seen": self.said.prompt_tokens,
+                "output_tokens_seen": self.said.output_tokens}  # fmt: skip
         return found | {name: value for name, value in seen.items() if value is not None}
 
 
 @dataclass(frozen=True)
 class Target:
-    """A server that answered. ``max_len``: tokens of prompt and reply together; None: it doesn't say."""
+    """A server. ``root``: where it has the model from; ``max_len``: tokens of prompt and reply (None: not known)."""
 
     url: str
     model: str
-    root: str = ""  # where the server has the model from: a folder or a name
+    root: str = ""
     max_len: int | None = None
-    api: str = COMPLETIONS
-    exact: bool = True  # it takes ignore_eos, so a reply is as long as was asked
     key: str = field(default="", repr=False)
     silence: float = 300.0
-    notes: tuple[str, ...] = ()
 
     @property
     def headers(self) -> dict[str, str]:
         """What each request carries."""
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
-    def body(self, prompt: str, tokens: int, *, logprobs: bool = False) -> dict[str, Any]:
-        """A completion of ``prompt``, in the dialect that the server speaks."""
-        chat = self.api == CHAT
-        body = self.chat(prompt, tokens)
-        if not chat:
-            del body["messages"]
-            body["prompt"] = prompt
-        more = {"logprobs": (True if chat else 1) if logprobs else None, "ignore_eos": self.exact or None}
-        return body | {name: value for name, value in more.items() if value}
+    def body(self, prompt: str, tokens: int, **more: Any) -> dict[str, Any]:
+        """A completion of just so many tokens."""
+        return {**self._body(tokens), "prompt": prompt, "ignore_eos": True, **more}
 
     def chat(self, prompt: str, tokens: int, **more: Any) -> dict[str, Any]:
         """A chat completion, as users ask."""
-        return {
-            "model": self.model, "max_tokens": tokens, "temperature": 0, "stream": True,
-            "stream_options": {"include_usage": True}, "messages": [{"role": "user", "content": prompt}], **more,
-        }  # fmt: skip
+        return {**self._body(tokens), "messages": [{"role": "user", "content": prompt}], **more}
+
+    def _body(self, tokens: int) -> dict[str, Any]:
+        return {"model": self.model, "max_tokens": tokens, "temperature": 0, "stream": True,
+                "stream_options": {"include_usage": True}}  # fmt: skip
 
 
 @dataclass
@@ -196,7 +185,6 @@ async def _ask(session: aiohttp.ClientSession, target: Target, body: Mapping[str
                 parts.append((time.monotonic(), chunk))
                 size += len(chunk)
                 if size > LARGEST:
-                    reply.kind, reply.fault = "garbage", f"the reply has more than {LARGEST >> 20} MiB"
                     break
     except (aiohttp.ServerTimeoutError, asyncio.TimeoutError):
         what = f"after {size} bytes nothing more" if reply.status else "no answer"
@@ -218,88 +206,31 @@ async def _ask(session: aiohttp.ClientSession, target: Target, body: Mapping[str
 
 def read(reply: Reply, parts: Sequence[Part]) -> None:
     """Take in a whole reply: its text, tokens and faults. Never raises for what the server wrote."""
-    start = b"".join(part for _, part in parts)[:2000].decode(errors="replace")
+    whole = b"".join(part for _, part in parts)
     if reply.status != 200:
-        reply.kind, reply.fault = "status", f"answered with {reply.status}: {error_text(start)}"
+        reply.kind, reply.fault = "status", f"answered with {reply.status}: {error_text(document_of(whole))}"
         return
-    seen, done = 0, False
     try:
-        for at, data in stamped(parts):
-            if done := data == END:
-                break
-            seen += 1
-            try:
-                _event(reply, read_json(data), at)
-            except MISSHAPEN:
-                raise NoCompletion(f"an event is not part of a completion: {shorten(data, 160)}") from None
-        if not seen:
-            raise NoCompletion(f"the reply is not an event stream: {shorten(start.strip(), 160) or '(empty)'}")
-        if not done and not reply.finish:
-            raise NoCompletion(f"the stream ended after {seen} events, without a finish reason and without {END}")
-        if reply.first is None and not reply.output_tokens:
-            raise NoCompletion("the reply holds no generated text")
+        reply.said = read_events(parts, LARGEST)
+        if reply.said.first is None and not reply.said.output_tokens:
+            reply.fault = "the reply holds no generated text"
+    except BrokenOff as error:
+        reply.fault = str(error)
     except NoCompletion as error:
-        reply.kind, reply.fault = "garbage", str(error)
-
-
-def _event(reply: Reply, document: Any, at: float) -> None:
-    if document.get("error"):
-        raise NoCompletion(f"the server reports an error in the stream: {error_text(json.dumps(document))}")
-    for choice in document["choices"]:
-        finish = choice.get("finish_reason")
-        reply.finish = str(finish or reply.finish)
-        logprobs = list(chosen_logprobs(choice.get("logprobs")))
-        reply.logprobs += len(logprobs)
-        reply.not_finite += sum(not math.isfinite(value) for value in logprobs)
-        delta = choice.get("delta") or choice.get("message") or {}
-        text = "" + (choice.get("text") or delta.get("content") or "")
-        thought = "" + (delta.get("reasoning") or delta.get("reasoning_content") or "")
-        calls = delta.get("tool_calls") or ()
-        for call in calls:
-            index, called = call.get("index", 0), call["function"]
-            name, arguments = reply.tools.get(index, ("", ""))
-            reply.tools[index] = name + (called.get("name") or ""), arguments + (called.get("arguments") or "")
-        reply.text += text
-        reply.reasoning += thought
-        # An empty completion piece is a token whose characters are not complete yet; a chat's first event names the
-        # role.
-        if reply.first is None and (text or thought or calls or ("text" in choice and not finish)):
-            reply.first = at
-    if usage := document.get("usage"):
-        reply.prompt_tokens, reply.output_tokens = (
-            _count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens")
-        )
-
-
-def _count(value: Any) -> int | None:
-    """A number of tokens, or None. Raises ValueError for anything else."""
-    if value is None or (type(value) is int and 0 <= value < LARGEST_COUNT):
-        return value
-    raise ValueError(value)
-
-
-def error_text(text: str) -> str:
-    """The sentence in an error document, in any of the forms that servers use."""
-    try:
-        found = read_json(text)
-    except ValueError:
-        return shorten(text.strip(), 160)
-    for key in ("error", "detail", "message"):
-        if isinstance(found, dict) and key in found:
-            found = found[key]
-    return shorten(found if isinstance(found, str) else json.dumps(found), 160)
+        reply.fault = f"an event is not part of a completion: {error}"
+    if reply.fault and b"data:" not in whole:
+        start = whole[:2000].decode(errors="replace").strip()
+        reply.fault = f"the reply is not an event stream: {shorten(start, 160) or '(empty)'}"
+    reply.kind = "garbage" if reply.fault else ""
 
 
 # --- the server -------------------------------------------------------------------------------------------------------
 
 
-def find(
-    url: str, *, model: str | None, key: str, wait: float, silence: float, say: Callable[[str], None]
-) -> Target:  # fmt: skip
-    """Ask the server at ``url`` for its models, and try which dialect it speaks.
+def find(url: str, *, model: str | None, key: str, silence: float) -> Target:
+    """Ask the server at ``url`` for its models.
 
-    One that refuses or answers with 5xx is asked again for ``wait`` seconds. ServiceError when it doesn't answer as an
-    OpenAI-compatible server does, UsageError when it doesn't have ``model``.
+    ServiceError when it doesn't answer as an OpenAI-compatible server does, UsageError when it doesn't have ``model``.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or any(c in url for c in " \r\n\t"):
@@ -307,49 +238,31 @@ def find(
     if any(not 33 <= ord(c) <= 126 for c in key):
         raise UsageError("the API key holds a character that no HTTP header may hold")
     target = Target(url.rstrip("/"), model or "", key=key, silence=silence)
-    listed = _models(target, wait, say)
+    try:
+        answer = short_answer("GET", f"{target.url}/v1/models", target.headers, min(silence, 30))
+    except OSError as error:
+        hint = "`envgen up serve` starts it, and waits for it"
+        raise ServiceError(f"{target.url} is not ready: {error}", hint=hint) from None
+    listed = _listed(target.url, *answer)
     names = ", ".join(list(listed)[:8])
+    if model is not None and model not in listed:
+        hint = f"choose one: --model {next(iter(listed), 'NAME')}"
+        raise UsageError(f"{target.url} has no model {model!r}; it has: {names or '(none)'}", hint=hint)
     if model is None and len(listed) != 1:
         what = f"has {len(listed)} models: {names}" if listed else "lists no model"
         raise UsageError(f"{target.url} {what}", hint="choose one: --model NAME")
     name = model or next(iter(listed))
-    entry = listed.get(name, {})
-    try:
-        return _dialect(replace(target, model=name, root=str(entry.get("root") or ""), max_len=_limit(entry)))
-    except ServiceError:
-        if name in listed or not listed:  # some servers take models that they don't list, so it was tried
-            raise
-        hint = f"choose one: --model {next(iter(listed))}"
-        raise UsageError(f"{target.url} has no model {name!r}; it has: {names}", hint=hint) from None
-
-
-def _models(target: Target, wait: float, say: Callable[[str], None]) -> dict[str, dict[str, Any]]:
-    deadline, said = time.monotonic() + wait, ""
-    while True:
-        try:
-            status, document = short_answer("GET", f"{target.url}/v1/models", target.headers, min(target.silence, 30))
-            if status < 500:
-                return _listed(target.url, status, document)
-            why = f"/v1/models answers {status}"
-        except OSError as error:
-            why = str(error)
-        if time.monotonic() >= deadline:
-            hint = "`envgen up serve` starts it, `envgen ps` shows it"
-            raise ServiceError(f"{target.url} is not ready: {why}", hint=hint)
-        if why != said:
-            say(f"  waiting for {target.url}: {why}")
-            said = why
-        time.sleep(0.5)
+    return Target(target.url, name, str(listed[name].get("root") or ""), _limit(listed[name]), key, silence)
 
 
 def _listed(url: str, status: int, document: Any) -> dict[str, dict[str, Any]]:
     if status in (401, 403):
         raise UsageError(f"{url} wants an API key", hint="export it, and name the variable: --api-key-env NAME")
-    try:
-        if status == 200:
-            return {one["id"]: one for one in document["data"] if isinstance(one["id"], str)}
-    except (KeyError, TypeError):
-        pass
+    if status == 200:
+        try:
+            return {one["id"]: dict(one) for one in document["data"] if isinstance(one["id"], str)}
+        except MISSHAPEN:
+            pass
     start = shorten(document if isinstance(document, str) else json.dumps(document), 80)
     raise ServiceError(f"{url} is not an OpenAI-compatible server: /v1/models answers {status}: {start or '(nothing)'}",
                        hint="the address is that of the server itself, without /v1")  # fmt: skip
@@ -364,40 +277,19 @@ def _limit(entry: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _dialect(target: Target) -> Target:
-    """Two tokens each way, until the server takes it: completions or chat, with ignore_eos or without."""
-    last = Reply()
-    for api, exact in ((COMPLETIONS, True), (COMPLETIONS, False), (CHAT, True), (CHAT, False)):
-        tried = replace(target, api=api, exact=exact)
-        last = send(tried, [tried.body("Hello", 2)]).replies[0]
-        if not last.fault:
-            notes = (
-                (api == CHAT, "the server has no /v1/completions: chat is used, whose template adds tokens to each "
-                              "prompt"),
-                (not exact, "the server does not take ignore_eos: replies may be shorter than asked"),
-                (last.output_tokens is None, "the server gives no usage: tokens can't be counted"),
-            )  # fmt: skip
-            return replace(tried, notes=tuple(note for holds, note in notes if holds))
-        if last.status not in (400, 404, 405, 422, 501):
-            break
-    raise ServiceError(f"{target.url} does not complete a prompt: {last.fault}")
-
-
 class Prompts:
     """Prompts of about a number of tokens; no two begin alike, so that no prefix cache answers them."""
 
-    def __init__(self, target: Target, seed: int) -> None:
+    def __init__(self, target: Target) -> None:
         self._target = target
-        self.seed = seed
-        self._random = random.Random(seed)
         self._ratio = 0.0  # tokens a word, by the server's count
 
     def of(self, tokens: int) -> str:
         """One prompt, rather a little shorter than longer."""
         if not self._ratio:
             reply = send(self._target, [self._target.body(self._words(64), 1)]).replies[0]
-            self._ratio = max(0.2, (reply.prompt_tokens or 96) / 64)
+            self._ratio = max(0.2, (reply.said.prompt_tokens or 96) / 64)
         return self._words(max(1, int(tokens / self._ratio)))
 
     def _words(self, count: int) -> str:
-        return " ".join(self._random.choices(WORDS, k=count))
+        return " ".join(random.choices(WORDS, k=count))

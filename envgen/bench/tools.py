@@ -10,14 +10,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from envgen.bench.client import WORDS, Target
+from envgen.bench.client import COMPLETIONS, WORDS, Target
 from envgen.bench.compare import Cell, Series, Table, number, table
 from envgen.bench.notes import shipped
 from envgen.bench.record import resolve
 from envgen.engine.base import MISSHAPEN, read_json
 from envgen.errors import ServiceError, UsageError
 from envgen.inside import run
-from envgen.text import duration, visible
+from envgen.text import duration, progress, visible
 
 PROGRAM = run.Program(("bench_tool",))
 LLAMA_BENCHY, VLLM = "llama-benchy", "vllm"
@@ -56,12 +56,8 @@ class Plan:
         return [Cell(tg, pp, depth, concurrency) for depth, pp, tg, concurrency in lists]
 
 
-PLANS = {
-    # The lab notes' matrix of gpt-oss-120b on a GB10, as for llama.cpp and vLLM there
-    "seeds": Plan(depth=(0, 4096, 8192, 16384, 32768)),
-    "lengths": Plan(pp=(512, 1024, 2048, 4096), tg=(16, 32, 64, 128, 256)),
-    "clients": Plan(tg=(128,), concurrency=(1, 2, 4, 8)),
-}
+# The lab notes' matrix of gpt-oss-120b on a GB10, as for llama.cpp and vLLM there
+PLANS = {"seeds": Plan(depth=(0, 4096, 8192, 16384, 32768))}
 
 
 @dataclass(frozen=True)
@@ -115,7 +111,6 @@ class Tool:
     place: Place
     target: Target
     plan: Plan
-    seed: int
 
     def measure(self, cell: Cell) -> Measured:
         """Run the tool for one cell. ServiceError when it fails or its results can't be read."""
@@ -182,28 +177,25 @@ class Tool:
         # tell how each request goes.
         newer = {"--exact-tg": [], "--skip-coherence": [], "--emit-progress": ["{progress}"]}
         for option, more in newer.items():
-            if option in self.help and (option != "--exact-tg" or self.target.exact):
+            if option in self.help:
                 flags += [option, *more]
         return ["-m", "llama_benchy", *_words(wanted), *flags]
 
     def _vllm(self, cell: Cell) -> list[str]:
-        chat = self.target.api.endswith("chat/completions")
         wanted = {
-            "backend": "openai-chat" if chat else "openai", "base-url": self.place.url, "endpoint": self.target.api,
-            "model": self.target.model, "tokenizer": self.place.tokenizer, "dataset-name": "random",
-            "random-input-len": cell.prompt, "random-output-len": cell.output, "random-prefix-len": cell.context,
-            "num-prompts": self.plan.runs * cell.concurrency, "seed": self.seed, "max-concurrency": cell.concurrency,
-            "percentile-metrics": "ttft,tpot,itl,e2el", "metric-percentiles": "50,90,99", "result-dir": "{folder}",
-            "result-filename": "result",
+            "backend": "openai", "base-url": self.place.url, "endpoint": COMPLETIONS, "model": self.target.model,
+            "tokenizer": self.place.tokenizer, "dataset-name": "random", "random-input-len": cell.prompt,
+            "random-output-len": cell.output, "random-prefix-len": cell.context,
+            "num-prompts": self.plan.runs * cell.concurrency, "seed": random.getrandbits(30),
+            "max-concurrency": cell.concurrency, "percentile-metrics": "ttft,tpot,itl,e2el",
+            "metric-percentiles": "50,90,99", "result-dir": "{folder}", "result-filename": "result",
         }  # fmt: skip
-        flags = ["--save-result", "--save-detailed", *(["--ignore-eos"] if self.target.exact else [])]
-        return ["-c", _VLLM, *_words(wanted), *flags]
+        return ["-c", _VLLM, *_words(wanted), "--save-result", "--save-detailed", "--ignore-eos"]
 
     def _book(self) -> str:
-        """A text to cut prompts from: longer than any of them, and another one for each seed."""
-        source = random.Random(self.seed)
+        """A text to cut prompts from: longer than any of them, and another one each time."""
         longest = max(self.plan.pp) + max(self.plan.depth)
-        return " ".join(source.choice(WORDS) for _ in range(max(20_000, 2 * longest)))
+        return " ".join(random.choices(WORDS, k=max(20_000, 2 * longest)))
 
 
 def _words(wanted: Mapping[str, Any]) -> list[str]:
@@ -217,14 +209,14 @@ def _ask(place: Place, request: Mapping[str, Any], timeout: float, what: str) ->
     return found
 
 
-def find_tool(place: Place, target: Target, plan: Plan, seed: int) -> Tool:
+def find_tool(place: Place, target: Target, plan: Plan) -> Tool:
     """The plan's tool with its version. UsageError when it is not installed there."""
     module, distributions, hint = TOOLS[plan.tool]
     request = {"verb": "probe", "module": module, "distributions": distributions, "help": plan.tool == LLAMA_BENCHY}
     found = _ask(place, request, 150, f"{place.where} could not be asked for {plan.tool}")
     if not found.get("version"):
         raise UsageError(f"{plan.tool} is not in {place.where}", hint=hint)
-    return Tool(str(found["version"]), str(found.get("help", "")), place, target, plan, seed)
+    return Tool(str(found["version"]), str(found.get("help", "")), place, target, plan)
 
 
 def benchy_samples(report: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -281,9 +273,7 @@ def _work(cell: Cell) -> int:
     return cell.context + cell.prompt + 100 * cell.output  # to generate a token takes as long as to read a hundred
 
 
-def measure_all(
-    tool: Tool, say: Callable[[str], None], on_cell: Callable[[Measured], None]
-) -> list[Measured]:  # fmt: skip
+def measure_all(tool: Tool, on_cell: Callable[[Measured], None]) -> list[Measured]:
     """Measure every cell that fits the server's length, and hand over each one as it is done."""
     limit, fitting = tool.target.max_len, []
     for cell in tool.plan.cells():
@@ -291,7 +281,7 @@ def measure_all(
         if limit is None or size <= limit:
             fitting.append(cell)
         else:
-            say(f"  left out: {cell} is {size} tokens; the server takes {limit}")
+            progress(f"  left out: {cell} is {size} tokens; the server takes {limit}")
     if not fitting:
         raise UsageError(
             f"none of the lengths fits: the server takes {limit} tokens in all",
@@ -301,53 +291,41 @@ def measure_all(
     for index, cell in enumerate(fitting):
         left = time_left(done, fitting[index:])
         about = "" if left is None else f", about {duration(left)} left"
-        say(f"  {cell} ({index + 1} of {len(fitting)}{about})")
+        progress(f"  {cell} ({index + 1} of {len(fitting)}{about})")
         done.append(tool.measure(cell))
         on_cell(done[-1])
     return done
 
 
-@dataclass(frozen=True)
-class Reference:
-    """Throughputs of another engine or of an earlier run."""
+def figures(found: Table, asked: Cell) -> dict[str, float]:
+    """The prefill and decode t/s that a reference has for a cell; what it did not measure is left out.
 
-    name: str
-    found: Table
-
-    def figures(self, asked: Cell) -> dict[str, float]:
-        """Its prefill and decode t/s for a cell; what it did not measure is left out.
-
-        llama-bench generates from an empty context (``pp0``); that is compared with any prompt at that depth.
-        """
-        known: dict[str, float] = {}
-        for name in ("prefill_tps", "decode_tps"):
-            for cell, series in self.found.get(name, {}).items():
-                same = (cell.context, cell.concurrency) == (asked.context, asked.concurrency)
-                prompt = cell.prompt == asked.prompt or (name == "decode_tps" and cell.prompt <= 0)
-                if same and prompt and (name == "prefill_tps" or cell.output in (asked.output, -1)):
-                    known[name] = series.mean
-        return known
+    llama-bench generates from an empty context (``pp0``); that is compared with any prompt at that depth.
+    """
+    known: dict[str, float] = {}
+    for name in ("prefill_tps", "decode_tps"):
+        for cell, series in found.get(name, {}).items():
+            same = (cell.context, cell.concurrency) == (asked.context, asked.concurrency)
+            prompt = cell.prompt == asked.prompt or (name == "decode_tps" and cell.prompt <= 0)
+            if same and prompt and (name == "prefill_tps" or cell.output in (asked.output, -1)):
+                known[name] = series.mean
+    return known
 
 
-def reference(text: str, folder: Path) -> Reference:
-    """``NAME=T/S`` (decode), the name of shipped figures, or a run in ``folder``. UsageError for anything else."""
-    name, equals, speed = text.rpartition("=")
-    if equals:
-        try:
-            value = number(float(speed)) or 0
-        except ValueError:
-            value = 0
-        if not name or value <= 0:
-            raise UsageError(f"--reference {text}: not NAME=T/S", hint="such as --reference llama.cpp=57.85")
-        return Reference(name, table([{"unit": "aggregate", "decode_tps": value}]))
+def references(names: Sequence[str], folder: Path) -> dict[str, Table]:
+    """Shipped figures, or a run in ``folder``, by the name that a verdict shows. UsageError for anything else."""
     known = {one.name: one for one in shipped() if one.name}
-    if text in known:
-        return Reference(text, table(known[text].samples))
-    try:
-        record = resolve(folder, text)
-    except UsageError as error:
-        raise UsageError(
-            f"--reference {text}: neither shipped ({', '.join(known)}) nor a run: {error.problems[0].message}",
-            hint="such as --reference llama.cpp, --reference NAME=T/S or --reference latest",
-        ) from None
-    return Reference(f"{record.title} ({record.id})", table(record.samples))
+    found = {}
+    for text in names:
+        if text in known:
+            found[text] = table(known[text].samples)
+            continue
+        try:
+            record = resolve(folder, text)
+        except UsageError as error:
+            raise UsageError(
+                f"--reference {text}: neither shipped ({', '.join(known)}) nor a run: {error.problems[0].message}",
+                hint="such as --reference llama.cpp or --reference latest",
+            ) from None
+        found[f"{record.title} ({record.id})"] = table(record.samples)
+    return found

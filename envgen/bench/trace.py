@@ -12,7 +12,7 @@ from envgen.bench.compare import flags
 from envgen.engine.base import MISSHAPEN, Engine
 from envgen.errors import ServiceError, UsageError
 from envgen.serve.events import short_answer
-from envgen.text import last_printed, shorten
+from envgen.text import last_printed, progress, shorten
 
 LARGEST = 256 << 20  # bytes of all files of one trace
 PIECE = 8 << 20  # of them are read at a time
@@ -52,7 +52,7 @@ def capture(
     try:
         load = trial.ask("trace", [trial.target.body(trial.prompts.of(PROMPT), REPLY)])
     finally:
-        trial.say("  the server writes its trace")
+        progress("  the server writes its trace")
         _post(trial, "/stop_profile")
     if load.faults:
         raise ServiceError(f"the request that was profiled failed: {load.faults}")

@@ -6,15 +6,16 @@ import contextlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import requests
 
-from envgen.engine.base import read_json
-from envgen.text import visible
+from envgen.engine.base import MISSHAPEN, read_json
+from envgen.text import shorten, visible
 
 LARGEST = 1 << 20  # bytes; the list of a thousand models has a fifth of it
+LARGEST_COUNT = 1 << 53  # of tokens: what is larger would not fit a float
 _SHOWN = 200  # characters of what is not JSON
 
 
@@ -68,57 +69,88 @@ class NoCompletion(Exception):
     """What came is not a part of a completion; the text is what it looks like."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Completion:
-    """A text and the log probability of each of its tokens."""
+    """What a server generated, of /v1/completions or of a chat; counts of tokens are its own, None: it gave none."""
 
     text: str = ""
-    logprobs: tuple[float, ...] = ()
-    events: int = 1
+    logprobs: list[float] = field(default_factory=list)
+    reasoning: str = ""
+    tools: dict[int, tuple[str, str]] = field(default_factory=dict)  # index -> name, arguments
+    finish: str = ""
+    first: float | None = None  # when the first generated text came
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
 
-    @classmethod
-    def of(cls, document: Any) -> Completion:
-        """From one JSON document: a whole completion or one part of a stream. Raises NoCompletion."""
+    def take(self, document: Any, at: float = 0.0) -> Completion:
+        """Take in a part of a stream, or a whole answer. Raises NoCompletion."""
         try:
-            choices = document["choices"]
-            if not choices and "usage" in document:  # the last part of a stream may hold nothing but figures
-                return cls()
-            text = choices[0]["text"]
-            logprobs = tuple(chosen_logprobs(choices[0].get("logprobs")))
-        except (KeyError, IndexError, TypeError, AttributeError):
+            for choice in document["choices"]:
+                self._choice(choice, at)
+            # The last part of a stream may hold nothing but figures.
+            if usage := document.get("usage") if document["choices"] else document["usage"]:
+                self.prompt_tokens, self.output_tokens = (
+                    _count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens")
+                )
+        except MISSHAPEN:
             raise NoCompletion(_shown(document)) from None
-        if text is not None and not isinstance(text, str):
-            raise NoCompletion(_shown(document))
-        return cls(text or "", logprobs)
+        return self
+
+    def _choice(self, choice: Any, at: float) -> None:
+        finish = choice.get("finish_reason")
+        self.finish = str(finish or self.finish)
+        self.logprobs += chosen_logprobs(choice.get("logprobs"))
+        delta = choice.get("delta") or choice.get("message") or {}
+        text = "" + (choice.get("text") or delta.get("content") or "")
+        thought = "" + (delta.get("reasoning") or delta.get("reasoning_content") or "")
+        calls = delta.get("tool_calls") or ()
+        for call in calls:
+            index, called = call.get("index", 0), call["function"]
+            name, arguments = self.tools.get(index, ("", ""))
+            self.tools[index] = name + (called.get("name") or ""), arguments + (called.get("arguments") or "")
+        self.text += text
+        self.reasoning += thought
+        # An empty completion piece is a token whose characters are not complete yet; a chat's first event names the
+        # role.
+        if self.first is None and (text or thought or calls or ("text" in choice and not finish)):
+            self.first = at
 
 
-def read_events(chunks: Iterable[bytes]) -> Completion:
+def _count(value: Any) -> int | None:
+    """A number of tokens, or None. Raises ValueError for anything else."""
+    if value is None or (type(value) is int and 0 <= value < LARGEST_COUNT):
+        return value
+    raise ValueError(value)
+
+
+def read_events(parts: Iterable[Part], largest: int = LONGEST) -> Completion:
     """The completion of a whole stream. Raises BrokenOff without its end, NoCompletion for what is not part of one."""
-    text: list[str] = []
-    logprobs: list[float] = []
-    count = size = 0
-    for data in payloads(chunks):
+    found, count, size = Completion(), 0, 0
+    for at, data in stamped(parts):
         size += len(data)
-        if size > LONGEST:
-            raise NoCompletion("more than 1 MiB for a few tokens")
+        if size > largest:
+            raise NoCompletion(f"more than {largest >> 20} MiB for a few tokens")
         if data == END:
-            return Completion("".join(text), tuple(logprobs), count)
+            return found
         try:
             document = read_json(data)
         except ValueError:
             raise NoCompletion(_shown(data)) from None
         if isinstance(document, dict) and "error" in document and "choices" not in document:
-            raise BrokenOff(f"after {count} events the server sent {_shown(document['error'])}")
-        part = Completion.of(document)
+            raise BrokenOff(f"after {count} events the server sent an error: {error_text(document)}")
+        found.take(document, at)
         count += 1
-        text.append(part.text)
-        logprobs += part.logprobs
-    raise BrokenOff(f"{count} events came, and the connection was closed without {END}")
+    if not found.finish:
+        raise BrokenOff(f"{count} events came, and the connection was closed without {END}")
+    return found
 
 
-def payloads(chunks: Iterable[bytes]) -> Iterator[str]:
-    """The data of each whole event, wherever the chunks are cut. Half an event at the end is left out."""
-    return (data for _, data in stamped((0.0, chunk) for chunk in chunks))
+def error_text(found: Any) -> str:
+    """The sentence in an error document, in any of the forms that servers use."""
+    for key in ("error", "detail", "message"):
+        if isinstance(found, dict) and key in found:
+            found = found[key]
+    return shorten(found if isinstance(found, str) else json.dumps(found, default=str), 160)
 
 
 def stamped(parts: Iterable[Part]) -> Iterator[tuple[float, str]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import requests
 
-from envgen.serve.events import BrokenOff, Completion, NoCompletion, body_of, document_of, read_events
+from envgen.serve.events import BrokenOff, Completion, NoCompletion, Part, body_of, document_of, read_events
 from envgen.text import visible
 
 PROMPT = "The capital of France is"
@@ -97,12 +97,12 @@ def _completed(
     began = time.monotonic()
     first = 0.0
 
-    def counted(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    def counted(chunks: Iterator[bytes]) -> Iterator[Part]:
         nonlocal first
         for chunk in chunks:
             first = first or time.monotonic() - began
             on_step("the rest of its answer")
-            yield chunk
+            yield first, chunk
 
     try:
         with session.post(f"{base_url}/v1/completions", json=body, timeout=(10, timeout), stream=True) as response:
@@ -132,7 +132,7 @@ def judge(status: int, document: Any, expect_text: str | None = None) -> Answer:
         why = f"the first prompt was answered with {status}: {visible(str(document)[:200])}"
         return Answer(False, why, fatal=400 <= status < 500, refused=True)
     try:
-        return judge_completion(Completion.of(document), expect_text)
+        return judge_completion(Completion().take(document), expect_text)
     except NoCompletion as error:
         return Answer(False, f"the reply to the first prompt is not a completion: {error}", fatal=True)
 

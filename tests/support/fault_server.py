@@ -32,8 +32,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.flush()
 
     def do_GET(self) -> None:
-        self.server.looks += 1
-        if self.server.fault == "loading" and self.server.looks <= 2:
+        if self.server.fault == "loading":
             self.document(503, b'{"error": "loading"}')
         elif self.server.fault == "no server":
             self.document(200, b"<html>It works!</html>", "text/html")
@@ -108,7 +107,6 @@ class FaultServer(http.server.ThreadingHTTPServer):
         self.fault = fault
         self.good = good
         self.requests = 0
-        self.looks = 0
         self.closing = threading.Event()
         self._lock = threading.Lock()
         self._open: list[socket.socket] = []

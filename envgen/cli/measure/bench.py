@@ -12,8 +12,7 @@ from envgen.bench import checks, record
 from envgen.bench import trace as traces
 from envgen.bench.checks import Trial
 from envgen.bench.record import Run
-from envgen.bench.tools import PLANS, TOOLS, Measured, Place, Plan, find_tool, measure_all
-from envgen.bench.tools import reference as find_reference
+from envgen.bench.tools import PLANS, TOOLS, Measured, Place, Plan, find_tool, measure_all, references
 from envgen.cli.common import LARGEST, Figure
 from envgen.cli.measure.common import Asked, Server, finish, report, server_of, server_options, with_options
 from envgen.doctor.collect import program
@@ -83,7 +82,7 @@ def smoke(asked: Asked) -> int:
     \b
     Examples:
       envgen smoke
-      envgen smoke --url http://127.0.0.1:8080 --model gpt-oss-120b
+      envgen smoke --url http://127.0.0.1:8080
     """
     return report(asked, "smoke", {}, lambda _server, trial, _run: checks.outcome(checks.smoke(trial)))
 
@@ -203,7 +202,7 @@ def _kernels(asked: Asked) -> int:
 
 def _run_tool(trial: Trial, run: Run, plan: Plan, place: Place) -> list[Measured]:
     """Measure the plan's cells; each is in the record before the next one begins."""
-    tool = find_tool(place, trial.target, plan, trial.prompts.seed)
+    tool = find_tool(place, trial.target, plan)
     progress(f"  {plan.tool} {tool.version} in {place.where}")
     run.sample({"unit": "tool", "tool": plan.tool, "version": tool.version, "where": place.where})
 
@@ -216,7 +215,7 @@ def _run_tool(trial: Trial, run: Run, plan: Plan, place: Place) -> list[Measured
         for remark in one.remarks:
             progress(f"    {remark}")
 
-    return measure_all(tool, progress, keep)
+    return measure_all(tool, keep)
 
 
 def _document(cells: list[Measured], plan: Plan) -> dict[str, Any]:
@@ -228,38 +227,35 @@ def _document(cells: list[Measured], plan: Plan) -> dict[str, Any]:
 @stress_options
 @tool_options
 @click.option("--reference", "-R", multiple=True, metavar="NAME",
-              help="llama.cpp or SGLang (shipped figures), NAME=T/S of decode, or a RUN.")  # fmt: skip
+              help="llama.cpp or SGLang (shipped figures), or a RUN.")  # fmt: skip
 @click.option("--tolerance", type=Figure(0, 99), default=20, show_default=True, metavar="PERCENT",
               help="How far below a reference is still good.")  # fmt: skip
-@click.option("--explain", default="", metavar="TEXT", help="Why it is slower; kept in the record.")
 @click.option("--max-ttft", type=Figure(0, LARGEST, min_open=True), metavar="MS",
               help="Limit for the first token of a short prompt.")  # fmt: skip
 @click.option("--max-per-token", type=Figure(0, LARGEST, min_open=True), metavar="MS", help="Limit for each token.")
 def accept(
     asked: Asked, requests: int, concurrency: int, tokenizer: str | None, throwaway: bool, image: str | None,
-    reference: tuple[str, ...], tolerance: float, explain: str, max_ttft: float | None, max_per_token: float | None,
+    reference: tuple[str, ...], tolerance: float, max_ttft: float | None, max_per_token: float | None,
     **given: Any,
 ) -> int:  # fmt: skip
     """Run the whole acceptance list against SERVICE, or the server at --url. Exit code 0 only when all of it holds.
 
     What smoke and stress ask for; backends in the log as `ready.expect` and `ready.forbid` say, and CUDA graphs
-    captured on a GPU; throughput within 20 % of the references, or an explanation; the named limits of latency; no
-    zombie process at the end. What can't be checked is not accepted.
+    captured on a GPU; throughput within 20 % of the references; the named limits of latency; no zombie process at the
+    end. What can't be checked is not accepted.
 
     \b
     Examples:
       envgen accept --reference llama.cpp --reference SGLang --max-ttft 100 --max-per-token 20
       envgen accept --reference latest --pp 2048 --depth 0,4096
     """
-    chosen, folder = _plan(given, Plan()), asked.folder()
-    wishes = checks.Wishes(
-        [find_reference(text, folder) for text in reference], tolerance / 100, explain, max_ttft, max_per_token
-    )
+    chosen = _plan(given, Plan())
+    wishes = checks.Wishes(references(reference, asked.folder()), tolerance / 100, max_ttft, max_per_token)
 
     def work(server: Server, trial: Trial, run: Run) -> checks.Outcome:
         place = server.place(trial.target.root, tokenizer, image, throwaway)
         ready = server.profile.services[server.service].ready if server.profile else None
-        wanted = replace(wishes, expect=ready.expect if ready else None, forbid=ready.forbid if ready else None)
+        wanted = replace(wishes, expect=ready.expect, forbid=ready.forbid) if ready else wishes
         progress("smoke")
         parts = {"smoke": checks.smoke(trial)}
         shorts = trial.replies[-checks.REPEATS :]
@@ -270,10 +266,10 @@ def accept(
         parts["bench"] = [*checks.throughput(cells, wanted), *checks.latency(cells, shorts, wanted)]
         log = server.engine.logs(server.container.id, tail=None) if server.engine and server.container else None
         parts["log"] = checks.log_shows(wanted, log, trial.environment.get("flags"), "gpu" in trial.environment)
-        parts["end"] = [checks.zombies(after)] if (after := trial.vitals()) else []
+        parts["end"] = [checks.zombies(after)] if (after := trial.look()) else []
         found = [replace(one, part=part) for part, criteria in parts.items() for one in criteria]
         return checks.outcome(found, strict=True, load=load, **_document(cells, chosen))
 
     parameters = {"requests": requests, "concurrency": concurrency, **asdict(chosen), "references": list(reference),
-                  "tolerance": tolerance / 100, "explanation": explain}  # fmt: skip
+                  "tolerance": tolerance / 100}  # fmt: skip
     return report(asked, "accept", parameters, work)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -18,7 +17,7 @@ from envgen.app.places import at, known_service
 from envgen.app.session import Session
 from envgen.bench import facts, record
 from envgen.bench.checks import Gone, Outcome, Trial
-from envgen.bench.client import Prompts, find
+from envgen.bench.client import find
 from envgen.bench.compare import Series
 from envgen.bench.record import METRICS, Run
 from envgen.bench.tools import Place
@@ -27,7 +26,7 @@ from envgen.engine.base import Container, Engine
 from envgen.engine.docker import connect
 from envgen.engine.owner import ours
 from envgen.engine.process import terminable
-from envgen.errors import EngineError, EnvgenError, ExitCode, NotFoundError, ServiceError, UsageError
+from envgen.errors import EnvgenError, ExitCode, NotFoundError, ServiceError, UsageError
 from envgen.explain import cause_of
 from envgen.extras import require
 from envgen.inside import run
@@ -54,9 +53,7 @@ class Asked:
     model: str | None
     container: str | None
     key_variable: str | None
-    wait: int
     timeout: int
-    seed: int | None
     results: Path | None
     as_json: bool
 
@@ -73,11 +70,8 @@ def server_options(function: Any) -> Any:
         click.option("--model", metavar="NAME", help="The model to ask for (default: the only one that it has)."),
         click.option("--container", metavar="NAME", help="With --url: the server's container."),
         click.option("--api-key-env", "key_variable", metavar="NAME", help="The variable that holds the API key."),
-        click.option("--wait", type=click.IntRange(0, LARGEST), default=30, show_default=True, metavar="SECONDS",
-                     help="How long a server that is not ready is asked again."),
         click.option("--timeout", type=click.IntRange(1, LARGEST), default=300, show_default=True, metavar="SECONDS",
                      help="Silence after which a request, or a tool, has failed."),
-        click.option("--seed", type=int, help="Makes the same prompts again (a prefix cache may then answer them)."),
         click.option("--results", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
                      help="Where the record is written (default: results/ beside the project file)."),
         variant_option,
@@ -198,30 +192,25 @@ Work = Callable[[Server, Trial, Run], Outcome]
 def report(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) -> int:
     """Find the server, open a record, do the ``work``, close the record and print what was found; the exit code.
 
-    Ctrl-C leaves the record as it is (interrupted) and the service running; when the server goes away, the record has
+    Ctrl-C leaves the record as it is (unfinished) and the service running; when the server goes away, the record has
     that, and ServiceError has the reason.
     """
     server = server_of(asked)
-    target = find(server.url, model=server.model, key=_key(asked), wait=asked.wait, silence=asked.timeout, say=progress)
-    for note in target.notes:
-        progress(f"  note: {note}")
+    target = find(server.url, model=server.model, key=_key(asked), silence=asked.timeout)
     environment = {"url": without_login(target.url), "model": target.model, **server.environment}
-    seed = asked.seed if asked.seed is not None else time.time_ns() % 1_000_000_007
-    told = {**parameters, "seed": seed, "max_len": target.max_len, "notes": list(target.notes)}
-    look = alive = None
-    if server.engine is not None and server.container is not None:
-        look = functools.partial(facts.look, server.engine, server.container.id)
-        alive = functools.partial(facts.alive, server.engine, server.container)
+    told = {**parameters, "max_len": target.max_len}
     with terminable(), record.start(asked.folder(server), kind, environment, told) as run:
-        trial = Trial(target, Prompts(target, seed), run.sample, progress, look, alive, environment)
+        trial = Trial(target, run.sample, environment=environment)
+        if server.engine is not None and server.container is not None:
+            trial.look = functools.partial(facts.look, server.engine, server.container.id)
+            trial.alive = functools.partial(facts.alive, server.engine, server.container)
         try:
             outcome, summary = work(server, trial, run)
         except KeyboardInterrupt:
             progress(f"\ninterrupted; what was measured is kept in {run.path}; the server keeps running")
             raise
         except EnvgenError as error:
-            lost = isinstance(error, (EngineError, ServiceError)) and alive is not None and not alive()
-            gone = isinstance(error, Gone) or lost
+            gone = isinstance(error, Gone) or (trial.alive is not None and not trial.alive())
             run.end("server gone" if gone else "error", {"error": str(error), "samples": run.samples})
             kept = f"what was measured is kept in {run.path}" if run.samples else ""
             problem = error.problems[0]

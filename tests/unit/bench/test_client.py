@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envgen.bench import checks
 from envgen.bench.client import Reply, read
+from envgen.serve.events import Completion
 
 DONE = b"data: [DONE]\n\n"
 
@@ -33,8 +35,9 @@ def test_a_completion() -> None:
     found = reply_of(
         text(" Pa"), text("ris", "length"), {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}}
     )
-    assert (found.text, found.finish, found.prompt_tokens, found.output_tokens) == (" Paris", "length", 5, 2)
-    assert found.first == 1.0 and not found.fault
+    assert found.said == Completion(
+        " Paris", finish="length", first=1.0, prompt_tokens=5, output_tokens=2
+    ) and not found.fault  # fmt: skip
 
 
 def test_a_chat_with_reasoning_and_a_tool() -> None:
@@ -42,34 +45,38 @@ def test_a_chat_with_reasoning_and_a_tool() -> None:
     rest = {"index": 0, "function": {"arguments": ' "Paris"}'}}
     found = reply_of(
         delta(role="assistant", content=""), delta(reasoning_content="Hm"), delta(reasoning="m"), delta(content="Hi"),
-        delta(tool_calls=[call]), delta(tool_calls=[rest]), delta("tool_calls"),
+        delta(tool_calls=[call]), delta(tool_calls=[rest]), delta("tool_calls"), end=b"",
     )  # fmt: skip
-    assert (found.text, found.reasoning) == ("Hi", "Hmm") and not found.fault
-    assert found.tools == {0: ("get_weather", '{"city": "Paris"}')}
-    assert found.first == 2.0  # the role alone is not text
+    assert found.said == Completion(
+        "Hi", reasoning="Hmm", tools={0: ("get_weather", '{"city": "Paris"}')}, finish="tool_calls",
+        first=2.0,  # the role alone is not text
+    ) and not found.fault  # fmt: skip
 
 
 @pytest.mark.parametrize("bad", [None, float("nan"), float("-inf"), -9999.0, "NaN", 10**400])
 def test_log_probabilities_that_are_not_finite(bad: Any) -> None:
     completion = reply_of(text("a", logprobs={"token_logprobs": [-0.5, bad]}), text("", "stop"))
-    assert (completion.logprobs, completion.not_finite) == (2, 1)
     chat = reply_of(
         {"choices": [{"delta": {"content": "a"}, "logprobs": {"content": [{"logprob": bad}]}}]}, delta("stop")
     )
-    assert (chat.logprobs, chat.not_finite) == (1, 1)
+    assert [checks._finite(one) for one in (completion, chat)] == [
+        (False, "1 of 2 are not finite"), (False, "1 of 1 are not finite"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("found", "fault"),
     [
-        (reply_of(text("a"), end=b""), "without a finish reason"),
-        (reply_of({"error": {"message": "CUDA error"}}), "reports an error in the stream: CUDA error"),
+        (reply_of(text("a"), end=b""), "1 events came, and the connection was closed without"),
+        (reply_of({"error": {"message": "CUDA error"}}), "the server sent an error: CUDA error"),
         (reply_of({"hello": 1}), "not part of a completion"),
+        (reply_of({"choices": [], "usage": {"prompt_tokens": -1}}), "not part of a completion"),
         (reply_of(text("", "stop")), "holds no generated text"),
         (reply_of(end=b"<html>Bad gateway</html>"), "not an event stream: <html>"),
         (reply_of(end=b""), "not an event stream: (empty)"),
         (reply_of(end=b"data: {half\n\n"), "not part of a completion: {half"),
         (reply_of(end=b'{"error": {"message": "EngineCore died"}}', status=500), "answered with 500: EngineCore died"),
+        (reply_of(end=b"{half", status=500), "answered with 500: {half"),
     ],
 )
 def test_what_is_no_completion(found: Reply, fault: str) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from envgen.bench import tools
-from envgen.bench.client import CHAT, Target
+from envgen.bench.client import Target
 from envgen.bench.compare import Cell, table
 from envgen.bench.notes import shipped
-from envgen.bench.tools import LLAMA_BENCHY, VLLM, Measured, Place, Plan, Tool, reference
+from envgen.bench.tools import LLAMA_BENCHY, VLLM, Measured, Place, Plan, Tool, figures, references
 from envgen.engine.base import ExecResult
 from envgen.errors import ServiceError, UsageError
 
@@ -36,7 +36,7 @@ def tool(answer: dict[str, Any] | None, name: str = LLAMA_BENCHY, seen: list[Any
 
     place = Place(execute, "http://127.0.0.1:8000", "/models/x", where="image x")
     options = "--exact-tg --skip-coherence --emit-progress"
-    return Tool("0.4.0", options, place, Target("http://h", "m", **more), Plan(runs=3, tool=name), 1)
+    return Tool("0.4.0", options, place, Target("http://h", "m", **more), Plan(runs=3, tool=name))
 
 
 def ran(result: str, code: int = 0, **more: Any) -> dict[str, Any]:
@@ -79,9 +79,8 @@ def test_what_the_tools_are_asked() -> None:
         assert words in seen[0]
     replace(one, help="").measure(CELL)  # an older version
     assert not {"--exact-tg", "--skip-coherence", "--emit-progress"} & set(seen[1].split())
-    tool(ran(json.dumps(VLLM_REPORT)), VLLM, seen, api=CHAT, exact=False).measure(Cell(16, 128, 64, 4))
-    assert "--backend openai-chat" in seen[2] and "--random-prefix-len 64 --num-prompts 12" in seen[2]
-    assert "--ignore-eos" not in seen[2] and "--endpoint /v1/chat/completions" in seen[2]
+    tool(ran(json.dumps(VLLM_REPORT)), VLLM, seen).measure(Cell(16, 128, 64, 4))
+    assert "--backend openai" in seen[2] and "--random-prefix-len 64 --num-prompts 12" in seen[2]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +101,7 @@ def test_a_tool_that_goes_wrong(answer: dict[str, Any] | None, message: str) -> 
 def test_a_tool_that_is_missing() -> None:
     one = tool({"version": "", "help": ""})
     with pytest.raises(UsageError, match="llama-benchy is not in image x") as caught:
-        tools.find_tool(one.place, one.target, Plan(), 1)
+        tools.find_tool(one.place, one.target, Plan())
     assert "pip.tools" in caught.value.problems[0].hint
 
 
@@ -130,17 +129,14 @@ def test_a_rate_that_is_missing_has_a_reason() -> None:
     assert (failed.failed, failed.fault) == (1, "HTTP 400: too long") and line in failed.notes[0]
 
 
-def test_cells_that_do_not_fit_are_left_out() -> None:
-    said: list[str] = []
+def test_cells_that_do_not_fit_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     one = tool(ran(report([1.0, 2.0, 3.0])), max_len=200)
     one = replace(one, plan=Plan(pp=(64, 256), tg=(8,), depth=(0, 400), runs=3))
     done: list[Measured] = []
-    assert [str(cell.cell) for cell in tools.measure_all(one, said.append, done.append)] == ["pp64 tg8"] and len(
-        done
-    ) == 1
-    assert sum("left out" in line for line in said) == 3
+    assert [str(cell.cell) for cell in tools.measure_all(one, done.append)] == ["pp64 tg8"] and len(done) == 1
+    assert capsys.readouterr().err.count("left out") == 3
     with pytest.raises(UsageError, match="the server takes 200 tokens"):
-        tools.measure_all(replace(one, plan=Plan(pp=(256,))), said.append, done.append)
+        tools.measure_all(replace(one, plan=Plan(pp=(256,))), done.append)
 
 
 def test_the_time_that_is_left() -> None:
@@ -157,12 +153,10 @@ def test_the_plan_of_the_lab_notes() -> None:
 
 def test_references(tmp_path: Path) -> None:
     assert {one.name for one in shipped() if one.name} == {"llama.cpp", "SGLang"}
-    llama = reference("llama.cpp", tmp_path)
-    assert llama.figures(Cell(32, 2048)) == {"prefill_tps": 2449.83, "decode_tps": 57.85}
-    assert llama.figures(Cell(32, 2048, 32768)) == {"prefill_tps": 1404.70, "decode_tps": 41.72}
-    assert llama.figures(Cell(32, 512)) == {"decode_tps": 57.85} and not llama.figures(Cell(64, 512))
-    for name, speed in (("SGLang", 52.37), ("mine=40", 40.0)):
-        assert reference(name, tmp_path).figures(Cell(9, 9)) == {"decode_tps": speed}
-    for bad in ("x=fast", "=3", "x=-1", "x=nan", "nothing"):
-        with pytest.raises(UsageError, match="--reference"):
-            reference(bad, tmp_path)
+    llama, sglang = references(["llama.cpp", "SGLang"], tmp_path).values()
+    assert figures(llama, Cell(32, 2048)) == {"prefill_tps": 2449.83, "decode_tps": 57.85}
+    assert figures(llama, Cell(32, 2048, 32768)) == {"prefill_tps": 1404.70, "decode_tps": 41.72}
+    assert figures(llama, Cell(32, 512)) == {"decode_tps": 57.85} and not figures(llama, Cell(64, 512))
+    assert figures(sglang, Cell(9, 9)) == {"decode_tps": 52.37}
+    with pytest.raises(UsageError, match="--reference x=3: neither shipped"):
+        references(["x=3"], tmp_path)

@@ -52,10 +52,6 @@ def test_a_hostile_number_is_a_usage_error(
     assert option in capsys.readouterr().err
 
 
-def test_a_seed_may_be_any_number() -> None:
-    assert main(["bench", "--seed", "x"]) == 2
-
-
 @pytest.mark.parametrize("text", ["9" * 400, "9" * 5000, "0", "nan", ""])
 def test_a_list_of_numbers(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

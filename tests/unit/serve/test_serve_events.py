@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.serve.events import BrokenOff, Completion, NoCompletion, payloads, read_events
+from envgen.serve import events
+from envgen.serve.events import BrokenOff, Completion, NoCompletion
 from envgen.serve.readiness import judge_completion
+
+
+def read_events(chunks: Iterable[bytes]) -> Completion:
+    return events.read_events((0.0, chunk) for chunk in chunks)
 
 
 def event(text: str, *logprobs: Any) -> bytes:
@@ -26,7 +32,7 @@ WHOLE = event(" Par", -0.5) + event("is", -0.25) + b'data: {"choices": [], "usag
 def test_wherever_the_chunks_are_cut(cuts: list[int]) -> None:
     ends = [0, *sorted(cuts), len(WHOLE)]
     completion = read_events(WHOLE[a:b] for a, b in itertools.pairwise(ends))
-    assert (completion.text, completion.logprobs) == (" Paris", (-0.5, -0.25))
+    assert (completion.text, completion.logprobs) == (" Paris", [-0.5, -0.25])
 
 
 @given(st.integers(0, len(WHOLE) - len(b"data: [DONE]\n\n")))
@@ -66,7 +72,6 @@ def test_an_error_in_the_middle_of_a_stream() -> None:
 
 @given(st.lists(st.binary()))
 def test_nothing_else_is_ever_raised(chunks: list[bytes]) -> None:
-    list(payloads(chunks))
     with pytest.raises((BrokenOff, NoCompletion)):
         read_events([*chunks, b"\n\n"] if b"[DONE]" not in b"".join(chunks) else [])
 
@@ -79,7 +84,7 @@ def test_every_spelling_of_a_logprob_that_is_none(value: str) -> None:
 
 
 def test_the_expected_words() -> None:
-    assert judge_completion(Completion(" Paris.", (-0.1,)), "Paris").ready
-    answer = judge_completion(Completion(" a is the", (-0.1,)), "Paris")
+    assert judge_completion(Completion(" Paris.", [-0.1]), "Paris").ready
+    answer = judge_completion(Completion(" a is the", [-0.1]), "Paris")
     assert answer.fatal and answer.why.endswith("' a is the', which does not contain 'Paris'")
     assert judge_completion(Completion(" no logprobs at all")).ready

@@ -93,20 +93,20 @@ def test_documents(body: bytes, status: int) -> None:
 def test_streams(parts: list[bytes], ends: bool) -> None:
     data = b"".join(b"data: " + part + b"\n\n" for part in parts) + (b"data: [DONE]\n\n" if ends else b"")
     try:
-        answer = readiness.judge_completion(read_events([data]))
+        answer = readiness.judge_completion(read_events([(0.0, data)]))
         clean(answer.why)
     except (BrokenOff, NoCompletion) as error:
         clean(str(error))
     reply = client.Reply(status=200)
     client.read(reply, [(0.0, data)])
     clean(reply.fault)
-    for count in (reply.prompt_tokens, reply.output_tokens):
+    for count in (reply.said.prompt_tokens, reply.said.output_tokens):
         assert count is None or math.isfinite(count / 0.5)
 
 
 def test_a_stream_has_an_end() -> None:
     with pytest.raises(NoCompletion, match="more than 1 MiB"):
-        read_events(itertools.repeat(b"data: " + json.dumps(COMPLETION).encode() + b"\n\n"))
+        read_events(itertools.repeat((0.0, b"data: " + json.dumps(COMPLETION).encode() + b"\n\n")))
 
 
 def test_a_body_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
