@@ -87,7 +87,8 @@ def load_series(root: Path, name: str) -> Series:
     if (root / folder / UNDERWAY).exists():
         hint = "`envgen patch list` finishes it"
         raise ProjectError([Problem("`envgen patch refresh` was interrupted", Place(series_path), hint)])
-    if not (root / series_path).exists() and not any((root / folder).glob("*.patch")):
+    is_file = (root / folder).is_file()
+    if not is_file and not (root / series_path).exists() and not any((root / folder).glob("*.patch")):
         return Series(folder, ())  # none yet: `envgen patch new` begins it
     text = _read(root, series_path, Place(series_path)).decode("utf-8", "replace")
     problems: list[Problem] = []

@@ -85,11 +85,11 @@ class Builder:
         for override in self.overrides:
             path = layers.spell(tree, override)
             entry = layers.entry_of(path)
-            if entry and not layers.has_entry(tree, *entry):
-                if any(layers.has_entry(other, *entry) for other in shared.values()):
-                    continue  # it is meant for another profile
+            if entry and entry[1] not in layers.entries(tree, entry[0]):
                 prefix, name = entry
                 known = list(dict.fromkeys(n for other in shared.values() for n in layers.entries(other, prefix)))
+                if name in known:
+                    continue  # it is meant for another profile
                 place = Place(override.node.source.label)
                 problems.append(Problem(f"there is no {'.'.join(prefix)}.{name}", place, near(name, known)))
                 continue

@@ -31,18 +31,18 @@ DERIVED: Mapping[str, str] = {
     "https_proxy": "network.pass_proxy",
     "no_proxy": "network.pass_proxy",
 }
-# Variables that follow from a cache, where the profile has it.
-CACHE_DERIVED: Mapping[str, str] = {
-    "CCACHE_DIR": "ccache",
-    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
-    "HF_HOME": "huggingface",
-    "TORCH_HOME": "torch",
-    "TORCHINDUCTOR_CACHE_DIR": "torch",
-    "TORCH_EXTENSIONS_DIR": "torch",
-    "TRITON_CACHE_DIR": "triton",
-    "UV_CACHE_DIR": "uv",
-    "VLLM_CACHE_ROOT": "vllm",
+# Caches whose program must be told where they are, wherever the profile puts them:
+# variable -> folder below the cache; torch's own defaults would lie in /tmp.
+CACHE_VARIABLES: Mapping[str, Mapping[str, str]] = {
+    "ccache": {"CCACHE_DIR": ""},
+    "huggingface": {"HF_HOME": ""},
+    "torch": {"TORCH_HOME": "", "TORCHINDUCTOR_CACHE_DIR": "/inductor", "TORCH_EXTENSIONS_DIR": "/extensions"},
+    "triton": {"TRITON_CACHE_DIR": ""},
+    "uv": {"UV_CACHE_DIR": ""},
+    "vllm": {"VLLM_CACHE_ROOT": ""},
 }
+_CACHE_OF = {variable: cache for cache, variables in CACHE_VARIABLES.items() for variable in variables}
+_CACHE_OF["FLASHINFER_WORKSPACE_BASE"] = "flashinfer"
 
 
 def check(report: Report) -> None:
@@ -50,8 +50,8 @@ def check(report: Report) -> None:
     secrets = report.profile.secrets
     for path, name in _variables(report):
         key = DERIVED.get(name, "")
-        if CACHE_DERIVED.get(name) in report.profile.caches:
-            key = f"caches.{CACHE_DERIVED[name]}.path"
+        if _CACHE_OF.get(name) in report.profile.caches:
+            key = f"caches.{_CACHE_OF[name]}.path"
         if key:
             report.problem(path, f"envgen sets {name} itself", f"use the key {key}", at_key=True)
         elif name.startswith("ENVGEN_"):
@@ -64,8 +64,7 @@ def check(report: Report) -> None:
     for number, name in enumerate(secrets):
         if name in DERIVED:
             report.problem(("secrets", str(number)), f"envgen sets {name} itself", f"use the key {DERIVED[name]}")
-        if name in secrets[:number]:
-            report.problem(("secrets", str(number)), f"{name} stands here twice", "remove one of them")
+    report.repeated(("secrets",), secrets)
     groups = list(report.profile.env)
     in_use = _groups(report, ("env_groups",), report.profile.env_groups, groups, "there is no group {!r} in env")
     for name, service in report.profile.services.items():
@@ -94,11 +93,10 @@ def _groups(
     """The groups that are in use; unknown and repeated ones are noted."""
     if chosen is None:
         return known
+    report.repeated(path, chosen)
     for number, group in enumerate(chosen):
         if group not in known:
             report.problem((*path, str(number)), message.format(group), near(group, known))
-        elif group in chosen[:number]:
-            report.problem((*path, str(number)), f"{group!r} stands here twice", "remove one of them")
     return [group for group in known if group in chosen]
 
 

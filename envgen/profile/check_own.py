@@ -6,7 +6,6 @@ from pathlib import Path
 
 from envgen import files
 from envgen.profile.report import Report
-from envgen.profile.values import own_path
 from envgen.redact import secret_in
 from envgen.text import forbidden_character
 
@@ -20,19 +19,24 @@ def check(report: Report) -> None:
         for number, line in enumerate(getattr(profile.dockerfile_extra, place)):
             path = ("dockerfile_extra", place, str(number))
             for source in line.sources:
-                in_project(report, path, source)
+                report.in_project(path, source)
             if profile.reproducible:
                 message = "reproducible can't hold for lines of your own: envgen does not know what they write"
                 report.problem(path, message, "remove one of them")
+    for name, encoding in profile.tiktoken.encodings.items():
+        where = ("tiktoken", "encodings", name, "file")
+        found = report.in_project(where, encoding.file.path) if encoding.file is not None else None
+        if found is not None and found.is_dir():
+            report.problem(where, f"{str(encoding.file)!r} is a folder", "name the file in it")
     if profile.compose is not None:
-        file = in_project(report, ("compose",), profile.compose.path)
+        file = report.in_project(("compose",), profile.compose.path)
         if file is not None:
             _compose(report, file)
     for name, source in report.sources("origin", "install"):
         if source.origin.folder is None:
             continue
         at = ("sources", name)
-        folder = in_project(report, (*at, "origin", "folder"), source.origin.folder.path)
+        folder = report.in_project((*at, "origin", "folder"), source.origin.folder.path)
         if folder is not None and not folder.is_dir():
             report.problem((*at, "origin", "folder"), f"{str(source.origin.folder)!r} is not a folder")
         if source.patches is not None:
@@ -40,23 +44,6 @@ def check(report: Report) -> None:
         if source.install.dependencies:
             message = "no index knows what a folder of the project depends on"
             report.problem((*at, "install", "dependencies"), message, "name its dependencies in pip.deps")
-
-
-def in_project(report: Report, path: tuple[str, ...], text: str) -> Path | None:
-    """The file or folder ``text`` of the project; None, and a problem, where it is not there or leaves it."""
-    try:
-        plain = own_path(text)
-    except ValueError as error:
-        report.problem(path, str(error), "copy it into the project folder")
-        return None
-    place = report.root / plain
-    if not place.exists():
-        report.problem(path, f"there is no {plain!r} in the project", "make it, or correct the path")
-    elif not place.resolve().is_relative_to(report.root.resolve()):
-        report.problem(path, f"{plain!r} is a link that leaves the project folder", "copy it here")
-    else:
-        return place
-    return None
 
 
 def _compose(report: Report, file: Path) -> None:

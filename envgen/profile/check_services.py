@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 
 from envgen.logpattern import LogPattern
@@ -86,9 +85,7 @@ def _container(report: Report, path: tuple[str, ...], service: Service) -> None:
         report.problem((*path, "shm_size"), message, "remove one of them")
     if service.gpu and profile.gpu is GpuMode.NONE:
         report.problem((*path, "gpu"), "the profile has gpu: none", "remove one of them", at_key=True)
-    for number, one in enumerate(service.gpu or ()):
-        if one in (service.gpu or ())[:number]:
-            report.problem((*path, "gpu", str(number)), f"{one} stands here twice", "remove one of them")
+    report.repeated((*path, "gpu"), service.gpu or ())
     if service.container_name is not None:
         same = [name for name, one in profile.services.items() if one.container_name == service.container_name]
         if same[0] != path[1]:
@@ -247,24 +244,6 @@ def _system_part(target: ContainerPath) -> str:
 
 def _files(report: Report) -> None:
     profile = report.profile
-    for name, encoding in profile.tiktoken.encodings.items():
-        if encoding.file is None:
-            continue
-        path = ("tiktoken", "encodings", name, "file")
-        text = encoding.file.path
-        leaves = posixpath.normpath(text).split("/")[0] == ".."
-        if text.startswith(("/", "~")) or leaves:
-            report.problem(path, f"{text!r} leaves the project folder, which is all that a build sees", "copy it here")
-        elif not re.fullmatch(r"[A-Za-z0-9._/+@-]+", text):
-            message = f"{text!r} has characters other than letters, digits and ._/+@-, so no build can mount it"
-            report.problem(path, message, "rename the file")
-        elif (report.root / text).is_dir():
-            report.problem(path, f"{text!r} is a folder", "name the file in it")
-        elif not (report.root / text).exists():
-            hint = "remove `file`, or download it: the file's address is its `url`"
-            report.problem(path, f"there is no file {text!r} in the project", hint)
-        elif not (report.root / text).resolve().is_relative_to(report.root.resolve()):
-            report.problem(path, f"{text!r} is a link that leaves the project folder", "copy it here")
     if profile.build.wheelhouse is not None:
         host_path(report, ("build", "wheelhouse"), profile.build.wheelhouse)
     if profile.network.ca_certificates is not None:

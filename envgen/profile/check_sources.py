@@ -1,18 +1,15 @@
-"""Checks on sources, patches, PYTHONPATH and Python packages."""
+"""Checks on sources, PYTHONPATH and Python packages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from envgen import files
-from envgen.profile.model import ORIGIN_KINDS, Mode, Origin, Source
+from envgen.profile.model import ORIGIN_KINDS, Mode, Origin
 from envgen.profile.report import Report
 from envgen.profile.values import LONGEST, ContainerPath, HostPath
-from envgen.text import visible
 
 # Names that mean something else where a source's name is used: stages of a Dockerfile, words of the command line.
 RESERVED_SOURCES = frozenset(("all", "base", "context", "scratch", "scripts", "wheelhouse"))
@@ -24,7 +21,6 @@ def check(report: Report) -> None:
         if name in RESERVED_SOURCES:
             report.problem(("sources", name), f"{name!r} is a reserved name", "choose another", at_key=True)
         _origin(report, name, source.origin)
-        _patches(report, name, source)
         if source.submodule_origins and (source.origin.kind in ("pypi", "wheel", "folder") or not source.submodules):
             path = ("sources", name, "submodule_origins")
             hint = "give it a git origin, and leave `submodules` on"
@@ -81,48 +77,6 @@ def host_path(report: Report, path: tuple[str, ...], value: HostPath) -> None:
         report.problem(path, message, "rename the folder, or reach it through a link")
 
 
-def _patches(report: Report, name: str, source: Source) -> None:
-    """The folder of a patch series: there, inside the project, and what its series names as well."""
-    if source.patches is None:
-        return
-    path = ("sources", name, "patches")
-    root = report.root.resolve()
-    folder = report.root / "patches" / source.patches
-    if not folder.is_dir():
-        if folder.exists() or folder.is_symlink():
-            report.problem(path, f"patches/{source.patches} is not a folder", "move it away")
-        return  # a series that is not there yet is empty
-    if not folder.resolve().is_relative_to(root):
-        report.problem(path, f"patches/{source.patches} is a link that leaves the project", "copy the patches here")
-        return
-    series = folder / "series"
-    if not series.is_file():
-        if not series.exists() and not any(folder.glob("*.patch")):
-            return
-        hint = "write the patches' file names into it, one a line, in order"
-        report.problem(path, f"patches/{source.patches} has no file `series`", hint)
-        return
-    for entry in _series(series):
-        where = f"patches/{source.patches}/{entry}"
-        if "/" in entry or entry in (".", ".."):
-            message = f"the series names {entry!r}, which is not a file name"
-            report.problem(path, message, "patches lie beside their series")
-        elif not (folder / entry).is_file():
-            report.problem(path, f"the series names {entry!r}, but there is no {where}")
-        elif not (folder / entry).resolve().is_relative_to(root):
-            report.problem(path, f"{where} is a link that leaves the project", "copy the patch here")
-
-
-def _series(file: Path) -> list[str]:
-    """The names in a series; comments and what follows a name (quilt's options) left out."""
-    try:
-        text = files.read(file).decode("utf-8", "replace")
-    except OSError:
-        return []  # reported where the series is used
-    lines = [line.split("#", 1)[0].split() for line in text.splitlines()]
-    return [visible(words[0])[:200] for words in lines if words]
-
-
 def _between(report: Report) -> None:
     """Two sources that claim the same thing."""
     sources = report.sources("mount", "package", "distribution")
@@ -141,11 +95,10 @@ def _between(report: Report) -> None:
 
 def _python_path(report: Report) -> None:
     entries = report.profile.python_path
+    report.repeated(("python_path",), entries)
     mounted = {name: source for name, source in report.sources("mount", "package") if source.origin.kind == "checkout"}
     for number, entry in enumerate(entries):
         path = ("python_path", str(number))
-        if entry in entries[:number]:
-            report.problem(path, f"{entry} stands here twice", "remove one of them")
         for name, source in mounted.items():
             if _parent(source.mount) == entry:
                 message = (

@@ -187,8 +187,9 @@ def _without_removed(tree: Node, over: Node, above: Sequence[Node]) -> Node:
     if over.kind != MAP:
         return over
     items = dict(over.items)
-    for (name, *deeper), node in ((prefix, items.get(prefix[0])) for prefix in _ENTRIES):
-        if node is None or node.kind != MAP or deeper:
+    for (name,) in (prefix for prefix in _ENTRIES if len(prefix) == 1):
+        node = items.get(name)
+        if node is None or node.kind != MAP:
             continue
         gone = {key for one in above for key in entries(one, (name,))} - set(entries(tree, (name,)))
         items[name] = node.with_items({key: child for key, child in node.items.items() if key not in gone})
@@ -282,14 +283,6 @@ def entry_of(path: Sequence[str]) -> tuple[tuple[str, ...], str] | None:
         if len(path) > len(prefix) + 1 and tuple(path[: len(prefix)]) == prefix:
             return prefix, path[len(prefix)]
     return None
-
-
-def has_entry(tree: Node, prefix: Sequence[str], name: str) -> bool:
-    """True when the tree has the entry ``name`` in the mapping at ``prefix``."""
-    node: Node | None = tree
-    for part in prefix:
-        node = node.items.get(part) if node is not None else None
-    return node is not None and node.kind == MAP and name in node.items
 
 
 def entries(tree: Node, prefix: Sequence[str]) -> list[str]:

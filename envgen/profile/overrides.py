@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -28,41 +29,15 @@ class Override:
     from_environment: bool
 
 
+_PART = r'"(?:[^"]|"")*"|[^."]+'
+
+
 def split_path(text: str) -> tuple[str, ...]:
-    """The parts of ``a.b."c.d"``; a part in double quotes may contain dots. Raises ValueError."""
-    parts: list[str] = []
-    rest = text
-    while True:
-        if rest.startswith('"'):
-            part, rest = _quoted(rest)
-        else:
-            end = rest.find(".")
-            part, rest = (rest, "") if end < 0 else (rest[:end], rest[end:])
-            if '"' in part:
-                raise ValueError("a double quote stands inside an unquoted part")
-            if not part:
-                raise ValueError("a part between the dots is empty")
-        parts.append(part)
-        if not rest:
-            return tuple(parts)
-        if rest[0] != ".":
-            raise ValueError("a dot must follow the closing quote")
-        rest = rest[1:]
-
-
-def _quoted(text: str) -> tuple[str, str]:
-    """The content of the quotes that ``text`` begins with, and what follows them. A doubled quote stands for one."""
-    part = ""
-    position = 1
-    while True:
-        end = text.find('"', position)
-        if end < 0:
-            raise ValueError("a double quote is never closed")
-        part += text[position:end]
-        if text[end + 1 : end + 2] != '"':
-            return part, text[end + 1 :]
-        part += '"'
-        position = end + 2
+    """The parts of ``a.b."c.d"``; in double quotes dots may stand, and doubled quotes. Raises ValueError."""
+    if not re.fullmatch(rf"(?:{_PART})(?:\.(?:{_PART}))*", text):
+        raise ValueError("a part between the dots is empty, or a double quote has no other")
+    parts = re.findall(_PART, text)
+    return tuple(part[1:-1].replace('""', '"') if part[0] == '"' else part for part in parts)
 
 
 def join_path(parts: Iterable[str]) -> str:

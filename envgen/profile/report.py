@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from envgen.errors import Place, Problem
 from envgen.profile.bind import Binding
 from envgen.profile.model import Profile, Source
 from envgen.profile.tree import MAP, PROJECT, Node
+from envgen.profile.values import own_path
 
 Path_ = tuple[str, ...]
 
@@ -48,6 +50,28 @@ class Report:
             return
         place = self._place(path, key, at_key)
         self._binding.problems.append(Problem(message, replace(place, text="") if hidden else place, hint))
+
+    def repeated(self, path: Path_, items: Sequence[object]) -> None:
+        """Note what stands more than once in the list at ``path``."""
+        for number, item in enumerate(items):
+            if item in items[:number]:
+                self.problem((*path, str(number)), f"{item} stands here twice", "remove one of them")
+
+    def in_project(self, path: Path_, text: str) -> Path | None:
+        """The file or folder ``text`` of the project; None, and a problem, where it is not there or leaves it."""
+        try:
+            plain = own_path(text)
+        except ValueError as error:
+            self.problem(path, str(error), "copy it into the project folder")
+            return None
+        place = self.root / plain
+        if not place.exists():
+            self.problem(path, f"there is no {plain!r} in the project", "make it, or correct the path")
+        elif not place.resolve().is_relative_to(self.root.resolve()):
+            self.problem(path, f"{plain!r} is a link that leaves the project folder", "copy it here")
+        else:
+            return place
+        return None
 
     def is_broken(self, key: str) -> bool:
         """True when the value at ``key`` is missing or wrong, so that the profile holds a stand-in."""

@@ -146,11 +146,6 @@ class CudaArch:
         return f"sm_{self.folder}"
 
     @property
-    def compute(self) -> str:
-        """As nvcc names the virtual architecture: ``compute_121a``."""
-        return f"compute_{self.folder}"
-
-    @property
     def needs_suffix_for_fp4(self) -> bool:
         """True where FP4 instructions need ``a`` or ``f`` and this arch has neither."""
         return self.major >= 10 and not self.suffix

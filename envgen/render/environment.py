@@ -8,6 +8,7 @@ import posixpath
 from collections.abc import Sequence
 from pathlib import Path
 
+from envgen.profile.check_env import CACHE_VARIABLES
 from envgen.profile.model import GpuMode, Profile
 from envgen.profile.values import HostPath, PortMapping
 from envgen.render.parts import Pair
@@ -20,17 +21,6 @@ USER_HOME = "/root"  # of every user: caches lie below it
 RUN = "/run/envgen"  # where build steps mount what they use
 CA_FILE = "/etc/envgen/ca.crt"  # where a company's CA certificates are mounted at run time
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
-
-# Caches whose program must be told where they are, wherever the profile puts them:
-# variable -> folder below the cache; torch's own defaults would lie in /tmp.
-CACHE_VARIABLES = {
-    "ccache": {"CCACHE_DIR": ""},
-    "huggingface": {"HF_HOME": ""},
-    "torch": {"TORCH_HOME": "", "TORCHINDUCTOR_CACHE_DIR": "/inductor", "TORCH_EXTENSIONS_DIR": "/extensions"},
-    "triton": {"TRITON_CACHE_DIR": ""},
-    "uv": {"UV_CACHE_DIR": ""},
-    "vllm": {"VLLM_CACHE_ROOT": ""},
-}
 
 
 def nvcc_threads(profile: Profile) -> int:

@@ -6,7 +6,6 @@ Pure: no clock, no environment, no working directory, no host. What a render nee
 from __future__ import annotations
 
 import json
-import posixpath
 import re
 from collections.abc import Iterable, Mapping
 
@@ -232,12 +231,7 @@ def _mounted(profile: Profile, name: str) -> dict[str, object]:
 
 
 def _encoding(name: str, encoding: Encoding) -> EncodingFile:
-    local = ""
-    if encoding.file is not None:
-        path = posixpath.normpath(encoding.file.path)
-        if path.startswith(("/", "~", "..")):
-            raise ValueError(f"{path!r} is outside the project folder, so no build can read it")
-        local = path
+    local = own_path(encoding.file.path) if encoding.file is not None else ""
     places = (*((f"{RUN}/{local}",) if local else ()), encoding.url, *encoding.mirrors)
     return EncodingFile(local, (f"/encodings/{name}.tiktoken", encoding.sha256, *places))
 

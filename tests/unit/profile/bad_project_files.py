@@ -463,8 +463,10 @@ dev(
     "certificates on one machine", "    network: {ca_certificates: ⟦/etc/ca.pem}\n", ("a place on one machine", "--set")
 )
 ENCODING = "    tiktoken: {encodings: {o: {url: %s, sha256: %s, file: %s}}}\n"
-dev("encoding outside", ENCODING % ("https://h/o", "a" * 64, "⟦../o"), ("leaves the project folder", "copy it here"))
-dev("encoding outside, deeper", ENCODING % ("https://h/o", "a" * 64, "⟦a/../../o"), ("leaves the project folder", ""))
+dev("encoding outside", ENCODING % ("https://h/o", "a" * 64, "⟦../o"), ("is not a path in the project", "copy it"))
+dev(
+    "encoding outside, deeper", ENCODING % ("https://h/o", "a" * 64, "⟦a/../../o"), ("is not a path in the project", "")
+)
 dev(
     "encoding hash",
     ENCODING % ("https://h/o", "⟦abc", "envgen.yaml"),
@@ -524,10 +526,17 @@ dev(
 )
 dev("a bidi control in a value", '    description: ⟦"a\\u202Eb"\n', ("contains \\u202e", ""))
 dev("a raw bidi control", "    description: a⟦\u2067b\n", ("the character '\\u2067'", "remove it"))
-dev("encoding that is a folder", ENCODING % ("https://h/o", "a" * 64, "⟦."), ("'.' is a folder", "name the file"))
-dev("encoding that is missing", ENCODING % ("https://h/o", "a" * 64, "⟦o"), ("there is no file 'o'", "download it"))
+dev(
+    "encoding that is missing",
+    ENCODING % ("https://h/o", "a" * 64, "⟦o"),
+    ("there is no 'o' in the project", "make it"),
+)
 dev("encoding with a long name", ENCODING % ("https://h/o", "a" * 64, "⟦" + "o" * 5000), ("too long for a path", ""))
-dev("encoding that no build can mount", ENCODING % ("https://h/o", "a" * 64, "⟦'a b'"), ("no build can mount", ""))
+dev(
+    "encoding that no build can mount",
+    ENCODING % ("https://h/o", "a" * 64, "⟦'a b'"),
+    ("is not a path in the project", ""),
+)
 dev("braces in host paths",
     "    caches: {a: {path: /c, host: ⟦'x{y'}}\n    build: {wheelhouse: ⟦'w}'}\n    network: {ca_certificates: ⟦'~/{c}'}\n",
     ("contains a brace", "rename"), ("contains a brace", ""), ("contains a brace", ""))  # fmt: skip

@@ -155,42 +155,12 @@ def test_a_series_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
     load_project(file=file)
 
 
-def test_patches_without_a_series(tmp_path: Path) -> None:
-    file = patched(tmp_path, None, **{"0001-x.patch": "--- a\n"})
-    assert "has no file `series`" in only(file).message
-
-
-@pytest.mark.parametrize(
-    ("series", "message"),
-    [
-        ("../../../secret.patch\n", "is not a file name"),
-        ("/etc/passwd\n", "is not a file name"),
-        ("..\n", "is not a file name"),
-        ("missing.patch\n", "there is no patches/vllm/missing.patch"),
-    ],
-)
-def test_a_series_that_is_not(tmp_path: Path, series: str | None, message: str) -> None:
-    (tmp_path / "secret.patch").write_text("x")
-    problem = only(patched(tmp_path, series))
-    assert message in problem.message
-    assert problem.place is not None
-    assert problem.place.key == "sources.vllm.patches"
-
-
-def test_a_patch_that_links_out(tmp_path: Path) -> None:
-    (tmp_path / "secret.patch").write_text("x")
-    file = patched(tmp_path, "out.patch\n")
-    (tmp_path / "project/patches/vllm/out.patch").symlink_to(tmp_path / "secret.patch")
-    assert "link that leaves the project" in only(file).message
-
-
-def test_a_folder_of_patches_that_links_out(tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "series").write_text("")
-    (tmp_path / "project" / "patches").mkdir(parents=True)
-    (tmp_path / "project/patches/vllm").symlink_to(elsewhere)
-    assert "link that leaves the project" in only(project(tmp_path / "project", PATCHED)).message
+def test_a_folder_of_patches_that_is_a_file(tmp_path: Path) -> None:
+    file = patched(tmp_path, None)
+    (file.parent / "patches/vllm").rmdir()
+    (file.parent / "patches/vllm").write_text("")
+    with pytest.raises(ProjectError, match="patches/vllm/series"):
+        load_series(file.parent, "vllm")
 
 
 def test_an_encoding_that_links_out(tmp_path: Path) -> None:
@@ -200,6 +170,9 @@ def test_an_encoding_that_links_out(tmp_path: Path) -> None:
     (folder / "o").symlink_to(tmp_path / "secret")
     text = HEAD + "    tiktoken: {encodings: {o: {url: https://h/o, sha256: " + "a" * 64 + ", file: o}}}\n"
     assert "link that leaves the project" in only(project(folder, text)).message
+    (folder / "o").unlink()
+    (folder / "o").mkdir()
+    assert "'o' is a folder" in only(project(folder, text)).message
 
 
 # --- the local file ---------------------------------------------------------------------------------------------------

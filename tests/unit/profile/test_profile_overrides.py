@@ -192,9 +192,9 @@ def test_an_override_for_another_profiles_entry_leaves_the_others_alone(file: Pa
         ("build.max_jobs", "--set build.max_jobs: is not an assignment", "--set build.max_jobs=4"),
         ("=4", "--set =4: is not an assignment", ""),
         ("build.max_jobs=", "--set build.max_jobs: has no value", "=null removes it"),
-        ("a..b=1", "--set a..b: is not a path: a part between the dots is empty", ""),
+        ("a..b=1", "--set a..b: is not a path: a part between the dots is empty, or a double quote has no other", ""),
         ('"a=1', '--set "a=1: is not an assignment', ""),
-        ('"a"b=1', '--set "a"b: is not a path: a dot must follow', ""),
+        ('"a"b=1', '--set "a"b: is not a path: a part between the dots is empty, or a double quote', ""),
         ("pip.tools.0=b", "--set pip.tools.0: pip.tools is a list", "pip.tools=[a, b]"),
         (
             "services.server.args.x=1",

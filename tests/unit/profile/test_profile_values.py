@@ -80,4 +80,4 @@ def test_the_spellings_of_an_architecture() -> None:
     assert archs.flashinfer == "12.1a 12.0f"
     assert archs.torch == "12.1a;12.0f"
     assert archs.folder == "120f_121a"
-    assert (archs.archs[0].sm, archs.archs[0].compute) == ("sm_121a", "compute_121a")
+    assert archs.archs[0].sm == "sm_121a"
