@@ -196,8 +196,9 @@ def _caches(
         if made is None or profile.name in foreign:
             continue
         with contextlib.suppress(EngineError):  # without an image nothing can be looked into
-            for swept in space.stale_inside(cache):
-                yield Item("stage", swept.name, swept.bytes, "of an interrupted load or clear", swept.remove)
+            swept = space.stale_inside(cache)
+            if swept is not None:
+                yield Item("stage", *swept[:2], "of an interrupted load or clear", swept[2])
         if not made.namespace or made.host is not None or profile.instance:
             continue  # those that a copy uses are shared: what no copy needs, the plain one sees
         owned = set(engine.volumes_of(profile.compose_name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from envgen.render.namespace import folder_of, namespace_here, volume_of
 
 CACHE = "flashinfer"  # the key of the profile's `caches`
 BASE = "FLASHINFER_WORKSPACE_BASE"
+_KEY = re.compile(r"-([0-9a-f]{12})")
 
 
 @dataclass(frozen=True)
@@ -52,18 +54,18 @@ def find_place(engine: Engine, profile: Profile, project_root: Path) -> Place | 
             f"profile {profile.name} keeps no FlashInfer cache, and none of its services runs",
             hint="add `caches: {flashinfer: {path: /root/.cache/flashinfer}}` to the profile",
         )
-    return _throw_away(engine, profile, project_root, containers)
-
-
-def _throw_away(engine: Engine, profile: Profile, project_root: Path, containers: Sequence[Container]) -> Place | None:
     root = root_in(service_env(profile), profile)
-    mount = _cache_mount(engine, profile, project_root, containers, root)
+    found = _cache_mount(engine, profile, project_root, containers, root)
+    place = throw_away(engine, profile, root, *([found] if found else []))
+    return place if found else None
+
+
+def throw_away(engine: Engine, profile: Profile, root: str, *mounts: Mount) -> Place:
+    """A throw-away container of the profile's image or its base. EngineError where neither is here."""
     for name in (profile.image_name, str(profile.base.image)):
         if engine.image(name) is not None:
-            if mount is None:
-                return None
-            sources = frozenset([mount.source])
-            return Place(root, f"a throw-away container of {name}", image=name, mounts=(mount,), sources=sources)
+            sources = frozenset(mount.source for mount in mounts)
+            return Place(root, f"a throw-away container of {name}", image=name, mounts=mounts, sources=sources)
     raise EngineError(
         f"no service of profile {profile.name} runs, and neither its image {profile.image_name} nor its base is here",
         hint=f"run `envgen build --profile {profile.name}`",
@@ -74,16 +76,28 @@ def _cache_mount(
     engine: Engine, profile: Profile, project_root: Path, containers: Sequence[Container], root: str
 ) -> Mount | None:
     """The cache's mount: as a stopped container has it, else as the profile says. None when it doesn't exist."""
-    image = engine.image(profile.image_name)
-    key = namespace_here(profile, project_root, image.labels if image else None)
+    wanted = mount_here(engine, profile, project_root)
     for container in containers:
         mount = mount_of(container.mounts, root)
         # A stopped container of before a change may still hold on to another namespace.
-        if mount is not None and mount.source.endswith(key):
+        if mount is not None and mount.source.endswith(key_in(wanted.source)):
             return Mount(mount.source, mount.target, mount.kind)
-    mount = mount_for(profile, project_root, key)
-    there = Path(mount.source).exists() if mount.kind == "bind" else engine.volume(mount.source) is not None
-    return mount if there else None
+    there = Path(wanted.source).exists() if wanted.kind == "bind" else engine.volume(wanted.source) is not None
+    return wanted if there else None
+
+
+def key_in(source: str) -> str:
+    """The key in a volume's or folder's name; empty for a cache without a namespace."""
+    found = _KEY.fullmatch(source[-13:])
+    return found[1] if found else ""
+
+
+def mount_here(engine: Engine, profile: Profile, project_root: Path) -> Mount:
+    """Where the profile's cache is, or will be at the next `envgen up`. NotFoundError when it keeps none."""
+    if CACHE not in profile.caches:
+        raise NotFoundError(f"profile {profile.name} keeps no FlashInfer cache", hint="add `caches: {flashinfer: ...}`")
+    image = engine.image(profile.image_name)
+    return mount_for(profile, project_root, namespace_here(profile, project_root, image.labels if image else None))
 
 
 def mount_for(profile: Profile, project_root: Path, key: str) -> Mount:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,14 +9,13 @@ from pathlib import Path
 from envgen import files
 from envgen.engine.base import COMPOSE_PROJECT, Mount
 from envgen.errors import EngineError, EnvgenError, NotFoundError, RefusedError, UsageError
-from envgen.jitcache.place import CACHE, Place, find_place, mount_for, mount_of, root_in
+from envgen.jitcache.place import CACHE, Place, find_place, key_in, mount_here, mount_of, root_in, throw_away
 from envgen.jitcache.service import JitCache
 from envgen.render import namespace as names
 from envgen.render.locking import lock_of_image
 from envgen.text import reason_of
 
 ARCHIVE = "/envgen-archive"  # where the archive is mounted
-_KEY = re.compile(r"-([0-9a-f]{12})")
 
 
 @dataclass(frozen=True)
@@ -45,19 +43,13 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class AllMeasured:
-    """The agent's answer."""
-
-    spaces: tuple[Measured, ...]
-
-
-@dataclass(frozen=True)
-class Removed:
-    """What was removed (or would be), and what could not be."""
+class Done:
+    """What was removed (or would be), what could not be, and what was measured."""
 
     count: int = 0
     bytes: int = 0
     errors: tuple[str, ...] = ()
+    spaces: tuple[Measured, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,42 +69,15 @@ class Space:
     fate: str = "kept"  # kept, removed, or what went wrong
 
 
-def throw_away(cache: JitCache, *mounts: Mount) -> Place:
-    """A throw-away container of the profile's image or its base. EngineError where neither is here."""
-    profile = cache.profile
-    for name in (profile.image_name, str(profile.base.image)):
-        if cache.engine.image(name) is not None:
-            return Place("/", f"a throw-away container of {name}", image=name, mounts=mounts)
-    raise EngineError(
-        f"neither the image of profile {profile.name} nor its base is here",
-        hint=f"run `envgen build --profile {profile.name}`",
-    )
-
-
-def key_in(source: str) -> str:
-    """The key in a volume's or folder's name; empty for a cache without a namespace."""
-    found = _KEY.fullmatch(source[-13:])
-    return found[1] if found else ""
-
-
 def _made_of(cache: JitCache) -> dict[str, str]:
     image = cache.engine.image(cache.profile.image_name)
     lock = lock_of_image(cache.profile, cache.root, image.labels if image else None)
     return names.made_of(cache.profile, lock, names.series_of(cache.profile, cache.root))
 
 
-def current_mount(cache: JitCache) -> Mount:
-    """Where the profile's cache is, or will be at the next `envgen up`. NotFoundError when it keeps none."""
-    profile = cache.profile
-    if CACHE not in profile.caches:
-        raise NotFoundError(f"profile {profile.name} keeps no FlashInfer cache", hint="add `caches: {flashinfer: ...}`")
-    key = names.key_of(_made_of(cache)) if profile.caches[CACHE].namespace else ""
-    return mount_for(profile, cache.root, key)
-
-
 def made_mount(cache: JitCache) -> Mount:
-    """The same, made where it isn't there yet."""
-    mount = current_mount(cache)
+    """Where the profile's cache is, made where it isn't there yet."""
+    mount = mount_here(cache.engine, cache.profile, cache.root)
     if mount.kind == "bind":
         Path(mount.source).mkdir(parents=True, exist_ok=True)
     elif cache.engine.volume(mount.source) is None:
@@ -124,8 +89,8 @@ def made_mount(cache: JitCache) -> Mount:
 
 def _place(cache: JitCache, mount: Mount, archive: Mount) -> Place:
     """With the cache and the archive. It sees no process; holders are asked elsewhere."""
-    place = throw_away(cache, mount, archive)
-    return replace(place, root=root_in({}, cache.profile) or mount.target, sources=frozenset([mount.source]))
+    root = root_in({}, cache.profile) or mount.target
+    return throw_away(cache.engine, cache.profile, root, mount, archive)
 
 
 def save(cache: JitCache, target: Path, *, force: bool = False) -> Moved:
@@ -199,27 +164,15 @@ def load(
     return replace(cache.ask(Moved, place, request), key=key_in(mount.source))
 
 
-@dataclass(frozen=True)
-class Swept:
-    """What killed loads and clears left in a cache."""
-
-    name: str
-    bytes: int
-    remove: Callable[[], str]
-
-
-def stale_inside(cache: JitCache) -> list[Swept]:
-    """What killed loads and clears left in the profile's cache; at most one entry."""
+def stale_inside(cache: JitCache) -> tuple[str, int, Callable[[], str]] | None:
+    """What killed loads and clears left in the profile's cache: where, how much, and what removes it."""
     place = find_place(cache.engine, cache.profile, cache.root)
     if place is None:
-        return []
+        return None
     request = {"operation": "sweep", "root": place.root}
-
-    def remove() -> str:
-        return "; ".join(cache.ask(Removed, place, request).errors)
-
-    found = cache.ask(Removed, place, {**request, "dry_run": True})
-    return [Swept(next(iter(place.sources), place.root), found.bytes, remove)] if found.count else []
+    found = cache.ask(Done, place, {**request, "dry_run": True})
+    name = next(iter(place.sources), place.root)
+    return (name, found.bytes, lambda: "; ".join(cache.ask(Done, place, request).errors)) if found.count else None
 
 
 # Removing
@@ -227,7 +180,7 @@ def stale_inside(cache: JitCache) -> list[Swept]:
 
 def spaces(cache: JitCache) -> list[Space]:
     """Every namespace of this profile, the current one first, then the last used first."""
-    current = current_mount(cache)
+    current = mount_here(cache.engine, cache.profile, cache.root)
     if not key_in(current.source):
         raise NotFoundError(
             f"the cache of profile {cache.profile.name} has no namespaces: `namespace: false`",
@@ -261,7 +214,7 @@ def _measured(cache: JitCache, found: Sequence[Space]) -> list[Space]:
         return []
     mounts = [Mount(s.source, f"/envgen-spaces/{n}", s.kind, read_only=True) for n, s in enumerate(found)]
     request = {"operation": "spaces", "roots": [mount.target for mount in mounts]}
-    measured = cache.ask(AllMeasured, throw_away(cache, *mounts), request).spaces
+    measured = cache.ask(Done, throw_away(cache.engine, cache.profile, "/", *mounts), request).spaces
     if len(measured) != len(found):
         raise EngineError(f"the answer has {len(measured)} spaces for {len(found)} that were asked about")
     return [replace(space, **vars(one)) for space, one in zip(found, measured, strict=True)]
@@ -291,7 +244,7 @@ def _remove(cache: JitCache, space: Space) -> str:
             return "removed"
         mount = Mount(str(Path(space.source).parent), "/envgen-parent", "bind")
         request = {"operation": "spaces", "parent": mount.target, "remove": [Path(space.source).name]}
-        errors = cache.ask(Removed, throw_away(cache, mount), request).errors
+        errors = cache.ask(Done, throw_away(cache.engine, cache.profile, "/", mount), request).errors
     except EnvgenError as error:
         return f"not removed: {error}"
     return f"not removed: {errors[0]}" if errors else "removed"

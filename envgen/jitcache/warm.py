@@ -14,7 +14,7 @@ from envgen.errors import EngineError
 from envgen.inside.run import text_of
 from envgen.inside.warm import MARK
 from envgen.jitcache.model import Recorded
-from envgen.jitcache.place import Place, find_place
+from envgen.jitcache.place import Place, find_place, throw_away
 from envgen.jitcache.query import Query, arch_folders
 from envgen.jitcache.service import JitCache
 from envgen.jitcache.space import made_mount
@@ -176,8 +176,7 @@ def compiling(cache: JitCache) -> Place:
             hint=f"run `envgen up {next(iter(profile.services), 'dev')} --profile {profile.name}`",
         )
     mount = made_mount(cache)
-    shown = f"a throw-away container of {profile.image_name}"
-    return Place(mount.target, shown, image=profile.image_name, mounts=(mount,), sources=frozenset([mount.source]))
+    return throw_away(cache.engine, profile, mount.target, mount)
 
 
 def _runner(cache: JitCache, place: Place) -> RunLines:

@@ -17,16 +17,22 @@ from envgen.engine.base import ExecResult, Mount
 from envgen.engine.leftovers import Leftover
 from envgen.errors import EngineError, NotFoundError, RefusedError, UsageError
 from envgen.jitcache import space
+from envgen.jitcache.place import mount_here
 from envgen.jitcache.query import make_query
+from envgen.jitcache.service import JitCache
 
 VOLUMES = f"flashinfer: {{path: {ROOT}}}"
 HOST = f"flashinfer: {{path: {ROOT}, host: ../host}}"
 
 
+def here(jit: JitCache) -> Mount:
+    return mount_here(jit.engine, jit.profile, jit.root)
+
+
 def namespaces(tmp_path: Path, engine: LocalEngine, *ages: int) -> list[str]:
     """The current one, of today, and others of so many days ago."""
     jit = cache(tmp_path, engine, VOLUMES)
-    current = space.current_mount(jit).source
+    current = here(jit).source
     engine.volumes_ = {current, "demo-dev-cache-flashinfer", "demo-dev-cache-flashinfer-0123456789ab-more", "other"}
     names = [current]
     for number in range(len(ages)):
@@ -46,7 +52,7 @@ def test_the_current_volume_is_the_rendered_one(tmp_path: Path) -> None:
 
     engine = LocalEngine(tmp_path / "cache")
     jit = cache(tmp_path, engine, VOLUMES)
-    mount = space.current_mount(jit)
+    mount = here(jit)
     files = render_profile(jit.profile, None, root=jit.root).files
     assert f'"{mount.source}"'.encode() in files["compose/dev.yaml"]
     engine.volumes_ = {mount.source}
@@ -54,7 +60,7 @@ def test_the_current_volume_is_the_rendered_one(tmp_path: Path) -> None:
     assert jit.inventory(make_query()).exists
     assert engine.mounts == (mount,)
     jit = cache(tmp_path, engine, HOST)
-    mount = space.current_mount(jit)
+    mount = here(jit)
     assert Path(mount.source).parent == tmp_path / "host"
     files = render_profile(jit.profile, None, root=jit.root).files
     below = Path(mount.source).name
@@ -64,7 +70,7 @@ def test_the_current_volume_is_the_rendered_one(tmp_path: Path) -> None:
 def test_a_stopped_container_of_another_namespace_is_not_followed(tmp_path: Path) -> None:
     engine = LocalEngine(tmp_path / "cache")
     jit = cache(tmp_path, engine, VOLUMES)
-    current = space.current_mount(jit)
+    current = here(jit)
     old = Mount("demo-dev-cache-flashinfer-0123456789ab", ROOT, "volume")
     engine.volumes_ = {current.source, old.source}
     release(tmp_path / "cache", "0.5.3")
@@ -123,7 +129,7 @@ def test_a_volume_that_can_not_be_removed_is_said(
 def test_gc_of_folders_on_the_host(tmp_path: Path) -> None:
     engine = LocalEngine(tmp_path)
     jit = cache(tmp_path, engine, HOST)
-    current = Path(space.current_mount(jit).source)
+    current = Path(here(jit).source)
     put(current / "0.5.3/121a/cached_ops/page/page.so")
     old = tmp_path / "host/envgen-0123456789ab"
     os.utime(put(old / "0.5.3/121a/cached_ops/page/page.so"), (5, 5))
@@ -146,7 +152,7 @@ def test_save_and_load_on_the_host(
     engine = LocalEngine(tmp_path / "cache")
     release(tmp_path / "cache", "0.7.2.post1")
     jit = cache(tmp_path, engine, VOLUMES)
-    volume = space.current_mount(jit).source
+    volume = here(jit).source
     engine.volumes_ = {volume}
     monkeypatch.setattr("envgen.engine.client.connected", lambda *_: engine)
     monkeypatch.chdir(tmp_path / "project")
@@ -176,7 +182,7 @@ def test_what_can_not_be_saved_or_loaded(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no archive"):
         space.load(jit, tmp_path / "file")
     Shelf(tmp_path / "cache").module("page")
-    engine.volumes_ = {space.current_mount(jit).source}
+    engine.volumes_ = {here(jit).source}
     moved = {"root": "/r", "modules": 1, "files": 1, "bytes": 1, "replaced": [], "problems": []}
     engine.answers["demo:dev"] = {"ok": True, "result": moved}
     with pytest.raises(EngineError, match="another one"):
@@ -188,7 +194,7 @@ def test_what_killed_saves_left_is_removed_but_not_one_at_work(tmp_path: Path) -
     engine = LocalEngine(tmp_path / "cache")
     release(tmp_path / "cache", "0.7.2.post1")
     jit = cache(tmp_path, engine, VOLUMES)
-    engine.volumes_ = {space.current_mount(jit).source}
+    engine.volumes_ = {here(jit).source}
     put(tmp_path / ".envgen-save-dead_123/cache")
     put(tmp_path / ".envgen-save-alive_12/cache")
     lock = os.open(tmp_path / ".envgen-save-alive_12", os.O_RDONLY)
@@ -208,7 +214,7 @@ def test_of_several_saves_to_one_new_file_one_wins(tmp_path: Path, monkeypatch: 
     engine = LocalEngine(tmp_path / "cache")
     release(tmp_path / "cache", "0.7.2.post1")
     jit = cache(tmp_path, engine, VOLUMES)
-    engine.volumes_ = {space.current_mount(jit).source}
+    engine.volumes_ = {here(jit).source}
     run = engine.run_once
 
     def meanwhile(*words: Any, **more: Any) -> ExecResult:
