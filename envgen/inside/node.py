@@ -237,27 +237,30 @@ def listener(request: Doc, port: int) -> socket.socket:
     return sock
 
 
-def connect(request: Doc) -> Doc:
-    """Connect from ``source`` to ``ports`` of ``address`` and read ``bytes`` from the last; tries for ``seconds`` while
-    refused."""
-    end = time.monotonic() + request["seconds"]
-    left = list(request["ports"])
+def dialled(request: Doc, port: int, end: float) -> socket.socket:
+    """A connection from ``source`` to a port of ``address``; tries until ``end`` while it is refused."""
     while True:
         try:
-            sock = socket.create_connection(
-                (request["address"], left[0]), timeout=max(0.5, end - time.monotonic()),
+            return socket.create_connection(
+                (request["address"], port), timeout=max(0.5, min(10.0, end - time.monotonic())),
                 source_address=(request["source"], 0),
             )  # fmt: skip
-            if len(left) == 1:
-                break
-            sock.close()
-            left.pop(0)
-        except ConnectionRefusedError as error:
+        except ConnectionRefusedError:
             if time.monotonic() > end:
-                return {"error": said(error), "port": left[0]}
+                raise
             time.sleep(0.1)
+
+
+def connect(request: Doc) -> Doc:
+    """Connect to ``ports``, one after the other, and read ``bytes`` from the last."""
+    end = time.monotonic() + request["seconds"]
+    for port in request["ports"]:
+        try:
+            sock = dialled(request, port, end)
         except OSError as error:
-            return {"error": said(error), "port": left[0]}
+            return {"error": said(error), "port": port}
+        if port != request["ports"][-1]:
+            sock.close()
     began, got = time.monotonic(), 0
     with sock:
         try:

@@ -12,7 +12,6 @@ import importlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import time
 
@@ -118,13 +117,7 @@ def described(folder: str, path: str, deep: bool) -> List[Any]:
     whole = os.path.join(folder, path)
     if os.path.islink(whole):
         return ["link", os.readlink(whole)]
-    size, digest = node.sample(whole)
-    if deep and size > 8 * node.MIB:
-        hashed = hashlib.sha256()
-        for data in blocks(whole, size):
-            hashed.update(data)
-        digest = hashed.hexdigest()
-    return [size, digest, os.stat(whole).st_mode & 0o111]
+    return [*node.sample(whole, deep), os.stat(whole).st_mode & 0o111]
 
 
 def all_described(request: Doc, paths: List[str]) -> Doc:
@@ -171,12 +164,8 @@ def send(request: Doc) -> Doc:
     files = all_described(request, chosen(request))
     if not files:
         return {"absent": True}
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.settimeout(request["seconds"])
-        try:
-            sock.bind((request["address"], request["port"]))
-            sock.listen(1)
+    try:
+        with node.listener(request, request["port"]) as sock:
             print(LISTENS, flush=True)
             while True:
                 peer, _ = sock.accept()
@@ -187,10 +176,10 @@ def send(request: Doc) -> Doc:
                         told(stream, {"files": files})
                         serve(request["folder"], files, heard(stream)["want"], stream)
                         return {"files": len(files)}
-        except OSError as error:
-            return {"error": node.said(error)}
-        except EOFError as error:
-            return {"error": str(error)}
+    except OSError as error:
+        return {"error": node.said(error)}
+    except EOFError as error:
+        return {"error": str(error)}
 
 
 def serve(folder: str, files: Doc, wanted: List[Any], stream: Any) -> None:
@@ -212,7 +201,7 @@ def serve(folder: str, files: Doc, wanted: List[Any], stream: Any) -> None:
 def receive(request: Doc) -> Doc:
     """Compare with what the other end has, and take what differs. ``dry_run``: only compare."""
     try:
-        with connected(request) as sock:
+        with node.dialled(request, request["port"], time.monotonic() + request["seconds"]) as sock:
             sock.settimeout(PATIENCE)
             stream = sock.makefile("rwb", BLOCK)
             told(stream, {"token": request["token"]})
@@ -222,19 +211,6 @@ def receive(request: Doc) -> Doc:
         return {"error": node.said(error)}
     except EOFError as error:
         return {"error": str(error)}
-
-
-def connected(request: Doc) -> socket.socket:
-    end = time.monotonic() + request["seconds"]
-    while True:
-        try:
-            return socket.create_connection(
-                (request["address"], request["port"]), timeout=10, source_address=(request["source"], 0)
-            )
-        except ConnectionRefusedError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.1)
 
 
 class Receiver:
