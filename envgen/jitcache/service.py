@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from envgen.binding import ShapeError, bind
 from envgen.engine.base import COMPOSE_PROJECT, Container, Engine
-from envgen.errors import EngineError, RefusedError
+from envgen.errors import EngineError, EnvgenError, RefusedError
 from envgen.inside.jit.procs import holders as local_holders
 from envgen.jitcache.audit import Audit
 from envgen.jitcache.model import (
@@ -29,7 +29,7 @@ from envgen.jitcache.model import (
 )
 from envgen.jitcache.place import Place, find_place, root_in
 from envgen.jitcache.query import Query, arch_folders
-from envgen.jitcache.talk import describe_holders, look, not_found, send, what_is_locked
+from envgen.jitcache.talk import describe_holders, not_found, send, what_is_locked
 from envgen.profile.model import Profile
 from envgen.render.environment import service_env
 from envgen.text import reason_of
@@ -152,8 +152,12 @@ class JitCache:
         return container.service if ours and container.service else container.name
 
     def _look(self, container: Container, locks: Sequence[LockId], libraries: Sequence[Any]) -> Looked | None:
+        """Ask one more container who holds or uses what; None when it can't answer (no Python in it, say)."""
         request = {"operation": "look", "locks": [list(lock) for lock in locks], "libraries": list(libraries)}
-        return look(self.engine, self.profile.base.python, container, request)
+        try:
+            return self.ask(Looked, Place("/", container.name, container), request)
+        except EnvgenError:
+            return None
 
     def _users(self, place: Place, cleared: Cleared) -> tuple[tuple[User, ...], int]:
         """Who has loaded what is gone, in all containers on this cache; and how many could not be asked."""

@@ -39,7 +39,6 @@ class Measured:
     files: int
     used: float
     libraries: int
-    problem: str
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,6 @@ class Space:
     files: int = 0
     used: float = 0.0
     libraries: int = 0
-    problem: str = ""
     fate: str = "kept"  # kept, removed, or what went wrong
 
 

@@ -6,11 +6,10 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from envgen.binding import ShapeError, bind
-from envgen.engine.base import MEMORY, Container, Engine
-from envgen.errors import EngineError, EnvgenError, NotFoundError
+from envgen.engine.base import MEMORY, Engine
+from envgen.errors import EngineError, NotFoundError
 from envgen.inside import run
-from envgen.jitcache.model import Holder, Looked, Refusal
+from envgen.jitcache.model import Holder, Refusal
 from envgen.jitcache.place import Place
 from envgen.jitcache.query import Query
 from envgen.text import visible
@@ -37,15 +36,6 @@ def send(engine: Engine, python: str, place: Place, request: Mapping[str, Any]) 
         said = " / ".join([str(answer), *answer.stack[-3:]])
         raise EngineError(f"{python} in {place.shown} gave no answer: {said}", hint=run.NEEDED)
     return answer
-
-
-def look(engine: Engine, python: str, container: Container, request: Mapping[str, Any]) -> Looked | None:
-    """Ask one more container who holds or uses what; None when it can't answer (no Python in it, say)."""
-    try:
-        document = send(engine, python, Place("/", container.name, container), request)
-        return bind(Looked, document.get("result")) if document.get("ok") is True else None
-    except (EnvgenError, ShapeError):
-        return None
 
 
 def not_found(data: Refusal, query: Query) -> NotFoundError:

@@ -9,7 +9,6 @@ from envgen.cli.caches.print import open_cache
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.jitcache.audit import findings
 from envgen.jitcache.query import arch_folders
-from envgen.jitcache.service import JitCache
 from envgen.text import counted, progress, visible
 
 
@@ -25,11 +24,7 @@ def audit(session: Session, as_json: bool) -> int:
     Example:
       envgen cache audit
     """
-    return run(open_cache(session), as_json)
-
-
-def run(cache: JitCache, as_json: bool) -> int:
-    """Judge every library; errors last, where they are read."""
+    cache = open_cache(session)
     found = cache.audit()
     profile = cache.profile
     archs = [(arch.major, arch.minor) for arch in profile.cuda.arch_list.archs]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import click
 
 from envgen.app.session import Session
@@ -12,7 +10,6 @@ from envgen.cli.common import LARGEST, json_option, print_json, project_options
 from envgen.engine.jobs import capacity, sentence
 from envgen.jitcache.model import Recorded
 from envgen.jitcache.query import make_query
-from envgen.jitcache.service import JitCache
 from envgen.jitcache.warm import Built
 from envgen.jitcache.warm import warm as compile_modules
 from envgen.text import progress
@@ -43,11 +40,7 @@ def warm(session: Session, names: tuple[str, ...], jobs: int | None, as_json: bo
       envgen cache warm fused_moe_120 page --jobs 4
     """
     make_query(names, None, None)  # refuses paths
-    return run(open_cache(session), names, jobs, as_json)
-
-
-def run(cache: JitCache, names: Sequence[str], jobs: int | None, as_json: bool) -> int:
-    """Warm, and print one line a module."""
+    cache = open_cache(session)
     wanted = jobs if jobs is not None else cache.profile.build.max_jobs.count
     progress(sentence(wanted, capacity(cache.engine.info())))
     built, recorded = compile_modules(cache, names, wanted, progress)

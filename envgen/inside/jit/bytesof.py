@@ -5,42 +5,28 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from functools import lru_cache
 from typing import Tuple
 
 Stamp = Tuple[int, int, int, int]  # inode, size, mtime and ctime in ns
 
 
 class Files:
-    """Remembers what it saw: stamps, digests, real paths."""
+    """Remembers what it saw: stamps, SHA-256 digests (empty where there are none), real paths."""
 
     def __init__(self) -> None:
-        self._stamps: dict[str, Stamp | None] = {}
-        self._digests: dict[str, str] = {}
-        self._real: dict[str, str] = {}
+        self.stamp = lru_cache(None)(stamp_of)
+        self.digest = lru_cache(None)(digest_of)
+        self.real = lru_cache(None)(os.path.realpath)
 
-    def stamp(self, path: str) -> Stamp | None:
-        """None when it isn't there. Links are followed, as the compiler did."""
-        if path not in self._stamps:
-            try:
-                status = os.stat(path)
-                self._stamps[path] = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-            except (OSError, ValueError):
-                self._stamps[path] = None
-        return self._stamps[path]
 
-    def digest(self, path: str) -> str:
-        """SHA-256 of its bytes; empty when it can't be read."""
-        if path not in self._digests:
-            self._digests[path] = digest_of(path)
-        return self._digests[path]
-
-    def real(self, path: str) -> str:
-        """The path without links. Only folders are resolved one by one: a hundred headers share one."""
-        head, _, tail = path.rpartition("/")
-        if head not in self._real:
-            self._real[head] = os.path.realpath(head or "/")
-        whole = self._real[head].rstrip("/") + "/" + tail
-        return os.path.realpath(whole) if tail in ("", ".", "..") or os.path.islink(whole) else whole
+def stamp_of(path: str) -> Stamp | None:
+    """None when it isn't there. Links are followed, as the compiler did."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def digest_of(path: str) -> str:

@@ -30,22 +30,14 @@ class Causes:
         self.why: dict[str, str] = {}
         self.guesses: list[str] = []
 
-    def narrow(self, choice: Choice) -> Choice:
-        """The choice without the modules that no cause speaks against."""
-        left = Choice()
-        left.others = {fd: list(entries) for fd, entries in choice.others.items()}
-        for shelf, entries in choice.chosen:
-            taken = []
-            for entry in entries:
-                words = self._reason(shelf, entry)
-                if words:
-                    taken.append(entry)
-                    self.why[shelf.shown + "/" + entry.name] = words
-                elif entry.kind != "file":
-                    left.others.setdefault(shelf.fd, []).append(entry)
-            if taken:
-                left.chosen.append((shelf, taken))
-        return left
+    def narrow(self, choices: list[Choice]) -> list[Choice]:
+        """The choices without the modules that no cause speaks against."""
+        for one in choices:
+            words = {entry.name: self._reason(one.shelf, entry) for entry in one.entries}
+            self.why.update({one.shelf.shown + "/" + name: why for name, why in words.items() if why})
+            one.others += [entry for entry in one.entries if not words[entry.name]]
+            one.entries = [entry for entry in one.entries if words[entry.name]]
+        return [one for one in choices if one.entries]
 
     def _reason(self, shelf: Shelf, entry: Entry) -> str:
         if entry.kind != "folder":

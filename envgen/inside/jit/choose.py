@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List
 
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.layout import Cache, Entry, Shelf, entries_of, open_cache, root_of
@@ -14,10 +14,11 @@ from envgen.inside.jit.tree import LISTED
 
 @dataclass
 class Choice:
-    """What was found in every shelf: the chosen entries, and all others (for generated files that are shared)."""
+    """What was found in a shelf: the chosen entries, and all others (for generated files that are shared)."""
 
-    chosen: List[Tuple[Shelf, List[Entry]]] = field(default_factory=list)
-    others: Dict[int, List[Entry]] = field(default_factory=dict)
+    shelf: Shelf
+    entries: List[Entry]
+    others: List[Entry]
 
 
 def asked(request: Dict[str, Any]) -> tuple[Cache, list[str]]:
@@ -36,7 +37,7 @@ def survey(cache: Cache) -> list[tuple[Shelf, list[Entry]]]:
     return [(shelf, entries_of(shelf, cache.problems)) for shelf in cache.shelves]
 
 
-def choose(cache: Cache, patterns: list[str], everything: bool) -> Choice:
+def choose(cache: Cache, patterns: list[str], everything: bool) -> list[Choice]:
     """Resolve the patterns over all shelves. A name that exists is taken as it is, even with ``[`` or ``*`` in it.
 
     Raises ``not_found`` when any pattern matches nothing: half of what was asked for is not what was asked for.
@@ -55,10 +56,10 @@ def choose(cache: Cache, patterns: list[str], everything: bool) -> Choice:
     if missing:
         raise Fault("not_found", "no module " + ", ".join(map(repr, missing)), missing=missing,
                     names=sorted(folders)[:LISTED], links=cache.links)  # fmt: skip
-    choice = Choice()
+    choices = []
     for shelf, entries in found:
-        chosen = [entry for entry in entries if entry.name in wanted and entry.kind != "file"]
+        named = [entry for entry in entries if entry.kind != "file"]
+        chosen = [entry for entry in named if entry.name in wanted]
         if chosen:
-            choice.chosen.append((shelf, chosen))
-            choice.others[shelf.fd] = [e for e in entries if e.name not in wanted and e.kind != "file"]
-    return choice
+            choices.append(Choice(shelf, chosen, [entry for entry in named if entry.name not in wanted]))
+    return choices

@@ -33,14 +33,14 @@ def run(request: dict[str, object]) -> dict[str, object]:
         errors: list[str] = []
         # First: asked again after a kill, the module may be gone already.
         swept = leftovers(cache.fd) if dry else sweep(cache.fd, errors)
-        choice = choose(cache, patterns, bool(request.get("all")) or (isinstance(causes, dict) and not patterns))
+        choices = choose(cache, patterns, bool(request.get("all")) or (isinstance(causes, dict) and not patterns))
         why: dict[str, str] = {}
         guesses: list[str] = []
         if isinstance(causes, dict):
             narrowed = Causes(cache, request, causes)
-            choice = narrowed.narrow(choice)
+            choices = narrowed.narrow(choices)
             why, guesses = narrowed.why, narrowed.guesses
-        return {**Job(cache, choice, root_of(request), dry, why, errors, swept).run(), "guesses": guesses}
+        return {**Job(cache, choices, root_of(request), dry, why, errors, swept).run(), "guesses": guesses}
     finally:
         cache.close()
 
@@ -50,7 +50,7 @@ class Job:
     """One clear. ``why``: the cause for which a module goes, where one was asked for."""
 
     cache: Cache
-    choice: Choice
+    choices: List[Choice]
     root: str
     dry: bool
     why: Dict[str, str]
@@ -58,17 +58,17 @@ class Job:
     swept: Dict[str, int]
 
     def run(self) -> dict[str, object]:
-        chosen = [(shelf, entry) for shelf, entries in self.choice.chosen for entry in entries]
+        chosen = [(one.shelf, entry) for one in self.choices for entry in one.entries]
         links = [shelf.shown + "/" + entry.name for shelf, entry in chosen if entry.kind == "link"]
         if links:
             raise Fault("refused", ", ".join(links) + ": a link, not a module; nothing was touched")
-        names = [(shelf, [entry.name for entry in entries]) for shelf, entries in self.choice.chosen]
+        names = [(one.shelf, [entry.name for entry in one.entries]) for one in self.choices]
         hold = Hold(names, dry=self.dry)
         try:
             # Only now, under the locks, is what is in build.ninja final.
             looked = [target_of(shelf, entry, self.root) for shelf, entry in chosen]
             targets = [target for target in looked if target is not None]
-            go, kept = generated_of(targets, self.choice.others)
+            go, kept = generated_of(targets, {one.shelf.fd: one.others for one in self.choices})
             check_mounts([item.shown for item in targets] + [item.shown for item in go], self.cache.root)
             inodes = {inode: target.name for target in targets for _, inode, _ in target.measure.libraries}
             users, unseen = loaded(inodes)

@@ -33,7 +33,8 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
         judge = Judge(cache, request, package, thorough=thorough)
         modules: list[Dict[str, Any]] = []
         building: list[Dict[str, Any]] = []
-        for shelf, entries in choose(cache, patterns, not patterns).chosen:
+        for choice in choose(cache, patterns, not patterns):
+            shelf, entries = choice.shelf, choice.entries
             left = len(modules) + len(entries) - LISTED
             if left > 0:
                 note(cache.problems, shelf.shown + ": " + str(left) + " more modules; name those that you want")

@@ -22,10 +22,10 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
     try:
         reader, files = Reader(), Files()
         done = []
-        for shelf, entries in choose(cache, patterns, not patterns).chosen:
-            for name in (entry.name for entry in entries if entry.kind == "folder"):
-                outcome = _record(cache, shelf, name, reader, files, request)
-                done.append({"version": shelf.version, "arch": shelf.arch, "name": name, **outcome})
+        for one in choose(cache, patterns, not patterns):
+            for name in (entry.name for entry in one.entries if entry.kind == "folder"):
+                outcome = _record(cache, one.shelf, name, reader, files, request)
+                done.append({"version": one.shelf.version, "arch": one.shelf.arch, "name": name, **outcome})
         return {"root": root_of(request), "modules": done, "problems": cache.problems}
     finally:
         cache.close()

@@ -6,7 +6,7 @@ from typing import Any, Dict
 
 from envgen.inside.jit.names import check_name
 from envgen.inside.jit.sweep import discard
-from envgen.inside.jit.tree import Measure, measure, opened, reason
+from envgen.inside.jit.tree import Measure, measure, opened
 
 
 def run(request: Dict[str, Any]) -> Dict[str, Any]:
@@ -17,14 +17,10 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
     """
     found = []
     for root in request.get("roots") or ():
-        total, problem = Measure(), ""
-        try:
-            with opened(root) as fd:
-                measure(fd, total)
-        except OSError as error:
-            problem = reason(error)
+        with opened(root) as fd:
+            total = measure(fd, Measure())
         found.append({"bytes": total.bytes, "files": total.files, "used": total.newest,
-                      "libraries": len(total.libraries), "problem": problem})  # fmt: skip
+                      "libraries": len(total.libraries)})  # fmt: skip
     errors: list[str] = []
     names = list(request.get("remove") or ())
     for name in names:

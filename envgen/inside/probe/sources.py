@@ -20,6 +20,7 @@ ENGINE_ARGS, SERVER_ARGS = "engine/arg_utils.py", "entrypoints"
 CACHE_CONFIG = "config/cache.py"
 # Folders that hold no code that reads settings: half of vLLM's bytes.
 SKIPPED = ("__pycache__", "data", "tests", ".git", "models", "third_party", "benchmarks", "configs")
+MISSPELT = 0.93  # this alike are one or two typing errors; longer resemblance is another setting
 HINTS = ("deprecated", "renamed", "removed", "no longer", "ignored", "instead of")
 BYTE_HINTS = tuple(hint.encode() for hint in HINTS)
 
@@ -127,24 +128,9 @@ def disowns(text: str, name: str) -> bool:
     return False
 
 
-def near(name: str, known: set[str]) -> list[str]:
+def near(name: str, known: set[str], alike: float = 0.75) -> list[str]:
     """The names that the release knows and that look most alike."""
-    return difflib.get_close_matches(name, sorted(known), 2, 0.75)
-
-
-def misspelt(name: str, known: set[str]) -> list[str]:
-    """The names that ``name`` becomes by one or two typing errors. Longer resemblance is another setting."""
-    return [other for other in near(name, known) if typing_errors(name, other) <= 2]
-
-
-def typing_errors(one: str, other: str) -> int:
-    """Letters left out, put in or replaced (Levenshtein's distance)."""
-    row = list(range(len(other) + 1))
-    for i, letter in enumerate(one, 1):
-        above, row[0] = row[0], i
-        for j, wanted in enumerate(other, 1):
-            above, row[j] = row[j], min(above + (letter != wanted), row[j] + 1, row[j - 1] + 1)
-    return row[-1]
+    return difflib.get_close_matches(name, sorted(known), 2, alike)
 
 
 def is_telling(data: bytes, pattern: Any) -> bool:
@@ -187,7 +173,7 @@ def package_variables(package: str, folder: str, names: list[str]) -> list[Doc]:
     for fact in facts.values():
         fact["assigned"] = sorted(fact["assigned"])[:5]
         if not fact["known"]:
-            fact["similar"] = misspelt(fact["name"], known - set(facts))
+            fact["similar"] = near(fact["name"], known - set(facts), MISSPELT)
     return list(facts.values())
 
 

@@ -162,8 +162,8 @@ def test_which_variable_a_message_disowns(text: str, disowned: bool) -> None:
 )
 def test_another_setting_is_not_called_a_misspelling(name: str, known: str) -> None:
     """Each of these was once given as the cure; the second one's values are not the first one's."""
-    assert probe_sources.misspelt(name, {known}) == []
-    assert probe_sources.misspelt(known[:-2] + known[-1], {known}) == [known]
+    assert probe_sources.near(name, {known}, probe_sources.MISSPELT) == []
+    assert probe_sources.near(known[:-2] + known[-1], {known}, probe_sources.MISSPELT) == [known]
 
 
 @pytest.mark.parametrize(
