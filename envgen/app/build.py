@@ -17,14 +17,13 @@ from envgen.app import whose
 from envgen.app.lock import demand
 from envgen.app.session import Session
 from envgen.app.try_patches import try_patches
-from envgen.engine import buildx, process
+from envgen.engine import buildx, jobs, process
 from envgen.engine.base import Engine
 from envgen.engine.buildlog import BuildLog
 from envgen.engine.buildx import BuildRequest, BuildResult, Secret, proxy_arguments
 from envgen.engine.compose import docker_program, run_shell
 from envgen.engine.docker import connect
 from envgen.engine.endpoint import find_endpoint
-from envgen.engine.jobs import capacity, sentence
 from envgen.engine.leftovers import CREATOR, THROWAWAY, this_process
 from envgen.engine.progress import Step, before, names_in, stages_in
 from envgen.errors import BuildError, LockError, RefusedError, UsageError
@@ -120,8 +119,8 @@ def request_of(job: Job, options: Options) -> BuildRequest:
         error = RefusedError(problems[0].message)
         error.problems = problems
         raise error
-    jobs = options.max_jobs if options.max_jobs is not None else profile.build.max_jobs.count
-    secrets = [] if jobs is None else [Secret("jobs", value=str(jobs))]
+    most = options.max_jobs if options.max_jobs is not None else profile.build.max_jobs.count
+    secrets = [] if most is None else [Secret("jobs", value=str(most))]
     if ca := paths.get(CA_VARIABLE):
         secrets.append(Secret("ca_certificates", file=Path(ca)))
     wheelhouse = paths.get(WHEELHOUSE_VARIABLE)
@@ -162,7 +161,7 @@ def emulated(request: BuildRequest, engine: Engine) -> None:
 def compilers(profile: Profile, engine: Engine | None, max_jobs: int | None = None) -> str:
     """One sentence on what compilers of a build will do."""
     wanted = max_jobs if max_jobs is not None else profile.build.max_jobs.count
-    return sentence(wanted, capacity(engine.info() if engine else None))
+    return jobs.compilers(wanted, engine.info() if engine else None)
 
 
 # --- the way without BuildKit -----------------------------------------------------------------------------------------

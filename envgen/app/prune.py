@@ -42,15 +42,7 @@ class Item:
     name: str
     bytes: int
     why: str
-    remove: Callable[[], str] = field(repr=False, compare=False)
-
-
-@dataclass(frozen=True)
-class Gone:
-    """What became of an item: ``left`` says why it stayed; empty: it was removed."""
-
-    item: Item
-    left: str
+    remove: Callable[[], str | None] = field(repr=False, compare=False)
 
 
 def find(engine: Engine, project: Project, variants: Sequence[Profile] = ()) -> Iterator[Item]:
@@ -59,7 +51,7 @@ def find(engine: Engine, project: Project, variants: Sequence[Profile] = ()) -> 
     foreign = held_elsewhere(engine, project)
     left = engine.leftovers()
     for one in left:
-        yield Item("container", one.name, 0, one.reason, partial(_remove_container, engine, one))
+        yield Item("container", one.name, 0, one.reason, partial(engine.remove_container, one.id))
     ids = {one.id for one in left}
     containers = [one for one in engine.containers(all=True) if one.id not in ids]
     yield from _removed_folders(engine, project, profiles, containers)
@@ -77,25 +69,21 @@ def held_elsewhere(engine: Engine, project: Project) -> dict[str, Owner]:
     return {name: other for name, other in found.items() if other is not None}
 
 
-def remove(items: Sequence[Item]) -> list[Gone]:
-    """Remove them in their order: containers first, for they hold images and volumes."""
-    found = []
+def remove(items: Sequence[Item]) -> list[str]:
+    """Remove them in their order: containers first, for they hold images and volumes. Why each stayed; "": it is
+    gone."""
+    left = []
     for item in items:
         try:
-            found.append(Gone(item, item.remove()))
+            left.append(item.remove() or "")
         except EnvgenError as error:
-            found.append(Gone(item, str(error)))
+            left.append(str(error))
         except OSError as error:
-            found.append(Gone(item, reason_of(error)))
-    return found
+            left.append(reason_of(error))
+    return left
 
 
 # On the engine
-
-
-def _remove_container(engine: Engine, one: object) -> str:
-    stayed = engine.remove_leftovers([one])  # type: ignore[list-item]
-    return stayed[0][1] if stayed else ""
 
 
 def no_folder(owner: Owner) -> str:
@@ -115,19 +103,19 @@ def _removed_folders(
             progress(f"note: {name} still runs, and {why}; `docker compose -p {name} down` ends it")
             continue
         for one in left:
-            yield Item("container", one.name, 0, why, partial(_remove_container, engine, one))
+            yield Item("container", one.name, 0, why, partial(engine.remove_container, one.id))
         for network in engine.networks_of(name):
-            yield Item("network", network, 0, why, partial(_remove_network, engine, network))
+            yield Item("network", network, 0, why, partial(engine.remove_network, network))
         image = engine.image(image_name) if image_name not in ours else None
         if image is not None and image.labels.get(PROJECT) == project.name:
-            yield Item("image", image_name, image.size, why, partial(_remove_image, engine, image_name))
+            yield Item("image", image_name, image.size, why, partial(engine.remove_image, image_name))
         overlays = [
             one for one in engine.volumes(f"{name}-env-") if re.fullmatch(f"{re.escape(name)}-env-[0-9a-f]{{12}}", one)
         ]
         sizes = engine.volume_sizes() if overlays else {}
         for volume in overlays:
-            yield Item("overlay", volume, sizes.get(volume, 0), why, partial(_remove_volume, engine, volume))
-        yield Item("name", name, 0, why, partial(_remove_volume, engine, f"{name}-owner"))
+            yield Item("overlay", volume, sizes.get(volume, 0), why, partial(engine.remove_volume, volume))
+        yield Item("name", name, 0, why, partial(engine.remove_volume, f"{name}-owner"))
 
 
 def _images(
@@ -140,7 +128,7 @@ def _images(
         if image.id in used or profile in foreign:
             continue
         why = f"an earlier build of profile {profile}"
-        yield Item("image", short_id(image.id), image.size, why, partial(_remove_image, engine, image.id))
+        yield Item("image", short_id(image.id), image.size, why, partial(engine.remove_image, image.id))
 
 
 def _overlays(
@@ -162,21 +150,7 @@ def _overlays(
             if name.fullmatch(volume) and volume not in wanted | mounted:
                 sizes = engine.volume_sizes() if sizes is None else sizes
                 why = f"installed sources that profile {profile.name} no longer has so"
-                yield Item("overlay", volume, sizes.get(volume, 0), why, partial(_remove_volume, engine, volume))
-
-
-def _remove_image(engine: Engine, image_id: str) -> str:
-    return engine.remove_image(image_id)
-
-
-def _remove_volume(engine: Engine, name: str) -> str:
-    engine.remove_volume(name)
-    return ""
-
-
-def _remove_network(engine: Engine, name: str) -> str:
-    engine.remove_network(name)
-    return ""
+                yield Item("overlay", volume, sizes.get(volume, 0), why, partial(engine.remove_volume, volume))
 
 
 def _caches(
@@ -207,7 +181,7 @@ def _caches(
                 recent = time.time() - one.used < UNUSED
                 if one.source in owned and not (one.current or one.users or recent or one.key in keys):
                     why = f"no profile uses it, for {int((time.time() - one.used) / _DAY)} days"
-                    yield Item("cache", one.source, one.bytes, why, partial(_remove_volume, engine, one.source))
+                    yield Item("cache", one.source, one.bytes, why, partial(engine.remove_volume, one.source))
 
 
 # In the project

@@ -1,4 +1,4 @@
-"""The Engine of ``base.py`` on top of the Docker SDK: what to ask, and how to read the answers."""
+"""The Docker Engine, by the Docker SDK: what to ask, and how to read the answers."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ import docker.errors
 from docker.constants import DEFAULT_DOCKER_API_VERSION
 
 from envgen.engine import process
-from envgen.engine.base import (
+from envgen.engine.endpoint import Endpoint, find_endpoint
+from envgen.engine.leftovers import CREATOR, THROWAWAY, Leftover, judge, this_process
+from envgen.engine.parse import container_of, image_of, info_of, is_new_enough, too_old
+from envgen.engine.session import GREETING, QUESTION, START, WORK, Session, message_of, read_all, told, within
+from envgen.engine.streams import Attached, Lines, Output, Tail, talk
+from envgen.engine.values import (
     COMPOSE_PROJECT,
     COMPOSE_SERVICE,
     LOG_LIMIT,
     MEMORY,
     PIDS,
     Container,
-    Engine,
     EngineInfo,
     ExecResult,
     Image,
     Mount,
 )
-from envgen.engine.endpoint import Endpoint, find_endpoint
-from envgen.engine.leftovers import CREATOR, THROWAWAY, Leftover, judge, this_process
-from envgen.engine.parse import container_of, image_of, info_of, is_new_enough, too_old
-from envgen.engine.session import GREETING, QUESTION, START, WORK, Session, message_of, read_all, told, within
-from envgen.engine.streams import Attached, Lines, Output, Tail, talk
 from envgen.errors import EngineError
 
 # Marks what an exec started, so that all of it can be found again and ended when its time is up.
@@ -46,8 +45,8 @@ PART = 1 << 20  # bytes handed on at once; the engine gives them in frames of 32
 LOG_TIME = 30  # seconds to read a log; what comes later is left out
 
 
-class DockerEngine:
-    """A reachable Docker Engine. Made by ``connected()``."""
+class Engine:
+    """A reachable Docker Engine. All methods raise EngineError when the engine itself is the trouble."""
 
     def __init__(self, endpoint: Endpoint, greeting: Mapping[str, str]) -> None:
         self.endpoint = endpoint
@@ -63,17 +62,20 @@ class DockerEngine:
         return told(self.endpoint, what)
 
     def info(self) -> EngineInfo:
+        """The engine's own facts (asked once, then remembered)."""
         if self._info is None:
             with self._told("info"):
                 self._info = info_of(self._api.info(), self._greeting, self.endpoint.host)
         return self._info
 
     def image(self, name: str) -> Image | None:
+        """The image of that name or id; None if it isn't there. Never pulls."""
         with self._told(f"image {name}"), _absent():
             return image_of(self._api.inspect_image(name))
         return None
 
     def save_image(self, name: str, path: Path, timeout: float = 1800) -> None:
+        """Write an image into a file, as `docker image save` does."""
         deadline = time.monotonic() + timeout
         with self._told(f"image {name}"), path.open("wb") as file:
             for chunk in self._work.get_image(name):
@@ -82,12 +84,14 @@ class DockerEngine:
                     raise EngineError(f"image {name}: it was not saved within {timeout:g} s")
 
     def images(self) -> tuple[Image, ...]:
+        """All images."""
         with self._told("images"):
             found = (self.image(str(row["Id"])) for row in self._api.images())
             return tuple(one for one in found if one)
         raise AssertionError("unreachable")
 
     def load_image(self, parts: Iterator[bytes]) -> None:
+        """Take an image from an archive. EngineError when the engine, or what gives the parts, is the trouble."""
         with self._told("the image"):
             response = self._work.post(
                 self._url("images", "load"), params={"quiet": "1"}, data=parts, stream=True, timeout=IMAGE,
@@ -101,6 +105,7 @@ class DockerEngine:
                     raise EngineError(f"the image was not loaded: {error}")
 
     def has_whole_image(self, name: str) -> bool:
+        """False where blobs of an image are missing, or where the engine is too old to be asked."""
         with self._told(f"image {name}"):
             if not self.info().containerd_store:
                 return True
@@ -110,11 +115,13 @@ class DockerEngine:
         raise AssertionError("unreachable")
 
     def tag_image(self, name: str, new: str) -> None:
+        """Give an image one more name; another image loses it."""
         repository, _, tag = new.rpartition(":")
         with self._told(f"image {name}"):
             self._work.tag(name, repository, tag)
 
     def container(self, name: str) -> Container | None:
+        """The container of that name or id; None if it isn't there."""
         found = self.inspect(name)
         with self._told(f"container {name}"):
             return container_of(found) if found is not None else None
@@ -122,6 +129,10 @@ class DockerEngine:
     def containers(
         self, project: str | None = None, service: str | None = None, all: bool = False
     ) -> tuple[Container, ...]:
+        """Containers, of a Compose project and service if named; only running ones unless ``all``.
+
+        One-off containers (`docker compose run`) are in a project, but are not containers of a service.
+        """
         labels = [f"{COMPOSE_PROJECT}={project}"] if project is not None else []
         labels += [f"{COMPOSE_SERVICE}={service}"] if service is not None else []
         with self._told("containers"):
@@ -134,6 +145,7 @@ class DockerEngine:
         return tuple(sorted(kept, key=lambda c: c.name))
 
     def inspect(self, name: str) -> Mapping[str, Any] | None:
+        """All that the engine knows about a container, in its own words; None if it isn't there."""
         with self._told(f"container {name}"), _absent():
             document: Mapping[str, Any] = self._api.inspect_container(name)
             return document
@@ -142,6 +154,10 @@ class DockerEngine:
     def logs(
         self, container_id: str, *, tail: int | None = 30, since: str = "", until: str = "", timestamps: bool = False
     ) -> str:
+        """The last lines (None: all) that a container wrote, stdout and stderr together, in the order they came.
+
+        ``since`` and ``until`` are instants in the engine's spelling (seconds, a dot, nanoseconds).
+        """
         query = {"stdout": "1", "stderr": "1", "tail": "all" if tail is None else str(tail)}
         query |= {name: value for name, value in (("since", since), ("until", until)) if value}
         query |= {"timestamps": "1"} if timestamps else {}
@@ -159,60 +175,78 @@ class DockerEngine:
                 return found.text()
 
     def volume(self, name: str) -> str | None:
+        """Where a named volume is on the engine's machine; None if there is no such volume."""
         with self._told(f"volume {name}"), _absent():
             return str(self._api.inspect_volume(name)["Mountpoint"])
         return None
 
     def volume_labels(self, name: str) -> Mapping[str, str] | None:
+        """The labels of a named volume; None if there is no such volume."""
         with self._told(f"volume {name}"), _absent():
             labels = self._api.inspect_volume(name).get("Labels") or {}
             return {str(key): str(value) for key, value in labels.items()}
         return None
 
     def create_volume(self, name: str, labels: Mapping[str, str]) -> None:
+        """Make an empty volume; nothing happens where there is one of that name."""
         with self._told(f"volume {name}"):
             self._work.create_volume(name, labels=dict(labels))
 
     def volumes(self, text: str) -> tuple[str, ...]:
+        """The names of all volumes that have ``text`` in their name, sorted."""
         with self._told("volumes"):
             found = self._api.volumes(filters={"name": text})
             return tuple(sorted(str(volume["Name"]) for volume in found["Volumes"] or ()))
 
     def volumes_of(self, project: str) -> tuple[str, ...]:
+        """The names of the volumes that Compose made for a project."""
         with self._told("volumes"):
             found = self._api.volumes(filters={"label": f"{COMPOSE_PROJECT}={project}"})
             return tuple(sorted(str(volume["Name"]) for volume in found["Volumes"] or ()))
 
     def volume_sizes(self) -> Mapping[str, int]:
+        """How many bytes each volume holds. Slow: the engine looks at every file."""
         with self._told("volumes"):
             found = self._work.get(self._url("system", "df"), params={"type": "volume"}, timeout=WORK)
             volumes = found.json().get("Volumes") or ()
             return {str(one["Name"]): max(0, int((one.get("UsageData") or {}).get("Size") or 0)) for one in volumes}
 
     def dangling(self, label: str) -> tuple[Image, ...]:
+        """Images without a name that carry ``label`` (KEY or KEY=VALUE)."""
         with self._told("images"):
             rows = self._api.images(filters={"dangling": True, "label": [label]})
             found = (self.image(str(row["Id"])) for row in rows)
             return tuple(sorted((one for one in found if one), key=lambda one: one.created))
 
-    def remove_image(self, image_id: str) -> str:
+    def _stayed(self, remove: Callable[[], object]) -> str:
         try:
             with self._told(), _absent():
-                self._work.remove_image(image_id)
+                remove()
         except EngineError as error:
-            return error.problems[0].message
+            return "" if "already in progress" in str(error) else error.problems[0].message
         return ""
 
+    def remove_image(self, image_id: str) -> str:
+        """Remove an image that nothing uses. Returns why it stayed; empty: it is gone."""
+        return self._stayed(lambda: self._work.remove_image(image_id))
+
+    def remove_container(self, name: str) -> str:
+        """Remove a container, running or not, with its anonymous volumes. Returns why it stayed; empty: it is gone."""
+        return self._stayed(lambda: self._work.remove_container(name, v=True, force=True))
+
     def remove_volume(self, name: str) -> None:
+        """Delete a volume and what is in it. EngineError while any container, running or not, has it mounted."""
         with self._told(f"volume {name}"), _absent():
             self._work.remove_volume(name)
 
     def networks_of(self, project: str) -> tuple[str, ...]:
+        """The names of the networks that Compose made for a project."""
         with self._told("networks"):
             found = self._api.networks(filters={"label": f"{COMPOSE_PROJECT}={project}"})
             return tuple(sorted(str(network["Name"]) for network in found))
 
     def remove_network(self, name: str) -> None:
+        """Delete a network. EngineError while any container is in it."""
         with self._told(f"network {name}"), _absent():
             self._work.remove_network(name)
 
@@ -229,6 +263,11 @@ class DockerEngine:
         hold: bool = False,
         on_line: Callable[[str], None] | None = None,
     ) -> ExecResult:
+        """Run a program in a running container. EngineError on time-out (the program is killed) or over-long output.
+
+        ``hold``: its stdin stays open until it ends; that it closes before means that envgen is gone. ``on_line`` gets
+        each line as it is written; nothing of it is in the result then.
+        """
         output, lines = Output(), Lines(on_line) if on_line else None
         what = f"`{argv[0]}` in container {container_id[:12]}"
         mark = f"{_MARK}={os.urandom(16).hex()}"
@@ -276,6 +315,12 @@ class DockerEngine:
         hold: bool = False,
         on_line: Callable[[str], None] | None = None,
     ) -> ExecResult:
+        """Run a program in a throw-away container that is always removed; the image's entrypoint is bypassed.
+
+        It gets ``memory`` bytes, no swap, at most ``PIDS`` processes, and ``ulimits`` (soft, hard). ``on_line`` hears
+        each line as it is written.
+        ``unmapped``: its users are those of the machine under userns-remap too, as any that is not root always is.
+        """
         what = f"`{argv[0]}` in a container of {image}"
         body = _throwaway(image, argv, bool(stdin), mounts, env or {}, network, memory)
         body = self._owned(body, user, unmapped)
@@ -292,6 +337,10 @@ class DockerEngine:
     def stream_once(
         self, image: str, argv: Sequence[str], *, stdin: bytes, mounts: Sequence[Mount] = ()
     ) -> Generator[bytes, None, None]:
+        """What a program writes to stdout, as root in a throw-away container without a network. Its stdin stays open.
+
+        EngineError, at the end, when it fails. Closed early, it removes the container.
+        """
         what = f"`{argv[0]}` in a container of {image}"
         body = self._owned(_throwaway(image, argv, True, mounts, {}, "none", MEMORY), "0:0", unmapped=True)
         body["HostConfig"]["LogConfig"] = {"Type": "none"}  # else the engine also writes all of it to a log
@@ -353,21 +402,11 @@ class DockerEngine:
                 self._gone(container_id)
 
     def leftovers(self) -> tuple[Leftover, ...]:
+        """Throw-away containers that a killed envgen left behind, oldest first."""
         with self._told("containers"):
             rows = self._api.containers(all=True, filters={"label": [THROWAWAY]})
             found = (judge(row, time.time()) for row in rows)
             return tuple(sorted((one for one in found if one), key=lambda one: one.created))
-
-    def remove_leftovers(self, found: Sequence[Leftover]) -> tuple[tuple[Leftover, str], ...]:
-        stayed = []
-        for one in found:
-            try:
-                with self._told(), _absent():
-                    self._work.remove_container(one.id, v=True, force=True)
-            except EngineError as error:
-                if "already in progress" not in str(error):
-                    stayed.append((one, error.problems[0].message))
-        return tuple(stayed)
 
 
 def _both(first: Callable[[int, bytes], None], second: Callable[[int, bytes], None]) -> Callable[[int, bytes], None]:
@@ -433,7 +472,7 @@ def connected(environ: Mapping[str, str] | None = None) -> Engine:
             raise docker.errors.APIError(str(greeting.reason), greeting, message_of(greeting))
         if not is_new_enough(greeting.headers):
             _refuse_old(session.version(api_version=False), endpoint)
-    return DockerEngine(endpoint, greeting.headers)
+    return Engine(endpoint, greeting.headers)
 
 
 def _refuse_old(version: Any, endpoint: Endpoint) -> None:

@@ -1,4 +1,4 @@
-"""The engine's JSON answers as values of ``base.py``. Pure; the only place that knows the API's field names."""
+"""The engine's JSON answers as values of ``values.py``. Pure; the only place that knows the API's field names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from envgen.engine.base import COMPOSE_SERVICE, Container, EngineInfo, Image, Mount, Port
+from envgen.engine.values import COMPOSE_SERVICE, Container, EngineInfo, Image, Mount, Port
 
 MINIMUM_ENGINE = 23
 # The kernel's word for a machine -> Go's, which images carry. Others are the same or not what CUDA runs on.

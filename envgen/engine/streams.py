@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import requests
 
-from envgen.engine.base import OUTPUT_LIMIT
+from envgen.engine.values import OUTPUT_LIMIT
 from envgen.errors import EngineError
 from envgen.text import reason_of
 

@@ -224,7 +224,8 @@ def gc(cache: JitCache, keep: int, *, dry_run: bool) -> list[Space]:
     The oldest goes first, so that an interrupted run has removed what was wanted least.
     """
     if not dry_run:
-        cache.engine.remove_leftovers(cache.engine.leftovers())  # they would hold their volumes
+        for left in cache.engine.leftovers():  # they would hold their volumes
+            cache.engine.remove_container(left.id)
     found = spaces(cache)
     doomed = [space for space in found[keep:] if not space.current and not space.users]
     fates: dict[str, str] = {}

@@ -213,10 +213,10 @@ def test_what_a_killed_run_left_is_found_and_removed(engine: Engine) -> None:
         process.wait()
         found = [one for one in engine.leftovers() if one.id not in before]
         assert len(found) == 1 and found[0].state == "running" and f"process {process.pid} " in found[0].reason
-        assert engine.remove_leftovers(found) == ()
+        assert engine.remove_container(found[0].id) == ""
         assert {one.id for one in engine.leftovers()} == before
         assert engine.container(found[0].id) is None
-        assert engine.remove_leftovers(found) == (), "what is gone is not a problem"
+        assert engine.remove_container(found[0].id) == "", "what is gone is not a problem"
 
 
 def test_a_throw_away_container_has_limits_and_a_maker(engine: Engine) -> None:

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import click
 
-from envgen.app.prune import Gone, Item, find, held_elsewhere, no_folder, remove
+from envgen.app.prune import Item, find, held_elsewhere, no_folder, remove
 from envgen.app.session import Session
 from envgen.cli.caches.print import print_table
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.engine.docker import connect
 from envgen.errors import UsageError
 from envgen.profile.model import Profile
-from envgen.text import progress, size, visible
+from envgen.text import counted, progress, size, visible
 
 
 @click.command("prune")
@@ -42,7 +42,7 @@ def command(session: Session, dry_run: bool, yes: bool, as_json: bool) -> int:
             whose = f"belongs to {other}, not to {project.root}"
             progress(f"note: profile {name} {whose}: nothing under its name is touched")
     if dry_run:
-        return _show(items, [], as_json)
+        return _show(items, None, as_json)
     if items and not yes:
         if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise UsageError("prune needs --yes when stdin is not a terminal", hint="add --yes or --dry-run")
@@ -61,29 +61,28 @@ def _variants(session: Session) -> list[Profile]:
     return found
 
 
-def _show(items: Sequence[Item], gone: Sequence[Gone], as_json: bool) -> int:
-    """What would go (``gone`` empty), or what went and what stayed."""
-    left = {id(one.item): one.left for one in gone}
-    freed = sum(item.bytes for item in items if not left.get(id(item)))
+def _show(items: Sequence[Item], left: Sequence[str] | None, as_json: bool) -> int:
+    """What would go (``left`` is None), or what went and why the rest stayed."""
+    stayed = left or [""] * len(items)
+    freed = sum(item.bytes for item, why in zip(items, stayed, strict=True) if not why)
     if as_json:
         rows = [
             {"kind": item.kind, "name": item.name, "bytes": item.bytes, "why": item.why,
-             "removed": bool(gone) and not left[id(item)], "left": left.get(id(item), "")}
-            for item in items
+             "removed": left is not None and not why, "left": why}
+            for item, why in zip(items, stayed, strict=True)
         ]  # fmt: skip
         print_json({"items": rows, "bytes": freed})
     elif not items:
         click.echo("nothing is left behind")
     else:
-        if not gone:
+        if left is None:
             _table(items)
-        for one in gone:
-            if one.left:
-                progress(f"not removed: {one.item.kind} {visible(one.item.name)}: {visible(one.left)}")
-        count = sum(not left.get(id(item)) for item in items)
-        verb = "removed" if gone else "would remove"
-        click.echo(f"{verb} {count} thing{'s' * (count != 1)}, {size(freed)}")
-    return 1 if any(left.values()) else 0
+        for item, why in zip(items, stayed, strict=True):
+            if why:
+                progress(f"not removed: {item.kind} {visible(item.name)}: {visible(why)}")
+        verb = "would remove" if left is None else "removed"
+        click.echo(f"{verb} {counted(stayed.count(''), 'thing')}, {size(freed)}")
+    return 1 if any(stayed) else 0
 
 
 def _table(items: Sequence[Item]) -> None:

@@ -7,7 +7,7 @@ import click
 from envgen.app.session import Session
 from envgen.cli.caches.print import open_cache
 from envgen.cli.common import LARGEST, json_option, print_json, project_options
-from envgen.engine.jobs import capacity, sentence
+from envgen.engine.jobs import compilers
 from envgen.jitcache.model import Recorded
 from envgen.jitcache.query import make_query
 from envgen.jitcache.warm import Built
@@ -42,7 +42,7 @@ def warm(session: Session, names: tuple[str, ...], jobs: int | None, as_json: bo
     make_query(names, None, None)  # refuses paths
     cache = open_cache(session)
     wanted = jobs if jobs is not None else cache.profile.build.max_jobs.count
-    progress(sentence(wanted, capacity(cache.engine.info())))
+    progress(compilers(wanted, cache.engine.info()))
     built, recorded = compile_modules(cache, names, wanted, progress)
     if as_json:
         print_json({"modules": [_as_json(one, recorded) for one in built]})

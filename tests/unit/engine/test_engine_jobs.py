@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envgen.engine.base import EngineInfo
-from envgen.engine.jobs import GIB, Capacity, capacity, mem_available, sentence
+from envgen.engine.jobs import GIB, compilers, mem_available
 
 MEMINFO = (
     "MemTotal:       125829120 kB\nMemFree:         1048576 kB\nMemAvailable:   104857600 kB\nCached:  2097152 kB\n"
@@ -31,26 +31,25 @@ def write(root: Path, name: str, text: str) -> None:
 
 
 def test_the_sentence_promises_nothing_that_the_gate_does_not_do(machine: Path) -> None:
-    found = capacity(info(), root=machine)
     start = "compilers: each starts when the memory that it needs is free (100.0 GiB available now); at most "
-    assert sentence(None, found) == start + "20 at once, the cores"
-    assert sentence(7, found) == start + "7 at once, as given"
-    assert sentence(None, Capacity(0, 0)) == "compilers: each starts when the memory that it needs is free"
+    assert compilers(None, info(), root=machine) == start + "20 at once, the cores"
+    assert compilers(7, info(), root=machine) == start + "7 at once, as given"
+    unknown = compilers(None, info(0, 0, "ssh://build@far"), root=machine)
+    assert unknown == "compilers: each starts when the memory that it needs is free"
 
 
 def test_an_engine_in_a_smaller_virtual_machine_decides(machine: Path) -> None:
-    found = capacity(info(4, 8 * GIB), root=machine)
-    assert (found.cores, found.memory) == (4, 8 * GIB)
-    assert sentence(None, found).endswith("at most 4 at once, the cores of the engine's machine")
+    found = compilers(None, info(4, 8 * GIB), root=machine)
+    assert found.endswith("(8.0 GiB in the engine's machine now); at most 4 at once, the cores of the engine's machine")
 
 
 def test_a_remote_engine_is_asked_and_this_machine_is_not(machine: Path) -> None:
-    found = capacity(info(64, 512 * GIB, "ssh://build@far"), root=machine)
-    assert (found.cores, found.memory) == (64, 512 * GIB)
+    found = compilers(None, info(64, 512 * GIB, "ssh://build@far"), root=machine)
+    assert "512.0 GiB" in found and "64 at once" in found
 
 
 def test_nothing_known_about_memory(tmp_path: Path) -> None:
-    assert capacity(None, root=tmp_path).memory == 0
+    assert "GiB" not in compilers(None, None, root=tmp_path)
 
 
 def test_memory_that_is_not_told() -> None:

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from mutated import CHANGES, Changes, mutated
 
-from envgen.engine.client import DockerEngine
+from envgen.engine.client import Engine
 from envgen.engine.endpoint import Endpoint
 from envgen.errors import EngineError
 
@@ -42,7 +42,7 @@ INFO = {"ServerVersion": "28.5.2", "Architecture": "x86_64", "Runtimes": {"runc"
         "Name": "n"}  # fmt: skip
 VOLUME = {"Name": "v", "Mountpoint": "/m", "UsageData": {"Size": 7}}
 # What is asked -> the documents that answer it, in their order; the last one goes on.
-QUESTIONS: dict[str, tuple[Callable[[DockerEngine], Any], list[Any]]] = {
+QUESTIONS: dict[str, tuple[Callable[[Engine], Any], list[Any]]] = {
     "info": (lambda engine: engine.info(), [INFO]),
     "image": (lambda engine: engine.image("i"), [IMAGE]),
     "container": (lambda engine: engine.container("c"), [CONTAINER]),
@@ -103,7 +103,7 @@ def test_answers(answers: list[bytes], name: str, changes: Changes, which: int, 
         texts[at] = texts[at].replace("1700000000", odd).replace("5", odd).replace('"8000"', odd)
     answers[:] = [text.encode() for text in texts]
     try:
-        found = ask(DockerEngine(Endpoint("unix:///none.sock", "the default"), {"api-version": "1.43"}))
+        found = ask(Engine(Endpoint("unix:///none.sock", "the default"), {"api-version": "1.43"}))
     except EngineError as error:
         assert str(error)
     else:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from envgen.engine.client import DockerEngine
+from envgen.engine.client import Engine
 from envgen.engine.endpoint import Endpoint
 from envgen.engine.owner import caller, host_user, run_as
 from envgen.engine.parse import info_of
@@ -66,7 +66,7 @@ def test_users_of_helpers_where_the_engine_remaps_them(
         asked.append(body)
         raise EngineError("far enough")
 
-    docker = DockerEngine.__new__(DockerEngine)
+    docker = Engine.__new__(Engine)
     docker.endpoint, docker._info = (
         Endpoint("unix:///x"),
         info_of({"SecurityOptions": ["name=userns"]}, {}, "unix:///x"),

@@ -87,11 +87,10 @@ class LocalEngine:
     def leftovers(self) -> tuple[Leftover, ...]:
         return tuple(self.left)
 
-    def remove_leftovers(self, found: Sequence[Leftover]) -> tuple[tuple[Leftover, str], ...]:
-        gone = {one.id for one in found}
-        self.left = [one for one in self.left if one.id not in gone]
-        self._containers = [one for one in self._containers if one.id not in gone]
-        return ()
+    def remove_container(self, name: str) -> str:
+        self.left = [one for one in self.left if one.id != name]
+        self._containers = [one for one in self._containers if one.id != name]
+        return ""
 
     def exec(
         self, container_id: str, argv: Sequence[str], *, stdin: bytes = b"", user: str = "", **_: Any
