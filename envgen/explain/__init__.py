@@ -3,6 +3,6 @@
 The rules are data (``rules/*.yaml``), each with an excerpt of a real log. This package imports nothing but ``errors``.
 """
 
-from envgen.explain.match import Cause, Classifier, Explanation, cause_of, classify
+from envgen.explain.match import Cause, Explanation, cause_of, classify, log_lines
 
-__all__ = ["Cause", "Classifier", "Explanation", "cause_of", "classify"]
+__all__ = ["Cause", "Explanation", "cause_of", "classify", "log_lines"]

@@ -1,19 +1,20 @@
 """Search a log for what the rules know, in one pass and in bounded memory.
 
-Lines are put together into blocks, and each rule's text is searched in the whole block at once: that is some hundred
-times faster than asking every line. Only lines that have the text are looked at closely. A rule that has found its
-line is not searched again.
+Each rule's text is searched in many lines at once: that is some hundred times faster than asking every line. Only
+lines that have the text are looked at closely. A rule that has found its line is not searched again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import BinaryIO
 
 from envgen.explain.rulebase import Pattern, Rule, rules_for
 
-BLOCK = 1 << 20  # characters that are searched at once
-LONGEST = 1 << 20  # characters of one line that are looked at
+BATCH = 2000  # lines that are searched at once
+LONGEST = 1 << 20  # bytes or characters of one line that are looked at
 SHOWN = 400  # characters of a line that are shown as evidence
 
 
@@ -35,51 +36,50 @@ class Explanation:
         return {name: value for name, value in vars(self).items() if name != "rank"}
 
 
-class Classifier:
-    """Takes a log piece by piece: ``feed`` it lines as they come, then ask for ``result``."""
+def classify(lines: Iterable[str], *, kind: str | None = None) -> tuple[Explanation, ...]:
+    """What a log says about why it ended as it did: failures before notices, the most certain first; empty when no rule
+    knows it.
 
-    def __init__(self, kind: str | None = None) -> None:
-        self._open: list[tuple[Rule, Pattern]] = [(rule, one) for rule in rules_for(kind) for one in rule.patterns]
-        self._found: dict[str, Explanation] = {}
-        self.lines = 0  # how many were read
-
-    def feed(self, lines: Sequence[str]) -> list[Explanation]:
-        """Look at some more lines; what they newly explain, by line."""
-        block = "\n".join(line[:LONGEST].replace("\n", " ") for line in lines)
+    ``kind``: build, jit or serve; None asks all rules. Lines may have their line ends.
+    """
+    waiting = [(rule, one) for rule in rules_for(kind) for one in rule.patterns]
+    found: dict[str, Explanation] = {}
+    lines, before = iter(lines), 0
+    while batch := [line.rstrip("\r\n")[:LONGEST].replace("\n", " ") for line in islice(lines, BATCH)]:
+        block = "\n".join(batch)
         low = block.lower()
         if len(low) != len(block):  # a few letters change their length in lower case
             low = block = "".join(c if len(c.lower()) != 1 else c.lower() for c in block)
-        new: dict[str, Explanation] = {}
-        for rule, pattern in self._open:
-            found = self._search(rule, pattern, block, low)
+        for rule, pattern in waiting:
+            one = _search(rule, pattern, block, low, before)
             # Several patterns of a rule may match: the earliest line is the evidence.
-            if found and (rule.rule not in new or found.line < new[rule.rule].line):
-                new[rule.rule] = found
-        self._found.update(new)
-        if new:
-            self._open = [entry for entry in self._open if entry[0].rule not in new]
-        self.lines += len(lines)
-        return sorted(new.values(), key=lambda one: one.line)
+            if one and (rule.rule not in found or one.line < found[rule.rule].line):
+                found[rule.rule] = one
+        waiting = [entry for entry in waiting if entry[0].rule not in found]
+        before += len(batch)
+    return tuple(sorted(found.values(), key=lambda one: (not one.failure, one.rank)))
 
-    def result(self) -> tuple[Explanation, ...]:
-        """All that was explained so far: failures before notices, the most certain first."""
-        return tuple(sorted(self._found.values(), key=lambda one: (not one.failure, one.rank)))
 
-    def _search(self, rule: Rule, pattern: Pattern, block: str, low: str) -> Explanation | None:
-        at = low.find(pattern.has)
-        while at >= 0:
-            begin = low.rfind("\n", 0, at) + 1
-            end = low.find("\n", at)
-            end = len(low) if end < 0 else end
-            place = pattern.find(low[begin:end])
-            if place >= 0:
-                number = self.lines + low.count("\n", 0, begin) + 1
-                text = evidence(block[begin:end], place)
-                return Explanation(
-                    rule.rule, rule.cause, text, number, rule.cure, rule.link, not rule.notice, rule.rank
-                )
-            at = low.find(pattern.has, end)
-        return None
+def _search(rule: Rule, pattern: Pattern, block: str, low: str, before: int) -> Explanation | None:
+    """``before``: how many lines came before the block."""
+    at = low.find(pattern.has)
+    while at >= 0:
+        begin, end = low.rfind("\n", 0, at) + 1, low.find("\n", at)
+        end = len(low) if end < 0 else end
+        place = pattern.find(low[begin:end])
+        if place >= 0:
+            line, text = before + low.count("\n", 0, begin) + 1, evidence(block[begin:end], place)
+            return Explanation(rule.rule, rule.cause, text, line, rule.cure, rule.link, not rule.notice, rule.rank)
+        at = low.find(pattern.has, end)
+    return None
+
+
+def log_lines(log: BinaryIO) -> Iterator[str]:
+    """Lines of a log of any size, numbered as in an editor; bytes that are not UTF-8 become U+FFFD."""
+    while line := log.readline(LONGEST):
+        yield line.decode("utf-8", "replace")
+        while line and not line.endswith(b"\n"):  # the rest of one that is too long
+            line = log.readline(LONGEST)
 
 
 def evidence(line: str, at: int) -> str:
@@ -88,31 +88,6 @@ def evidence(line: str, at: int) -> str:
         return line.strip()
     begin = max(0, min(at - 60, len(line) - SHOWN))
     return line[begin : begin + SHOWN].strip()
-
-
-def blocks(lines: Iterable[str]) -> Iterable[list[str]]:
-    """Lines in lists of about BLOCK characters."""
-    kept: list[str] = []
-    size = 0
-    for line in lines:
-        kept.append(line)
-        size += min(len(line), LONGEST)
-        if size >= BLOCK:
-            yield kept
-            kept, size = [], 0
-    if kept:
-        yield kept
-
-
-def classify(lines: Iterable[str], *, kind: str | None = None) -> tuple[Explanation, ...]:
-    """What a log says about why it ended as it did, best first; empty when no rule knows it.
-
-    ``kind``: build, jit or serve; None asks all rules. Lines may have their line ends. ValueError for another kind.
-    """
-    classifier = Classifier(kind)
-    for block in blocks(line.rstrip("\r\n") for line in lines):
-        classifier.feed(block)
-    return classifier.result()
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from envgen.cli.caches.print import (
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.cli.look.explain import open_log
 from envgen.errors import NotFoundError
-from envgen.explain.stream import pieces
+from envgen.explain import log_lines
 from envgen.inside.jit.used import named_in
 from envgen.jitcache.model import Used
 from envgen.jitcache.query import make_query
@@ -145,6 +145,6 @@ def modules(session: Session, log: str | None, as_json: bool) -> int:
 def _from_log(log: str) -> Used:
     names: set[str] = set()
     with sys.stdin.buffer if log == "-" else open_log(Path(log)) as file:
-        for lines in pieces(file):  # type: ignore[arg-type]
-            names |= named_in("\n".join(lines))
+        for line in log_lines(file):
+            names |= named_in(line)
     return Used(tuple(sorted(names)))

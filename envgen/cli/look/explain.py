@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import click
 
 from envgen.cli.common import json_option, print_json
 from envgen.errors import ExitCode, UsageError
-from envgen.explain import Classifier, Explanation
-from envgen.explain.stream import pieces
+from envgen.explain import Explanation, classify, log_lines
 from envgen.files import NotAFile, state_dir
-from envgen.text import counted, progress, reason_of, shorten
+from envgen.text import counted, reason_of, shorten
 
 
 @click.command()
@@ -25,9 +26,8 @@ from envgen.text import counted, progress, reason_of, shorten
 def command(log: Path | None, kind: str | None, as_json: bool) -> int:
     """Explain a log of a build, of a kernel's compilation or of a server: cause, evidence, cure.
 
-    LOG is a file, or `-` for stdin; default: the project's newest build log. What is found while a program still
-    writes is printed at once, on stderr; Ctrl-C ends the reading, and what is known by then is printed. Exit code 0: no
-    failure is known in it; 1: one is.
+    LOG is a file, or `-` for stdin; default: the project's newest build log. Ctrl-C ends the reading of what a program
+    still writes. Exit code 0: no failure is known in it; 1: one is.
 
     \b
     Example:
@@ -35,31 +35,22 @@ def command(log: Path | None, kind: str | None, as_json: bool) -> int:
       docker logs -f prod-serve-1 2>&1 | envgen explain -
       envgen explain server.log --json
     """
-    classifier = Classifier(kind)
-    if log is not None and str(log) == "-":
-        _read(sys.stdin.buffer, classifier, live=not as_json)
-        name = "-"
-    else:
-        path = log or _newest()
-        name = str(path)
-        with open_log(path) as file:
-            _read(file, classifier, live=False)
-    found = classifier.result()
+    name, count = str(log or _newest()), 0
+
+    def read(file: BinaryIO) -> Iterator[str]:
+        nonlocal count
+        with contextlib.suppress(KeyboardInterrupt):
+            for line in log_lines(file):
+                count += 1
+                yield line
+
+    with sys.stdin.buffer if name == "-" else open_log(Path(name)) as file:
+        found = classify(read(file), kind=kind)
     if as_json:
-        print_json({"log": name, "lines": classifier.lines, "explanations": [one.data() for one in found]})
+        print_json({"log": name, "lines": count, "explanations": [one.data() for one in found]})
     else:
-        click.echo(_text(found, name, classifier.lines))
+        click.echo(_text(found, name, count))
     return ExitCode.FINDINGS if any(one.failure for one in found) else ExitCode.OK
-
-
-def _read(file: BinaryIO, classifier: Any, *, live: bool) -> None:
-    try:
-        for lines in pieces(file):  # type: ignore[arg-type]
-            for one in classifier.feed(lines):
-                if live:
-                    progress(f"  line {one.line}: {one.rule}: {one.cause}")
-    except KeyboardInterrupt:
-        progress("  stopped reading")
 
 
 def open_log(path: Path) -> BinaryIO:
