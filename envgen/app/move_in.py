@@ -82,9 +82,9 @@ def write(draft: Draft, sources: str, folder: Path) -> Moved:
     broken = ""
     for number in range(_ROUNDS):
         _complete(draft, folder)
-        _write(path, text_of(draft, sources), new=not number)
+        write_file(path, text_of(draft, sources), new=not number)
         if has_local:
-            _write(machine, local_text(draft), new=not number)
+            write_file(machine, local_text(draft), new=not number)
         broken, problems = _trouble(path)
         found = {one.place.key: f"{one.message}; {one.hint}".removesuffix("; ") for one in problems if one.place}
         # Of a list the last first: the others keep their numbers.
@@ -95,7 +95,8 @@ def write(draft: Draft, sources: str, folder: Path) -> Moved:
     return Moved(written, draft.services, tuple(draft.unplaced), broken)
 
 
-def _write(path: Path, text: str, *, new: bool) -> None:
+def write_file(path: Path, text: str, *, new: bool = True) -> None:
+    """Write ``path`` whole or not at all; a ``new`` one is never written over another."""
     try:
         files.write(path, text.encode(), new=new)
     except FileExistsError:

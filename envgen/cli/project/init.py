@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from envgen import files
-from envgen.app.move_in import draft_of, write
+from envgen.app.move_in import draft_of, write, write_file
 from envgen.cli.common import json_option, print_json
 from envgen.errors import ExitCode, RefusedError, UsageError
 from envgen.paths import templates_dir
@@ -135,13 +135,3 @@ def complete(path: Path, wanted: str) -> list[str]:
     except OSError as error:
         raise RefusedError(f"{path} cannot be completed: {reason_of(error).lower()}") from None
     return missing
-
-
-def write_file(path: Path, text: str, *, overwrite: bool = False) -> None:
-    """Write ``path`` whole or not at all; without ``overwrite`` an existing file is never touched."""
-    try:
-        files.write(path, text.encode(), new=not overwrite)
-    except FileExistsError:
-        raise RefusedError(f"{path} is there already", hint="nothing was changed") from None
-    except OSError as error:
-        raise RefusedError(f"{path} cannot be written: {reason_of(error).lower()}") from None
