@@ -251,13 +251,6 @@ class Flags:
 
 
 @dataclass(frozen=True)
-class Defaults:
-    """What the installed vLLM takes where no flag says it; 0: its sources don't tell."""
-
-    gpu_memory_utilization: float = 0.0
-
-
-@dataclass(frozen=True)
 class Claim:
     """A file that a patch of the image's label changes: do its added lines are in what is imported?"""
 
@@ -307,7 +300,7 @@ class Probe:
     processes: Processes = Processes()
     known: tuple[KnownVariable, ...] = ()
     flags: Flags = Flags()
-    defaults: Defaults = Defaults()
+    defaults: Mapping[str, float] = field(default_factory=dict)  # of the installed vLLM, where its sources tell
     claimed: tuple[Claim, ...] = ()
     loads: tuple[Load, ...] = ()
     errors: tuple[PartError, ...] = ()

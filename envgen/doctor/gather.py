@@ -23,12 +23,11 @@ from envgen.doctor.owners import foreign
 from envgen.engine.base import Container, Engine, EngineInfo
 from envgen.engine.endpoint import find_plugin
 from envgen.engine.owner import ours
-from envgen.engine.ports import conflict, listening, owner
 from envgen.errors import EngineError, EnvgenError
 from envgen.inside import run
 from envgen.profile.model import Profile
 from envgen.render.environment import checkout_variable, compose_environment
-from envgen.serve.preflight import with_ports
+from envgen.serve.preflight import holders, with_ports
 
 Connect = Callable[[], "Engine"]
 Answer: TypeAlias = "tuple[collect.Facts, tuple[float, float]]"  # and when it was asked and given
@@ -177,25 +176,16 @@ def _host_facts(profile: Profile, info: EngineInfo | None, ports: tuple[tuple[in
 def _busy_ports(profile: Profile, containers: Sequence[Container], engine: Engine) -> tuple[tuple[int, str], ...]:
     """The ports of services that don't run, and who has them."""
     running = {one.service for one in containers if one.state == "running"}
+    mine = {port.host for one in containers if one.state == "running" for port in one.ports}
     wanted = [
         port
         for name, service in profile.services.items()
         if name not in running
         for port in service.host_ports
-        if not port.auto
+        if not port.auto and port.host not in mine
     ]
-    mine = {port.host for one in containers if one.state == "running" for port in one.ports}
-    listeners = listening() if wanted else ()
-    found: dict[int, str] = {}
-    everyone: Sequence[Container] | None = None
-    for port in wanted:
-        listener = conflict(listeners, port.host, port.address)
-        if listener is None or port.host in mine:
-            continue
-        if everyone is None:
-            everyone = attempt(engine.containers) or ()
-        found[port.host] = owner(listener, everyone)
-    return tuple(found.items())
+    holder = attempt(lambda: holders(engine)) if wanted else None
+    return tuple({port.host: who for port in wanted if holder and (who := holder(port))}.items())
 
 
 def _disk_free(path: str) -> int | None:

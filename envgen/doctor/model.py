@@ -69,7 +69,9 @@ class Finding:
     expected: str = ""
     remedy: Remedy | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    check: str = ""  # filled in by the runner
+    check: str = ""  # filled in by the runner, as are the place and, of several machines, which one
+    where: Where = Where.HOST
+    node: str = ""
 
     @property
     def case(self) -> str:

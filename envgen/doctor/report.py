@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 from envgen.doctor.model import Finding, Severity, Where
@@ -53,9 +54,9 @@ def summary(report: Report) -> str:
 def as_text(report: Report, *, colour: bool = False) -> str:
     """The whole report, grouped by place."""
     out: list[str] = []
-    for group in report.groups:
-        out.append(paint(HEADINGS[group.where] + f" on {group.node}" * bool(group.node), "1", colour))
-        for finding in group.findings:
+    for (node, where), findings in groupby(report.findings, key=lambda one: (one.node, one.where)):
+        out.append(paint(HEADINGS[where] + f" on {node}" * bool(node), "1", colour))
+        for finding in findings:
             out += lines_of(finding, report, colour)
     text = "\n".join([*out, "", summary(report)])
     return Styled(text) if colour else text
@@ -73,8 +74,8 @@ def as_data(report: Report) -> dict[str, Any]:
         "findings": [
             {
                 "check": finding.check,
-                "where": group.where.word,
-                "node": group.node or None,
+                "where": finding.where.word,
+                "node": finding.node or None,
                 "severity": finding.severity.word,
                 "title": finding.title,
                 "seen": finding.seen,
@@ -83,7 +84,6 @@ def as_data(report: Report) -> dict[str, Any]:
                 {"kind": "profile" if finding.remedy.is_line else "command", "text": finding.remedy.text},
                 "evidence": dict(finding.evidence),
             }
-            for group in report.groups
-            for finding in group.findings
+            for finding in report.findings
         ],
     }  # fmt: skip

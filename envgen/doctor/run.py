@@ -12,24 +12,11 @@ from envgen.doctor.remedies import envgen
 
 
 @dataclass(frozen=True)
-class Group:
-    """The findings of one place, in the order of the checks; on the machine ``node``, where there are several."""
-
-    where: Where
-    findings: tuple[Finding, ...]
-    node: str = ""
-
-
-@dataclass(frozen=True)
 class Report:
-    """All findings. ``worst`` decides the exit code."""
+    """All findings, in the order of their places and checks. ``worst`` decides the exit code."""
 
     context: Context
-    groups: tuple[Group, ...]
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        return tuple(finding for group in self.groups for finding in group.findings)
+    findings: tuple[Finding, ...] = ()
 
     @property
     def worst(self) -> Severity:
@@ -61,26 +48,22 @@ def run_one(check: Check, context: Context) -> list[Finding]:
 
 def with_more(report: Report, where: Where, findings: Iterable[Finding]) -> Report:
     """The same report with ``findings`` added at ``where``."""
-    places = {group.where: group.findings for group in report.groups}
-    places[where] = (*places.get(where, ()), *findings)
-    return replace(report, groups=tuple(Group(place, places[place]) for place in sorted(places) if places[place]))
+    every = [*report.findings, *(replace(one, where=where) for one in findings)]
+    return replace(report, findings=tuple(sorted(every, key=lambda one: one.where)))
 
 
 def joined(reports: Mapping[str, Report]) -> Report:
     """One report of several machines, by their names; what is between them comes last."""
     first, several = next(iter(reports.values())), len(reports) > 1
-    groups = [
-        replace(group, node=node if several and group.where is not Where.NODES else "")
+    every = [
+        replace(one, node=node if several and one.where is not Where.NODES else "")
         for node, report in reports.items()
-        for group in report.groups
+        for one in report.findings
     ]
-    return replace(first, groups=tuple(sorted(groups, key=lambda one: one.where is Where.NODES)))
+    return replace(first, findings=tuple(sorted(every, key=lambda one: one.where is Where.NODES)))
 
 
 def examine(context: Context, extra: Iterable[Finding] = (), checks: Iterable[Check] = CHECKS) -> Report:
     """Judge everything that was collected. ``extra``: findings made while collecting, about the host."""
-    places: dict[Where, list[Finding]] = {where: [] for where in Where}
-    places[Where.HOST] += extra
-    for check in checks:
-        places[check.where] += run_one(check, context)
-    return Report(context, tuple(Group(where, tuple(found)) for where, found in places.items() if found))
+    found = [*extra, *(replace(one, where=check.where) for check in checks for one in run_one(check, context))]
+    return with_more(Report(context, tuple(found)), Where.HOST, ())

@@ -65,23 +65,18 @@ def check(
     asked only where the image is there and the service does not run already.
     Raises PreflightError with every problem. Starts, pulls and writes nothing.
     """
-    service = profile.services[name]
     notes: list[str] = []
     mine = engine.containers(profile.compose_name, name)
-    problems = [*of_image(profile, engine.image(profile.image_name), digest)]
-    if engine.info().endpoint.startswith("unix://"):  # paths and ports of a remote engine's machine can't be seen here
-        problems += [*_mounts(profile, root), *_own_mounts(profile, root, name), *files(profile, root)]
+    image = engine.image(profile.image_name)
+    problems = [*of_image(profile, image, digest)]
+    problems += refusals(engine, profile, root, name, running=bool(mine), notes=notes)
+    if engine.info().endpoint.startswith("unix://"):
         problems += _ports(engine, profile, name, mine)
-        if service.needs_memory is not None and not mine:  # what runs already holds some of it
-            short, notes = memory.check(service.needs_memory.bytes, unified=profile.gpu is not GpuMode.NONE)
-            problems += short
     notes += exposure(profile, name)
-    gpu, reason = gpu_mode(engine, profile.gpu)
-    if reason:
-        problems.append(reason)
-    elif gpu is GpuMode.NONE and profile.gpu is GpuMode.AUTO:
+    gpu, _ = gpu_mode(engine, profile.gpu)
+    if gpu is GpuMode.NONE and profile.gpu is GpuMode.AUTO:
         notes.append(f"{name} starts without a GPU: {NO_GPU} (`gpu: required` refuses then, `gpu: none` is silent)")
-    looked = service.model is not None and not mine and engine.image(profile.image_name) is not None
+    looked = profile.services[name].model is not None and not mine and image is not None
     lacking = tuple(weights()) if looked else ()
     if problems or lacking:
         raise PreflightError(name, (*problems, *lacking), only_weights=not problems)
@@ -100,40 +95,37 @@ def exposure(profile: Profile, name: str) -> list[str]:
 def check_once(engine: Engine, profile: Profile, root: Path, name: str, digest: str) -> None:
     """What a one-off container needs: image, checkouts, files, a GPU where one is wanted. PreflightError without."""
     problems = [*of_image(profile, engine.image(profile.image_name), digest)]
-    if engine.info().endpoint.startswith("unix://"):
-        problems += [*_mounts(profile, root), *_own_mounts(profile, root, name), *files(profile, root)]
-    _, reason = gpu_mode(engine, profile.gpu)
-    problems += [reason] if reason else []
+    problems += refusals(engine, profile, root, name, running=True)
     if problems:
         raise PreflightError(name, tuple(problems))
 
 
-def refusals(engine: Engine, profile: Profile, root: Path, name: str, *, running: bool) -> tuple[Problem, ...]:
+def refusals(
+    engine: Engine, profile: Profile, root: Path, name: str, *, running: bool, notes: list[str] | None = None
+) -> tuple[Problem, ...]:
     """What `up` would refuse besides a stale image and taken ports: checkouts, files, memory, the GPU.
 
-    ``running``: the service has its memory already.
+    ``running``: the service has its memory already. ``notes`` gets what may still go wrong.
     """
     service, problems = profile.services[name], list[Problem]()
-    if engine.info().endpoint.startswith("unix://"):
+    if engine.info().endpoint.startswith("unix://"):  # what a remote engine's machine has can't be seen here
         problems += [*_mounts(profile, root), *_own_mounts(profile, root, name), *files(profile, root)]
         if service.needs_memory is not None and not running:
-            problems += memory.check(service.needs_memory.bytes, unified=profile.gpu is not GpuMode.NONE)[0]
+            short, said = memory.check(service.needs_memory.bytes, unified=profile.gpu is not GpuMode.NONE)
+            problems += short
+            notes = [] if notes is None else notes
+            notes += said
     _, reason = gpu_mode(engine, profile.gpu)
     return (*problems, *([reason] if reason else []))
 
 
-def _build_command(profile: Profile) -> str:
-    return f"envgen build --profile {profile.name}"
-
-
 def of_image(profile: Profile, image: Image | None, digest: str) -> Iterator[Problem]:
     """What is wrong with the profile's image, beside one that is rendered as ``digest``."""
-    if image is None:
-        yield Problem(f"the image {profile.image_name} is not built", hint=_build_command(profile))
-    elif RENDER_LABEL not in image.labels:
-        yield Problem(f"the image {profile.image_name} was not built by envgen", hint=_build_command(profile))
-    elif image.labels[RENDER_LABEL] != digest:
-        yield Problem(f"the image {profile.image_name} is older than the profile", hint=_build_command(profile))
+    what = "is not built"
+    if image is not None:
+        what = "is older than the profile" if RENDER_LABEL in image.labels else "was not built by envgen"
+    if image is None or image.labels.get(RENDER_LABEL) != digest:
+        yield Problem(f"the image {profile.image_name} {what}", hint=f"envgen build --profile {profile.name}")
 
 
 def check_again(engine: Engine, profile: Profile, root: Path, container: Container) -> None:
@@ -208,10 +200,10 @@ def _ports(engine: Engine, profile: Profile, name: str, mine: tuple[Container, .
     wanted = [port for port in service.host_ports if port.host not in own]
     if not wanted or (service.network is not None and mine):  # then the listener is the service itself
         return
-    holder = _holders(engine)
-    holders = {port: found for port in wanted if (found := holder(port))}
-    hint = _leave_open(profile, name, *(port.host for port in holders))
-    for port, found in holders.items():
+    holder = holders(engine)
+    taken = {port: found for port in wanted if (found := holder(port))}
+    hint = _leave_open(profile, name, *(port.host for port in taken))
+    for port, found in taken.items():
         yield Problem(f"port {port.host} is taken by {found}", hint=hint)
 
 
@@ -250,7 +242,7 @@ def settled(engine: Engine, profile: Profile) -> Profile:
     """``profile`` with the ports that its services have, or would get now, where it leaves them open."""
     if not any(port.auto for service in profile.services.values() for port in service.ports):
         return profile
-    holder = _holders(engine)
+    holder = holders(engine)
     return with_ports(profile, engine.containers(profile.compose_name), lambda port: not holder(port))
 
 
@@ -267,9 +259,9 @@ def changed_meanwhile(
     port = next((one for one in service.ports if one.host in refused), None)
     if port is None:
         return None
-    holder = _holders(engine)
+    who = holders(engine)(port) or "another program"
     return RefusedError(
-        f"{name} was not started: port {port.host} was taken by {holder(port) or 'another program'} in the meantime",
+        f"{name} was not started: port {port.host} was taken by {who} in the meantime",
         hint=_leave_open(profile, name, port.host),
     )
 
@@ -286,8 +278,8 @@ def _vanished(profile: Profile, root: Path, name: str, path: Path) -> RefusedErr
     return RefusedError(f"{name} was not started: {why}", hint=f"to make it with what the profile names: {up}")
 
 
-def _holders(engine: Engine) -> Holder:
-    """Of a remote engine's machine its containers alone are known."""
+def holders(engine: Engine) -> Holder:
+    """Who has a port of the engine's machine. Of a remote one its containers alone are known."""
     listeners = ports.listening() if engine.info().endpoint.startswith("unix://") else ()
     everybody = engine.containers()
 

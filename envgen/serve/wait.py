@@ -26,6 +26,7 @@ REFUSALS = 3  # answers that are none, after which waiting won't help
 SICKNESS = 60.0  # seconds without an answer of the engine after which it is the trouble
 RESTARTS = 3  # after so many it is a loop, whatever the policy still allows
 LINGER = 3.0  # seconds that the log gets to show what it must, when the answer is there already
+_MODELS = "/v1/models"
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class Waiter:
         self._evidence = Evidence(self._ready.expect, self._ready.forbid)
         self._first_restarts = self._restarts = 0
         self._why = ""
+        self._step = _MODELS  # that the question is at
         self._said = ("", 0.0)
         self._began = time.monotonic()
 
@@ -88,11 +90,10 @@ class Waiter:
         # One that exits at once may have been restarted before this first look.
         self._first_restarts = self._restarts = container.restarts if container.running else 0
         reader = LogReader(self._engine, container_id, container.started_at, self._ready.timeout.seconds)
-        asking: _Asking | None = None
+        asking: Future[Answer] | None = None
         stable_since: float | None = None
-        ask_at = 0.0
+        ask_at = asked_at = missed = 0.0
         refusals = 0
-        missed = 0.0
         while True:
             try:
                 container = self._look(container_id)
@@ -114,20 +115,30 @@ class Waiter:
                 stable_since = stable_since or now
                 settled = container.health == "healthy" or now - stable_since >= 1.0
                 if asking is None and settled and now >= ask_at:
-                    asking = _Asking(self._url, self._question)
-                if asking is not None and (answer := asking.answer) is not None:
-                    asking, ask_at = None, now + ASK_AGAIN
+                    asking, asked_at = self._ask(), now
+                if asking is not None and asking.done():
+                    answer, asking, ask_at = asking.result(), None, now + ASK_AGAIN
                     if answer.ready:
                         return self._with_evidence(answer, reader, container)
                     refusals += answer.refused
                     if answer.fatal or refusals >= REFUSALS:
                         raise self._failure(container, answer.why, says_all=answer.fatal)
                     self._why = answer.why
-                elif asking is not None and asking.step != _MODELS:
+                elif asking is not None and self._step != _MODELS:
                     self.progress.answering()
-                    self._why = f"it was asked {asking.seconds:.0f} s ago and has not sent {asking.step}"
+                    self._why = f"it was asked {now - asked_at:.0f} s ago and has not sent {self._step}"
             self._in_time(container, deadline)
             time.sleep(POLL)
+
+    def _ask(self) -> Future[Answer]:
+        """The question on its way; it ends with its own time-outs."""
+        question, self._step = self._question, _MODELS
+        if question is None:  # nothing is known to ask
+            return in_background(lambda: Answer(True))
+        return in_background(lambda: ask(self._url, question, timeout=3600, on_step=self._on_step))
+
+    def _on_step(self, step: str) -> None:
+        self._step = step
 
     def _look(self, container_id: str) -> Container:
         """The container, which must be there, alive and not restarting for ever."""
@@ -212,31 +223,3 @@ class Waiter:
         self._said = (state, now)
         last_line = log_text(self._engine.logs(container.id, tail=1).strip())[:100]
         self._say(f"  {self._name}: {state}, {now - self._began:.0f} s" + (f" | {last_line}" if last_line else ""))
-
-
-_MODELS = "/v1/models"
-
-
-class _Asking:
-    """One question on its way, and the step that it is at."""
-
-    def __init__(self, url: str, question: Question | None) -> None:
-        self.step = _MODELS
-        self._began = time.monotonic()
-        self._future: Future[Answer] = Future()
-        if question is None:  # nothing is known to ask
-            self._future.set_result(Answer(True))
-        else:  # it ends with its own time-outs
-            self._future = in_background(lambda: ask(url, question, timeout=3600, on_step=self._on_step))
-
-    @property
-    def answer(self) -> Answer | None:
-        """None until it is there."""
-        return self._future.result() if self._future.done() else None
-
-    def _on_step(self, step: str) -> None:
-        self.step = step
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._began

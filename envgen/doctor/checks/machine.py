@@ -36,7 +36,7 @@ def share(context: Context) -> float | None:
                 return None
     words = [word for service in context.profile.services.values() for word in service.command]
     serves = any(word == "vllm" or word.startswith("vllm.entrypoints") for word in words)
-    default = context.probe.defaults.gpu_memory_utilization if context.probe else 0.0
+    default = context.inside.defaults.get("gpu_memory_utilization")
     return default or None if serves else None
 
 

@@ -18,7 +18,7 @@ from envgen.doctor.checks import around, container, host, image, mounts
 from envgen.doctor.evidence import from_json
 from envgen.doctor.gather import choose_container, gather
 from envgen.doctor.model import Check, Context, Finding, Host, Remedy, Severity, Subject, Trouble, Where, error, ok
-from envgen.doctor.run import Group, Report
+from envgen.doctor.run import Report
 from envgen.engine.base import Container, EngineInfo, ExecResult, Image, Mount, Port
 from envgen.errors import EngineError
 from envgen.inside.probe.facts import is_safe, without_password
@@ -551,8 +551,8 @@ def test_which_container() -> None:
 
 
 def test_a_report_of_several_machines_names_them_and_ends_with_what_is_between_them(make: Make) -> None:
-    one = run.with_more(Report(make(), (Group(Where.HOST, (ok("a"),)),)), Where.NODES, [ok("the same")])
-    two = Report(make(), (Group(Where.HOST, (ok("b"),)),))
+    one = run.with_more(Report(make(), (ok("a"),)), Where.NODES, [ok("the same")])
+    two = Report(make(), (ok("b"),))
     several, alone = run.joined({"spark-1": one, "spark-2": two}), run.joined({"": two})
     rows = [(row["node"], row["title"]) for row in report.as_data(several)["findings"]]
     assert rows == [("spark-1", "a"), ("spark-2", "b"), (None, "the same")]
