@@ -9,15 +9,16 @@ _PACKAGE = Path(__file__).resolve().parent
 
 def templates_dir() -> Path:
     """The folder of the Jinja2 templates. Raises FileNotFoundError when the install is broken."""
-    for folder in (_PACKAGE / "_data" / "templates", _PACKAGE.parent / "templates"):
-        if folder.is_dir():
-            return folder
-    raise FileNotFoundError(f"envgen is installed without its templates (looked beside {_PACKAGE}); reinstall it")
+    return _find("templates")
 
 
 def docker_dir() -> Path:
     """The folder of the programs that run in builds and containers. FileNotFoundError when the install is broken."""
-    for folder in (_PACKAGE / "_data" / "docker", _PACKAGE.parent / "docker"):
+    return _find("docker")
+
+
+def _find(name: str) -> Path:
+    for folder in (_PACKAGE / "_data" / name, _PACKAGE.parent / name):
         if folder.is_dir():
             return folder
-    raise FileNotFoundError(f"envgen is installed without its docker folder (looked beside {_PACKAGE}); reinstall it")
+    raise FileNotFoundError(f"envgen is installed without its {name} (looked beside {_PACKAGE}); reinstall it")

@@ -68,7 +68,6 @@ class Rule:
     example: str
     codes: frozenset[int] = frozenset()  # exit codes that prove it without a line
     notice: bool = False  # worth knowing, no failure
-    pain: tuple[int, ...] = ()  # numbers of the field's known pains
     quoted: bool = False  # the example is in the public thread at ``link``; else it is as the tool prints it
 
 
@@ -85,7 +84,7 @@ def read_rule(node: Mapping[str, Any], rank: int) -> Rule:
     patterns = tuple(read_pattern(entry) for entry in node["match"])
     return Rule(node["rule"], rank, frozenset(node.get("kinds", KINDS)), node["cause"].strip(), node["cure"].strip(),
                 node["link"], patterns, node["example"], frozenset(node.get("codes", ())), node.get("notice", False),
-                tuple(node.get("pain", ())), node.get("quoted", False))  # fmt: skip
+                node.get("quoted", False))  # fmt: skip
 
 
 def rules_for(kind: str | None) -> tuple[Rule, ...]:

@@ -31,15 +31,14 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the service said. ``ready`` is False while ``why`` says what is missing yet. Times are in seconds."""
+    """What the service said. ``ready`` is False while ``why`` says what is missing yet."""
 
     ready: bool
     why: str = ""
     text: str = ""
     fatal: bool = False  # waiting longer can't help: the service runs and is wrong
     refused: bool = False  # it answered, and not with what was asked for; a few times of that are enough
-    first_token: float = 0.0
-    seconds: float = 0.0
+    first_token: float = 0.0  # seconds
 
 
 def ask(
@@ -121,7 +120,7 @@ def _completed(
         return Answer(False, f"the first answer broke off in the middle: {error}", refused=True)
     except NoCompletion as error:
         return Answer(False, f"the reply to the first prompt is not a completion: {error}", fatal=True)
-    return replace(answer, first_token=first, seconds=time.monotonic() - began)
+    return replace(answer, first_token=first)
 
 
 def judge(status: int, document: Any, expect_text: str | None = None) -> Answer:

@@ -190,8 +190,6 @@ def test_what_differs_is_named_and_asked_for(project: Project) -> None:
     assert "environment: LEVEL=2 is new" in refused.err and "envgen up plain --profile prod --recreate" in refused.err
     assert "environment: ANSWER= Paris, of course is now no" in refused.err
     assert container_id("plain") == before
-    shown = project.envgen("up", "plain", "--dry-run", *words)
-    assert "would be replaced: environment: LEVEL=2 is new" in shown.err and container_id("plain") == before
     project.envgen("up", "plain", "--recreate", *words)
     after = container_id("plain")
     assert after not in ("", before)
@@ -291,11 +289,6 @@ profiles:
     ):  # fmt: skip
         assert reason in done.err
     assert "sources.good" not in done.err and "sources.flat" not in done.err
-
-
-def test_dry_run_starts_nothing(project: Project) -> None:
-    done = project.envgen("up", "serve", "--dry-run")
-    assert "up --detach --no-build --pull never serve" in done.out and leftovers() == ""
 
 
 # --- nothing half-started is left -----------------------------------------------------------------------------------

@@ -177,7 +177,7 @@ def test_a_clone_takes_nothing(first: Project) -> None:
         (second.root / "envgen.yaml").read_text().replace("gpu: none", "gpu: none\n    python_path: [/second]")
     )
     for words in (
-        ("build",), ("up", "web"), ("up", "--build", "web"), ("up", "web", "--dry-run"), ("down",),
+        ("build",), ("up", "web"), ("up", "--build", "web"), ("down",),
         ("down", "--volumes"),
         ("down", "web"), ("exec", "web", "true"), ("restart", "web"), ("stop",), ("start", "web"), ("run", "true"),
         ("cache", "clear", "--all", "--yes"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 import click
@@ -50,7 +49,6 @@ from envgen.text import progress
     metavar="SECONDS",
     help="How long its answer may take; after two in a row that fail all is taken down.",
 )
-@click.option("--dry-run", is_flag=True, help="Check everything and show what would be run.")
 @json_option
 def command(
     session: Session,
@@ -67,7 +65,6 @@ def command(
     stay: bool,
     canary: float,
     canary_timeout: float,
-    dry_run: bool,
     as_json: bool,
 ) -> int:
     """Start each SERVICE (default: all of the profile) in turn, and wait until it answers.
@@ -102,15 +99,9 @@ def command(
         raise UsageError("--stay is for one service, without --no-wait and --follow")
     if stay:
         nodes.choose(session.profile(), names[0])
-    if build_first and not dry_run:
+    if build_first:
         make(session, take_over=take_over)
-    checked = services.check_all(
-        session, names, agree=lambda question: not dry_run and ask(question), take_over=take_over
-    )
-    if dry_run:
-        plans = [plan for one in checked for plan in _plans(one)]
-        _show_plans(plans[0] if len(names) == len(plans) == 1 else plans, as_json)
-        return 0
+    checked = services.check_all(session, names, ask, take_over=take_over)
     documents: list[dict[str, Any]] = []
     try:
         for one, started in services.start_all(
@@ -134,23 +125,6 @@ def command(
         return 0
     composes = {here.node: here.compose for one in checked for here in one.places}
     return show_logs(composes, "--profile", "*", "logs", "--follow", *(one.service for one in checked))
-
-
-def _plans(checked: services.Checked) -> list[dict[str, Any]]:
-    for difference in checked.differing:
-        progress(f"{checked.service} runs, and would be replaced: {difference}")
-    words = ("up", "--detach", "--no-build", "--pull", "never", checked.service)
-    return [{"argv": one.compose.argv(*words), "environment": dict(one.compose.env)} for one in checked.places]
-
-
-def _show_plans(found: dict[str, Any] | list[dict[str, Any]], as_json: bool) -> None:
-    if as_json:
-        print_json(found)
-        return
-    for plan in found if isinstance(found, list) else [found]:
-        for name, value in sorted(plan["environment"].items()):
-            click.echo(f"{name}={value}")
-        click.echo(shlex.join(plan["argv"]))
 
 
 def document(profile: Profile, service: str, started: Started, *, waited: bool) -> dict[str, Any]:

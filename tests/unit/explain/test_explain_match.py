@@ -91,7 +91,7 @@ def test_letters_that_change_length_in_lower_case_move_no_line(before: list[str]
 
 
 NODES = [node for name in FILES for node in yaml.safe_load((FOLDER / name).read_text("utf-8"))]
-KEYS = {"rule", "kinds", "cause", "cure", "link", "match", "codes", "notice", "pain", "quoted", "example"}
+KEYS = {"rule", "kinds", "cause", "cure", "link", "match", "codes", "notice", "quoted", "example"}
 
 
 @pytest.mark.parametrize("node", NODES, ids=lambda node: str(node["rule"]))
