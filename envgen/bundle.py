@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import re
 import tarfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from envgen import files
 from envgen.errors import UsageError
@@ -44,6 +46,17 @@ def archive(members: Mapping[str, bytes | str], *, known: Iterable[str] = ()) ->
             info.size, info.mode, info.mtime = len(content), 0o644, 0
             tar.addfile(info, io.BytesIO(content))
     return gzip.compress(plain.getvalue(), mtime=0)
+
+
+def as_json(document: Any) -> str:
+    """A document as a member; what JSON lacks becomes what is nearest to it."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return dict(value)
+        return sorted(value) if isinstance(value, (set, frozenset)) else str(value)
+
+    return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False, default=plain) + "\n"
 
 
 def _clean(members: Mapping[str, bytes | str], known: tuple[str, ...]) -> dict[str, bytes]:

@@ -154,18 +154,13 @@ _PERSONAL: tuple[tuple[str, _Replace], ...] = (
 
 
 @cache
-def _shapes() -> tuple[tuple[re.Pattern[str], _Replace], ...]:
-    return tuple((re.compile(pattern), replacement) for pattern, replacement in _SECRETS)
-
-
-@cache
-def _personal() -> tuple[tuple[re.Pattern[str], _Replace], ...]:
-    return tuple((re.compile(pattern), replacement) for pattern, replacement in _PERSONAL)
+def _compiled(patterns: tuple[tuple[str, _Replace], ...]) -> tuple[tuple[re.Pattern[str], _Replace], ...]:
+    return tuple((re.compile(pattern), replacement) for pattern, replacement in patterns)
 
 
 def redact_secrets(text: str) -> str:
     """``text`` without what looks like a secret; paths and names of people stay. For the user's own terminal."""
-    for pattern, replacement in _shapes():
+    for pattern, replacement in _compiled(_SECRETS):
         text = pattern.sub(replacement, text)
     return text
 
@@ -177,7 +172,7 @@ def redact(text: str, *, known: Iterable[str] = ()) -> str:
     """
     for value, said in _literals(known):
         text = text.replace(value, said)
-    for pattern, replacement in (*_shapes(), *_personal()):
+    for pattern, replacement in _compiled(_SECRETS + _PERSONAL):
         text = pattern.sub(replacement, text)
     for pattern, said in _own_names():
         text = pattern.sub(said, text)
@@ -204,7 +199,7 @@ def secret_in(text: str, *, prose: bool = False) -> str:
     behind ``password:`` proves nothing.
     """
     text = _VARIABLE.sub("$", text)
-    for pattern, replacement in _shapes():
+    for pattern, replacement in _compiled(_SECRETS):
         for match in pattern.finditer(text):
             found = match.expand(replacement) if isinstance(replacement, str) else replacement(match)
             if found == match[0] or (prose and replacement is _beside_name):

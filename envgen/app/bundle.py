@@ -5,16 +5,14 @@ It holds what a crash bundle holds, of a service that may well run; the findings
 
 from __future__ import annotations
 
-import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from envgen import __version__, files
 from envgen.app.doctor import Looked, joined
-from envgen.bundle import write_bundle
+from envgen.bundle import as_json, write_bundle
 from envgen.doctor import report
 from envgen.doctor.gather import attempt
 from envgen.doctor.model import Subject
@@ -43,7 +41,7 @@ def collect(looked: Sequence[Looked]) -> dict[str, bytes | str]:
     found = joined(looked)
     about = "Made by `envgen doctor --bundle`. Secrets, home folders, host and user names were taken out.\n"
     members: dict[str, bytes | str] = {
-        "findings.json": _json(report.as_data(found)),
+        "findings.json": as_json(report.as_data(found)),
         "findings.txt": report.as_text(found) + "\n",
         **_files(looked[0].subject),
     }
@@ -57,7 +55,7 @@ def collect(looked: Sequence[Looked]) -> dict[str, bytes | str]:
             identity = context.container.id if context.container else ""
             seen = crash.collect(engine, identity, context.service, secrets=profile.secrets)
             members |= {folder + name: text for name, text in seen.items() if name not in ("README.txt", *members)}
-        members[f"{folder}versions.json"] = _json(
+        members[f"{folder}versions.json"] = as_json(
             {
                 "envgen": __version__,
                 "python": platform.python_version(),
@@ -97,13 +95,3 @@ def _end(path: Path) -> bytes | str:
             return file.read(LOG_BYTES)
     except OSError as error:
         return f"not available: {reason_of(error)}\n"
-
-
-def _json(data: Any) -> str:
-    return json.dumps(data, indent=2, sort_keys=True, default=_plain) + "\n"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    return sorted(value) if isinstance(value, (set, frozenset)) else str(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from envgen.app.places import Opened
-from envgen.bundle import write_bundle
+from envgen.bundle import as_json, write_bundle
 from envgen.doctor import report, run
 from envgen.doctor.gather import gather
 from envgen.doctor.model import Subject
@@ -81,7 +80,7 @@ def keeper(places: Sequence[Opened], service: str, culprit: str = "") -> Callabl
                 asked = {here.node: pool.submit(of, here) for here in places}
             members = {
                 "README.txt": f"{culprit} failed first: {failure.reason}\nEach machine has a folder.\n".encode(),
-                "findings.json": _json({"culprit": culprit, "service": service, **findings}),
+                "findings.json": as_json({"culprit": culprit, "service": service, **findings}).encode(),
             }
             for node, answer in asked.items():
                 error = answer.exception()
@@ -138,11 +137,7 @@ def _free_name(folder: Path, service: str) -> Path:
 def _explanations(log: bytes) -> bytes:
     """All that the rules know in the whole log, best first."""
     found = classify(log.decode("utf-8", "replace").splitlines(), kind="serve")
-    return _json([one.data() for one in found])
-
-
-def _json(document: Any) -> bytes:
-    return (json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False, default=str) + "\n").encode()
+    return as_json([one.data() for one in found]).encode()
 
 
 def _doctor(engine: Engine, profile: Profile, root: Path, service: str) -> bytes:
@@ -152,4 +147,4 @@ def _doctor(engine: Engine, profile: Profile, root: Path, service: str) -> bytes
         document: Any = report.as_data(run.examine(context, extra))
     except (EnvgenError, OSError) as error:
         document = {"not available": reason_of(error)}
-    return _json(document)
+    return as_json(document).encode()

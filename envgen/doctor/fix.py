@@ -66,8 +66,7 @@ def _make(engine: Engine, image: str, folder: Path, owner: str) -> None:
     # Every new level gets the owner, not only the last: else only root could remove the rest.
     levels = 'while [ "$1" != . ]; do chown "$2" -- "$1"; set -- "$(dirname "$1")" "$2"; done'
     words = ["sh", "-c", f'cd /above && mkdir -p -- "$1" && {levels}', "sh", str(inner), owner]
-    answer = engine.run_once(image, words, mounts=[Mount(str(above), "/above")], timeout=60)
-    _must(answer, f"{folder} could not be made")
+    _must(engine.run_once(image, words, mounts=[Mount(str(above), "/above")]), f"{folder} could not be made")
 
 
 def _of_root(context: Context, engine: Engine) -> list[Fix]:

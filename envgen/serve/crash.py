@@ -6,12 +6,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from envgen import files
+from envgen.bundle import as_json
 from envgen.engine import process
 from envgen.engine.base import Container, Engine, Mount
 from envgen.errors import EngineError, ProcessError
@@ -72,7 +72,7 @@ def collect(
     running = found is not None and found.state == "running"
     members: dict[str, Callable[[], str]] = {
         "README.txt": lambda: ABOUT,
-        "findings.json": lambda: _json({"service": service, **(findings or {})}),
+        "findings.json": lambda: as_json({"service": service, **(findings or {})}),
         "server.log": lambda: engine.logs(container_id, tail=LOG_LINES, timestamps=True) if found else _none(service),
         "container.json": lambda: _container(engine, container_id, frozenset(secrets)) if found else _none(service),
         "compose.txt": lambda: _neighbours(engine, found) if found else _none(service),
@@ -111,16 +111,12 @@ def _not_running(container: Container | None) -> str:
     return f"the container is {container.state} (exit code {container.exit_code}): no process of it is left\n"
 
 
-def _json(document: Any) -> str:
-    return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False, default=str) + "\n"
-
-
 def _container(engine: Engine, container_id: str, secrets: frozenset[str]) -> str:
     document = dict(engine.inspect(container_id) or {})
     config = dict(document.get("Config") or {})
     config["Env"] = [_hidden(pair, secrets) for pair in config.get("Env") or ()]
     document["Config"] = config
-    return _json(document)
+    return as_json(document)
 
 
 def _hidden(pair: str, secrets: frozenset[str]) -> str:

@@ -83,31 +83,26 @@ def key_of(profile: Profile) -> str:
     return os.environ.get(API_KEY, "") if API_KEY in profile.secrets else ""
 
 
+@dataclass
 class Launcher:
     """Starts ``name`` of ``profile``. ``say`` gets a line of progress at a time;
 
     ``keep`` is called for every failure, before anything is removed.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        compose: Compose,
-        profile: Profile,
-        name: str,
-        say: Say,
-        keep: Keep = lambda _failure, _cause: "",
-    ) -> None:
-        self.engine = engine
-        self.compose = compose
-        self.profile = profile
-        self.name = name
-        self.say = say
-        self.keep = keep
-        self.service: Service = profile.services[name]
-        self.closer = f"envgen up {name} --profile {profile.name} --no-wait keeps it running for a closer look"
-        self.verdict = "is not ready"
-        self.created = False  # from then on it can be left alone
+    engine: Engine
+    compose: Compose
+    profile: Profile
+    name: str
+    say: Say
+    keep: Keep = lambda _failure, _cause: ""
+    closer: str = ""  # the hint where no cause is known
+    verdict: str = "is not ready"
+    created: bool = False  # from then on it can be left alone
+
+    @property
+    def service(self) -> Service:
+        return self.profile.services[self.name]
 
     def start(self, *, wait: bool, install: bool, timeout: float | None) -> Started:
         """Create or update the container, install mounted sources, wait. ServiceError with the reason if it fails."""
@@ -178,7 +173,6 @@ class Launcher:
         lines: list[str] = []
         # Installing may have taken minutes, and other services of the machine have started meanwhile.
         self.profile = preflight.settled(self.engine, self.profile)
-        self.service = self.profile.services[self.name]
         self.compose = replace(self.compose, env={**self.compose.env, **port_environment(self.profile)})
         done = self.compose.stream(
             "up", "--detach", "--no-build", "--pull", "never", self.name, on_line=lambda line: self._note(line, lines)
@@ -246,13 +240,14 @@ class Launcher:
         )
         self.say(f"  {self.name}: {failure.reason}; saving a crash bundle")
         kept = self.keep(failure, known.summary if known else "")
+        again = f"envgen up {self.name} --profile {self.profile.name} --no-wait keeps it running for a closer look"
         told = "\n".join(f"    {line}" for line in lines[-LAST_LINES:]) or "    (it wrote nothing)"
         return ServiceError(
             f"{self.name} {self.verdict}: {failure.reason}"
             + (f"; cause: {known.summary}" if known else "")
             + (f"\n  its last lines:\n{told}" if container or lines else "")
             + (f"\n  crash bundle: {kept}" if kept else ""),
-            hint=in_profile(known.cure, self.profile, self.name) if known else self.closer,
+            hint=in_profile(known.cure, self.profile, self.name) if known else self.closer or again,
         )
 
     def _clean_up(self, before: set[str] | None) -> None:

@@ -8,8 +8,6 @@ from envgen.doctor.model import Context, Finding, Where, check, error, info, ok,
 LABEL_RENDER = "dev.envgen.render"
 LABEL_PROFILE = "dev.envgen.profile"
 LABEL_PATCHES = "dev.envgen.patches"
-# As the engine names an architecture, against the ways that images and kernels spell it.
-SAME = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
 
 @check("image.exists", Where.IMAGE)
@@ -49,8 +47,8 @@ def platform(context: Context) -> list[Finding]:
     """It is for the architecture that the profile names, else the engine's own."""
     assert context.image is not None
     wanted = context.profile.base.platform
-    arch = SAME.get(context.image.architecture, context.image.architecture)
-    own = SAME.get(context.engine.arch, context.engine.arch) if context.engine else arch
+    arch = context.image.architecture
+    own = context.engine.arch if context.engine else arch
     expected = wanted.value.split("/")[1] if wanted else own
     if arch != expected:
         title, cure = "the image is for another architecture", remedies.build(context)

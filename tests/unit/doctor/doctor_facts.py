@@ -70,7 +70,7 @@ IMAGE = Image(
     size=1, architecture="amd64", repo_tags=("lab:dev",), env={},
 )  # fmt: skip
 ENGINE = EngineInfo(
-    version="28.5.2", api_version="1.51", arch="x86_64", runtimes=("runc",), cdi_devices=(),
+    version="28.5.2", api_version="1.51", arch="amd64", runtimes=("runc",), cdi_devices=(),
     data_root="/var/lib/docker", memory=64 << 30, cpus=8, endpoint="unix:///var/run/docker.sock",
 )  # fmt: skip
 Make = Callable[..., Context]

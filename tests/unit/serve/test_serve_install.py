@@ -69,8 +69,8 @@ def test_ctrl_c_while_sources_are_installed_removes_what_was_begun(
 
     launcher = Launcher.__new__(Launcher)
     launcher.name, launcher.created = "web", False
-    launcher.profile = cast(Any, SimpleNamespace(compose_name="unit-dev"))
-    launcher.service = cast(Any, SimpleNamespace(interactive=False))
+    services = {"web": SimpleNamespace(interactive=False)}
+    launcher.profile = cast(Any, SimpleNamespace(compose_name="unit-dev", services=services))
     launcher.engine = cast(Any, SimpleNamespace(containers=lambda *_, **__: ()))
     monkeypatch.setattr("envgen.serve.launch.preflight.is_development", lambda _profile: True)
     monkeypatch.setattr(Launcher, "_alone", lambda _self: nullcontext())
