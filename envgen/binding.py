@@ -51,7 +51,7 @@ def _reader(hint: Any) -> Reader:
         kind: Any = hint
         return lambda data, where: bind(kind, data, where)
     origin, args = get_origin(hint), get_args(hint)
-    if origin in (tuple, frozenset):
+    if origin in (tuple, frozenset, list):
         return _list_of(_reader(args[0]), origin)
     if origin in (Union, types.UnionType):
         inner = _reader(next(arg for arg in args if arg is not type(None)))

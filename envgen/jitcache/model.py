@@ -4,56 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True)
-class Holder:
-    """A process that holds a lock. ``where`` = the service or container it runs in; empty: where the agent ran."""
-
-    pid: int
-    command: str
-    where: str = ""
-
-
-@dataclass(frozen=True)
-class Reason:
-    """One thing that speaks against a module. ``stale``: it makes it stale; else it is worth knowing. ``files``: which
-    files, the first of them; ``more``: how many others."""
-
-    kind: str
-    message: str
-    stale: bool
-    files: tuple[str, ...]
-    more: int
-
-
-@dataclass(frozen=True)
-class Module:
-    """One folder in ``cached_ops``.
-
-    ``kind``: ninja, cute_dsl, other (kda_ptx, ...) or link. ``built``: its .so is there. ``modified``: when that was
-    linked, else its youngest file. ``locked``: None when it can't be told. ``unread``: parts that stay unseen.
-    ``state``: see docs/jit-cache.md; ``guess``: no baseline proves it. ``baseline``: none, recorded or outdated (of an
-    earlier build). ``checked``: files that were compared.
-    """
-
-    version: str
-    arch: str
-    name: str
-    kind: str
-    bytes: int
-    files: int
-    objects: int
-    built: bool
-    modified: float
-    locked: bool | None
-    holders: tuple[Holder, ...]
-    unread: int
-    lock: tuple[int, ...] = ()
-    state: str = "unknown"
-    guess: bool = False
-    baseline: str = "none"
-    reasons: tuple[Reason, ...] = ()
-    checked: int = 0
+from envgen.inside.jit.module import Holder, Module
 
 
 @dataclass(frozen=True)
@@ -102,7 +53,7 @@ class Building:
     version: str
     arch: str
     locked: bool | None
-    holders: tuple[Holder, ...]
+    holders: list[Holder]
     lock: tuple[int, ...] = ()
 
 
@@ -212,7 +163,7 @@ class HeldLock:
     lock: str
     device: int
     inode: int
-    holders: tuple[Holder, ...]
+    holders: list[Holder]
 
 
 @dataclass(frozen=True)

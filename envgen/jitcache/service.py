@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from envgen.binding import ShapeError, bind
 from envgen.engine.base import COMPOSE_PROJECT, Container, Engine
 from envgen.errors import EngineError, EnvgenError, RefusedError
+from envgen.inside.jit.module import Holder, Module
 from envgen.inside.jit.procs import holders as local_holders
 from envgen.jitcache.audit import Audit
 from envgen.jitcache.model import (
@@ -17,11 +18,9 @@ from envgen.jitcache.model import (
     Cleared,
     Failure,
     HeldLock,
-    Holder,
     Inventory,
     Leftovers,
     Looked,
-    Module,
     Recorded,
     Refusal,
     Used,
@@ -210,7 +209,7 @@ class JitCache:
                 return entry
             holders = [replace(holder, where=own) for holder in entry.holders]
             other = asked.get((entry.lock[0], entry.lock[1]), []) if len(entry.lock) == 2 else []
-            return replace(entry, holders=tuple(holders or other))
+            return replace(entry, holders=list(holders or other))
 
         modules = tuple(named(module) for module in found.modules)
         return replace(found, modules=modules, building=tuple(named(batch) for batch in found.building))

@@ -9,7 +9,8 @@ from typing import Any
 from envgen.engine.base import MEMORY, Engine
 from envgen.errors import EngineError, NotFoundError
 from envgen.inside import run
-from envgen.jitcache.model import Holder, Refusal
+from envgen.inside.jit.module import Holder
+from envgen.jitcache.model import Refusal
 from envgen.jitcache.place import Place
 from envgen.jitcache.query import Query
 from envgen.text import visible

@@ -12,7 +12,8 @@ import click
 from envgen.app.places import at
 from envgen.app.session import Session
 from envgen.cli.common import print_json
-from envgen.jitcache.model import Cleared, Inventory, Module, Recorded
+from envgen.inside.jit.module import Module
+from envgen.jitcache.model import Cleared, Inventory, Recorded
 from envgen.jitcache.service import JitCache
 from envgen.jitcache.talk import describe_holders
 from envgen.text import counted, duration, progress, size, table, visible

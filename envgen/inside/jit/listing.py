@@ -43,7 +43,7 @@ def run(request: Dict[str, Any]) -> Dict[str, Any]:
                 if module is not None:
                     judge.judge(shelf, module)
                     for reason in () if thorough else module.reasons:  # thousands of modules have a million files
-                        reason.update(files=[], more=reason["more"] + len(reason["files"]))
+                        reason.files, reason.more = [], reason.more + len(reason.files)
                     modules.append(asdict(module))
             locked, lock = lock_of(shelf, BATCH, cache.problems)
             if locked:

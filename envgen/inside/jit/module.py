@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple
+from typing import List, Optional, Tuple
 
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.layout import Entry, Shelf
@@ -15,11 +15,35 @@ MANY = 40  # files named for one reason; the rest are counted
 
 
 @dataclass
-class Module:
-    """``kind``: ninja (has a build.ninja), cute_dsl (from 0.6.16: meta.json, objects), link or other (kda_ptx, ...).
+class Holder:
+    """A process that holds a lock. ``where`` = the service or container it runs in; empty: where the agent ran."""
 
-    ``locked``: None when it can't be told; ``lock``: device and inode of the lock that is held. ``baseline``: none,
-    recorded or outdated (of an earlier build). ``checked``: how many files were compared.
+    pid: int
+    command: str
+    where: str = ""
+
+
+@dataclass
+class Reason:
+    """One thing that speaks against a module. ``stale``: it makes it stale; else it is worth knowing. ``files``: which
+    files, the first of them; ``more``: how many others."""
+
+    kind: str
+    message: str
+    stale: bool
+    files: List[str]
+    more: int
+
+
+@dataclass
+class Module:
+    """One folder in ``cached_ops``.
+
+    ``kind``: ninja (has a build.ninja), cute_dsl (from 0.6.16: meta.json, objects), link or other (kda_ptx, ...).
+    ``built``: its .so is there. ``modified``: when that was linked, else its youngest file. ``locked``: None when it
+    can't be told; ``lock``: device and inode of the lock that is held. ``unread``: parts that stay unseen. ``state``:
+    see docs/jit-cache.md; ``guess``: no baseline proves it. ``baseline``: none, recorded or outdated (of an earlier
+    build). ``checked``: how many files were compared.
     """
 
     version: str
@@ -33,23 +57,22 @@ class Module:
     modified: float = 0.0
     locked: Optional[bool] = False
     lock: List[int] = field(default_factory=list)
-    holders: List[Dict[str, Any]] = field(default_factory=list)
+    holders: List[Holder] = field(default_factory=list)
     unread: int = 0
     state: str = "unknown"
     guess: bool = False
     baseline: str = "none"
-    reasons: List[Dict[str, Any]] = field(default_factory=list)
+    reasons: List[Reason] = field(default_factory=list)
     checked: int = 0
 
     def add(self, kind: str, message: str, files: list[str] | None = None, *, stale: bool = True) -> None:
         """Add a reason. ``stale`` ones make a module stale; others (a needless rebuild ahead) don't."""
         names = files or []
-        self.reasons.append({"kind": kind, "message": message, "stale": stale, "files": names[:MANY],
-                             "more": max(0, len(names) - MANY)})  # fmt: skip
+        self.reasons.append(Reason(kind, message, stale, names[:MANY], max(0, len(names) - MANY)))
 
     @property
     def stale(self) -> bool:
-        return any(reason["stale"] for reason in self.reasons)
+        return any(reason.stale for reason in self.reasons)
 
 
 def describe(shelf: Shelf, entry: Entry, problems: list[str]) -> Module | None:
