@@ -99,22 +99,14 @@ class Target:
 
 @dataclass(frozen=True)
 class Generated:
-    """A path below ``generated`` that was (or would be) removed."""
+    """A path below ``generated`` that was (or would be) removed; or stays ``kept_for`` modules that compile it too."""
 
     path: str
     bytes: int
     files: int
     modules: tuple[str, ...]
-    gone: bool
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A generated path that stays, because modules that stay compile it too."""
-
-    path: str
-    modules: tuple[str, ...]
     kept_for: tuple[str, ...]
+    gone: bool
 
 
 @dataclass(frozen=True)
@@ -135,7 +127,6 @@ class Cleared:
     dry_run: bool
     modules: tuple[Target, ...]
     generated: tuple[Generated, ...]
-    kept: tuple[Kept, ...]
     leftovers: Leftovers
     freed: int
     users: tuple[User, ...]

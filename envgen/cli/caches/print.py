@@ -91,10 +91,10 @@ def print_cleared(cleared: Cleared) -> None:
         if target.damaged:
             progress(f"{_visible(target.name)} ({where}): its build.ninja is damaged; generated sources may remain")
     for item in cleared.generated:
-        if item.gone or cleared.dry_run:
+        if item.kept_for:
+            click.echo(f"kept {_visible(item.path)}: also compiled by {_names(item.kept_for)}")
+        elif item.gone or cleared.dry_run:
             click.echo(f"{verb} {_visible(item.path)}, {size(item.bytes)} in {counted(item.files, 'file')}")
-    for kept in cleared.kept:
-        click.echo(f"kept {_visible(kept.path)}: also compiled by {_names(kept.kept_for)}")
     if cleared.leftovers.count:
         click.echo(f"{verb} what an interrupted clear had left behind, {size(cleared.leftovers.bytes)}")
     if not cleared.modules:

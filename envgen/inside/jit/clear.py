@@ -68,7 +68,8 @@ class Job:
             # Only now, under the locks, is what is in build.ninja final.
             looked = [target_of(shelf, entry, self.root) for shelf, entry in chosen]
             targets = [target for target in looked if target is not None]
-            go, kept = generated_of(targets, {one.shelf.fd: one.others for one in self.choices})
+            generated = generated_of(targets, {one.shelf.fd: one.others for one in self.choices})
+            go = [item for item in generated if not item.kept_for]
             check_mounts([item.shown for item in targets] + [item.shown for item in go], self.cache.root)
             inodes = {inode: target.name for target in targets for _, inode, _ in target.measure.libraries}
             users, unseen = loaded(inodes)
@@ -76,7 +77,7 @@ class Job:
                 self._act(targets, go, hold)
         finally:
             hold.release()
-        return self._answer(targets, go, kept, users, unseen)
+        return self._answer(targets, generated, users, unseen)
 
     def _act(self, targets: list[Target], go: list[Generated], hold: Hold) -> None:
         """Rename everything away; let the builders in again; delete."""
@@ -99,12 +100,13 @@ class Job:
                 return False
         return True
 
-    def _answer(self, targets: list[Target], go: list[Generated], kept: list[Generated],
-                users: list[dict[str, object]], unseen: int) -> dict[str, object]:  # fmt: skip
+    def _answer(
+        self, targets: list[Target], generated: list[Generated], users: list[dict[str, object]], unseen: int
+    ) -> dict[str, object]:
         if len(targets) > LISTED:
             note(self.cache.problems, "not listed here: " + str(len(targets) - LISTED) + " more modules")
         freed = sum(item.measure.bytes for item in targets if item.gone or self.dry)
-        freed += sum(item.measure.bytes for item in go if item.gone or self.dry)
+        freed += sum(item.measure.bytes for item in generated if item.gone or self.dry)
         return {
             "root": self.root,
             "dry_run": self.dry,
@@ -113,9 +115,7 @@ class Job:
                          "why": self.why.get(t.shown, ""),
                          "libraries": [inode for _, inode, _ in t.measure.libraries]} for t in targets[:LISTED]],
             "generated": [{"path": g.shown, "bytes": g.measure.bytes, "files": g.measure.files, "modules": g.modules,
-                           "gone": g.gone}
-                          for g in go[:LISTED]],
-            "kept": [{"path": g.shown, "modules": g.modules, "kept_for": g.kept_for} for g in kept[:LISTED]],
+                           "kept_for": g.kept_for, "gone": g.gone} for g in generated[:LISTED]],
             "leftovers": self.swept,
             "freed": freed + (0 if self.dry else self.swept["bytes"]),
             "users": users,

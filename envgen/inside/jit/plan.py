@@ -111,7 +111,7 @@ def generated_part(path: str, shelf: Shelf, root: str) -> str | None:
     return "/".join(parts[:depth])
 
 
-def generated_of(targets: list[Target], others: dict[int, list[Entry]]) -> tuple[list[Generated], list[Generated]]:
+def generated_of(targets: list[Target], others: dict[int, list[Entry]]) -> list[Generated]:
     """The generated paths of all targets: those that go, and those kept because a module that stays names them too."""
     found: dict[tuple[int, str], Generated] = {}
     for target in targets:
@@ -122,8 +122,7 @@ def generated_of(targets: list[Target], others: dict[int, list[Entry]]) -> tuple
         items = [item for key, item in found.items() if key[0] == shelf_fd]
         for entry in others.get(shelf_fd, ()):
             _note_sharing(shelf_fd, entry.name, items)
-    kept = [item for item in found.values() if item.kept_for]
-    return [item for item in found.values() if not item.kept_for and _guard(item)], kept
+    return [item for item in found.values() if item.kept_for or _guard(item)]
 
 
 def _note_sharing(shelf_fd: int, name: str, items: list[Generated]) -> None:
