@@ -36,8 +36,11 @@ class NotAFile(OSError):
 
 def trouble(error: OSError) -> RefusedError:
     """What the file system said, as the user's error: no space, no permission, a folder that is gone."""
-    if error.filename is None and not _here():
-        return RefusedError("the current folder was removed", hint="cd to another one")
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        if error.filename is None:
+            return RefusedError("the current folder was removed", hint="cd to another one")
     where = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else ""
     reason = reason_of(error).lower()
     hint = _HINTS.get(error.errno or 0, "")
@@ -52,14 +55,6 @@ _HINTS = {
     errno.EPERM: "check who owns it",
     errno.EMFILE: "raise the limit of open files: ulimit -n",
 }
-
-
-def _here() -> bool:
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def read(path: Path, *, limit: int = LARGEST, follow: bool = True) -> bytes:
@@ -86,17 +81,12 @@ def opened(path: Path, *, follow: bool = True) -> Iterator[BinaryIO]:
         if error.errno == errno.ENXIO:  # a socket
             raise NotAFile(path, "is not a regular file") from None
         raise
-    with _regular(descriptor, path) as file:
-        yield file
-
-
-def _regular(descriptor: int, path: Path) -> BinaryIO:
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
-        what = "is a folder" if stat.S_ISDIR(mode) else "is not a regular file"
-        raise NotAFile(path, what)
-    return os.fdopen(descriptor, "rb")
+        raise NotAFile(path, "is a folder" if stat.S_ISDIR(mode) else "is not a regular file")
+    with os.fdopen(descriptor, "rb") as file:
+        yield file
 
 
 def write(
@@ -396,14 +386,14 @@ def all_leftovers(project: Path) -> list[Path]:
     return [path for folder in dict.fromkeys(folders) for path in leftovers(folder)]
 
 
-def remove_leftover(path: Path) -> bool:
-    """Delete what ``leftovers`` found, unless a process has it after all. Whether it is gone."""
+def remove_leftover(path: Path) -> str:
+    """Delete what ``leftovers`` found, unless a process has it after all. Why it stayed; "": it is gone."""
     with _abandoned(path) as gone:
         if gone and path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         elif gone:
             path.unlink(missing_ok=True)
-    return not os.path.lexists(path)
+    return "it can't be removed" if os.path.lexists(path) else ""
 
 
 def _trees(root: Path, names: Sequence[str]) -> Iterator[Path]:

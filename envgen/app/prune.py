@@ -191,11 +191,7 @@ def _temporaries(root: Path) -> Iterator[Item]:
     """Files that a killed run was about to rename, and its folders."""
     for path in files.all_leftovers(root):
         name = str(path.relative_to(root) if path.is_relative_to(root) else path)
-        yield Item("temporary", name, _size(path), "of an interrupted run", partial(_remove_temporary, path))
-
-
-def _remove_temporary(path: Path) -> str:
-    return "" if files.remove_leftover(path) else "it can't be removed"
+        yield Item("temporary", name, _size(path), "of an interrupted run", partial(files.remove_leftover, path))
 
 
 def _old(root: Path, kind: str, folder: str, kept: int) -> Iterator[Item]:

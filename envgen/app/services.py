@@ -33,17 +33,6 @@ PAUSE = 5.0  # seconds before all is started again; doubled each time
 Agree = Callable[[str], bool]  # puts a question to the user; False without a terminal
 
 
-def restart(session: Session, service: str, timeout: int | None) -> tuple[Profile, Started]:
-    """Restart ``service``, or start it where it has ended, and wait until it answers: on several machines all ends
-    first, then all starts."""
-    return _again("restart", session, service, timeout)
-
-
-def resume(session: Session, service: str, timeout: int | None) -> tuple[Profile, Started]:
-    """Start the stopped container of ``service`` as it is, and wait until it answers."""
-    return _again("start", session, service, timeout)
-
-
 def _there(here: Opened, service: str) -> Container:
     """The container of a service of ours, running or not. NotFoundError with the command that makes one."""
     whose.demand(here.engine, here.profile, here.root, take(here.profile, service))
@@ -55,8 +44,11 @@ def _there(here: Opened, service: str) -> Container:
     return found[0]
 
 
-def _again(verb: str, session: Session, service: str, timeout: int | None) -> tuple[Profile, Started]:
-    """`docker compose VERB` for a service that has a container, then wait."""
+def again(verb: str, session: Session, service: str, timeout: int | None) -> tuple[Profile, Started]:
+    """`docker compose VERB` (`start`, `restart`) for a service that has a container, as it is; wait until it answers.
+
+    A restart on several machines ends all of it first, then starts all.
+    """
     here = place_of(session, service, None)
     container = _there(here, service)
     varied = of_running(session, service, lambda: here.engine, stopped=True)
@@ -73,8 +65,8 @@ def _again(verb: str, session: Session, service: str, timeout: int | None) -> tu
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         if refused := preflight.changed_meanwhile(here.engine, profile, here.root, service, lines):
             raise refused
-        again = f"envgen up {service} --profile {profile.name}"
-        raise ServiceError(f"{service} was not started: {''.join(lines[-1:])}", hint=again)
+        hint = f"envgen up {service} --profile {profile.name}"
+        raise ServiceError(f"{service} was not started: {''.join(lines[-1:])}", hint=hint)
     keep = keeper((here,), service)
     launcher = Launcher(here.engine, here.compose, profile, service, progress, keep)
     return profile, launcher.await_ready(container, timeout)

@@ -161,16 +161,9 @@ def make_volumes(engine: Engine, profile: Profile, root: Path) -> None:
             engine.create_volume(volume_of(profile, name, key), made)
 
 
-def without_instance(engine: Engine, profile: Profile, root: Path) -> tuple[str, ...]:
-    """Containers of this very folder under the plain name: an older envgen made them, or Compose alone."""
-    if not profile.instance:
-        return ()
-    found = engine.containers(profile.shared_name, all=True)
-    return tuple(one.name for one in found if owner_of(one) and not is_foreign(one, root))
-
-
 def note_older(engine: Engine, profile: Profile, root: Path) -> None:
-    """Name such containers, for no command of this copy does."""
-    if names := without_instance(engine, profile, root):
+    """Name containers of this very folder under the plain name, which no command of this copy does."""
+    found = engine.containers(profile.shared_name, all=True) if profile.instance else ()
+    if names := [one.name for one in found if owner_of(one) and not is_foreign(one, root)]:
         there = f"made from this folder by an older envgen or by Compose alone: {', '.join(names)}"
         progress(f"note: {there}; `docker compose -p {profile.shared_name} down` removes them")

@@ -88,7 +88,6 @@ class Engine:
         with self._told("images"):
             found = (self.image(str(row["Id"])) for row in self._api.images())
             return tuple(one for one in found if one)
-        raise AssertionError("unreachable")
 
     def load_image(self, parts: Iterator[bytes]) -> None:
         """Take an image from an archive. EngineError when the engine, or what gives the parts, is the trouble."""
@@ -112,7 +111,6 @@ class Engine:
             found = self._api.get(self._api._url("/images/{0}/json", name), params={"manifests": "1"}).json()
             kept = [one for one in found.get("Manifests") or () if one["Kind"] == "image"]
             return bool(kept) and all(one["Available"] for one in kept)
-        raise AssertionError("unreachable")
 
     def tag_image(self, name: str, new: str) -> None:
         """Give an image one more name; another image loses it."""
@@ -328,7 +326,13 @@ class Engine:
             {"Name": name, "Soft": soft, "Hard": hard} for name, (soft, hard) in (ulimits or {}).items()
         ]
         output = Output()
-        take = output.take if on_line is None else _both(output.take, Lines(on_line).take)
+        lines = Lines(on_line) if on_line else None
+
+        def take(channel: int, data: bytes) -> None:
+            output.take(channel, data)
+            if lines:
+                lines.take(channel, data)
+
         with self._told(what), process.terminable(), self._started(body, what, hold) as (stream, ended):
             talk(stream, stdin, timeout, what, take, lambda: None)
             state = within(QUESTION, lambda: read_all(ended).json())
@@ -409,14 +413,6 @@ class Engine:
             return tuple(sorted((one for one in found if one), key=lambda one: one.created))
 
 
-def _both(first: Callable[[int, bytes], None], second: Callable[[int, bytes], None]) -> Callable[[int, bytes], None]:
-    def take(channel: int, data: bytes) -> None:
-        first(channel, data)
-        second(channel, data)
-
-    return take
-
-
 class _absent(contextlib.suppress):
     """What is not there is None. An empty name names nothing, too."""
 
@@ -471,12 +467,9 @@ def connected(environ: Mapping[str, str] | None = None) -> Engine:
         if greeting.status_code >= 400:
             raise docker.errors.APIError(str(greeting.reason), greeting, message_of(greeting))
         if not is_new_enough(greeting.headers):
-            _refuse_old(session.version(api_version=False), endpoint)
+            version: Any = session.version(api_version=False)
+            if not isinstance(version, dict):
+                raise EngineError(f"what answers at {endpoint.host} is not a Docker Engine")
+            if reason := too_old(version):
+                raise EngineError(reason, hint="install a newer one: https://docs.docker.com/engine/install/")
     return Engine(endpoint, greeting.headers)
-
-
-def _refuse_old(version: Any, endpoint: Endpoint) -> None:
-    if not isinstance(version, dict):
-        raise EngineError(f"what answers at {endpoint.host} is not a Docker Engine")
-    if reason := too_old(version):
-        raise EngineError(reason, hint="install a newer one: https://docs.docker.com/engine/install/")

@@ -6,6 +6,7 @@ client that is gone, or met an engine that stopped in between.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
@@ -56,8 +57,11 @@ class Creator:
 
 def this_process() -> Creator:
     """What ``CREATOR`` holds for a container of ours."""
-    pid = os.getpid()
-    return Creator(re.sub(r"\s", "-", socket.gethostname()), _boot(), _namespace(), pid, _start(pid))
+    pid, boot, namespace = os.getpid(), "", ""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        namespace = Path("/proc/self/ns/pid").readlink().name
+    return Creator(re.sub(r"\s", "-", socket.gethostname()), boot, namespace, pid, _start(pid))
 
 
 def lives(creator: Creator) -> bool | None:
@@ -99,20 +103,6 @@ def judge(row: Mapping[str, Any], now: float) -> Leftover | None:
     names = row.get("Names") or [str(row.get("Id", ""))[:12]]
     name = str(names[0]).removeprefix("/")
     return Leftover(str(row.get("Id", "")), name, str(row.get("Image", "")), state, created, reason)
-
-
-def _boot() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
-
-
-def _namespace() -> str:
-    try:
-        return Path("/proc/self/ns/pid").readlink().name
-    except OSError:
-        return ""
 
 
 def _start(pid: int) -> int:

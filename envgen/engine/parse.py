@@ -62,6 +62,7 @@ def container_of(document: Mapping[str, Any]) -> Container:
     state = document.get("State") or {}
     config = document.get("Config") or {}
     labels = _texts(config.get("Labels"))
+    policy = str(((document.get("HostConfig") or {}).get("RestartPolicy") or {}).get("Name") or "")
     return Container(
         id=str(document.get("Id", "")),
         name=str(document.get("Name", "")).removeprefix("/"),
@@ -76,7 +77,7 @@ def container_of(document: Mapping[str, Any]) -> Container:
         ports=_ports(document),
         started_at=str(state.get("StartedAt", "")),
         restarts=int(document.get("RestartCount") or 0),
-        restart_policy=_restart_policy(document.get("HostConfig") or {}),
+        restart_policy="" if policy == "no" else policy,
         oom_killed=bool(state.get("OOMKilled")),
         error=str(state.get("Error") or ""),
         user=str(config.get("User") or ""),
@@ -118,11 +119,6 @@ def too_old(version: Mapping[str, Any]) -> str:
 def _health(state: Mapping[str, Any]) -> str:
     status = str((state.get("Health") or {}).get("Status") or "")
     return "" if status == "none" else status
-
-
-def _restart_policy(host: Mapping[str, Any]) -> str:
-    name = str((host.get("RestartPolicy") or {}).get("Name") or "")
-    return "" if name == "no" else name
 
 
 def _texts(labels: Any) -> dict[str, str]:

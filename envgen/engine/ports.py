@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envgen.engine.base import Container
-
 _LISTEN = "0A"  # the state's number in /proc/net/tcp
 
 
@@ -62,11 +60,8 @@ def listening(proc: Path = Path("/proc")) -> tuple[Listener, ...]:
     return tuple(found)
 
 
-def owner(listener: Listener, containers: Sequence[Container], proc: Path = Path("/proc")) -> str:
-    """Who has it, in words: a container by name, else a process by pid and name, else that we may not know."""
-    for container in containers:
-        if any(port.host == listener.port for port in container.ports):
-            return f"container {container.name}"
+def owner(listener: Listener, proc: Path = Path("/proc")) -> str:
+    """Who has it, in words: a process by pid and name, or that we may not know."""
     wanted = f"socket:[{listener.inode}]"
     for folder in proc.glob("[0-9]*"):
         try:

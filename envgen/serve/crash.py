@@ -114,14 +114,10 @@ def _not_running(container: Container | None) -> str:
 def _container(engine: Engine, container_id: str, secrets: frozenset[str]) -> str:
     document = dict(engine.inspect(container_id) or {})
     config = dict(document.get("Config") or {})
-    config["Env"] = [_hidden(pair, secrets) for pair in config.get("Env") or ()]
+    pairs = (pair.partition("=") for pair in config.get("Env") or ())
+    config["Env"] = [f"{name}={'(secret)' if name in secrets and value else value}" for name, _, value in pairs]
     document["Config"] = config
     return as_json(document)
-
-
-def _hidden(pair: str, secrets: frozenset[str]) -> str:
-    name, _, value = pair.partition("=")
-    return f"{name}=(secret)" if name in secrets and value else pair
 
 
 def _neighbours(engine: Engine, container: Container) -> str:
@@ -177,7 +173,11 @@ def _flashinfer(engine: Engine, container: Container | None, running: bool) -> s
         done = engine.exec(container.id, ["sh", "-c", _FLASHINFER], timeout=_PATIENCE)
     else:
         # Its folders outlive it on their mounts; what it wrote elsewhere can't be reached without its processes.
-        mounts = [Mount(one.source, one.target, one.kind, True) for one in container.mounts if _holds_logs(one)]
+        mounts = [
+            Mount(one.source, one.target, one.kind, True)
+            for one in container.mounts
+            if one.kind in ("bind", "volume") and "flashinfer" in one.target
+        ]
         if not mounts:
             return "not available: the container has ended, and FlashInfer's folder is on no mount of it\n"
         env = {name: value for name, value in container.env.items() if name in ("FLASHINFER_WORKSPACE_BASE", "HOME")}
@@ -186,7 +186,3 @@ def _flashinfer(engine: Engine, container: Container | None, running: bool) -> s
         )  # fmt: skip
     found = done.stdout.decode(errors="replace")
     return found or "there is no FlashInfer log: nothing was compiled, or it isn't used\n"
-
-
-def _holds_logs(mount: Mount) -> bool:
-    return mount.kind in ("bind", "volume") and "flashinfer" in mount.target

@@ -284,18 +284,13 @@ def holders(engine: Engine) -> Holder:
     everybody = engine.containers()
 
     def holder(port: PortMapping) -> str:
+        for container in everybody:  # a port that a firewall rule forwards has no listener
+            if any(one.host == port.host for one in container.ports):
+                return f"container {container.name}"
         taken = ports.conflict(listeners, port.host, port.address)
-        return ports.owner(taken, everybody) if taken else _published_by(everybody, port.host)
+        return ports.owner(taken) if taken else ""
 
     return holder
-
-
-def _published_by(containers: tuple[Container, ...], port: int) -> str:
-    """A port that a firewall rule forwards has no listener, but its container says so."""
-    for container in containers:
-        if any(one.host == port for one in container.ports):
-            return f"container {container.name}"
-    return ""
 
 
 def gpu_mode(engine: Engine, wanted: GpuMode) -> tuple[GpuMode, Problem | None]:

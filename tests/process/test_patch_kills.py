@@ -91,7 +91,7 @@ def settle(top: Path) -> None:
 
 def clean_up(root: Path, tmp: Path) -> None:
     for path in files.all_leftovers(root):
-        assert files.remove_leftover(path)
+        assert not files.remove_leftover(path)
     assert list(tmp.iterdir()) == []
     assert not [path for path in root.rglob("*") if path.name.endswith(".tmp")]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,6 @@ from envgen.errors import ExitCode, NotFoundError, UsageError
 from envgen.profile.exposure import exposed, is_local
 from envgen.profile.model import Profile
 from envgen.render.environment import with_start_up
-from envgen.serve.launch import Started
 from envgen.text import progress, table
 
 
@@ -108,26 +107,20 @@ def start(session: Session, names: tuple[str, ...], timeout: int | None, as_json
     Example:
       envgen start serve
     """
-    _each(services.resume, session, names, timeout, as_json)
-    return 0
+    return _again("start", session, names, timeout, as_json)
 
 
-def _each(
-    act: Callable[[Session, str, int | None], tuple[Profile, Started]],
-    session: Session,
-    names: Sequence[str],
-    timeout: int | None,
-    as_json: bool,
-) -> None:
+def _again(verb: str, session: Session, names: Sequence[str], timeout: int | None, as_json: bool) -> int:
     documents = []
     for name in names:
-        profile, started = act(session, name, timeout)
+        profile, started = services.again(verb, session, name, timeout)
         if as_json:
             documents.append(document(profile, name, started, waited=True))
         else:
             report(profile, name, started)
     if as_json:
         print_json(documents[0] if len(names) == 1 else documents)
+    return 0
 
 
 @click.command()
@@ -279,8 +272,7 @@ def restart(session: Session, names: tuple[str, ...], timeout: int | None, as_js
     Example:
       envgen restart serve
     """
-    _each(services.restart, session, names, timeout, as_json)
-    return 0
+    return _again("restart", session, names, timeout, as_json)
 
 
 @click.command("exec", context_settings={"allow_interspersed_args": False})

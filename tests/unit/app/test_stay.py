@@ -74,8 +74,8 @@ def test_what_belongs_to_another_is_not_started_again(monkeypatch: pytest.Monkey
         assert scene.done == ["watch"]
 
 
-@pytest.mark.parametrize(("verb", "again"), [(services.restart, True), (services.resume, False)])
-def test_what_was_stopped_on_all_machines_is_started(verb: Any, again: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("verb", "again"), [("restart", True), ("start", False)])
+def test_what_was_stopped_on_all_machines_is_started(verb: str, again: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[Any]()
     profile = SimpleNamespace(name="prod", compose_name="p-prod")
 
@@ -94,5 +94,5 @@ def test_what_was_stopped_on_all_machines_is_started(verb: Any, again: bool, mon
     monkeypatch.setattr(services, "of_running", noted(session))
     monkeypatch.setattr(services, "check", lambda *_: "checked")
     monkeypatch.setattr(services, "start", noted("started"))
-    assert verb(session, "serve", 7) == (profile, "started")
+    assert services.again(verb, session, "serve", 7) == (profile, "started")
     assert asked == [{"all": True}, {"stopped": True}, {"timeout": 7, "again": again}]

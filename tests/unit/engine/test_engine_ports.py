@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.engine.base import Container, Port
 from envgen.engine.ports import Listener, conflict, listening, owner, parse_listeners
 
 TCP = """\
@@ -52,10 +51,6 @@ def test_which_addresses_exclude_each_other(listener: str, wanted: str, taken: b
     assert conflict([Listener(listener, 8000, "1")], 8001, wanted) is None
 
 
-def container(name: str, *ports: Port) -> Container:
-    return Container(name, name, "", "running", "", 0, "", {}, {}, (), ports, "")
-
-
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
     (tmp_path / "net").mkdir()
@@ -70,13 +65,12 @@ def proc(tmp_path: Path) -> Path:
 def test_the_owner_is_named(proc: Path) -> None:
     taken = conflict(listening(proc), 8000)
     assert taken is not None
-    assert owner(taken, (), proc) == "process 4711 (vllm)"
-    assert owner(taken, (container("a"), container("b", Port(8000, 80))), proc) == "container b"
+    assert owner(taken, proc) == "process 4711 (vllm)"
 
 
 def test_a_process_that_we_may_not_see(proc: Path) -> None:
     taken = conflict(listening(proc), 22)
-    assert taken is not None and owner(taken, (), proc) == "a process of another user"
+    assert taken is not None and owner(taken, proc) == "a process of another user"
 
 
 def test_a_machine_without_proc(tmp_path: Path) -> None:

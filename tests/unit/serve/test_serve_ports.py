@@ -36,7 +36,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Any:
     """An engine and a profile whose `web` publishes 18001; 18001 and 18002 are in use."""
     listeners = tuple(Listener("127.0.0.1", number, "1") for number in (18001, 18002))
     monkeypatch.setattr(ports, "listening", lambda: listeners)
-    monkeypatch.setattr(ports, "owner", lambda one, _containers: f"process {one.port}")
+    monkeypatch.setattr(ports, "owner", lambda one: f"process {one.port}")
     service = Service(
         command=("web",), ports=tuple(PortMapping.parse(text) for text in ("9000:9", "127.0.0.1:18001:8000", "18003:1"))
     )
