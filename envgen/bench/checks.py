@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
+import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
-from envgen.bench.client import LOST, Load, Prompts, Reply, Target, send
+from envgen.bench.client import LOST, WORDS, Load, Reply, Target, send, tokens
 from envgen.bench.compare import Table
 from envgen.bench.facts import Vitals
 from envgen.bench.tools import Measured, figures
@@ -70,10 +71,7 @@ class Trial:
     look: Callable[[], Vitals | None] = lambda: None
     alive: Callable[[], bool] | None = None
     environment: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.prompts = Prompts(self.target)
-        self.replies: list[Reply] = []
+    replies: list[Reply] = field(default_factory=list)
 
     def ask(self, test: str, bodies: Sequence[Mapping[str, Any]], concurrency: int = 1, **cell: Any) -> Load:
         """Send them, and record each reply as it comes. Gone when the server went away."""
@@ -103,9 +101,8 @@ class Trial:
 def smoke(trial: Trial) -> list[Criterion]:
     """Small tests; a failure doesn't keep the others from running. Gone when the server goes away."""
     target, limit = trial.target, trial.target.max_len
-    # A tenth is left for what a chat template adds, and for words of more tokens than others.
-    tokens = LONG if limit is None else max(1, min(LONG, (limit - SHORT) * 9 // 10))
-    note = "" if tokens == LONG else f"adapted: the server takes {limit} tokens in all, not {LONG}"
+    length = LONG if limit is None else max(1, min(LONG, limit - SHORT))
+    note = "" if length == LONG else f"adapted: the server takes {limit} tokens in all"
     text = "a text, without raw Harmony markup"
     found: list[Criterion] = []
 
@@ -124,11 +121,11 @@ def smoke(trial: Trial) -> list[Criterion]:
         body = target.chat("What is the weather in Paris? Use the tool.", CHAT_TOKENS, tools=[_TOOL])
         ask("tool call", body, _call, "get_weather is called with JSON that names a city")
     ask("NaN/Inf in log probabilities", target.body(PROMPT, 4 * SHORT, logprobs=1), _finite, "all finite")
-    parallel = [target.body(trial.prompts.of(32), SHORT) for _ in range(PARALLEL)]
+    parallel = [target.body(tokens(32), SHORT) for _ in range(PARALLEL)]
     bad = trial.ask("parallel", parallel, PARALLEL).faults
     judged(f"{PARALLEL} in parallel", not bad, bad or f"all {PARALLEL} succeed", "all succeed")
-    ask(f"prefill of about {tokens} tokens", target.body(trial.prompts.of(tokens), SHORT), _prefill,
-        "no time-out, no error", note, prompt_tokens=tokens, output_tokens=SHORT)  # fmt: skip
+    ask(f"prefill of {length} tokens", target.body(tokens(length), SHORT), _prefill, "no time-out, no error", note,
+        prompt_tokens=length, output_tokens=SHORT)  # fmt: skip
     before = trial.look()
     bad = trial.ask("repeats", [target.body(PROMPT, 4 * SHORT)] * REPEATS).faults
     good, seen = _memory(before, trial.look(), SMOKE_GROWTH)
@@ -185,9 +182,10 @@ def stress(trial: Trial, requests: int, concurrency: int) -> tuple[list[Criterio
     target, before = trial.target, trial.look()
     chats = send(target, [target.chat("Hello", 2)]).replies[0].status == 200
     bodies = [
-        (target.chat if chats and number % 4 == 3 else target.body)(trial.prompts.of(PROMPT_TOKENS), REPLY_TOKENS)
+        target.chat(" ".join(random.choices(WORDS, k=PROMPT_TOKENS)), REPLY_TOKENS)
+        if chats and number % 4 == 3 else target.body(tokens(PROMPT_TOKENS), REPLY_TOKENS)
         for number in range(requests)
-    ]
+    ]  # fmt: skip
     load = trial.ask("stress", bodies, concurrency, prompt_tokens=PROMPT_TOKENS, output_tokens=REPLY_TOKENS)
     return _judge(load, before, trial.look()), _summary(load)
 
@@ -348,24 +346,27 @@ KERNEL_TOKENS = (4, 16, 64, 128, 256, 320)  # the lab notes' sizes
 KERNEL_SECONDS = 600.0  # for one kind: FlashInfer compiles two modules for attention
 
 
-def kernels(execute: run.Execute, python: str, kernel: str) -> tuple[list[dict[str, Any]], list[Criterion]]:
-    """The rows of one kind of kernels, and a verdict on each kernel that could not run."""
-    title, wanted = KERNEL_TITLES[kernel], "torch's result"
-    request = {"kernel": kernel, "tokens": KERNEL_TOKENS, "seconds": KERNEL_SECONDS * 0.9}
-    found = run.ask(execute, python, KERNELS, request, timeout=KERNEL_SECONDS)
-    if isinstance(found, run.Failure):
-        return [], [Criterion(title, FAILED, "; ".join([str(found), *found.stack[-1:]]), wanted)]
-    try:
-        rows = [{**row, "kernel": title, "right": row["right"] is True} for row in found["rows"]]
-        left = [Criterion(f"{title}, {one['by']}".rstrip(", "), FAILED if one["failed"] else UNKNOWN, str(one["why"]),
-                          wanted) for one in found["not_run"]]  # fmt: skip
-    except MISSHAPEN as error:
-        raise ServiceError(f"the container's answer has another form: {type(error).__name__}: {error}") from None
-    return rows, left
-
-
-def kernels_outcome(rows: list[dict[str, Any]], left: list[Criterion]) -> str:
-    """``passed`` only where something was compared and nothing is wrong."""
-    if not all(row["right"] for row in rows) or any(one.verdict == FAILED for one in left):
-        return FAILED
-    return PASSED if rows else UNKNOWN
+def kernels(execute: run.Execute, python: str, record: Callable[[Mapping[str, Any]], None]) -> Outcome:
+    """A verdict on each kind of kernels, and on each that could not run; ``passed`` if something was compared."""
+    rows: list[dict[str, Any]] = []
+    found, wanted = [], "torch's result"
+    for kind, title in KERNEL_TITLES.items():
+        progress(f"  {title}: up to {KERNEL_SECONDS / 60:.0f} minutes")
+        request = {"kernel": kind, "tokens": KERNEL_TOKENS, "seconds": KERNEL_SECONDS * 0.9}
+        said = run.ask(execute, python, KERNELS, request, timeout=KERNEL_SECONDS)
+        if isinstance(said, run.Failure):
+            found.append(criterion(title, False, "; ".join([str(said), *said.stack[-1:]]), wanted))
+            continue
+        try:
+            new = [{**row, "kernel": title, "right": row["right"] is True} for row in said["rows"]]
+            found += [criterion(f"{title}, {one['by']}".rstrip(", "), False if one["failed"] else None, str(one["why"]),
+                                wanted) for one in said["not_run"]]  # fmt: skip
+            wrong = sum(not row["right"] for row in new)
+        except MISSHAPEN as error:
+            raise ServiceError(f"the container's answer has another form: {type(error).__name__}: {error}") from None
+        found += [criterion(title, not wrong, f"{wrong} of {len(new)} comparisons differ", wanted)] if new else []
+        for row in new:
+            record({"unit": "kernel", **row})
+        rows += new
+    word, summary = outcome(found)
+    return word if rows or word == FAILED else UNKNOWN, {"rows": rows, **summary}

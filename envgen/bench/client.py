@@ -94,7 +94,7 @@ class Target:
         """What each request carries."""
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
-    def body(self, prompt: str, tokens: int, **more: Any) -> dict[str, Any]:
+    def body(self, prompt: str | list[int], tokens: int, **more: Any) -> dict[str, Any]:
         """A completion of just so many tokens."""
         return {**self._body(tokens), "prompt": prompt, "ignore_eos": True, **more}
 
@@ -277,19 +277,9 @@ def _limit(entry: Mapping[str, Any]) -> int | None:
     return None
 
 
-class Prompts:
-    """Prompts of about a number of tokens; no two begin alike, so that no prefix cache answers them."""
+def tokens(count: int) -> list[int]:
+    """A prompt of just so many tokens; no two begin alike, so that no prefix cache answers them.
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
-        self._ratio = 0.0  # tokens a word, by the server's count
-
-    def of(self, tokens: int) -> str:
-        """One prompt, rather a little shorter than longer."""
-        if not self._ratio:
-            reply = send(self._target, [self._target.body(self._words(64), 1)]).replies[0]
-            self._ratio = max(0.2, (reply.said.prompt_tokens or 96) / 64)
-        return self._words(max(1, int(tokens / self._ratio)))
-
-    def _words(self, count: int) -> str:
-        return " ".join(random.choices(WORDS, k=count))
+    Single bytes come first in the vocabularies of today, behind a few special tokens.
+    """
+    return random.choices(range(20, 200), k=count)

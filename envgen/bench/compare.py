@@ -6,7 +6,6 @@ here is the tool's own to the digit. The tests take the values themselves.
 
 from __future__ import annotations
 
-import re
 import statistics
 import string
 import warnings
@@ -225,9 +224,6 @@ def sections(found: Comparison) -> list[Section]:
     return [*made, Section("Parameters and environment", [("", ""), *sorted(facts.items())])]
 
 
-_DIGEST = re.compile(r"\b((?:sha256:)?[0-9a-f]{12})[0-9a-f]{52}\b")
-
-
 def _differing(records: Sequence[Record], names: Sequence[str]) -> Iterable[str]:
     """``env.X: marlin in B; not recorded in A``: all that is not the same in environments and parameters."""
     sides = [flat({**one.environment, "parameters": one.parameters}) for one in records]
@@ -236,10 +232,7 @@ def _differing(records: Sequence[Record], names: Sequence[str]) -> Iterable[str]
         for name, side in zip(names, sides, strict=True):
             groups.setdefault(side.get(key, "not recorded"), []).append(name)
         if len(groups) > 1:
-            short = {text: _DIGEST.sub(r"\1…", text) for text in groups}
-            distinct = len(set(short.values())) == len(short)
-            parts = [f"{short[text] if distinct else text} in {', '.join(who)}" for text, who in groups.items()]
-            yield f"{key}: {'; '.join(parts)}"
+            yield f"{key}: " + "; ".join(f"{text} in {', '.join(who)}" for text, who in groups.items())
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, str]:

@@ -12,7 +12,6 @@ where they are known). ``error`` takes a sample out of the figures.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
@@ -129,14 +128,11 @@ class Run:
         os.close(self._descriptor)
 
     def _append(self, line: Mapping[str, Any]) -> None:
-        """One line. Half a line helps no reader, so a write that fails goes back to the last whole one."""
-        whole, rest = os.fstat(self._descriptor).st_size, encode(line)
+        rest = encode(line)
         try:
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
         except OSError as error:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._descriptor, whole)
             raise self._trouble(error) from error
 
     def _trouble(self, error: OSError) -> ResultsError:

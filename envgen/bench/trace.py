@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from envgen.bench.checks import Trial
+from envgen.bench.client import tokens
 from envgen.bench.compare import flags
 from envgen.engine.base import MISSHAPEN, Engine
 from envgen.errors import ServiceError, UsageError
@@ -50,7 +51,7 @@ def capture(
     before = files()
     _post(trial, "/start_profile")
     try:
-        load = trial.ask("trace", [trial.target.body(trial.prompts.of(PROMPT), REPLY)])
+        load = trial.ask("trace", [trial.target.body(tokens(PROMPT), REPLY)])
     finally:
         progress("  the server writes its trace")
         _post(trial, "/stop_profile")

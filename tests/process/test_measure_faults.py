@@ -6,7 +6,6 @@ The server is a stand-in on loopback (fault_server.py); envgen runs as a process
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import socket
@@ -70,17 +69,11 @@ def test_requests_that_fail(tmp_path: Path, fault: str, sentence: str) -> None:
     assert errors and all(sentence in error for error in errors) and lines[-1]["outcome"] == "failed"
 
 
-@pytest.mark.parametrize(
-    ("fault", "line"),
-    [
-        ("nan", "FAIL  NaN/Inf in log probabilities: 3 of 3 are not finite"),
-        ("harmony", "FAIL  chat: <|channel|> in '<|channel|><|channel|><|channel|>'"),
-    ],
-)
-def test_replies_that_are_wrong(tmp_path: Path, fault: str, line: str) -> None:
-    with fault_server(fault) as server:
+def test_replies_that_are_wrong(tmp_path: Path) -> None:
+    with fault_server("nan and harmony") as server:
         out, _ = ask(tmp_path, "smoke", server.url, code=1)
-    assert line in out and out.count("FAIL") == 1
+    assert "FAIL  NaN/Inf in log probabilities: 3 of 3 are not finite" in out
+    assert "FAIL  chat: <|channel|> in '<|channel|><|channel|><|channel|>'" in out and out.count("FAIL") == 2
 
 
 @pytest.mark.parametrize(
@@ -95,11 +88,6 @@ def test_a_server_that_goes_away(tmp_path: Path, fault: str, sentence: str) -> N
     assert str(tmp_path / "results") in err
     (lines,) = records(tmp_path)
     assert lines[-1]["outcome"] == "server gone" and 20 < len(lines) < 80  # it does not go on asking
-
-
-def test_a_list_of_models_that_comes_in_pieces(tmp_path: Path) -> None:
-    with fault_server("models in two pieces") as server:
-        assert "passed" in ask(tmp_path, "smoke", server.url, code=0)[0]
 
 
 def test_what_cannot_be_asked_at_all(tmp_path: Path) -> None:
@@ -133,12 +121,9 @@ def test_a_key_reaches_the_server_and_no_record(tmp_path: Path, monkeypatch: pyt
 def test_no_space_for_the_results(tmp_path: Path) -> None:
     """A real full file system: one of 16 KiB that belongs to a mount namespace of this command alone."""
     with fault_server() as server:
-        script = 'mkdir -p full && mount -t tmpfs -o size=16k none full && exec "$@" --url "$URL" --results full -n 300'
-        done = subprocess.run(
-            ["unshare", "--mount", "sh", "-ec", script, "sh", sys.executable, "-m", "envgen", "stress"],
-            cwd=tmp_path, env={**os.environ, "URL": server.url}, capture_output=True, text=True, timeout=60,
-            check=False,
-        )  # fmt: skip
+        script = 'mkdir -p full && mount -t tmpfs -o size=16k none full && exec "$@" --results full -n 300'
+        words = ["unshare", "--mount", "sh", "-ec", script, "sh", sys.executable, "-m", "envgen", "stress"]
+        done = subprocess.run([*words, "--url", server.url], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 8, done.stderr
     assert "there is no space left for the results" in done.stderr and "Traceback" not in done.stderr
 
@@ -146,11 +131,11 @@ def test_no_space_for_the_results(tmp_path: Path) -> None:
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     with fault_server("hangs", good=25) as server:
         child = start(tmp_path, "stress", "--url", server.url, "-n", "100", "--timeout", "60")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while server.requests < 30 and time.monotonic() < deadline:
             time.sleep(0.05)
         child.send_signal(signal.SIGINT)
-        _, err = child.communicate(timeout=30)
+        _, err = child.communicate(timeout=60)
     assert child.returncode == 130 and "Traceback" not in err
     assert "what was measured is kept in" in err and "the server keeps running" in err
     (lines,) = records(tmp_path)

@@ -7,8 +7,8 @@ import http.server
 import json
 import socket
 import threading
-import time
 from collections.abc import Iterator
+from typing import Any
 
 GOOD = [" one", " two", " three"]
 
@@ -20,42 +20,31 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         pass
 
-    def document(self, status: int, body: bytes, kind: str = "application/json", pieces: int = 1) -> None:
+    def document(self, status: int, body: str) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        step = -(-len(body) // pieces)
-        for start in range(0, len(body), step):
-            time.sleep(0.3 if start else 0)
-            self.wfile.write(body[start : start + step])
-            self.wfile.flush()
+        self.wfile.write(body.encode())
 
     def do_GET(self) -> None:
         if self.server.fault == "loading":
-            self.document(503, b'{"error": "loading"}')
+            self.document(503, '{"error": "loading"}')
         elif self.server.fault == "no server":
-            self.document(200, b"<html>It works!</html>", "text/html")
+            self.document(200, "<html>It works!</html>")
         else:
-            body = json.dumps({"data": [{"id": "tiny", "max_model_len": 512}]}).encode()
-            slowly = self.server.fault == "models in two pieces"
-            self.document(200, body, pieces=2 if slowly else 1)
+            self.document(200, json.dumps({"data": [{"id": "tiny", "max_model_len": 512}]}))
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with self.server.lock:
+            self.server.requests += 1
+            fault = self.server.fault if self.server.requests > self.server.good else ""
         if self.headers.get("Authorization") not in (None, "Bearer s3cret"):
-            self.document(401, b"{}")
-            return
-        if body["model"] != "tiny":
-            self.document(404, b'{"error": {"message": "The model does not exist."}}')
-            return
-        number = self.server.count()
-        # The first requests find out how the server is; the fault comes in the middle of the run.
-        fault = self.server.fault if number > self.server.good else ""
-        if fault == "500":
-            self.document(500, b'{"error": {"message": "EngineCore died"}}')
+            self.document(401, "{}")
+        elif fault == "500":
+            self.document(500, '{"error": {"message": "EngineCore died"}}')
         elif fault == "garbage":
-            self.document(200, b"<html>Bad gateway</html>", "text/html")
+            self.document(200, "<html>Bad gateway</html>")
         elif fault == "hangs":
             self.server.closing.wait(30)
         elif fault == "dies":
@@ -63,18 +52,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         else:
             self.stream(body, fault)
 
-    def stream(self, body: dict[str, object], fault: str) -> None:
+    def stream(self, body: dict[str, Any], fault: str) -> None:
         self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        chance = float("nan") if fault == "nan" else -0.5
-        chat = "messages" in body
-        for piece in GOOD:
+        chance = float("nan") if "nan" in fault else -0.5
+        for text in GOOD:
             logprobs = {"token_logprobs": [chance]} if body.get("logprobs") else None
-            text = "<|channel|>" if fault == "harmony" and chat else piece
-            part = {"delta": {"content": text}} if chat else {"text": piece}
-            self.event({"choices": [{**part, "logprobs": logprobs, "finish_reason": None}]})
+            part: dict[str, Any] = {"text": text, "logprobs": logprobs}
+            if "messages" in body:
+                part = {"delta": {"content": "<|channel|>" if "harmony" in fault else text}}
+            self.event({"choices": [part]})
             if fault == "half an event":
                 self.chunk(b'data: {"choices": [{"te')
                 self.connection.shutdown(socket.SHUT_RDWR)
@@ -83,9 +71,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self.event({"error": {"message": "CUDA error: an illegal memory access"}})
                 self.chunk(b"")
                 return
-        self.event({"choices": [{"delta": {}, "text": "", "finish_reason": "length"}]})
-        tokens = {"prompt_tokens": len(str(body.get("prompt")).split()), "completion_tokens": len(GOOD)}
-        self.event({"choices": [], "usage": tokens})
+        self.event({"choices": [{"finish_reason": "length"}]})
+        self.event({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": len(GOOD)}})
         self.chunk(b"data: [DONE]\n\n")
         self.chunk(b"")
 
@@ -104,21 +91,10 @@ class FaultServer(http.server.ThreadingHTTPServer):
 
     def __init__(self, fault: str, good: int) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.fault = fault
-        self.good = good
-        self.requests = 0
-        self.closing = threading.Event()
-        self._lock = threading.Lock()
+        self.fault, self.good, self.requests = fault, good, 0
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.closing, self.lock = threading.Event(), threading.Lock()
         self._open: list[socket.socket] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-    def count(self) -> int:
-        with self._lock:
-            self.requests += 1
-            return self.requests
 
     def get_request(self) -> tuple[socket.socket, object]:
         found = super().get_request()

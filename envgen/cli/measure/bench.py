@@ -76,7 +76,7 @@ def smoke(asked: Asked) -> int:
     """Try SERVICE (default: the one that serves), or the server at --url, in small tests.
 
     A short prompt; a chat, and a tool call where the server takes tools; no NaN or Inf among the log probabilities;
-    four requests in parallel; a prefill of about 4096 tokens (fewer where the model takes fewer); five repeats with
+    four requests in parallel; a prefill of 4096 tokens (fewer where the model takes fewer); five repeats with
     less than 1 GB of memory growth. Exit code 1 when one fails.
 
     \b
@@ -185,19 +185,11 @@ def _kernels(asked: Asked) -> int:
     def execute(argv: Sequence[str], stdin: bytes, seconds: float) -> ExecResult:
         return inside(with_start_up(argv) if profile else argv, stdin, seconds)
 
-    rows: list[dict[str, Any]] = []
-    left: list[checks.Criterion] = []
-    parameters = {"tokens": checks.KERNEL_TOKENS}
-    with terminable(), record.start(asked.folder(server), "kernels", server.environment, parameters) as kept:
-        for name, title in checks.KERNEL_TITLES.items():
-            progress(f"  {title}: up to {checks.KERNEL_SECONDS / 60:.0f} minutes")
-            found, not_run = checks.kernels(execute, program(profile) if profile else "python3", name)
-            rows, left = rows + found, left + not_run
-        for row in rows:
-            kept.sample({"unit": "kernel", **row})
-        outcome, summary = checks.kernels_outcome(rows, left), checks.outcome(left)[1]
-        kept.end(outcome, summary)
-    return finish(asked, outcome, {"rows": rows, **summary}, kept.path)
+    told = server.environment
+    with terminable(), record.start(asked.folder(server), "kernels", told, {"tokens": checks.KERNEL_TOKENS}) as kept:
+        outcome, found = checks.kernels(execute, program(profile) if profile else "python3", kept.sample)
+        kept.end(outcome, {"criteria": found["criteria"]})
+    return finish(asked, outcome, found, kept.path)
 
 
 def _run_tool(trial: Trial, run: Run, plan: Plan, place: Place) -> list[Measured]:

@@ -26,7 +26,7 @@ from envgen.engine.base import Container, Engine
 from envgen.engine.docker import connect
 from envgen.engine.owner import ours
 from envgen.engine.process import terminable
-from envgen.errors import EnvgenError, ExitCode, NotFoundError, ServiceError, UsageError
+from envgen.errors import EnvgenError, ExitCode, NotFoundError, ResultsError, ServiceError, UsageError
 from envgen.explain import cause_of
 from envgen.extras import require
 from envgen.inside import run
@@ -208,6 +208,8 @@ def report(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) -
             outcome, summary = work(server, trial, run)
         except KeyboardInterrupt:
             progress(f"\ninterrupted; what was measured is kept in {run.path}; the server keeps running")
+            raise
+        except ResultsError:  # nothing more can be written
             raise
         except EnvgenError as error:
             gone = isinstance(error, Gone) or (trial.alive is not None and not trial.alive())

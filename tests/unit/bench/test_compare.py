@@ -79,12 +79,12 @@ def test_more_milliseconds_are_worse() -> None:
 
 
 def test_what_differed() -> None:
-    first = run([], env={"X": "1"}, flags=["--dtype", "bf16", "--eager"], image={"id": "sha256:" + "a" * 64})
-    second = run([], env={"X": "2"}, flags=["--dtype", "bf16"], image={"id": "sha256:" + "b" * 64})
+    first = run([], env={"X": "1"}, flags=["--dtype", "bf16", "--eager"], image={"id": "a"})
+    second = run([], env={"X": "2"}, flags=["--dtype", "bf16"], image={"id": "b"})
     assert compare([first, second]).differing == [
         "env.X: 1 in A; 2 in B",
         "flags.--eager: yes in A; not recorded in B",
-        f"image.id: sha256:{'a' * 12}… in A; sha256:{'b' * 12}… in B",
+        "image.id: a in A; b in B",
     ]
     assert flags(["serve", "--a", "1", "2", "--b=x", "--c"]) == {
         "(other words)": "serve", "--a": "1 2", "--b": "x", "--c": "yes",

@@ -1,4 +1,4 @@
-"""Figures of others: reports of tools, what ships, and lab notes whose every line is read or handed back."""
+"""Figures of others: reports of tools, what ships, and lab notes whose every figure is read or handed back."""
 
 from __future__ import annotations
 
@@ -18,41 +18,22 @@ DATA = Path(__file__).parent / "data"
 
 # Each table and line here has a form of the lab notes that envgen began with.
 NOTES = """\
-# Results
-
-## Final Results (2026-01-17)
-
-| Context | Prefill (t/s) | Decode tg32 (t/s) | Decode tg128 (t/s) |
-|---------|---------------|-------------------|--------------------|
-| **Short (512)** | 1,854 | **60.02** | **60.07** |
+## Final (2026-01-17)
+| Context | Prefill (t/s) | Decode tg32 (t/s) |
+|---------|---------------|-------------------|
+| **Short (512)** | 1,854 | **60.02** |
 
 | Metric | Baseline | Best | Config | Date |
 |--------|----------|------|--------|------|
 | tg32 (tok/s) | 29.1 | **60.02** | **64x128 tiles** | 2026-01-17 |
 
-| Tile Shape | tg32 @ 16 tokens | tg32 @ 1 token |
-|------------|------------------|----------------|
-| 128x128 | 48.9 tok/s | 60.0 tok/s |
-
-## Upstream Baseline
-
+## Upstream
 ```yaml
 date: 2026-01-09 16:25:01
-git_sha_vllm: ac9f9330e
 prompt_length: 2048
-tool: llama-benchy 0.1.1
-```
-
-### Results
-
-#### Prefill
-```yaml
 pp512_tps: 2209.10 ± 97.25   # TTFT: 332ms
 tg32_tps: 31.58 ± 0.06
-ttfr_ms: 457.13 ± 13.94
 ```
-
-#### Variance
 | Metric | Mean | Std Dev | CV% |
 |--------|------|---------|-----|
 | pp4096 | 4008 | ±23 | 0.6% |
@@ -60,49 +41,61 @@ ttfr_ms: 457.13 ± 13.94
 | tg64 | 31.62 | ±0.03 | 0.1% |
 
 ## Attention (2026-01-10)
-
 | Config | tg32 (tok/s) | pp2048 (tok/s) | Output Quality |
 |--------|--------------|----------------|----------------|
-| Marlin + FlashInfer | 32.6 | 4341 | Coherent |
+| Marlin | 32.6 | 4341 | Coherent |
 | Marlin without sinks | 32.6 | 4341 | ❌ Garbage |
 | Eagle3 | ~24-25 | - | Coherent |
-
-| Category | GPU Time % |
-|----------|------------|
-| Dense GEMV | 38.4% |
 
 Decode is twice as slow (29 vs 58 tok/s).
 
 ## Undated
-
 ### llama.cpp (llama-bench, build f5acfb2ff)
-
 ```
 model                      test              t/s
 gpt-oss 120B MXFP4 MoE    pp2048            2449.83 ± 10.27
 gpt-oss 120B MXFP4 MoE    tg32 @ d4096      54.81 ± 0.30
 ```
-
 <summary>vLLM (llama-benchy)</summary>
-
 ```
 model                 test               t/s           e2e_ttft (ms)
 openai/gpt-oss-120b   pp2048 @ d4096     3172.51±16    821.97±4
 openai/gpt-oss-120b   tg32 @ d4096       32.63±0.02
 ```
-
 ### SGLang
-
 | Metric | Value |
 |--------|-------|
-| Output throughput | **52.37 tok/s** |
 | TPOT | 18.83 ms |
 """
-
-
+READ = {  # metric, prompt, reply, depth, value, deviation
+    "Final (2026-01-17): Short (512)": [
+        ("prefill_tps", 512, None, 0, 1854.0, None),
+        ("decode_tps", 512, 32, 0, 60.02, None),  # the headline has the prompt of its row
+    ],
+    "Upstream": [
+        ("prefill_tps", 512, None, 0, 2209.1, 97.25),
+        ("ttft_ms", 512, None, 0, 332.0, None),
+        ("decode_tps", 2048, 32, 0, 31.58, 0.06),
+        ("prefill_tps", 4096, None, 0, 4008.0, 23.0),
+        ("decode_tps", 2048, 64, 0, 31.62, 0.03),  # not with the last prompt of the table
+    ],
+    "Attention (2026-01-10): Marlin": [
+        ("decode_tps", 2048, 32, 0, 32.6, None),
+        ("prefill_tps", 2048, None, 0, 4341.0, None),
+    ],
+    "Undated: llama.cpp (llama-bench, build f5acfb2ff)": [
+        ("prefill_tps", 2048, None, 0, 2449.83, 10.27),
+        ("decode_tps", 0, 32, 4096, 54.81, 0.3),  # llama-bench generates from an empty context
+    ],
+    "Undated: vLLM (llama-benchy)": [
+        ("prefill_tps", 2048, None, 4096, 3172.51, 16.0),
+        ("ttft_ms", 2048, None, 4096, 821.97, 4.0),
+        ("decode_tps", 2048, 32, 4096, 32.63, 0.02),
+    ],
+    "Undated: SGLang": [("itl_ms", None, None, 0, 18.83, None)],
+}
 LEFT = {
     "| Metric | Baseline | Best | Config | Date |": "a table of 1 rows without a column of measured values",
-    "| Tile Shape | tg32 @ 16 tokens | tg32 @ 1 token |": "a table of 1 rows without a column of measured values",
     "| pp512 | 2209 | ±97 | 4.4% |": "this test has a figure above",
     "| Marlin without sinks | 32.6 | 4341 | ❌ Garbage |": "marked as garbage",
     "| Eagle3 | ~24-25 | - | Coherent |": "not a number: ~24-25",
@@ -110,70 +103,27 @@ LEFT = {
 }
 
 
-def notes(date: str = "2026-01-08") -> dict[str, Foreign]:
-    return {run.label: run for run in read_notes(NOTES, moment(date), "notes")[0]}
-
-
-def figures(run: Foreign) -> list[dict[str, Any]]:
-    dropped = ("unit", "spread", "concurrency")
+def figures(run: Foreign) -> list[tuple[Any, ...]]:
+    cells = ("prompt_tokens", "output_tokens", "context_tokens")
     return [
-        {k: v for k, v in one.items() if k not in dropped and (k, v) != ("context_tokens", 0)} for one in run.samples
-    ]
+        (name, *map(one.get, cells), one[name], one["spread"].get(name))
+        for one in run.samples for name in one if name.endswith(("_tps", "_ms"))
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("label", "wanted"),
-    [
-        # The headline has the prompt of its row.
-        ("Final Results (2026-01-17): Short (512)", [
-            {"prompt_tokens": 512, "prefill_tps": 1854.0},
-            {"output_tokens": 32, "prompt_tokens": 512, "decode_tps": 60.02},
-            {"output_tokens": 128, "prompt_tokens": 512, "decode_tps": 60.07},
-        ]),
-        # A metric table does not give its last prompt to a reply; what stands behind a # belongs to the line.
-        ("Upstream Baseline: Results", [
-            {"prompt_tokens": 512, "prefill_tps": 2209.1}, {"prompt_tokens": 512, "ttft_ms": 332.0},
-            {"output_tokens": 32, "prompt_tokens": 2048, "decode_tps": 31.58},
-            {"prompt_tokens": 2048, "ttfr_ms": 457.13}, {"prompt_tokens": 4096, "prefill_tps": 4008.0},
-            {"output_tokens": 64, "prompt_tokens": 2048, "decode_tps": 31.62},
-        ]),
-        # llama-bench generates from an empty context, llama-benchy after the prompt.
-        ("Undated: llama.cpp (llama-bench, build f5acfb2ff)", [
-            {"prompt_tokens": 2048, "prefill_tps": 2449.83},
-            {"context_tokens": 4096, "output_tokens": 32, "prompt_tokens": 0, "decode_tps": 54.81},
-        ]),
-        ("Undated: vLLM (llama-benchy)", [
-            {"context_tokens": 4096, "prompt_tokens": 2048, "prefill_tps": 3172.51},
-            {"context_tokens": 4096, "prompt_tokens": 2048, "ttft_ms": 821.97},
-            {"context_tokens": 4096, "output_tokens": 32, "prompt_tokens": 2048, "decode_tps": 32.63},
-        ]),
-        ("Undated: SGLang", [{"decode_tps": 52.37}, {"itl_ms": 18.83}]),
-    ],
-)  # fmt: skip
-def test_figures_of_notes(label: str, wanted: list[dict[str, Any]]) -> None:
-    assert figures(notes()[label]) == wanted
-
-
-def test_dates_and_deviations() -> None:
-    found = notes()
-    assert found["Upstream Baseline: Results"].samples[0]["spread"] == {"prefill_tps": 97.25}
-    dates = {label.partition(":")[0]: run.started and run.started.day for label, run in found.items()}
-    assert dates == {
-        "Final Results (2026-01-17)": 17,
-        "Upstream Baseline": 9,
-        "Attention (2026-01-10)": 10,
-        "Undated": 8,
-    }
-
-
-def test_what_is_left_out_has_its_line_and_reason() -> None:
-    _, left = read_notes(NOTES, moment("2026-01-08"), "notes")
+def test_notes_are_read_or_handed_back() -> None:
+    runs, left = read_notes(NOTES, moment("2026-01-08"), "notes")
+    assert {run.label: figures(run) for run in runs} == READ
+    assert [run.started and run.started.day for run in runs] == [17, 9, 10, 8, 8, 8]
     assert {one.text: one.why for one in left} == LEFT
     assert all(NOTES.splitlines()[one.line - 1] == one.text for one in left)
-    _, undated = read_notes(NOTES, None, "notes")
-    rest = [one for one in undated if one not in left]
-    assert len(rest) == 6 and all("no date" in one.why for one in rest)
-    assert all(one.line > NOTES.splitlines().index("## Undated") for one in rest)
+
+
+def test_undated_figures_are_left_out_one_by_one() -> None:
+    runs, left = read_notes(NOTES, None, "notes")
+    undated = [one for one in left if "no date" in one.why]
+    assert len(runs) == 3 and len(undated) == 5
+    assert all(one.line > NOTES.splitlines().index("## Undated") for one in undated)
 
 
 @given(st.text(alphabet="|-#*`: 0.9±dt32pg@/s()\n\r", max_size=200))

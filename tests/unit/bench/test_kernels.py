@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from envgen.bench import checks
-from envgen.bench.checks import Criterion
 from envgen.cli.measure.common import shown
 from envgen.engine.base import ExecResult
 from envgen.errors import ServiceError
@@ -18,45 +17,42 @@ from envgen.errors import ServiceError
 RECORDED = json.loads((Path(__file__).parent / "data" / "kernels-h100.json").read_bytes())
 
 
-def compare(document: Any, kernel: str = "attention") -> tuple[list[dict[str, Any]], list[Criterion]]:
-    def execute(_argv: Sequence[str], stdin: bytes, _seconds: float) -> ExecResult:
-        mark = json.loads(stdin)["mark"]
-        return ExecResult(0, f"{mark} {json.dumps({'answer': document})}\n".encode(), b"")
+def compare(**changes: Any) -> tuple[str, dict[str, Any], list[Any]]:
+    """``changes``: what the container answers instead."""
+    kept: list[Any] = []
 
-    return checks.kernels(execute, "python3", kernel)
+    def execute(_argv: Sequence[str], stdin: bytes, _seconds: float) -> ExecResult:
+        envelope = json.loads(stdin)
+        answer = {**RECORDED[envelope["request"]["kernel"]], **changes}
+        return ExecResult(0, f"{envelope['mark']} {json.dumps({'answer': answer})}\n".encode(), b"")
+
+    return *checks.kernels(execute, "python3", kept.append), kept
 
 
 def test_what_an_h100_found() -> None:
-    rows, left = compare(RECORDED["attention"])
-    assert len(rows) == 48 and not left and checks.kernels_outcome(rows, left) == "passed"
-    rows, left = compare(RECORDED["moe"], "moe")
-    assert [row["shape"] for row in rows] == [f"M={count}" for count in checks.KERNEL_TOKENS]
-    assert "fused_moe_90 is not compiled here" in left[0].seen and left[0].verdict == "not checked"
-    assert checks.kernels_outcome(rows, left) == "passed"
+    outcome, found, kept = compare()
+    assert outcome == "passed" and len(found["rows"]) == len(kept) == 54
+    left = [one for one in found["criteria"] if one["verdict"] == "not checked"]
+    assert [one["name"] for one in left] and "fused_moe_90 is not compiled here" in left[0]["seen"]
 
 
 @pytest.mark.parametrize("spoilt", [{"right": False, "error": 0.3}, {"right": None, "error": None}, {"right": 1}])
 def test_one_wrong_row_fails(spoilt: dict[str, Any]) -> None:
     first, *rest = RECORDED["attention"]["rows"]
-    found = compare({**RECORDED["attention"], "rows": [{**first, **spoilt}, *rest]})
-    assert checks.kernels_outcome(*found) == "failed"
-    wrong = [line for line in shown({"rows": found[0]}) if line.endswith("WRONG")]
-    assert len(wrong) == 1 and wrong[0].startswith("attention with sinks  FlashInfer fa2  decode M=4 ")
+    outcome, found, _ = compare(rows=[{**first, **spoilt}, *rest])
+    assert outcome == "failed"
+    wrong = [line for line in shown({"rows": found["rows"]}) if line.endswith("WRONG")]
+    assert wrong[0].startswith("attention with sinks  FlashInfer fa2  decode M=4 ")
 
 
-def test_what_was_not_run_is_never_ok() -> None:
-    nothing = {"kernel": "moe", "gpu": "", "rows": [], "not_run": [{"by": "", "why": "no GPU", "failed": False}]}
-    rows, left = compare(nothing, "moe")
-    assert rows == [] and left == [Criterion("fused MoE", "not checked", "no GPU", "torch's result")]
-    assert checks.kernels_outcome(rows, left) == "not checked" and checks.kernels_outcome([], []) == "not checked"
-    raised = {**nothing, "not_run": [{"by": "vLLM Triton", "why": "OutOfResources: shared memory", "failed": True}]}
-    assert checks.kernels_outcome(*compare(raised)) == "failed"
+@pytest.mark.parametrize(("failed", "outcome"), [(False, "not checked"), (True, "failed")])
+def test_what_was_not_run_is_never_ok(failed: bool, outcome: str) -> None:
+    left = {"by": "vLLM Triton", "why": "OutOfResources", "failed": failed}
+    assert compare(rows=[], not_run=[left])[0] == outcome
 
 
 def test_a_container_that_gives_no_answer_or_another_form() -> None:
-    def late(_argv: Sequence[str], _stdin: bytes, _seconds: float) -> ExecResult:
-        return ExecResult(1, b"", b"Timeout (0:10:00)!\n  File kernels, line 1 in run\n")
-
-    assert checks.kernels(late, "python3", "moe")[1][0].verdict == "failed"
+    late = ExecResult(1, b"", b"Timeout (0:10:00)!\n  File kernels, line 1 in run\n")
+    assert checks.kernels(lambda *_: late, "python3", print)[0] == "failed"
     with pytest.raises(ServiceError, match="another form"):
-        compare({"rows": [{"by": "x"}], "not_run": []})
+        compare(rows=[{"by": "x"}])

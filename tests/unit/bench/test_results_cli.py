@@ -33,23 +33,17 @@ def envgen(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> st
     return capsys.readouterr()[bool(code)]
 
 
-def test_list(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_show_and_compare(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "results" / "x.jsonl").write_text("{}")
     lines = envgen(capsys, "list").splitlines()
     assert lines[0].split() == ["RUN", "WHEN", "(UTC)", "KIND", "WHAT", "OUTCOME"]
     assert [line.split()[0] for line in lines[1:]] == [A, B]
     document = json.loads(envgen(capsys, "list", "--json"))
     assert len(document["runs"]) == 2 and len(document["damaged"]) == 1
-
-
-def test_show(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = envgen(capsys, "show", "5ea8")
     assert re.search(f"{B} .* tiny +bench", text) and "flags.--dtype" in text and "decode, t/s" in text
     document = json.loads(envgen(capsys, "show", "latest", "--json"))
     assert document["id"] == B and document["figures"][0]["metric"] == "prefill_tps" and document["samples"]
-
-
-def test_compare(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = envgen(capsys, "compare", "076a", "5ea8")
     assert "B against A" in text and "no difference shown" in text and "parameters.seed: 744108904 in A" in text
     document = json.loads(envgen(capsys, "compare", "076a", "5ea8", "--json"))
