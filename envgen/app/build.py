@@ -23,7 +23,7 @@ from envgen.engine.buildlog import BuildLog
 from envgen.engine.buildx import BuildRequest, BuildResult, Secret, proxy_arguments
 from envgen.engine.compose import docker_program, run_shell
 from envgen.engine.docker import connect
-from envgen.engine.endpoint import find_endpoint
+from envgen.engine.endpoint import demand_plugin, find_endpoint
 from envgen.engine.leftovers import CREATOR, THROWAWAY, this_process
 from envgen.engine.progress import Step, before, names_in, stages_in
 from envgen.errors import BuildError, LockError, RefusedError, UsageError
@@ -144,8 +144,13 @@ def request_of(job: Job, options: Options) -> BuildRequest:
     )
 
 
-def emulated(request: BuildRequest, engine: Engine) -> None:
-    """RefusedError for a platform that the builder cannot run."""
+def buildable(request: BuildRequest, engine: Engine) -> None:
+    """RefusedError where the builder is none, or cannot run the platform that is asked for."""
+    if request.builder == buildx.OWN and engine.info().product == "Podman":
+        raise RefusedError(
+            "Podman has no BuildKit, and envgen builds with that: name a builder of buildx in BUILDX_BUILDER",
+            hint="docker buildx create --name envgen --driver docker-container; BUILDX_BUILDER=envgen envgen build",
+        )
     wanted = request.platform
     if not wanted or (request.builder == buildx.OWN and wanted.endswith(f"/{engine.info().arch}")):
         return
@@ -268,7 +273,8 @@ def build(
     _warn_of_drift(session)
     how = compilers(job.profile, engine, options.max_jobs)
     request = request_of(job, options)
-    emulated(request, engine)
+    demand_plugin("buildx")
+    buildable(request, engine)
     identical = identity(job, engine)
     prepare(job.profile, job.root, job.lock)
     progress(how)

@@ -20,6 +20,7 @@ from envgen.app.predict import foresee
 from envgen.app.session import Session, of_running
 from envgen.app.watch import Canary
 from envgen.engine.base import Container, Engine
+from envgen.engine.endpoint import demand_plugin
 from envgen.engine.owner import Owner, this_owner
 from envgen.errors import EngineError, EnvgenError, NotFoundError, Problem, ServiceError, UsageError, named
 from envgen.profile.model import Profile
@@ -186,6 +187,7 @@ def check(session: Session, service: str, agree: Agree, *, take_over: bool = Fal
     ``take_over``: what another folder or user has under this name will make way.
     """
     known_service(session.profile(), service)
+    demand_plugin("compose")
     if session.profile().services[service].cluster is not None:
         return _check_shared(session, service, take_over)
     here = opened(session)

@@ -21,7 +21,7 @@ from envgen.doctor.expectation import image_digest, service_env, throw_away
 from envgen.doctor.model import Context, Finding, Host, Remedy, Subject, error
 from envgen.doctor.owners import foreign
 from envgen.engine.base import Container, Engine, EngineInfo
-from envgen.engine.endpoint import find_plugin
+from envgen.engine.endpoint import plugin_version
 from envgen.engine.owner import ours
 from envgen.errors import EngineError, EnvgenError
 from envgen.inside import run
@@ -167,8 +167,8 @@ def _host_facts(profile: Profile, info: EngineInfo | None, ports: tuple[tuple[in
     return Host(
         disk_path=info.data_root if info else "",
         disk_free=_disk_free(info.data_root) if info and local else None,
-        buildx=find_plugin("buildx") is not None,
-        compose=find_plugin("compose") is not None,
+        buildx=attempt(lambda: plugin_version("buildx")),
+        compose=attempt(lambda: plugin_version("compose")),
         busy_ports=ports,
     )
 

@@ -99,12 +99,12 @@ def error(title: str, seen: str, expected: str, remedy: Remedy, **evidence: Any)
 
 @dataclass(frozen=True)
 class Host:
-    """Facts of this machine. None = unknown."""
+    """Facts of this machine. None = unknown; of a version, that there is no such plug-in."""
 
     disk_path: str = ""
     disk_free: int | None = None
-    buildx: bool | None = None
-    compose: bool | None = None
+    buildx: str | None = ""
+    compose: str | None = ""
     busy_ports: tuple[tuple[int, str], ...] = ()  # (port, who has it)
 
 

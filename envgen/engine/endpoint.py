@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from envgen.engine import process
 from envgen.engine.forward import forward
 from envgen.errors import EngineError
 
@@ -29,6 +31,8 @@ SYSTEM_PLUGINS = (
 )
 _TLS = ("DOCKER_TLS_VERIFY", "DOCKER_TLS", "DOCKER_CERT_PATH", "DOCKER_CONFIG", "HOME")
 NAMES = {"buildx": "BuildKit's client (buildx)", "compose": "Docker Compose v2"}
+# The first with what envgen asks of them: --provenance, and COMPOSE_DISABLE_ENV_FILE.
+OLDEST = {"buildx": "0.10", "compose": "2.24"}
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,32 @@ def plugin_argv(name: str, environ: Mapping[str, str] | None = None) -> list[str
     if program is None:
         raise _missing_plugin(name, environ.get("PATH"))
     return [str(program)]
+
+
+def plugin_version(name: str, environ: Mapping[str, str] | None = None) -> str:
+    """The version of a Docker plugin, such as ``0.29.1``; "" where it gives none. EngineError where it is absent."""
+    done = process.run([*plugin_argv(name, environ), "version"], timeout=20, check=False)
+    found = re.search(r"\bv?(\d+\.\d+(?:\.\d+)?)", done.stdout.decode(errors="replace"))
+    return found[1] if found else ""
+
+
+def outdated(name: str, version: str) -> bool:
+    """True where a plugin of that version lacks what envgen needs. One that gives no version is taken as it is."""
+    return bool(version) and _numbers(version) < _numbers(OLDEST[name])
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+def demand_plugin(name: str) -> None:
+    """EngineError where a Docker plugin is absent or too old."""
+    if outdated(name, version := plugin_version(name)):
+        raise EngineError(
+            f"{NAMES[name]} is {version} here, and envgen needs {OLDEST[name]} or newer",
+            hint=f"install a newer docker-{name}-plugin (Debian: docker-{name}), or put a newer docker-{name} into "
+            "~/.docker/cli-plugins",
+        )
 
 
 def _missing_plugin(name: str, path: str | None) -> EngineError:

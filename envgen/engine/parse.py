@@ -9,6 +9,7 @@ from typing import Any
 from envgen.engine.values import COMPOSE_SERVICE, Container, EngineInfo, Image, Mount, Port
 
 MINIMUM_ENGINE = 23
+MINIMUM_PODMAN = 5  # of 4.3, `docker compose run` never ends
 # The kernel's word for a machine -> Go's, which images carry. Others are the same or not what CUDA runs on.
 _GO_ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -19,6 +20,8 @@ def info_of(info: Mapping[str, Any], greeting: Mapping[str, str], endpoint: str)
     devices = info.get("DiscoveredDevices") or []
     return EngineInfo(
         version=str(info.get("ServerVersion", "")),
+        product="Podman" if "libpod-api-version" in greeting else "Docker",
+        driver=str(info.get("Driver", "")),
         api_version=greeting.get("api-version", ""),
         arch=_GO_ARCH.get(arch, arch),
         runtimes=tuple(sorted(info.get("Runtimes") or {})),
@@ -101,10 +104,11 @@ def too_old(version: Mapping[str, Any]) -> str:
     """Why this engine won't do, as a sentence; "" when it will. From ``GET /version``."""
     components = version.get("Components") or []
     names = [str(c.get("Name", "")) for c in components if isinstance(c, dict)]
-    if any("podman" in name.lower() for name in names):
-        return "what answers here is Podman; envgen needs a Docker Engine of version 23 or newer"
     said = str(version.get("Version", ""))
     major = said.partition(".")[0]
+    if any("podman" in name.lower() for name in names):
+        old = not major.isdigit() or int(major) < MINIMUM_PODMAN
+        return f"this is Podman {said}; envgen needs Podman {MINIMUM_PODMAN} or newer, or Docker" if old else ""
     if not major.isdigit():
         # Builds from source call themselves "dev" or a branch; their API version tells (23.0 brought 1.42).
         api = str(version.get("ApiVersion", "")).split(".")

@@ -139,6 +139,8 @@ class EngineInfo:
     cpus: int
     endpoint: str
     name: str = ""
+    product: str = "Docker"  # or Podman
+    driver: str = ""  # that keeps the images: overlay2, overlay, vfs, ...
     rootless: bool = False  # root in its containers is the user who runs it
     containerd_store: bool = False  # images are kept as they were pulled or pushed, by containerd
     remapped: bool = False  # userns-remap: the numbers of users in its containers are others on the machine

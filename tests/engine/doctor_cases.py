@@ -8,8 +8,8 @@ from __future__ import annotations
 # Findings that need hardware, or a machine that a test can't make. tests/unit/doctor/test_doctor_recorded.py fires each
 # of them from a recorded or altered document of the probe; the text says what is missing.
 RECORDED = {
-    ("host.docker", "old"): "an engine older than 23",
     ("host.plugins", "missing"): "a machine without the plug-ins, which lie in folders of the whole machine",
+    ("host.plugins", "old"): "plug-ins from before 2024",
     ("host.disk", "full"): "a full disk",
     ("host.disk", "tight"): "a disk that is nearly full",
     ("host.owners", "of-root"): "a user who is not root: test_normal_user.py",

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Where, check, error, info, ok, warning
+from envgen.engine.endpoint import OLDEST, outdated
 from envgen.profile.exposure import asks_for_key, closer, exposed, left_open
 from envgen.text import counted
 
 GIB = 1 << 30
-OLDEST = 23
 LITTLE, TIGHT = 5 * GIB, 30 * GIB
 # Seconds by which the clocks of this machine and of the container may differ before build tools take notice.
 SKEW = 2.0
@@ -18,27 +16,33 @@ SKEW = 2.0
 
 @check("host.docker", Where.HOST, needs="engine")
 def docker(context: Context) -> list[Finding]:
-    """A Docker Engine answers, and is new enough for BuildKit's heredocs."""
+    """An engine answers that is new enough; which it is, and what it cannot do."""
     assert context.engine is not None
-    version = context.engine.version
-    number = re.match(r"[0-9]+", version)
-    if number and int(number[0]) < OLDEST:
-        cure = remedies.command("sudo apt-get install docker-ce")
-        return [error("Docker is too old", version, f"{OLDEST} or newer", cure, case="old")]
-    return [ok(f"Docker {version}", endpoint=context.engine.endpoint)]
+    engine = context.engine
+    kinds = (("rootless", engine.rootless), ("userns-remap", engine.remapped))
+    words = [f"{engine.product} {engine.version}", *(word for word, is_so in kinds if is_so)]
+    words += ["containerd's image store"] if engine.containerd_store else [engine.driver] if engine.driver else []
+    found = [ok(", ".join(words), endpoint=engine.endpoint)]
+    if engine.product == "Podman":
+        seen = "no BuildKit of its own; `docker buildx create`, then BUILDX_BUILDER"
+        found.append(info("Podman builds with another builder of buildx alone", seen))
+    return found
 
 
 @check("host.plugins", Where.HOST, needs="host")
 def plugins(context: Context) -> list[Finding]:
-    """buildx and compose v2 are installed."""
+    """buildx and compose v2 are installed, and new enough."""
     assert context.host is not None
     found = []
     for name, there in (("buildx", context.host.buildx), ("compose", context.host.compose)):
-        if there is False:
-            cure = remedies.command(f"sudo apt-get install docker-{name}-plugin")
+        cure = remedies.command(f"sudo apt-get install docker-{name}-plugin")
+        if there is None:
             title = f"docker {name} isn't installed"
             found.append(error(title, "no such plug-in", f"docker-{name}", cure, case="missing"))
-    return found or [ok("buildx and compose are installed")]
+        elif outdated(name, there):
+            found.append(error(f"docker {name} is too old", there, f"{OLDEST[name]} or newer", cure, case="old"))
+    versions = f"buildx {context.host.buildx or ''}".strip(), f"compose {context.host.compose or ''}".strip()
+    return found or [ok(f"{versions[0]} and {versions[1]} are installed")]
 
 
 @check("host.disk", Where.HOST, needs="host")

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from envgen.app.build import Job, Options, emulated, job_of, request_of, unseen_base
+from envgen.app.build import Job, Options, buildable, job_of, request_of, unseen_base
 from envgen.engine import buildx
 from envgen.engine.base import Engine
 from envgen.engine.buildx import BuildResult
@@ -75,16 +75,25 @@ def test_a_platform_that_the_builder_cannot_run(
 ) -> None:
     monkeypatch.setattr(buildx, "platforms", {builder: has}.__getitem__)
     request = request_of(job(tmp_path), Options(builder=builder))
-    amd64 = cast(Engine, SimpleNamespace(info=lambda: SimpleNamespace(arch="amd64")))
+    amd64 = cast(Engine, SimpleNamespace(info=lambda: SimpleNamespace(arch="amd64", product="Docker")))
     if not refused:
-        emulated(request, amd64)
+        buildable(request, amd64)
         return
     with pytest.raises(RefusedError, match=f"the builder '{builder}' cannot run linux/arm64: it has") as caught:
-        emulated(request, amd64)
+        buildable(request, amd64)
     assert "tonistiigi/binfmt --install arm64" in caught.value.problems[0].hint
 
 
 def test_the_engine_s_own_platform_is_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buildx, "platforms", lambda _builder: pytest.fail("asked"))
-    arm64 = cast(Engine, SimpleNamespace(info=lambda: SimpleNamespace(arch="arm64")))
-    emulated(request_of(job(tmp_path), Options()), arm64)
+    arm64 = cast(Engine, SimpleNamespace(info=lambda: SimpleNamespace(arch="arm64", product="Docker")))
+    buildable(request_of(job(tmp_path), Options()), arm64)
+
+
+def test_podman_builds_with_a_named_builder_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buildx, "platforms", lambda _builder: ("linux/arm64",))
+    podman = cast(Engine, SimpleNamespace(info=lambda: SimpleNamespace(arch="arm64", product="Podman")))
+    with pytest.raises(RefusedError, match="Podman has no BuildKit") as caught:
+        buildable(request_of(job(tmp_path), Options()), podman)
+    assert "BUILDX_BUILDER=envgen envgen build" in caught.value.problems[0].hint
+    buildable(request_of(job(tmp_path), Options(builder="envgen")), podman)

@@ -36,14 +36,18 @@ def severities(findings: list[Finding]) -> list[str]:
 
 def test_docker(make: Make) -> None:
     assert severities(host.docker(make())) == ["ok"]
-    assert severities(host.docker(make(engine=replace(ENGINE, version="20.10.24+dfsg1")))) == ["error"]
+    kind = replace(ENGINE, rootless=True, driver="fuse-overlayfs")
+    assert host.docker(make(engine=kind))[0].title == "Docker 28.5.2, rootless, fuse-overlayfs"
+    podman = host.docker(make(engine=replace(kind, product="Podman", version="5.4.2", driver="overlay")))
+    assert podman[0].title == "Podman 5.4.2, rootless, overlay" and severities(podman) == ["ok", "info"]
 
 
 @pytest.mark.parametrize(
     ("facts", "expected"),
     [
-        (Host(buildx=True, compose=True), ["ok"]),
-        (Host(buildx=False, compose=False), ["error", "error"]),
+        (Host(buildx="0.10.0", compose="2.24.1"), ["ok"]),
+        (Host(buildx="0.9.1", compose="2.23.3"), ["error", "error"]),
+        (Host(buildx=None, compose=None), ["error", "error"]),
         (Host(), ["ok"]),
     ],
 )
@@ -337,9 +341,7 @@ def every_context(make: Make) -> list[Context]:
     found = []
     for file in sorted(DATA.glob("*.json")):
         prod = file.stem.startswith("prod")
-        found.append(
-            make(file.stem, profile="prod" if prod else "dev", env={"A": "1"}, host=Host("/", 1, False, False))
-        )
+        found.append(make(file.stem, profile="prod" if prod else "dev", env={"A": "1"}, host=Host("/", 1, None, None)))
     return found
 
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from doctor_facts import ENGINE, Make, recording
+from doctor_facts import Make, recording
 from doctor_page import CHECKS as DESCRIBED_CHECKS
 from doctor_page import DESCRIBED
 
@@ -51,8 +50,8 @@ def with_system(**facts: int) -> dict[str, Any]:
 SHARE = ("services.dev.args={gpu-memory-utilization: 0.7}",)
 H100 = "gpu-h100"
 CASES: dict[tuple[str, str], Callable[[Make], Context]] = {
-    ("host.docker", "old"): lambda make: make(engine=replace(ENGINE, version="20.10.24+dfsg1")),
-    ("host.plugins", "missing"): lambda make: make(host=Host(buildx=False, compose=True)),
+    ("host.plugins", "missing"): lambda make: make(host=Host(buildx=None, compose="2.40.3")),
+    ("host.plugins", "old"): lambda make: make(host=Host(buildx="0.29.1", compose="2.17.2")),
     ("host.disk", "full"): lambda make: make(host=Host(disk_path="/d", disk_free=GIB)),
     ("host.disk", "tight"): lambda make: make(host=Host(disk_path="/d", disk_free=9 * GIB)),
     ("host.owners", "of-root"): lambda make: make(foreign=(Foreign("lib", "/lib", 4, ("/lib/a", "/lib/b", "/lib/c")),)),

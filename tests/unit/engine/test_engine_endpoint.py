@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from envgen.engine.endpoint import DEFAULT_SOCKET, Endpoint, find_endpoint, find_plugin, plugin_argv
+from envgen.engine import process
+from envgen.engine.endpoint import (
+    DEFAULT_SOCKET,
+    Endpoint,
+    demand_plugin,
+    find_endpoint,
+    find_plugin,
+    outdated,
+    plugin_argv,
+    plugin_version,
+)
 from envgen.engine.parse import is_new_enough, too_old
 from envgen.engine.session import unreachable
 from envgen.errors import EngineError, ExitCode
@@ -123,6 +133,30 @@ def test_compose_absent_and_compose_v1(config: Path, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
+    ("said", "version", "old"),
+    [
+        ("github.com/docker/buildx v0.29.1 a1b2c3", "0.29.1", False),
+        ("github.com/docker/buildx 0.9.1+ds1 0.9.1+ds1-4", "0.9.1", True),
+        ("github.com/docker/buildx v0.10.0-rc1", "0.10.0", False),
+        ("Built from a branch", "", False),
+    ],
+)
+def test_the_version_of_a_plugin(
+    config: Path, monkeypatch: pytest.MonkeyPatch, said: str, version: str, old: bool
+) -> None:
+    program(config / "cli-plugins", "docker-buildx")
+    monkeypatch.setattr(process, "run", lambda *argv, **_how: process.Completed((), 0, said.encode(), b""))
+    monkeypatch.setenv("DOCKER_CONFIG", str(config))
+    assert plugin_version("buildx") == version and outdated("buildx", version) is old
+    if not old:
+        demand_plugin("buildx")
+        return
+    with pytest.raises(EngineError, match=r"is 0\.9\.1 here, and envgen needs 0\.10 or newer") as caught:
+        demand_plugin("buildx")
+    assert "docker-buildx-plugin" in caught.value.problems[0].hint
+
+
+@pytest.mark.parametrize(
     ("version", "sentence"),
     [
         ({"Version": "28.5.2+dfsg4"}, ""),
@@ -131,7 +165,8 @@ def test_compose_absent_and_compose_v1(config: Path, tmp_path: Path, monkeypatch
         ({"Version": "dev", "ApiVersion": "1.52"}, ""),
         ({"Version": "dev", "ApiVersion": "1.41"}, "gives no Docker Engine version"),
         ({}, "gives no Docker Engine version"),
-        ({"Version": "5.4.0", "Components": [{"Name": "Podman Engine"}]}, "Podman"),
+        ({"Version": "5.4.2", "Components": [{"Name": "Podman Engine"}]}, ""),
+        ({"Version": "4.3.1", "Components": [{"Name": "Podman Engine"}]}, "this is Podman 4.3.1; envgen needs"),
     ],
 )
 def test_too_old(version: dict[str, object], sentence: str) -> None:

@@ -42,7 +42,9 @@ def test_the_user_of_a_container_and_a_rootless_engine() -> None:
     assert container_of({"Config": {"User": "1000:100"}}).user == "1000:100"
     assert container_of({"Config": {"User": None}}).user == ""
     assert info_of({"SecurityOptions": ["name=seccomp,profile=builtin", "name=rootless"]}, {}, "unix:///x").rootless
-    assert not info_of({"SecurityOptions": None}, {}, "unix:///x").rootless
+    plain = info_of({"SecurityOptions": None, "Driver": "overlay2"}, {}, "unix:///x")
+    assert not plain.rootless and (plain.product, plain.driver) == ("Docker", "overlay2")
+    assert info_of({}, {"libpod-api-version": "5.4.2"}, "unix:///x").product == "Podman"
     assert info_of({"SecurityOptions": ["name=seccomp,profile=builtin", "name=userns"]}, {}, "unix:///x").remapped
 
 

@@ -114,6 +114,7 @@ SERVICE_LOGS = [
     ("not_installed", "ModuleNotFoundError: No module named 'vllm'"),
     ("arguments", "api_server.py: error: unrecognized arguments: --max-modl-len 5"),
     ("program_missing", 'exec: "vllm": executable file not found in $PATH'),
+    ("podman_init", 'container create: lookup init binary: exec: "catatonit": executable file not found in $PATH'),
     ("port", "OSError: [Errno 98] Address already in use"),
     ("killed", "RuntimeError: Engine core was killed\nKilled"),
     (
