@@ -20,7 +20,7 @@ from envgen.doctor.expectation import compose_env
 from envgen.errors import Place, Problem
 from envgen.explain.rulebase import rules_for
 from envgen.inside.probe import sources as probe
-from envgen.patches.trees import Tree, put
+from envgen.patches.trees import GitTree, Tree, put
 from envgen.profile.tree import MAP, Node
 from envgen.serve.phases import LINES
 
@@ -81,6 +81,10 @@ def compare(old: Tree, new: Tree, package: str, used: Sequence[Use]) -> list[Fin
     """What of ``used`` the new release treats in another way than the old one."""
     if not used:
         return []
+    for tree in (old, new):
+        if isinstance(tree, GitTree):  # which fetches each file by itself
+            what = "flags, variables, log lines and requirements are not compared"
+            return [Finding(f"{what}: the package index does not have {tree.label}")]
     with files.Scratch("upgrade") as scratch, ThreadPoolExecutor(2) as pool:
         folders = [Path(scratch, side) for side in ("old", "new")]
         before, after = texts = list(pool.map(lambda tree, folder: _unpack(tree, folder, package), (old, new), folders))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import email.parser
 import platform
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import yaml
@@ -114,25 +114,30 @@ class _Asked:
         """Those that the origin can name: tags of the repository, else what the index has for this machine."""
         origin, now = source.origin, version_of(source.origin)
         if origin.git is not None:
-            try:
+            lines = list[str]()
+            with contextlib.suppress(EnvgenError):
                 answer = ask_server(["ls-remote", "--tags", "--refs", "--", origin.git], timeout=60)
-                lines = answer.text.splitlines() if not answer.code else []
-            except EnvgenError:
-                lines = []
-            tags = [line.rpartition("refs/tags/")[2] for line in lines]
-            named = {tag: version_of_ref(tag) for tag in tags}
-            alike = {v for tag, v in named.items() if v and (origin.ref or "").replace(now, v) == tag}
-            if alike:
-                return set(map(Version, alike))
+                lines = answer.text.splitlines() if not answer.code else lines
+            tags = {line.rpartition("refs/tags/")[2] for line in lines}
+            versions = {Version(found) for found in map(version_of_ref, tags) if found}
+            if alike := {one for one in versions if origin.git_ref.replace(now, str(one)) in tags}:
+                return alike
             progress(f"{without_login(origin.git)} names no releases: taking those of the package index")
-        fitting = partial(self.bare.index.fitting, source.distribution, arch=self.arch, python=self.python)
-        return fitting(wheel=origin.wheel is not None)
+        wheel = origin.wheel is not None
+        return self.bare.index.fitting(source.distribution, wheel=wheel, arch=self.arch, python=self.python)
 
     def tree(self, name: str, version: str) -> Tree:
-        """The sources of a release: what the index has. Nothing of it is run."""
+        """The sources of a release: what the index has, else the tag. Nothing of it is run."""
         if (name, version) not in self._trees:
-            target = Target(name, self.profile.name, self.profile.sources[name], self.root)
-            self._trees[name, version] = self.bare.release(target, version)
+            source = self.profile.sources[name]
+            target = Target(name, self.profile.name, source, self.root)
+            try:
+                found = self.bare.release(target, version)
+            except EnvgenError:
+                if source.origin.git is None:
+                    raise
+                found = self.bare.ref(target, source.origin.git_ref.replace(version_of(source.origin), version))
+            self._trees[name, version] = found
         return self._trees[name, version]
 
     def needs(self, tree: Tree) -> dict[str, Requirement]:
@@ -163,7 +168,7 @@ def rows(session: Session) -> list[Row]:
     """The sources of the chosen profile; without a choice of all profiles, each value of the file once."""
     loaded = session.loaded()
     profiles = [session.profile()] if session.profile_name else list(loaded.project.profiles.values())
-    found, seen, troubles, asked = list[Row](), set[str](), list[EnvgenError](), 0
+    found, seen, troubles = list[Row](), set[str](), list[EnvgenError]()
     for profile in profiles:
         ask = _Asked(profile, loaded.project.root)
         for name, source in profile.sources.items():
@@ -174,7 +179,6 @@ def rows(session: Session) -> list[Row]:
             now, newest, patches = version_of(source.origin), "", ""
             note = _unmoved(name, profile, source) if not now else ""
             try:
-                asked += bool(now)
                 newest = _finished(ask.releases(source)) if now else ""
                 if newest and newest != now and source.patches:
                     run = dry_run(ask.tree(name, newest), load_series(ask.root, source.patches))
@@ -183,7 +187,7 @@ def rows(session: Session) -> list[Row]:
                 troubles.append(error)
                 note = str(error).splitlines()[0]
             found.append(Row(profile.name, name, now, newest, patches, note, place))
-    if troubles and len(troubles) == asked:
+    if troubles and not any(row.newest for row in found):
         raise troubles[0]
     return found
 
@@ -215,9 +219,8 @@ def plan(session: Session, name: str, version: str | None, python: Path | None) 
         raise UsageError(f"profile {profile.name} has no source {name!r}", hint=near(name, list(profile.sources)))
     source = profile.sources[name]
     if not (now := version_of(source.origin)):
-        others = [
-            p.name for p in loaded.project.profiles.values() if name in p.sources and version_of(p.sources[name].origin)
-        ]
+        every = loaded.project.profiles.values()
+        others = [one.name for one in every if name in one.sources and version_of(one.sources[name].origin)]
         hint = f"with a release: envgen upgrade {name} -p {others[0]}" if others else "name a release there first"
         place = _origin(tree, name, source).place(f"sources.{name}.origin")
         raise UsageError(f"{name} is {_unmoved(name, profile, source)}", hint=hint, place=place)
@@ -332,17 +335,12 @@ def _inputs(found: Plan, name: str, source: Source, tree: Node, old: Tree, new: 
             found.findings.append(Finding(message, node.place() if node else None, "see its CMakeLists.txt and cmake/"))
 
 
-def python_of(version: str) -> Path:
-    """Where docs/recipes.md has a Python with a release of vLLM made."""
-    return files.cache_dir() / "predict" / version / "bin" / "python"
-
-
 def _ask_predict(found: Plan, profile: Profile, python: Path | None) -> None:
     servers = [name for name, one in profile.services.items() if vllm_words(one) is not None]
     version = next((then for name, (_, then) in found.wanted.items() if profile.sources[name].package == "vllm"), "")
     if not version or not servers or profile.gpu is GpuMode.NONE:
         return
-    python = python or python_of(version)
+    python = python or files.cache_dir() / "predict" / version / "bin" / "python"  # as in docs/recipes.md
     if not python.is_file():
         hint = "envgen predict after the build, or before it: docs/recipes.md, Upgrading vLLM"
         found.findings.append(Finding(f"vLLM {version} was not asked what it chooses: no {python}", hint=hint))
@@ -370,21 +368,19 @@ def _edit(found: Plan, session: Session) -> None:
     after = edited(text, found.edits)
     mark = b"\xef\xbb\xbf" if found.before.startswith(b"\xef\xbb\xbf") else b""
     found.after = mark + after.encode()
-    places = {(edit.node.line, edit.node.column) for edit in found.edits[:1]}
-    name = next(iter(found.wanted))
-    sharing = [
-        one
+    name, first = next(iter(found.wanted)), found.edits[0].node
+    nodes = {
+        one: _origin(loaded.trees[one], name, profile.sources[name])
         for one, profile in loaded.project.profiles.items()
         if one != found.profile.name and name in profile.sources
-        for node in [_origin(loaded.trees[one], name, profile.sources[name])]
-        if node.source.layer == PROJECT and (node.line, node.column) in places
-    ]
+    }
+    alike = (first.source.label, first.line, first.column)
+    sharing = [one for one, node in nodes.items() if (node.source.label, node.line, node.column) == alike]
     if sharing:
         found.findings.append(Finding(f"the same lines are those of {', '.join(sharing)}: they move too"))
     for old, _ in found.wanted.values():
         number = rf"(?<![\w.]){re.escape(old)}(?![\w.]*\d)"
-        left = [str(at_) for at_, line in enumerate(after.splitlines(), 1) if re.search(number, line)]
-        if left:
+        if left := [str(place) for place, line in enumerate(after.splitlines(), 1) if re.search(number, line)]:
             found.findings.append(Finding(f"{found.file.name} still mentions {old}: line {', '.join(left)}"))
 
 

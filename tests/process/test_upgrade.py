@@ -45,7 +45,7 @@ def test_two_real_releases(tmp_path: Path) -> None:
     before = file.read_text().replace("      serve: {command: [sleep, infinity]}\n", SERVE)
     before = before.replace("pypi: vllm==0.14.0", 'pypi: "vllm==0.14.0"')
     file.write_text(before)
-    found = made.envgen("upgrade", "vllm", "0.16.0", "--json", code=1).json
+    found = made.envgen("upgrade", "vllm", "0.16.0", "--json", "--yes", code=1).json
     assert found["sources"] == {
         "vllm": {"now": "0.14.0", "then": "0.16.0"},
         "flashinfer": {"now": "0.5.3", "then": "0.6.3"},
@@ -67,11 +67,8 @@ def test_two_real_releases(tmp_path: Path) -> None:
     [lost] = [one for one in said if "Falling back" in one]
     assert lost.startswith("'Falling back to Marlin FP4 MoE kernel' finds") and place(lost).startswith("marlin:")
     assert not [one for one in said if "max-model-len" in one or "LOGGING_LEVEL" in one]
-    assert not found["written"] and file.read_text() == before
-
-    made.envgen("upgrade", "vllm", "0.16.0", "--yes", code=1)
     after = before.replace('"vllm==0.14.0"', '"vllm==0.16.0"').replace("python==0.5.3", "python==0.6.3")
-    assert file.read_text() == after.replace("PRETEND_VERSION: 0.14.0", "PRETEND_VERSION: 0.16.0")
+    assert found["written"] and file.read_text() == after.replace("PRETEND_VERSION: 0.14.0", "PRETEND_VERSION: 0.16.0")
     assert made.envgen("upgrade", "vllm", "0.16.0").out == "vllm (profile prod) is at 0.16.0 already\n"
 
 
@@ -95,7 +92,7 @@ profiles:
         distribution: beta
         mount: /w/beta
     services:
-      serve: {{command: [sleep, infinity]}}
+      serve: {{command: [sleep, infinity], env: {{VLLM_X: 1}}}}
   mounted:
     extends: prod
     mode: development
@@ -191,6 +188,7 @@ def test_what_a_release_pins_moves_with_it_and_all_else_stays(upgrade: Upgrade, 
     assert "beta (profile prod): 1.0 -> 2.0 (vllm 0.2.0 pins it)" in done.out
     assert "torch==9.9 is asked for; not verified: which one x:1 has" in done.out
     assert "envgen.yaml still mentions 0.1.0: line 10, 11" in done.out
+    assert "vllm 0.2.0 does not read VLLM_X, as before" in done.out
     assert "next: envgen lock -p prod && envgen build -p prod" in done.err
     text = TEXT.format(vllm="{pypi: vllm==0.2.0}").replace("'beta==1.0'", "'beta==2.0'").replace("\n", "\r\n")
     assert file.read_bytes() == b"\xef\xbb\xbf" + text.encode() and file.stat().st_mode & 0o777 == 0o640
@@ -200,6 +198,7 @@ def test_what_a_release_pins_moves_with_it_and_all_else_stays(upgrade: Upgrade, 
 def test_what_would_not_fit_is_said(upgrade: Upgrade) -> None:
     done = upgrade("beta", "-p", "prod", "--dry-run", code=1)
     assert "stops: vllm 0.1.0 asks for beta==1.0" in done.out and "envgen upgrade vllm moves both" in done.out
+    assert "the same lines are those of mounted: they move too" in done.out
 
 
 NO_INDEX = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
@@ -244,13 +243,13 @@ def test_of_a_repository_its_tags_are_the_releases(upgrade: Upgrade, tmp_path: P
 
     git("init", "-q", "--bare")
     commit = git("commit-tree", "-m", "x", git("hash-object", "-w", "-t", "tree", "/dev/null"))
-    for tag in ("v0.1.0", "v0.2.0", "v0.3.0rc1", "0.9.0", "nightly"):
+    for tag in ("v0.1.0", "v0.2.0", "v0.5.0", "v0.6.0rc1", "0.9.0", "nightly"):
         git("tag", tag, commit)
     with git_daemon(tmp_path / "git") as address:
         origin = f"{{git: {address}/vllm.git, ref: v0.1.0}}"
         (tmp_path / "p/envgen.yaml").write_text(TEXT.format(vllm=origin))
-        upgrade("vllm", "-p", "prod", "--yes")
-        assert "ref: v0.2.0}, package: vllm" in (tmp_path / "p/envgen.yaml").read_text()
+        assert "not compared: the package index does not have v0.5.0 of git" in upgrade("vllm", "--yes").out
+        assert "ref: v0.5.0}, package: vllm" in (tmp_path / "p/envgen.yaml").read_text()
 
 
 @pytest.mark.parametrize(("answer", "version"), [("n", "0.1.0"), ("y", "0.2.0")])
