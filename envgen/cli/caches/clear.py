@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import click
 
 from envgen.app import whose
 from envgen.app.session import Session
-from envgen.cli.caches.print import arch_option, open_cache, print_as_json, print_cleared, version_option
-from envgen.cli.common import json_option, project_options
+from envgen.cli.caches.print import arch_option, open_cache, print_cleared, version_option
+from envgen.cli.common import json_option, print_json, project_options
 from envgen.errors import UsageError
 from envgen.jitcache.changed import changed_files
 from envgen.jitcache.query import Query, make_query, seconds
@@ -79,7 +80,7 @@ def clear(
         _confirm(cache, query)
     cleared = cache.clear(query, everything=everything, dry_run=dry_run, causes=causes)
     if as_json:
-        print_as_json(cleared)
+        print_json(asdict(cleared))
     else:
         print_cleared(cleared)
     return 1 if cleared.errors else 0

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
-from typing import Any
 
 import click
 
 from envgen.app.places import at
 from envgen.app.session import Session
-from envgen.cli.common import print_json
 from envgen.inside.jit.module import Module
 from envgen.jitcache.model import Cleared, Inventory, Recorded
 from envgen.jitcache.service import JitCache
 from envgen.jitcache.talk import describe_holders
 from envgen.text import counted, duration, progress, size, table, visible
-
-
-def print_as_json(answer: Inventory | Cleared | Recorded) -> None:
-    print_json(asdict(answer))
-
 
 # What `list` says in one word about each kind of evidence.
 CAUSES = {
@@ -42,7 +34,7 @@ def print_inventory(inventory: Inventory) -> None:
     if inventory.place:
         progress(f"{inventory.root} in {inventory.place}")
     for problem in inventory.problems:
-        progress(f"left out: {_visible(problem)}")
+        progress(f"left out: {visible(problem)}")
     if not inventory.modules:
         click.echo("no compiled modules" if inventory.exists else "no compiled modules: there is no cache yet")
     else:
@@ -75,7 +67,7 @@ def _row(module: Module) -> tuple[str, ...]:
         words = sorted({CAUSES[one.kind] for one in module.reasons if one.kind in CAUSES})
         state += f": {', '.join(words)}" if words and module.state in ("stale", "fresh") else ""
     state = state if module.locked is not None else f"{state} lock unreadable".strip()
-    return (_visible(module.version), _visible(module.arch) or "-", _visible(module.name), size(module.bytes),
+    return (visible(module.version), visible(module.arch) or "-", visible(module.name), size(module.bytes),
             str(module.objects), age(module.modified), state)  # fmt: skip
 
 
@@ -85,16 +77,16 @@ def print_cleared(cleared: Cleared) -> None:
     for target in cleared.modules:
         where = "/".join(part for part in (target.version, target.arch) if part)
         if target.gone or cleared.dry_run:
-            why = f": {_visible(target.why)}" if target.why else ""
+            why = f": {visible(target.why)}" if target.why else ""
             taken = f"{size(target.bytes)} in {counted(target.files, 'file')}"
-            click.echo(f"{verb} {_visible(target.name)} ({where}), {taken}{why}")
+            click.echo(f"{verb} {visible(target.name)} ({where}), {taken}{why}")
         if target.damaged:
-            progress(f"{_visible(target.name)} ({where}): its build.ninja is damaged; generated sources may remain")
+            progress(f"{visible(target.name)} ({where}): its build.ninja is damaged; generated sources may remain")
     for item in cleared.generated:
         if item.kept_for:
-            click.echo(f"kept {_visible(item.path)}: also compiled by {_names(item.kept_for)}")
+            click.echo(f"kept {visible(item.path)}: also compiled by {_names(item.kept_for)}")
         elif item.gone or cleared.dry_run:
-            click.echo(f"{verb} {_visible(item.path)}, {size(item.bytes)} in {counted(item.files, 'file')}")
+            click.echo(f"{verb} {visible(item.path)}, {size(item.bytes)} in {counted(item.files, 'file')}")
     if cleared.leftovers.count:
         click.echo(f"{verb} what an interrupted clear had left behind, {size(cleared.leftovers.bytes)}")
     if not cleared.modules:
@@ -104,7 +96,7 @@ def print_cleared(cleared: Cleared) -> None:
     if cleared.guesses:
         progress(f"left alone, stale only by a guess: {_names(cleared.guesses)}; add --guessed to clear them too")
     for error in cleared.errors:
-        progress(f"could not remove {_visible(error)}")
+        progress(f"could not remove {visible(error)}")
     _print_users(cleared)
 
 
@@ -114,7 +106,7 @@ def _print_users(cleared: Cleared) -> None:
         users = [user for user in cleared.users if user.where == name]
         modules = sorted({module for user in users for module in user.modules})
         pids = ", ".join(str(user.pid) for user in users)
-        click.echo(f"restart {_visible(name)}: it still runs {_names(modules)} (pid {pids})")
+        click.echo(f"restart {visible(name)}: it still runs {_names(modules)} (pid {pids})")
     if cleared.unseen:
         progress(f"{cleared.unseen} processes or containers could not be looked into: restart those that use the cache")
 
@@ -133,12 +125,8 @@ def age(modified: float) -> str:
 
 
 def _names(names: Sequence[str]) -> str:
-    shown = [_visible(name) for name in names[:5]]
+    shown = [visible(name) for name in names[:5]]
     return ", ".join(shown) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-
-
-def _visible(text: Any) -> str:
-    return visible(str(text))
 
 
 def print_evidence(evidence: Inventory) -> None:
@@ -152,13 +140,13 @@ def print_evidence(evidence: Inventory) -> None:
 
 def _print_why(module: Module) -> None:
     where = "/".join(part for part in (module.version, module.arch) if part)
-    click.echo(f"{_visible(module.name)} ({where}): {_state(module.state, guess=module.guess)}")
+    click.echo(f"{visible(module.name)} ({where}): {_state(module.state, guess=module.guess)}")
     for reason in module.reasons:
         count = len(reason.files) + reason.more
         files = f"{count} file{'s' * (count != 1)}: " if count else ""
-        click.echo(f"  {files}{_visible(reason.message)}")
+        click.echo(f"  {files}{visible(reason.message)}")
         for path in reason.files[:10]:
-            click.echo(f"    {_visible(path)}")
+            click.echo(f"    {visible(path)}")
         if count > 10:
             click.echo(f"    and {count - 10} more")
     if module.state == "fresh" and module.baseline == "recorded":
@@ -167,7 +155,7 @@ def _print_why(module: Module) -> None:
         what = "its baseline is of an earlier build" if module.baseline == "outdated" else "no baseline was recorded"
         click.echo(f"  {what}: {counted(module.checked, 'file')} judged by their times of change, a guess")
     if module.state in ("stale", "debug"):
-        click.echo(f"  cure: envgen cache clear {_visible(module.name)}")
+        click.echo(f"  cure: envgen cache clear {visible(module.name)}")
 
 
 def print_recorded(recorded: Recorded) -> None:
@@ -176,11 +164,11 @@ def print_recorded(recorded: Recorded) -> None:
     for module in recorded.modules:
         where = "/".join(part for part in (module.version, module.arch) if part)
         if module.recorded:
-            click.echo(f"recorded {_visible(module.name)} ({where}): {counted(module.files, 'file')}")
+            click.echo(f"recorded {visible(module.name)} ({where}): {counted(module.files, 'file')}")
             continue
-        click.echo(f"not recorded {_visible(module.name)} ({where}): {_visible(module.reason)}")
+        click.echo(f"not recorded {visible(module.name)} ({where}): {visible(module.reason)}")
         for path in module.changed[:5]:
-            click.echo(f"    {_visible(path)}")
+            click.echo(f"    {visible(path)}")
 
 
 version_option = click.option("--version", "version", metavar="V", help="Only this FlashInfer version, as listed.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -11,7 +12,6 @@ from envgen.app.session import Session
 from envgen.cli.caches.print import (
     arch_option,
     open_cache,
-    print_as_json,
     print_evidence,
     print_inventory,
     print_recorded,
@@ -51,7 +51,7 @@ def list_(
     query = make_query(patterns, version, arch)
     inventory = open_cache(session).inventory(query)
     if as_json:
-        print_as_json(inventory)
+        print_json(asdict(inventory))
     else:
         print_inventory(inventory)
     return 0
@@ -75,7 +75,7 @@ def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: 
     """
     evidence = open_cache(session).inventory(make_query(patterns, version, arch), thorough=True)
     if as_json:
-        print_as_json(evidence)
+        print_json(asdict(evidence))
     else:
         print_evidence(evidence)
     return 1 if any(module.state == "stale" for module in evidence.modules) else 0
@@ -102,7 +102,7 @@ def baseline(
     """
     recorded = open_cache(session).baseline(make_query(patterns, version, arch), force=force)
     if as_json:
-        print_as_json(recorded)
+        print_json(asdict(recorded))
     else:
         print_recorded(recorded)
     return 0 if all(module.recorded for module in recorded.modules) else 1

@@ -100,29 +100,24 @@ def open_cache(root: str, version: str, archs: list[str] | None) -> Cache | None
 
 
 def _open_version(cache: Cache, version: str, archs: list[str] | None) -> None:
+    """The shelf of each arch, and the version's own where it was used without one."""
     fd = _open(cache, version, cache.fd, version)
     if fd is None:
         return
     try:
         for name in _folders(cache, fd, version):
-            if name == "cached_ops":
-                if archs is None or "" in archs:
-                    _add_shelf(cache, version, "", os.dup(fd))
-            elif name != "generated" and (archs is None or name in archs):
-                base = _open(cache, name, fd, version + "/" + name)
-                if base is not None:
-                    _add_shelf(cache, version, name, base)
+            arch = "" if name == "cached_ops" else name
+            if name == "generated" or (archs is not None and arch not in archs):
+                continue
+            base = _open(cache, arch, fd, version + "/" + arch) if arch else os.dup(fd)
+            if base is not None:
+                inner = _open(cache, "cached_ops", base, "/".join(filter(None, (version, arch, "cached_ops"))))
+                if inner is None:
+                    os.close(base)
+                else:
+                    cache.shelves.append(Shelf(cache.root, version, arch, base, inner))
     finally:
         os.close(fd)
-
-
-def _add_shelf(cache: Cache, version: str, arch: str, base: int) -> None:
-    shown = "/".join(part for part in (version, arch, "cached_ops") if part)
-    fd = _open(cache, "cached_ops", base, shown)
-    if fd is None:
-        os.close(base)
-    else:
-        cache.shelves.append(Shelf(cache.root, version, arch, base, fd))
 
 
 def _open(cache: Cache, name: str, dir_fd: int, shown: str) -> int | None:
