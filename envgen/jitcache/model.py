@@ -163,7 +163,6 @@ class Refusal:
 
     missing: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
-    links: tuple[str, ...] = ()
     held: tuple[HeldLock, ...] = ()
 
 

@@ -52,8 +52,6 @@ def not_found(data: Refusal, query: Query) -> NotFoundError:
 def _near(data: Refusal) -> str:
     missing, names = data.missing, data.names
     if not names:
-        if data.links:
-            return f"links are not followed: {', '.join(data.links)}"
         return "nothing has been compiled there yet; `envgen cache list` shows all versions and archs"
     near = [match for name in missing for match in difflib.get_close_matches(name, names, 3, 0.5)]
     stems = [name.strip("*?") for name in missing if len(name.strip("*?")) > 2]

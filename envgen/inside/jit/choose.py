@@ -55,7 +55,7 @@ def choose(cache: Cache, patterns: list[str], everything: bool) -> list[Choice]:
         wanted |= matches
     if missing:
         raise Fault("not_found", "no module " + ", ".join(map(repr, missing)), missing=missing,
-                    names=sorted(folders)[:LISTED], links=cache.links)  # fmt: skip
+                    names=sorted(folders)[:LISTED])  # fmt: skip
     choices = []
     for shelf, entries in found:
         named = [entry for entry in entries if entry.kind != "file"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.layout import Shelf
@@ -13,7 +14,7 @@ from envgen.inside.jit.tree import measure_path
 
 def raise_limit(wanted: int) -> None:
     """One descriptor a lock: a large cache needs more than the usual 1024."""
-    try:
+    with suppress(ImportError, OSError, ValueError):  # then opening a lock says so
         import resource
 
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -21,8 +22,6 @@ def raise_limit(wanted: int) -> None:
         if soft != resource.RLIM_INFINITY and soft < wanted:
             wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    except (ImportError, OSError, ValueError):
-        pass  # then opening a lock says so
 
 
 class Hold:

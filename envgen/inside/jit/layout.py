@@ -55,7 +55,6 @@ class Cache:
     fd: int
     shelves: List[Shelf] = field(default_factory=list)
     problems: List[str] = field(default_factory=list)
-    links: List[str] = field(default_factory=list)
 
     @property
     def device(self) -> int:
@@ -125,8 +124,6 @@ def _open(cache: Cache, name: str, dir_fd: int, shown: str) -> int | None:
         return os.open(name, FOLDER, dir_fd=dir_fd)
     except OSError as error:
         if error.errno not in GONE:
-            if os.path.islink(cache.root + "/" + shown):
-                note(cache.links, shown)
             note(cache.problems, shown + ": " + reason(error))
         return None
 
@@ -138,9 +135,7 @@ def _folders(cache: Cache, fd: int, shown: str) -> list[str]:
         with os.scandir(fd) as entries:
             for entry in entries:
                 if entry.is_symlink():
-                    path = (shown + "/" if shown else "") + entry.name
-                    note(cache.links, path)
-                    note(cache.problems, path + ": is a link; not followed")
+                    note(cache.problems, (shown + "/" if shown else "") + entry.name + ": is a link; not followed")
                 elif entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
                     names.append(entry.name)
     except OSError as error:

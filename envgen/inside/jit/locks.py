@@ -10,6 +10,7 @@ import fcntl
 import os
 import stat
 import time
+from contextlib import suppress
 
 from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.tree import FILE, FOLDER, GONE, descend, reason
@@ -126,10 +127,8 @@ def own_as(fd: int, folder_fd: int) -> None:
     if os.geteuid() != 0:
         return
     owner = os.fstat(folder_fd)
-    try:
+    with suppress(OSError):  # a file system without owners
         os.fchown(fd, owner.st_uid, owner.st_gid)
-    except OSError:
-        pass  # a file system without owners
 
 
 def enter(fd: int, name: str) -> int:

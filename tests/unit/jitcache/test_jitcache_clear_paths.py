@@ -82,8 +82,7 @@ def test_a_version_arch_or_cached_ops_that_is_a_link_is_left_out_and_said(tmp_pa
     (cache / link).parent.mkdir(parents=True, exist_ok=True)
     (cache / link).symlink_to(target)
     before = snapshot(outside)
-    document = bad("not_found", cache, "only_outside")
-    assert document["data"]["links"] == [link]
+    bad("not_found", cache, "only_outside")
     assert any(link in problem for problem in good(cache, "page")["problems"])
     assert snapshot(outside) == before
 
