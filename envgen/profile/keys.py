@@ -25,17 +25,9 @@ class Key:
     high: int | None = None
 
 
-def key(
-    doc: str,
-    default: Any = MISSING,
-    *,
-    names: str = "",
-    item: str = "",
-    low: int | None = None,
-    high: int | None = None,
-) -> Any:
-    """A documented field that a project file may set; without ``default`` the key is required."""
-    metadata = {_KEY: Key(doc, names, item, low, high)}
+def key(doc: str, default: Any = MISSING, **more: Any) -> Any:
+    """A documented field that a project file may set; without ``default`` the key is required. ``more``: of Key."""
+    metadata = {_KEY: Key(doc, **more)}
     if isinstance(default, Mapping):  # the standard library wants a factory for what can't be hashed
         return dataclasses.field(default_factory=lambda: default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)

@@ -19,7 +19,7 @@ from envgen.profile.overrides import from_environ, from_sets
 from envgen.profile.patterns import NAME, PROJECT_NAME, matches, meaning
 from envgen.profile.shape import fields_of
 from envgen.profile.tree import INT, LIST, LOCAL, MAP, NULL, Node, Source, near
-from envgen.profile.yamlparse import read, read_local
+from envgen.profile.yamlparse import read
 
 FILE_NAME = "envgen.yaml"
 LOCAL_NAME = "envgen.local.yaml"
@@ -244,7 +244,7 @@ def _sections(top: Node, problems: list[Problem]) -> tuple[Node, dict[str, Node]
 def _local(path: Path, problems: list[Problem]) -> Node:
     """The local file as a tree; an empty one where it can't be read."""
     try:
-        return read_local(path, _label(path))
+        return read(path, _label(path), layer=LOCAL)
     except ProjectError as error:
         problems += error.problems
         return Node(MAP, Source(_label(path), LOCAL))

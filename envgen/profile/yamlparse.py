@@ -13,7 +13,7 @@ import yaml
 
 from envgen import files
 from envgen.errors import Place, Problem, ProjectError
-from envgen.profile.tree import LIST, LOCAL, MAP, PROJECT, Node, Source, scalar
+from envgen.profile.tree import LIST, MAP, PROJECT, Node, Source, scalar
 from envgen.text import escaped, forbidden_character, reason_of
 
 MAX_NODES = 50_000
@@ -33,8 +33,7 @@ def parse(source: Source, *, foreign: bool = False) -> tuple[Node | None, list[P
     if problems:
         return None, problems
     try:
-        _refuse_depth(source.text)
-        top = yaml.compose(source.text, Loader=_Loader)
+        top = _composed(source.text)
     except yaml.YAMLError as error:
         return None, [_syntax(error, source)]
     except _TooDeep as deep:
@@ -51,17 +50,14 @@ def parse(source: Source, *, foreign: bool = False) -> tuple[Node | None, list[P
 def parse_value(source: Source) -> tuple[Node | None, list[Problem]]:
     """The tree of one override's value in YAML's flow style (``[a, b]``, ``{a: b}``, quoted text)."""
     try:
-        _refuse_depth(source.text)
-        top = yaml.compose(source.text, Loader=_Loader)
+        top = _composed(source.text)
     except yaml.YAMLError as error:
         problem = getattr(error, "problem", None) or "is not text that YAML can carry"
         return None, [Problem(f"is not a YAML value: {problem}", Place(source.label), "quote it, or write plain text")]
-    except _TooDeep:
-        return None, [Problem(f"nests deeper than {MAX_DEPTH} levels", Place(source.label))]
-    if top is None:
-        return scalar("", source), []
+    except _TooDeep as deep:
+        return None, [Problem(f"nests deeper than {MAX_DEPTH} levels", source.place(*deep.args))]
     walker = _Walker(source)
-    return walker.walk(top, ""), walker.problems
+    return (walker.walk(top, "") if top is not None else scalar("", source)), walker.problems
 
 
 def _characters(source: Source) -> list[Problem]:
@@ -91,17 +87,15 @@ class _TooDeep(Exception):
     """Where nesting goes beyond the limit: line and column, from 1."""
 
 
-def _refuse_depth(text: str) -> None:
-    """Raise when nesting is deeper than MAX_DEPTH; the composer would overflow the C stack at some thousand levels."""
+def _composed(text: str) -> yaml.Node | None:
+    """Depth is measured before: the composer would overflow the C stack at some thousand levels."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > MAX_DEPTH:
-                mark: Any = event.start_mark
-                raise _TooDeep(mark.line + 1, mark.column + 1)
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            mark: Any = event.start_mark
+            raise _TooDeep(mark.line + 1, mark.column + 1)
+    return yaml.compose(text, Loader=_Loader)
 
 
 def _syntax(error: yaml.YAMLError, source: Source) -> Problem:
@@ -215,11 +209,6 @@ class _Walker:
 MAX_BYTES = 1 << 20
 
 
-def text_of(path: Path, label: str) -> str:
-    """The text of ``path``, called ``label`` in messages: at most 1 MiB of UTF-8. Raises ProjectError."""
-    return decode(_bytes(path, label), label)
-
-
 def read(path: Path, label: str, *, layer: str = PROJECT) -> Node:
     """Read ``path``, called ``label`` in messages, as one mapping. Raises ProjectError."""
     text = text_of(path, label)
@@ -230,7 +219,8 @@ def read(path: Path, label: str, *, layer: str = PROJECT) -> Node:
     return node
 
 
-def _bytes(path: Path, label: str) -> bytes:
+def text_of(path: Path, label: str) -> str:
+    """The text of ``path``, called ``label`` in messages: at most 1 MiB of UTF-8. Raises ProjectError."""
     try:
         with files.opened(path) as file:
             data = file.read(MAX_BYTES + 1)
@@ -247,7 +237,7 @@ def _bytes(path: Path, label: str) -> bytes:
     if len(data) > MAX_BYTES:
         hint = "is this really a project file?"
         raise ProjectError([Problem("is larger than 1 MiB, the limit for a project file", Place(label), hint)])
-    return data
+    return decode(data, label)
 
 
 def decode(data: bytes, label: str) -> str:
@@ -265,8 +255,3 @@ def decode(data: bytes, label: str) -> str:
         message = f"is not UTF-8 text: byte {data[offset]:#04x} at offset {offset}"
         hint = "the file looks like UTF-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
         raise ProjectError([Problem(message, place, hint or "save the file as UTF-8")]) from None
-
-
-def read_local(path: Path, label: str) -> Node:
-    """Read the local file beside a project."""
-    return read(path, label, layer=LOCAL)

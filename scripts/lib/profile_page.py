@@ -7,7 +7,7 @@ from typing import Any
 from envgen.profile import shape as shapes
 from envgen.profile.explain import plain
 from envgen.profile.model import Profile
-from envgen.profile.patterns import MEANING
+from envgen.profile.patterns import Pattern
 from envgen.profile.shape import Field, Shape, fields_of
 from envgen.profile.values import ContainerPath, HostPath
 
@@ -167,5 +167,6 @@ def _scalar(type_: type, field: Field) -> str:
     if type_ is int:
         low, high = field.key.low, field.key.high
         return "number" + (f", {low} to {high}" if high is not None else f" from {low}" if low is not None else "")
-    meaning = MEANING.get(field.key.item, "")
+    item = field.key.item
+    meaning = item.meaning if isinstance(item, Pattern) else ""
     return meaning.split(";")[0] or "text"
