@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 
 from envgen import files
 from envgen.app.session import Session
-from envgen.engine.git import Mirror, WorkTree
+from envgen.engine.git import Mirror
 from envgen.errors import EnvgenError, UsageError
 from envgen.lock.index import PackageIndex
 from envgen.lock.model import ProfileLock
@@ -206,16 +206,6 @@ class Sources:
 def _name(ref: str) -> str:
     """Where a fetched ref is kept."""
     return f"refs/envgen/{hashlib.sha256(ref.encode()).hexdigest()[:24]}"
-
-
-def checkout_tree(folder: Path, ref: str) -> Tree:
-    """A commit of a checkout on this machine; its work tree is not looked at."""
-    checkout = WorkTree(_folder(folder))
-    commit = checkout.commit(ref)
-    if not commit:
-        raise UsageError(f"{folder} has no commit {ref!r}")
-    tag = checkout.git(["describe", "--tags", "--exact-match", commit], check=False).text
-    return GitTree(checkout, commit, f"{ref} of {folder}", version_of_ref(ref) or version_of_ref(tag))
 
 
 def _folder(folder: Path) -> Path:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import click
 
-from envgen.app.patch_sources import Sources, Target, checkout_tree, find_targets, versions_between
+from envgen.app.patch_sources import Sources, Target, find_targets, versions_between
 from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.common import json_option, print_json, project_options
@@ -94,12 +93,6 @@ def list_(session: Session, sources: tuple[str, ...], as_json: bool) -> int:
 @click.option("--release", "releases", multiple=True, metavar="V", help="Against this release; may be repeated.")
 @click.option("--range", "span", metavar="A..B", help="Against every release from A to B: a matrix.")
 @click.option("--ref", metavar="REF", help="Against a branch, tag or commit of the source's repository.")
-@click.option(
-    "--checkout",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Against a commit (--ref, or HEAD) of a checkout here.",
-)
 @click.option("--allow-fuzzy", is_flag=True, help="Let a patch pass that fits with less context than it has.")
 @json_option
 @project_options
@@ -109,7 +102,6 @@ def check(
     releases: tuple[str, ...],
     span: str | None,
     ref: str | None,
-    checkout: Path | None,
     allow_fuzzy: bool,
     as_json: bool,
 ) -> int:
@@ -122,10 +114,9 @@ def check(
       envgen patch check
       envgen patch check vllm --release 0.16.0
       envgen patch check vllm --range 0.13.0..0.20.2
-      envgen patch check vllm --checkout ~/src/vllm --ref main
     """
-    if sum(map(bool, (releases, span, ref or checkout))) > 1:
-        raise UsageError("--release, --range and --ref/--checkout exclude each other")
+    if sum(map(bool, (releases, span, ref))) > 1:
+        raise UsageError("--release, --range and --ref exclude each other")
     targets = find_targets(session, sources)
     bare = Sources(say=progress)
     found: list[tuple[Target, list[DryRun]]] = []
@@ -137,7 +128,7 @@ def check(
         if target in empty:
             continue
         missing = untried.setdefault(target.name, []) if span else None
-        trees = _trees(bare, target, releases, span, ref, checkout, missing, alone=len(targets) == 1)
+        trees = _trees(bare, target, releases, span, ref, missing, alone=len(targets) == 1)
         beyond = bool(span) or len(releases) > 1
         if trees:
             found.append((target, [dry_run(tree, target.series(), beyond_range=beyond) for tree in trees]))
@@ -169,7 +160,6 @@ def _trees(
     releases: Sequence[str],
     span: str | None,
     ref: str | None,
-    checkout: Path | None,
     untried: list[str] | None,
     *,
     alone: bool,
@@ -178,10 +168,6 @@ def _trees(
 
     ``untried`` gets the releases of a range that can't be read.
     """
-    if checkout is not None:
-        if not alone:
-            raise UsageError("--checkout is about one source", hint="name it: envgen patch check vllm --checkout DIR")
-        return [checkout_tree(checkout, ref or "HEAD")]
     if ref:
         return [bare.ref(target, ref)]
     wanted = list(releases)
