@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 from packaging.requirements import InvalidRequirement, Requirement
@@ -342,7 +343,7 @@ def _ask_predict(found: Plan, profile: Profile, python: Path | None) -> None:
         return
     python = python or files.cache_dir() / "predict" / version / "bin" / "python"  # as in docs/recipes.md
     if not python.is_file():
-        hint = "envgen predict after the build, or before it: docs/recipes.md, Upgrading vLLM"
+        hint = f"`envgen predict {servers[0]}` after the build; before it, see docs/recipes.md, Upgrading vLLM"
         found.findings.append(Finding(f"vLLM {version} was not asked what it chooses: no {python}", hint=hint))
         return
     for name in servers:
@@ -394,7 +395,9 @@ def _check(node: Node, key: str) -> None:
 
 def edited(text: str, edits: Sequence[Edit]) -> str:
     """``text`` with the edits made in the values where they stand. RefusedError for one that can't be made there."""
-    scalars = {(one.start_mark.line + 1, one.start_mark.column + 1): one for one in _scalars(text)}
+    parsed = yaml.parse(text, yaml.BaseLoader)
+    events: list[Any] = [one for one in parsed if isinstance(one, yaml.ScalarEvent) and one.value]
+    scalars = {(one.start_mark.line + 1, one.start_mark.column + 1): one for one in events}
     made = dict[int, tuple[int, str]]()
     for edit in edits:
         node = edit.node
@@ -408,20 +411,3 @@ def edited(text: str, edits: Sequence[Edit]) -> str:
     for start, (end, new) in sorted(made.items(), reverse=True):
         text = text[:start] + new + text[end:]
     return text
-
-
-def _scalars(text: str) -> list[yaml.ScalarNode]:
-    """Every scalar of a file that was loaded before; what an alias names, once."""
-    found, waiting, seen = list[yaml.ScalarNode](), [yaml.compose(text, yaml.BaseLoader)], set[int]()
-    while waiting:
-        node = waiting.pop()
-        if node is None or id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, yaml.ScalarNode):
-            found.append(node)
-        elif isinstance(node, yaml.MappingNode):
-            waiting += [value for _, value in node.value]
-        elif isinstance(node, yaml.SequenceNode):
-            waiting += node.value
-    return found

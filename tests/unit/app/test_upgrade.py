@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from envgen.app.predict import Place as PredictPlace
 from envgen.app.release_changes import Use, _log, _spelt, samples
-from envgen.app.upgrade import Edit, edited
-from envgen.errors import RefusedError
+from envgen.app.upgrade import Edit, Plan, _ask_predict, edited
+from envgen.engine.base import ExecResult
+from envgen.errors import RefusedError, UsageError
 from envgen.profile.load import load_project
 from envgen.profile.tree import Node, Source, scalar
 from envgen.profile.yamlparse import parse
+
+TOP = Path(__file__).parents[3]
+ANSWERS = Path(__file__).parents[1] / "predict" / "answers"
 
 
 def value(text: str, *keys: str) -> Node:
@@ -48,8 +56,42 @@ def test_a_value_that_holds_the_release_twice_or_comes_from_elsewhere_is_refused
         edited(text, [Edit("k", foreign, "1.0", "2.0")])
 
 
+def test_a_link_stays_one_and_a_file_that_was_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    real, link = tmp_path / "real.yaml", tmp_path / "envgen.yaml"
+    real.write_bytes(b"a: 1\n")
+    link.symlink_to(real)
+    found = Plan(cast(Any, None), {}, "", file=link, before=b"a: 1\n", after=b"a: 2\n")
+    found.write()
+    assert link.is_symlink() and real.read_bytes() == b"a: 2\n"
+    with pytest.raises(RefusedError, match="changed meanwhile"):
+        found.write()
+
+
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str) -> Plan:
+    """A plan after a Python was asked that answers as vLLM 0.32.0 did."""
+    answer = json.loads((ANSWERS / "0.32.0-two-gpus.json").read_text(encoding="utf-8"))
+
+    def execute(_argv: Sequence[str], stdin: bytes, _timeout: float) -> ExecResult:
+        return ExecResult(0, f"{json.loads(stdin)['mark']} {json.dumps({'answer': answer})}\n".encode(), b"")
+
+    monkeypatch.setattr("envgen.app.upgrade.place_on_host", lambda *_: PredictPlace(execute, "python", "there"))
+    profile = load_project(file=TOP / "envgen.yaml", environ={}, local=False).project.profiles["prod"]
+    (tmp_path / "python").touch()
+    found = Plan(profile, {"vllm": ("0.14.0", then)}, then)
+    _ask_predict(found, profile, tmp_path / "python")
+    return found
+
+
+def test_what_predict_says_is_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = asked(tmp_path, monkeypatch, "0.32.0")
+    assert [one.service for one in found.predictions] == ["serve"]
+    assert [(one.message, one.stops) for one in found.findings] == [("serve: contradicts, says vLLM 0.32.0", True)]
+    with pytest.raises(UsageError, match=r"has vLLM 0\.32\.0, not 0\.33\.0"):
+        asked(tmp_path, monkeypatch, "0.33.0")
+
+
 def test_every_release_of_the_shipped_project_can_be_edited() -> None:
-    file = Path(__file__).parents[3] / "envgen.yaml"
+    file = TOP / "envgen.yaml"
     loaded = load_project(file=file, environ={}, local=False)
     for tree in loaded.trees.values():
         for source in tree.items["sources"].items.values():
