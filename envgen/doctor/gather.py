@@ -140,24 +140,19 @@ def _look(subject: Subject, service: str, containers: Sequence[Container], engin
         "env": service_env(profile, service),
         "others": tuple(one for one in containers if one.service != service),
         "checkouts": folders,
-        "inodes": {name: _inode(path) for name, path in folders.items() if path},
+        "inodes": {
+            name: found.st_ino if (found := attempt(Path(path).stat)) else 0 for name, path in folders.items() if path
+        },
         "foreign": foreign(profile, subject.root) if local else (),
         "digest": attempt(lambda: image_digest(profile, subject.root, image.labels if image else None)) or "",
     }
-
-
-def _inode(path: str) -> int:
-    try:
-        return Path(path).stat().st_ino
-    except OSError:
-        return 0
 
 
 def attempt(ask: Callable[[], T]) -> T | None:
     """A fact that can't be had is None."""
     try:
         return ask()
-    except EnvgenError:
+    except (EnvgenError, OSError):
         return None
 
 
@@ -166,7 +161,7 @@ def _host_facts(profile: Profile, info: EngineInfo | None, ports: tuple[tuple[in
     local = info is not None and info.endpoint.startswith("unix://")
     return Host(
         disk_path=info.data_root if info else "",
-        disk_free=_disk_free(info.data_root) if info and local else None,
+        disk_free=attempt(lambda: shutil.disk_usage(info.data_root).free) if info and local else None,
         buildx=attempt(lambda: plugin_version("buildx")),
         compose=attempt(lambda: plugin_version("compose")),
         busy_ports=ports,
@@ -186,10 +181,3 @@ def _busy_ports(profile: Profile, containers: Sequence[Container], engine: Engin
     ]
     holder = attempt(lambda: holders(engine)) if wanted else None
     return tuple({port.host: who for port in wanted if holder and (who := holder(port))}.items())
-
-
-def _disk_free(path: str) -> int | None:
-    try:
-        return shutil.disk_usage(path).free
-    except OSError:
-        return None  # the engine is on another machine

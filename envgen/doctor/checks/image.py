@@ -10,11 +10,9 @@ LABEL_PROFILE = "dev.envgen.profile"
 LABEL_PATCHES = "dev.envgen.patches"
 
 
-@check("image.exists", Where.IMAGE)
+@check("image.exists", Where.IMAGE, needs="engine")
 def exists(context: Context) -> list[Finding]:
     """The profile's image is on this engine."""
-    if context.engine is None:
-        return []
     name, image = context.profile.image_name, context.image
     if image is None:
         title, cure = f"the image {name} isn't built", remedies.build(context)
