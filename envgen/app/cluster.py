@@ -16,6 +16,7 @@ from envgen.app.places import Opened, by_hand
 from envgen.app.watch import Canary, Watch
 from envgen.background import in_background
 from envgen.errors import EnvgenError, Problem, named
+from envgen.profile.model import Ready
 from envgen.serve.launch import Launcher, Started, what_next
 from envgen.serve.wait import SICKNESS, Awaited, NotReady
 from envgen.text import progress, reason_of
@@ -39,7 +40,8 @@ class Group:
             for here in (*workers, head):
                 at = here.node
                 started = self._launcher(here, watch).start(wait=False, install=install, timeout=None)
-                watch.add(here, started.container)
+                ready = None if started.already else head.profile.services[self.service].ready or Ready()
+                watch.add(here, started.container, ready)
                 progress(f"  {at}: rank {self.ranks.index(here)} is started")
         except BaseException as error:
             watch.over.set()
@@ -69,7 +71,12 @@ class Group:
         wait(either, return_when=FIRST_COMPLETED)
         if not watch.first.done():
             try:
-                return ready.result()
+                awaited = ready.result()
+                unshown = [(one.here.node, name) for one in watch.ranks for name in watch.read(one)]
+                if not watch.first.done():
+                    for node, name in unshown:
+                        progress(f"  note: {node}: its log does not show ready.expect.{name}; the head's does")
+                    return awaited
             except NotReady as error:
                 failure = error.failure
                 if started.already and failure.container and failure.container.running:

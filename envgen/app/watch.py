@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from threading import Event, Lock
+from typing import Any
 
 from envgen.app import nodes
 from envgen.app.places import Opened
@@ -21,8 +22,10 @@ from envgen.engine.docker import connect
 from envgen.errors import EngineError
 from envgen.profile.model import Ready
 from envgen.serve.launch import key_of, reachable_url
+from envgen.serve.log import Evidence, LogReader, log_text
 from envgen.serve.readiness import Question, ask, tokens
 from envgen.serve.wait import Failure
+from envgen.text import size
 
 POLL = 0.5  # seconds between two looks at a container
 LOST = 10.0  # seconds without an answer of its engine after which a rank counts as gone
@@ -33,6 +36,11 @@ PAUSE = 5.0  # seconds without a turn after which this process was stopped: a cl
 GRACE = 30.0  # seconds after that until ssh has noticed what it lost, and engines answer again
 SETTLE = 2.0  # seconds for a last look at the others when one has ended
 AGAIN = 5.0  # seconds between a canary that failed and the next
+LATE = 3.0  # seconds without an answer of its engine after which a rank may be the cause of what others see
+QUIET = 120.0  # seconds that a worker may write nothing until that is said
+# NCCL's own lines (NCCL_DEBUG=INFO is rendered) where it does not use the RDMA devices that a machine has.
+OVER_TCP = {"rdma": r"NCCL INFO (Channel .* via NET/Socket|NET/IB : No device found)"}
+_FREE = re.compile(r"^\S.*\s(\d+)\s+\d+%\s+/$", re.MULTILINE)  # of `df -Pk /`: KiB
 # A line of /proc/net/tcp or tcp6: the other end (IPv4, at the end of a mapped address), 01 for established or 02 for
 # connecting, and how often the packet under way has been sent again.
 _CONNECTION = re.compile(
@@ -51,7 +59,10 @@ class Canary:
 
 @dataclass
 class Rank:
-    """One container that is watched. ``heard``: when its engine last answered; ``doubt``: trouble, and since when."""
+    """One container that is watched. ``heard``: when its engine last answered; ``doubt``: trouble, and since when.
+
+    ``evidence``: what its log has shown, where that counts; ``wrote``: when it last grew.
+    """
 
     here: Opened
     container: Container
@@ -59,6 +70,12 @@ class Rank:
     heard: float
     looked: float = 0.0
     doubt: tuple[str, str, float] | None = None
+    is_full: bool = False  # Docker's disk there
+    evidence: Evidence | None = None
+    reader: LogReader | None = None
+    wrote: float = 0.0
+    last: str = ""
+    reading: Any = field(default_factory=Lock)
 
 
 @dataclass
@@ -85,9 +102,12 @@ class Watch:
         while not self.over.wait(1):
             self._awake.since()
 
-    def add(self, here: Opened, container: Container) -> None:
-        """Watch this one, too."""
-        rank = Rank(here, container, here.engine, time.time())
+    def add(self, here: Opened, container: Container, ready: Ready | None = None) -> None:
+        """Watch this one, too. ``ready``: what its log must show, and must not."""
+        rank = Rank(here, container, here.engine, time.time(), wrote=time.time())
+        if ready is not None:
+            over_tcp = OVER_TCP if here.profile.nodes[here.node].rdma else {}
+            rank.evidence = Evidence(ready.expect, {**ready.forbid, **over_tcp})
         self.ranks.append(rank)
         in_background(lambda: self._guarded(lambda: self._follow(rank)))
 
@@ -111,12 +131,15 @@ class Watch:
                 self.report(rank, ending(container))
             elif rank.here.node and time.time() - rank.looked > (1 if rank.doubt else LINKS):
                 self._look_at_links(rank)
+                self.read(rank)
 
     def _silent(self, rank: Rank, error: EngineError) -> None:
         """Its engine does not answer: connect again; after a while it counts as gone, unless none answers."""
         if time.time() - max(rank.heard, self._awake.since()) > self.patience:
             reason = f"its engine has not answered for {self.patience:g} s: {error.problems[0].message}"
             others = [one for one in self.ranks if one is not rank]
+            if any(one.doubt for one in others):
+                reason += "; nothing answers on the cable either: is the machine switched off?"
             if not others or any(time.time() - one.heard < LOST for one in others):
                 self.report(rank, Failure(reason, says_all=True))
             elif not self._offline:
@@ -124,6 +147,7 @@ class Watch:
                 self.say("  no machine answers: has this one lost its network? still trying")
         try:
             rank.engine = connect(nodes.environment(rank.here.profile.nodes[rank.here.node]))
+            rank.reader = None
         except (EngineError, KeyError):
             return
 
@@ -131,21 +155,59 @@ class Watch:
         rank.looked = time.time()
         interface = rank.here.profile.nodes[rank.here.node].interface
         peers = {one.here.profile.nodes[one.here.node].address: one.here.node for one in self.ranks if one is not rank}
-        words = ["cat", f"/sys/class/net/{interface}/operstate", "/proc/net/tcp", "/proc/net/tcp6"]
+        paths = [f"/sys/class/net/{interface}/operstate", "/proc/net/tcp", "/proc/net/tcp6"]
+        words = ["sh", "-c", 'cat "$@"; df -Pk /', "sh", *paths]
         try:
             text = rank.engine.exec(rank.container.id, words, timeout=LOST).stdout.decode("ascii", "replace")
         except EngineError:
             return  # it has just ended, or its engine does not answer: the next look says which
+        self._note_disk(rank, text)
         kind, reason = link_trouble(text, interface, peers)
         if not kind:
             rank.doubt = None
         elif rank.doubt is None or rank.doubt[0] != kind:
             rank.doubt = (kind, reason, time.time())
             self.say(f"  {rank.here.node}: {reason}")
-        elif time.time() - rank.doubt[2] > DOUBT:
+        elif time.time() - rank.doubt[2] > DOUBT and not any(
+            time.time() - one.heard > LATE for one in self.ranks if one is not rank
+        ):  # a machine that is switched off looks like this to the others; its engine will tell
             down = next((one for one in self.ranks if one.doubt and one.doubt[0] == "down"), rank)
             assert down.doubt is not None
             self.report(down, Failure(down.doubt[1], down.container))
+
+    def _note_disk(self, rank: Rank, text: str) -> None:
+        found = _FREE.search(text)
+        free = int(found[1]) << 10 if found else nodes.DISK
+        if free < nodes.DISK and not rank.is_full:
+            look = f"docker --context {rank.here.profile.nodes[rank.here.node].context} system df"
+            self.say(f"  {rank.here.node}: {size(free)} are free on Docker's disk: make room there, see `{look}`")
+        rank.is_full = free < nodes.DISK
+
+    def read(self, rank: Rank) -> tuple[str, ...]:
+        """Read on in a rank's log: a fallback may happen on one machine alone. What it has not shown yet."""
+        if rank.evidence is None:
+            return ()
+        node = rank.here.node
+        with rank.reading:
+            rank.reader = rank.reader or LogReader(rank.engine, rank.container.id, rank.container.started_at)
+            try:
+                lines = rank.reader.new_lines()
+            except EngineError:
+                return rank.evidence.missing  # its state says more
+            for line in lines:
+                rank.evidence.feed(line)
+                rank.last = line
+            if lines:
+                rank.wrote = time.time()
+            elif time.time() - rank.wrote > QUIET and rank is not self.ranks[-1]:  # the head's is shown anyway
+                rank.wrote = time.time()
+                self.say(f"  {node}: has written nothing for {QUIET:g} s; last: {log_text(rank.last)[:100]}")
+        if rank.evidence.forbidden is not None:
+            name, line = rank.evidence.forbidden
+            what = "that NCCL uses TCP, not RDMA" if name in OVER_TCP else f"what ready.forbid.{name} names"
+            reason = f"its log shows {what}: {log_text(line)[:200]!r}"
+            self.report(rank, Failure(reason, rank.container, says_all=True))
+        return rank.evidence.missing
 
     def report(self, rank: Rank, failure: Failure) -> None:
         """This one failed. Where another has ended before it, that one is the first."""

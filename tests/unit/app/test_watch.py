@@ -10,7 +10,7 @@ import pytest
 
 from envgen.app import watch
 from envgen.app.watch import Awake, Canary, Rank, Watch, link_trouble
-from envgen.engine.base import Container
+from envgen.engine.base import Container, ExecResult
 from envgen.errors import EngineError
 from envgen.profile.model import Machine, Ready, Service
 from envgen.serve.readiness import Answer
@@ -71,6 +71,14 @@ class StubEngine:
     found: Container
     finished: str = ""
     lost: bool = False
+    shown: str = ""  # by `cat` and `df`
+    log: str = ""
+
+    def exec(self, _container: str, _argv: list[str], *, timeout: float) -> ExecResult:
+        return ExecResult(0, self.shown.encode(), b"")
+
+    def logs(self, _container: str, **_: Any) -> str:
+        return "".join(f"2026-11-22T11:00:{at:02}Z {line}\n" for at, line in enumerate(self.log.splitlines()))
 
     def container(self, _name: str) -> Container:
         if self.lost:
@@ -88,6 +96,7 @@ class Here:
     node: str
     profile: Any = field(default_factory=lambda: Profile())
     compose: Any = None
+    engine: Any = None
 
 
 @dataclass
@@ -167,3 +176,86 @@ def test_requests_that_fail_in_a_row_are_the_end(
     first, failure = idle.first.result(0)
     assert first is head and failure.reason.startswith("it failed 2 small requests in a row: ")
     assert reason in failure.reason and not answers
+
+
+DF = "Filesystem     1024-blocks      Used Available Capacity Mounted on\noverlay    103080204 102450000    {} 100% /\n"
+
+
+def test_a_disk_that_fills_is_told_once(idle: Watch) -> None:
+    said = list[str]()
+    idle.say = said.append
+    one = rank("b", StubEngine(container("b"), shown="up\n" + HEAD + GOOD + DF.format(630204)))
+    idle.ranks += [rank("a", StubEngine(container("a"))), one]
+    for _ in range(2):
+        idle._look_at_links(one)
+    assert said == [
+        "  b: 615.4MiB are free on Docker's disk: make room there, see `docker --context default system df`"
+    ]
+    for free in (5 << 20, 1000):  # room was made, and it fills again
+        one.engine.shown = "up\n" + DF.format(free)  # type: ignore[attr-defined]
+        idle._look_at_links(one)
+    assert len(said) == 2 and not idle.first.done()
+
+
+def test_a_machine_that_is_switched_off_is_the_culprit_and_not_the_other_end_of_its_cable(
+    idle: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(watch.time, "time", lambda: now[0])
+    monkeypatch.setattr(watch, "connect", lambda _environ: StubEngine(container("b")))
+    idle._awake = Awake(idle.say, lambda: 0.0)
+    one, two = (rank(name, StubEngine(container(name), shown="lowerlayerdown\n"), 1000.0) for name in "ab")
+    idle.ranks += [one, two]
+    for _ in range(12):
+        now[0] += 1
+        one.heard = now[0]
+        idle._look_at_links(one)
+    assert not idle.first.done()
+    idle._silent(two, EngineError("ssh: connect to host b port 22: No route to host"))
+    first, failure = idle.first.result(0)
+    assert first is two and failure.reason.endswith(
+        "No route to host; nothing answers on the cable either: is the machine switched off?"
+    )
+
+
+def reading(idle: Watch, monkeypatch: pytest.MonkeyPatch, log: str, ready: Ready, *rdma: str) -> Rank:
+    monkeypatch.setattr(Watch, "_follow", lambda *_: None)
+    here = Here("b", engine=StubEngine(container("b"), log=log))
+    here.profile.nodes["b"] = Machine("10.0.0.2", "eth1", rdma=rdma)
+    idle.add(here, container("b"), ready)  # type: ignore[arg-type]
+    [found] = idle.ranks
+    idle.ranks.append(rank("a", StubEngine(container("a"))))
+    return found
+
+
+TCP = "vm:53:53 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0"
+
+
+@pytest.mark.parametrize(
+    ("log", "rdma", "said"),
+    [
+        (TCP, ("rocep1s0f1",), "that NCCL uses TCP, not RDMA: "),
+        ("spark:1:1 [0] NCCL INFO NET/IB : No device found.", ("rocep1s0f1",), "that NCCL uses TCP, not RDMA: "),
+        (TCP, (), ""),
+        ("Using Marlin backend", (), "what ready.forbid.marlin names: 'Using Marlin backend'"),
+    ],
+)
+def test_what_the_log_of_one_machine_must_not_show(
+    idle: Watch, monkeypatch: pytest.MonkeyPatch, log: str, rdma: tuple[str, ...], said: str
+) -> None:
+    ready = Ready(expect={"moe": "Using CUTLASS"}, forbid={"marlin": "Using Marlin"})
+    one = reading(idle, monkeypatch, f"starting\n{log}\n", ready, *rdma)
+    assert idle.read(one) == ("moe",)
+    assert idle.first.done() == bool(said)
+    if said:
+        assert idle.first.result()[0] is one and f"its log shows {said}" in idle.first.result()[1].reason
+
+
+def test_a_worker_that_writes_nothing_is_told_with_its_last_line(idle: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = list[str]()
+    idle.say = said.append
+    one = reading(idle, monkeypatch, "world_size=2 rank=1 backend=gloo\n", Ready())
+    for ago in (0, 60, 121, 60):
+        one.wrote -= ago
+        assert idle.read(one) == ()
+    assert said == ["  b: has written nothing for 120 s; last: world_size=2 rank=1 backend=gloo"]
