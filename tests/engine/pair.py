@@ -26,8 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CARD = "enp1s0f0np0"
 # A Python and its libraries: a copy of the whole base would take a minute a machine.
 SMALL = (
-    "cd /; tar -c bin lib lib64 usr/lib64 usr/bin/python3 usr/bin/python3.1[0-9] usr/bin/env usr/bin/cat usr/bin/sleep"
-    " usr/bin/dash usr/bin/sh usr/bin/lscpu usr/lib/python3.1[0-9] etc/ld.so.cache etc/passwd"
+    "cd /; tar -c bin lib lib64 usr/lib64 usr/bin/python3 usr/bin/python3.1[0-9] usr/bin/env usr/bin/cat usr/bin/df"
+    " usr/bin/sleep usr/bin/dash usr/bin/sh usr/bin/lscpu usr/lib/python3.1[0-9] etc/ld.so.cache etc/passwd"
     ' $(find -L usr/lib/*-linux-gnu -maxdepth 1 -name "*.so*" -type f -size -8M)'
 )
 
