@@ -34,7 +34,7 @@ class End:
 
 @dataclass(frozen=True)
 class Folder:
-    """What is copied. ``kind``: tree, checkout or model; ``model``: which one, as ``inside/transfer.py`` reads it."""
+    """What is copied. ``kind``: tree, mirror, checkout, model; which ``model``: see ``inside/transfer.py``."""
 
     what: str
     kind: str

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from envgen.app import nodes
+from envgen.app import nodes, whose
 from envgen.app.copy import End, Folder, copy
 from envgen.app.layers import archive
 from envgen.app.nodes import content
@@ -163,13 +163,14 @@ def push(
                 continue
             for folder in folders:
                 what = folder.what
-                found += push_folder(profile, folder, source, target, say, dry_run=dry_run, force=force)
-        except EngineError as error:
+                found += push_folder(profile, root, folder, source, target, say, dry_run=dry_run, force=force)
+        except (EngineError, RefusedError) as error:
             problem = error.problems[0]
             hint = problem.hint
             if "no space left" in problem.message:
                 hint = f"make room there: docker --context {shlex.quote(profile.nodes[node].context)} image prune"
-            found.append(Pushed(what, node, "failed", problem.message, hint=hint))
+            state = "refused" if isinstance(error, RefusedError) else "failed"
+            found.append(Pushed(what, node, state, problem.message, hint=hint))
     return found
 
 
@@ -184,13 +185,17 @@ def _end(profile: Profile, node: str) -> End:
 def _folders(
     profile: Profile, root: Path, service: Service, source: End, target: End, image: Image, kinds: Collection[str]
 ) -> Iterator[Folder]:
-    """The folders that a service uses on each machine: checkouts, weights, compiled kernels."""
+    """The folders that a service uses on each machine: checkouts and what is installed of them, weights, compiled
+    kernels."""
     if "sources" in kinds:
         here = names.compose_environment(profile, root)
         for name, one in profile.mounted_sources.items():
             if one.origin.checkout is not None:
                 mount = Mount(here[names.checkout_variable(name)], FOLDER, read_only=True)
                 yield Folder(f"checkout {name}", "checkout", mount, _writable(mount))
+        overlay = Mount(names.overlay_volume(profile), FOLDER, "volume", read_only=True)
+        if profile.mounted_sources and source.engine.volume(overlay.source) is not None:
+            yield Folder("overlay", "mirror", overlay, _writable(overlay))
     if "model" in kinds:
         mounts, model = nodes.weights_of(source.machine, profile, root, service)
         theirs, _ = nodes.weights_of(target.machine, profile, root, service)
@@ -227,15 +232,21 @@ def _cache_mounts(profile: Profile, root: Path, end: End, image: Image) -> Itera
 
 
 def push_folder(
-    profile: Profile, folder: Folder, source: End, target: End, say: Say, *, dry_run: bool, force: bool
+    profile: Profile, root: Path, folder: Folder, source: End, target: End, say: Say, *, dry_run: bool, force: bool
 ) -> list[Pushed]:
     """Send what ``target`` lacks of a folder; nothing where there is nothing to send. EngineError."""
     what, node = folder.what, target.node
-    if folder.kind == "tree":
+    if folder.kind in ("tree", "mirror"):
         for end in (source, target):
             if any(one.running for one in end.engine.containers(profile.compose_name)):
                 return [Pushed(what, node, "refused", f"services use it on {end.node}", hint="envgen down")]
-    if folder.target.kind == "volume" and not dry_run:
+    if folder.kind == "mirror":
+        whose.demand(target.engine, profile, root)
+    if folder.target.kind == "volume" and target.engine.volume(folder.target.source) is None:
+        if dry_run:
+            return [Pushed(what, node, "to send", "all of it")]
+        if folder.kind == "mirror":
+            whose.make_volumes(target.engine, profile, root)
         # With the labels that Compose would give it: else it warns of a stranger at each start.
         labels = {COMPOSE_PROJECT: profile.shared_name, "com.docker.compose.volume": what.replace(" ", "-")}
         target.engine.create_volume(folder.target.source, labels)

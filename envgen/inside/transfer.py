@@ -33,6 +33,7 @@ PATIENCE = 300.0  # seconds in which the other end must do something
 RESERVE = 64 << 20  # bytes of the disk that stay free
 # Ignored by git, but the checkout does not run without: compiled modules, and Python that its build writes.
 BUILT = ("*.so", "*.py")
+MIRRORED = ("checkout", "mirror")
 LEFT_OUT = {"build", "dist", ".venv", "venv", "node_modules", "__pycache__", ".deps", ".envgen"}
 
 
@@ -45,7 +46,8 @@ def answer(request: Doc) -> Doc:
 
 
 def chosen(request: Doc) -> List[str]:
-    """Paths below the folder that count. ``kind``: tree, checkout, or model (one snapshot in Hugging Face's cache)."""
+    """Paths below the folder that count. ``kind``: tree, mirror (a tree; what is not sent is removed), checkout, or
+    model (one snapshot in Hugging Face's cache)."""
     folder = request["folder"]
     if request["kind"] == "checkout":
         found = of_checkout(folder)
@@ -124,7 +126,7 @@ def all_described(request: Doc, paths: List[str]) -> Doc:
     found = {}
     for path in paths:
         try:
-            deep = request["kind"] == "checkout" and not path.startswith(".git/")
+            deep = request["kind"] in MIRRORED and not path.startswith(".git/")
             found[path] = described(request["folder"], path, deep)
         except (FileNotFoundError, NotADirectoryError):
             continue
@@ -231,7 +233,7 @@ class Receiver:
         self.last = time.monotonic()
 
     def take(self, stream: Any) -> Doc:
-        mirror = self.request["kind"] == "checkout"
+        checkout, mirror = (self.request["kind"] in kinds for kinds in (MIRRORED[:1], MIRRORED))
         mine = all_described(self.request, chosen(self.request) if mirror else sorted(self.theirs))
         differing = [path for path, one in self.theirs.items() if mine.get(path) != one]
         # Links, and the small files by which a model is found, come after what they lead to.
@@ -239,8 +241,8 @@ class Receiver:
         extra = [path for path in mine if path not in self.theirs and not path.startswith(".git/")] if mirror else []
         count = sum(self.size(path) for path in differing)
         found: Doc = {"files": len(differing), "removed": len(extra), "bytes": count, "of": len(self.theirs)}
-        record = self.record() if mirror else {}
-        if mirror and not self.request["force"]:
+        record = self.record() if checkout else {}
+        if checkout and not self.request["force"]:
             changed = [
                 path for path in differing + extra
                 if path in mine and not path.startswith(".git/") and mine[path] != record.get(path)
@@ -263,7 +265,7 @@ class Receiver:
                 self.link(path)
         for path in extra:
             os.unlink(os.path.join(self.folder, path))
-        if mirror:
+        if checkout:
             self.keep_record()
         return found
 

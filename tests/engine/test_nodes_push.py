@@ -19,12 +19,15 @@ from pair import Pair, small_image, two_machines
 from projects import BASE
 
 from envgen.engine.base import Engine
+from envgen.profile.load import load_project
+from envgen.render.environment import overlay_volume
 
 pytestmark = pytest.mark.engine
 
 NAME = "envgentest-push:cpu"
 START = "envgentest-push-start:1"  # on both machines from the beginning
-NUMBERS = {"spark-1": 213, "spark-2": 214}
+_FIRST, _SECOND = os.environ.get("ENVGEN_TEST_NODES", "213,214").split(",")
+NUMBERS = {"spark-1": int(_FIRST), "spark-2": int(_SECOND)}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +44,11 @@ def pair(engine: Engine) -> Iterator[Pair]:
             "mode": "production", "base": {"image": START}, "cuda": {"arch_list": "12.1a"}, "gpu": "none",
             "caches": {"models": {"path": "/models", "host": "./models"}}, "services": {"serve": service},
         }  # fmt: skip
-        project = {"version": 1, "name": "envgentest-push", "profiles": {"cpu": profile}}
+        development = {
+            **profile, "mode": "development", "image": NAME,
+            "sources": {"vllm": {"origin": {"checkout": "./vllm"}, "mount": "/workspace/vllm"}},
+        }  # fmt: skip
+        project = {"version": 1, "name": "envgentest-push", "profiles": {"cpu": profile, "dev": development}}
         (folder / "envgen.yaml").write_text(yaml.safe_dump(project))
         made.write()
         yield made
@@ -110,7 +117,7 @@ def test_a_push_that_is_cut_off_leaves_the_image_of_before_and_starts_again(pair
             said.append(line)
             if "sending" in line:
                 for child in children(pushing.pid):
-                    if b"10.66.0.214" in (child / "cmdline").read_bytes():
+                    if f"10.66.0.{_SECOND}".encode() in (child / "cmdline").read_bytes():
                         os.kill(int(child.name), signal.SIGKILL)
         assert pushing.wait(60) == 3, said
     assert layers(pair, "spark-2") == before
@@ -177,6 +184,22 @@ def test_the_weights_go_over_the_cable(pair: Pair) -> None:
         [found] = json.loads(pair.envgen(*argv).stdout)["pushed"]
         assert (found["what"], found["state"]) == ("model", state)
     assert (pair.folder / "models/spark-2/tiny/model.safetensors").read_bytes() == weights.read_bytes()
+
+
+def test_what_is_installed_of_checkouts_is_sent(pair: Pair) -> None:
+    (pair.folder / "vllm").mkdir()
+    (pair.folder / "vllm/vllm.py").touch()
+    profile = load_project(file=pair.folder / "envgen.yaml", environ={}).project.profiles["dev"]
+    volume = overlay_volume(profile)
+    pair.docker("spark-1", "run", "--rm", "-v", f"{volume}:/env", START, "sh", "-c", "echo 1 >/env/vllm.pth")
+    argv = ["nodes", "push", "-p", "dev", "--sources", "--json"]
+    for words, state in ((["--dry-run"], "to send"), ([], "sent"), ([], "same")):
+        found = json.loads(pair.envgen(*argv, *words).stdout)["pushed"]
+        # Both machines have the same folder here, and each a volume of its own.
+        assert [(one["what"], one["state"]) for one in found] == [("checkout vllm", "same"), ("overlay", state)]
+    assert pair.docker("spark-2", "run", "--rm", "-v", f"{volume}:/env", START, "cat", "/env/vllm.pth") == "1\n"
+    shown = pair.docker("spark-2", "volume", "inspect", volume, "--format", "{{json .Labels}}")
+    assert json.loads(shown)["dev.envgen.folder"] == str(pair.folder)
 
 
 def test_a_machine_that_cannot_be_reached(pair: Pair) -> None:

@@ -84,6 +84,18 @@ def test_what_is_missing_is_sent_with_its_times_and_the_rest_left_alone(two: Two
     assert (two.two / "tool").stat().st_ino == before
 
 
+def test_a_mirror_has_nothing_that_the_other_end_lacks(two: Two) -> None:
+    large = bytearray(9 << 20)
+    write(two.one / "lib/large.so", bytes(large))
+    large[5 << 20] = 1  # between the samples
+    write(two.two / "lib/large.so", bytes(large))
+    (two.one / "lib64").symlink_to("lib")
+    write(two.two / "lib/old.py", "an older release's")
+    assert two.copy("mirror") == {"files": 2, "removed": 1, "bytes": 9 << 20, "of": 2}
+    assert sorted(path.name for path in two.two.rglob("*")) == ["large.so", "lib", "lib64"]
+    assert (two.two / "lib/large.so").read_bytes() == (two.one / "lib/large.so").read_bytes()
+
+
 def test_a_file_that_was_cut_off_goes_on_where_it_ended(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     content = os.urandom(3 << 20)
     write(two.one / "weights", content)
