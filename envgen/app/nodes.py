@@ -36,7 +36,7 @@ LINK = 6.0  # seconds for one connection
 LINK_BYTES = 64 << 20
 SLOW = 1e9 / 8 * 4  # bytes a second: under 4 Gbit/s it is not the cable
 DISK = 1 << 30  # bytes: logs, and what is compiled at the start
-UNLOCKED = "its Docker may not lift the limit: write LimitMEMLOCK=infinity for docker.service on that machine"
+UNLOCKED = "write LimitMEMLOCK=infinity for docker.service on that machine (rootless Docker: raise its user's limit)"
 CLOCKS = 30.0  # seconds that clocks may differ: logs are merged by time
 RANK = "dev.envgen.cluster"  # the label of a rank
 GID = "NCCL_IB_GID_INDEX"
@@ -82,6 +82,7 @@ class Seen:
     facts: dict[str, Any] = field(default_factory=dict)
     absent: list[Mount] = field(default_factory=list)  # of the service: folders that this machine has not
     gpus: tuple[Container, ...] = ()  # other containers that have the GPU
+    refused: str = ""  # why the limits of the service cannot be set there
     runs: bool = False  # its part of the service, which then has the ports and the memory
     offset: float = 0.0  # seconds that its clock is ahead of ours
 
@@ -195,14 +196,25 @@ def _look_at(one: Seen, profile: Profile, root: Path, name: str, cluster: Cluste
         began = time.time()
         limits = {key: (limit.soft, limit.hard) for key, limit in profile.ulimits.items()}
         limits |= {"memlock": (-1, -1)} if one.machine.rdma else {}
-        execute = run.in_image(
-            one.engine, profile.image_name, mounts=theirs, network="host", ulimits=limits, absent=one.absent
-        )
         request = {
             "ask": "facts", "ports": ports, "model": model_of(profile, service), "deep": deep, "packages": COMPARED,
             "checkouts": {source: it.mount.path for source, it in profile.mounted_sources.items()},
         }  # fmt: skip
-        answer = run.ask(execute, profile.base.python, PROGRAM, request, timeout=DEEP if deep else FACTS)
+
+        def ask(limits: Mapping[str, tuple[int, int]]) -> dict[str, Any] | run.Failure:
+            assert one.engine is not None
+            execute = run.in_image(
+                one.engine, profile.image_name, mounts=theirs, network="host", ulimits=limits, absent=one.absent
+            )
+            return run.ask(execute, profile.base.python, PROGRAM, request, timeout=DEEP if deep else FACTS)
+
+        try:
+            answer = ask(limits)
+        except EngineError as error:
+            if "rlimit" not in (said := error.problems[0].message):
+                raise
+            one.refused = said.rpartition("error setting rlimit")[2]
+            answer = ask({})
         if isinstance(answer, run.Failure):
             one.trouble = f"its container could not be asked: {answer}{_last(answer)}"
             return
@@ -215,7 +227,7 @@ def _look_at(one: Seen, profile: Profile, root: Path, name: str, cluster: Cluste
             one.offset = now - ended if now > ended else min(0.0, now - began)
     except EngineError as error:
         problem = error.problems[0]
-        one.trouble, one.hint = problem.message, UNLOCKED if "rlimit" in problem.message else problem.hint
+        one.trouble, one.hint = problem.message, problem.hint
 
 
 def _last(failure: run.Failure) -> str:
@@ -451,8 +463,9 @@ def _rdma(one: Seen, profile: Profile, service: Service) -> list[Finding]:
         else:
             told = ", ".join(f"GID {number} is {address}" for number, address, _ in port["gids"])
             found.append(Finding("ok", who, f"{device} is active, {port['rate']}, {told}"))
-    if machine.rdma and facts["memlock"] != -1:
+    if one.refused or (machine.rdma and facts["memlock"] != -1):
         message = f"a container may lock {size(facts['memlock'])} of memory there, and RDMA locks all that it sends"
+        message = f"Docker may not set the service's limits there (setrlimit{one.refused})" if one.refused else message
         found.append(Finding("fail", who, message, UNLOCKED))
     unused = [device for device, port in facts["rdma"].items() if "ACTIVE" in port["state"] and port["gids"]]
     if unused and not machine.rdma:

@@ -187,6 +187,11 @@ def test_what_rdma_needs_and_what_could_do_rdma() -> None:
     [said] = failed(facts_of(rails("one", "a", memlock=8 << 20)))
     assert said == "a container may lock 8MiB of memory there, and RDMA locks all that it sends"
     assert failed(facts_of(seen("one", 0, memlock=8 << 20))) == []
+    refused = rails("one", "a", memlock=8 << 20)
+    refused.refused = " type 8: operation not permitted"
+    assert failed(facts_of(refused)) == [
+        "Docker may not set the service's limits there (setrlimit type 8: operation not permitted)"
+    ]
     [unused] = [one.message for one in facts_of(seen("one", 0, rdma=RAILS)) if one.level == "warn"]
     assert unused == "a, b can do RDMA, and `rdma` names no device: NCCL uses TCP"
 
