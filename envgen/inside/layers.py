@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import fcntl
+import functools
 import gzip
 import hashlib
 import json
@@ -17,12 +18,14 @@ import os
 import sys
 import tarfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterator, List, Tuple
 
     Blob = Tuple[int, Callable[[], Iterator[bytes]]]
+    Manifest = Callable[[], bytes]
 
 BLOCK = 1 << 20
 LARGEST_DOCUMENT = 8 << 20
@@ -49,12 +52,12 @@ def watch() -> None:
     os._exit(1)
 
 
-def archive(request: Dict[str, Any], manifest: bytes, blobs: List[Tuple[str, Blob]]) -> Iterator[bytes]:
-    """``blobs``: the configuration, then the layers, lowest first."""
-    known = request["known"]
-    needed = dict(blobs[:1] + blobs[1 + known :])
+def archive(request: Dict[str, Any], described: Manifest, blobs: List[Tuple[str, Blob]]) -> Iterator[bytes]:
+    """``blobs``: the configuration, then the layers, lowest first. ``described`` is called when they are written."""
+    for digest, blob in dict(blobs[:1] + blobs[1 + request["known"] :]).items():
+        yield from member(place(digest), blob)
+    manifest = described()
     digest = digest_of(manifest)
-    needed[digest] = of_bytes(manifest)
     names = {
         "io.containerd.image.name": request["whole"],
         "org.opencontainers.image.ref.name": request["name"].rpartition(":")[2],
@@ -67,21 +70,25 @@ def archive(request: Dict[str, Any], manifest: bytes, blobs: List[Tuple[str, Blo
         "index.json": {"schemaVersion": 2, "mediaType": OCI + "index.v1+json", "manifests": [image]},
         "manifest.json": [{"Config": config, "RepoTags": [request["name"]], "Layers": layers}],
     }
-    members = [(place(one), blob) for one, blob in needed.items()]
-    members += [(name, of_bytes(json.dumps(one).encode())) for name, one in documents.items()]
-    for name, (size, parts) in members:
-        member = tarfile.TarInfo(name)
-        member.size = size
-        yield member.tobuf(tarfile.GNU_FORMAT)
-        yield from parts()
-        yield bytes(-size % tarfile.BLOCKSIZE)
+    yield from member(place(digest), of_bytes(manifest))
+    for name, one in documents.items():
+        yield from member(name, of_bytes(json.dumps(one).encode()))
     yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def member(name: str, blob: Blob) -> Iterator[bytes]:
+    size, parts = blob
+    described = tarfile.TarInfo(name)
+    described.size = size
+    yield described.tobuf(tarfile.GNU_FORMAT)
+    yield from parts()
+    yield bytes(-size % tarfile.BLOCKSIZE)
 
 
 # --- containerd's store -----------------------------------------------------------------------------------------------
 
 
-def from_blobs(folder: str, request: Dict[str, Any]) -> Tuple[bytes, List[Tuple[str, Blob]]]:
+def from_blobs(folder: str, request: Dict[str, Any]) -> Tuple[Manifest, List[Tuple[str, Blob]]]:
     """The manifest of the image with these layers, and its blobs."""
     waiting = [request["image"]]
     while waiting:
@@ -95,7 +102,8 @@ def from_blobs(folder: str, request: Dict[str, Any]) -> Tuple[bytes, List[Tuple[
             config = json.loads(document(folder, found["config"]["digest"]).decode())
             if config.get("rootfs", {}).get("diff_ids") == request["layers"]:
                 parts = [found["config"], *found["layers"]]
-                return data, [(one["digest"], of_path(path_of(folder, one["digest"]), one["size"])) for one in parts]
+                found = [(one["digest"], of_path(path_of(folder, one["digest"]), one["size"])) for one in parts]
+                return functools.partial(bytes, data), found
     raise ValueError("the store has no image with these layers")
 
 
@@ -111,31 +119,39 @@ def document(folder: str, digest: str) -> bytes:
 # --- Docker's own store -----------------------------------------------------------------------------------------------
 
 
-def from_files(store: str, request: Dict[str, Any]) -> Tuple[bytes, List[Tuple[str, Blob]]]:
+def from_files(store: str, request: Dict[str, Any]) -> Tuple[Manifest, List[Tuple[str, Blob]]]:
     """A manifest as `docker save` writes it, and the image's blobs."""
     with open(os.path.join(store, "config"), "rb") as file:
         config = file.read(LARGEST_DOCUMENT)
+    chains, known = [chain.partition(":")[2] for chain in request["chains"]], request["known"]
+    splits = [os.path.join(store, "layerdb", chain, "tar-split.json.gz") for chain in chains]
     blobs = [(digest_of(config), of_bytes(config))]
-    for number, (digest, chain) in enumerate(zip(request["layers"], request["chains"])):
-        split = os.path.join(store, "layerdb", chain.partition(":")[2], "tar-split.json.gz")
-        # Docker's own store asks for no sizes, and an image has half a million of these lines.
-        measured = request["sizes"] or number >= request["known"]
-        blobs.append((digest, of_split(split, os.path.join(store, str(number)), measured)))
-    described = [
-        {"mediaType": OCI + ("layer.v1.tar" if number else "config.v1+json"), "digest": digest, "size": blob[0]}
-        for number, (digest, blob) in enumerate(blobs)
-    ]
-    manifest = {
-        "schemaVersion": 2,
-        "mediaType": OCI + "manifest.v1+json",
-        "config": described[0],
-        "layers": described[1:],
-    }
-    return json.dumps(manifest, separators=(",", ":")).encode(), blobs
+    for number, (digest, split) in enumerate(zip(request["layers"], splits)):
+        blobs.append((digest, of_split(split, os.path.join(store, str(number)), number >= known)))
+    # An image has half a million of these lines: they are counted while its layers are sent. Docker's own store asks
+    # for no sizes.
+    below = ThreadPoolExecutor(1).map(size_of if request["sizes"] else no_size, splits[:known])
+
+    def described() -> bytes:
+        sizes = [blob[0] for _, blob in blobs]
+        sizes[1 : 1 + known] = below
+        found = [
+            {"mediaType": OCI + ("layer.v1.tar" if number else "config.v1+json"), "digest": digest, "size": size}
+            for number, ((digest, _), size) in enumerate(zip(blobs, sizes))
+        ]
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": OCI + "manifest.v1+json",
+            "config": found[0],
+            "layers": found[1:],
+        }
+        return json.dumps(manifest, separators=(",", ":")).encode()
+
+    return described, blobs
 
 
-def of_split(split: str, folder: str, measured: bool) -> Blob:
-    """A layer's archive, of what is between its files and of the files; its size is 0 unless ``measured``."""
+def of_split(split: str, folder: str, needed: bool) -> Blob:
+    """A layer's archive, of what is between its files and of the files; where it is not ``needed``, its size is 0."""
 
     def parts() -> Iterator[bytes]:
         for line in lines_of(split):
@@ -147,7 +163,15 @@ def of_split(split: str, folder: str, measured: bool) -> Blob:
                 name = base64.b64decode(raw) if raw else os.fsencode(entry["name"])
                 yield from of_path(os.path.join(os.fsencode(folder), name.lstrip(b"/")), entry["size"])[1]()
 
-    return sum(map(length, lines_of(split))) if measured else 0, parts
+    return size_of(split) if needed else 0, parts
+
+
+def size_of(split: str) -> int:
+    return sum(map(length, lines_of(split)))
+
+
+def no_size(_split: str) -> int:
+    return 0
 
 
 def lines_of(split: str) -> Iterator[bytes]:
