@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -85,6 +85,18 @@ class Seen:
     refused: str = ""  # why the limits of the service cannot be set there
     runs: bool = False  # its part of the service, which then has the ports and the memory
     offset: float = 0.0  # seconds that its clock is ahead of ours
+
+    def ok(self, message: str) -> Finding:
+        """What is as it must be."""
+        return Finding("ok", (self.name,), message)
+
+    def warn(self, message: str, hint: str = "") -> Finding:
+        """What may be meant."""
+        return Finding("warn", (self.name,), message, hint)
+
+    def fail(self, message: str, hint: str = "") -> Finding:
+        """What keeps the service from being started."""
+        return Finding("fail", (self.name,), message, hint)
 
 
 def choose(profile: Profile, wanted: str | None) -> tuple[str, Service, Cluster]:
@@ -380,26 +392,21 @@ def problems(profile: Profile, root: Path, name: str) -> list[Problem]:
 
 
 def _about(one: Seen, profile: Profile, service: Service, cluster: Cluster) -> list[Finding]:
-    who = (one.name,)
-
-    def fail(message: str, hint: str = "") -> Finding:
-        return Finding("fail", who, message, hint)
-
     if one.trouble and not one.version:
-        return [fail(one.trouble, one.hint or f"try: docker --context {one.machine.context} version")]
-    found = [Finding("ok", who, f"Docker {one.version}, {one.arch}")]
-    found += [fail(stale.message, stale.hint) for stale in one.stale]
+        return [one.fail(one.trouble, one.hint or f"try: docker --context {one.machine.context} version")]
+    found = [one.ok(f"Docker {one.version}, {one.arch}")]
+    found += [one.fail(stale.message, stale.hint) for stale in one.stale]
     if one.image is None:
         there = f"DOCKER_CONTEXT={one.machine.context} " if one.machine.context != "default" else ""
         hint = "envgen nodes push --image" if one.rank else f"{there}envgen build"
-        lacking = fail(f"the image {profile.image_name} is not there", hint)
+        lacking = one.fail(f"the image {profile.image_name} is not there", hint)
         return found if one.stale else [*found, lacking]
     if one.trouble:
-        return [*found, fail(one.trouble, one.hint)]
+        return [*found, one.fail(one.trouble, one.hint)]
     try:
         found += _facts(one, profile, service, cluster)
     except MISSHAPEN as error:
-        found.append(fail(f"its answer cannot be read: {type(error).__name__}"))
+        found.append(one.fail(f"its answer cannot be read: {type(error).__name__}"))
     return found
 
 
@@ -410,37 +417,36 @@ def _has_address(one: Seen) -> bool:
         return False  # _facts says what is wrong
 
 
-def _facts(one: Seen, profile: Profile, service: Service, cluster: Cluster) -> list[Finding]:
-    return [*_network(one), *_rdma(one, profile, service), *_room(one, profile, service, cluster)]
+def _facts(one: Seen, profile: Profile, service: Service, cluster: Cluster) -> Iterator[Finding]:
+    yield from _network(one)
+    yield from _rdma(one, profile, service)
+    yield from _room(one, profile, service, cluster)
 
 
-def _network(one: Seen) -> list[Finding]:
-    who, machine, facts = (one.name,), one.machine, one.facts
-    found = []
+def _network(one: Seen) -> Iterator[Finding]:
+    machine, facts = one.machine, one.facts
     there = facts["interfaces"]
     card = there.get(machine.interface)
     if card is None:
         hint = f"there are: {', '.join(there)}"
-        found.append(Finding("fail", who, f"there is no network interface {machine.interface}", hint))
+        yield one.fail(f"there is no network interface {machine.interface}", hint)
     elif card["address"] != machine.address:
         other = next((name for name, found in there.items() if found["address"] == machine.address), "")
         hint = (
             f"{other} has it" if other else "no interface has it: set the address, or write the right one into `nodes`"
         )
         message = f"{machine.interface} has the address {card['address'] or '(none)'}, not {machine.address}"
-        found.append(Finding("fail", who, message, hint))
+        yield one.fail(message, hint)
     elif not card["up"]:
-        found.append(Finding("fail", who, f"{machine.interface} is down", "is the cable plugged in at both ends?"))
+        yield one.fail(f"{machine.interface} is down", "is the cable plugged in at both ends?")
     else:
         speed = f", {card['mbit']} Mbit/s" if card["mbit"] not in ("", "-1") else ""
-        found.append(Finding("ok", who, f"{machine.interface} has {machine.address}, MTU {card['mtu']}{speed}"))
-    return found
+        yield one.ok(f"{machine.interface} has {machine.address}, MTU {card['mtu']}{speed}")
 
 
-def _rdma(one: Seen, profile: Profile, service: Service) -> list[Finding]:
+def _rdma(one: Seen, profile: Profile, service: Service) -> Iterator[Finding]:
     """The RDMA devices, their addresses, and the memory that a container may lock for them."""
-    who, machine, facts = (one.name,), one.machine, one.facts
-    found = []
+    machine, facts = one.machine, one.facts
     env = dict[str, str]()
     for name, group in profile.env.items():
         env |= group if service.env_groups is None or name in service.env_groups else {}
@@ -449,75 +455,68 @@ def _rdma(one: Seen, profile: Profile, service: Service) -> list[Finding]:
         port = facts["rdma"].get(device)
         if port is None:
             hint = f"there are: {', '.join(facts['rdma']) or 'none'}"
-            found.append(Finding("fail", who, f"there is no RDMA device {device}", hint))
+            yield one.fail(f"there is no RDMA device {device}", hint)
         elif "ACTIVE" not in port["state"]:
-            found.append(Finding("fail", who, f"{device} is {port['state'] or 'in no state'}", "check the cable"))
+            yield one.fail(f"{device} is {port['state'] or 'in no state'}", "check the cable")
         elif not port["gids"]:
-            found.append(
-                Finding("fail", who, f"{device} has no IPv4 address for RoCE v2", "give its interface an address")
-            )
+            yield one.fail(f"{device} has no IPv4 address for RoCE v2", "give its interface an address")
         elif index and index not in [str(number) for number, _, _ in port["gids"]]:
             message = f"{device} has no IPv4 address for RoCE v2 at GID {index} ({GID}), but at {port['gids'][0][0]}"
             hint = f"leave {GID} out: NCCL finds the right one, and it moves when a link comes back"
-            found.append(Finding("fail", who, message, hint))
+            yield one.fail(message, hint)
         else:
             told = ", ".join(f"GID {number} is {address}" for number, address, _ in port["gids"])
-            found.append(Finding("ok", who, f"{device} is active, {port['rate']}, {told}"))
+            yield one.ok(f"{device} is active, {port['rate']}, {told}")
     if one.refused or (machine.rdma and facts["memlock"] != -1):
         message = f"a container may lock {size(facts['memlock'])} of memory there, and RDMA locks all that it sends"
         message = f"Docker may not set the service's limits there (setrlimit{one.refused})" if one.refused else message
-        found.append(Finding("fail", who, message, UNLOCKED))
+        yield one.fail(message, UNLOCKED)
     unused = [device for device, port in facts["rdma"].items() if "ACTIVE" in port["state"] and port["gids"]]
     if unused and not machine.rdma:
         message = f"{', '.join(unused)} can do RDMA, and `rdma` names no device: NCCL uses TCP"
         hint = f"write into `nodes`, in the same order on all machines: rdma: [{', '.join(unused)}]"
-        found.append(Finding("warn", who, message, hint))
-    return found
+        yield one.warn(message, hint)
 
 
-def _room(one: Seen, profile: Profile, service: Service, cluster: Cluster) -> list[Finding]:
+def _room(one: Seen, profile: Profile, service: Service, cluster: Cluster) -> Iterator[Finding]:
     """Ports, memory, disk, GPUs, folders, the model and the clock."""
-    who, facts = (one.name,), one.facts
-    found = []
+    facts = one.facts
     for port in facts["taken"]:
         what = "cluster.port" if port == cluster.port else "the service's port"
         hint = "`ss -tlnp` on that machine shows who has it"
-        found.append(Finding("fail", who, f"port {port} is taken ({what})", hint))
+        yield one.fail(f"port {port} is taken ({what})", hint)
     need = service.needs_memory.bytes if service.needs_memory else 0
     if one.runs:
-        found.append(Finding("ok", who, "the service runs: its ports and its memory are its own"))
+        yield one.ok("the service runs: its ports and its memory are its own")
     elif facts["memory_free"] < need:
         message = f"{size(facts['memory_free'])} of memory are free, and needs_memory is {size(need)}"
-        found.append(Finding("fail", who, message, "stop what uses the memory of that machine"))
+        yield one.fail(message, "stop what uses the memory of that machine")
     elif need:
-        found.append(Finding("ok", who, f"{size(facts['memory_free'])} of memory are free"))
+        yield one.ok(f"{size(facts['memory_free'])} of memory are free")
     shm = service.shm_size or profile.shm_size
     if need and shm is not None and profile.ipc != "host" and shm.bytes > need // 4:
         message = f"shm_size is {shm}: what a program writes there is missing in needs_memory, {size(need)}"
-        found.append(Finding("warn", who, message, "vLLM needs a few hundred MiB there"))
+        yield one.warn(message, "vLLM needs a few hundred MiB there")
     if one.gpus and profile.gpu is not GpuMode.NONE:
         others = ", ".join(it.name for it in one.gpus)
         level = "fail" if any(RANK in it.labels for it in one.gpus) else "warn"
         hint = f"docker --context {one.machine.context} stop {one.gpus[0].name}"
-        found.append(Finding(level, who, f"other containers have the GPU, and may hold its memory: {others}", hint))
+        yield Finding(level, (one.name,), f"other containers have the GPU, and may hold its memory: {others}", hint)
     if facts["disk_free"] < DISK:
         message = f"{size(facts['disk_free'])} are free on Docker's disk"
-        found.append(Finding("fail", who, message, "make room there: `docker system df` on that machine"))
+        yield one.fail(message, "make room there: `docker system df` on that machine")
     if 0 < facts["gpus"] < (ranks := ranks_of(service.args) // len(cluster.nodes)):
         message = f"{ranks} ranks are to run here, each with a GPU; there are {facts['gpus']}"
-        found.append(Finding("fail", who, message, f"write args: {{tensor-parallel-size: {len(cluster.nodes)}}}"))
+        yield one.fail(message, f"write args: {{tensor-parallel-size: {len(cluster.nodes)}}}")
     for mount in one.absent:
         hint = "put it there" + "; a checkout: `envgen nodes push --sources`" * bool(one.rank)
-        found.append(Finding("fail", who, f"there is no {mount.source}, which is mounted at {mount.target}", hint))
+        yield one.fail(f"there is no {mount.source}, which is mounted at {mount.target}", hint)
     model = facts.get("model")
     if model is not None and not dict(model["files"]):
         hint = "envgen nodes push --model" if one.rank else "envgen model pull"
-        found.append(Finding("fail", who, "the model is not there", hint))
+        yield one.fail("the model is not there", hint)
     if abs(one.offset) > CLOCKS:
-        found.append(
-            Finding("fail", who, f"its clock differs from ours by {abs(one.offset):.0f} s", "set the clock (NTP)")
-        )
-    return found
+        yield one.fail(f"its clock differs from ours by {abs(one.offset):.0f} s", "set the clock (NTP)")
 
 
 def content(image: Image) -> str:

@@ -50,7 +50,7 @@ def seen(name: str, rank: int, **changes: Any) -> Seen:
 
 
 def facts_of(one: Seen, service: Service = SERVICE, profile: Any = None) -> list[nodes.Finding]:
-    return nodes._facts(one, profile or PROFILE, service, CLUSTER)
+    return [*nodes._facts(one, profile or PROFILE, service, CLUSTER)]
 
 
 def failed(found: list[nodes.Finding]) -> list[str]:
