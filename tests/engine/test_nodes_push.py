@@ -46,9 +46,17 @@ def pair(engine: Engine) -> Iterator[Pair]:
         }  # fmt: skip
         development = {
             **profile, "mode": "development", "image": NAME,
-            "sources": {"vllm": {"origin": {"checkout": "./vllm"}, "mount": "/workspace/vllm"}},
+            "sources": {
+                "vllm": {
+                    "origin": {"checkout": "./vllm"}, "mount": "/workspace/vllm", "package": "vllm",
+                    "distribution": "vllm",
+                }
+            },
         }  # fmt: skip
-        project = {"version": 1, "name": "envgentest-push", "profiles": {"cpu": profile, "dev": development}}
+        project = {
+            "version": 1, "name": "envgentest-push", "default_profile": "cpu",
+            "profiles": {"cpu": profile, "dev": development},
+        }  # fmt: skip
         (folder / "envgen.yaml").write_text(yaml.safe_dump(project))
         made.write()
         yield made
