@@ -6,16 +6,22 @@ tells what a number is. A line with figures that is not read is handed back with
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from envgen import files
+from envgen.errors import Place, ResultsError
+from envgen.text import reason_of
+
+MAX_SIZE = 16 << 20
 HISTORY = Path(__file__).with_name("history.yaml")
 
 
@@ -221,6 +227,20 @@ def read_notes(text: str, when: datetime | None, label: str) -> tuple[list[Forei
                 reader.heading(found[1] or "", found[2] or found[4])
             reader.line(place, line)
     return list(reader.runs.values()), reader.left
+
+
+def parse(path: Path, when: datetime | None) -> tuple[list[Foreign], list[LeftOut]]:
+    """The runs of a file, and what is left out. ResultsError where it can't be read, or holds no figures."""
+    try:
+        content = files.read(path, limit=MAX_SIZE)
+        runs, left = read_notes(content.decode("utf-8-sig"), when, path.stem)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ResultsError(f"can't be read: {reason_of(error)}", place=Place(str(path))) from None
+    if not runs and not left:
+        hint = "docs/benchmarking.md says which lines and tables are read"
+        raise ResultsError("no figures were found in it", hint=hint, place=Place(str(path)))
+    source = {"file": path.name, "sha256": hashlib.sha256(content).hexdigest()}
+    return [replace(one, environment={"imported": source}) for one in runs], left
 
 
 def _bare(text: str) -> str:

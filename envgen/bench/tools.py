@@ -134,16 +134,14 @@ class Tool:
         except ValueError:
             raise ServiceError(f"{called} wrote no JSON at {cell}{last}", hint=TRIED) from None
         try:
-            samples = benchy_samples(report) if benchy else vllm_samples(report, cell)
-            return self._measured(cell, samples, report, found, tail)
+            return self._measured(cell, report, found, tail)
         except MISSHAPEN as error:
             raise ServiceError(f"the results of {called} can't be read: {type(error).__name__}: {error}",
                                hint=TRIED) from None  # fmt: skip
 
-    def _measured(
-        self, cell: Cell, samples: list[dict[str, Any]], report: Any, found: Mapping[str, Any], tail: tuple[str, ...]
-    ) -> Measured:
+    def _measured(self, cell: Cell, report: Any, found: Mapping[str, Any], tail: tuple[str, ...]) -> Measured:
         benchy = self.plan.tool == LLAMA_BENCHY
+        samples = benchy_samples(report) if benchy else vllm_samples(report, cell)
         notes = [f"the tool's lengths are those of another tokenizer: {line}" for line in found["fell_back"]]
         requests = found["progress"]  # llama-benchy's
         faults = [str(one["error"]) for one in requests if one.get("error")]
@@ -237,16 +235,12 @@ def benchy_samples(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def vllm_samples(report: Mapping[str, Any], asked: Cell | None = None) -> list[dict[str, Any]]:
+def vllm_samples(report: Mapping[str, Any], asked: Cell) -> list[dict[str, Any]]:
     """The requests of ``vllm bench serve --save-detailed``, and the throughput of the whole run."""
-    outputs = [int(one) for one in report["output_lens"]]
-    cell = asked.sample if asked else {
-        "prompt_tokens": int(report["input_lens"][0]), "output_tokens": max(outputs), "context_tokens": 0,
-        "concurrency": int(report.get("max_concurrency") or 1),
-    }  # fmt: skip
     found: list[dict[str, Any]] = []
-    alone = cell["concurrency"] == 1
-    for ttft, gaps, tokens, error in zip(report["ttfts"], report["itls"], outputs, report["errors"], strict=True):
+    cell, alone = asked.sample, asked.concurrency == 1
+    lists = (report["ttfts"], report["itls"], map(int, report["output_lens"]), report["errors"])
+    for ttft, gaps, tokens, error in zip(*lists, strict=True):
         if error:
             continue
         one: dict[str, Any] = {"unit": "repeat" if alone else "request", **cell, "ttft_ms": float(ttft) * 1000}

@@ -24,19 +24,10 @@ def run(program: str, *words: str, silence: float = 30) -> dict[str, Any]:
     return bench_tool.answer({"verb": "run", **request})
 
 
-@pytest.mark.parametrize(
-    ("program", "words", "code", "result", "tail"),
-    [
-        (BOOK + "open(sys.argv[2], 'wb').write(text)", ("{book}", "{result}"), 0, "once upon a time", []),
-        ("raise SystemExit('error: unrecognized arguments: --exact-tg')", (), 1, "",
-         ["error: unrecognized arguments: --exact-tg"]),
-        ("print('a table, and no file')", (), 0, "", ["a table, and no file"]),
-        ("import os; os.abort()", (), -6, "", []),
-    ],
-)  # fmt: skip
-def test_what_a_tool_did(program: str, words: tuple[str, ...], code: int, result: str, tail: list[str]) -> None:
-    found = run(program, *words)
-    assert (found["code"], found["result"], found["tail"]) == (code, result, tail)
+def test_what_a_tool_wrote() -> None:
+    program = BOOK + "open(sys.argv[2], 'wb').write(text); print('done')"
+    found = run(program, "{book}", "{result}")
+    assert (found["code"], found["result"], found["tail"]) == (0, "once upon a time", ["done"])
 
 
 def test_a_tool_that_hangs_is_killed_with_what_it_started() -> None:

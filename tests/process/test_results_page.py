@@ -43,8 +43,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     found.close()
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [1200, 360])
+@pytest.mark.parametrize(("width", "dark"), [(1200, False), (360, True)])
 def test_the_page_is_whole(page: Path, browser: Browser, dark: bool, width: int) -> None:
     browser.open(page, width=width, dark=dark)
     assert browser.complaints() == [] and browser.requests() == [page.as_uri()]

@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from envgen.bench.compare import Comparison, compare, sections
-from envgen.bench.imports import parse
-from envgen.bench.notes import moment
+from envgen.bench.notes import moment, parse
 from envgen.bench.notes import shipped as shipped_runs
 from envgen.bench.page import write_page
 from envgen.bench.record import Record, plain, resolve, runs, utc, write_imported
@@ -119,7 +118,7 @@ def compare_(runs: tuple[str, ...], folder: Path | None, html: Path | None, as_j
 @folder_option
 @json_option
 def import_(file: Path | None, shipped: bool, date: str | None, folder: Path | None, as_json: bool) -> int:
-    """Make records of figures that others measured: reports of the tools, lab notes in Markdown.
+    """Make records of figures that others measured, out of lab notes in Markdown.
 
     Lines with figures that are not imported are listed with the reason. Importing the same again changes nothing.
 

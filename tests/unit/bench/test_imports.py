@@ -1,4 +1,4 @@
-"""Figures of others: reports of tools, what ships, and lab notes whose every figure is read or handed back."""
+"""Figures of others: what ships, and lab notes whose every figure is read or handed back."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.bench.compare import table
-from envgen.bench.imports import parse
-from envgen.bench.notes import Foreign, moment, read_notes, shipped
+from envgen.bench.notes import Foreign, moment, parse, read_notes, shipped
 from envgen.errors import ResultsError
-
-DATA = Path(__file__).parent / "data"
 
 # Each table and line here has a form of the lab notes that envgen began with.
 NOTES = """\
@@ -138,22 +135,10 @@ def test_the_shipped_history() -> None:
     assert len(llama.samples) == 10 and llama.environment["imported"]["source"].startswith("lab notes")
 
 
-def test_reports_of_the_tools() -> None:
-    ((benchy,), _), ((vllm,), _) = (parse(DATA / f"{name}.json") for name in ("llama-benchy-0.4.0", "vllm-0.30.0"))
-    assert benchy.parameters["tool"] == "llama-benchy" and len(benchy.samples) == 32
-    assert vllm.parameters["tool"] == "vllm" and vllm.environment["model"] == "tiny" and len(vllm.samples) == 4
-    assert benchy.started and vllm.started and vllm.environment["imported"]["file"] == "vllm-0.30.0.json"
-
-
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.json", b"{", "neither notes in UTF-8 nor a report of llama-benchy"), ("a.json", b"{}", "nor a report"),
-        ("a.md", b"\xff\xfe\x00", "neither notes in UTF-8"), ("a.md", b"# Nothing", "no figures were found"),
-        ("a.json", b'{"benchmarks": [{}]}', "KeyError"), ("a.json", b'{"benchmarks": []}', "--date 2026-01-09"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_read(tmp_path: Path, name: str, content: bytes, message: str) -> None:
-    (tmp_path / name).write_bytes(content)
+    ("content", "message"), [(b"\xff\xfe\x00", "can't be read: .*utf-8"), (b"# Nothing", "no figures were found")]
+)
+def test_what_cannot_be_read(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "a.md").write_bytes(content)
     with pytest.raises(ResultsError, match=message):
-        parse(tmp_path / name)
+        parse(tmp_path / "a.md", None)

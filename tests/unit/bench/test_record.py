@@ -43,15 +43,13 @@ def test_a_run_that_did_not_end(tmp_path: Path, cut: int) -> None:
 @pytest.mark.parametrize(
     ("content", "line", "message"),
     [
-        (b"", 1, "Expecting value"),
-        (b"hello\n", 1, "Expecting value"),
-        (b"[1]\n", 1, "list indices"),
+        (b"", 1, "Expecting value"), (b"[1]\n", 1, "list indices"),
         (b'{"type":"sample","format":1}\n', 1, "not the start of a run"),
         (b'{"type":"start","format":9}\n', 1, "not of format 1, which this envgen reads"),
         (b'{"type":"start","format":1,"id":"a"}\n', 1, "'started' is missing"),
         (b'{"type":"start","format":1,"started":"2026-01-09"}\noops\n', 2, "Expecting value"),
     ],
-)
+)  # fmt: skip
 def test_damaged_files_are_named(tmp_path: Path, content: bytes, line: int, message: str) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(content)

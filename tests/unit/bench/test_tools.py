@@ -60,7 +60,7 @@ def test_llama_benchys_own_figures() -> None:
 
 
 def test_vllms_own_figures() -> None:
-    found = table(tools.vllm_samples(VLLM_REPORT))
+    found = table(tools.vllm_samples(VLLM_REPORT, CELL))
     for ours, theirs in (("ttft_ms", "ttft"), ("itl_ms", "tpot"), ("latency_ms", "e2el")):
         (cell,) = found[ours].values()
         assert cell.mean == pytest.approx(VLLM_REPORT[f"mean_{theirs}_ms"], rel=1e-12)
@@ -86,12 +86,10 @@ def test_what_the_tools_are_asked() -> None:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (ran("[1]"), "can't be read: TypeError"),
         (ran('{"runs": []}'), "results of llama-benchy 0.4.0 can't be read: KeyError: 'benchmarks'"),
-        (ran('{"benchmarks": [{"prompt_size": "x"}]}'), "can't be read: ValueError"),
-        (None, "could not be run"),
+        (ran('{"benchmarks": [{"prompt_size": "x"}]}'), "can't be read: ValueError"), (None, "could not be run"),
     ],
-)
+)  # fmt: skip
 def test_a_tool_that_goes_wrong(answer: dict[str, Any] | None, message: str) -> None:
     """One that fails, hangs or writes no JSON is in tests/process/test_bench_tool.py, as a process."""
     with pytest.raises(ServiceError, match=message):
@@ -100,9 +98,8 @@ def test_a_tool_that_goes_wrong(answer: dict[str, Any] | None, message: str) -> 
 
 def test_a_tool_that_is_missing() -> None:
     one = tool({"version": "", "help": ""})
-    with pytest.raises(UsageError, match="llama-benchy is not in image x") as caught:
+    with pytest.raises(UsageError, match=r"llama-benchy is not in image x\n.*pip.tools"):
         tools.find_tool(one.place, one.target, Plan())
-    assert "pip.tools" in caught.value.problems[0].hint
 
 
 def report(decode: list[float], prefill: bool = True) -> str:
@@ -130,8 +127,7 @@ def test_a_rate_that_is_missing_has_a_reason() -> None:
 
 
 def test_cells_that_do_not_fit_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    one = tool(ran(report([1.0, 2.0, 3.0])), max_len=200)
-    one = replace(one, plan=Plan(pp=(64, 256), tg=(8,), depth=(0, 400), runs=3))
+    one = replace(tool(ran(report([1.0, 2.0, 3.0])), max_len=200), plan=Plan(pp=(64, 256), tg=(8,), depth=(0, 400)))
     done: list[Measured] = []
     assert [str(cell.cell) for cell in tools.measure_all(one, done.append)] == ["pp64 tg8"] and len(done) == 1
     assert capsys.readouterr().err.count("left out") == 3
@@ -139,16 +135,12 @@ def test_cells_that_do_not_fit_are_left_out(capsys: pytest.CaptureFixture[str]) 
         tools.measure_all(replace(one, plan=Plan(pp=(256,))), done.append)
 
 
-def test_the_time_that_is_left() -> None:
-    left = [Cell(10, 1000, 9000)]
-    assert tools.time_left([], left) is None
-    # A token of the reply counts as a hundred of the prompt.
-    assert tools.time_left([Measured(Cell(10, 1000), (), 10.0)], left) == pytest.approx(55.0)
-
-
-def test_the_plan_of_the_lab_notes() -> None:
+def test_the_seeds_matrix_and_the_time_that_is_left() -> None:
     depths = ("", " @ d4096", " @ d8192", " @ d16384", " @ d32768")
     assert [str(one) for one in tools.PLANS["seeds"].cells()] == [f"pp2048 tg32{depth}" for depth in depths]
+    left = [Cell(10, 1000, 9000)]  # a token of the reply counts as a hundred of the prompt
+    assert tools.time_left([], left) is None
+    assert tools.time_left([Measured(Cell(10, 1000), (), 10.0)], left) == pytest.approx(55.0)
 
 
 def test_references(tmp_path: Path) -> None:
