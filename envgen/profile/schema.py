@@ -34,6 +34,7 @@ def project_schema() -> Schema:
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "urn:envgen:project-file:1",  # ends with the version of the format; there is no address to name
         "title": "envgen project file",
         "type": "object",
         "additionalProperties": False,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -57,6 +60,33 @@ def test_a_server_finds_its_source_installed(project: Project) -> None:
     assert "lib: 1.5 installed in" in done.err and "serve is ready" in done.out
     assert project.envgen("logs", "serve").out.endswith("lib as released\n")
     assert [row["service"] for row in project.envgen("ps", "--json").json] == ["serve"]
+
+
+def test_an_editor_attaches_to_it(project: Project, tmp_path: Path) -> None:
+    """The devcontainers' own command line reads what `export devcontainer` writes; the container is that of `up`."""
+    program = shutil.which("devcontainer")
+    if program is None:
+        pytest.fail("this test needs the devcontainers CLI: npm install -g @devcontainers/cli@0.89.0", pytrace=False)
+    project.envgen("render")
+    project.envgen("export", "devcontainer", "dev", "-o", ".devcontainer/devcontainer.json")
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # its first step is `envgen up`
+
+    def editor(verb: str, *words: str) -> str:
+        own = ["--workspace-folder", str(project.root), "--user-data-folder", str(tmp_path)]
+        done = subprocess.run(
+            [program, verb, *own, *words], env={**os.environ, "PATH": path}, capture_output=True, text=True,
+            stdin=subprocess.DEVNULL, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    opened = json.loads(editor("up").splitlines()[-1])
+    assert opened["outcome"] == "success" and opened["remoteWorkspaceFolder"] == "/workspace"
+    assert project.envgen("ps", "-q").out.split() == [opened["containerId"]]
+    assert editor("exec", "--container-id", opened["containerId"], "lib-cli") == "lib as released\n"
+    found = {one["check"]: one["severity"] for one in project.envgen("doctor", "--json", code=None).json["findings"]}
+    around = ("container.running", "container.image", "container.env", "mounts.sources", "import.metadata")
+    assert [found[check] for check in around] == ["ok"] * len(around), found
 
 
 def test_installed_once_whatever_happens_to_the_container(project: Project) -> None:

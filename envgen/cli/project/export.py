@@ -142,6 +142,8 @@ def devcontainer(session: Session, service: str | None, extensions: tuple[str, .
     profile, root = session.profile(local=False), session.loaded(local=False).project.root
     folder = os.path.relpath((output or root / ".devcontainer" / "x").resolve().parent, root.resolve())
     found = devcontainer_file.document(profile, _named(profile, service), folder, extensions)
+    if not (root / profile.compose_file).is_file():
+        progress(f"note: the editor reads {profile.compose_file}, which is not there yet: run `envgen render`")
     return _deliver(devcontainer_file.text(found), output)
 
 
