@@ -1,4 +1,4 @@
-"""The engine over its socket: real containers; and what is not an engine, by a stand-in that is named so."""
+"""The engine over its socket: real containers. What is not an engine: tests/process/test_engine_trouble.py."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from envgen.engine.base import Engine, Mount
 from envgen.engine.docker import connect
 from envgen.engine.endpoint import find_endpoint
 from envgen.engine.leftovers import CREATOR, THROWAWAY
-from envgen.errors import EngineError, ExitCode
+from envgen.errors import EngineError
 
 pytestmark = pytest.mark.engine
 
@@ -197,12 +197,14 @@ def killed_run(*words: str) -> Iterator[subprocess.Popen[bytes]]:
     before = throwaways().split()
     code = f"from envgen.engine.docker import connect\nconnect().run_once({BASE!r}, {words!r}, timeout=900)"
     with subprocess.Popen([sys.executable, "-c", code]) as process:
-        deadline = time.monotonic() + 60
-        while not [one for one in docker("ps", "-q", "--filter", f"label={THROWAWAY}").split() if one not in before]:
-            assert time.monotonic() < deadline and process.poll() is None, "no container was started"
-            time.sleep(0.1)
-        yield process
-        process.kill()
+        try:
+            deadline = time.monotonic() + 60
+            while not set(docker("ps", "-q", "--filter", f"label={THROWAWAY}").split()) - set(before):
+                assert time.monotonic() < deadline and process.poll() is None, "no container was started"
+                time.sleep(0.1)
+            yield process
+        finally:
+            process.kill()  # else a test that failed would wait for it
 
 
 def test_what_a_killed_run_left_is_found_and_removed(engine: Engine) -> None:
@@ -273,108 +275,3 @@ def test_logs_with_and_without_a_terminal(engine: Engine) -> None:
         finally:
             docker("rm", "-f", found)
     assert engine.logs("envgen-no-such-container") == ""
-
-
-# --- not an engine ------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def stand_in(folder: Path, *answers: bytes) -> Iterator[str]:
-    """A STAND-IN for an engine: a unix socket that gives these answers, one connection each, and nothing else."""
-    path = folder / "s.sock"
-    server = socket.socket(socket.AF_UNIX)
-    server.bind(str(path))
-    server.listen()
-
-    def serve() -> None:
-        with contextlib.suppress(OSError):
-            for answer in answers:
-                client, _ = server.accept()
-                client.recv(1 << 16)
-                client.sendall(answer)
-                client.close()
-
-    threading.Thread(target=serve, daemon=True).start()
-    yield f"unix://{path}"
-    server.close()
-
-
-def http(document: object, status: str = "200 OK") -> bytes:
-    body = json.dumps(document).encode()
-    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
-
-
-def refusal(host: str) -> EngineError:
-    with pytest.raises(EngineError) as caught:
-        connect({"DOCKER_HOST": host, "PATH": os.environ["PATH"]})
-    assert caught.value.exit_code == ExitCode.ENGINE and len(caught.value.problems) == 1
-    return caught.value
-
-
-def test_no_socket(tmp_path: Path) -> None:
-    error = refusal(f"unix://{tmp_path}/no.sock")
-    assert "the Docker Engine is not running: there is no socket at" in str(error) and "systemctl start" in str(error)
-
-
-def test_a_stopped_engine_leaves_its_socket(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.bind(str(tmp_path / "dead.sock"))
-    assert "is stopped" in str(refusal(f"unix://{tmp_path}/dead.sock"))
-
-
-def test_no_permission(tmp_path: Path) -> None:
-    """As another user than root, who may do everything."""
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.bind(str(tmp_path / "s.sock"))
-        sock.listen()
-        (tmp_path / "s.sock").chmod(0o600)
-        for folder in (tmp_path, *tmp_path.parents):
-            if folder.stat().st_uid == os.getuid() and folder.stat().st_mode & 0o005 != 0o005 and folder != Path("/"):
-                folder.chmod(0o755)
-        code = (
-            "import os, envgen.engine.client as d\nif os.getuid() == 0: os.setuid(65534)\n"
-            f"try: d.connected({{'DOCKER_HOST': 'unix://{tmp_path}/s.sock'}})\nexcept d.EngineError as e: print(e)"
-        )
-        if os.getuid() != 0:
-            (tmp_path / "s.sock").chmod(0)
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert "no permission to use the Docker Engine" in done.stdout and "group docker" in done.stdout, done.stderr
-
-
-def test_an_old_engine(tmp_path: Path) -> None:
-    greeting = b"HTTP/1.1 200 OK\r\nServer: Docker/20.10.24 (linux)\r\nContent-Length: 2\r\n\r\nOK"
-    with stand_in(tmp_path, greeting, http({"Version": "20.10.24+dfsg1", "ApiVersion": "1.41"})) as host:
-        assert "this Docker Engine is 20.10.24+dfsg1; envgen needs version 23 or newer" in str(refusal(host))
-
-
-@pytest.mark.parametrize(
-    ("answer", "sentence"),
-    [
-        (b"SSH-2.0-OpenSSH_9\r\n", "not HTTP"),
-        (b"", "closed the connection"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}", "closed the connection"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n<>", "not JSON"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "not JSON"),
-        (http([]), "is not a Docker Engine"),
-        (http({"message": "on fire"}, "500 Internal Server Error"), "on fire"),
-    ],
-)
-def test_something_else_than_an_engine(tmp_path: Path, answer: bytes, sentence: str) -> None:
-    with stand_in(tmp_path, answer, answer) as host:  # to the greeting, and to the question for its version
-        assert sentence in str(refusal(host))
-
-
-def test_an_engine_whose_greeting_names_no_version_is_asked_for_it(tmp_path: Path) -> None:
-    """Behind a proxy, say, that drops headers."""
-    with stand_in(tmp_path, http("OK"), http({"Version": "28.5.2"}), http([])) as host:
-        assert connect({"DOCKER_HOST": host}).containers() == ()
-
-
-def test_a_tcp_endpoint_where_nobody_listens(free_port: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", "from envgen.engine.client import *\ntry: connected()\nexcept EngineError as e: print(e)"],  # noqa: E501
-        env={**os.environ, "DOCKER_HOST": f"tcp://127.0.0.1:{free_port}"}, capture_output=True, text=True, timeout=60,
-        check=False,
-    )  # fmt: skip
-    assert f"cannot reach the Docker Engine at tcp://127.0.0.1:{free_port}" in done.stdout, done.stderr
-    assert "Traceback" not in done.stderr

@@ -1,0 +1,297 @@
+"""What answers like no engine, or like one in trouble, on a real socket: one sentence, in bounded time and memory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from envgen.engine.docker import connect
+from envgen.errors import EngineError, ExitCode
+
+GREETING = b"HTTP/1.1 200 OK\r\nApi-Version: 1.51\r\nServer: Docker/28.5.2 (linux)\r\nContent-Length: 2\r\n\r\nOK"
+VERBS = (("doctor",), ("cache", "list"))
+PROJECT = """\
+version: 1
+name: envgentestbounds
+profiles:
+  dev:
+    mode: development
+    gpu: none
+    base: {image: "debian:12"}
+    cuda: {arch_list: 12.1a}
+    caches: {flashinfer: {path: /root/.cache/flashinfer}}
+    services: {web: {command: [sleep, "9"]}}
+"""
+MEMORY = 100 << 20  # bytes more than the same verb without any engine
+TIME = 300  # seconds; on an idle machine each takes less than 10, and with no limit it takes for ever
+
+Serve = Callable[[socket.socket], None]
+
+
+def never(client: socket.socket) -> None:
+    client.recv(1)
+    time.sleep(600)
+
+
+def trickle(client: socket.socket) -> None:
+    client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+    while True:
+        client.sendall(b" ")
+        time.sleep(0.2)
+
+
+def trickled_headers(client: socket.socket) -> None:
+    client.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+    while True:
+        client.sendall(b"x")
+        time.sleep(0.2)
+
+
+def endless_headers(client: socket.socket) -> None:
+    client.sendall(b"HTTP/1.1 200 OK\r\n")
+    while True:
+        client.sendall(b"X-Same: again\r\n" * 1000)
+
+
+def endless_greetings(client: socket.socket) -> None:
+    while True:
+        client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
+
+
+def endless_body(client: socket.socket) -> None:
+    client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+    while True:
+        client.sendall(b" " * 65536)
+
+
+def endless_chunks(client: socket.socket) -> None:
+    client.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    while True:
+        client.sendall(b"10000\r\n" + b" " * 65536 + b"\r\n")
+
+
+def greeted(client: socket.socket) -> bool:
+    """Answer the greeting as an engine does; False for any other request, which is not answered."""
+    if b"_ping" not in client.recv(1 << 16):
+        return False
+    client.sendall(GREETING)
+    return True
+
+
+def silent_after_the_greeting(client: socket.socket) -> None:
+    """An engine that is stopped (SIGSTOP) in the middle."""
+    while greeted(client):
+        pass
+    time.sleep(600)
+
+
+def floods_after_the_greeting(client: socket.socket) -> None:
+    while greeted(client):
+        pass
+    endless_chunks(client)
+
+
+def gone_after_the_greeting(client: socket.socket) -> None:
+    while greeted(client):
+        pass
+
+
+def lies_after_the_greeting(client: socket.socket) -> None:
+    """Well-formed answers of another form."""
+    body = json.dumps([{"Id": 7, "State": 7}, "x", None]).encode()
+    while True:
+        if not greeted(client):
+            client.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+
+
+@contextlib.contextmanager
+def server(serve: Serve, path: Path) -> Iterator[str]:
+    """A listening unix socket; each connection is served in a thread of its own."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen(64)
+
+    def one(client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError):
+            serve(client)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=one, args=(listener.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    yield f"unix://{path}"
+    listener.close()
+
+
+def run_all(host: str, folder: Path) -> list[tuple[tuple[str, ...], int, str, int]]:
+    """All verbs at once: (words, exit code, output, peak of memory in bytes)."""
+    (folder / "envgen.yaml").write_text(PROJECT)
+    env = {**os.environ, "DOCKER_HOST": host}
+    started = []
+    for number, words in enumerate(VERBS):
+        file = (folder / f"out{number}").open("w+")
+        argv = [sys.executable, "-m", "envgen", *words]
+        started.append((words, file, subprocess.Popen(argv, cwd=folder, env=env, stdout=file, stderr=file)))
+    found, deadline = [], time.monotonic() + TIME
+    for words, file, child in started:
+        with file:
+            while True:
+                pid, status, usage = os.wait4(child.pid, os.WNOHANG)
+                if pid:
+                    break
+                if time.monotonic() > deadline:
+                    child.kill()
+                time.sleep(0.05)
+            child.returncode = os.waitstatus_to_exitcode(status)
+            file.seek(0)
+            found.append((words, child.returncode, file.read(), usage.ru_maxrss * 1024))
+    return found
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> int:
+    """What these verbs need where there is no engine at all."""
+    folder = tmp_path_factory.mktemp("bounds")
+    return max(memory for *_, memory in run_all(f"unix://{folder}/no.sock", folder))
+
+
+TROUBLES: dict[Serve, str] = {
+    never: "did not answer within",
+    trickle: "did not answer within",
+    trickled_headers: "did not answer within",
+    endless_headers: "is not HTTP",
+    endless_greetings: "did not answer within",
+    endless_body: "more than 16 MiB",
+    endless_chunks: "more than 16 MiB",
+    silent_after_the_greeting: "did not answer within",
+    floods_after_the_greeting: "more than 16 MiB",
+    gone_after_the_greeting: "closed the connection",
+    lies_after_the_greeting: "another form",
+}
+
+
+@pytest.mark.parametrize("serve", TROUBLES, ids=lambda serve: serve.__name__)
+def test_every_verb_ends(serve: Serve, tmp_path: Path, usual: int) -> None:
+    with server(serve, tmp_path / "s") as host:
+        for words, code, output, memory in run_all(host, tmp_path):
+            # doctor reports it as a finding among others.
+            assert code == (1 if words == ("doctor",) else 3), (words, code, output)
+            assert TROUBLES[serve] in output and "Traceback" not in output, (words, output)
+            assert memory < usual + MEMORY, (words, f"{memory >> 20} MiB against {usual >> 20} MiB")
+
+
+# --- not an engine ----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def stand_in(folder: Path, *answers: bytes) -> Iterator[str]:
+    """A STAND-IN for an engine: a unix socket that gives these answers, one connection each, and nothing else."""
+    path = folder / "s.sock"
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(path))
+    server.listen()
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            for answer in answers:
+                client, _ = server.accept()
+                client.recv(1 << 16)
+                client.sendall(answer)
+                client.close()
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield f"unix://{path}"
+    server.close()
+
+
+def http(document: object, status: str = "200 OK") -> bytes:
+    body = json.dumps(document).encode()
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def refusal(host: str) -> EngineError:
+    with pytest.raises(EngineError) as caught:
+        connect({"DOCKER_HOST": host, "PATH": os.environ["PATH"]})
+    assert caught.value.exit_code == ExitCode.ENGINE and len(caught.value.problems) == 1
+    return caught.value
+
+
+def test_no_socket(tmp_path: Path) -> None:
+    error = refusal(f"unix://{tmp_path}/no.sock")
+    assert "the Docker Engine is not running: there is no socket at" in str(error) and "systemctl start" in str(error)
+
+
+def test_a_stopped_engine_leaves_its_socket(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(tmp_path / "dead.sock"))
+    assert "is stopped" in str(refusal(f"unix://{tmp_path}/dead.sock"))
+
+
+def test_no_permission(tmp_path: Path) -> None:
+    """As another user than root, who may do everything."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(tmp_path / "s.sock"))
+        sock.listen()
+        (tmp_path / "s.sock").chmod(0o600)
+        for folder in (tmp_path, *tmp_path.parents):
+            if folder.stat().st_uid == os.getuid() and folder.stat().st_mode & 0o005 != 0o005 and folder != Path("/"):
+                folder.chmod(0o755)
+        code = (
+            "import os, envgen.engine.client as d\nif os.getuid() == 0: os.setuid(65534)\n"
+            f"try: d.connected({{'DOCKER_HOST': 'unix://{tmp_path}/s.sock'}})\nexcept d.EngineError as e: print(e)"
+        )
+        if os.getuid() != 0:
+            (tmp_path / "s.sock").chmod(0)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert "no permission to use the Docker Engine" in done.stdout and "group docker" in done.stdout, done.stderr
+
+
+def test_an_old_engine(tmp_path: Path) -> None:
+    greeting = b"HTTP/1.1 200 OK\r\nServer: Docker/20.10.24 (linux)\r\nContent-Length: 2\r\n\r\nOK"
+    with stand_in(tmp_path, greeting, http({"Version": "20.10.24+dfsg1", "ApiVersion": "1.41"})) as host:
+        assert "this Docker Engine is 20.10.24+dfsg1; envgen needs version 23 or newer" in str(refusal(host))
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (b"SSH-2.0-OpenSSH_9\r\n", "not HTTP"),
+        (b"", "closed the connection"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}", "closed the connection"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n<>", "not JSON"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "not JSON"),
+        (http([]), "is not a Docker Engine"),
+        (http({"message": "on fire"}, "500 Internal Server Error"), "on fire"),
+    ],
+)
+def test_something_else_than_an_engine(tmp_path: Path, answer: bytes, sentence: str) -> None:
+    with stand_in(tmp_path, answer, answer) as host:  # to the greeting, and to the question for its version
+        assert sentence in str(refusal(host))
+
+
+def test_an_engine_whose_greeting_names_no_version_is_asked_for_it(tmp_path: Path) -> None:
+    """Behind a proxy, say, that drops headers."""
+    with stand_in(tmp_path, http("OK"), http({"Version": "28.5.2"}), http([])) as host:
+        assert connect({"DOCKER_HOST": host}).containers() == ()
+
+
+def test_a_tcp_endpoint_where_nobody_listens(free_port: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from envgen.engine.client import *\ntry: connected()\nexcept EngineError as e: print(e)"],  # noqa: E501
+        env={**os.environ, "DOCKER_HOST": f"tcp://127.0.0.1:{free_port}"}, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert f"cannot reach the Docker Engine at tcp://127.0.0.1:{free_port}" in done.stdout, done.stderr
+    assert "Traceback" not in done.stderr
