@@ -22,7 +22,7 @@ from envgen import files
 
 pytestmark = pytest.mark.engine
 
-KILLS = int(os.environ.get("ENVGEN_KILLS", "14"))
+KILLS = int(os.environ.get("ENVGEN_KILLS", "7"))
 VERBS = ("render", "lock", "clear", "save", "load", "gc", "build")
 FILE = f"""
 default_profile: prod
@@ -153,7 +153,7 @@ def build(trial: Trial) -> None:
 def test_kills(project: Project, verb: str, tmp_path: Path) -> None:
     trial = Trial(project)
     one = globals()[verb]
-    for _ in range(max(KILLS // len(VERBS), 2) + 1):  # the first run is measured, not killed
+    for _ in range(max(KILLS // len(VERBS), 1) + 1):  # the first run is measured, not killed
         one(trial)
     if verb == "build":
         assert trial.envgen("build").code == 0
