@@ -107,7 +107,7 @@ class Lab:
         if self.prebuilt:
             self.sh(f"test -d {CACHE}/0.5.3 || cp -a /prebuilt/. {CACHE}/")
 
-    def sh(self, text: str, check: bool = True, timeout: float = 300) -> str:
+    def sh(self, text: str, check: bool = True, timeout: float = 900) -> str:
         return docker("exec", self.container, "sh", "-c", text, check=check, timeout=timeout)
 
     def stamps(self, module: str, version: str = "0.5.3") -> dict[str, str]:

@@ -54,10 +54,13 @@ class Project:
         return (*words, "--unlocked") if unlocked else words
 
     def envgen(self, *words: str, code: int | None = 0, env: dict[str, str] | None = None) -> Finished:
-        """Run a command; ``code``: the exit code that it must have (None: any). Never a traceback."""
+        """Run a command; ``code``: the exit code that it must have (None: any). Never a traceback.
+
+        The limit is for what hangs: the build of a real vLLM takes ten minutes on a busy machine.
+        """
         done = subprocess.run(
             [sys.executable, "-m", "envgen", *self.words(*words)],
-            cwd=self.root, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=300,
+            cwd=self.root, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=1800,
             stdin=subprocess.DEVNULL, check=False,
         )  # fmt: skip
         found = Finished(done.returncode, done.stdout, done.stderr)
