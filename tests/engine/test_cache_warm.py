@@ -53,7 +53,7 @@ VOLUME = f"{NAME}-prod-cache-flashinfer"
 
 @dataclass(frozen=True)
 class Warmed:
-    """A project whose cache holds page and rope, compiled behind compile-gate, and what `cache warm` printed."""
+    """A project with both modules compiled behind compile-gate, and what `cache warm` printed."""
 
     root: Path
     out: str
@@ -81,7 +81,7 @@ def warmed(jit_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     try:
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err):
-            code = main(["cache", "warm", "page", "rope", "--file", str(root / "envgen.yaml")])
+            code = main(["cache", "warm", "page", "quantization", "--file", str(root / "envgen.yaml")])
         assert code == 0, err.getvalue()
         assert docker("ps", "-aq", "--filter", f"ancestor={NAME}:prod") == "", "the throw-away container is gone"
         yield Warmed(root, out.getvalue(), err.getvalue())
@@ -97,28 +97,28 @@ def envgen(warmed: Warmed, cache_command: Envgen, monkeypatch: pytest.MonkeyPatc
 
 
 def test_without_a_service_in_a_throw_away_container(warmed: Warmed, envgen: Envgen) -> None:
-    assert "page: compiled in" in warmed.out and "rope: compiled in" in warmed.out
+    assert "page: compiled in" in warmed.out and "quantization: compiled in" in warmed.out
     assert f"compiling in a throw-away container of {NAME}:prod" in warmed.err
     # The gate has stood before each compiler, and has learned what it took.
     learned = warmed.inside("cd /c/.envgen/learned && cat */page/*.cuda.o")
     assert [int(line.split()[0]) > 100 for line in learned.splitlines()] == [True, True], learned
     assert [(one["name"], one["state"]) for one in envgen.json("list")["modules"]] == [
         ("page", "fresh"),
-        ("rope", "fresh"),
+        ("quantization", "fresh"),
     ]
 
 
 def test_of_a_cleared_module_alone_the_objects_are_compiled(warmed: Warmed, envgen: Envgen) -> None:
     modules = "0.5.3/121a/cached_ops"
-    before, learned = warmed.stamps(f"{modules}/rope"), warmed.stamps(".envgen/learned")
+    before, learned = warmed.stamps(f"{modules}/quantization"), warmed.stamps(".envgen/learned")
     assert len(before) > 2
     envgen("clear", "page")
     # Its name is known yet, from the lock that FlashInfer took.
-    assert envgen("modules").splitlines()[-2:] == ["page", "rope"]
+    assert envgen("modules").splitlines()[-2:] == ["page", "quantization"]
     said = envgen("warm")
     assert "nothing to compile" in said, "what is gone is not partial"
-    said = envgen("warm", "page", "rope")
-    assert warmed.stamps(f"{modules}/rope") == before
+    said = envgen("warm", "page", "quantization")
+    assert warmed.stamps(f"{modules}/quantization") == before
     again = warmed.stamps(".envgen/learned")
     compiled = sorted(name.split("/", 2)[2] for name in again if again[name] != learned.get(name))
     assert compiled == [f"page/{name}" for name in sorted(PAGE)], said

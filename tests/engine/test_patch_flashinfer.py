@@ -6,81 +6,61 @@ Real FlashInfer 0.5.3, the real CUDA compiler (as wheels), real ninja; no GPU is
 from __future__ import annotations
 
 import json
-import uuid
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from patch_sources import TOP, tree
-from projects import BASE, docker
+from jit_lab import SITE, Lab
+from patch_sources import TOP
+from projects import docker
 
-from envgen.engine.base import Engine
 from envgen.patches.series import load_series
 
-LAB = Path(__file__).parent / "test_patch_lab"
-IMAGE = "envgentestpatchlab"
-WHEEL = "/usr/local/lib/python3.11/dist-packages/flashinfer"
-CHECKOUT = "/checkout/flashinfer"
+pytestmark = pytest.mark.engine
+
+CHECKOUT = "/workspace/flashinfer"
+# Has FlashInfer build its module `page`, and prints what came of it.
+BUILD = """
+import json, sys, time
+from pathlib import Path
+import flashinfer
+from flashinfer.jit.page import gen_page_module
+
+spec = gen_page_module()
+started = time.time()
+spec.build(verbose=False)
+library = spec.get_library_path()
+answer = {
+    "version": flashinfer.__version__,
+    "imported": str(Path(flashinfer.__file__).parent),
+    "sources": sorted({str(Path(at).parent) for at in spec.ninja_path.read_text().split() if at.endswith("page.cu")}),
+    "compiled": library.stat().st_mtime > started,
+    "marked": b"envgen_mark" in library.read_bytes(),
+}
+print(json.dumps(answer))
+"""
 
 
-@pytest.fixture(scope="module")
-def lab(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A container with the wheel's cache, and a checkout of the same version beside the wheel."""
-    del engine
-    # Its layers stay in the build cache, so only the first run fetches the compiler and compiles.
-    docker("build", "-q", "--network=host", f"--build-arg=BASE={BASE}", "-t", IMAGE, str(LAB), timeout=900)
-    name = f"envgentest-patchlab-{uuid.uuid4().hex[:8]}"
-    docker("run", "-d", "--name", name, "--network=none", "--entrypoint=sleep", IMAGE, "infinity")
-    try:
-        docker("cp", str(tree("flashinfer", "0.5.3").archive), f"{name}:/sdist.tar.gz")
-        # What `pip install -e` makes: links in data/ and the version; then the checkout goes in front of the wheel.
-        script = (
-            f"mkdir -p {CHECKOUT} && tar xzf /sdist.tar.gz -C {CHECKOUT} --strip-components=1 && cd {CHECKOUT}"
-            " && rm -rf PKG-INFO *.egg-info flashinfer/_build_meta.py && echo 0.5.3 >version.txt"
-            " && python3 -m venv --system-site-packages --without-pip /venv"
-            " && /venv/bin/python -m pip install -q --no-deps --no-build-isolation -e ."
-        )
-        docker("exec", name, "sh", "-ec", script, timeout=300)
-        yield name
-    finally:
-        docker("rm", "-f", name, check=False)
-        docker("image", "rm", "-f", IMAGE, check=False)
-
-
-def build(lab: str, mark: str, *, checkout: bool) -> dict[str, Any]:
-    """Let FlashInfer build the module, from the wheel or from the checkout."""
-    path = ["-e", f"PYTHONPATH={CHECKOUT}"] if checkout else []
-    found: dict[str, Any] = json.loads(
-        docker("exec", *path, lab, "/venv/bin/python", "/lab/stale.py", mark, timeout=300)
-    )
-    assert found["version"] == "0.5.3"
-    assert found["imported"] == (f"{CHECKOUT}/flashinfer" if checkout else WHEEL)
+def build(lab: Lab) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(docker("exec", "-i", lab.container, "python3", "-", stdin=BUILD, timeout=900))
+    assert found["version"] == "0.5.3" and found["imported"] == f"{CHECKOUT}/flashinfer"
     return found
 
 
-def edit(lab: str, mark: str) -> None:
-    line = f'extern \\"C\\" const char* {mark}() {{ return \\"{mark}\\"; }}'
-    docker("exec", lab, "sh", "-ec", f'echo "{line}" >>{CHECKOUT}/csrc/flashinfer_page_binding.cu')
-
-
-def test_an_edit_in_the_checkout_is_compiled(lab: str) -> None:
+def test_an_edit_in_the_checkout_is_compiled(jit_lab: Lab) -> None:
     (patch,) = load_series(TOP, "flashinfer").patches
-    wheels, checkouts = [f"{WHEEL}/data/csrc"], [f"{CHECKOUT}/csrc"]
-
-    made = json.loads(docker("exec", lab, "cat", "/lab/wheel.json"))
-    assert (made["compiled"], made["sources"]) == (True, wheels)
+    jit_lab.start("checkout")  # with the cache as the wheel leaves it
 
     # As released: the edit does not count, and nothing says so.
-    edit(lab, "envgen_mark_one")
-    stale = build(lab, "envgen_mark_one", checkout=True)
-    assert (stale["compiled"], stale["marked"], stale["sources"]) == (False, False, wheels)
+    mark = 'extern \\"C\\" const char* envgen_mark() { return \\"envgen_mark\\"; }'
+    jit_lab.sh(f'echo "{mark}" >>{CHECKOUT}/csrc/flashinfer_page_binding.cu')
+    stale = build(jit_lab)
+    assert (stale["compiled"], stale["marked"], stale["sources"]) == (False, False, [f"{SITE}/data/csrc"])
 
-    docker("exec", "-i", "-w", CHECKOUT, lab, "git", "apply", "-", stdin=patch.content.decode())
-    fresh = build(lab, "envgen_mark_one", checkout=True)
+    docker("exec", "-i", "-w", CHECKOUT, jit_lab.container, "git", "apply", "-", stdin=patch.content.decode())
+    fresh = build(jit_lab)
     assert (fresh["compiled"], fresh["marked"]) == (True, True)
-    assert fresh["sources"] in (checkouts, [f"{CHECKOUT}/flashinfer/data/csrc"])
+    assert fresh["sources"] in ([f"{CHECKOUT}/csrc"], [f"{CHECKOUT}/flashinfer/data/csrc"])
 
     # And nothing is compiled without need.
-    again = build(lab, "envgen_mark_one", checkout=True)
+    again = build(jit_lab)
     assert (again["compiled"], again["marked"]) == (False, True)

@@ -1,4 +1,4 @@
-"""Has FlashInfer build modules by name, as their first use would: python build.py page rope."""
+"""Has FlashInfer build modules by name, as their first use would: python build.py page quantization."""
 
 import importlib
 import sys
