@@ -22,15 +22,9 @@ from urllib.parse import unquote, urljoin
 
 import requests
 import urllib3
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag, compatible_tags, cpython_tags
-from packaging.utils import (
-    InvalidSdistFilename,
-    InvalidWheelFilename,
-    canonicalize_name,
-    parse_sdist_filename,
-    parse_wheel_filename,
-)
+from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from envgen import files
@@ -102,7 +96,7 @@ class PackageIndex:
                 else:
                     version, fits = parse_sdist_filename(entry["filename"])[1], True
                 asked = SpecifierSet(entry.get("requires-python") or "")
-            except (InvalidWheelFilename, InvalidSdistFilename, InvalidSpecifier):
+            except ValueError:  # a name, a version or a range that is none
                 continue
             if fits and not entry.get("yanked") and (not python or asked.contains(python, prereleases=True)):
                 found.add(version)

@@ -143,6 +143,7 @@ def test_releases_for_a_machine_and_its_python(server: tuple[str, type[Handler]]
         ("alpha-1.4-cp312-cp312-macosx_11_0_arm64.whl", DIGEST, False),
         ("alpha-1.5-py3-none-any.whl", DIGEST, True),
         ("odd.whl", DIGEST, False),
+        ("alpha-x.y-py3-none-any.whl", DIGEST, False),
     )
     found = index(address, tmp_path)
 
