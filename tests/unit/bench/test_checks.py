@@ -85,7 +85,7 @@ def test_graphs_are_proven_by_the_log(log: str, flags: list[str], gpu: bool, ver
     assert found["log shows attention"] == found["log is free of fallback"] == "passed"
 
 
-def test_a_log_that_nobody_knows() -> None:
+def test_a_log_that_is_not_known_or_lacks_a_line() -> None:
     assert checks.log_shows(Wishes(), None, [], True)[0].verdict == "not checked"
     assert verdicts(checks.log_shows(Wishes(), LOG, [], False)) == [("backends in the log", "not checked")]
     wrong = checks.log_shows(Wishes(expect={"a": "FLASHINFER"}), LOG, [], False)

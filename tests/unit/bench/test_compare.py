@@ -38,10 +38,6 @@ def test_mean_and_spread_are_those_of_numpy() -> None:
     assert found.mean == pytest.approx(np.mean(values)) and found.sd == pytest.approx(np.std(values)) and found.n == 3
 
 
-def test_cells_are_called_as_llama_bench_calls_them() -> None:
-    assert str(Cell(32, 2048, 4096, 8)) == "pp2048 tg32 @ d4096 c8" and str(Cell()) == "pp?"
-
-
 def test_p_values_are_those_of_scipy() -> None:
     a, b = (30.0, 31.0, 30.5, 30.2), (33.0, 34.0, 33.5, 33.1)
     (found,) = against(repeats(*a), repeats(*b))

@@ -138,6 +138,7 @@ def test_cells_that_do_not_fit_are_left_out(capsys: pytest.CaptureFixture[str]) 
 def test_the_seeds_matrix_and_the_time_that_is_left() -> None:
     depths = ("", " @ d4096", " @ d8192", " @ d16384", " @ d32768")
     assert [str(one) for one in tools.PLANS["seeds"].cells()] == [f"pp2048 tg32{depth}" for depth in depths]
+    assert str(Cell(concurrency=8)) == "pp? c8"
     left = [Cell(10, 1000, 9000)]  # a token of the reply counts as a hundred of the prompt
     assert tools.time_left([], left) is None
     assert tools.time_left([Measured(Cell(10, 1000), (), 10.0)], left) == pytest.approx(55.0)
