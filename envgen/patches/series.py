@@ -140,7 +140,7 @@ def _read(root: Path, path: str, place: Place) -> bytes:
             raise ProjectError([Problem(f"{path} is {size}; a patch may have {LARGEST >> 20} MiB", place)])
         return files.read(resolved)
     except FileNotFoundError:
-        raise ProjectError([Problem(f"{path} does not exist", place)]) from None
+        raise ProjectError([Problem(f"{path} does not exist", place, "correct the name, or remove the line")]) from None
     except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
         raise ProjectError([Problem(f"{path} cannot be read: {error}", place)]) from None
 
