@@ -15,8 +15,8 @@ from typing import Any
 from envgen import files
 from envgen.app import whose
 from envgen.app.lock import demand
+from envgen.app.patch_sources import try_patches
 from envgen.app.session import Session
-from envgen.app.try_patches import try_patches
 from envgen.engine import buildx, jobs, process
 from envgen.engine.base import Engine
 from envgen.engine.buildlog import BuildLog

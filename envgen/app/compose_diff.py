@@ -18,10 +18,17 @@ from envgen import files
 from envgen.engine.compose import Compose
 from envgen.engine.endpoint import DEFAULT_SOCKET, Endpoint
 from envgen.errors import ProcessError, UsageError
-from envgen.move_in.command import of_image, split
-from envgen.move_in.compose import asked, name_like, read_foreign, seconds
+from envgen.move_in.compose import (
+    as_compose,
+    asked,
+    is_recipe,
+    name_like,
+    of_image,
+    read_foreign,
+    seconds,
+    split_command,
+)
 from envgen.move_in.draft import Draft
-from envgen.move_in.recipe import as_compose, is_recipe
 from envgen.profile.model import GpuMode, Profile
 from envgen.profile.tree import LIST, MAP, NULL, Node, near
 from envgen.profile.values import own_path
@@ -168,7 +175,7 @@ def _facts(document: Mapping[str, Any], name: str, base: str) -> dict[str, str]:
     if base or "build" not in service:
         found[_BASE] = base or image
     words = [*(service.get("entrypoint") or ()), *(service.get("command") or ())]
-    program, flags = split(words if base or service.get("entrypoint") else of_image(image, words))
+    program, flags = split_command(words if base or service.get("entrypoint") else of_image(image, words))
     found["command"] = shlex.join(program)
     for flag, value in flags.items():
         found[f"command --{flag}"] = shlex.join(value) if isinstance(value, list) else str(value)

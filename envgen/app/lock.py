@@ -12,13 +12,22 @@ from envgen.engine.base import Engine
 from envgen.engine.docker import connect
 from envgen.errors import LockError, Place, Problem, RefusedError
 from envgen.files import state_dir
-from envgen.lock import file
 from envgen.lock.ask import Stale, Upgrade, checked, patched, stale
-from envgen.lock.compare import Change, changes, facts
-from envgen.lock.gitrefs import Git
-from envgen.lock.model import LOCAL, Lock, PatchLock, ProfileLock
-from envgen.lock.reading import load
+from envgen.lock.model import (
+    FILE_NAME,
+    LOCAL,
+    Change,
+    Lock,
+    PatchLock,
+    ProfileLock,
+    changes,
+    exclusive,
+    facts,
+    load,
+    save,
+)
 from envgen.lock.resolve import Outcome, Tools, resolve
+from envgen.lock.servers import Git
 from envgen.patches.series import load_series
 from envgen.profile.model import Mode, Profile
 from envgen.redact import without_login
@@ -66,7 +75,7 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool, offline: 
     """Resolve what has no answer yet (or is to be upgraded), and write the lock file. LockError with all problems."""
     profiles, every = _profiles(session)
     root = session.loaded(local=False).project.root
-    with file.exclusive(state_dir(root, "state")):
+    with exclusive(state_dir(root, "state")):
         old = load(root) or Lock()
         wanted = Upgrade(checked(names, profiles, old), upgrade and not names)
         outcome = resolve(profiles, every, old, patch_locks(profiles, root), wanted, _tools(session, offline))
@@ -75,7 +84,7 @@ def update(session: Session, names: tuple[str, ...], *, upgrade: bool, offline: 
         if outcome.problems:
             raise _failure(session, outcome)
         found = changes(facts(old), facts(outcome.lock))
-        written = False if dry_run else file.save(root / file.FILE_NAME, outcome.lock)
+        written = False if dry_run else save(root / FILE_NAME, outcome.lock)
     return Updated(found, outcome.notes, written, not old.images)
 
 

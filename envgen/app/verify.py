@@ -16,7 +16,7 @@ from envgen.engine.base import Engine
 from envgen.engine.buildx import BuildRequest, BuildResult
 from envgen.engine.docker import connect
 from envgen.errors import BuildError, UsageError
-from envgen.lock.imagediff import Difference, compare, same_content
+from envgen.lock.image import Difference, compare, same_content
 from envgen.render.locking import lock_of
 from envgen.render.workspace import prepare
 from envgen.text import progress

@@ -15,8 +15,7 @@ from envgen.engine.base import MEMORY, Engine, ExecResult, Mount
 from envgen.engine.owner import host_user
 from envgen.errors import EnvgenError, ExitCode, NotFoundError, Problem, UsageError
 from envgen.inside import run
-from envgen.lock import reading
-from envgen.lock.model import model_key
+from envgen.lock.model import load, model_key
 from envgen.profile.model import ModelRef, Profile
 from envgen.render import environment as names
 from envgen.render.compose import PROXY
@@ -63,7 +62,7 @@ class Weights:
 def locked_commit(profile: Profile, root: Path, service: str) -> str:
     """The commit of the service's model in envgen.lock; "" where there is none. ProjectError for a damaged lock."""
     model = profile.services[service].model
-    lock = reading.load(root) if model is not None else None
+    lock = load(root) if model is not None else None
     return lock.models.get(model_key(model.repo, model.revision), "") if lock and model is not None else ""
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from envgen.errors import Place, ProjectError
-from envgen.patches.inspect import read_patch, strip
+from envgen.patches.series import read_patch, strip
 from envgen.profile.model import Profile
 
 LABEL = "dev.envgen.patches"

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import re
+import ssl
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,8 +31,32 @@ from packaging.version import InvalidVersion, Version
 from envgen import files
 from envgen.engine import process
 from envgen.errors import EnvgenError
-from envgen.lock.trust import certificates
 from envgen.redact import without_login
+
+# Of Debian and Ubuntu; Fedora and RHEL; openSUSE. An interpreter that was built elsewhere may look in other places.
+BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
+
+
+def certificates() -> str | bool:
+    """For the ``verify`` of requests: a file, or True for what requests finds by itself.
+
+    REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE go first, which is requests' own rule; then SSL_CERT_FILE or the
+    interpreter's place for it, then BUNDLES, then certifi.
+    """
+    if os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE"):
+        return True
+    for name in (ssl.get_default_verify_paths().cafile, *BUNDLES):
+        if name and _is_filled(Path(name)):
+            return name
+    return True
+
+
+def _is_filled(path: Path) -> bool:
+    try:
+        return path.is_file() and path.stat().st_size > 0
+    except OSError:
+        return False
+
 
 _ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 _SHA256 = re.compile(r"[0-9a-f]{64}")

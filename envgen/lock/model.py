@@ -1,4 +1,4 @@
-"""What a lock holds: every input of a project, resolved. Frozen values; ``file.py`` reads and writes them.
+"""What a lock holds: every input of a project, resolved; its file, and two of them compared.
 
 Entries are kept by the question that was asked (an image's name, a repository and a ref), so a profile that asks
 something else finds no answer, and that is what "stale" means. What was resolved for one profile's Python and Debian
@@ -7,10 +7,21 @@ packages carries ``asks``, a digest of everything that the answer depends on.
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+from envgen import files
 from envgen.digests import digest_of
+from envgen.errors import Place, Problem, ProjectError, RefusedError
+from envgen.profile import yamlparse
+from envgen.profile.tree import Node
+from envgen.redact import without_login
 
 # How an answer came about: asked of the server that knows, or of the local engine only.
 REGISTRY, LOCAL, GIT = "registry", "local", "git"
@@ -154,3 +165,335 @@ def git_key(url: str, ref: str) -> str:
 def model_key(repo: str, revision: str) -> str:
     """Under which a model's revision is in the lock."""
     return f"{repo} {revision}"
+
+
+FILE_NAME = "envgen.lock"
+HEAD = """\
+# Written by `envgen lock`: what every input of envgen.yaml was when it was last resolved. Commit it; don't edit it.
+# `envgen lock` adds what is missing, `envgen lock --upgrade NAME` moves one input, `envgen lock --check` compares.
+"""
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9._/+-]*")
+_WORDS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
+
+
+def text_of(lock: Lock) -> str:
+    """The whole file."""
+    out = [HEAD, f"format: {FORMAT}\n"]
+    if lock.images:
+        out.append("\nimages:\n")
+    for name, image in sorted(lock.images.items()):
+        tag = name.rpartition("/")[2].partition(":")[2]
+        out.append(f"  {_q(name)}:\n    digest: {image.digest}{f'  # {tag}' if tag else ''}\n")
+        out += ["    platforms:\n"] if image.platforms else []
+        out += [f"      {_q(platform)}: {digest}\n" for platform, digest in sorted(image.platforms.items())]
+        out.append(f"    created: {image.created}\n    resolved: {image.resolved}\n")
+    if lock.git:
+        out.append("\ngit:\n")
+    for key, git in sorted(lock.git.items()):
+        out.append(f"  {_q(key)}:\n    commit: {git.commit}  # {git.kind} {git.ref}\n    kind: {git.kind}\n")
+        out += ["    submodules:\n"] if git.submodules else []
+        for module in sorted(git.submodules, key=lambda m: m.path):
+            out.append(f"      {_q(module.path)}: {_q(f'{module.commit} {module.url}')}\n")
+        out.append(f"    resolved: {git.resolved}\n")
+    if lock.files:
+        out.append("\nfiles:\n")
+    out += [f"  {_q(url)}: {sha256}\n" for url, sha256 in sorted(lock.files.items())]
+    if lock.patches:
+        out.append("\npatches:\n")
+    for folder, patches in sorted(lock.patches.items()):
+        out.append(f"  {_q(folder)}:\n" if patches else f"  {_q(folder)}: []\n")
+        out += [f"    - {_q(f'{patch.file} {patch.sha256}')}\n" for patch in patches]
+    if lock.models:
+        out.append("\nmodels:\n")
+    out += [f"  {_q(key)}: {commit}\n" for key, commit in sorted(lock.models.items())]
+    out += _python_text(lock)
+    if lock.apt:
+        out.append("\napt:\n")
+    for profile, platforms in sorted(lock.apt.items()):
+        out.append(f"  {_q(profile)}:\n")
+        for platform, apt in sorted(platforms.items()):
+            out.append(f"    {_q(platform)}:\n      asks: {_q(apt.asks)}\n")
+            for step, words in (("build", apt.build), ("runtime", apt.runtime)):
+                out.append(f"      {step}:\n" if words else f"      {step}: []\n")
+                out += [f"        - {_q(word)}\n" for word in words]
+    return "".join(out)
+
+
+def _python_text(lock: Lock) -> list[str]:
+    out = ["\npython:\n"] if lock.python else []
+    for profile, platforms in sorted(lock.python.items()):
+        out.append(f"  {_q(profile)}:\n")
+        for platform, found in sorted(platforms.items()):
+            out.append(f"    {_q(platform)}:\n      asks: {_q(found.asks)}\n      python: {_q(found.python)}\n")
+            out += ["      open:\n"] if found.open else []
+            out += [f"        {_q(name)}: {_q(reason)}\n" for name, reason in sorted(found.open.items())]
+            out.append("      sets:\n" if found.sets else "      sets: {}\n")
+            for name, pins in sorted(found.sets.items()):
+                out.append(f"        {_q(name)}:\n" if pins else f"        {_q(name)}: []\n")
+                for pin in sorted(pins, key=lambda pin: pin.name):
+                    words = [f"{pin.name}=={pin.version}", *sorted(pin.hashes)]
+                    out.append(f"          - {_q(' '.join(words))}\n")
+    return out
+
+
+def _q(text: str) -> str:
+    """Text as a YAML scalar: bare where every reader takes it for text, else in double quotes."""
+    return text if _PLAIN.fullmatch(text) and text.lower() not in _WORDS else json.dumps(text)
+
+
+def save(path: Path, lock: Lock) -> bool:
+    """Put the whole file in place, or leave the old one. False when it said so already."""
+    content = text_of(lock).encode()
+    with contextlib.suppress(OSError):
+        if files.read(path) == content:
+            return False
+    files.write(files.inside(path, path.parent), content)
+    return True
+
+
+def exclusive(state: Path) -> contextlib.AbstractContextManager[None]:
+    """One `envgen lock` a project at a time."""
+
+    def refuse() -> None:
+        raise RefusedError("another `envgen lock` is at work in this project", hint="wait until it has ended")
+
+    return files.locked(state / "lock.lock", within=state.parents[1], on_wait=refuse)
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A scalar: its pattern, and what that is."""
+
+    what: str
+    pattern: str = r"(?s).*"
+
+
+_SHA, _COMMIT = r"[0-9a-f]{64}", r"(?:[0-9a-f]{40}|[0-9a-f]{64})"
+_ANY = "*"  # any key
+_DIGEST = _Text("sha256: and 64 digits", rf"sha256:{_SHA}")
+_IMAGE = {
+    "digest": _DIGEST,
+    "platforms": {_ANY: _DIGEST},
+    "resolved": _Text("how", "registry|local"),
+    "created": _Text("seconds", "[0-9]{1,12}"),
+}
+_GIT = {
+    "commit": _Text("a commit of 40 hexadecimal digits", _COMMIT),
+    "kind": _Text("a kind", "tag|branch|commit|pull"),
+    "submodules": {_ANY: _Text("a commit and an address", rf"{_COMMIT} .*")},
+    "resolved": _Text("how", "git"),
+}
+_PIN = _Text("a package, its version and the sha256 of its files", rf"[^ ]*==[^ ]*( {_SHA})+")
+_PYTHON = {
+    "asks": _Text("a digest"),
+    "python": _Text("a version"),
+    "sets": {_ANY: [_PIN]},
+    "open": {_ANY: _Text("a reason")},
+}
+_APT = {"asks": _Text("a digest"), "build": [_Text("text")], "runtime": [_Text("text")]}
+# What stands where: a record by its keys, a mapping by _ANY (which may be missing), a list by its one item.
+_FILE = {
+    "format": _Text("a number"),
+    "images": {_ANY: _IMAGE},
+    "git": {_ANY: _GIT},
+    "files": {_ANY: _Text("a sha256", _SHA)},
+    "patches": {_ANY: [_Text("a file and its sha256", rf"[^ ]* {_SHA}")]},
+    "models": {_ANY: _Text("a commit", _COMMIT)},
+    "python": {_ANY: {_ANY: _PYTHON}},
+    "apt": {_ANY: {_ANY: _APT}},
+}
+
+
+def load(root: Path) -> Lock | None:
+    """The lock of the project in ``root``; None where there is none. Raises ProjectError with all problems."""
+    path = root / FILE_NAME
+    return read_lock(path) if path.exists() else None
+
+
+def read_lock(path: Path) -> Lock:
+    """The lock in a file. Raises ProjectError with all problems."""
+    label = str(path)
+    with contextlib.suppress(ValueError):
+        label = min(os.path.relpath(path), label, key=len)
+    top = yamlparse.read(path, label)
+    version = top.items.get("format")
+    if version is None or version.text != str(FORMAT):
+        place = version.place("format") if version else Place(top.source.label)
+        message = f"this envgen reads lock files of format {FORMAT}" + (f", not {version.text}" if version else "")
+        hint = "use the envgen that wrote it; or remove the file and run `envgen lock`"
+        raise ProjectError([Problem(message, place, hint)])
+    problems: list[Problem] = []
+    found = _plain(top, _FILE, "", problems)
+    if problems:
+        raise ProjectError(problems)
+    return _lock(found)
+
+
+def _plain(node: Node, shape: Any, key: str, problems: list[Problem]) -> Any:
+    """The value at ``node`` as ``shape`` describes it; None, and a problem, for anything else."""
+
+    def bad(message: str, at: Node = node, where: str = key) -> None:
+        hint = "bring back what was committed; or remove the file, and `envgen lock` writes a new one"
+        problems.append(Problem(message, at.place(where), hint))
+
+    if isinstance(shape, _Text):
+        if node.kind in ("map", "list", "null") or not re.fullmatch(shape.pattern, node.text):
+            return bad(f"expected {shape.what}, found {node.seen()}")
+        return node.text
+    if isinstance(shape, list):
+        if node.kind != "list":
+            return bad("expected a list")
+        return [_plain(child, shape[0], key, problems) for child in node.elements]
+    if _ANY in shape and (node.kind == "null" or (node.kind == "list" and not node.items)):
+        return {}
+    if node.kind != "map":
+        return bad(f"expected a mapping, found {node.seen()}")
+    found: dict[str, Any] = {}
+    for name, child in node.items.items():
+        where = f"{key}.{name}".lstrip(".")
+        if (inner := shape.get(name, shape.get(_ANY))) is None:
+            bad("unknown key", child, where)
+        else:
+            found[name] = _plain(child, inner, where, problems)
+    for name, inner in shape.items():
+        if name not in (_ANY, *node.items):
+            found[name] = {}
+            if not isinstance(inner, dict) or _ANY not in inner:
+                bad(f"{name} is missing", where=f"{key}.{name}".lstrip("."))
+    return found
+
+
+def _lock(found: dict[str, Any]) -> Lock:
+    """A lock from a file without problems."""
+    git = {}
+    for key, one in found["git"].items():
+        url, _, ref = key.rpartition(" ")
+        modules = [(path, *text.split(" ", 1)) for path, text in one["submodules"].items()]
+        inner = tuple(Submodule(path, address, commit) for path, commit, address in modules)
+        git[git_key(url, ref)] = GitLock(url, ref, one["commit"], one["kind"], inner, one["resolved"])
+    return Lock(
+        images={
+            name: ImageLock(name, one["digest"], one["platforms"], one["resolved"], int(one["created"]))
+            for name, one in found["images"].items()
+        },
+        git=git,
+        files=found["files"],
+        patches={
+            folder: tuple(PatchLock(*text.split(" ")) for text in texts) for folder, texts in found["patches"].items()
+        },
+        python={
+            profile: {platform: _python(one) for platform, one in platforms.items()}
+            for profile, platforms in found["python"].items()
+        },
+        apt={
+            profile: {
+                platform: AptLock(one["asks"], tuple(one["build"]), tuple(one["runtime"]))
+                for platform, one in platforms.items()
+            }
+            for profile, platforms in found["apt"].items()
+        },
+        models=found["models"],
+    )
+
+
+def _python(found: dict[str, Any]) -> PythonLock:
+    def pinned(text: str) -> Pinned:
+        package, *hashes = text.split(" ")
+        name, _, version = package.partition("==")
+        return Pinned(name, version, tuple(hashes))
+
+    sets = {name: tuple(map(pinned, texts)) for name, texts in found["sets"].items()}
+    return PythonLock(found["asks"], found["python"], sets, found["open"])
+
+
+@dataclass(frozen=True)
+class Change:
+    """One input that differs. "" = it is not there on that side."""
+
+    name: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {_short(self.before) or 'nothing'} → {_short(self.after) or 'nothing'}"
+
+
+def _short(value: str) -> str:
+    """Digests and commits by their first digits; versions whole."""
+    head, colon, rest = value.partition(":")
+    if head == "sha256" and len(rest) >= 64:
+        return f"{head}{colon}{rest[:12]}" + rest[64:]
+    return value[:12] if len(value) >= 40 and not value[:40].strip("0123456789abcdef") else value
+
+
+def facts(lock: Lock) -> dict[str, str]:
+    """Every input of a lock by a name that a user knows."""
+    found = _shared(lock.images, lock.git, lock.files, lock.patches)
+    found |= {f"model {key}": commit for key, commit in lock.models.items()}
+    for profile in lock.python:
+        for platform, python in lock.python[profile].items():
+            found |= _python_facts(f"{profile} {platform}", python)
+    for profile in lock.apt:
+        for platform, apt in lock.apt[profile].items():
+            found |= _apt(f"{profile} {platform}", apt)
+    return found
+
+
+def facts_of(mine: ProfileLock) -> dict[str, str]:
+    """The same for one profile; its packages without its name in front."""
+    images = {mine.base.name: mine.base} if mine.base else {}
+    found = _shared(images, {f"{git.url} {git.ref}": git for git in mine.git.values()}, mine.files, mine.patches)
+    for platform, python in mine.python.items():
+        found |= _python_facts(platform, python)
+    for platform, apt in mine.apt.items():
+        found |= _apt(platform, apt)
+    return found
+
+
+def _shared(
+    images: Mapping[str, ImageLock],
+    git: Mapping[str, GitLock],
+    files: Mapping[str, str],
+    patches: Mapping[str, tuple[PatchLock, ...]],
+) -> dict[str, str]:
+    found = {f"image {name}": image.digest for name, image in images.items()}
+    for one in git.values():
+        address = f"git {without_login(one.url)}"
+        found[f"{address} {one.ref}"] = one.commit
+        found |= {f"{address} {one.ref} submodule {module.path}": module.commit for module in one.submodules}
+    found |= {f"file {url}": sha256 for url, sha256 in files.items()}
+    for folder, series in patches.items():
+        found |= {f"patch {folder}/{patch.file}": patch.sha256 for patch in series}
+        found[f"series {folder}"] = ", ".join(patch.file for patch in series)
+    return found
+
+
+def _python_facts(head: str, python: PythonLock) -> dict[str, str]:
+    found = {f"{head} python": python.python}
+    for name, pins in python.sets.items():
+        found |= {f"{head} pip {name} {pin.name}": pin.version for pin in pins}
+        found |= {f"{head} pip {name} {pin.name} sha256": " ".join(sorted(pin.hashes)) for pin in pins}
+    return found
+
+
+def _apt(head: str, apt: AptLock) -> dict[str, str]:
+    found = {}
+    for step, words in (("build", apt.build), ("runtime", apt.runtime)):
+        for word in words:
+            name, _, version = word.partition("=")
+            found[f"{head} apt {step} {name}"] = version
+    return found
+
+
+def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]:
+    """What differs, by name. Hashes are worth a line only where the version is the same."""
+    found = []
+    for name in sorted({*before, *after}):
+        old, new = before.get(name, ""), after.get(name, "")
+        if old == new:
+            continue
+        plain = name.removesuffix(" sha256")
+        if plain != name and before.get(plain) != after.get(plain):
+            continue
+        found.append(Change(name, old, new))
+    return found

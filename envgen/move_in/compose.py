@@ -1,5 +1,5 @@
-"""A Compose file as a profile. It is a stranger's: nothing is run, no variable of this machine and no `.env` is read,
-and of other files only a Dockerfile in its own folder.
+"""A Compose file, or a recipe, as a profile. It is a stranger's: nothing is run, no variable of this machine and no
+`.env` is read, and of other files only a Dockerfile in its own folder.
 
 Values are taken as they are: what the loader refuses is taken out again, and listed (app/move_in.py).
 """
@@ -9,19 +9,194 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from envgen.errors import ProjectError
-from envgen.move_in import command, dockerfile
-from envgen.move_in.draft import Draft, refused
-from envgen.move_in.fill import fill
-from envgen.move_in.variables import place, secret
+from envgen.move_in import dockerfile
+from envgen.move_in.draft import Draft, fill, place, refused, secret
 from envgen.profile import patterns as p
 from envgen.profile.hints import COMPOSE
-from envgen.profile.tree import LIST, MAP, NULL, PROJECT, Node, Source
+from envgen.profile.patterns import FLAG, matches
+from envgen.profile.tree import LIST, MAP, NULL, PROJECT, TEXT, Node, Source, scalar
 from envgen.profile.yamlparse import parse, text_of
+from envgen.redact import is_secret_value, secret_in, secret_like
+
+# Short flags of vLLM with more than one letter: a profile's `args` would give them two dashes.
+_SHORT = {"-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size", "-dp": "--data-parallel-size"}
+API_KEY = "VLLM_API_KEY"
+
+
+def split_command(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """``words`` as command and args. Where flags can't be named without changing what they say, they stay words."""
+    words = [_SHORT.get(word, word) for word in words]
+    first = next((number for number, word in enumerate(words) if _is_flag(word)), len(words))
+    args: dict[str, Any] = {}
+    number = first
+    while number < len(words):
+        name, has_value, value = words[number].removeprefix("--").partition("=")
+        if not words[number].startswith("--") or not matches(FLAG, name) or len(name) < 2 or name in args:
+            return words, {}
+        number += 1
+        values = [value] if has_value else []
+        while not has_value and number < len(words) and not _is_flag(words[number]):
+            values.append(words[number])
+            number += 1
+        args[name] = True if not values else values[0] if len(values) == 1 else values
+    same = [name.replace("_", "-") for name in args]
+    return (words, {}) if len(set(same)) < len(same) else (words[:first], args)
+
+
+def _is_flag(word: str) -> bool:
+    return word.startswith("-") and len(word) > 1 and not re.fullmatch(r"-[0-9.]+", word)
+
+
+def without_secrets(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """``words`` without flags that carry a key, and the names of those flags."""
+    kept: list[str] = []
+    dropped: list[str] = []
+    number = 0
+    while number < len(words):
+        name, has_value, value = words[number].partition("=")
+        after = words[number + 1] if number + 1 < len(words) else ""
+        named = name.startswith("--") and secret_like(name.lstrip("-").replace("-", "_"))
+        if named and (is_secret_value(value if has_value else after) or "$" in (value or after)):
+            dropped.append(name)
+            number += 1 if has_value else 2
+            continue
+        if secret_in(words[number]):
+            dropped.append("a word")
+        else:
+            kept.append(words[number])
+        number += 1
+    return kept, dropped
+
+
+def of_image(image: str, words: list[str]) -> list[str]:
+    """The whole command, where the image is known to begin it: vLLM's own images run `vllm serve`."""
+    if re.match(r"(docker\.io/)?vllm/vllm-openai(:|@|$)", image) and words and words[0] != "vllm":
+        words = ["vllm", "serve", *words]
+    if words[:2] == ["vllm", "serve"] and "--model" in words[:-1] and (len(words) < 3 or words[2].startswith("-")):
+        at = words.index("--model")
+        words = ["vllm", "serve", words[at + 1], *words[2:at], *words[at + 2 :]]
+    return words
+
+
+def served_name(command: Sequence[str], args: dict[str, Any]) -> str:
+    """The name that a vLLM server lists; empty where it is another program."""
+    if list(command[:2]) != ["vllm", "serve"]:
+        return ""
+    name = args.get("served-model-name") or args.get("served_model_name")
+    if isinstance(name, list):
+        name = name[0]
+    return str(name or (command[2] if len(command) > 2 else ""))
+
+
+_MARKS = ("recipe_version", "container", "runtime", "model")
+# What both runners give every container (launch-cluster.sh; sparkrun's Docker executor).
+_CACHES = (".cache/huggingface", ".cache/vllm", ".cache/flashinfer", ".triton")
+_FLAGS = {"tensor_parallel": "tensor-parallel-size", "pipeline_parallel": "pipeline-parallel-size"}
+_SAID = frozenset(
+    ("recipe_version", "name", "description", "model", "container", "defaults", "env", "command", "runtime",
+     "runtime_version", "metadata", "model_revision", "solo_only")
+)  # fmt: skip
+_WHY = {
+    "mods": "patches of its runner: make them a patch series (docs/patches.md), or `dockerfile_extra`",
+    "build_args": "options of its build script: `base`, `pip` and `sources` say what is in the image",
+    "builder": "the image is built from the profile's keys",
+    "cluster_only": "needs several machines: `nodes`, and `cluster` in the service (docs/two-machines.md)",
+}
+
+
+def is_recipe(top: Node) -> bool:
+    """Whether this is a recipe rather than a Compose file."""
+    return "services" not in top.items and any(name in top.items for name in _MARKS)
+
+
+def as_compose(top: Node, draft: Draft) -> Node:
+    """One service `serve`, with what the recipe's runner adds."""
+    at = (top.source, top.line, top.column)
+
+    def text(value: str, near: Node | None = None) -> Node:
+        return scalar(value, *((near.source, near.line, near.column) if near is not None else at), quoted=True)
+
+    def listed(values: list[str], near: Node | None = None) -> Node:
+        where = near or top
+        items = {str(number): text(value, near) for number, value in enumerate(values)}
+        return Node(LIST, where.source, where.line, where.column, where.key_line, items=items)
+
+    values = {name: one.text for name, one in _below(top, "defaults").items() if one.kind not in (MAP, LIST, NULL)}
+    model = top.items.get("model")
+    if model is not None and model.kind not in (MAP, LIST, NULL):
+        values.setdefault("model", model.text)
+    service: dict[str, Node] = {"gpus": text("all"), "ipc": text("host")}
+    service["volumes"] = listed([f"~/{path}:/root/{path}" for path in _CACHES])
+    if "container" in top.items:
+        service["image"] = top.items["container"]
+    if "env" in top.items:
+        service["environment"] = top.items["env"]
+    words = _words(top, values, draft)
+    if words[:2] == ["vllm", "serve"] and "model_revision" in top.items and "--revision" not in words:
+        words += ["--revision", top.items["model_revision"].text]
+    if words:
+        service["command"] = listed([word.replace("$", "$$") for word in words], top.items.get("command"))
+    port = values.get("port", "8000")
+    service["ports"] = listed([f"{port}:{port}"])
+    draft.remark(
+        "services", "serve", text="GPUs, ipc, caches and the port are what the recipe's runner gives a container."
+    )
+    for key, one in top.items.items():
+        if key not in _SAID and not (key in ("cluster_only", "mods", "build_args") and _nothing(one)):
+            draft.note(one, key, _WHY.get(key, "a profile has no such key"))
+    if values.get("tensor_parallel", "1") != "1":
+        node = top.items["defaults"].items["tensor_parallel"]
+        why = "as many machines on Sparks: `nodes`, and `cluster` in the service (docs/two-machines.md)"
+        draft.note(node, f"tensor_parallel: {node.text}", why)
+    serve = Node(MAP, *at, items=service)
+    return Node(MAP, *at, items={"services": Node(MAP, *at, items={"serve": serve})})
+
+
+def _nothing(node: Node) -> bool:
+    return node.kind == NULL or not (node.items or node.text) or node.text.lower() == "false"
+
+
+def _below(top: Node, key: str) -> Mapping[str, Node]:
+    node = top.items.get(key)
+    return node.items if node is not None and node.kind == MAP else {}
+
+
+def _words(top: Node, values: Mapping[str, str], draft: Draft) -> list[str]:
+    """The command, its {names} filled in; without one, what sparkrun's vLLM runtimes make of the defaults."""
+    node = top.items.get("command")
+    runtime = top.items["runtime"].text if "runtime" in top.items else "vllm"
+    if node is None or node.kind != TEXT:
+        if not runtime.startswith("vllm") or "model" not in values:
+            draft.note(top, "command", f"there is none, and that of {runtime} is not known here")
+            return []
+        words = ["vllm", "serve", values["model"]]
+        for name, value in values.items():
+            flag = f"--{_FLAGS.get(name, name.replace('_', '-'))}"
+            if name != "model" and value.lower() != "false":
+                words += [flag] if value.lower() == "true" else [flag, value]
+        return words
+    made = node.text
+    for _ in range(5):
+        made = re.sub(r"\{([A-Za-z_]\w*)\}", lambda found: values.get(found[1], found[0]), made)
+    if "{{" in node.text:  # the older format doubles braces that are no names
+        made = made.replace("{{", "{").replace("}}", "}")
+    for name in re.findall(r"(?<![\w\"'{$])\{([A-Za-z_]\w*)\}", made):
+        draft.note(node, f"{{{name}}}", "has no default: write the value into the command")
+    lines = [line for line in re.sub(r"\\[ \t]*\n", " ", made).splitlines() if line.strip() and line.strip()[0] != "#"]
+    try:
+        if len(lines) == 1:
+            return shlex.split(lines[0])
+    except ValueError:
+        pass
+    draft.note(node, "command", "is more than one command: put it into a script")
+    return []
+
 
 CACHES = {
     ".cache/huggingface": "huggingface", ".cache/flashinfer": "flashinfer", ".cache/vllm": "vllm",
@@ -181,12 +356,12 @@ class Reader:
         except ValueError:
             self.note(node, what, "has a quote that is not closed")
             return None
-        found, dropped = command.without_secrets(found)
+        found, dropped = without_secrets(found)
         for flag in dropped:
             why = "looks like a secret, so it was not copied"
             if flag == "--api-key":
-                secret(self.draft, command.API_KEY)
-                why += f"; the server reads {command.API_KEY}, which is in `secrets`"
+                secret(self.draft, API_KEY)
+                why += f"; the server reads {API_KEY}, which is in `secrets`"
             self.note(node, f"{what} {flag}", why)
         for name in (name for one in filled for name in one.missing):
             if any(f"${{{name}}}" in word for word in found):
@@ -364,7 +539,7 @@ class Reader:
             own = list(image.get("CMD") or ())
         words = [*(entry if "entrypoint" in node.items else image.get("ENTRYPOINT") or ()), *own]
         if not service.build and "entrypoint" not in node.items:
-            words = command.of_image(service.image, words)
+            words = of_image(service.image, words)
         words = [_one_line(word) for word in words]
         place_ = node.items.get("command", node)
         if not words:
@@ -372,7 +547,7 @@ class Reader:
             return False
         if words[0].startswith("-"):
             self.note(place_, what, "the image's ENTRYPOINT begins it: write the program first")
-        program, args = command.split(words)
+        program, args = split_command(words)
         self.draft.put(*at, "command", value=program, at=place_)
         for flag, value in args.items():
             self.draft.put(*at, "args", flag, value=value, at=place_)
@@ -391,7 +566,7 @@ class Reader:
     def _ready(self, service: _Service) -> None:
         """What `envgen up` can wait for, where a vLLM server's port is published."""
         found = self.draft.get("services", service.name)
-        name = command.served_name(found["command"], found.get("args", {}))
+        name = served_name(found["command"], found.get("args", {}))
         port = str(found.get("args", {}).get("port", "8000"))
         if name and any(text.endswith(f":{port}") for text in found.get("ports", ())):
             self.draft.put("services", service.name, "ready", value={"model": name, "port": _number(port)})

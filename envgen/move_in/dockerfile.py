@@ -8,9 +8,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from envgen.move_in.draft import Draft, refused
-from envgen.move_in.fill import fill
-from envgen.move_in.variables import place
+from envgen.move_in.draft import Draft, fill, place, refused
 from envgen.profile.patterns import APT_NAME, REQUIREMENT, USER, matches
 
 _DIRECTIVE = re.compile(r"#\s*(syntax|escape|check)\s*=\s*(.*?)\s*", re.IGNORECASE)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from envgen.profile.tree import TEXT, Node, plain_kind
+from envgen.profile.values import CudaArchList
 from envgen.redact import is_secret_value, redact_secrets, secret_in, secret_like
 from envgen.text import shorten, visible
 
@@ -212,3 +215,103 @@ def scalar(value: Any, loose: bool = False, plain: re.Pattern[str] = _PLAIN) -> 
         return value
     is_plain = plain.fullmatch(value) and plain_kind(value) == TEXT and value.lower() not in _WORDS
     return value if is_plain else json.dumps(value, ensure_ascii=False)
+
+
+_DOLLAR = "\0"  # stands for one that begins no variable
+LONGEST = 100_000  # characters that variables may add to a text
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?:(:?[-?+])([^{}]*))?\}|([A-Za-z_]\w*))")
+
+
+@dataclass(frozen=True)
+class Filled:
+    """``defaults``: names whose default was taken; ``missing``: names without one, which stay as ${NAME}."""
+
+    text: str
+    defaults: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+def fill(text: str, values: Mapping[str, str] = MappingProxyType({})) -> Filled:
+    """``text`` with defaults for its variables. No variable of this machine is looked at."""
+    defaults: list[str] = []
+    missing: list[str] = []
+    added = 0
+
+    def one(match: re.Match[str]) -> str:
+        nonlocal added
+        name, kind, rest = match[1] or match[4], match[2] or "", match[3] or ""
+        if name in values and added <= LONGEST:
+            made = rest if kind.endswith("+") else values[name]
+            added += len(made)
+            return made
+        if kind.endswith("-"):
+            defaults.append(name)
+            return rest
+        if kind.endswith("+"):
+            return ""
+        missing.append(name)
+        return f"{_DOLLAR}{{{name}}}"
+
+    made = text.replace("$$", _DOLLAR)
+    for _ in range(5):  # a default may have variables of its own
+        made, count = _VARIABLE.subn(one, made)
+        if not count:
+            break
+    return Filled(made.replace(_DOLLAR, "$"), tuple(defaults), tuple(missing))
+
+
+_GROUPS = (
+    (r"VLLM_.*|RAY_.*", "vllm"),
+    (r"FLASHINFER_.*", "flashinfer"),
+    (r"(NCCL|GLOO|UCX|OMPI|TP|MN|MASTER)_.*", "network"),
+    (r"(TORCH|PYTORCH|TRITON|CUDA)_?.*", "torch"),
+    (r"(HF|HUGGING_?FACE|TRANSFORMERS|SAFETENSORS)_.*", "hugging_face"),
+)
+_NUMBERS = {"MAX_JOBS": "max_jobs", "FLASHINFER_NVCC_THREADS": "nvcc_threads", "NVCC_THREADS": "nvcc_threads"}
+_ARCH = ("FLASHINFER_CUDA_ARCH_LIST", "TORCH_CUDA_ARCH_LIST")
+
+
+def place(draft: Draft, name: str, value: str, at: Node | tuple[str, int], service: str = "") -> None:
+    """Put a variable where the profile has it. ``service``: of this one alone."""
+    if _derived(draft, name, value):
+        return
+    if why := refused(name, value):
+        secret(draft, name)
+        draft.note(at, name, f"{why}; `secrets` takes it from your shell, or from .env beside envgen.yaml")
+    elif name not in (draft.get("secrets") or ()):
+        group = next((group for pattern, group in _GROUPS if re.fullmatch(pattern, name)), "settings")
+        path = ("services", service, "env") if service else ("env", group)
+        draft.put(*path, name, value=value, at=at)
+
+
+def secret(draft: Draft, name: str) -> None:
+    """A variable whose value comes from the shell when a service starts."""
+    draft.add("secrets", value=name)
+
+
+def _derived(draft: Draft, name: str, value: str) -> bool:
+    """Whether the key that decides this variable could be written from its value."""
+    if name in _ARCH:
+        text = " ".join(part for part in re.split(r"[\s;,]+", value.replace("+PTX", "")) if part)
+        try:
+            CudaArchList.parse(text)
+        except ValueError:
+            return False
+        if name == _ARCH[0] or draft.get("cuda", "arch_list") is None:  # FlashInfer's is the stricter one
+            draft.put("cuda", "arch_list", value=text)
+        return bool(text == draft.get("cuda", "arch_list"))
+    if name == "PYTHONPATH":
+        parts = [posixpath.normpath(part) for part in value.split(":") if part.startswith("/")]
+        for part in parts:
+            draft.add("python_path", value=part)
+        return bool(parts)
+    if name == "CUDA_HOME":
+        draft.put("cuda", "home", value=value)
+    elif name in _NUMBERS and value.isdecimal():
+        draft.put("build", _NUMBERS[name], value=int(value))
+    else:
+        # What envgen sets to the same anyway.
+        return (name, value) == ("NVIDIA_VISIBLE_DEVICES", "all") or (
+            name.startswith("TRITON_PTXAS") and value.endswith("/bin/ptxas")
+        )
+    return True

@@ -1,20 +1,290 @@
-"""A patch series: which files, in which order, and which of them need a compiler.
+"""A patch series: which files, in which order, for which versions; reading, checking and changing it.
 
-``patches/<name>/series`` names one patch a line; blank lines and ``#`` comments are skipped.
+``patches/<name>/series`` names one patch a line; blank lines and ``#`` comments are skipped. A patch is a unified diff
+below fields in the manner of DEP-3; ``Applies-To`` says which versions it is for.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
 from envgen import files
-from envgen.errors import Place, Problem, ProjectError
-from envgen.patches.header import Header, in_range, read_header, version_of_ref
-from envgen.patches.inspect import LARGEST, read_patch, touched
+from envgen.errors import Place, Problem, ProjectError, RefusedError, UsageError
 from envgen.profile.model import Origin
+from envgen.text import masked
+
+_FIELD = re.compile(r"([A-Z][A-Za-z-]*):[ \t]*(.*)")
+_DIFF = ("diff --git ", "--- ", "Index: ")
+_LONGEST = 64 << 10
+# v0.14.0, 0.6.18.post1: a tag that is the number of a release.
+_RELEASE_TAG = re.compile(r"(?:refs/tags/)?v?([0-9]+(?:\.[0-9]+)+(?:(?:a|b|rc|\.post|\.dev)[0-9]+)*)")
+
+
+@dataclass(frozen=True)
+class Header:
+    """The fields in order; a value's lines are joined by newlines."""
+
+    fields: tuple[tuple[str, str], ...] = ()
+
+    def get(self, name: str) -> str:
+        """The first field of that name, or nothing."""
+        return next((value for key, value in self.fields if key.lower() == name.lower()), "")
+
+    @property
+    def title(self) -> str:
+        """The first line of the description."""
+        return self.get("Description").split("\n", 1)[0] or self.get("Subject")
+
+    @property
+    def applies_to(self) -> str:
+        """The version range, such as ``>=0.13.0, <0.17``; empty: every version."""
+        return " ".join(self.get("Applies-To").split())
+
+
+def head_of(content: bytes) -> bytes:
+    """What stands above the diff, newline included."""
+    end = 0
+    for line in content[:_LONGEST].splitlines(keepends=True):
+        if line.decode("utf-8", "replace").startswith(_DIFF):
+            break
+        end += len(line)
+    return content[:end]
+
+
+def read_header(content: bytes, file: str) -> Header:
+    """Read a patch's fields. Raises ``ProjectError`` when ``Applies-To`` is not a version range."""
+    fields: list[tuple[str, str]] = []
+    for number, line in enumerate(head_of(content).decode("utf-8", "replace").splitlines(), 1):
+        match = _FIELD.fullmatch(line)
+        if match:
+            fields.append((match[1], match[2].strip()))
+            if match[1].lower() == "applies-to":
+                _check_range(match[2], Place(file, number, 1, text=line))
+        elif fields and line.startswith((" ", "\t")):
+            name, value = fields[-1]
+            fields[-1] = (name, f"{value}\n{'' if line.strip() == '.' else line.strip()}")
+    return Header(tuple(fields))
+
+
+def _check_range(text: str, place: Place) -> None:
+    # Imported here, as in `in_range`: most renders need no version at all.
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier:
+        hint = "as in: Applies-To: >=0.13.0, <0.17"
+        raise ProjectError([Problem(f"{text.strip()!r} is not a range of versions", place, hint)]) from None
+
+
+def in_range(applies_to: str, version: str) -> bool:
+    """Whether a patch is for this version. An unknown version (a branch, a commit) is taken to be in range."""
+    if not applies_to or not version:
+        return True
+    try:
+        return SpecifierSet(applies_to).contains(Version(version), prereleases=True)
+    except InvalidVersion:
+        return True
+
+
+def version_of_ref(ref: str) -> str:
+    """The version that a git tag names (``v0.14.0`` -> ``0.14.0``), or nothing for a branch or commit."""
+    match = _RELEASE_TAG.fullmatch(ref)
+    return match[1] if match else ""
+
+
+LARGEST = 4 << 20
+_MODES = ("100644", "100755")
+_WITHOUT_HUNKS = ("new file mode ", "deleted file mode ", "old mode ", "rename ", "copy ")
+_MODE_LINES = ("new file mode ", "deleted file mode ", "old mode ", "new mode ")
+_NAMED = ("--- ", "+++ ", "diff --git ", "rename ", "copy ")
+_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(.*)")
+
+
+@dataclass
+class Hunk:
+    """``line``: of its @@ line in the patch. ``lines``: as they are there, each with its mark."""
+
+    line: int
+    heading: str
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def expected(self) -> tuple[str, ...]:
+        """The lines that it wants to find."""
+        return tuple(line[1:] for line in self.lines if not line.startswith(("+", "\\")))
+
+
+@dataclass
+class FilePatch:
+    """What a patch does to one file. ``info``: git's lines before the names; names as they stand there."""
+
+    source: str = ""
+    target: str = ""
+    info: list[str] = field(default_factory=list)
+    hunks: list[Hunk] = field(default_factory=list)
+
+    def alone(self, hunk: Hunk | None = None) -> bytes:
+        """A patch with one hunk of it, or with its ``info`` only."""
+        lines = [*self.info]
+        if hunk:
+            lines += [f"--- {self.source}", f"+++ {self.target}", hunk.heading, *hunk.lines]
+        return "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
+
+
+def read_patch(content: bytes, file: str, fallback: Place) -> list[FilePatch]:
+    """Parse a patch and refuse what no patch may do, with the line. ``fallback`` is where its name stands."""
+    if len(content) > LARGEST:
+        size = f"{len(content) / (1 << 20):.0f} MiB"
+        raise _refusal(f"is {size}; a patch may have {LARGEST >> 20} MiB", Place(file), "make it a fork instead")
+    if not content.strip():
+        raise _refusal("changes no file: it is empty", fallback, "remove it from the series")
+    lines = _Lines(content.decode("utf-8", "surrogateescape").split("\n"), file)
+    _refuse_binary(lines)
+    found = _parsed(lines)
+    if not found:
+        raise _refusal("changes no file", fallback, "remove it from the series")
+    for changed in found:
+        if not changed.hunks and not any(info.startswith(_WITHOUT_HUNKS) for info in changed.info):
+            raise _refusal(f"changes nothing in {changed.target}", lines.find(changed.target, _NAMED))
+        _check_info(changed, lines)
+        for name in (changed.source, changed.target):
+            _check_name(name, lines)
+    return found
+
+
+def touched(found: Sequence[FilePatch]) -> tuple[str, ...]:
+    """The files that a patch touches, old and new names, without their a/ and b/."""
+    names = {name for file in found for name in (file.source, file.target) if name != "/dev/null"}
+    return tuple(sorted({strip(name) for name in names}))
+
+
+def strip(name: str) -> str:
+    """A name without its a/ or b/."""
+    return name.split("/", 1)[-1]
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """The lines of a patch, and places in it."""
+
+    all: list[str]
+    file: str
+
+    def place(self, number: int) -> Place:
+        text = self.all[number - 1] if 0 < number <= len(self.all) else ""
+        return Place(self.file, number, 1, text=masked(text[:160]))
+
+    def find(self, part: str, starts: tuple[str, ...]) -> Place:
+        """The first line that begins so and contains ``part``; the first of all when none does."""
+        found = (n for n, line in enumerate(self.all, 1) if line.startswith(starts) and part in line)
+        return self.place(next(found, 1))
+
+    def no_diff(self, number: int, why: str, hint: str = "") -> ProjectError:
+        return _refusal(f"is not a unified diff: {why}", self.place(number), hint)
+
+
+def _parsed(lines: _Lines) -> list[FilePatch]:
+    """The files of a patch. Words around them (a mail's head, its signature) are passed over."""
+    found: list[FilePatch] = []
+    in_info = False
+    at = 0
+    while at < len(lines.all):
+        line, number = lines.all[at], at + 1
+        at += 1
+        if line.startswith("diff --git "):
+            names = line.rstrip("\r").split(" ")
+            found.append(FilePatch(names[2] if len(names) > 3 else "", names[-1], [line]))
+            in_info = True
+        elif line.startswith("--- ") and at < len(lines.all) and lines.all[at].startswith("+++ "):
+            if not in_info:
+                found.append(FilePatch())
+            found[-1].source, found[-1].target = (name[4:].split("\t")[0] for name in (line, lines.all[at]))
+            in_info = False
+            at += 1
+        elif line.startswith("@@ ") and (found or _HUNK.fullmatch(line.rstrip("\r"))):
+            if not found or in_info:
+                raise lines.no_diff(number, "this hunk belongs to no file")
+            hunk, at = _hunk(lines, number)
+            found[-1].hunks.append(hunk)
+        elif in_info:
+            found[-1].info.append(line)
+        elif found and line.startswith(("+", "-")) and line != "-- ":
+            # It looks like a change, and git would pass over it in silence.
+            raise lines.no_diff(number, "this line is in no hunk", "the counts of an @@ line are wrong")
+    for changed in found:
+        for info in changed.info:
+            if info.startswith(("rename from ", "copy from ")):
+                changed.source = "a/" + info.split(" ", 2)[2]
+            elif info.startswith(("rename to ", "copy to ")):
+                changed.target = "b/" + info.split(" ", 2)[2]
+    return found
+
+
+def _hunk(lines: _Lines, number: int) -> tuple[Hunk, int]:
+    """The hunk whose @@ line is ``number``, and how many lines have been read then."""
+    match = _HUNK.fullmatch(lines.all[number - 1].rstrip("\r"))
+    if not match:
+        raise lines.no_diff(number, "an @@ line without line numbers")
+    old, new = int(match[2] or 1), int(match[4] or 1)
+    hunk = Hunk(number, f"@@ -{match[1]},{old} +{match[3]},{new} @@ {match[5].strip()}".strip())
+    at = number
+    while (old > 0 or new > 0) or (at < len(lines.all) and lines.all[at].startswith("\\")):
+        line = lines.all[at] if at < len(lines.all) else None
+        mark = line[:1].rstrip("\r") or " " if line is not None else ""
+        old, new = old - (mark in (" ", "-")), new - (mark in (" ", "+"))
+        if line is None or mark not in (" ", "-", "+", "\\") or old < 0 or new < 0:
+            raise lines.no_diff(at + 1, "the hunk is shorter than its @@ line says", f"it begins in line {number}")
+        hunk.lines.append(line)
+        at += 1
+    return hunk, at
+
+
+def _refuse_binary(lines: _Lines) -> None:
+    for number, line in enumerate(lines.all, 1):
+        if line.rstrip("\r") == "GIT binary patch" or line.startswith("Binary files "):
+            hint = "a binary file can't be read in review: fetch it in the source's install.prepare instead"
+            raise _refusal("changes a binary file", lines.place(number), hint)
+
+
+def _check_info(changed: FilePatch, lines: _Lines) -> None:
+    for line in changed.info:
+        mode = ""
+        if line.startswith(_MODE_LINES) or (line.startswith("index ") and line.count(" ") == 2):
+            mode = line.rsplit(" ", 1)[1]
+        if mode and mode not in _MODES:
+            kind = {"120000": "a symbolic link", "160000": "a submodule"}.get(mode, f"a file of mode {mode!r}")
+            raise _refusal(f"touches {kind}, which no patch may touch", lines.find(line, (line[:6],)))
+
+
+def _check_name(name: str, lines: _Lines) -> None:
+    if name == "/dev/null":
+        return
+    place = lines.find(name if name.startswith(("/", '"')) else strip(name), _NAMED)
+    if name.endswith("\r") or lines.all[place.line - 1].endswith("\r"):
+        raise _refusal("has the line ends of Windows in its own headers", place, "save it with LF (dos2unix)")
+    if name.startswith('"'):
+        raise _refusal(f"touches {name[:80]}, a name with unusual characters", place)
+    if name.startswith("/"):
+        raise _refusal(f"touches {name!r}, an absolute path, which no patch may touch", place)
+    side, slash, rest = name.partition("/")
+    parts = rest.split("/")
+    if not slash or side not in ("a", "b", "i", "w", "c", "o"):
+        raise _refusal(f"names {name!r} without the a/ or b/ of git", place, "make it with `git diff` or `patch new`")
+    if rest.startswith("/") or {"", ".", ".."}.intersection(parts):
+        raise _refusal(f"touches {rest!r}, which no patch may touch", place, "stay inside of the source")
+    if any(part.lower().rstrip(". ") in (".git", "git~1") for part in parts):
+        raise _refusal(f"touches {rest!r}, git's own data, which no patch may touch", place)
+
+
+def _refusal(message: str, place: Place, hint: str = "") -> ProjectError:
+    return ProjectError([Problem(message, place, hint)])
+
 
 UNDERWAY = ".envgen-refresh.json"  # beside the series while `patch refresh` rewrites it
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
@@ -148,3 +418,133 @@ def _read(root: Path, path: str, place: Place) -> bytes:
 def folders(names: Sequence[str]) -> tuple[str, ...]:
     """The series folders for source names, sorted: what .dockerignore lets in."""
     return tuple(sorted(f"patches/{name}" for name in names))
+
+
+_TITLE = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+
+
+def series_file(root: Path, folder: str) -> Path:
+    """The path of a series. A folder that leads out of the project is refused."""
+    path = (root / folder).resolve()
+    if not path.is_relative_to(root.resolve()):
+        raise RefusedError(f"{folder} leads out of the project")
+    return root / folder / "series"
+
+
+def listed(file: Path) -> str:
+    """The text of a series; empty where there is none yet."""
+    return files.read(file).decode() if file.exists() else ""
+
+
+def entries(text: str) -> list[str]:
+    """The names in a series, in order."""
+    return [entry for line in text.splitlines() if (entry := line.split("#", 1)[0].strip())]
+
+
+def next_name(names: list[str], title: str) -> str:
+    """``0004-title.patch``: one more than the highest number there is."""
+    if not _TITLE.fullmatch(title):
+        hint = "small letters, digits and single dashes, as in: faster-moe"
+        raise UsageError(f"{title!r} is not a name for a patch", hint=hint)
+    numbers = [int(name[:4]) for name in names if name[:4].isdigit()]
+    return f"{max(numbers, default=0) + 1:04d}-{title}.patch"
+
+
+def add(root: Path, folder: str, title: str, head: str, diff: bytes) -> str:
+    """Write a new patch and name it last in the series. Returns its path."""
+    file = series_file(root, folder)
+    text = listed(file)
+    content = head.encode() + b"\n" + diff
+    there = sorted(path.name for path in file.parent.glob("*.patch"))
+    for other in entries(text):
+        if (file.parent / other).is_file() and _diff_of(files.read(file.parent / other)) == diff:
+            raise RefusedError(f"{folder}/{other} is this change already", hint="edit the checkout further first")
+    name = next_name([*entries(text), *there], title)
+    for other in there:  # written by a run that was killed before it named the file in the series
+        if other[4:] == name[4:] and other not in entries(text) and files.read(file.parent / other) == content:
+            name = other
+    path = f"{folder}/{name}"
+    make_patch(name, path, content, Place(path))  # refuses what no patch may do, before anything is written
+    files.write(root / path, content, within=root)
+    files.write(file, (text + ("\n" if text and not text.endswith("\n") else "") + f"{name}\n").encode())
+    return path
+
+
+def _diff_of(patch: bytes) -> bytes:
+    return patch[len(head_of(patch)) :]
+
+
+def remove(root: Path, folder: str, wanted: str) -> str:
+    """Take a patch out of the series and delete it. Returns its path."""
+    file = series_file(root, folder)
+    lines = listed(file).splitlines(keepends=True)
+    name = choose(entries("".join(lines)), wanted)
+    kept = [line for line in lines if line.split("#", 1)[0].strip() != name]
+    files.write(file, "".join(kept).encode(), within=root)
+    (file.parent / name).unlink(missing_ok=True)
+    return f"{folder}/{name}"
+
+
+def choose(names: list[str], wanted: str) -> str:
+    """A patch by its name, with or without ``.patch``, or by its number."""
+    number = f"{int(wanted):04d}" if wanted.isascii() and wanted.isdigit() and len(wanted) <= 4 else wanted
+    found = [name for name in names if wanted in (name, name.removesuffix(".patch")) or name[:4] == number]
+    if len(found) != 1:
+        hint = "there is " + (", ".join(names) or "none")
+        raise UsageError(f"no patch {wanted!r} in the series" if not found else f"{wanted!r} names several", hint=hint)
+    return found[0]
+
+
+def set_field(head: bytes, name: str, value: str) -> bytes:
+    """The head of a patch with one field changed, or added at its end."""
+    lines = head.decode("utf-8", "surrogateescape").rstrip("\n").splitlines()
+    kept: list[str] = []
+    at, inside = len(lines), False
+    for line in lines:
+        inside = line.lower().startswith(f"{name.lower()}:") or (inside and line.startswith((" ", "\t")))
+        if inside:
+            at = min(at, len(kept))
+        else:
+            kept.append(line)
+    kept.insert(at, f"{name}: {value}")
+    return ("\n".join(kept) + "\n\n").encode("utf-8", "surrogateescape")
+
+
+def rewrite(root: Path, folder: str, contents: Mapping[str, bytes]) -> None:
+    """Replace patches (name -> content) by others that pass the same inspection: all of them, or none.
+
+    All contents are in one file before the first patch changes: `complete` brings a killed run to its end.
+    """
+    for name, content in contents.items():
+        _inspect(f"{folder}/{name}", content)
+    if contents:
+        texts = {name: content.decode("utf-8", "surrogateescape") for name, content in contents.items()}
+        files.write(root / folder / UNDERWAY, json.dumps(texts, indent=1).encode(), within=root)
+        complete(root, folder)
+
+
+def complete(root: Path, folder: str) -> None:
+    """Finish a `rewrite` that was killed."""
+    journal = root / folder / UNDERWAY
+    try:
+        texts = json.loads(files.read(journal, follow=False))
+        contents = {str(name): str(text).encode("utf-8", "surrogateescape") for name, text in texts.items()}
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, AttributeError) as error:
+        raise ProjectError([Problem(f"cannot be read: {error}", Place(f"{folder}/{UNDERWAY}"), "remove it")]) from None
+    listed = entries(files.read(series_file(root, folder)).decode())
+    for name, content in contents.items():
+        if name not in listed or "/" in name:
+            raise ProjectError([Problem(f"{name} is not in the series", Place(f"{folder}/{UNDERWAY}"), "remove it")])
+        _inspect(f"{folder}/{name}", content)
+    for name, content in contents.items():
+        files.write(root / folder / name, content, within=root)
+    journal.unlink()
+
+
+def _inspect(path: str, content: bytes) -> None:
+    try:
+        make_patch(Path(path).name, path, content, Place(path))
+    except ProjectError as error:
+        raise ProjectError([Problem(f"would not be a patch: {p.message}", p.place) for p in error.problems]) from None

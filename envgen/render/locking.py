@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from envgen.lock.ask import locked, python_sets
-from envgen.lock.compare import facts_of
-from envgen.lock.model import LOCAL, GitLock, Pinned, ProfileLock
-from envgen.lock.reading import load
+from envgen.lock.model import LOCAL, GitLock, Pinned, ProfileLock, facts_of, load
 from envgen.profile.model import Profile, Source
 from envgen.profile.values import ImageRef
 from envgen.redact import without_login

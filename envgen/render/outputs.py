@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from envgen import files as file_io
 from envgen.errors import Problem, ProjectError, RefusedError
 from envgen.lock.ask import locked
-from envgen.lock.reading import load
+from envgen.lock.model import load
 from envgen.profile.model import Project
 from envgen.render.assemble import IGNORE_FILE, dockerignore, render_profile
 from envgen.render.parts import WRITTEN

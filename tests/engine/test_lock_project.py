@@ -15,7 +15,7 @@ from spdx_tools.spdx.parser.jsonlikedict.json_like_dict_parser import JsonLikeDi
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
 from envgen.lock.index import PackageIndex
-from envgen.patches.trees import SdistTree
+from envgen.patches.dry_run import SdistTree
 
 NAME = "envgentestlock"
 MY_BASE = f"{NAME}base:1"

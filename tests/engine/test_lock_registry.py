@@ -14,7 +14,7 @@ from projects import Project, docker
 from envgen.engine.endpoint import find_plugin
 from envgen.errors import LockError
 from envgen.lock.model import ImageLock
-from envgen.lock.registry import resolve_image
+from envgen.lock.servers import resolve_image
 from envgen.profile.values import ImageRef
 
 PASSWORD = "hunter2-never-shown"

@@ -13,7 +13,7 @@ from projects import Project
 from envgen.bench.facts import checkouts
 from envgen.engine.git import Mirror, WorkTree, read_config
 from envgen.errors import RefusedError, UsageError
-from envgen.lock.gitrefs import Git
+from envgen.lock.servers import Git
 from envgen.patches.checkout import Checkout
 from envgen.profile.load import load_project
 

@@ -11,8 +11,8 @@ import pytest
 from lock_servers import failing, git_daemon, git_http
 
 from envgen.errors import LockError
-from envgen.lock.gitrefs import Git
 from envgen.lock.model import Submodule
+from envgen.lock.servers import Git
 
 GIT = Git(pause=0.01, timeout=20)
 

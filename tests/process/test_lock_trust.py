@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from envgen.errors import EnvgenError
-from envgen.lock import trust
 from envgen.lock.index import PackageIndex
 
 VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR", "PIP_CERT", "PIP_INDEX_URL")
@@ -81,7 +80,8 @@ def test_what_the_machine_trusts_is_trusted(
 ) -> None:
     if how == "the machine's":
         (tmp_path / "empty.pem").touch()
-        monkeypatch.setattr(trust, "BUNDLES", (str(tmp_path / "none.pem"), str(tmp_path / "empty.pem"), str(authority)))
+        places = [tmp_path / "none.pem", tmp_path / "empty.pem", authority]
+        monkeypatch.setattr("envgen.lock.index.BUNDLES", tuple(map(str, places)))
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))  # the interpreter's own place has nothing
     else:
         monkeypatch.setenv(how, str(authority))

@@ -9,8 +9,8 @@ import pytest
 from patch_sources import project, tree
 from projects import Project
 
-from envgen.patches.header import head_of
-from envgen.patches.refresh import successors
+from envgen.patches.checkout import successors
+from envgen.patches.series import head_of
 
 # Real moves of vLLM between 0.14.0 and 0.16.0.
 MOVED = {

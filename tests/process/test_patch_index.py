@@ -18,7 +18,7 @@ import pytest
 
 from envgen.errors import EnvgenError
 from envgen.lock.index import PackageIndex, pip_settings
-from envgen.patches.trees import SdistTree, WheelTree
+from envgen.patches.dry_run import SdistTree, WheelTree
 
 
 def archive() -> bytes:

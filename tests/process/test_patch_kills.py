@@ -14,7 +14,7 @@ from patch_sources import tree_hash
 
 from envgen import files
 from envgen.engine.git import git
-from envgen.patches import folder
+from envgen.patches import series as folder
 from envgen.patches.checkout import APPLIED, Checkout
 from envgen.patches.series import load_series
 
@@ -160,7 +160,7 @@ def test_a_half_applied_series_that_somebody_edited_is_not_touched(project: Path
 NEW = """
 import sys
 from pathlib import Path
-from envgen.patches import folder
+from envgen.patches import series as folder
 print("begin", flush=True)
 folder.add(Path(sys.argv[1]), "patches/pkg", "mine", "Description: mine\\n", Path(sys.argv[2]).read_bytes())
 """
@@ -193,7 +193,7 @@ def test_a_file_that_was_not_named_yet_is_named_by_the_next_run(project: Path) -
 REFRESH = """
 import sys
 from pathlib import Path
-from envgen.patches import folder
+from envgen.patches import series as folder
 root = Path(sys.argv[1])
 old, new = (word.encode() for word in sys.argv[2:4])
 contents = {p.name: p.read_bytes().replace(old, new) for p in (root / "patches/pkg").glob("*.patch")}

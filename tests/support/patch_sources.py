@@ -13,8 +13,8 @@ from envgen.cli.images.build import command as build_command
 from envgen.engine.git import git
 from envgen.files import cache_dir
 from envgen.lock.index import PackageIndex
+from envgen.patches.dry_run import File, SdistTree, put
 from envgen.patches.series import load_series
-from envgen.patches.trees import File, SdistTree, put
 
 TOP = Path(__file__).parents[2]
 # These projects have no lock: what they build is pinned in the test.

@@ -13,9 +13,8 @@ from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.engine.docker import connect
 from envgen.errors import ExitCode, UsageError
-from envgen.lock.compare import changes, facts
-from envgen.lock.manifest import read
-from envgen.lock.reading import read_lock
+from envgen.lock.image import read
+from envgen.lock.model import changes, facts, read_lock
 from envgen.text import counted, progress
 
 _SHARED = ("image ", "git ", "file ", "patch ", "series ")

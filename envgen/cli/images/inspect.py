@@ -10,8 +10,7 @@ from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.engine.docker import connect
 from envgen.errors import ExitCode, NotFoundError, UsageError
-from envgen.lock import sbom as spdx
-from envgen.lock.manifest import read, take
+from envgen.lock.image import read, take, write_sbom
 from envgen.text import progress, short_id
 
 
@@ -37,7 +36,7 @@ def command(session: Session, image: str | None, sbom: bool, as_json: bool) -> i
         made = engine.image(found.id)
         if made is None:
             raise NotFoundError(f"the image {found.image} is gone")
-        click.echo(spdx.write(found, made, take(engine, found.id)).decode(), nl=False)
+        click.echo(write_sbom(found, made, take(engine, found.id)).decode(), nl=False)
         return ExitCode.OK
     if as_json:
         document = asdict(found)

@@ -14,7 +14,7 @@ from envgen.app.session import Session
 from envgen.app.weights import locked_commit
 from envgen.cli.common import json_option, print_json, project_options, variant_option
 from envgen.errors import RefusedError, UsageError
-from envgen.lock.file import FILE_NAME
+from envgen.lock.model import FILE_NAME
 from envgen.profile.model import Mode, Profile
 from envgen.profile.values import ImageRef
 from envgen.render import bake as bake_file

@@ -11,7 +11,7 @@ from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.errors import ExitCode, Place, Problem, UsageError, as_annotations
 from envgen.lock.ask import Stale
-from envgen.lock.file import FILE_NAME
+from envgen.lock.model import FILE_NAME
 from envgen.text import counted, progress
 
 

@@ -13,7 +13,7 @@ from envgen.app.session import Session
 from envgen.cli.common import ask, json_option, print_json, project_options
 from envgen.cli.look.predict import text as prediction_text
 from envgen.errors import ExitCode, RefusedError, UsageError
-from envgen.patches import report
+from envgen.patches.dry_run import as_document, report_lines
 from envgen.text import progress, table
 
 
@@ -104,7 +104,7 @@ def _text(found: app.Plan, source: str) -> list[str]:
         lines.append(f"{name} (profile {found.profile.name}): {now} -> {then} ({why})")
     lines += [f"torch: {found.torch}"] if found.torch else []
     for run in found.runs:
-        lines += report.lines(run)
+        lines += report_lines(run)
     for said in found.predictions:
         lines += prediction_text(said, found.profile)
     lines += [f"{'stops: ' if one.stops else ''}{one}" for one in found.findings]
@@ -117,7 +117,7 @@ def _document(found: app.Plan) -> dict[str, Any]:
         "sources": {name: {"now": now, "then": then} for name, (now, then) in found.wanted.items()},
         "newest": found.newest,
         "torch": found.torch or None,
-        "patches": [report.as_document(run.series, run) for run in found.runs],
+        "patches": [as_document(run.series, run) for run in found.runs],
         "predictions": {one.service: one.judgement.verdict.value for one in found.predictions},
         "findings": [
             {

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from envgen.app.try_patches import build_requires, examine
-from envgen.patches.trees import File
+from envgen.app.patch_sources import build_requires, examine
+from envgen.patches.dry_run import File
 from envgen.profile.load import load_project
 
 TOP = Path(__file__).resolve().parents[3]

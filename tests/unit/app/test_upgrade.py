@@ -10,8 +10,7 @@ from typing import Any, cast
 import pytest
 
 from envgen.app.predict import Place as PredictPlace
-from envgen.app.release_changes import Use, _log, _spelt, samples
-from envgen.app.upgrade import Edit, Plan, _ask_predict, edited
+from envgen.app.upgrade import Edit, Plan, Use, _ask_predict, _log, _spelt, edited, samples
 from envgen.engine.base import ExecResult
 from envgen.errors import RefusedError, UsageError
 from envgen.profile.load import load_project

@@ -9,7 +9,6 @@ import pytest
 from envgen.errors import UsageError
 from envgen.lock import ask
 from envgen.lock.ask import Upgrade, checked, keep
-from envgen.lock.gitrefs import absolute
 from envgen.lock.model import (
     AptLock,
     GitLock,
@@ -21,7 +20,7 @@ from envgen.lock.model import (
     PythonLock,
     Submodule,
 )
-from envgen.lock.registry import seconds
+from envgen.lock.servers import absolute, seconds
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envgen.__main__ import main
-from envgen.lock import file
+from envgen.lock import model
 from envgen.lock.ask import apt_asks, python_asks
 from envgen.lock.model import AptLock, GitLock, ImageLock, Lock, PythonLock
 from envgen.profile.load import load_project
@@ -47,7 +47,7 @@ def test_every_check_compares_afresh(
         python={"prod": {"linux/arm64": python}},
         apt={"prod": {"linux/arm64": apt}},
     )
-    file.save(tmp_path / "envgen.lock", lock)
+    model.save(tmp_path / "envgen.lock", lock)
     assert main(["lock", "--check"]) == 0, capsys.readouterr()
     monkeypatch.setattr(Origin, "git_ref", property(lambda _origin: "refs/tags/v1"))
     assert main(["lock", "--check"]) == 1

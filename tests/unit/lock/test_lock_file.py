@@ -10,10 +10,20 @@ import pytest
 import yaml
 
 from envgen.errors import ProjectError, RefusedError
-from envgen.lock import file
-from envgen.lock.compare import changes, facts
-from envgen.lock.model import AptLock, GitLock, ImageLock, Lock, PatchLock, Pinned, PythonLock, Submodule
-from envgen.lock.reading import load
+from envgen.lock import model
+from envgen.lock.model import (
+    AptLock,
+    GitLock,
+    ImageLock,
+    Lock,
+    PatchLock,
+    Pinned,
+    PythonLock,
+    Submodule,
+    changes,
+    facts,
+    load,
+)
 
 A, B = "a" * 64, "b" * 64
 WHOLE = Lock(
@@ -39,21 +49,21 @@ WHOLE = Lock(
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    assert file.save(tmp_path / "envgen.lock", WHOLE)
+    assert model.save(tmp_path / "envgen.lock", WHOLE)
     assert load(tmp_path) == WHOLE
 
 
 def test_the_same_lock_is_not_written_twice(tmp_path: Path) -> None:
     path = tmp_path / "envgen.lock"
-    file.save(path, WHOLE)
+    model.save(path, WHOLE)
     before = path.stat().st_mtime_ns
-    assert not file.save(path, WHOLE)
+    assert not model.save(path, WHOLE)
     assert path.stat().st_mtime_ns == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["envgen.lock"]
 
 
 def test_other_yaml_readers_read_it_too() -> None:
-    found = yaml.safe_load(file.text_of(WHOLE))
+    found = yaml.safe_load(model.text_of(WHOLE))
     assert found["format"] == 1
     assert found["apt"]["prod"]["linux/arm64"]["asks"] == "1e5"
     assert found["patches"]["vllm"] == [f"0002-b.patch {B}", f"0001-a.patch {A}"]  # the order of a series is kept
@@ -62,12 +72,12 @@ def test_other_yaml_readers_read_it_too() -> None:
 
 def test_entries_are_sorted_whatever_order_they_came_in() -> None:
     images = {name: ImageLock(name, f"sha256:{A}") for name in ("b:1", "a:1")}
-    assert file.text_of(Lock(images=images)) == file.text_of(Lock(images=dict(reversed(images.items()))))
+    assert model.text_of(Lock(images=images)) == model.text_of(Lock(images=dict(reversed(images.items()))))
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "envgen.lock"
-    file.save(path, Lock())
+    model.save(path, Lock())
     before = path.read_bytes()
 
     def fail(_descriptor: int) -> None:
@@ -75,13 +85,13 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr("os.fsync", fail)
     with pytest.raises(OSError, match="No space"):
-        file.save(path, WHOLE)
+        model.save(path, WHOLE)
     assert path.read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["envgen.lock"]
 
 
 def test_everything_that_is_wrong_is_told_with_its_place(tmp_path: Path) -> None:
-    text = file.text_of(WHOLE).replace(f"digest: sha256:{A}", "digest: sha256:abc").replace("c" * 40, "main")
+    text = model.text_of(WHOLE).replace(f"digest: sha256:{A}", "digest: sha256:abc").replace("c" * 40, "main")
     text = text.replace("created: 7", "surprise: 7")
     (tmp_path / "envgen.lock").write_text(text)
     with pytest.raises(ProjectError) as caught:
@@ -107,9 +117,13 @@ def test_no_file_is_no_lock(tmp_path: Path) -> None:
 
 
 def test_two_at_once(tmp_path: Path) -> None:
-    with file.exclusive(tmp_path), pytest.raises(RefusedError, match="another `envgen lock`"), file.exclusive(tmp_path):
+    with (
+        model.exclusive(tmp_path),
+        pytest.raises(RefusedError, match="another `envgen lock`"),
+        model.exclusive(tmp_path),
+    ):
         pass
-    with file.exclusive(tmp_path):  # free again
+    with model.exclusive(tmp_path):  # free again
         pass
     assert multiprocessing.active_children() == []
 
@@ -139,7 +153,7 @@ def test_an_interrupted_write_leaves_the_old_lock_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     path = tmp_path / "envgen.lock"
-    file.save(path, WHOLE)
+    model.save(path, WHOLE)
     before = path.read_bytes()
 
     def interrupted(*_words: object, **_named: object) -> None:
@@ -152,6 +166,6 @@ def test_an_interrupted_write_leaves_the_old_lock_whole(
     else:
         monkeypatch.setattr(os, "rename", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        file.save(path, Lock())
+        model.save(path, Lock())
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == ["envgen.lock"]

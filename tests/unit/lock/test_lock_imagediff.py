@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from envgen.lock.imagediff import compare, same_content
+from envgen.lock.image import compare, same_content
 
 Entry = tuple[str, bytes | None, dict[str, Any]]  # path, content (None: a folder), fields of the archive's member
 BASE: list[Entry] = [("etc", None, {}), ("etc/a", b"a", {}), ("etc/b", b"b", {}), ("opt/x/y", b"y", {})]

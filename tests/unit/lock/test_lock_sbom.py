@@ -14,8 +14,7 @@ from spdx_tools.spdx.validation.document_validator import validate_full_spdx_doc
 
 from envgen.binding import ShapeError, bind
 from envgen.engine.base import Image
-from envgen.lock import sbom
-from envgen.lock.manifest import Debian, Distribution, Inventory, Manifest
+from envgen.lock.image import Debian, Distribution, Inventory, Manifest, write_sbom
 
 ID = "sha256:" + "1" * 64
 BASE = "sha256:" + "2" * 64
@@ -67,7 +66,7 @@ INVENTORY = Inventory(
 
 
 def document(found: Manifest = FOUND, inventory: Inventory = INVENTORY) -> dict[str, Any]:
-    return dict(json.loads(sbom.write(found, IMAGE, inventory)))
+    return dict(json.loads(write_sbom(found, IMAGE, inventory)))
 
 
 def package(name: str, kind: str, said: dict[str, Any]) -> dict[str, Any]:
@@ -111,7 +110,7 @@ def test_without_a_lock_it_says_what_is_inside() -> None:
 @example([Distribution("\r", "", "")])
 @example([Distribution(" / ", "", "")])
 def test_it_is_valid_whatever_packages_say_of_themselves(packages: list[Distribution]) -> None:
-    content = sbom.write(FOUND, IMAGE, replace(INVENTORY, distributions=tuple(packages)))
+    content = write_sbom(FOUND, IMAGE, replace(INVENTORY, distributions=tuple(packages)))
     read = JsonLikeDictParser().parse(json.loads(content))
     assert validate_full_spdx_document(read) == []
     assert len([p for p in read.packages if p.spdx_id.startswith("SPDXRef-python")]) == len(packages)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from envgen import cli
 from envgen.app.move_in import draft_of, write
 from envgen.errors import EnvgenError, UsageError
-from envgen.move_in.command import split
+from envgen.move_in.compose import split_command
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile, Service
 from envgen.render.outputs import render_project
@@ -117,16 +117,16 @@ def test_a_recipe_gets_what_its_runner_gives(tmp_path: Path) -> None:
 
 @given(st.lists(st.sampled_from(["vllm", "serve", "a/b", "--port", "--x", "8000", "-1", "true", "null", "--y", "{}"])))
 def test_a_command_is_the_same_words_again(words: list[str]) -> None:
-    command, args = split(words)
+    command, args = split_command(words)
     values = {name: tuple(one) if isinstance(one, list) else one for name, one in args.items()}
     assert list(Service(tuple(command), values).argv) == words
 
 
 def test_flags_that_cannot_be_named_stay_words() -> None:
-    assert split(["p", "--a", "1", "--a", "2"]) == (["p", "--a", "1", "--a", "2"], {})
-    assert split(["p", "--max-x", "1", "--max_x", "2"])[1] == {}
-    assert split(["p", "-v", "--a"])[1] == {}
-    assert split(["vllm", "-tp", "2", "--bb=3"]) == (["vllm"], {"tensor-parallel-size": "2", "bb": "3"})
+    assert split_command(["p", "--a", "1", "--a", "2"]) == (["p", "--a", "1", "--a", "2"], {})
+    assert split_command(["p", "--max-x", "1", "--max_x", "2"])[1] == {}
+    assert split_command(["p", "-v", "--a"])[1] == {}
+    assert split_command(["vllm", "-tp", "2", "--bb=3"]) == (["vllm"], {"tensor-parallel-size": "2", "bb": "3"})
 
 
 def test_secrets_are_never_copied(tmp_path: Path) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from envgen.errors import ProjectError, RefusedError, UsageError
-from envgen.patches import folder
-from envgen.patches.header import head_of, in_range, read_header, version_of_ref
-from envgen.patches.series import load_series, version_of
+from envgen.patches import series as folder
+from envgen.patches.series import head_of, in_range, load_series, read_header, version_of, version_of_ref
 from envgen.profile.model import Origin
 from envgen.profile.values import Pin
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.errors import EnvgenError, Place, ProjectError
-from envgen.patches.inspect import LARGEST
-from envgen.patches.series import Patch, make_patch
+from envgen.patches.series import LARGEST, Patch, make_patch
 
 SERIES = Place("patches/x/series", 3, 1)
 HUNK = "@@ -1,1 +1,1 @@\n-old\n+new\n"
