@@ -21,7 +21,7 @@ from envgen.engine.base import Engine
 from envgen.engine.session import hurry
 from envgen.errors import EnvgenError
 from envgen.explain import cause_of
-from envgen.jitcache.query import make_query
+from envgen.jitcache.place import make_query
 from envgen.jitcache.service import JitCache
 from envgen.profile.load import LOCAL_NAME
 from envgen.render import environment as promised

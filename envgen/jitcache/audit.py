@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from envgen.inside.jit.arch import parse, runs
+from envgen.inside.jit.libraries import parse_arch, runs
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def runs_on(code: str, major: int, minor: int) -> bool:
     """``sm_90`` runs on every 9.x from 9.0 on; ``sm_121a`` on 12.1 alone; ``sm_120f`` on 12.0 and later of its family;
     PTX without a suffix on everything as new."""
     kind, _, number = code.partition("_")
-    made = parse(number)
+    made = parse_arch(number)
     if made is not None and kind == "compute" and not made[2]:
         return made[:2] <= (major, minor)
     return kind in ("sm", "compute") and runs(number, f"{major}{minor}")

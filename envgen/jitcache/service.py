@@ -2,36 +2,265 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from envgen.binding import ShapeError, bind
-from envgen.engine.base import COMPOSE_PROJECT, Container, Engine
-from envgen.errors import EngineError, EnvgenError, RefusedError
-from envgen.inside.jit.module import Holder, Module
-from envgen.inside.jit.procs import holders as local_holders
+from envgen.engine.base import COMPOSE_PROJECT, MEMORY, Container, Engine
+from envgen.errors import EngineError, EnvgenError, NotFoundError, RefusedError
+from envgen.inside import run
+from envgen.inside.jit.judge import Holder, Module
+from envgen.inside.jit.locks import holders as local_holders
 from envgen.jitcache.audit import Audit
-from envgen.jitcache.model import (
-    Building,
-    Cleared,
-    Failure,
-    HeldLock,
-    Inventory,
-    Leftovers,
-    Looked,
-    Recorded,
-    Refusal,
-    Used,
-    User,
-)
-from envgen.jitcache.place import Place, find_place, root_in
-from envgen.jitcache.query import Query, arch_folders
-from envgen.jitcache.talk import describe_holders, not_found, send, what_is_locked
+from envgen.jitcache.place import Place, Query, arch_folders, find_place, root_in
 from envgen.profile.model import Profile
 from envgen.render.environment import service_env
-from envgen.text import reason_of
+from envgen.text import reason_of, visible
+
+# What the agent answers, as frozen values. Its JSON dies in ``bind``: a wrong shape is an error here, not later.
+
+
+@dataclass(frozen=True)
+class Package:
+    """The FlashInfer that the service imports. Empty: none, or it could not be asked."""
+
+    root: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One baseline that was recorded, or why it was not and which files speak against it."""
+
+    version: str
+    arch: str
+    name: str
+    recorded: bool
+    files: int
+    reason: str
+    changed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The answer of ``baseline``."""
+
+    root: str
+    modules: tuple[Record, ...]
+    problems: tuple[str, ...]
+    place: str = ""
+
+
+@dataclass(frozen=True)
+class Used:
+    """The answer of ``used``: modules that were ever compiled or loaded here."""
+
+    names: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Building:
+    """A batch build that runs in one version and arch (FlashInfer's build_jit_specs)."""
+
+    version: str
+    arch: str
+    locked: bool | None
+    holders: list[Holder]
+    lock: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """What killed clears and loads left. The next one deletes it."""
+
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """Everything in the cache. ``place`` = where it was read, for people."""
+
+    root: str
+    exists: bool
+    modules: tuple[Module, ...]
+    building: tuple[Building, ...]
+    leftovers: Leftovers
+    problems: tuple[str, ...]
+    package: Package = Package()
+    place: str = ""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A module that was (or would be) removed.
+
+    ``damaged``: its build.ninja could not be understood whole. ``libraries``: inodes. ``gone``: it was removed.
+    """
+
+    version: str
+    arch: str
+    name: str
+    bytes: int
+    files: int
+    damaged: bool
+    libraries: tuple[int, ...]
+    gone: bool
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A path below ``generated`` that was (or would be) removed; or stays ``kept_for`` modules that compile it too."""
+
+    path: str
+    bytes: int
+    files: int
+    modules: tuple[str, ...]
+    kept_for: tuple[str, ...]
+    gone: bool
+
+
+@dataclass(frozen=True)
+class User:
+    """A process that has loaded a removed module's library."""
+
+    pid: int
+    command: str
+    modules: tuple[str, ...]
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """The plan (``dry_run``) or the deed. ``restart`` = services and containers that still use what is gone."""
+
+    root: str
+    dry_run: bool
+    modules: tuple[Target, ...]
+    generated: tuple[Generated, ...]
+    leftovers: Leftovers
+    freed: int
+    users: tuple[User, ...]
+    unseen: int
+    problems: tuple[str, ...]
+    errors: tuple[str, ...]
+    place: str = ""
+    restart: tuple[str, ...] = ()
+    guesses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What one more container says: who holds each lock that was asked about, and who has loaded a library."""
+
+    holders: tuple[tuple[Holder, ...], ...]
+    users: tuple[User, ...]
+    unseen: int
+
+
+@dataclass(frozen=True)
+class HeldLock:
+    """A lock that is in the way of a clear."""
+
+    lock: str
+    device: int
+    inode: int
+    holders: list[Holder]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What an agent's refusal holds beside its sentence. ``missing``: names and globs that match nothing."""
+
+    missing: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    held: tuple[HeldLock, ...] = ()
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An agent's answer without a result. ``kind``: not_found, refused or failed."""
+
+    kind: str
+    message: str
+    data: Refusal
+
+
+# Talking to the agent: send the program, read its one JSON document, and put what it says into errors for people.
+
+TIMEOUT = 900.0  # 160 microseconds a file: a million files are three minutes
+ROOT_USER = "0:0"
+_FILES = sorted(
+    f"jit/{path.stem}" for path in (run.FOLDER / "jit").glob("*.py") if path.stem not in ("__init__", "main")
+)
+# -I: nothing of the container's own settings or working folder; -S: no site-packages, which halves the start.
+AGENT = run.Program((*_FILES, "jit/main"), flags=("-I", "-S"), watch=True, bytes=64 << 20)
+
+
+def send(engine: Engine, python: str, place: Place, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the agent at ``place`` and return its document. EngineError when it gave none."""
+    if place.container is None:
+        execute = run.in_image(engine, place.image, mounts=place.mounts, user=ROOT_USER, hold=True, memory=MEMORY)
+    else:
+        # Root may delete what any service wrote; with no explicit root the container's own user decides, by its HOME.
+        user = ROOT_USER if place.root else ""
+        execute = run.in_container(engine, place.container.id, user=user, hold=True)
+    answer = run.ask(execute, python, AGENT, request, timeout=TIMEOUT)
+    if isinstance(answer, run.Failure):
+        said = " / ".join([str(answer), *answer.stack[-3:]])
+        raise EngineError(f"{python} in {place.shown} gave no answer: {said}", hint=run.NEEDED)
+    return answer
+
+
+def not_found(data: Refusal, query: Query) -> NotFoundError:
+    """The error for names and globs that match nothing, with near matches from what is there."""
+    missing = data.missing
+    scope = f" in version {query.version}" if query.version else ""
+    if query.archs is not None:
+        scope += f" for arch {' or '.join(arch or 'none' for arch in query.archs)}"
+    message = f"no module matches {', '.join(map(visible, missing))}{scope}" if missing else "the cache is empty"
+    return NotFoundError(message, hint=_near(data))
+
+
+def _near(data: Refusal) -> str:
+    missing, names = data.missing, data.names
+    if not names:
+        return "nothing has been compiled there yet; `envgen cache list` shows all versions and archs"
+    near = [match for name in missing for match in difflib.get_close_matches(name, names, 3, 0.5)]
+    stems = [name.strip("*?") for name in missing if len(name.strip("*?")) > 2]
+    near += [name for stem in stems for name in names if stem in name][:5]
+    if near:
+        return f"did you mean {', '.join(map(visible, dict.fromkeys(near)))}?"
+    return "`envgen cache list` shows what is there"
+
+
+def what_is_locked(lock: str) -> str:
+    """``0.5.3/121a/cached_ops/tmp/page.lock`` → ``page (0.5.3/121a) is being built``."""
+    head, _, name = lock.rpartition("/")
+    where, _, _ = head.partition("/cached_ops")
+    if name == "flashinfer_jit.lock":
+        return f"a batch build runs in {where}"
+    return f"{visible(name.removesuffix('.lock'))} ({where}) is being built"
+
+
+def describe_holders(holders: Sequence[Holder]) -> str:
+    """``by pid 42 in serve: ninja -v …``; says so when no holder can be seen."""
+    if not holders:
+        return "by a process that can't be seen from here"
+    parts = []
+    for holder in holders:
+        where = f" in {holder.where}" if holder.where else ""
+        if run.MARK in holder.command:
+            parts.append(f"by an envgen that is still running there (pid {holder.pid}{where})")
+            continue
+        parts.append(f"by pid {holder.pid}{where}: {visible(holder.command) or 'unknown command'}")
+    return " and ".join(parts)
+
 
 L = TypeVar("L", Module, Building)
 P = TypeVar("P", Inventory, Recorded, Audit, Cleared)

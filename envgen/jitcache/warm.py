@@ -13,10 +13,8 @@ from envgen.engine.owner import run_as
 from envgen.errors import EngineError
 from envgen.inside.run import text_of
 from envgen.inside.warm import MARK
-from envgen.jitcache.model import Recorded
-from envgen.jitcache.place import Place, find_place, throw_away
-from envgen.jitcache.query import Query, arch_folders
-from envgen.jitcache.service import JitCache
+from envgen.jitcache.place import Place, Query, arch_folders, find_place, throw_away
+from envgen.jitcache.service import JitCache, Recorded
 from envgen.jitcache.space import made_mount
 from envgen.render.environment import service_env, user_env, with_start_up
 

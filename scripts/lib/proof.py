@@ -33,7 +33,7 @@ def ask_agent(python: str, root: Path, operation: str, **request: object) -> dic
     """
     from envgen.engine.base import ExecResult
     from envgen.inside.run import Failure, ask
-    from envgen.jitcache.talk import AGENT
+    from envgen.jitcache.service import AGENT
 
     def execute(words: Sequence[str], stdin: bytes, _timeout: float) -> ExecResult:
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:

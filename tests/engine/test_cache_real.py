@@ -14,7 +14,7 @@ import pytest
 from jit_lab import CACHE, SITE, Envgen, Lab
 from projects import docker
 
-from envgen.jitcache.query import arch_folders
+from envgen.jitcache.place import arch_folders
 
 pytestmark = pytest.mark.engine
 

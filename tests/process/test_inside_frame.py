@@ -12,7 +12,7 @@ import pytest
 from envgen.engine.base import ExecResult
 from envgen.inside import resolve
 from envgen.inside.run import STARTER, Failure, ask
-from envgen.jitcache.talk import AGENT
+from envgen.jitcache.service import AGENT
 
 
 def started(argv: Sequence[str]) -> subprocess.Popen[bytes]:

@@ -8,7 +8,7 @@ from envgen.app.session import Session
 from envgen.cli.caches.print import open_cache
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.jitcache.audit import findings
-from envgen.jitcache.query import arch_folders
+from envgen.jitcache.place import arch_folders
 from envgen.text import counted, progress, visible
 
 

@@ -14,8 +14,7 @@ from envgen.app.session import Session
 from envgen.cli.caches.print import arch_option, open_cache, print_cleared, version_option
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.errors import UsageError
-from envgen.jitcache.changed import changed_files
-from envgen.jitcache.query import Query, make_query, seconds
+from envgen.jitcache.place import Query, changed_files, make_query, seconds
 from envgen.jitcache.service import JitCache
 
 

@@ -9,10 +9,8 @@ import click
 
 from envgen.app.places import at
 from envgen.app.session import Session
-from envgen.inside.jit.module import Module
-from envgen.jitcache.model import Cleared, Inventory, Recorded
-from envgen.jitcache.service import JitCache
-from envgen.jitcache.talk import describe_holders
+from envgen.inside.jit.judge import Module
+from envgen.jitcache.service import Cleared, Inventory, JitCache, Recorded, describe_holders
 from envgen.text import counted, duration, progress, size, table, visible
 
 # What `list` says in one word about each kind of evidence.

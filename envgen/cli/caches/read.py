@@ -21,9 +21,9 @@ from envgen.cli.common import json_option, print_json, project_options
 from envgen.cli.look.explain import open_log
 from envgen.errors import NotFoundError
 from envgen.explain import log_lines
-from envgen.inside.jit.used import named_in
-from envgen.jitcache.model import Used
-from envgen.jitcache.query import make_query
+from envgen.inside.jit.main import named_in
+from envgen.jitcache.place import make_query
+from envgen.jitcache.service import Used
 from envgen.text import progress, visible
 
 

@@ -8,8 +8,8 @@ from envgen.app.session import Session
 from envgen.cli.caches.print import open_cache
 from envgen.cli.common import LARGEST, json_option, print_json, project_options
 from envgen.engine.jobs import compilers
-from envgen.jitcache.model import Recorded
-from envgen.jitcache.query import make_query
+from envgen.jitcache.place import make_query
+from envgen.jitcache.service import Recorded
 from envgen.jitcache.warm import Built
 from envgen.jitcache.warm import warm as compile_modules
 from envgen.text import progress

@@ -20,13 +20,9 @@ import tarfile
 import zlib
 from typing import BinaryIO
 
-from envgen.inside.jit.choose import survey
-from envgen.inside.jit.fault import Fault
-from envgen.inside.jit.hold import Hold, close_all
-from envgen.inside.jit.layout import BESIDE, LEARNED, LIVE, OURS, Cache, Entry, Shelf, open_cache, root_of
-from envgen.inside.jit.locks import enter, own_as
-from envgen.inside.jit.sweep import scratch, sweep
-from envgen.inside.jit.tree import DEEPEST, FILE, FOLDER, FULL, GONE, descend, kind_of, note, reason, short
+from envgen.inside.jit.layout import BESIDE, LEARNED, LIVE, OURS, Cache, Entry, Shelf, open_cache, root_of, survey
+from envgen.inside.jit.locks import Hold, close_all, enter, own_as, scratch, sweep
+from envgen.inside.jit.tree import DEEPEST, FILE, FOLDER, FULL, GONE, Fault, descend, kind_of, note, reason, short
 
 FORMAT = 2
 HEAD = "envgen-cache.json"

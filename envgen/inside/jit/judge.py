@@ -10,17 +10,216 @@ mtimes can.
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from typing import Any, Dict
+import time
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-from envgen.inside.jit import baseline
-from envgen.inside.jit.arch import runs
-from envgen.inside.jit.bytesof import Files
-from envgen.inside.jit.layout import Cache, Shelf
-from envgen.inside.jit.module import Module
-from envgen.inside.jit.package import Package
-from envgen.inside.jit.recipe import Reader, Recipe
+from envgen.inside.jit.layout import OURS, Cache, Entry, Shelf, asked, choose, root_of
+from envgen.inside.jit.libraries import Package, package_of, runs
+from envgen.inside.jit.locks import BATCH, Held, acquire_inside, enter, holders, leftovers, own_as
+from envgen.inside.jit.ninja import Reader, Recipe, library_of
+from envgen.inside.jit.tree import (
+    GONE,
+    LISTED,
+    Fault,
+    Files,
+    Measure,
+    descend,
+    digest_of_text,
+    measure,
+    note,
+    open_folder,
+    opened,
+    read_file,
+    reason,
+)
+
+# One module as it is now: what its folder takes, how old it is, and whether it is being built.
+
+NAMED = 40  # files named for one reason; the rest are counted
+
+
+@dataclass
+class Holder:
+    """A process that holds a lock. ``where`` = the service or container it runs in; empty: where the agent ran."""
+
+    pid: int
+    command: str
+    where: str = ""
+
+
+@dataclass
+class Reason:
+    """One thing that speaks against a module. ``stale``: it makes it stale; else it is worth knowing. ``files``: which
+    files, the first of them; ``more``: how many others."""
+
+    kind: str
+    message: str
+    stale: bool
+    files: List[str]
+    more: int
+
+
+@dataclass
+class Module:
+    """One folder in ``cached_ops``.
+
+    ``kind``: ninja (has a build.ninja), cute_dsl (from 0.6.16: meta.json, objects), link or other (kda_ptx, ...).
+    ``built``: its .so is there. ``modified``: when that was linked, else its youngest file. ``locked``: None when it
+    can't be told; ``lock``: device and inode of the lock that is held. ``unread``: parts that stay unseen. ``state``:
+    see docs/jit-cache.md; ``guess``: no baseline proves it. ``baseline``: none, recorded or outdated (of an earlier
+    build). ``checked``: how many files were compared.
+    """
+
+    version: str
+    arch: str
+    name: str
+    kind: str = "link"
+    bytes: int = 0
+    files: int = 0
+    objects: int = 0
+    built: bool = False
+    modified: float = 0.0
+    locked: Optional[bool] = False
+    lock: List[int] = field(default_factory=list)
+    holders: List[Holder] = field(default_factory=list)
+    unread: int = 0
+    state: str = "unknown"
+    guess: bool = False
+    baseline: str = "none"
+    reasons: List[Reason] = field(default_factory=list)
+    checked: int = 0
+
+    def add(self, kind: str, message: str, files: list[str] | None = None, *, stale: bool = True) -> None:
+        """Add a reason. ``stale`` ones make a module stale; others (a needless rebuild ahead) don't."""
+        names = files or []
+        self.reasons.append(Reason(kind, message, stale, names[:NAMED], max(0, len(names) - NAMED)))
+
+    @property
+    def stale(self) -> bool:
+        return any(reason.stale for reason in self.reasons)
+
+
+def describe(shelf: Shelf, entry: Entry, problems: list[str]) -> Module | None:
+    """None: it is gone."""
+    found = Module(shelf.version, shelf.arch, entry.name)
+    if entry.kind == "link":
+        return found
+    found.kind = "other"
+    try:
+        with opened(entry.name, shelf.fd) as fd:
+            total, names = measure(fd, Measure()), os.listdir(fd)
+    except OSError as error:
+        if error.errno in GONE:
+            return None
+        note(problems, shelf.shown + "/" + entry.name + ": " + reason(error))
+        found.unread = 1
+        return found
+    for text in total.unread:
+        note(problems, shelf.shown + "/" + entry.name + "/" + text)
+    if "build.ninja" in names:
+        found.kind = "ninja"
+    elif "meta.json" in names or entry.name.endswith("_cute_dsl"):
+        found.kind = "cute_dsl"
+    found.bytes, found.files, found.objects, found.unread = total.bytes, total.files, total.objects, len(total.unread)
+    linked = [time for name, _, time in total.libraries if name == entry.name + ".so"]
+    found.built, found.modified = bool(linked), linked[0] if linked else total.newest
+    found.locked, found.lock = lock_of(shelf, entry.name + ".lock", problems)
+    return found
+
+
+def lock_of(shelf: Shelf, name: str, problems: list[str]) -> Tuple[Optional[bool], List[int]]:
+    """Is this lock of the shelf held (None: it can't be told), and which file that is."""
+    try:
+        acquire_inside("tmp/" + name, shelf.fd, shelf.shown + "/tmp/" + name, dry=True)
+    except Held as held:
+        return True, [held.device, held.inode]
+    except Fault as fault:
+        note(problems, fault.message)
+        return None, []
+    return False, []
+
+
+# What every file was when a module was compiled: ``<root>/.envgen/baseline/<version>/<arch>/<module>.json``.
+#
+# Beside FlashInfer's folders, never in them: its own clear-cache removes those whole. A record counts only as long as
+# the library is the one that it was made for.
+
+FORMAT = 1
+RECORDS = (OURS, "baseline")
+# Flags that FlashInfer appends from the environment of the compiling process.
+ENV_FLAGS = ("FLASHINFER_EXTRA_CFLAGS", "FLASHINFER_EXTRA_CUDAFLAGS", "FLASHINFER_EXTRA_LDFLAGS")
+
+
+def read_record(cache: Cache, shelf: Shelf, name: str) -> dict[str, object] | None:
+    """The record of this module; None where there is none that can be read."""
+    try:
+        with _folder(cache, shelf, create=False) as fd:
+            document = json.loads(read_file(file_name(name), fd))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) and _is_sound(document) else None
+
+
+def _is_sound(document: dict[str, object]) -> bool:
+    """It may have been edited: whatever is read from it later has the type that it must have."""
+    files = document.get("files")
+    return (
+        document.get("format") == FORMAT
+        and isinstance(document.get("library"), list)
+        and isinstance(files, dict)
+        and all(isinstance(entry, list) and len(entry) == 5 for entry in files.values())
+        and all(isinstance(document.get(key), dict) for key in ("flags", "env"))
+        and all(isinstance(document.get(key), str) for key in ("ninja", "cuda_home", "root"))
+    )
+
+
+def record_of(recipe: Recipe, files: Files, environ: dict[str, str], now: float) -> dict[str, object]:
+    """The record of a module as it is now."""
+    known: dict[str, list[object]] = {}
+    for path in recipe.inputs:
+        stamp = files.stamp(path)
+        known[path] = [files.digest(path), *(stamp or (0, 0, 0, 0))]
+    return {"format": FORMAT, "module": recipe.name, "recorded": now, "library": list(recipe.library or ()),
+            "ninja": recipe.ninja, "root": recipe.package_root(), "cuda_home": recipe.cuda_home,
+            "flags": recipe.flags, "env": {name: environ[name] for name in ENV_FLAGS if environ.get(name)},
+            "files": known}  # fmt: skip
+
+
+def write_record(cache: Cache, shelf: Shelf, name: str, text: str) -> None:
+    """Put the record in its place, whole or not at all."""
+    temporary = ".new-" + os.urandom(8).hex()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with _folder(cache, shelf, create=True) as fd:
+            with os.fdopen(os.open(temporary, flags, 0o644, dir_fd=fd), "w", encoding="ascii") as file:
+                file.write(text)
+                own_as(file.fileno(), fd)
+            os.rename(temporary, file_name(name), src_dir_fd=fd, dst_dir_fd=fd)
+    except OSError as error:
+        raise Fault("refused", "/".join(RECORDS) + " can't be written: " + reason(error)) from None
+
+
+def file_name(name: str) -> str:
+    """A file name of at most 255 bytes, whatever the module's."""
+    if len(os.fsencode(name)) <= 200:
+        return name + ".json"
+    return os.fsdecode(os.fsencode(name)[:150]) + "-" + digest_of_text(os.fsencode(name))[:16] + ".json"
+
+
+@contextmanager
+def _folder(cache: Cache, shelf: Shelf, *, create: bool) -> Iterator[int]:
+    """The open folder of this shelf's records. Links on the way are not followed."""
+    fd = descend(cache.fd, (*RECORDS, shelf.version, shelf.arch or "none"), enter if create else open_folder)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
 
 # From here on FlashInfer writes build.ninja again when it would be another one; before, only when it was missing.
 REWRITES = (0, 6, 11, 1)
@@ -85,7 +284,7 @@ class Judge:
             return
         if recipe.problem:
             module.add("record", recipe.problem, stale=False)
-        record = baseline.read(self.cache, recipe.shelf, recipe.name)
+        record = read_record(self.cache, recipe.shelf, recipe.name)
         current = record is not None and record.get("library") == list(recipe.library)
         if record is not None:
             module.baseline = "recorded" if current else "outdated"
@@ -125,7 +324,7 @@ class Judge:
         if record["ninja"] != recipe.ninja:
             self._flags(recipe, record, module)
         environment: dict[str, str] = record["env"]  # type: ignore[assignment]
-        for name in baseline.ENV_FLAGS:
+        for name in ENV_FLAGS:
             then, now = environment.get(name, ""), self.environ.get(name, "")
             if then and then != now:
                 module.add("flags", name + " was " + repr(then) + " and is " + (repr(now) if now else "not set"))
@@ -172,7 +371,7 @@ class Judge:
             module.add("root", "was compiled from " + root + "; Python imports " + self.package.root)
             module.guess = False
         words = recipe.words("cuda_cflags", "cflags", "common_cflags", "ldflags")
-        for name in baseline.ENV_FLAGS:
+        for name in ENV_FLAGS:
             missing = [word for word in self.environ.get(name, "").split() if word not in words]
             if missing:
                 module.add("flags", name + " asks for " + " ".join(missing) + "; it was compiled without")
@@ -231,3 +430,106 @@ class Judge:
         else:
             module.add("cuda_home", "was compiled with the CUDA in " + then + "; here it is in " + now)
             module.guess = False
+
+
+# Operation ``baseline``: remember what modules are made of.
+
+
+def run_baseline(request: Dict[str, Any]) -> Dict[str, Any]:
+    """Record the chosen modules. One whose files changed after it was linked is refused unless ``force``."""
+    cache, patterns = asked(request)
+    try:
+        reader, files = Reader(), Files()
+        done = []
+        for one in choose(cache, patterns, not patterns):
+            for name in (entry.name for entry in one.entries if entry.kind == "folder"):
+                outcome = _record(cache, one.shelf, name, reader, files, request)
+                done.append({"version": one.shelf.version, "arch": one.shelf.arch, "name": name, **outcome})
+        return {"root": root_of(request), "modules": done, "problems": cache.problems}
+    finally:
+        cache.close()
+
+
+def _record(
+    cache: Cache, shelf: Shelf, name: str, reader: Reader, files: Files, request: Dict[str, Any]
+) -> Dict[str, Any]:
+    recipe = reader.read(shelf, name)
+    refusal, changed = _refusal(recipe, files, bool(request.get("force")), request.get("since") or 0)
+    if lock_of(shelf, name + ".lock", cache.problems)[0]:
+        refusal = "it is being built"
+    if refusal:
+        return {"recorded": False, "files": 0, "reason": refusal, "changed": changed[:40]}
+    environ = {**(request.get("environ") or {}), **os.environ}
+    text = json.dumps(record_of(recipe, files, environ, time.time()))
+    with opened(name, shelf.fd) as fd:
+        if library_of(name, fd) != recipe.library:
+            return {"recorded": False, "files": 0, "reason": "it was built again meanwhile", "changed": []}
+    write_record(cache, shelf, name, text)
+    return {"recorded": True, "files": len(recipe.inputs), "reason": "", "changed": []}
+
+
+def _refusal(recipe: Recipe, files: Files, force: bool, since: int) -> tuple[str, list[str]]:
+    """Why the record would be worth nothing: it must show what the library was made of, not what came later.
+
+    ``since``: when a compilation that we started began, in ns; 0: it isn't known.
+    """
+    if recipe.library is None:
+        return "it has no library yet", []
+    if not recipe.inputs or not recipe.recorded:
+        return recipe.problem or "ninja's record of what it was compiled from is missing", []
+    if force:
+        return "", []
+    # What changed while the compiler ran may have been read before or after.
+    limit = min(since, recipe.library[1]) if since else recipe.library[1]
+    changed = []
+    for path in recipe.inputs:
+        stamp = files.stamp(path)
+        made_here = "/generated/" in path and path.startswith(recipe.shelf.root)
+        if stamp is None or (stamp[3] >= (recipe.library[1] if made_here else limit)):
+            changed.append(path)
+    return ("files changed after it was compiled" if changed else ""), changed
+
+
+# Operation ``list``: every module with what it takes, how old it is, its state and the evidence for that.
+
+
+def run_list(request: Dict[str, Any]) -> Dict[str, Any]:
+    """List the modules that the request's patterns, version and archs choose (none: all).
+
+    ``thorough``: read every byte that they were compiled from, and name the files that speak against them.
+    """
+    root, thorough = root_of(request), bool(request.get("thorough"))
+    answer: Dict[str, Any] = {"root": root, "exists": True, "modules": [], "building": [], "package": {},
+                              "leftovers": {"count": 0, "bytes": 0}, "problems": []}  # fmt: skip
+    if not request.get("patterns") and not os.path.exists(root):
+        return {**answer, "exists": False}
+    cache, patterns = asked(request)
+    try:
+        package = package_of(request)
+        judge = Judge(cache, request, package, thorough=thorough)
+        modules: list[Dict[str, Any]] = []
+        building: list[Dict[str, Any]] = []
+        for choice in choose(cache, patterns, not patterns):
+            shelf, entries = choice.shelf, choice.entries
+            left = len(modules) + len(entries) - LISTED
+            if left > 0:
+                note(cache.problems, shelf.shown + ": " + str(left) + " more modules; name those that you want")
+            for entry in entries[: LISTED - len(modules)]:
+                module = describe(shelf, entry, cache.problems)
+                if module is not None:
+                    judge.judge(shelf, module)
+                    for reason in () if thorough else module.reasons:  # thousands of modules have a million files
+                        reason.files, reason.more = [], reason.more + len(reason.files)
+                    modules.append(asdict(module))
+            locked, lock = lock_of(shelf, BATCH, cache.problems)
+            if locked:
+                building.append({"version": shelf.version, "arch": shelf.arch, "locked": locked, "lock": lock})
+        held = [one for one in modules + building if one["locked"]]
+        known = holders(sorted({tuple(one["lock"]) for one in held}))
+        for one in held:
+            one["holders"] = known[tuple(one["lock"])]
+        answer.update(modules=modules, building=building, leftovers=leftovers(cache.fd), problems=cache.problems,
+                      package={"root": package.root, "version": package.version})  # fmt: skip
+        return answer
+    finally:
+        cache.close()

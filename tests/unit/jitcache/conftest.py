@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from envgen.inside.jit import package
+from envgen.inside.jit import libraries
 
 
 @pytest.fixture(autouse=True)
 def no_other_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package, "run_python", lambda python, text: b"")
+    monkeypatch.setattr(libraries, "run_python", lambda python, text: b"")

@@ -18,8 +18,8 @@ from jitcache_layouts import RELEASES, Shelf, put, release, snapshot
 
 from envgen.inside.jit import archive as subject
 from envgen.inside.jit.archive import HEAD, nanoseconds, why_not
-from envgen.inside.jit.fault import Fault
 from envgen.inside.jit.main import answer
+from envgen.inside.jit.tree import Fault
 
 ODD = 1_700_000_000_123_456_789
 

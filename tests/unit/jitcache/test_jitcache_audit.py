@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jitcache_layouts import Shelf, put
 
 from envgen.binding import bind
-from envgen.inside.jit.fatbin import MAGIC, Damaged, archs_of
+from envgen.inside.jit.libraries import MAGIC, Damaged, archs_of
 from envgen.inside.jit.main import answer
 from envgen.jitcache.audit import Audit, Library, findings, judge, runs_on
 

@@ -13,7 +13,7 @@ from jitcache_asking import ask, bad, good
 from jitcache_layouts import lost, outermost, put, release, snapshot
 
 from envgen.inside.jit import clear as clearing
-from envgen.inside.jit import hold as holding
+from envgen.inside.jit import locks
 from envgen.inside.jit.main import answer
 
 
@@ -70,13 +70,13 @@ def test_trash_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
 
 def test_a_module_that_vanishes_meanwhile_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shelf = release(tmp_path, "0.5.3")
-    real = holding.make_lock_folder
+    real = locks.make_lock_folder
 
     def vanish(*args: Any, **kwargs: Any) -> Any:
         (shelf.ops / "page").rename(tmp_path / "elsewhere")
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(holding, "make_lock_folder", vanish)
+    monkeypatch.setattr(locks, "make_lock_folder", vanish)
     result = good(tmp_path, "page", "rope")
     assert [m["name"] for m in result["modules"]] == ["rope"]
 
@@ -140,8 +140,6 @@ def test_every_other_fault_is_a_document_too(tmp_path: Path, monkeypatch: pytest
 
 
 def test_processes_that_loaded_the_library_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from envgen.inside.jit import procs
-
     shelf = release(tmp_path / "cache", "0.5.3")
     inode = (shelf.ops / "page/page.so").stat().st_ino
     proc = tmp_path / "proc"
@@ -153,7 +151,7 @@ def test_processes_that_loaded_the_library_are_told(tmp_path: Path, monkeypatch:
     )
     put(proc / "79/maps", f"7f00-7f01 r-xp 00000000 08:01 {inode}   /mnt/.envgen-work-0a/module-0/page.so (deleted)\n")
     put(proc / "79/cmdline", b"other")
-    real = procs.loaded
+    real = locks.loaded
     monkeypatch.setattr(clearing, "loaded", lambda inodes: real(inodes, str(proc)))
     result = good(tmp_path / "cache", "page")
     assert [(one["pid"], one["modules"]) for one in result["users"]] == [(77, ["page"]), (79, ["page"])]

@@ -112,7 +112,7 @@ def test_a_lock_file_replaced_while_we_took_it_is_taken_again(tmp_path: Path, mo
 
 def test_a_holder_of_another_user_is_named_by_the_kernel_s_list_of_locks(tmp_path: Path) -> None:
     """Root in a container may not see the open files of a service that runs as another user."""
-    from envgen.inside.jit import procs
+    from envgen.inside.jit import locks
 
     file = put(tmp_path / "page.lock")
     status = file.stat()
@@ -122,4 +122,4 @@ def test_a_holder_of_another_user_is_named_by_the_kernel_s_list_of_locks(tmp_pat
     put(tmp_path / "proc/locks", "\n".join(lines) + "\n")
     put(tmp_path / "proc/42/cmdline", b"ninja\0-v\0")
     identity = (status.st_dev, status.st_ino)
-    assert procs.holders([identity], str(tmp_path / "proc")) == {identity: [{"pid": 42, "command": "ninja -v"}]}
+    assert locks.holders([identity], str(tmp_path / "proc")) == {identity: [{"pid": 42, "command": "ninja -v"}]}

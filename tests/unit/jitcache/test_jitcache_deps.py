@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.inside.jit.deps import MAGIC, parse
+from envgen.inside.jit.ninja import MAGIC, parse_deps
 
 
 def record(inputs: Mapping[str, Sequence[str]], version: int = 4, repeat: int = 1) -> bytes:
@@ -38,14 +38,14 @@ paths = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 
 @pytest.mark.parametrize("version", [3, 4])
 def test_both_versions(version: int) -> None:
-    found = parse(record(PAGE, version))
+    found = parse_deps(record(PAGE, version))
     assert (found.version, found.whole, found.inputs) == (version, True, PAGE)
 
 
 @pytest.mark.parametrize("version", [3, 4])
 @given(data=st.dictionaries(paths, st.lists(paths, unique=True, max_size=8), max_size=6), repeat=st.integers(1, 3))
 def test_whatever_ninja_wrote_is_read_back(version: int, data: dict[str, list[str]], repeat: int) -> None:
-    found = parse(record(data, version, repeat))
+    found = parse_deps(record(data, version, repeat))
     assert found.whole
     assert found.inputs == data
 
@@ -53,7 +53,7 @@ def test_whatever_ninja_wrote_is_read_back(version: int, data: dict[str, list[st
 def test_a_later_record_replaces_the_earlier() -> None:
     first = record({"a.o": ["x.h", "y.h"]})
     tail = struct.pack("<I", 16 | 1 << 31) + struct.pack("<IQI", 0, 1 << 60, 2)
-    assert parse(first + tail).inputs == {"a.o": ["y.h"]}
+    assert parse_deps(first + tail).inputs == {"a.o": ["y.h"]}
 
 
 @pytest.mark.parametrize("version", [3, 4])
@@ -62,7 +62,7 @@ def test_cut_off_anywhere(version: int) -> None:
     whole = record(PAGE, version)
     ends = []
     for length in range(len(whole)):
-        found = parse(whole[:length])
+        found = parse_deps(whole[:length])
         if found.whole:
             ends.append(length)
         for output, inputs in found.inputs.items():
@@ -72,31 +72,31 @@ def test_cut_off_anywhere(version: int) -> None:
 
 @given(st.binary(max_size=300))
 def test_garbage(data: bytes) -> None:
-    parse(data)
-    parse(MAGIC + data)
+    parse_deps(data)
+    parse_deps(MAGIC + data)
     for version in (3, 4):
-        parse(MAGIC + struct.pack("<I", version) + data)
+        parse_deps(MAGIC + struct.pack("<I", version) + data)
 
 
 @given(st.integers(16, 10_000), st.integers(1, 255))
 def test_one_wrong_byte(position: int, mask: int) -> None:
     data = bytearray(record(PAGE))
     data[position % len(data)] ^= mask
-    found = parse(bytes(data))
+    found = parse_deps(bytes(data))
     assert len(found.inputs) <= 3
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 5, 0xFFFFFFFF])
 def test_other_versions_are_not_guessed(version: int) -> None:
-    found = parse(MAGIC + struct.pack("<I", version) + record(PAGE)[16:])
+    found = parse_deps(MAGIC + struct.pack("<I", version) + record(PAGE)[16:])
     assert (found.version, found.whole, found.inputs) == (version, False, {})
 
 
 def test_a_length_that_ninja_refuses() -> None:
     data = MAGIC + struct.pack("<II", 4, 1 << 20) + bytes(1 << 20)
-    assert not parse(data).whole
+    assert not parse_deps(data).whole
 
 
 def test_names_that_are_no_text_survive() -> None:
     name = b"/opt/\xff\xfe.h".decode("utf-8", "surrogateescape")
-    assert parse(record({"a.o": [name]})).inputs == {"a.o": [name]}
+    assert parse_deps(record({"a.o": [name]})).inputs == {"a.o": [name]}

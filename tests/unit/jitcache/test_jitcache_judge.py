@@ -14,10 +14,10 @@ from jitcache_layouts import RELEASES, SHARED_LOG, Shelf, put, snapshot
 from test_jitcache_deps import record
 
 from envgen.binding import bind
-from envgen.inside.jit import causes, listing, package
+from envgen.inside.jit import clear, judge, libraries
+from envgen.inside.jit.judge import Module
 from envgen.inside.jit.main import answer
-from envgen.inside.jit.module import Module
-from envgen.jitcache.model import Cleared, Inventory, Recorded
+from envgen.jitcache.service import Cleared, Inventory, Recorded
 
 STEMS = {"page": ("page",), "rope": ("rope",)}
 
@@ -109,11 +109,11 @@ def lab(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.delenv(name, raising=False)
     found = Lab(tmp_path, request.param)
 
-    def told(_request: object) -> package.Package:
+    def told(_request: object) -> libraries.Package:
         root = found.imported
-        return package.Package(str(root), found.version, f"{root}/data/aot", found.providers)
+        return libraries.Package(str(root), found.version, f"{root}/data/aot", found.providers)
 
-    for module in (listing, causes):
+    for module in (judge, clear):
         monkeypatch.setattr(module, "package_of", told)
     return found
 
@@ -424,7 +424,7 @@ def test_libraries_of_providers_mask(lab: Lab) -> None:
 
 def test_every_target_needs_a_library(tmp_path: Path) -> None:
     wheel = put(tmp_path / "wheel/page/page.so").parents[1]
-    found = package.Package("/x", "0.7.2.post1", "/x/data/aot", [(str(wheel), ["120f"], {"page"})])
+    found = libraries.Package("/x", "0.7.2.post1", "/x/data/aot", [(str(wheel), ["120f"], {"page"})])
     assert found.masking("page", ["120f", "121a"]) == str(wheel / "page/page.so")
     assert found.masking("page", ["90a", "121a"]) == ""
     assert found.masking("page", []) == ""
@@ -432,4 +432,4 @@ def test_every_target_needs_a_library(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{", b"null", b'{"root": "", "version": "", "aot": "", "providers": 7}'])
 def test_an_answer_about_the_package_that_can_not_be_read(data: bytes) -> None:
-    assert package.read(data) is None
+    assert libraries.read_package(data) is None

@@ -14,7 +14,7 @@ from jitcache_layouts import RELEASES, Shelf, put, release, snapshot
 from envgen.binding import bind
 from envgen.inside.jit import layout
 from envgen.inside.jit.main import answer
-from envgen.jitcache.model import Inventory
+from envgen.jitcache.service import Inventory
 
 
 def listed(root: Path, *patterns: str, **request: Any) -> Inventory:
@@ -146,7 +146,7 @@ def test_a_cache_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pyte
         (shelf.ops / "page").rmdir()
         return entries
 
-    monkeypatch.setattr("envgen.inside.jit.choose.entries_of", vanish)
+    monkeypatch.setattr("envgen.inside.jit.layout.entries_of", vanish)
     assert "page" not in {module.name for module in listed(tmp_path).modules}
 
 

@@ -17,14 +17,11 @@ from envgen.__main__ import main
 from envgen.binding import ShapeError, bind
 from envgen.engine.base import ExecResult, Mount
 from envgen.errors import EngineError, NotFoundError, RefusedError
-from envgen.inside.jit.module import Holder
+from envgen.inside.jit.judge import Holder
 from envgen.inside.run import STARTER
 from envgen.inside.warm import MARK
-from envgen.jitcache.model import Cleared
-from envgen.jitcache.place import BASE
-from envgen.jitcache.query import arch_folders, make_query
-from envgen.jitcache.service import JitCache
-from envgen.jitcache.talk import describe_holders
+from envgen.jitcache.place import BASE, arch_folders, make_query
+from envgen.jitcache.service import Cleared, JitCache, describe_holders
 from envgen.jitcache.warm import Warm
 from envgen.text import visible
 

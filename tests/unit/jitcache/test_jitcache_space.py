@@ -17,8 +17,7 @@ from envgen.engine.base import ExecResult, Mount
 from envgen.engine.leftovers import Leftover
 from envgen.errors import EngineError, NotFoundError, RefusedError, UsageError
 from envgen.jitcache import space
-from envgen.jitcache.place import mount_here
-from envgen.jitcache.query import make_query
+from envgen.jitcache.place import make_query, mount_here
 from envgen.jitcache.service import JitCache
 
 VOLUMES = f"flashinfer: {{path: {ROOT}}}"

@@ -9,8 +9,7 @@ from jitcache_engine import PROJECT, ROOT, LocalEngine
 from jitcache_layouts import Shelf, put
 
 from envgen.__main__ import main
-from envgen.inside.jit.main import answer
-from envgen.inside.jit.used import named_in
+from envgen.inside.jit.main import answer, named_in
 
 ATTENTION = (
     "batch_prefill_with_attention_sink_kv_cache_dtype_q_bf16_dtype_kv_bf16_dtype_o_bf16_dtype_idx_i32_"
