@@ -1,0 +1,99 @@
+# shellcheck shell=bash
+# Test files over streams that run side by side, each with an engine of its own. Sourced after common.sh, never run.
+#
+# A group is a line of tests/groups: files of one tier that one pytest runs, because they share what is expensive to set
+# up. The streams take group after group until none is left, so that all are busy to the end.
+
+# make_queue FOLDER TIER...: FOLDER/queue, the groups of these tiers; files that tests/groups doesn't name come last.
+make_queue() {
+  local folder=$1 tier line file
+  local -A named=()
+  shift
+  : >"$folder/queue"
+  while read -r line; do
+    [ -n "$line" ] && [[ $line != \#* ]] || continue
+    for file in $line; do
+      [ -e "tests/$file" ] || die "tests/groups names tests/$file, which is not there"
+      named[$file]=1
+    done
+    for tier; do
+      [[ $line != "$tier"/* ]] || printf '%s\n' "$line" >>"$folder/queue"
+    done
+  done <tests/groups
+  for tier; do
+    for file in tests/"$tier"/test_*.py; do
+      [ -n "${named[${file#tests/}]:-}" ] || printf '%s\n' "${file#tests/}" >>"$folder/queue"
+    done
+  done
+}
+
+# take_group FOLDER TIERS: print the next group of these tiers (separated by |) and remove it; fails when there is none.
+take_group() {
+  local lock group
+  exec {lock}>"$1/lock"
+  flock "$lock"
+  group=$([ -e "$1/stop" ] || grep -m1 -E "^($2)/" "$1/queue") || return 1
+  awk -v group="$group" '$0 != group' "$1/queue" >"$1/queue.new"
+  mv "$1/queue.new" "$1/queue"
+  printf '%s\n' "$group"
+}
+
+# stream FOLDER NUMBER TIERS PYTHON [ENGINE]: run group after group; ENGINE is a file of export lines for engine tests.
+stream() {
+  local folder=$1 number=$2 tiers=$3 python=$4 engine=${5:-} group log began code words failed=0
+  while group=$(take_group "$folder" "$tiers"); do
+    log=$folder/$(tr ' /' '+-' <<<"$group" | cut -c1-100).log
+    read -ra words <<<"${group// / tests\/}"
+    began=$SECONDS code=0
+    # Job control gives pytest a process group of its own: Ctrl-C ends this script, which then ends pytest once.
+    set -m
+    (
+      # shellcheck disable=SC1090  # written by scripts/engine
+      [[ $group != engine/* ]] || . "$engine"
+      export ENVGEN_REQUIRE_ENGINE=1
+      exec "$python" -m pytest -q "tests/${words[0]}" "${words[@]:1}"
+    ) >"$log" 2>&1 </dev/null &
+    set +m
+    echo $! >"$folder/$number.pid"
+    wait $! || code=$?
+    rm -f "$folder/$number.pid"
+    printf 'stream %s, %s s: %s: %s\n' "$number" $((SECONDS - began)) "$group" "$(tail -n 1 "$log" | tr -d '=')" >&2
+    if [ "$code" != 0 ]; then
+      failed=1
+      mv "$log" "${log%.log}.failed"
+    fi
+  done
+  return $failed
+}
+
+# run_streams FOLDER: wait for all streams in ${streams[@]}; then print the output of the groups that failed.
+run_streams() {
+  local pid code=0 log
+  for pid in "${streams[@]}"; do
+    wait "$pid" || code=1
+  done
+  streams=()
+  for log in "$1"/*.failed; do
+    [ ! -e "$log" ] || { step "failed: $(basename "${log%.failed}")"; cat "$log"; }
+  done
+  [ ! -s "$1/queue" ] || { cat "$1/queue"; die "these were not run"; }
+  return $code
+}
+
+# end_streams FOLDER: Ctrl-C for each pytest, so that it ends what it has started; SIGTERM where that does not help.
+end_streams() {
+  local file pid
+  touch "$1/stop"
+  for file in "$1"/*.pid; do
+    [ -e "$file" ] || continue
+    pid=$(cat "$file")
+    kill -INT "$pid" 2>/dev/null || continue
+    for _ in {1..60}; do
+      kill -0 "$pid" 2>/dev/null || continue 2
+      sleep 0.5
+    done
+    say "the tests in process $pid did not end on SIGINT (waited 30 s)"
+    kill "$pid" 2>/dev/null || true
+  done
+  [ ${#streams[@]} = 0 ] || wait "${streams[@]}" || true
+}
