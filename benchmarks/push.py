@@ -17,9 +17,8 @@ import time
 from envgen.app.copy import End
 from envgen.app.layers import archive
 from envgen.app.push import push_image
-from envgen.engine.docker import connect
-from envgen.engine.endpoint import find_endpoint
-from envgen.engine.forward import SshAddress
+from envgen.engine.client import connect
+from envgen.engine.endpoint import SshAddress, find_endpoint
 from envgen.profile.model import Machine
 
 MADE = "envgen-benchmark-push:1"

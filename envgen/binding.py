@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import types
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -96,3 +98,12 @@ def _number(kind: Any) -> Reader:
         raise ShapeError(f"{where} is not {kind.__name__}")
 
     return read
+
+
+# Digests that outlive a process: the identity of a lock or an image, as labels carry it.
+
+
+def digest_of(format_: int, document: Mapping[str, Any]) -> str:
+    """SHA-256 over canonical JSON. Raise ``format_`` where the same document shall count as another one."""
+    text = json.dumps({**document, "format": format_}, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()

@@ -403,3 +403,25 @@ def _trees(root: Path, names: Sequence[str]) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             for at, *_ in os.fwalk(root / name):
                 yield Path(at)
+
+
+# Where envgen's own data is: in a checkout at the top, in an installed wheel inside the package.
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def templates_dir() -> Path:
+    """The folder of the Jinja2 templates. Raises FileNotFoundError when the install is broken."""
+    return _find("templates")
+
+
+def docker_dir() -> Path:
+    """The folder of the programs that run in builds and containers. FileNotFoundError when the install is broken."""
+    return _find("docker")
+
+
+def _find(name: str) -> Path:
+    for folder in (_PACKAGE / "_data" / name, _PACKAGE.parent / name):
+        if folder.is_dir():
+            return folder
+    raise FileNotFoundError(f"envgen is installed without its {name} (looked beside {_PACKAGE}); reinstall it")

@@ -17,15 +17,22 @@ from envgen.app import whose
 from envgen.app.lock import demand
 from envgen.app.patch_sources import try_patches
 from envgen.app.session import Session
-from envgen.engine import buildx, jobs, process
-from envgen.engine.base import Engine
-from envgen.engine.buildlog import BuildLog
-from envgen.engine.buildx import BuildRequest, BuildResult, Secret, proxy_arguments
+from envgen.engine import buildx, host, process
+from envgen.engine.buildx import (
+    BuildLog,
+    BuildRequest,
+    BuildResult,
+    Secret,
+    Step,
+    before,
+    names_in,
+    proxy_arguments,
+    stages_in,
+)
+from envgen.engine.client import Engine, connect
 from envgen.engine.compose import docker_program, run_shell
-from envgen.engine.docker import connect
 from envgen.engine.endpoint import demand_plugin, find_endpoint
-from envgen.engine.leftovers import CREATOR, THROWAWAY, this_process
-from envgen.engine.progress import Step, before, names_in, stages_in
+from envgen.engine.host import CREATOR, THROWAWAY, this_process
 from envgen.errors import BuildError, LockError, RefusedError, UsageError
 from envgen.explain import Cause, cause_of
 from envgen.files import state_dir
@@ -166,7 +173,7 @@ def buildable(request: BuildRequest, engine: Engine) -> None:
 def compilers(profile: Profile, engine: Engine | None, max_jobs: int | None = None) -> str:
     """One sentence on what compilers of a build will do."""
     wanted = max_jobs if max_jobs is not None else profile.build.max_jobs.count
-    return jobs.compilers(wanted, engine.info() if engine else None)
+    return host.compilers(wanted, engine.info() if engine else None)
 
 
 # --- the way without BuildKit -----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any
 from envgen.app.crash import keeper
 from envgen.app.places import Opened, by_hand
 from envgen.app.watch import Canary, Watch
-from envgen.background import in_background
+from envgen.engine.process import in_background
 from envgen.errors import EnvgenError, Problem, named
 from envgen.profile.model import Ready
 from envgen.serve.launch import Launcher, Started, what_next

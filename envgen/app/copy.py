@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from threading import Event
 from typing import Any
 
-from envgen.background import in_background
-from envgen.engine.base import MISSHAPEN, Engine, ExecResult, Mount
+from envgen.engine.client import Engine
 from envgen.engine.owner import host_user
+from envgen.engine.process import in_background
+from envgen.engine.values import MISSHAPEN, ExecResult, Mount
 from envgen.errors import EngineError
 from envgen.inside import run
 from envgen.profile.model import Machine, Profile

@@ -14,7 +14,7 @@ from envgen.bundle import as_json, write_bundle
 from envgen.doctor import report, run
 from envgen.doctor.gather import gather
 from envgen.doctor.model import Subject
-from envgen.engine.base import Engine
+from envgen.engine.client import Engine
 from envgen.errors import EnvgenError
 from envgen.explain import classify
 from envgen.files import state_dir

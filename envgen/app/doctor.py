@@ -17,7 +17,7 @@ from envgen.doctor.fix import Fix
 from envgen.doctor.gather import attempt, gather
 from envgen.doctor.model import Context, Finding, Remedy, Severity, Subject, Where, ok
 from envgen.doctor.run import Report
-from envgen.engine.base import Engine
+from envgen.engine.client import Engine
 from envgen.engine.session import hurry
 from envgen.errors import EnvgenError
 from envgen.explain import cause_of

@@ -11,7 +11,7 @@ from itertools import accumulate
 from pathlib import PurePosixPath
 
 from envgen.app.copy import End
-from envgen.engine.base import Image, Mount
+from envgen.engine.values import Image, Mount
 from envgen.errors import EngineError
 from envgen.inside.run import text_of
 from envgen.profile.values import ImageRef

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envgen.app.session import Session
-from envgen.engine.base import Engine
-from envgen.engine.docker import connect
+from envgen.engine.client import Engine, connect
 from envgen.errors import LockError, Place, Problem, RefusedError
 from envgen.files import state_dir
 from envgen.lock.ask import Stale, Upgrade, checked, patched, stale

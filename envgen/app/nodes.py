@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from envgen import files
-from envgen.digests import digest_of
+from envgen.binding import digest_of
 from envgen.doctor.expectation import mounts
-from envgen.engine.base import COMPOSE_PROJECT, MISSHAPEN, Container, Engine, Image, Mount
-from envgen.engine.docker import connect
+from envgen.engine.client import Engine, connect
+from envgen.engine.values import COMPOSE_PROJECT, MISSHAPEN, Container, Image, Mount
 from envgen.errors import EngineError, NotFoundError, Problem, UsageError
 from envgen.inside import run
 from envgen.profile.check_nodes import ranks_of

@@ -12,12 +12,12 @@ from typing import TypeVar
 
 from envgen.app import nodes, whose
 from envgen.app.session import Session
-from envgen.background import in_background
-from envgen.engine.base import Container, Engine
+from envgen.engine.client import Engine, connect
 from envgen.engine.compose import Compose
-from envgen.engine.docker import connect
 from envgen.engine.endpoint import Endpoint, find_endpoint
 from envgen.engine.owner import ours
+from envgen.engine.process import in_background
+from envgen.engine.values import Container
 from envgen.errors import EngineError, NotFoundError, UsageError, named
 from envgen.profile.model import Profile
 from envgen.render.compose import cluster_file

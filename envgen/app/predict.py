@@ -11,7 +11,7 @@ from typing import Any
 from envgen.doctor import collect, remedies
 from envgen.doctor.expectation import compose_env, throw_away
 from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warning
-from envgen.engine.base import Engine
+from envgen.engine.client import Engine
 from envgen.engine.owner import ours
 from envgen.errors import EnvgenError, ExitCode, NotFoundError, Problem, UsageError
 from envgen.inside import run

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from envgen import files
 from envgen.app.whose import PROJECT, other_owner, removed_folders
-from envgen.engine.base import COMPOSE_PROJECT, Container, Engine
+from envgen.engine.client import Engine
 from envgen.engine.owner import Owner
+from envgen.engine.values import COMPOSE_PROJECT, Container
 from envgen.errors import EngineError, EnvgenError, RefusedError
 from envgen.jitcache import space
 from envgen.jitcache.service import JitCache

@@ -15,8 +15,8 @@ from envgen.app.copy import End, Folder, copy
 from envgen.app.layers import archive
 from envgen.app.nodes import content
 from envgen.app.session import Session
-from envgen.engine.base import COMPOSE_PROJECT, Image, Mount
-from envgen.engine.docker import connect
+from envgen.engine.client import connect
+from envgen.engine.values import COMPOSE_PROJECT, Image, Mount
 from envgen.errors import EngineError, RefusedError, named
 from envgen.profile.model import Profile, Service
 from envgen.render import environment as names

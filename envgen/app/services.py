@@ -19,9 +19,10 @@ from envgen.app.places import Opened, containers_of, known_service, opened, plac
 from envgen.app.predict import foresee
 from envgen.app.session import Session, of_running
 from envgen.app.watch import Canary
-from envgen.engine.base import Container, Engine
+from envgen.engine.client import Engine
 from envgen.engine.endpoint import demand_plugin
 from envgen.engine.owner import Owner, this_owner
+from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError, NotFoundError, Problem, ServiceError, UsageError, named
 from envgen.profile.model import Profile
 from envgen.serve import ownership, preflight

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from envgen.engine import dotenv
-from envgen.engine.base import Engine
+from envgen.engine.client import Engine
+from envgen.engine.compose import DOTENV, read_dotenv
 from envgen.engine.owner import ours
 from envgen.errors import EngineError, RefusedError
 from envgen.profile.load import Loaded, load_project, select
@@ -50,7 +50,7 @@ class Session:
         if local and lacking and not self._read:
             self._read = True
             try:
-                os.environ.update(dotenv.read(project.root / dotenv.NAME, lacking))
+                os.environ.update(read_dotenv(project.root / DOTENV, lacking))
             except EngineError:
                 pass  # no Compose: then nothing is started either
             except RefusedError as error:

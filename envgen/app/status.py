@@ -14,12 +14,13 @@ from typing import Any, TypeVar
 from envgen.app import lock
 from envgen.app.places import changed, nodes_of, opened, reach
 from envgen.app.session import Session
-from envgen.background import in_background
 from envgen.bench.record import runs, utc
-from envgen.engine.base import Container, Engine
+from envgen.engine.client import Engine
 from envgen.engine.git import WorkTree
 from envgen.engine.owner import ours
+from envgen.engine.process import in_background
 from envgen.engine.session import hurry
+from envgen.engine.values import Container
 from envgen.errors import EnvgenError
 from envgen.files import state_dir
 from envgen.profile.model import Profile

@@ -12,9 +12,8 @@ from envgen.app.build import Job, Options, job_of, request_of
 from envgen.app.lock import demand
 from envgen.app.session import Session
 from envgen.engine import buildx
-from envgen.engine.base import Engine
 from envgen.engine.buildx import BuildRequest, BuildResult
-from envgen.engine.docker import connect
+from envgen.engine.client import Engine, connect
 from envgen.errors import BuildError, UsageError
 from envgen.lock.image import Difference, compare, same_content
 from envgen.render.locking import lock_of

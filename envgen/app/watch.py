@@ -16,9 +16,9 @@ from typing import Any
 
 from envgen.app import nodes
 from envgen.app.places import Opened
-from envgen.background import in_background
-from envgen.engine.base import Container, Engine
-from envgen.engine.docker import connect
+from envgen.engine.client import Engine, connect
+from envgen.engine.process import in_background
+from envgen.engine.values import Container
 from envgen.errors import EngineError
 from envgen.profile.model import Ready
 from envgen.serve.launch import key_of, reachable_url

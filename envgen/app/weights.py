@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from envgen.doctor import collect
-from envgen.engine.base import MEMORY, Engine, ExecResult, Mount
+from envgen.engine.client import Engine
 from envgen.engine.owner import host_user
+from envgen.engine.values import MEMORY, ExecResult, Mount
 from envgen.errors import EnvgenError, ExitCode, NotFoundError, Problem, UsageError
 from envgen.inside import run
 from envgen.lock.model import load, model_key

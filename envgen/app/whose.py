@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from envgen.engine.base import COMPOSE_PROJECT, Engine
+from envgen.engine.client import Engine
 from envgen.engine.compose import Compose
-from envgen.engine.leftovers import CREATOR, Creator, lives, this_process
+from envgen.engine.host import CREATOR, Creator, lives, this_process
 from envgen.engine.owner import Owner, is_foreign, owner_in, owner_of, this_owner
+from envgen.engine.values import COMPOSE_PROJECT
 from envgen.errors import EngineError, RefusedError
 from envgen.profile.instance import as_instance
 from envgen.profile.model import Profile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import random
 import re
@@ -12,14 +13,16 @@ from statistics import median
 from typing import Any
 
 from envgen.bench.client import LOST, WORDS, Load, Reply, Target, send, tokens
-from envgen.bench.compare import Table
+from envgen.bench.compare import Table, flags
 from envgen.bench.facts import Vitals
 from envgen.bench.tools import Measured, figures
-from envgen.engine.base import MISSHAPEN, read_json
-from envgen.errors import ServiceError
+from envgen.engine.client import Engine
+from envgen.engine.values import MISSHAPEN, read_json
+from envgen.errors import ServiceError, UsageError
 from envgen.inside import run
 from envgen.logpattern import LogPattern
-from envgen.text import progress, shorten
+from envgen.serve.events import short_answer
+from envgen.text import last_printed, progress, shorten
 
 PASSED, FAILED, UNKNOWN = "passed", "failed", "not checked"
 PROMPT = "The capital of France is"
@@ -370,3 +373,77 @@ def kernels(execute: run.Execute, python: str, record: Callable[[Mapping[str, An
         rows += new
     word, summary = outcome(found)
     return word if rows or word == FAILED else UNKNOWN, {"rows": rows, **summary}
+
+
+# One request under the server's own profiler: vLLM writes the trace, and it is copied out of the container.
+
+LARGEST_TRACE = 256 << 20  # bytes of all files of one trace
+PIECE = 8 << 20  # of them are read at a time
+_LIST = 'test ! -d "$0" || exec find "$0" -maxdepth 1 -type f -printf "%f\\t%T@\\t%s\\n"'
+TRACED_PROMPT, TRACED_REPLY = 128, 16  # tokens
+_NAME = re.compile(r"[A-Za-z0-9_][\w.+=-]{0,200}")
+_HINT = (
+    "give the service `args: {profiler-config: {profiler: torch, torch_profiler_dir: /tmp/traces}}` "
+    "in a variant, and start it: envgen up SERVICE --variant NAME"
+)
+
+
+def folder_of(words: Sequence[str], env: Mapping[str, str]) -> str:
+    """Where the server writes traces. UsageError when it was started without torch's profiler."""
+    given = flags(words)
+    folder = given.get("--profiler-config.torch_profiler_dir") or env.get("VLLM_TORCH_PROFILER_DIR", "")
+    with contextlib.suppress(*MISSHAPEN):
+        folder = str(json.loads(given["--profiler-config"])["torch_profiler_dir"])
+    if not folder.startswith("/"):
+        raise UsageError("the server was started without torch's profiler, or with a folder that is not absolute",
+                         hint=_HINT)  # fmt: skip
+    return folder
+
+
+def capture(
+    trial: Trial, engine: Engine, container: str, folder: str, keep: Callable[[str, bytes], None]
+) -> dict[str, int]:
+    """Profile one completion, and hand over each new file; name -> bytes."""
+
+    def files() -> dict[str, tuple[str, int]]:
+        listed = _run(engine, container, "sh", "-c", _LIST, folder)
+        rows = (line.split("\t") for line in listed.decode(errors="replace").splitlines())
+        return {name: (time, int(size)) for name, time, size in rows}
+
+    before = files()
+    _post(trial, "/start_profile")
+    try:
+        load = trial.ask("trace", [trial.target.body(tokens(TRACED_PROMPT), TRACED_REPLY)])
+    finally:
+        progress("  the server writes its trace")
+        _post(trial, "/stop_profile")
+    if load.faults:
+        raise ServiceError(f"the request that was profiled failed: {load.faults}")
+    new = {name: found[1] for name, found in files().items() if before.get(name) != found}
+    if not new:
+        raise ServiceError(f"the profiler wrote no file into {folder}", hint="envgen logs shows what it reports")
+    if sum(new.values()) > LARGEST_TRACE or not all(map(_NAME.fullmatch, new)):
+        listed = ", ".join(f"{name} ({size >> 20} MiB)" for name, size in new.items())
+        raise ServiceError(f"the trace stays in the container's {folder}: {listed}",
+                           hint=f"at most {LARGEST_TRACE >> 20} MiB are copied; profile fewer tokens")  # fmt: skip
+    for name, size in new.items():
+        words = ("dd", f"if={folder}/{name}", f"bs={PIECE}", "count=1", "status=none")
+        keep(name, b"".join(_run(engine, container, *words, f"skip={n}") for n in range(-(-size // PIECE))))
+    return new
+
+
+def _run(engine: Engine, container: str, *argv: str) -> bytes:
+    done = engine.exec(container, argv, timeout=600)
+    if done.code:
+        raise ServiceError(f"the container's trace files can't be read: {last_printed(done.stderr, done.code)}")
+    return done.stdout
+
+
+def _post(trial: Trial, path: str) -> None:
+    url = trial.target.url + path
+    try:
+        status, document = short_answer("POST", url, trial.target.headers, trial.target.silence)
+    except OSError as error:
+        raise ServiceError(f"{url}: {error}") from None
+    if status != 200:
+        raise ServiceError(f"{url} answers {status}: {shorten(str(document), 160)}")

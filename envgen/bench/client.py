@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from envgen.engine.base import MISSHAPEN
+from envgen.engine.values import MISSHAPEN
 from envgen.errors import ServiceError, UsageError
 from envgen.serve.events import (
     LARGEST_COUNT,

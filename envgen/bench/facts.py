@@ -11,8 +11,9 @@ from typing import Any
 
 from envgen import __version__
 from envgen.bench.compare import flags
-from envgen.engine.base import Container, Engine
+from envgen.engine.client import Engine
 from envgen.engine.git import WorkTree
+from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError, ServiceError
 from envgen.inside import run
 from envgen.profile.model import Profile

@@ -27,7 +27,7 @@ from typing import Any
 
 from envgen import files
 from envgen.bench.notes import Foreign, moment
-from envgen.engine.base import MISSHAPEN, read_json
+from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import Place, ResultsError, UsageError
 from envgen.redact import redact_secrets
 from envgen.text import counted, reason_of

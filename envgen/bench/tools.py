@@ -14,7 +14,7 @@ from envgen.bench.client import COMPLETIONS, WORDS, Target
 from envgen.bench.compare import Cell, Series, Table, number, table
 from envgen.bench.notes import shipped
 from envgen.bench.record import resolve
-from envgen.engine.base import MISSHAPEN, read_json
+from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import ServiceError, UsageError
 from envgen.inside import run
 from envgen.text import duration, progress, visible

@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
 from envgen.app.session import Session
-from envgen.engine.docker import connect
+from envgen.engine.client import connect
 from envgen.jitcache.place import CACHE, find_place
 from envgen.profile import shape as shapes
 from envgen.profile.model import Profile, Variant

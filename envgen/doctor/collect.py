@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from envgen.binding import ShapeError
 from envgen.doctor.evidence import Probe, from_json
 from envgen.doctor.model import Trouble
-from envgen.engine.base import ExecResult
+from envgen.engine.values import ExecResult
 from envgen.errors import EnvgenError
 from envgen.inside import run
 from envgen.profile.model import Profile, Service

@@ -15,7 +15,8 @@ from envgen.doctor import collect
 from envgen.doctor.expectation import throw_away
 from envgen.doctor.model import Context, Finding, Remedy, Subject, error, info, ok, warning
 from envgen.doctor.remedies import command, envgen, line
-from envgen.engine.base import MISSHAPEN, Engine, ExecResult
+from envgen.engine.client import Engine
+from envgen.engine.values import MISSHAPEN, ExecResult
 from envgen.errors import EnvgenError
 from envgen.inside import run
 from envgen.render.environment import with_start_up

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from envgen.engine.base import Engine, Mount
+from envgen.engine.client import Engine
 from envgen.engine.owner import run_as
+from envgen.engine.values import Mount
 from envgen.inside import run
 from envgen.profile.model import Profile
 from envgen.render import environment as promised

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Severity
-from envgen.engine.base import Container, Engine, ExecResult, Mount
+from envgen.engine.client import Engine
 from envgen.engine.owner import ROOT, caller, host_user
+from envgen.engine.values import Container, ExecResult, Mount
 from envgen.errors import EnvgenError, RefusedError
 from envgen.render import environment as promised
 from envgen.text import last_printed

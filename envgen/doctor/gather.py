@@ -14,15 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from envgen.background import in_background
 from envgen.doctor import collect
 from envgen.doctor.claims import LABEL, claims
 from envgen.doctor.expectation import image_digest, service_env, throw_away
 from envgen.doctor.model import Context, Finding, Host, Remedy, Subject, error
 from envgen.doctor.owners import foreign
-from envgen.engine.base import Container, Engine, EngineInfo
+from envgen.engine.client import Engine
 from envgen.engine.endpoint import plugin_version
 from envgen.engine.owner import ours
+from envgen.engine.process import in_background
+from envgen.engine.values import Container, EngineInfo
 from envgen.errors import EngineError, EnvgenError
 from envgen.inside import run
 from envgen.profile.model import Profile

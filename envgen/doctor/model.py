@@ -14,7 +14,7 @@ from typing import Any
 
 from envgen.doctor.evidence import Probe
 from envgen.doctor.owners import Foreign
-from envgen.engine.base import Container, EngineInfo, Image
+from envgen.engine.values import Container, EngineInfo, Image
 from envgen.errors import Problem
 from envgen.profile.model import Profile
 

@@ -14,7 +14,8 @@ from typing import Any
 from envgen.binding import bind
 from envgen.doctor.model import Context, Finding, Remedy, Severity, warning
 from envgen.doctor.remedies import command, envgen
-from envgen.engine.base import Engine, ExecResult
+from envgen.engine.client import Engine
+from envgen.engine.values import ExecResult
 from envgen.errors import EnvgenError
 from envgen.text import last_printed, reason_of
 

@@ -16,10 +16,23 @@ from docker.constants import DEFAULT_DOCKER_API_VERSION
 
 from envgen.engine import process
 from envgen.engine.endpoint import Endpoint, find_endpoint
-from envgen.engine.leftovers import CREATOR, THROWAWAY, Leftover, judge, this_process
-from envgen.engine.parse import container_of, image_of, info_of, is_new_enough, too_old
-from envgen.engine.session import GREETING, QUESTION, START, WORK, Session, message_of, read_all, told, within
-from envgen.engine.streams import Attached, Lines, Output, Tail, talk
+from envgen.engine.host import CREATOR, THROWAWAY, Leftover, judge, this_process
+from envgen.engine.session import (
+    GREETING,
+    QUESTION,
+    START,
+    WORK,
+    Attached,
+    Lines,
+    Output,
+    Session,
+    Tail,
+    message_of,
+    read_all,
+    talk,
+    told,
+    within,
+)
 from envgen.engine.values import (
     COMPOSE_PROJECT,
     COMPOSE_SERVICE,
@@ -31,6 +44,11 @@ from envgen.engine.values import (
     ExecResult,
     Image,
     Mount,
+    container_of,
+    image_of,
+    info_of,
+    is_new_enough,
+    too_old,
 )
 from envgen.errors import EngineError
 
@@ -458,8 +476,8 @@ def _throwaway(
     }
 
 
-def connected(environ: Mapping[str, str] | None = None) -> Engine:
-    """The engine that ``docker`` itself would use: see ``docker.connect``."""
+def connect(environ: Mapping[str, str] | None = None) -> Engine:
+    """The engine that ``docker`` itself would use: EngineError: absent, stopped, forbidden, too old, no engine."""
     endpoint = find_endpoint(environ)
     with told(endpoint, environ=environ):
         session = Session(endpoint, DEFAULT_DOCKER_API_VERSION)

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envgen.engine.base import Container, Engine
+from envgen.engine.client import Engine
+from envgen.engine.values import Container
 from envgen.profile.model import Profile
 
 ROOT = "0:0"

@@ -15,10 +15,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from envgen.errors import EngineError, ProcessError
 from envgen.text import reason_of, show_command
@@ -288,3 +289,22 @@ def _dies_with_us() -> Callable[[], None] | None:
             os._exit(1)
 
     return prepare
+
+
+# A question that mostly waits, asked in a thread while the caller continues.
+
+T = TypeVar("T")
+
+
+def in_background(ask: Callable[[], T]) -> Future[T]:
+    """``ask()``, under way from now on. In a daemon thread, unlike an executor's: Ctrl-C never waits for an answer."""
+    answer: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            answer.set_result(ask())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -144,3 +145,151 @@ class EngineInfo:
     rootless: bool = False  # root in its containers is the user who runs it
     containerd_store: bool = False  # images are kept as they were pulled or pushed, by containerd
     remapped: bool = False  # userns-remap: the numbers of users in its containers are others on the machine
+
+
+# The engine's JSON answers as values of ``values.py``. Pure; the only place that knows the API's field names.
+
+MINIMUM_ENGINE = 23
+MINIMUM_PODMAN = 5  # of 4.3, `docker compose run` never ends
+# The kernel's word for a machine -> Go's, which images carry. Others are the same or not what CUDA runs on.
+_GO_ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def info_of(info: Mapping[str, Any], greeting: Mapping[str, str], endpoint: str) -> EngineInfo:
+    """From ``GET /info`` and the headers of ``GET /_ping``."""
+    arch = str(info.get("Architecture", ""))
+    devices = info.get("DiscoveredDevices") or []
+    return EngineInfo(
+        version=str(info.get("ServerVersion", "")),
+        product="Podman" if "libpod-api-version" in greeting else "Docker",
+        driver=str(info.get("Driver", "")),
+        api_version=greeting.get("api-version", ""),
+        arch=_GO_ARCH.get(arch, arch),
+        runtimes=tuple(sorted(info.get("Runtimes") or {})),
+        cdi_devices=tuple(str(device.get("ID", "")) for device in devices if device.get("Source") == "cdi"),
+        data_root=str(info.get("DockerRootDir", "")),
+        memory=int(info.get("MemTotal") or 0),
+        cpus=int(info.get("NCPU") or 0),
+        endpoint=endpoint,
+        name=str(info.get("Name", "")),
+        rootless="name=rootless" in (info.get("SecurityOptions") or ()),
+        containerd_store=["driver-type", "io.containerd.snapshotter.v1"] in (info.get("DriverStatus") or ()),
+        remapped="name=userns" in (info.get("SecurityOptions") or ()),
+    )
+
+
+def image_of(document: Mapping[str, Any]) -> Image:
+    """From ``GET /images/NAME/json``."""
+    config = document.get("Config") or {}
+    return Image(
+        id=str(document.get("Id", "")),
+        labels=_texts(config.get("Labels")),
+        created=str(document.get("Created", "")),
+        size=int(document.get("Size") or 0),
+        architecture=str(document.get("Architecture", "")),
+        repo_tags=tuple(str(tag) for tag in document.get("RepoTags") or ()),
+        env=_environment(config.get("Env")),
+        layers=tuple(str(layer) for layer in (document.get("RootFS") or {}).get("Layers") or ()),
+        repo_digests=tuple(str(digest) for digest in document.get("RepoDigests") or ()),
+        folders=_folders((document.get("GraphDriver") or {}).get("Data") or {}),
+    )
+
+
+def _folders(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of overlay2, which names the highest layer first."""
+    found = [str(data.get("UpperDir") or ""), *str(data.get("LowerDir") or "").split(":")]
+    return tuple(folder for folder in reversed(found) if folder)
+
+
+def container_of(document: Mapping[str, Any]) -> Container:
+    """From ``GET /containers/ID/json``."""
+    state = document.get("State") or {}
+    config = document.get("Config") or {}
+    labels = _texts(config.get("Labels"))
+    policy = str(((document.get("HostConfig") or {}).get("RestartPolicy") or {}).get("Name") or "")
+    return Container(
+        id=str(document.get("Id", "")),
+        name=str(document.get("Name", "")).removeprefix("/"),
+        service=str(labels.get(COMPOSE_SERVICE, "")),
+        state=str(state.get("Status", "")),
+        health=_health(state),
+        exit_code=int(state.get("ExitCode") or 0),
+        image_id=str(document.get("Image", "")),
+        labels=labels,
+        env=_environment(config.get("Env")),
+        mounts=tuple(_mount(m) for m in document.get("Mounts") or ()),
+        ports=_ports(document),
+        started_at=str(state.get("StartedAt", "")),
+        restarts=int(document.get("RestartCount") or 0),
+        restart_policy="" if policy == "no" else policy,
+        oom_killed=bool(state.get("OOMKilled")),
+        error=str(state.get("Error") or ""),
+        user=str(config.get("User") or ""),
+        gpu=_has_gpu(document.get("HostConfig") or {}),
+    )
+
+
+def _has_gpu(host: Mapping[str, Any]) -> bool:
+    requests = [one for one in host.get("DeviceRequests") or () if "gpu" in str(one)]
+    devices = [one for one in host.get("Devices") or () if str(one.get("PathOnHost")).startswith("/dev/nvidia")]
+    return bool(requests or devices) or host.get("Runtime") == "nvidia"
+
+
+def is_new_enough(greeting: Mapping[str, str]) -> bool:
+    """True when the headers of ``GET /_ping`` alone say so; otherwise ``too_old`` has to judge."""
+    found = re.match(r"Docker/(\d+)\.", greeting.get("server", ""))
+    return found is not None and int(found[1]) >= MINIMUM_ENGINE
+
+
+def too_old(version: Mapping[str, Any]) -> str:
+    """Why this engine won't do, as a sentence; "" when it will. From ``GET /version``."""
+    components = version.get("Components") or []
+    names = [str(c.get("Name", "")) for c in components if isinstance(c, dict)]
+    said = str(version.get("Version", ""))
+    major = said.partition(".")[0]
+    if any("podman" in name.lower() for name in names):
+        old = not major.isdigit() or int(major) < MINIMUM_PODMAN
+        return f"this is Podman {said}; envgen needs Podman {MINIMUM_PODMAN} or newer, or Docker" if old else ""
+    if not major.isdigit():
+        # Builds from source call themselves "dev" or a branch; their API version tells (23.0 brought 1.42).
+        api = str(version.get("ApiVersion", "")).split(".")
+        if len(api) == 2 and all(part.isdigit() for part in api) and (int(api[0]), int(api[1])) >= (1, 42):
+            return ""
+        return "what answers here gives no Docker Engine version; envgen needs a Docker Engine of version 23 or newer"
+    if int(major) < MINIMUM_ENGINE:
+        return f"this Docker Engine is {said}; envgen needs version {MINIMUM_ENGINE} or newer"
+    return ""
+
+
+def _health(state: Mapping[str, Any]) -> str:
+    status = str((state.get("Health") or {}).get("Status") or "")
+    return "" if status == "none" else status
+
+
+def _texts(labels: Any) -> dict[str, str]:
+    return {name: str(value) for name, value in (labels or {}).items()}
+
+
+def _environment(pairs: Any) -> dict[str, str]:
+    return dict(pair.partition("=")[::2] for pair in pairs or () if isinstance(pair, str))
+
+
+def _mount(document: Mapping[str, Any]) -> Mount:
+    kind = str(document.get("Type", ""))
+    # A volume's Source is where the engine keeps it; what people and Compose call it is its name.
+    source = document.get("Name") if kind == "volume" else document.get("Source")
+    return Mount(str(source or ""), str(document.get("Destination", "")), kind, not document.get("RW", True))
+
+
+def _ports(document: Mapping[str, Any]) -> tuple[Port, ...]:
+    found = (document.get("NetworkSettings") or {}).get("Ports") or {}
+    ports = []
+    for inside, bindings in found.items():
+        number, _, protocol = inside.partition("/")
+        for binding in bindings or ():
+            ports.append(
+                Port(int(binding.get("HostPort") or 0), int(number), str(binding.get("HostIp") or ""), protocol)
+            )
+    # Docker lists IPv4 and IPv6 of one published port; one line is enough for a reader.
+    unique = {(p.host, p.container, p.protocol, "" if p.address in ("0.0.0.0", "::") else p.address): p for p in ports}
+    return tuple(sorted(unique.values(), key=lambda p: (p.container, p.host)))

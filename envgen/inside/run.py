@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from envgen.engine import process
-from envgen.engine.base import Engine, ExecResult, Mount, read_json
+from envgen.engine.client import Engine
+from envgen.engine.values import ExecResult, Mount, read_json
 from envgen.errors import EngineError
 from envgen.text import KILLED
 

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envgen.engine.base import Container, Engine, Mount
+from envgen.engine.client import Engine
 from envgen.engine.git import WorkTree
+from envgen.engine.values import Container, Mount
 from envgen.errors import EngineError, NotFoundError, RefusedError, UsageError
 from envgen.inside.jit.layout import check_request
 from envgen.inside.jit.tree import Fault

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from envgen.binding import ShapeError, bind
-from envgen.engine.base import COMPOSE_PROJECT, MEMORY, Container, Engine
+from envgen.engine.client import Engine
+from envgen.engine.values import COMPOSE_PROJECT, MEMORY, Container
 from envgen.errors import EngineError, EnvgenError, NotFoundError, RefusedError
 from envgen.inside import run
 from envgen.inside.jit.judge import Holder, Module

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envgen import files
-from envgen.engine.base import COMPOSE_PROJECT, Mount
+from envgen.engine.values import COMPOSE_PROJECT, Mount
 from envgen.errors import EngineError, EnvgenError, NotFoundError, RefusedError, UsageError
 from envgen.jitcache.place import CACHE, Place, find_place, key_in, mount_here, mount_of, root_in, throw_away
 from envgen.jitcache.service import JitCache

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from envgen.engine.base import MISSHAPEN, read_json
 from envgen.engine.owner import run_as
+from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import EngineError
 from envgen.inside.run import text_of
 from envgen.inside.warm import MARK

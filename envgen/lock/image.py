@@ -18,7 +18,8 @@ from packaging.licenses import InvalidLicenseExpression, canonicalize_license_ex
 
 from envgen import __version__
 from envgen.binding import ShapeError, bind
-from envgen.engine.base import Engine, ExecResult, Image
+from envgen.engine.client import Engine
+from envgen.engine.values import ExecResult, Image
 from envgen.errors import EngineError, NotFoundError
 from envgen.inside import run
 from envgen.lock.servers import seconds

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from envgen import files
-from envgen.digests import digest_of
+from envgen.binding import digest_of
 from envgen.errors import Place, Problem, ProjectError, RefusedError
 from envgen.profile import yamlparse
 from envgen.profile.tree import Node

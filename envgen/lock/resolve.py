@@ -13,15 +13,16 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from envgen.background import in_background
-from envgen.engine.base import MISSHAPEN, Engine, ExecResult, Mount
+from envgen.engine.client import Engine
+from envgen.engine.process import in_background
+from envgen.engine.values import MISSHAPEN, ExecResult, Mount
 from envgen.errors import EngineError, EnvgenError, LockError, Problem
+from envgen.files import docker_dir
 from envgen.inside import run
 from envgen.lock import ask
 from envgen.lock.ask import Upgrade, apt_asks, apt_build, keep, python_asks, python_sets
 from envgen.lock.model import LOCAL, AptLock, GitLock, ImageLock, Lock, PatchLock, Pinned, PythonLock, model_key
 from envgen.lock.servers import COMMIT, Git, commit_of, resolve_image, seconds
-from envgen.paths import docker_dir
 from envgen.profile.model import ModelRef, Profile
 from envgen.profile.values import ImageRef
 from envgen.text import counted, last_printed

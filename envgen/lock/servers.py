@@ -21,9 +21,9 @@ import requests
 
 from envgen import files
 from envgen.engine import process
-from envgen.engine.base import read_json
 from envgen.engine.endpoint import plugin_argv
 from envgen.engine.git import Answer, Mirror, ask_server, read_config
+from envgen.engine.values import read_json
 from envgen.errors import EngineError, EnvgenError, LockError, ProcessError
 from envgen.lock.index import certificates
 from envgen.lock.model import GIT, REGISTRY, GitLock, ImageLock, Submodule

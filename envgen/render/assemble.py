@@ -11,10 +11,10 @@ from itertools import count
 from pathlib import Path
 
 from envgen import files as file_io
-from envgen.digests import digest_of
+from envgen.binding import digest_of
 from envgen.errors import Problem, ProjectError
+from envgen.files import docker_dir
 from envgen.lock.model import ProfileLock
-from envgen.paths import docker_dir
 from envgen.profile.model import Profile
 from envgen.render.compose import compose_files
 from envgen.render.namespace import namespace, series_of

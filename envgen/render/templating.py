@@ -8,7 +8,7 @@ from typing import Any
 
 import jinja2
 
-from envgen.paths import templates_dir
+from envgen.files import templates_dir
 from envgen.render import quote
 from envgen.render.parts import Pair
 from envgen.render.quote import Quoted

@@ -13,7 +13,8 @@ from typing import Any
 from envgen import files
 from envgen.bundle import as_json
 from envgen.engine import process
-from envgen.engine.base import Container, Engine, Mount
+from envgen.engine.client import Engine
+from envgen.engine.values import Container, Mount
 from envgen.errors import EngineError, ProcessError
 from envgen.serve.processes import processes, tree
 from envgen.text import last_printed, reason_of

@@ -11,7 +11,7 @@ from typing import Any
 
 import requests
 
-from envgen.engine.base import MISSHAPEN, read_json
+from envgen.engine.values import MISSHAPEN, read_json
 from envgen.text import shorten, visible
 
 LARGEST = 1 << 20  # bytes; the list of a thousand models has a fifth of it

@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 from packaging.utils import canonicalize_name
 
 from envgen import files
-from envgen.engine.base import Container, Engine
+from envgen.engine.client import Engine
 from envgen.engine.compose import Compose
-from envgen.engine.endpoint import Endpoint, find_endpoint
-from envgen.engine.forward import forward_port
+from envgen.engine.endpoint import Endpoint, find_endpoint, forward_port
 from envgen.engine.owner import ROOT, host_user, run_as
+from envgen.engine.values import Container
 from envgen.errors import ProcessError, RefusedError, ServiceError
 from envgen.explain import cause_of
 from envgen.files import state_dir

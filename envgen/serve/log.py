@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from envgen.engine.base import Container, Engine
+from envgen.engine.client import Engine
+from envgen.engine.values import Container
 from envgen.errors import EngineError
 from envgen.logpattern import LogPattern
 from envgen.redact import redact_secrets

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from envgen.engine.jobs import GIB, mem_available
+from envgen.engine.host import GIB, mem_available
 from envgen.errors import Problem
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from envgen.engine.base import Engine, Mount
+from envgen.engine.client import Engine
 from envgen.engine.owner import ROOT, caller, run_as
+from envgen.engine.values import Mount
 from envgen.errors import EngineError, RefusedError
 from envgen.profile.model import Profile
 from envgen.render.environment import OVERLAY, overlay_volume

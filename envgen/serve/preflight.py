@@ -8,8 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envgen.engine import ports
-from envgen.engine.base import Container, Engine, Image
+from envgen.engine import host
+from envgen.engine.client import Engine
+from envgen.engine.values import Container, Image
 from envgen.errors import EnvgenError, ExitCode, Problem, RefusedError
 from envgen.profile.exposure import API_KEY, asks_for_key, closer, exposed, left_open
 from envgen.profile.model import GpuMode, Mode, Profile
@@ -280,15 +281,15 @@ def _vanished(profile: Profile, root: Path, name: str, path: Path) -> RefusedErr
 
 def holders(engine: Engine) -> Holder:
     """Who has a port of the engine's machine. Of a remote one its containers alone are known."""
-    listeners = ports.listening() if engine.info().endpoint.startswith("unix://") else ()
+    listeners = host.listening() if engine.info().endpoint.startswith("unix://") else ()
     everybody = engine.containers()
 
     def holder(port: PortMapping) -> str:
         for container in everybody:  # a port that a firewall rule forwards has no listener
             if any(one.host == port.host for one in container.ports):
                 return f"container {container.name}"
-        taken = ports.conflict(listeners, port.host, port.address)
-        return ports.owner(taken) if taken else ""
+        taken = host.conflict(listeners, port.host, port.address)
+        return host.owner(taken) if taken else ""
 
     return holder
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from envgen.engine.base import Engine
+from envgen.engine.client import Engine
 from envgen.errors import EngineError
 from envgen.text import counted, last_printed
 

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from envgen.engine.base import Container, Engine, read_json
+from envgen.engine.client import Engine
 from envgen.engine.compose import Compose
+from envgen.engine.values import Container, read_json
 from envgen.errors import EnvgenError, ExitCode, Problem, ServiceError
 from envgen.profile.model import Profile
 from envgen.redact import redact

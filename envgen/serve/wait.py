@@ -10,8 +10,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from envgen.background import in_background
-from envgen.engine.base import Container, Engine
+from envgen.engine.client import Engine
+from envgen.engine.process import in_background
+from envgen.engine.values import Container
 from envgen.errors import EngineTimeout
 from envgen.profile.model import Ready, Service
 from envgen.serve.log import Evidence, LogReader, log_text

@@ -31,7 +31,7 @@ def ask_agent(python: str, root: Path, operation: str, **request: object) -> dic
 
     Its stdin stays open while it works: the end of it means that nothing waits for the answer.
     """
-    from envgen.engine.base import ExecResult
+    from envgen.engine.values import ExecResult
     from envgen.inside.run import Failure, ask
     from envgen.jitcache.service import AGENT
 

@@ -15,8 +15,7 @@ from jit_lab import jit_lab as jit_lab
 from projects import BASE, Project, docker, forget
 
 from envgen.engine import session
-from envgen.engine.base import Engine
-from envgen.engine.docker import connect
+from envgen.engine.client import Engine, connect
 from envgen.errors import EngineError
 
 

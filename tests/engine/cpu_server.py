@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from projects import Project, docker, forget
 
-from envgen.engine.base import Engine
+from envgen.engine.client import Engine
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart"
 NAME = "envgentestcpu"

@@ -405,7 +405,7 @@ def vocabulary(stage: Stage, script: str = "") -> Report:
     """Asked as `--deep` asks: openai-harmony itself loads the vocabulary, with the network off."""
     from envgen.doctor import gather, report, run
     from envgen.doctor.model import Subject
-    from envgen.engine.docker import connect
+    from envgen.engine.client import connect
 
     stage.start(variant="harmony", script=script, env={"TIKTOKEN_ENCODINGS_BASE": "" if script else "/enc"})
     folder = stage.folder(f"vocabulary-{stage.count}")

@@ -17,7 +17,7 @@ import pytest
 from projects import BASE, docker
 
 from envgen.__main__ import main
-from envgen.engine.base import Engine
+from envgen.engine.client import Engine
 
 ROOT = Path(__file__).parents[2]
 LAB = Path(__file__).parent / "test_cache_lab"

@@ -21,8 +21,8 @@ import pytest
 from projects import BASE, Project, docker, interrupt
 
 from envgen.engine import buildx
-from envgen.engine.base import Engine
-from envgen.engine.progress import Step
+from envgen.engine.buildx import Step
+from envgen.engine.client import Engine
 from envgen.explain import cause_of
 from envgen.profile.model import Platform
 

@@ -20,7 +20,7 @@ from click.shell_completion import BashComplete
 
 from envgen import cli
 from envgen.__main__ import main
-from envgen.engine.docker import connect
+from envgen.engine.client import connect
 from envgen.errors import EngineError
 
 pytestmark = pytest.mark.engine

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from projects import BASE, docker
 
-from envgen.engine.base import Engine
+from envgen.engine.client import Engine
 
 GATE = Path(__file__).parents[2] / "docker/runtime/bin/compile-gate"
 # A compiler that notes that it has started, and ends when it is told to.

@@ -11,7 +11,7 @@ from cpu_server import CpuServer
 from projects import docker
 
 from envgen.doctor import collect
-from envgen.engine.base import Engine
+from envgen.engine.client import Engine
 from envgen.inside import run
 
 pytestmark = pytest.mark.engine

@@ -33,7 +33,7 @@ from doctor_lab import shared as shared
 
 from envgen.cli import run as envgen
 from envgen.doctor import collect
-from envgen.engine.base import Engine
+from envgen.engine.client import Engine
 from envgen.inside import run
 
 pytestmark = pytest.mark.engine

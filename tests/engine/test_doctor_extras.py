@@ -18,8 +18,8 @@ from jit_lab import SITE, Lab
 from projects import BASE, Project, docker
 
 from envgen.doctor.deep import ask
-from envgen.engine.base import Engine, ExecResult
-from envgen.engine.docker import connect
+from envgen.engine.client import Engine, connect
+from envgen.engine.values import ExecResult
 from envgen.inside.run import MARK
 
 pytestmark = pytest.mark.engine

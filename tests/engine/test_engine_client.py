@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from projects import BASE, docker
 
-from envgen.engine.base import Engine, Mount
-from envgen.engine.docker import connect
+from envgen.engine.client import Engine, connect
 from envgen.engine.endpoint import find_endpoint
-from envgen.engine.leftovers import CREATOR, THROWAWAY
+from envgen.engine.host import CREATOR, THROWAWAY
+from envgen.engine.values import Mount
 from envgen.errors import EngineError
 
 pytestmark = pytest.mark.engine
@@ -195,7 +195,7 @@ def test_run_once_is_removed_whatever_happens(engine: Engine) -> None:
 def killed_run(*words: str) -> Iterator[subprocess.Popen[bytes]]:
     """An envgen of its own with a throw-away container, killed as soon as that runs."""
     before = throwaways().split()
-    code = f"from envgen.engine.docker import connect\nconnect().run_once({BASE!r}, {words!r}, timeout=900)"
+    code = f"from envgen.engine.client import connect\nconnect().run_once({BASE!r}, {words!r}, timeout=900)"
     with subprocess.Popen([sys.executable, "-c", code]) as process:
         try:
             deadline = time.monotonic() + 60
@@ -240,7 +240,7 @@ def test_a_program_that_eats_the_memory_is_killed_alone(engine: Engine) -> None:
 def test_a_program_that_watches_its_input_ends_with_a_killed_envgen(box: str) -> None:
     """As the agent of the cache does."""
     code = (
-        "from envgen.engine.docker import connect\nfrom envgen.inside import run\n"
+        "from envgen.engine.client import connect\nfrom envgen.inside import run\n"
         "class Sleeps(run.Program):\n"
         "    def files(self):\n"
         "        return {'sleeps': 'import time\\ndef answer(request): time.sleep(777)'}\n"

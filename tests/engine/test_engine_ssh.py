@@ -17,10 +17,8 @@ from pathlib import Path
 import pytest
 from projects import BASE, Project, docker
 
-from envgen.engine.base import Engine
-from envgen.engine.docker import connect
-from envgen.engine.endpoint import find_endpoint
-from envgen.engine.forward import forward_port
+from envgen.engine.client import Engine, connect
+from envgen.engine.endpoint import find_endpoint, forward_port
 from envgen.errors import EngineError, ExitCode
 
 pytestmark = pytest.mark.engine
@@ -230,7 +228,7 @@ def test_every_verb(spark: Spark, make_project: Callable[..., Project], free_por
 def test_one_connection_that_ends_with_its_process(spark: Spark, tmp_path: Path) -> None:
     """However it ends: Python's exit and SIGKILL alike."""
     code = (
-        "import sys, time\nfrom envgen.engine.docker import connect\nengine = connect()\n"
+        "import sys, time\nfrom envgen.engine.client import connect\nengine = connect()\n"
         "for _ in range(3): engine.containers()\nprint('ready', flush=True)\ntime.sleep(float(sys.argv[1]))"
     )
     before = len(spark.sessions())
@@ -244,7 +242,7 @@ def test_one_connection_that_ends_with_its_process(spark: Spark, tmp_path: Path)
 
 
 def test_a_connection_that_breaks_is_one_sentence(spark: Spark) -> None:
-    code = "import sys\nfrom envgen.engine.docker import connect\nengine = connect()\nprint('ready', flush=True)\n" \
+    code = "import sys\nfrom envgen.engine.client import connect\nengine = connect()\nprint('ready', flush=True)\n" \
            "sys.stdin.readline()\nfrom envgen.errors import EngineError\n" \
            "try: engine.containers()\nexcept EngineError as error: print(error)"  # fmt: skip
     before = spark.sessions()

@@ -23,7 +23,7 @@ from pair import CARD, Pair, failed, small_image, two_machines
 from projects import BASE
 
 from envgen.app.watch import PAUSE
-from envgen.engine.base import Engine
+from envgen.engine.client import Engine
 
 pytestmark = pytest.mark.engine
 

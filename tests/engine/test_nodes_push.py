@@ -18,7 +18,7 @@ import yaml
 from pair import Pair, small_image, two_machines
 from projects import BASE
 
-from envgen.engine.base import Engine
+from envgen.engine.client import Engine
 from envgen.profile.load import load_project
 from envgen.render.environment import overlay_volume
 

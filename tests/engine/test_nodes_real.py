@@ -21,7 +21,7 @@ from cpu_server import make_cpu_project
 from pair import Pair, small_image, two_machines
 from projects import BASE, docker
 
-from envgen.engine.base import Engine
+from envgen.engine.client import Engine
 
 pytestmark = pytest.mark.engine
 

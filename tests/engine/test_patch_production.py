@@ -12,7 +12,7 @@ from lock_servers import git_daemon
 from patch_sources import BUILD, checkout, files, project
 from projects import BASE, Project, docker
 
-from envgen.engine.base import Engine
+from envgen.engine.client import Engine
 from envgen.engine.git import git
 
 PATCHES = (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from projects import BASE, docker
 
-from envgen.engine.base import Engine
+from envgen.engine.client import Engine
 from envgen.inside import run
 
 pytestmark = pytest.mark.engine

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envgen.engine.base import Engine
+from envgen.engine.client import Engine
 
 CHECKOUT = Path(__file__).parents[2]
 # What a reader of the output must find, in this order.

@@ -19,7 +19,7 @@ import pytest
 from cpu_server import CpuServer
 from projects import Finished, docker, interrupt
 
-from envgen.engine.base import Engine
+from envgen.engine.client import Engine
 from envgen.serve.processes import processes
 
 pytestmark = pytest.mark.engine

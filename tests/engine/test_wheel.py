@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from projects import docker
 
-from envgen.engine.base import Engine
+from envgen.engine.client import Engine
 
 CHECKOUT = Path(__file__).parents[2]
 

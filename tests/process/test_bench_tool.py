@@ -12,7 +12,7 @@ import pytest
 from envgen.bench.client import Target
 from envgen.bench.compare import Cell
 from envgen.bench.tools import Place, Plan, Tool
-from envgen.engine.base import ExecResult
+from envgen.engine.values import ExecResult
 from envgen.errors import ServiceError
 from envgen.inside import bench_tool
 

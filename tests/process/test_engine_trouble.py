@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from envgen.engine.docker import connect
+from envgen.engine.client import connect
 from envgen.errors import EngineError, ExitCode
 
 GREETING = b"HTTP/1.1 200 OK\r\nApi-Version: 1.51\r\nServer: Docker/28.5.2 (linux)\r\nContent-Length: 2\r\n\r\nOK"
@@ -250,7 +250,7 @@ def test_no_permission(tmp_path: Path) -> None:
                 folder.chmod(0o755)
         code = (
             "import os, envgen.engine.client as d\nif os.getuid() == 0: os.setuid(65534)\n"
-            f"try: d.connected({{'DOCKER_HOST': 'unix://{tmp_path}/s.sock'}})\nexcept d.EngineError as e: print(e)"
+            f"try: d.connect({{'DOCKER_HOST': 'unix://{tmp_path}/s.sock'}})\nexcept d.EngineError as e: print(e)"
         )
         if os.getuid() != 0:
             (tmp_path / "s.sock").chmod(0)
@@ -289,7 +289,7 @@ def test_an_engine_whose_greeting_names_no_version_is_asked_for_it(tmp_path: Pat
 
 def test_a_tcp_endpoint_where_nobody_listens(free_port: int) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "from envgen.engine.client import *\ntry: connected()\nexcept EngineError as e: print(e)"],  # noqa: E501
+        [sys.executable, "-c", "from envgen.engine.client import *\ntry: connect()\nexcept EngineError as e: print(e)"],
         env={**os.environ, "DOCKER_HOST": f"tcp://127.0.0.1:{free_port}"}, capture_output=True, text=True, timeout=60,
         check=False,
     )  # fmt: skip

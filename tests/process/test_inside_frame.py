@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envgen.engine.base import ExecResult
+from envgen.engine.values import ExecResult
 from envgen.inside import resolve
 from envgen.inside.run import STARTER, Failure, ask
 from envgen.jitcache.service import AGENT

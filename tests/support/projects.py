@@ -90,7 +90,7 @@ def interrupt(child: subprocess.Popen[str], timeout: float = 30) -> Finished:
 
 def same_image(first: str, second: str) -> None:
     """Fail where two images are not the same, with every field of every file in which they differ."""
-    from envgen.engine.docker import connect
+    from envgen.engine.client import connect
     from envgen.lock.image import compare
 
     if first == second:

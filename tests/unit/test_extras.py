@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from envgen import extras
 from envgen.__main__ import main
 from envgen.bench import record
+from envgen.cli.measure import bench
 
 
 @pytest.fixture(autouse=True)
 def nothing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "_is_there", lambda name: False)
+    monkeypatch.setattr(bench, "_is_there", lambda name: False)
 
 
 @pytest.mark.parametrize("words", ["smoke --url http://h:1", "stress --url http://h:1", "bench --url http://h:1"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from envgen.engine.base import ExecResult, Mount
+from envgen.engine.values import ExecResult, Mount
 from envgen.errors import EngineError
 from envgen.inside.run import Failure, Program, ask, in_image, read
 

@@ -12,7 +12,7 @@ from envgen.app.prune import Item, find, held_elsewhere, no_folder, remove
 from envgen.app.session import Session
 from envgen.cli.caches.print import print_table
 from envgen.cli.common import json_option, print_json, project_options
-from envgen.engine.docker import connect
+from envgen.engine.client import connect
 from envgen.errors import UsageError
 from envgen.profile.model import Profile
 from envgen.text import counted, progress, size, visible

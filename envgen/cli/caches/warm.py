@@ -7,7 +7,7 @@ import click
 from envgen.app.session import Session
 from envgen.cli.caches.print import open_cache
 from envgen.cli.common import LARGEST, json_option, print_json, project_options
-from envgen.engine.jobs import compilers
+from envgen.engine.host import compilers
 from envgen.jitcache.place import make_query
 from envgen.jitcache.service import Recorded
 from envgen.jitcache.warm import Built

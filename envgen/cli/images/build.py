@@ -26,9 +26,8 @@ from envgen.app.build import (
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.cli.images.display import Display
-from envgen.engine.base import Engine
 from envgen.engine.buildx import OWN, BuildResult, argv_of
-from envgen.engine.docker import connect
+from envgen.engine.client import Engine, connect
 from envgen.errors import BuildError, EngineError, ExitCode, UsageError
 from envgen.profile.model import Platform
 from envgen.render.locking import lock_of

@@ -11,7 +11,7 @@ import click
 from envgen.app.compose_diff import compare
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
-from envgen.engine.docker import connect
+from envgen.engine.client import connect
 from envgen.errors import ExitCode, UsageError
 from envgen.lock.image import read
 from envgen.lock.model import changes, facts, read_lock

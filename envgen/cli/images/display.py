@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import TextIO
 
-from envgen.engine.progress import Step
+from envgen.engine.buildx import Step
 from envgen.text import Loudness, shorten
 
 HEARTBEAT = 30.0  # seconds of silence after which a pipe or a log gets a line that a step still runs

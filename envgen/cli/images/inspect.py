@@ -8,7 +8,7 @@ import click
 
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
-from envgen.engine.docker import connect
+from envgen.engine.client import connect
 from envgen.errors import ExitCode, NotFoundError, UsageError
 from envgen.lock.image import read, take, write_sbom
 from envgen.text import progress, short_id

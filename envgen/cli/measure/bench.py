@@ -2,26 +2,331 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
-from envgen.bench import checks, record
-from envgen.bench import trace as traces
-from envgen.bench.checks import Trial
-from envgen.bench.record import Run
+from envgen.app import crash
+from envgen.app.places import at, known_service
+from envgen.app.session import Session
+from envgen.bench import checks, facts, record
+from envgen.bench.checks import Gone, Outcome, Trial
+from envgen.bench.client import find
+from envgen.bench.compare import Series
+from envgen.bench.record import METRICS, Run
 from envgen.bench.tools import PLANS, TOOLS, Measured, Place, Plan, find_tool, measure_all, references
-from envgen.cli.common import LARGEST, Figure
-from envgen.cli.measure.common import Asked, Server, finish, report, server_of, server_options, with_options
+from envgen.cli.common import LARGEST, Figure, json_option, print_json, project_options, variant_option
 from envgen.doctor.collect import program
-from envgen.engine.base import ExecResult
+from envgen.engine.client import Engine, connect
+from envgen.engine.owner import ours
 from envgen.engine.process import terminable
-from envgen.errors import UsageError
+from envgen.engine.values import Container, ExecResult
+from envgen.errors import EnvgenError, ExitCode, NotFoundError, ResultsError, ServiceError, UsageError
+from envgen.explain import cause_of
+from envgen.inside import run
 from envgen.inside.run import in_container
+from envgen.profile.load import find as find_project
+from envgen.profile.model import Profile
+from envgen.redact import without_login
 from envgen.render.environment import with_start_up
-from envgen.text import progress, shorten
+from envgen.serve.launch import reachable_url
+from envgen.serve.log import last_words
+from envgen.serve.preflight import with_ports
+from envgen.text import progress, shorten, table, visible
+
+LIKELY = ("serve", "server", "vllm")  # names of a service, in this order, where none is named
+KILLED = 137  # the exit code of a program that got SIGKILL
+MARKS = {"passed": "ok  ", "failed": "FAIL", "not checked": "?   "}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options that each of these verbs has."""
+
+    session: Session
+    service: str | None
+    url: str | None
+    model: str | None
+    container: str | None
+    key_variable: str | None
+    timeout: int
+    results: Path | None
+    as_json: bool
+
+    def folder(self, server: Server | None = None) -> Path:
+        """Where the records are."""
+        return self.results or (server.root / "results" if server and server.root else default_folder())
+
+
+def server_options(function: Any) -> Any:
+    """Add them; the command receives one ``asked``."""
+    options = [
+        click.argument("service", required=False),
+        click.option("--url", metavar="URL", help="Ask this server instead of the profile's own service."),
+        click.option("--model", metavar="NAME", help="The model to ask for (default: the only one that it has)."),
+        click.option("--container", metavar="NAME", help="With --url: the server's container."),
+        click.option("--api-key-env", "key_variable", metavar="NAME", help="The variable that holds the API key."),
+        click.option("--timeout", type=click.IntRange(1, LARGEST), default=300, show_default=True, metavar="SECONDS",
+                     help="Silence after which a request, or a tool, has failed."),
+        click.option("--results", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
+                     help="Where the record is written (default: results/ beside the project file)."),
+        variant_option,
+        json_option,
+    ]  # fmt: skip
+
+    @functools.wraps(function)
+    def wrapper(session: Session, variant: str, **given: Any) -> Any:
+        require("bench")
+        session.variant = variant
+        ours = {one.name: given.pop(one.name) for one in fields(Asked) if one.name in given}
+        return function(asked=Asked(session, **ours), **given)
+
+    return project_options(with_options(wrapper, *options))
+
+
+def with_options(function: Any, *options: Callable[[Any], Any]) -> Any:
+    """Add them in this order."""
+    return functools.reduce(lambda found, option: option(found), reversed(options), function)
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server to ask, and what is known around it. ``container`` is None where none is known."""
+
+    url: str
+    model: str | None
+    profile: Profile | None = None
+    root: Path | None = None
+    service: str = ""
+    engine: Engine | None = None
+    container: Container | None = None
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """What a record of it holds."""
+        return facts.collect(self.engine, self.container, self.profile, self.root, self.service)
+
+    def place(self, target_root: str, tokenizer: str | None, image: str | None, throwaway: bool) -> Place:
+        """Where a tool runs: the server's container, or a throw-away one of its image (or of ``image``).
+
+        The throw-away one shares the server's network and mounts; beside a server without a container it has the
+        network of the machine that the engine runs on.
+        """
+        folder, container = tokenizer or target_root, self.container
+        if not folder:
+            raise UsageError("the server doesn't say where its model is", hint="name its folder: --tokenizer PATH")
+        if container is None and not image:
+            hint = "name its container, or an image to run the tool in: --container NAME or --image NAME"
+            raise UsageError("the tool runs in a container, and none of this server is known", hint=hint)
+        engine = self.engine or connect()
+        if container is None:
+            return Place(run.in_image(engine, str(image), network="host"), self.url, folder, f"image {image}")
+        url = f"http://127.0.0.1:{self._inner_port(container)}"
+        if not throwaway and not image:
+            return Place(run.in_container(engine, container.id), url, folder, "the image of the service")
+        execute = run.in_image(
+            engine, image or container.image_id, mounts=container.mounts, env=container.env, user=container.user,
+            network=f"container:{container.id}",
+        )  # fmt: skip
+        return Place(execute, url, folder, f"image {image or container.image_id[:19]}")
+
+    def _inner_port(self, container: Container) -> int:
+        outer = urlsplit(self.url).port
+        found = next((port.container for port in container.ports if port.host == outer), None)
+        if found is None and self.profile is None:
+            raise UsageError(f"container {container.name} does not publish port {outer}", hint="docker ps")
+        ready = self.profile.services[self.service].ready if self.profile else None
+        return found or (ready.port if ready and ready.port else outer or 80)
+
+
+def server_of(asked: Asked, serves: bool = True) -> Server:
+    """The profile's running service, or the one that --url names. UsageError, NotFoundError when there is none.
+
+    Without ``serves`` any running container of the profile will do, and --container needs no --url.
+    """
+    if asked.url is None and not (asked.container and not serves):
+        if asked.container:
+            raise UsageError("--container belongs to --url", hint="without --url the profile's own service is watched")
+        return _own_service(asked, serves)
+    if asked.service:
+        raise UsageError("name a service, or a --url or --container, not both")
+    engine = container = None
+    if asked.container:
+        engine = connect()
+        container = engine.container(asked.container)
+        if container is None or not container.running:
+            raise NotFoundError(f"there is no running container {asked.container}", hint="`docker ps` shows them")
+    return Server((asked.url or "").rstrip("/"), asked.model, engine=engine, container=container)
+
+
+def _own_service(asked: Asked, serves: bool) -> Server:
+    root, profile = asked.session.loaded().project.root, asked.session.profile()
+    if asked.service:
+        known_service(profile, asked.service)
+    names = [asked.service] if asked.service else dict.fromkeys([*LIKELY, *profile.services])
+    known = {name: profile.services[name] for name in names if name in profile.services}
+    likely = {name: one for name, one in known.items() if one.host_ports or not serves}
+    if not likely:
+        what = f"service {asked.service}" if asked.service else f"no service of profile {profile.name}"
+        raise UsageError(f"{what} publishes {'no' if asked.service else 'a'} port",
+                         hint="add one to its `ports`, or ask any server: --url URL")  # fmt: skip
+    for name in likely:
+        there = at(profile, name)
+        engine = there.connect()
+        if found := ours(engine.containers(profile.compose_name, name), root):
+            service = with_ports(there.profile, found).services[name]
+            url = reachable_url(service, there.endpoint) if serves else ""
+            model = asked.model or (service.ready.model if service.ready else None)
+            return Server(url, model, there.profile, root, name, engine, found[0])
+    name = next(iter(likely))
+    raise NotFoundError(f"{name} is not running", hint=f"envgen up {name} --profile {profile.name}")
+
+
+Work = Callable[[Server, Trial, Run], Outcome]
+
+
+def report(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) -> int:
+    """Find the server, open a record, do the ``work``, close the record and print what was found; the exit code.
+
+    Ctrl-C leaves the record as it is (unfinished) and the service running; when the server goes away, the record has
+    that, and ServiceError has the reason.
+    """
+    server = server_of(asked)
+    target = find(server.url, model=server.model, key=_key(asked), silence=asked.timeout)
+    environment = {"url": without_login(target.url), "model": target.model, **server.environment}
+    told = {**parameters, "max_len": target.max_len}
+    with terminable(), record.start(asked.folder(server), kind, environment, told) as run:
+        trial = Trial(target, run.sample, environment=environment)
+        if server.engine is not None and server.container is not None:
+            trial.look = functools.partial(facts.look, server.engine, server.container.id)
+            trial.alive = functools.partial(facts.alive, server.engine, server.container)
+        try:
+            outcome, summary = work(server, trial, run)
+        except KeyboardInterrupt:
+            progress(f"\ninterrupted; what was measured is kept in {run.path}; the server keeps running")
+            raise
+        except ResultsError:  # nothing more can be written
+            raise
+        except EnvgenError as error:
+            gone = isinstance(error, Gone) or (trial.alive is not None and not trial.alive())
+            run.end("server gone" if gone else "error", {"error": str(error), "samples": run.samples})
+            kept = f"what was measured is kept in {run.path}" if run.samples else ""
+            problem = error.problems[0]
+            if gone:
+                raise _gone(problem.message, server, kept) from None
+            if kept and isinstance(error, ServiceError):
+                raise ServiceError(f"{problem.message}\n  {kept}", hint=problem.hint) from None
+            raise
+        run.end(outcome, summary)
+    return finish(asked, outcome, summary, run.path)
+
+
+def default_folder() -> Path:
+    """``results/`` beside the project file that is found from here upward, else in the current folder."""
+    try:
+        return find_project(Path.cwd()).parent / "results"
+    except UsageError:
+        return Path.cwd() / "results"
+
+
+def _key(asked: Asked) -> str:
+    key = os.environ.get(asked.key_variable or "", "")
+    if asked.key_variable and not key:
+        raise UsageError(f"--api-key-env {asked.key_variable}: there is no such variable, or it is empty")
+    return key
+
+
+def _gone(reason: str, server: Server, kept: str) -> EnvgenError:
+    """Why it stopped answering, as far as its container shows."""
+    if server.engine is None or server.container is None:
+        return ServiceError(f"{reason}; {kept}")
+    words = last_words(server.engine, server.container.id)
+    code = words.container.exit_code if words.container else 0
+    oom_killed = words.container is not None and words.container.oom_killed
+    if code == KILLED and not oom_killed:
+        code = 0  # it shows that it was killed, not by whom: no cause is read out of it
+    cause = cause_of(words.lines, exit_code=code or None, service=True, oom_killed=oom_killed)
+    bundle = ""
+    if server.profile is not None and server.root is not None:
+        file = server.root / server.profile.compose_file
+        bundle = crash.write(
+            server.engine, server.profile, server.root, server.service, server.container.id,
+            {"reason": reason, "cause": cause.summary if cause else ""}, [file] if file.is_file() else [],
+        )  # fmt: skip
+    lines = [reason, f"  {words.told}; its last lines:", *(f"    {line}" for line in words.lines)]
+    lines += [f"  cause: {cause.summary}"] if cause else []
+    lines += [f"  what it left behind: {bundle}"] if bundle else []
+    chosen = f" --profile {server.profile.name}" if server.profile is not None else ""
+    hint = cause.cure if cause else f"envgen up {server.service or 'SERVICE'}{chosen} starts it again"
+    return ServiceError("\n".join([*lines, f"  {kept}"] if kept else lines), hint=hint)
+
+
+def finish(asked: Asked, outcome: str, summary: Mapping[str, Any], path: Path) -> int:
+    """Print what ends each of these verbs; the exit code."""
+    if asked.as_json:
+        print_json({"outcome": outcome, "record": str(path), **summary})
+    else:
+        for line in (*shown(summary), f"{outcome}; the record is {path}"):
+            click.echo(line)
+    return ExitCode.OK if outcome == "passed" else ExitCode.FINDINGS
+
+
+def shown(summary: Mapping[str, Any]) -> Iterator[str]:
+    """The summary of a run as lines: kernels, criteria, load, cells, files; whatever of them it has."""
+    if rows := summary.get("rows"):
+        lines = [("KERNEL", "BY", "SHAPE", "ERROR", "ALLOWED", "MICROSECONDS", "")]
+        for row in rows:
+            error = "not finite" if row["error"] is None else f"{row['error']:.4f}"
+            time = "-" if row["microseconds"] is None else f"{row['microseconds']:.1f}"
+            lines.append((row["kernel"], row["by"], row["shape"], error, f"{row['tolerance']:g}", time,
+                          "" if row["right"] is True else "WRONG"))  # fmt: skip
+        yield from table(lines, right=(3, 4, 5))
+    for one in summary.get("criteria", ()):
+        yield visible(f"  {MARKS[one['verdict']]}  {one['part'] and one['part'] + ': '}{one['name']}: {one['seen']}")
+        more = [f"wanted: {one['wanted']}"] if one["verdict"] != "passed" else []
+        yield from (visible(f"        {text}") for text in (*more, one["note"]) if text)
+    if load := summary.get("load"):
+        yield (f"  {load['requests']} requests in {load['seconds']:.1f} s: {load['requests_per_s']:.2f} requests/s, "
+               f"{load['total_tps']:.1f} generated tokens/s")  # fmt: skip
+        for name, title in (("ttft_ms", "first token"), ("latency_ms", "whole request")):
+            if load[name]:
+                yield f"  {title}: " + ", ".join(f"{key} {value:.1f} ms" for key, value in load[name].items())
+    if cells := summary.get("cells"):
+        names = [name for name in METRICS if any(name in cell for cell in cells)]
+        found = [("test", *(f"{METRICS[name].label}, {METRICS[name].unit}" for name in names))]
+        found += [(cell["test"], *(str(Series(**cell[name])) if name in cell else "-" for name in names))
+                  for cell in cells]  # fmt: skip
+        yield from table(found, right=range(1, len(names) + 1), indent="  ")
+        yield from (visible(f"  {cell['test']}: {note}") for cell in cells for note in cell["remarks"])
+    for name, size in summary.get("files", {}).items():
+        yield visible(f"  {name}: {size / 1e6:.1f} MB")
+
+
+EXTRAS = {"bench": ("aiohttp", "matplotlib", "scipy")}
+
+
+def require(extra: str) -> None:
+    """UsageError with what to install, unless all libraries of the extra are there."""
+    missing = [name for name in EXTRAS[extra] if not _is_there(name)]
+    if missing:
+        raise UsageError(
+            f"this command needs {' and '.join(missing)}, which the extra `{extra}` brings",
+            hint=f'run `pip install "envgen[{extra}]"`',
+        )
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ValueError:  # imported without a spec
+        return True
 
 
 class Numbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]
@@ -170,8 +475,8 @@ def profile(asked: Asked) -> int:
 def _trace(server: Server, trial: Trial, run: Run) -> checks.Outcome:
     if server.engine is None or server.container is None:
         raise UsageError("the trace is in the server's container, and none is known", hint="--container NAME")
-    folder = traces.folder_of(trial.environment.get("flags", ()), server.container.env)
-    found = traces.capture(trial, server.engine, server.container.id, folder, run.raw)
+    folder = checks.folder_of(trial.environment.get("flags", ()), server.container.env)
+    found = checks.capture(trial, server.engine, server.container.id, folder, run.raw)
     return "passed", {"files": found}
 
 

@@ -8,16 +8,14 @@ from typing import Any
 
 import click
 
-from envgen.bench.compare import Comparison, compare, sections
+from envgen.bench.compare import Comparison, compare, sections, write_page
 from envgen.bench.notes import moment, parse
 from envgen.bench.notes import shipped as shipped_runs
-from envgen.bench.page import write_page
 from envgen.bench.record import Record, plain, resolve, runs, utc, write_imported
 from envgen.cli import FullGroup
 from envgen.cli.common import json_option, print_json
-from envgen.cli.measure.common import default_folder
+from envgen.cli.measure.bench import default_folder, require
 from envgen.errors import UsageError
-from envgen.extras import require
 from envgen.text import progress, table, visible
 
 folder_option = click.option("--folder", type=click.Path(path_type=Path), metavar="DIR",

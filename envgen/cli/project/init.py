@@ -13,7 +13,7 @@ from envgen import files
 from envgen.app.move_in import draft_of, write, write_file
 from envgen.cli.common import json_option, print_json
 from envgen.errors import ExitCode, RefusedError, UsageError
-from envgen.paths import templates_dir
+from envgen.files import templates_dir
 from envgen.profile import schema
 from envgen.profile.patterns import PROJECT_NAME, matches
 from envgen.text import counted, reason_of

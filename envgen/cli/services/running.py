@@ -14,9 +14,9 @@ from envgen.app.session import Session
 from envgen.cli.common import LARGEST, json_option, print_json, project_options, project_options_without_f, show_logs
 from envgen.cli.services.options import command_of, inside_options, node_option, timeout_option
 from envgen.cli.services.up import document, report
-from envgen.engine.base import Container
 from envgen.engine.compose import attach
 from envgen.engine.owner import ours
+from envgen.engine.values import Container
 from envgen.errors import ExitCode, NotFoundError, UsageError
 from envgen.profile.exposure import exposed, is_local
 from envgen.profile.model import Profile

@@ -6,7 +6,7 @@ import shlex
 
 from envgen.doctor import remedies
 from envgen.doctor.model import Context, Finding, Where, check, error, info, ok, warning
-from envgen.engine.base import Container
+from envgen.engine.values import Container
 from envgen.inside.probe.facts import is_secret
 from envgen.redact import redact
 from envgen.text import counted

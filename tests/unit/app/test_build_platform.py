@@ -10,8 +10,8 @@ import pytest
 
 from envgen.app.build import Job, Options, buildable, job_of, request_of, unseen_base
 from envgen.engine import buildx
-from envgen.engine.base import Engine
 from envgen.engine.buildx import BuildResult
+from envgen.engine.client import Engine
 from envgen.errors import RefusedError
 from envgen.profile.load import load_project
 

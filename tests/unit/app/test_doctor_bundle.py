@@ -11,7 +11,7 @@ from envgen.app.places import At
 from envgen.doctor import run
 from envgen.doctor.gather import gather
 from envgen.doctor.model import Subject
-from envgen.engine.base import Engine
+from envgen.engine.client import Engine
 from envgen.errors import EngineError
 from envgen.profile.load import load_project
 

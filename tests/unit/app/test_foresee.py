@@ -11,7 +11,8 @@ import pytest
 
 from envgen.app.predict import PredictedRefusal, choose_service, examine, foresee, vllm_words
 from envgen.doctor.model import Context, Finding, Severity
-from envgen.engine.base import Engine, ExecResult, Image
+from envgen.engine.client import Engine
+from envgen.engine.values import ExecResult, Image
 from envgen.errors import UsageError
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile, Service

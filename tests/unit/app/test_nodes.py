@@ -12,7 +12,7 @@ import pytest
 from envgen.app import doctor, nodes
 from envgen.app.nodes import Seen
 from envgen.doctor.model import Context, Remedy, Severity, Subject
-from envgen.engine.base import Container, Image, Mount
+from envgen.engine.values import Container, Image, Mount
 from envgen.profile.model import Cluster, GpuMode, Machine, Service
 from envgen.profile.values import ByteSize
 

@@ -14,9 +14,9 @@ import pytest
 
 from envgen import files
 from envgen.app import prune, whose
-from envgen.engine.base import Container
-from envgen.engine.leftovers import CREATOR
+from envgen.engine.host import CREATOR
 from envgen.engine.owner import WORKING_DIR, Owner
+from envgen.engine.values import Container
 from envgen.profile.load import load_project
 
 PROJECT = """\

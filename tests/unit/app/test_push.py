@@ -11,8 +11,7 @@ import pytest
 from envgen.app.copy import End
 from envgen.app.layers import STORE, archive, chains
 from envgen.app.push import Meter, push_image, shared_layers
-from envgen.engine.base import EngineInfo, ExecResult, Image, Mount
-from envgen.engine.parse import image_of
+from envgen.engine.values import EngineInfo, ExecResult, Image, Mount, image_of
 from envgen.errors import EngineError
 from envgen.profile.model import Machine
 

@@ -11,7 +11,7 @@ import pytest
 
 from envgen.app.predict import Place as PredictPlace
 from envgen.app.upgrade import Edit, Plan, Use, _ask_predict, _log, _spelt, edited, samples
-from envgen.engine.base import ExecResult
+from envgen.engine.values import ExecResult
 from envgen.errors import RefusedError, UsageError
 from envgen.profile.load import load_project
 from envgen.profile.tree import Node, Source, scalar

@@ -10,7 +10,7 @@ import pytest
 
 from envgen.app import watch
 from envgen.app.watch import Awake, Canary, Rank, Watch, link_trouble
-from envgen.engine.base import Container, ExecResult
+from envgen.engine.values import Container, ExecResult
 from envgen.errors import EngineError
 from envgen.profile.model import Machine, Ready, Service
 from envgen.serve.readiness import Answer

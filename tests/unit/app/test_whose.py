@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from envgen.app import whose
-from envgen.engine.base import Container, EngineInfo, Image
-from envgen.engine.leftovers import CREATOR, this_process
+from envgen.engine.host import CREATOR, this_process
 from envgen.engine.owner import FOLDER, USER, WORKING_DIR, Owner, this_owner
+from envgen.engine.values import Container, EngineInfo, Image
 from envgen.errors import EngineError, RefusedError
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile

@@ -15,7 +15,7 @@ from envgen.bench.client import Load, Reply, Target
 from envgen.bench.compare import Cell, table
 from envgen.bench.facts import Vitals, parse_gpu_memory
 from envgen.bench.tools import Measured, references
-from envgen.cli.measure import common
+from envgen.cli.measure import bench
 from envgen.errors import ServiceError
 from envgen.serve.events import Completion
 
@@ -115,10 +115,10 @@ def test_a_run_that_fails_has_one_hint(tmp_path: Path, monkeypatch: pytest.Monke
         trial.record({"unit": "repeat"})
         raise ServiceError("the tool failed", hint="try another")
 
-    monkeypatch.setattr(common, "find", lambda url, **_: Target(url, "m"))
-    asked = common.Asked(Session(), None, "http://h", None, None, None, 1, tmp_path, False)
+    monkeypatch.setattr(bench, "find", lambda url, **_: Target(url, "m"))
+    asked = bench.Asked(Session(), None, "http://h", None, None, None, 1, tmp_path, False)
     with pytest.raises(ServiceError) as caught:
-        common.report(asked, "bench", {}, work)
+        bench.report(asked, "bench", {}, work)
     assert re.fullmatch(r"the tool failed\n  what was measured is kept in .*\n +hint: try another", str(caught.value))
 
 

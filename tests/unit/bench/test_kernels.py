@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from envgen.bench import checks
-from envgen.cli.measure.common import shown
-from envgen.engine.base import ExecResult
+from envgen.cli.measure.bench import shown
+from envgen.engine.values import ExecResult
 from envgen.errors import ServiceError
 
 RECORDED = json.loads((Path(__file__).parent / "data" / "kernels-h100.json").read_bytes())

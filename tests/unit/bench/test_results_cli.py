@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from envgen import extras
 from envgen.__main__ import main
 from envgen.bench import record
-from envgen.bench.page import page
+from envgen.bench.compare import page
+from envgen.cli.measure import bench
 
 DATA = Path(__file__).parent / "data"
 A, B = "076a437d", "5ea8affe"
@@ -77,7 +77,7 @@ def test_the_page(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_without_the_extra(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "_is_there", lambda name: False)
+    monkeypatch.setattr(bench, "_is_there", lambda name: False)
     for name in ("scipy", "matplotlib", "aiohttp"):
         monkeypatch.setitem(sys.modules, name, None)
     assert A in envgen(capsys, "list") and "decode" in envgen(capsys, "show")

@@ -15,7 +15,7 @@ from envgen.bench.client import Target
 from envgen.bench.compare import Cell, table
 from envgen.bench.notes import shipped
 from envgen.bench.tools import LLAMA_BENCHY, VLLM, Measured, Place, Plan, Tool, figures, references
-from envgen.engine.base import ExecResult
+from envgen.engine.values import ExecResult
 from envgen.errors import ServiceError, UsageError
 
 DATA = Path(__file__).parent / "data"

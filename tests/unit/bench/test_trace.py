@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from envgen.bench.checks import folder_of
 from envgen.bench.facts import nodes
-from envgen.bench.trace import folder_of
 from envgen.errors import UsageError
 
 

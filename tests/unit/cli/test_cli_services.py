@@ -14,10 +14,10 @@ from click.testing import CliRunner, Result
 
 from envgen import cli
 from envgen.app.whose import claim_labels
-from envgen.engine.base import COMPOSE_ONE_OFF, Container
 from envgen.engine.compose import Compose
 from envgen.engine.owner import Owner
 from envgen.engine.process import Completed
+from envgen.engine.values import COMPOSE_ONE_OFF, Container
 from envgen.errors import EnvgenError, NotFoundError, ServiceError, UsageError
 from envgen.profile.load import load_project
 from envgen.serve.launch import Started

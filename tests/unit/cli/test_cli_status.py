@@ -15,8 +15,8 @@ from test_cli_services import container
 from envgen import cli
 from envgen.app import status
 from envgen.engine import session
-from envgen.engine.base import Container, Image
-from envgen.engine.buildlog import BuildLog
+from envgen.engine.buildx import BuildLog
+from envgen.engine.values import Container, Image
 from envgen.errors import EngineError
 
 FILE = """

@@ -12,7 +12,7 @@ import pytest
 
 from envgen.doctor.evidence import from_json
 from envgen.doctor.model import Context
-from envgen.engine.base import Container, EngineInfo, Image, Mount
+from envgen.engine.values import Container, EngineInfo, Image, Mount
 from envgen.profile.load import load_project, select
 
 DATA = Path(__file__).parent / "data"

@@ -19,7 +19,7 @@ from envgen.doctor.evidence import from_json
 from envgen.doctor.gather import choose_container, gather
 from envgen.doctor.model import Check, Context, Finding, Host, Remedy, Severity, Subject, Trouble, Where, error, ok
 from envgen.doctor.run import Report
-from envgen.engine.base import Container, EngineInfo, ExecResult, Image, Mount, Port
+from envgen.engine.values import Container, EngineInfo, ExecResult, Image, Mount, Port
 from envgen.errors import EngineError
 from envgen.inside.probe.facts import is_safe, without_password
 from envgen.inside.run import Execute

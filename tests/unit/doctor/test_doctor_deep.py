@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from envgen.doctor import deep
 from envgen.doctor.model import Context, Finding, Severity
-from envgen.engine.base import ExecResult
+from envgen.engine.values import ExecResult
 
 Make = Callable[..., Context]
 DATA = Path(__file__).parent / "deep_data"

@@ -13,7 +13,7 @@ import pytest
 from envgen.app.doctor import nearby
 from envgen.doctor import fix, remedies
 from envgen.doctor.model import Context, error, ok
-from envgen.engine.base import ExecResult, Mount
+from envgen.engine.values import ExecResult, Mount
 from envgen.errors import EnvgenError
 
 Make = Callable[..., Context]

@@ -20,7 +20,7 @@ from mutated import CHANGES, Changes, mutated
 from envgen.doctor import collect, deep
 from envgen.doctor.checks import CHECKS
 from envgen.doctor.model import Context, Severity
-from envgen.engine.base import ExecResult
+from envgen.engine.values import ExecResult
 
 NAMES = sorted(path.stem for path in DATA.glob("*.json"))
 RECORDED = {name: recording(name) for name in NAMES}

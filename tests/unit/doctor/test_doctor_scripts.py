@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from envgen.doctor import scripts
 from envgen.doctor.model import Context, Finding, Severity
-from envgen.engine.base import ExecResult
+from envgen.engine.values import ExecResult
 from envgen.errors import EngineError
 
 Make = Callable[..., Context]

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from envgen.cli.images.display import Display
-from envgen.engine.buildlog import BuildLog
-from envgen.engine.progress import Step, names_in
+from envgen.engine.buildx import BuildLog, Step, names_in
 
 
 def step(name: str = "[final 2/2] RUN make all", **more: object) -> Step:

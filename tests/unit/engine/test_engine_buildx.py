@@ -8,8 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.engine.buildx import BuildRequest, BuildResult, Secret, _csv, argv_of, proxy_arguments
-from envgen.engine.progress import Step
+from envgen.engine.buildx import BuildRequest, BuildResult, Secret, Step, _csv, argv_of, proxy_arguments
 
 
 def request(**more: object) -> BuildRequest:

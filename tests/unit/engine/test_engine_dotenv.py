@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from envgen.app.session import Session
-from envgen.engine import dotenv, process
+from envgen.engine import compose as program
+from envgen.engine import process
+from envgen.engine.compose import read_dotenv
 from envgen.engine.process import Completed
 from envgen.errors import RefusedError
 
@@ -33,48 +35,51 @@ def compose(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return Completed((), 0, json.dumps({"x-asked": {one: has.get(one, "") for one in names}}).encode(), b"")
 
     monkeypatch.setattr(process, "run", run)
-    monkeypatch.setattr(dotenv, "plugin_argv", lambda _name: ["compose"])
+    monkeypatch.setattr(program, "plugin_argv", lambda _name: ["compose"])
     return asked
 
 
 def test_only_asked_names_are_taken(tmp_path: Path, compose: list[str]) -> None:
     (tmp_path / ".env").write_text(f"HF_TOKEN={SECRET}\nOTHER=x\nDOLLAR=a$$b\n")
-    assert dotenv.read(tmp_path / ".env", ["HF_TOKEN", "DOLLAR", "NONE"]) == {"HF_TOKEN": SECRET, "DOLLAR": "a$b"}
+    assert read_dotenv(tmp_path / ".env", ["HF_TOKEN", "DOLLAR", "NONE"]) == {
+        "HF_TOKEN": SECRET,
+        "DOLLAR": "a$b",
+    }
     assert compose == ["HF_TOKEN", "DOLLAR", "NONE"]
 
 
 @pytest.mark.parametrize("name", ["PATH", "LD_PRELOAD", "DOCKER_HOST", "COMPOSE_FILE", "GIT_SSH_COMMAND", "PYTHONPATH"])
 def test_variables_of_programs_are_never_taken(tmp_path: Path, compose: list[str], name: str) -> None:
     (tmp_path / ".env").write_text(f"{name}=/evil\n")
-    assert dotenv.read(tmp_path / ".env", [name]) == {} and compose == []
+    assert read_dotenv(tmp_path / ".env", [name]) == {} and compose == []
 
 
 def test_no_file_and_a_folder_of_that_name_are_nothing(tmp_path: Path, compose: list[str]) -> None:
-    assert dotenv.read(tmp_path / ".env", ["A"]) == {}
+    assert read_dotenv(tmp_path / ".env", ["A"]) == {}
     (tmp_path / ".env").mkdir()
-    assert dotenv.read(tmp_path / ".env", ["A"]) == {} and compose == []
+    assert read_dotenv(tmp_path / ".env", ["A"]) == {} and compose == []
 
 
 def test_links_and_large_files_are_not_read(tmp_path: Path, compose: list[str]) -> None:
     (tmp_path / "real").write_text("A=1\n")
     (tmp_path / ".env").symlink_to("real")
     with pytest.raises(RefusedError, match="is a link"):
-        dotenv.read(tmp_path / ".env", ["A"])
+        read_dotenv(tmp_path / ".env", ["A"])
     (tmp_path / ".env").unlink()
     (tmp_path / ".env").write_bytes(b"A=" + b"x" * (65 << 10))
     with pytest.raises(RefusedError, match="is larger than 64 KiB"):
-        dotenv.read(tmp_path / ".env", ["A"])
+        read_dotenv(tmp_path / ".env", ["A"])
     (tmp_path / ".env").unlink()
     os.mkfifo(tmp_path / ".env")
     with pytest.raises(RefusedError, match="is not read"):
-        dotenv.read(tmp_path / ".env", ["A"])
+        read_dotenv(tmp_path / ".env", ["A"])
     assert compose == []
 
 
 def test_an_error_quotes_no_value(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text(f"A=1\n{SECRET}\n")
     with pytest.raises(RefusedError) as raised:
-        dotenv.read(tmp_path / ".env", ["A"])
+        read_dotenv(tmp_path / ".env", ["A"])
     assert "in line 2" in str(raised.value) and SECRET not in str(raised.value)
 
 

@@ -19,8 +19,8 @@ from envgen.engine.endpoint import (
     plugin_argv,
     plugin_version,
 )
-from envgen.engine.parse import is_new_enough, too_old
 from envgen.engine.session import unreachable
+from envgen.engine.values import is_new_enough, too_old
 from envgen.errors import EngineError, ExitCode
 
 

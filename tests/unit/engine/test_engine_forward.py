@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envgen.engine.forward import SshAddress
+from envgen.engine.endpoint import SshAddress
 from envgen.errors import EngineError
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from envgen.engine.leftovers import CREATOR, ENDED_AGE, THROWAWAY, UNKNOWN_AGE, Creator, judge, lives, this_process
+from envgen.engine.host import CREATOR, ENDED_AGE, THROWAWAY, UNKNOWN_AGE, Creator, judge, lives, this_process
 
 NOW = 1_800_000_000.0
 

@@ -11,7 +11,7 @@ import pytest
 from envgen.engine.client import Engine
 from envgen.engine.endpoint import Endpoint
 from envgen.engine.owner import caller, host_user, run_as
-from envgen.engine.parse import info_of
+from envgen.engine.values import info_of
 from envgen.errors import EngineError
 from envgen.profile.model import Base, Cuda, Mode, Profile, Service
 from envgen.profile.values import CudaArchList, ImageRef

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from envgen.engine.base import Mount, Port
-from envgen.engine.parse import container_of, image_of, info_of
+from envgen.engine.values import Mount, Port, container_of, image_of, info_of
 
 CONTAINER = {
     "Id": "abc", "Name": "/demo-dev-1", "Image": "sha256:1", "RestartCount": 2,

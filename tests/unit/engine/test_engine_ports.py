@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.engine.ports import Listener, conflict, listening, owner, parse_listeners
+from envgen.engine.host import Listener, conflict, listening, owner, parse_listeners
 
 TCP = """\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode

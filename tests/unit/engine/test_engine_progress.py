@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.engine.progress import Progress, Step, before, stages_in
+from envgen.engine.buildx import Progress, Step, before, stages_in
 
 STREAMS = Path(__file__).parent / "streams"
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.engine.streams import LONGEST_LINE, Demultiplexer, Lines, Output, OutputTooLong, Tail
+from envgen.engine.session import LONGEST_LINE, Demultiplexer, Lines, Output, OutputTooLong, Tail
 
 
 def frame(channel: int, data: bytes) -> bytes:

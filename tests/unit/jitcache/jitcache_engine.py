@@ -9,8 +9,8 @@ from typing import Any
 
 from jitcache_layouts import put
 
-from envgen.engine.base import Container, EngineInfo, ExecResult, Image, Mount
-from envgen.engine.leftovers import Leftover
+from envgen.engine.host import Leftover
+from envgen.engine.values import Container, EngineInfo, ExecResult, Image, Mount
 from envgen.inside.jit.main import answer
 from envgen.jitcache.service import JitCache
 from envgen.profile.load import load_project, select

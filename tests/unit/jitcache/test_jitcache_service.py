@@ -15,7 +15,7 @@ from jitcache_layouts import Shelf, put, release
 
 from envgen.__main__ import main
 from envgen.binding import ShapeError, bind
-from envgen.engine.base import ExecResult, Mount
+from envgen.engine.values import ExecResult, Mount
 from envgen.errors import EngineError, NotFoundError, RefusedError
 from envgen.inside.jit.judge import Holder
 from envgen.inside.run import STARTER
@@ -205,7 +205,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalEngine:
     put(tmp_path / "project/envgen.yaml", PROJECT.format(caches=f"flashinfer: {{path: {ROOT}, namespace: false}}"))
     monkeypatch.chdir(tmp_path / "project")
     engine = LocalEngine(tmp_path / "cache")
-    monkeypatch.setattr("envgen.engine.client.connected", lambda *_: engine)
+    monkeypatch.setattr("envgen.app.places.connect", lambda *_: engine)
     return engine
 
 

@@ -13,8 +13,8 @@ from jitcache_engine import ROOT, LocalEngine, cache, container
 from jitcache_layouts import Shelf, put, release
 
 from envgen.__main__ import main
-from envgen.engine.base import ExecResult, Mount
-from envgen.engine.leftovers import Leftover
+from envgen.engine.host import Leftover
+from envgen.engine.values import ExecResult, Mount
 from envgen.errors import EngineError, NotFoundError, RefusedError, UsageError
 from envgen.jitcache import space
 from envgen.jitcache.place import make_query, mount_here
@@ -117,7 +117,7 @@ def test_a_volume_that_can_not_be_removed_is_said(
         raise EngineError(f"volume {name}: volume is in use")
 
     monkeypatch.setattr(engine, "remove_volume", refuse)
-    monkeypatch.setattr("envgen.engine.client.connected", lambda *_: engine)
+    monkeypatch.setattr("envgen.app.places.connect", lambda *_: engine)
     monkeypatch.chdir(tmp_path / "project")
     assert main(["cache", "gc", "--keep", "1"]) == 1
     out = capsys.readouterr().out
@@ -153,7 +153,7 @@ def test_save_and_load_on_the_host(
     jit = cache(tmp_path, engine, VOLUMES)
     volume = here(jit).source
     engine.volumes_ = {volume}
-    monkeypatch.setattr("envgen.engine.client.connected", lambda *_: engine)
+    monkeypatch.setattr("envgen.app.places.connect", lambda *_: engine)
     monkeypatch.chdir(tmp_path / "project")
     assert main(["cache", "save", "k.tar.gz"]) == 0
     assert "saved into k.tar.gz: 9 modules" in capsys.readouterr().out

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from envgen.engine.base import Image
+from envgen.engine.values import Image
 from envgen.errors import EngineError, LockError
 from envgen.lock.ask import Upgrade
 from envgen.lock.model import GitLock, ImageLock, Lock

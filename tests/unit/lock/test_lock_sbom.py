@@ -13,7 +13,7 @@ from spdx_tools.spdx.parser.jsonlikedict.json_like_dict_parser import JsonLikeDi
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
 from envgen.binding import ShapeError, bind
-from envgen.engine.base import Image
+from envgen.engine.values import Image
 from envgen.lock.image import Debian, Distribution, Inventory, Manifest, write_sbom
 
 ID = "sha256:" + "1" * 64

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from envgen.__main__ import main
-from envgen.engine.jobs import compilers
+from envgen.engine.host import compilers
 from envgen.profile.load import load_project
 from envgen.profile.model import Service
 from envgen.render.assemble import scripts
@@ -93,7 +93,7 @@ def test_cores_and_free_memory_change_nothing(root: Path, monkeypatch: pytest.Mo
     assert 'MAX_JOBS: "${ENVGEN_BUILD__MAX_JOBS:-}"' in (root / "compose/prod.yaml").read_text()
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    monkeypatch.setattr("envgen.engine.jobs.mem_available", lambda _meminfo: 512 << 10)
+    monkeypatch.setattr("envgen.engine.host.mem_available", lambda _meminfo: 512 << 10)
     assert "0.0 GiB available now); at most 1 at once" in compilers(None, None), "what builds see"
     assert main(["render", "--check"]) == 0
     assert compose_environment(profile, root) == before

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envgen.paths import docker_dir
+from envgen.files import docker_dir
 
 TOP = docker_dir().parent
 PYTHON = [p for part in ("build", "runtime") for p in sorted((TOP / "docker" / part).rglob("*")) if p.is_file()]

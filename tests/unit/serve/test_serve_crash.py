@@ -10,7 +10,8 @@ from typing import Any, cast
 import pytest
 
 from envgen.engine import process
-from envgen.engine.base import Container, Engine, EngineInfo, ExecResult, Mount
+from envgen.engine.client import Engine
+from envgen.engine.values import Container, EngineInfo, ExecResult, Mount
 from envgen.errors import EngineError
 from envgen.serve import crash
 

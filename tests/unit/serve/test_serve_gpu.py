@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from envgen.engine.base import Engine, EngineInfo
+from envgen.engine.client import Engine
+from envgen.engine.values import EngineInfo
 from envgen.profile.model import GpuMode
 from envgen.serve.preflight import gpu_mode
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.engine.base import Engine
+from envgen.engine.client import Engine
 from envgen.profile.model import Phases
 from envgen.profile.values import Duration
 from envgen.serve.log import LINES, Evidence, LogReader

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from envgen.engine import ports
-from envgen.engine.base import Port
-from envgen.engine.ports import Listener
+from envgen.engine import host
+from envgen.engine.host import Listener
+from envgen.engine.values import Port
 from envgen.profile.model import Base, Cuda, Mode, Profile, Service
 from envgen.profile.values import CudaArchList, ImageRef, PortMapping
 from envgen.render.compose import compose_files
@@ -35,8 +35,8 @@ LINES = (
 def found(monkeypatch: pytest.MonkeyPatch) -> Any:
     """An engine and a profile whose `web` publishes 18001; 18001 and 18002 are in use."""
     listeners = tuple(Listener("127.0.0.1", number, "1") for number in (18001, 18002))
-    monkeypatch.setattr(ports, "listening", lambda: listeners)
-    monkeypatch.setattr(ports, "owner", lambda one: f"process {one.port}")
+    monkeypatch.setattr(host, "listening", lambda: listeners)
+    monkeypatch.setattr(host, "owner", lambda one: f"process {one.port}")
     service = Service(
         command=("web",), ports=tuple(PortMapping.parse(text) for text in ("9000:9", "127.0.0.1:18001:8000", "18003:1"))
     )

@@ -6,7 +6,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-from envgen.engine.base import Container, Engine, Mount
+from envgen.engine.client import Engine
+from envgen.engine.values import Container, Mount
 from envgen.profile.model import Service
 from envgen.serve.recreate import RecreateRefused, _mounts, _wanted
 from envgen.serve.wait import Waiter

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from envgen.engine.base import Mount
 from envgen.engine.compose import Compose
 from envgen.engine.process import Completed
+from envgen.engine.values import Mount
 from envgen.errors import EnvgenError
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
