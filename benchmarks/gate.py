@@ -143,29 +143,20 @@ def gated(gate: ModuleType, budget: int, cores: int, learned: bool = False) -> C
         found: tuple[int, float] = gate.expected(["nvcc", "-c", "x.cu", "-o", f"fused_moe_120/{one.name}.cuda.o"], [])
         return found
 
-    def entry(name: str, one: Compiled) -> object:
-        expect, seconds = expected(one)
-        return gate.Entry(name, expect=expect, seconds=seconds)
-
     def choose(running: list[Running], waiting: list[Compiled], now: float) -> None:
-        entries = []
-        for place, one in enumerate(running):
-            made = entry(f"r{place}", one.what)
-            made.state = "paused" if one.paused else "running"
+        started, new = {}, {gate.Entry(one.name, *expected(one)): one for one in waiting}
+        for one in running:
+            made = gate.Entry(one.what.name, *expected(one.what), state="paused" if one.paused else "running")
             made.current, made.top = one.memory * MIB, one.top * MIB
             made.started, made.paused = one.since, one.held
-            entries.append(made)
-        entries += [entry(f"w{place}", one) for place, one in enumerate(waiting)]
+            started[made] = one
         free = budget * MIB - sum(one.memory for one in running) * MIB
-        go = []
-        for name, word in gate.plan(entries, free, reserve, cores, now):
+        for entry, word in gate.plan([*started, *new], free, reserve, cores, now).items():
             if word == "go":
-                go.append(waiting[int(name[1:])])
+                waiting.remove(new[entry])
+                running.append(Running(new[entry], now))
             else:
-                running[int(name[1:])].paused = word == "pause"
-        for one in go:
-            waiting.remove(one)
-            running.append(Running(one, now))
+                started[entry].paused = word == "pause"
 
     return choose
 

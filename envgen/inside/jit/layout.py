@@ -16,7 +16,7 @@ from envgen.inside.jit.tree import FOLDER, GONE, LISTED, Fault, note, reason
 
 OURS = ".envgen"  # beside the versions: records of envgen
 LEARNED = OURS + "/learned"  # what compilers took, by compiler, module and object: written by compile-gate
-LIVE = OURS + "/gate"  # pipes and a lock of the gates that run now
+LIVE = OURS + "/gate"  # the socket and the lock of the gates that run now
 # What may lie beside the versions: downloaded kernels, autotuner results (0.7).
 BESIDE = ("autotune", "cubins")
 

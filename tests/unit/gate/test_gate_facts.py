@@ -123,8 +123,8 @@ def test_cores_below_a_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_budget_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENVGEN_GATE_MEMORY", "40")
     root = machine(tmp_path, 120 * GIB, 100 * GIB)
-    busy = gate.Entry("r", "running", current=15 * GIB)
-    assert gate.room([busy, gate.Entry("w", current=9 * GIB)], root) == (25 * GIB, GIB, 40 * GIB)
+    busy = gate.Entry(state="running", current=15 * GIB)
+    assert gate.room([busy, gate.Entry(current=9 * GIB)], root) == (25 * GIB, GIB, 40 * GIB)
     for wrong in ("", "x", "-3", "nan", "inf"):
         monkeypatch.setenv("ENVGEN_GATE_MEMORY", wrong)
         assert gate.room([], root) == (100 * GIB, 6 * GIB, 120 * GIB), wrong

@@ -19,14 +19,14 @@ def runs(
     name: str, expect: float, current: float, *, since: float = 10.0, top: float = 0.0, state: str = "running"
 ) -> Any:
     return gate.Entry(
-        name, state, expect=int(expect * GIB), seconds=60.0, current=int(current * GIB),
+        name, int(expect * GIB), 60.0, state=state, current=int(current * GIB),
         top=int(max(top, current) * GIB), arrived=NOW - since, started=NOW - since,
     )  # fmt: skip
 
 
 def plan(entries: list[Any], free: float, cores: int = 20, reserve: float = 1.0) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = gate.plan(entries, int(free * GIB), int(reserve * GIB), cores, NOW)
-    return found
+    words = gate.plan(entries, int(free * GIB), int(reserve * GIB), cores, NOW)
+    return [(entry.label, word) for entry, word in words.items()]
 
 
 def test_what_fits_starts_and_the_longest_goes_first() -> None:
@@ -102,13 +102,12 @@ def test_the_paused_go_on_before_anything_new_starts() -> None:
     assert plan(entries, free=6.5) == [("p", "continue"), ("w", "go")]
 
 
-def test_an_entry_survives_its_file_and_garbage_does_not() -> None:
-    entry = runs("r", 8, 2, top=3)
-    text = entry.text().decode()
-    assert vars(gate.entry_of("r", text)) == {**vars(entry), "label": "", "paused": 0.0}
-    broken = ["", "\0" * 100, "[]", "{}", '{"state": 1}', "\ufffd", text[:-5], text.replace("8589934592", '"x"')]
-    for garbage in [*broken, text.replace('"running"', '"else"'), text.replace("8589934592", "1e999")]:
-        assert gate.entry_of("r", garbage) is None, garbage
+def test_an_entry_follows_the_words_of_its_keeper() -> None:
+    entry = waits("w", 1)
+    for now, word in enumerate(("go", "pause", "pause", "continue", "continue", "")):
+        entry.obey(word, now * 10.0)
+    assert (entry.state, entry.started, entry.paused) == ("running", 0.0, 20.0)
+    assert vars(gate.Entry(**vars(entry))) == vars(entry)
 
 
 def test_time_left() -> None:
