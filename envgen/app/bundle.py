@@ -14,7 +14,7 @@ from envgen import __version__, files
 from envgen.app.doctor import Looked, joined
 from envgen.bundle import as_json, write_bundle
 from envgen.doctor import report
-from envgen.doctor.gather import attempt
+from envgen.doctor.collect import attempt
 from envgen.doctor.model import Subject
 from envgen.engine.session import hurry
 from envgen.files import state_dir

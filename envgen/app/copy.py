@@ -17,7 +17,7 @@ from envgen.errors import EngineError
 from envgen.inside import run
 from envgen.profile.model import Machine, Profile
 
-PROGRAM = run.Program(("node", "transfer"), watch=True)
+PROGRAM = run.Program(("node",), watch=True)
 LISTENS = "envgen-listens"
 PROGRESS = "envgen-progress "
 MEETING = 60.0  # seconds that the two ends wait for each other
@@ -35,7 +35,7 @@ class End:
 
 @dataclass(frozen=True)
 class Folder:
-    """What is copied. ``kind``: tree, mirror, checkout, model; which ``model``: see ``inside/transfer.py``."""
+    """What is copied. ``kind``: tree, mirror, checkout, model; which ``model``: see ``inside/node.py``."""
 
     what: str
     kind: str

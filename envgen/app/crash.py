@@ -11,8 +11,8 @@ from typing import Any
 
 from envgen.app.places import Opened
 from envgen.bundle import as_json, write_bundle
-from envgen.doctor import report, run
-from envgen.doctor.gather import gather
+from envgen.doctor import report
+from envgen.doctor.collect import gather
 from envgen.doctor.model import Subject
 from envgen.engine.client import Engine
 from envgen.errors import EnvgenError
@@ -144,7 +144,7 @@ def _doctor(engine: Engine, profile: Profile, root: Path, service: str) -> bytes
     """What `envgen doctor` finds right now, in the container if it still runs."""
     try:
         context, extra = gather(Subject(profile, root, service, False, "envgen.yaml"), lambda: engine)
-        document: Any = report.as_data(run.examine(context, extra))
+        document: Any = report.as_data(report.examine(context, extra))
     except (EnvgenError, OSError) as error:
         document = {"not available": reason_of(error)}
     return as_json(document).encode()

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from envgen.app import nodes, predict, weights
 from envgen.app.places import At, all_at
-from envgen.doctor import fix, run, scripts
+from envgen.doctor import fix, report, scripts
+from envgen.doctor.collect import attempt, gather
 from envgen.doctor.deep import examine
 from envgen.doctor.fix import Fix
-from envgen.doctor.gather import attempt, gather
 from envgen.doctor.model import Context, Finding, Remedy, Severity, Subject, Where, ok
-from envgen.doctor.run import Report
+from envgen.doctor.report import Report
 from envgen.engine.client import Engine
 from envgen.engine.session import hurry
 from envgen.errors import EnvgenError
@@ -49,19 +49,19 @@ def look(subject: Subject, *, deep: bool) -> list[Looked]:
         found.append(Looked(at, mine, _look(mine, at, deep)))
     first = found[0]
     between = _machines(first.report.context, subject)
-    return [replace(first, report=run.with_more(first.report, Where.NODES, between)), *found[1:]]
+    return [replace(first, report=report.with_more(first.report, Where.NODES, between)), *found[1:]]
 
 
 def joined(looked: Sequence[Looked]) -> Report:
     """All of it in one report."""
-    return run.joined({one.at.node: one.report for one in looked})
+    return report.joined({one.at.node: one.report for one in looked})
 
 
 def _look(subject: Subject, at: At, deep: bool) -> Report:
     """Collect, judge, and add what the project's own scripts and (with ``deep``) the packages themselves say."""
     context, extra = gather(subject, at.connect)
     if context.engine is None:
-        return run.examine(context, extra)
+        return report.examine(context, extra)
     engine = at.connect()
     if context.service in subject.profile.services:
         running = context.container is not None and context.container.running and not context.is_throw_away
@@ -72,13 +72,13 @@ def _look(subject: Subject, at: At, deep: bool) -> Report:
         causes = attempt(lambda: _causes(context, engine))
         context = replace(context, refused=refused or (), weights=lacking or {}, causes=causes or {})
 
-    found = run.examine(context, extra)
+    found = report.examine(context, extra)
     if (subject.root / scripts.FOLDER).is_dir():
-        found = run.with_more(found, Where.INSIDE, scripts.from_folder(context, subject.root, engine))
+        found = report.with_more(found, Where.INSIDE, scripts.from_folder(context, subject.root, engine))
     if deep:
         progress(f"  {at.named('asking the packages themselves; imports take seconds, a kernel up to minutes')}")
         answers = [*examine(context, subject, engine), *predict.examine(engine, context, subject.root)]
-        found = run.with_more(found, Where.INSIDE, answers)
+        found = report.with_more(found, Where.INSIDE, answers)
     return found
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from envgen import files
 from envgen.binding import digest_of
-from envgen.doctor.expectation import mounts
+from envgen.doctor.collect import mounts
 from envgen.engine.client import Engine, connect
 from envgen.engine.values import COMPOSE_PROJECT, MISSHAPEN, Container, Image, Mount
 from envgen.errors import EngineError, NotFoundError, Problem, UsageError
@@ -29,7 +29,7 @@ from envgen.render.locking import lock_of_image
 from envgen.serve.preflight import of_image
 from envgen.text import progress, size
 
-PROGRAM = run.Program(("transfer", "node"))
+PROGRAM = run.Program(("node",))
 FACTS = 25.0  # seconds for the facts of one machine: an import of nothing, and samples of the weights
 DEEP = 1800.0  # seconds to read all of the weights: 60 GB of a slow disk
 LINK = 6.0  # seconds for one connection

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from envgen.doctor import collect, remedies
-from envgen.doctor.expectation import compose_env, throw_away
+from envgen.doctor.collect import compose_env, throw_away
 from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warning
 from envgen.engine.client import Engine
 from envgen.engine.owner import ours

@@ -27,10 +27,10 @@ from envgen.app.patch_sources import Sources, Target, examine
 from envgen.app.predict import Prediction, place_on_host, predict, vllm_words
 from envgen.app.session import Session
 from envgen.doctor import collect
-from envgen.doctor.expectation import compose_env
+from envgen.doctor.collect import compose_env
 from envgen.engine.git import ask_server
 from envgen.errors import EnvgenError, Place, Problem, RefusedError, UsageError
-from envgen.explain.rulebase import rules_for
+from envgen.explain import rules_for
 from envgen.inside import run
 from envgen.inside.probe import sources as probe
 from envgen.patches.dry_run import DryRun, GitTree, Tree, dry_run, put

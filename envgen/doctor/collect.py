@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+import contextlib
+import itertools
+import os
+import re
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
 
 from envgen.binding import ShapeError
-from envgen.doctor.evidence import Probe, from_json
-from envgen.doctor.model import Trouble
-from envgen.engine.values import ExecResult
-from envgen.errors import EnvgenError
+from envgen.doctor.model import Context, Finding, Foreign, Host, Probe, Remedy, Subject, Trouble, error, from_json
+from envgen.engine.client import Engine
+from envgen.engine.endpoint import plugin_version
+from envgen.engine.owner import caller, ours, run_as
+from envgen.engine.process import in_background
+from envgen.engine.values import Container, EngineInfo, ExecResult, Mount
+from envgen.errors import EngineError, EnvgenError, Place, ProjectError
 from envgen.inside import run
+from envgen.patches.series import read_patch, strip
 from envgen.profile.model import Profile, Service
+from envgen.render import environment as promised
+from envgen.render.assemble import render_profile
+from envgen.render.locking import lock_of_image
+from envgen.render.namespace import places_of
+from envgen.serve.preflight import holders, with_ports
 from envgen.text import last_printed
 
-PROGRAM = run.Program(
-    tuple(f"probe/{name}" for name in ("basics", "facts", "patches", "machine", "sources", "scripts", "main"))
-)
+PROGRAM = run.Program(("probe/imports", "probe/sources", "probe/facts"))
 Facts: TypeAlias = "tuple[Probe | None, Trouble | None]"  # or the reason for none: exactly one of the two
 TIMEOUT = 15  # seconds; the probe itself gives up after 10
 DATA = ("csrc", "include", "cutlass", "spdlog")  # what FlashInfer's JIT compiles from
@@ -139,3 +156,298 @@ def _trouble(failure: run.Failure, answer: ExecResult) -> Trouble:
         last = f"{failure}"[:300]
     seen = f"exit code {answer.code}, {len(answer.stdout)} bytes of output; {last}"
     return Trouble("the probe brought no document back", seen)
+
+
+PER_MACHINE = ("MAX_JOBS",)  # computed when a service starts
+
+
+def compose_env(profile: Profile, service: str) -> dict[str, str]:
+    """What Compose sets for a service, weakest first: derived from the profile, its groups in their order, its own."""
+    described = profile.services.get(service)
+    chosen = described.env_groups if described else None
+    env = {**promised.service_env(profile), **promised.user_env(profile, service)}
+    for name, group in profile.env.items():
+        in_use = profile.env_groups is None or name in profile.env_groups
+        if in_use and (chosen is None or name in chosen):
+            env.update(group)
+    return {**env, **(described.env if described else {})}
+
+
+def service_env(profile: Profile, service: str) -> dict[str, str]:
+    """All variables that a container of the service should have: those of the image, under those of Compose.
+
+    PYTHONPATH of the image is only a beginning: what the base image has follows it.
+    """
+    env = {**promised.derived_env(profile), **compose_env(profile, service)}
+    return {name: value for name, value in env.items() if name not in PER_MACHINE}
+
+
+def mounts(profile: Profile, root: Path, engine: Engine, service: str) -> list[Mount]:
+    """What Compose would mount: of volumes those that exist, for a throw-away container must not create them."""
+    machine = promised.compose_environment(profile, root)
+    image = engine.image(profile.image_name)
+    found = []
+    for name, source in profile.mounted_sources.items():
+        found.append(Mount(machine[promised.checkout_variable(name)], str(source.mount)))
+    for name, one in profile.services[service].mounts.items() if service in profile.services else ():
+        place = machine[promised.mount_variable(service, name)]
+        found.append(Mount(place, str(one.path), read_only=one.read_only))
+    volumes = [(promised.overlay_volume(profile), promised.OVERLAY)] if profile.mounted_sources else []
+    for place, target, kind in places_of(profile, root, image.labels if image else None):
+        if kind == "volume":
+            volumes.append((place, target))
+        else:
+            found.append(Mount(place, target))
+    return [*found, *(Mount(name, target, "volume") for name, target in volumes if engine.volume(name) is not None)]
+
+
+def throw_away(
+    engine: Engine, profile: Profile, root: Path, service: str, memory: int = run.MEMORY
+) -> tuple[run.Execute, list[Mount]]:
+    """A runner in a throw-away container with what Compose would mount and set, as far as it exists; these mounts."""
+    mounted, user = mounts(profile, root, engine, service), run_as(engine, profile, service)
+    if engine.info().endpoint.startswith("unix://"):
+        mounted = [one for one in mounted if one.kind == "volume" or Path(one.source).exists()]
+    env, absent = compose_env(profile, service), list[Mount]()
+    return run.in_image(
+        engine, profile.image_name, mounts=mounted, env=env, user=user, memory=memory, absent=absent
+    ), mounted  # fmt: skip
+
+
+def image_digest(profile: Profile, root: Path, labels: Mapping[str, str] | None = None) -> str:
+    """The render digest that an image of this profile would carry now. ``labels``: those of the image that is there."""
+    return render_profile(profile, lock_of_image(profile, root, labels), root=root).digest
+
+
+LABEL = "dev.envgen.patches"
+
+
+def claims(profile: Profile, root: Path, label: str) -> list[dict[str, Any]]:
+    """A request for each Python file that the label's patches change: package, file, and the blocks that they add.
+
+    Of several patches to one file only the last one is asked about: it may have changed what the others added. Patches
+    that are no longer in the project can't be asked about; ``image.render`` says that the profile has changed.
+    """
+    folders = {source.patches: source for source in profile.sources.values() if source.patches}
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for name in label.split():
+        source = folders.get(name.rpartition("/")[0])
+        path = root / "patches" / name
+        if source is None or source.origin.kind == "checkout" or ".." in name.split("/") or not path.is_file():
+            continue
+        for file, blocks in added(path.read_bytes(), name).items():
+            if file.startswith(f"{source.package}/") and file.endswith(".py") and blocks:
+                found[source.package, file] = {
+                    "patch": name.removesuffix(".patch"), "package": source.package, "file": file, "blocks": blocks,
+                }  # fmt: skip
+    return list(found.values())
+
+
+def added(content: bytes, name: str) -> dict[str, list[str]]:
+    """file -> the blocks of neighbouring lines that a patch adds to it; nothing for what is not a patch."""
+    found: dict[str, list[str]] = {}
+    with contextlib.suppress(ProjectError):  # `envgen patch check` says why
+        for file in read_patch(content, name, Place(name)):
+            lines = (line for hunk in file.hunks for line in (hunk.heading, *hunk.lines))
+            runs = itertools.groupby(lines, key=lambda line: line.startswith("+"))
+            found[strip(file.target)] = ["\n".join(line[1:] for line in run) for is_added, run in runs if is_added]
+    return found
+
+
+MOST = 50_000  # entries of one folder that are looked at, those near the top first
+
+
+def foreign(profile: Profile, root: Path) -> tuple[Foreign, ...]:
+    """The folders of the profile with files of root's in them; none are looked for where envgen runs as root."""
+    machine = promised.compose_environment(profile, root)
+    wanted = {name: promised.checkout_variable(name) for name in profile.mounted_sources}
+    wanted |= {f"cache {name}": promised.cache_variable(name) for name, cache in profile.caches.items() if cache.host}
+    if caller()[0] == 0:
+        return ()
+    found = []
+    for name, variable in wanted.items():
+        folder = machine.get(variable, "")
+        paths = of_root(folder) if folder else []
+        if paths:
+            found.append(Foreign(name, folder, len(paths), tuple(paths[:3])))
+    return tuple(found)
+
+
+def of_root(folder: str, most: int = MOST) -> list[str]:
+    """Paths in ``folder`` that belong to root, itself included; links are not followed."""
+    try:
+        found = [folder] if is_of_root(folder, os.lstat(folder)) else []
+    except OSError:
+        return []
+    folders, seen = deque([folder]), 0
+    while folders and seen < most:
+        try:
+            with os.scandir(folders.popleft()) as entries:
+                for entry in entries:
+                    seen += 1
+                    if is_of_root(entry.path, entry.stat(follow_symlinks=False)):
+                        found.append(entry.path)
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+        except OSError:
+            continue  # a folder that only root may read has been counted
+    return found
+
+
+def is_of_root(_path: str, found: os.stat_result) -> bool:
+    """Whether a path with this stat is root's."""
+    return found.st_uid == 0
+
+
+Connect = Callable[[], "Engine"]
+Answer: TypeAlias = "tuple[Facts, tuple[float, float]]"  # and when it was asked and given
+NOTHING: Facts = (None, None)
+T = TypeVar("T")
+LOOK = 2.0  # seconds between two looks at an engine whose answer is awaited
+
+
+def choose_service(profile: Profile, wanted: str | None) -> str:
+    """The service that remedies name when none runs: the wanted one, `dev`, else the first."""
+    if wanted:
+        return wanted
+    return "dev" if "dev" in profile.services else next(iter(profile.services), "dev")
+
+
+def choose_container(containers: Sequence[Container], wanted: str | None) -> Container | None:
+    """The running container: of the wanted service, else of `dev`, else any; an ended one if it is wanted or failed."""
+    mine = [one for one in containers if not wanted or one.service == wanted]
+    running = sorted((one for one in mine if one.state == "running"), key=lambda one: one.service != "dev")
+    if running:
+        return running[0]
+    # One that ended by itself is worth a look; 143 is what `docker stop` leaves of a well-behaved program.
+    failed = [one for one in mine if one.state != "created" and one.exit_code not in (0, 143)]
+    return mine[0] if wanted and mine else failed[0] if failed else None
+
+
+def gather(subject: Subject, connect: Connect) -> tuple[Context, list[Finding]]:
+    """Everything there is to know. What can't be had becomes a finding; the rest continues."""
+    try:
+        engine = connect()
+        everything = ours(engine.containers(project=subject.profile.compose_name, all=True), subject.root)
+        containers = tuple(one for one in everything if not one.one_off)
+    except EngineError as problem:
+        return _without_engine(subject, problem)
+    subject = replace(subject, profile=with_ports(subject.profile, containers))
+    container = choose_container(containers, subject.service)
+    service = container.service if container else choose_service(subject.profile, subject.service)
+    python, probing, name = program(subject.profile), None, ""
+    if container is not None and container.state == "running":
+        label, name = container.labels.get(LABEL, ""), container.id
+        patched = claims(subject.profile, subject.root, label) if label else []
+        asking = request(subject.profile, service, claims=patched, load=subject.load)
+        inside = run.in_container(engine, name)
+        probing = in_background(lambda: _timed(lambda: ask(inside, python, asking)))
+    # From here on the probe is under way.
+    facts = _look(subject, service, containers, engine)
+    (probe, trouble), asked = _awaited(probing, engine, name) if probing else (NOTHING, None)
+    is_alone = probing is None and subject.throw_away and facts["image"] is not None
+    if is_alone:
+        probe, trouble = _throw_away(subject, service, engine)
+    found = Context(subject.profile, service, project_file=subject.project_file, container=container, probe=probe,
+                    trouble=trouble, is_throw_away=is_alone, asked=asked,
+                    **facts)  # fmt: skip
+    return found, []
+
+
+def _awaited(probing: Future[Answer], engine: Engine, container: str) -> Answer:
+    """What the probe said. An engine that no longer answers won't hand it over."""
+    while not wait([probing], timeout=LOOK).done:
+        before = time.time()
+        try:
+            engine.inspect(container)
+        except EngineError as problem:
+            return not_run(problem), (before, time.time())
+    return probing.result()
+
+
+def _timed(ask: Callable[[], Facts]) -> Answer:
+    """The result, and this machine's clock before and after."""
+    before = time.time()
+    return ask(), (before, time.time())
+
+
+def _throw_away(subject: Subject, service: str, engine: Engine) -> Facts:
+    """The probe in a container of its own, with what Compose would mount. Not in a thread: it handles signals."""
+    inside, mounted = throw_away(engine, subject.profile, subject.root, service)
+    image = engine.image(subject.profile.image_name)
+    patched = claims(subject.profile, subject.root, image.labels.get(LABEL, "") if image else "")
+    targets = [mount.target for mount in mounted]
+    asked = request(subject.profile, service, paths=targets, claims=patched, load=subject.load)
+    return ask(inside, program(subject.profile), asked)
+
+
+def _without_engine(subject: Subject, problem: EngineError) -> tuple[Context, list[Finding]]:
+    """The sentence of the engine's room as a finding, and what can be told of this machine alone."""
+    said = problem.problems[0]
+    quoted = re.search(r"`([^`\n]+)`", said.hint)
+    cure = Remedy(quoted[1] if quoted else "docker version")
+    finding = error("no Docker Engine to ask", said.message, "a running Docker Engine", cure, case="absent")
+    service, host = choose_service(subject.profile, subject.service), _host_facts(subject.profile, None)
+    context = Context(subject.profile, service, project_file=subject.project_file, host=host)
+    return context, [replace(finding, check="host.docker")]
+
+
+# --- what is around the container: needs no exec ----------------------------------------------------------------------
+
+
+def _look(subject: Subject, service: str, containers: Sequence[Container], engine: Engine) -> dict[str, Any]:
+    """The parts of a Context that need no exec."""
+    profile = subject.profile
+    info = attempt(engine.info)
+    image = attempt(lambda: engine.image(profile.image_name))
+    local = info is not None and info.endpoint.startswith("unix://")
+    machine = promised.compose_environment(profile, subject.root) if local else {}
+    folders = {name: machine.get(promised.checkout_variable(name), "") for name in profile.mounted_sources}
+    return {
+        "engine": info,
+        "image": image,
+        "host": _host_facts(profile, info, _busy_ports(profile, containers, engine) if local else ()),
+        "env": service_env(profile, service),
+        "others": tuple(one for one in containers if one.service != service),
+        "checkouts": folders,
+        "inodes": {
+            name: found.st_ino if (found := attempt(Path(path).stat)) else 0 for name, path in folders.items() if path
+        },
+        "foreign": foreign(profile, subject.root) if local else (),
+        "digest": attempt(lambda: image_digest(profile, subject.root, image.labels if image else None)) or "",
+    }
+
+
+def attempt(ask: Callable[[], T]) -> T | None:
+    """A fact that can't be had is None."""
+    try:
+        return ask()
+    except (EnvgenError, OSError):
+        return None
+
+
+def _host_facts(profile: Profile, info: EngineInfo | None, ports: tuple[tuple[int, str], ...] = ()) -> Host:
+    """What costs next to nothing to know: some files, some system calls."""
+    local = info is not None and info.endpoint.startswith("unix://")
+    return Host(
+        disk_path=info.data_root if info else "",
+        disk_free=attempt(lambda: shutil.disk_usage(info.data_root).free) if info and local else None,
+        buildx=attempt(lambda: plugin_version("buildx")),
+        compose=attempt(lambda: plugin_version("compose")),
+        busy_ports=ports,
+    )
+
+
+def _busy_ports(profile: Profile, containers: Sequence[Container], engine: Engine) -> tuple[tuple[int, str], ...]:
+    """The ports of services that don't run, and who has them."""
+    running = {one.service for one in containers if one.state == "running"}
+    mine = {port.host for one in containers if one.state == "running" for port in one.ports}
+    wanted = [
+        port
+        for name, service in profile.services.items()
+        if name not in running
+        for port in service.host_ports
+        if not port.auto and port.host not in mine
+    ]
+    holder = attempt(lambda: holders(engine)) if wanted else None
+    return tuple({port.host: who for port in wanted if holder and (who := holder(port))}.items())

@@ -1,6 +1,6 @@
 """`doctor --deep`: what the packages themselves say, asked in the container, and what that means for the profile.
 
-The questions are in ``inside/deep.py``, each answered in a separate process with a time limit. Which kernels vLLM
+The questions are in ``inside/kernels.py``, each answered in a separate process with a time limit. Which kernels vLLM
 would choose is asked by ``envgen.app.predict``.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from envgen.doctor import collect
-from envgen.doctor.expectation import throw_away
+from envgen.doctor.collect import throw_away
 from envgen.doctor.model import Context, Finding, Remedy, Subject, error, info, ok, warning
 from envgen.doctor.remedies import command, envgen, line
 from envgen.engine.client import Engine
@@ -31,7 +31,7 @@ TITLES = {
     "gpu": "the GPU", "kernel": "a kernel",
     "attention": "attention with sinks", "moe": "fused MoE",
 }  # fmt: skip
-PROGRAM = run.Program(("kernels", "deep"), flags=("-X", "faulthandler"))
+PROGRAM = run.Program(("kernels",), flags=("-X", "faulthandler"))
 
 
 def questions(packages: set[str]) -> dict[str, int]:

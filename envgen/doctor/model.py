@@ -12,8 +12,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from envgen.doctor.evidence import Probe
-from envgen.doctor.owners import Foreign
+from envgen.binding import ShapeError, bind
 from envgen.engine.values import Container, EngineInfo, Image
 from envgen.errors import Problem
 from envgen.profile.model import Profile
@@ -95,6 +94,16 @@ def warning(title: str, seen: str, expected: str, remedy: Remedy, **evidence: An
 
 def error(title: str, seen: str, expected: str, remedy: Remedy, **evidence: Any) -> Finding:
     return Finding(Severity.ERROR, title, seen, expected, remedy, evidence)
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """What root owns below one folder. ``name``: the source or the cache; ``examples``: some of the paths."""
+
+    name: str
+    folder: str
+    count: int
+    examples: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -184,3 +193,322 @@ class Subject:
     throw_away: bool = False  # start one when nothing runs
     project_file: str = "envgen.yaml"
     load: bool = False  # also load the vocabularies for real: takes a second
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one way of starting Python, from one folder, imports for one package."""
+
+    package: str
+    how: str  # -c, -m, -P, the name of a console script, or `script` where none is installed
+    folder: str
+    kind: str  # regular, namespace, module, missing, error, no-folder
+    origin: str = ""
+    portions: tuple[str, ...] = ()
+    entry: str | None = None  # the entry of sys.path that decided; "" is the current folder
+    entries: tuple[str | None, ...] = ()  # the same for each portion of a namespace
+    finder: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Script:
+    name: str
+    package: str
+    path: str | None = None
+    interpreter: str | None = None
+    flags: tuple[str, ...] = ()
+    same: bool = False  # the interpreter is the one that `python3` starts
+    version: str = ""
+
+
+@dataclass(frozen=True)
+class Distribution:
+    name: str
+    location: str
+    metadata: str
+    kind: str  # dist-info, egg-info
+    version: str = ""
+    record: bool = False
+    editable: bool = False
+    url: str = ""
+    top_level: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Portion:
+    """A folder called like the package, right below an entry of sys.path."""
+
+    package: str
+    entry: str
+    path: str
+    regular: bool
+    site: bool
+    holds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DataLink:
+    name: str
+    path: str
+    state: str  # folder, missing, dangling
+    target: str | None = None
+    empty: bool = False
+
+
+@dataclass(frozen=True)
+class Root:
+    """A package's folder: the version that it tells, and what its JIT needs."""
+
+    package: str
+    root: str
+    version: str | None = None
+    data: tuple[DataLink, ...] = ()
+    aot: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Folder:
+    path: str
+    exists: bool
+    mounted: bool
+    kind: str = ""
+    read_only: bool = False
+    root: str = ""  # where it is in its file system; the kernel follows a folder that is moved or removed
+    inode: int = 0
+    uid: int = 0
+    gid: int = 0
+    mode: str = ""
+    writable: bool = False
+    empty: bool = False
+    dangling: tuple[str, ...] = ()  # links right below it that lead nowhere
+
+
+@dataclass(frozen=True)
+class EncodingFile:
+    path: str
+    exists: bool
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class PthFile:
+    path: str
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PartError:
+    """A part of the probe that failed."""
+
+    part: str
+    error: str
+    what: str = ""  # hang, crash, late
+    file: str = ""  # of the import hook that did it
+
+
+@dataclass(frozen=True)
+class Python:
+    version: str
+    executable: str
+    path: tuple[str, ...]
+    meta_path: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Nvidia:
+    devices: tuple[str, ...] = ()
+    driver: str | None = None
+
+
+@dataclass(frozen=True)
+class System:
+    uid: int = 0
+    gid: int = 0
+    now: float = 0.0
+    MemTotal: int = 0
+    MemAvailable: int = 0
+    MemFree: int = 0
+    Cached: int = 0
+    SwapTotal: int = 0
+    SwapFree: int = 0
+    nvidia: Nvidia = Nvidia()
+
+
+@dataclass(frozen=True)
+class PatchedFile:
+    """A file that a patch changed when the image was built."""
+
+    package: str
+    path: str
+    state: str  # same, changed, missing
+
+
+@dataclass(frozen=True)
+class Promised:
+    """A package that is installed at another version than was promised; ``installed`` is empty where it is missing."""
+
+    name: str
+    promised: str
+    installed: str = ""
+
+
+@dataclass(frozen=True)
+class Promises:
+    """Packages that the lock, or the base image, promised."""
+
+    count: int = 0
+    differ: tuple[Promised, ...] = ()
+
+
+@dataclass(frozen=True)
+class Software:
+    """A version, and the file that says it."""
+
+    version: str = ""
+    path: str = ""
+    cuda: str = ""  # of torch: the release that it was built for
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A compiler, and the architectures that it says it compiles for."""
+
+    name: str
+    path: str
+    archs: tuple[str, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Cuda:
+    torch: Software = Software()
+    cudnn: Software = Software()
+    toolkit: Software = Software()
+    tools: tuple[Tool, ...] = ()
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as NVML describes it. ``memory`` is in bytes, 0 where it has none of its own."""
+
+    name: str
+    capability: str
+    driver: str = ""
+    memory: int = 0
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Compilers of the container that ended without anybody waiting, or that lost their parent; who is process 1."""
+
+    zombies: tuple[str, ...] = ()
+    orphans: tuple[str, ...] = ()
+    first: str = ""
+
+
+@dataclass(frozen=True)
+class KnownVariable:
+    """What the installed release's own sources say about a variable that is set."""
+
+    name: str
+    package: str
+    known: bool = False
+    assigned: tuple[str, ...] = ()  # file:line of each place that sets it whatever the user did
+    note: str = ""  # a message of the sources that names it and calls it deprecated, renamed or removed
+    similar: tuple[str, ...] = ()  # names that the release knows
+
+
+@dataclass(frozen=True)
+class UnknownFlag:
+    flag: str
+    similar: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Flags:
+    """The flags of the service against those that the installed vLLM's sources name."""
+
+    folder: str = ""
+    read: tuple[str, ...] = ()
+    count: int = 0
+    asked: int = 0
+    unknown: tuple[UnknownFlag, ...] = ()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A file that a patch of the image's label changes: do its added lines are in what is imported?"""
+
+    patch: str
+    package: str
+    path: str
+    state: str  # there, missing, no-file
+
+
+@dataclass(frozen=True)
+class Load:
+    """One real load of a vocabulary by openai-harmony, without a network."""
+
+    name: str
+    state: str  # loaded, failed, no-harmony
+    said: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Variables of the container whose values may leave it."""
+
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One document of the probe. ``noise`` counts the bytes that something else printed before it."""
+
+    python: Python
+    imports: tuple[Cell, ...] = ()
+    scripts: tuple[Script, ...] = ()
+    pth: tuple[PthFile, ...] = ()
+    distributions: tuple[Distribution, ...] = ()
+    portions: tuple[Portion, ...] = ()
+    roots: tuple[Root, ...] = ()
+    environment: Environment = Environment()
+    folders: tuple[Folder, ...] = ()
+    encodings: tuple[EncodingFile, ...] = ()
+    patched: tuple[PatchedFile, ...] = ()
+    locked: Promises = Promises()
+    protected: Promises = Promises()
+    system: System = System()
+    cuda: Cuda = Cuda()
+    gpus: tuple[Gpu, ...] = ()
+    processes: Processes = Processes()
+    known: tuple[KnownVariable, ...] = ()
+    flags: Flags = Flags()
+    defaults: Mapping[str, float] = field(default_factory=dict)  # of the installed vLLM, where its sources tell
+    claimed: tuple[Claim, ...] = ()
+    loads: tuple[Load, ...] = ()
+    errors: tuple[PartError, ...] = ()
+    noise: int = 0
+
+    def cells(self, package: str) -> tuple[Cell, ...]:
+        """The answers for one package."""
+        return tuple(cell for cell in self.imports if cell.package == package)
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        return self.environment.values
+
+    @property
+    def python_path(self) -> tuple[str, ...]:
+        """PYTHONPATH of the container, entry by entry."""
+        return tuple(entry for entry in self.variables.get("PYTHONPATH", "").split(":") if entry)
+
+
+def from_json(data: Mapping[str, Any], *, noise: int = 0) -> Probe:
+    """The typed document. Raises ShapeError."""
+    probe = bind(Probe, {**data, "noise": noise})
+    if any(len(cell.portions) != len(cell.entries) for cell in probe.imports if cell.kind == "namespace"):
+        raise ShapeError("a namespace has other entries than portions")
+    return probe

@@ -1,8 +1,4 @@
-"""Kernels against torch, at gpt-oss's shapes. Runs inside the container; Python 3.8 and later, standard library only.
-
-The reference is plain torch in double precision, so no setting for TF32 can touch it. What can't run here is named
-with its reason, and never counts as right. What FlashInfer compiles goes into a temporary cache.
-"""
+"""Asks the packages themselves. Runs inside the container, Python 3.8 and later, standard library only."""
 
 from __future__ import annotations
 
@@ -23,6 +19,7 @@ if TYPE_CHECKING:
     Doc = Dict[str, Any]
     Kernel = Callable[[Any], Callable[[], Any]]  # prepares a case; what it returns runs the kernel
 
+NO_GPU = "no GPU in this container"
 HEADS, KV_HEADS, HEAD, WINDOW = 64, 8, 64, 128
 WINDOWS = (0, WINDOW)  # gpt-oss has layers of both kinds
 EXPERTS, TOP, HIDDEN, ALPHA, LIMIT = 128, 4, 2880, 1.702, 7.0
@@ -31,7 +28,6 @@ CONTEXT, PAGE, POOL = 1024, 16, 512  # tokens before, tokens of a page, pages th
 TOLERANCE = 0.02
 MEMORY = 12 << 30  # bytes that the weights of the MoE take
 DEVICE = "cuda"
-NO_GPU = "no GPU in this container"
 FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
 
@@ -39,7 +35,78 @@ class NotHere(Exception):
     """This kernel can't run here, and why."""
 
 
+def import_of(package: str) -> Doc:
+    module = importlib.import_module(package)
+    path = getattr(module, "__file__", None)
+    version = str(getattr(module, "__version__", ""))
+    return {"version": version, "file": path, "path": list(getattr(module, "__path__", []))}
+
+
+def ask_fused_moe() -> Doc:
+    """vllm/utils/flashinfer.py holds these since 0.11."""
+    ours = importlib.import_module("vllm.utils.flashinfer")
+    found = {}
+    for name in ("has_flashinfer", "has_flashinfer_moe", "has_flashinfer_cutlass_fused_moe"):
+        if hasattr(ours, name):
+            found[name] = bool(getattr(ours, name)())
+    return found
+
+
+def ask_gpu() -> Doc:
+    torch = importlib.import_module("torch")
+    found: Doc = {"torch": torch.__version__, "cuda": torch.version.cuda, "available": bool(torch.cuda.is_available())}
+    if found["available"]:
+        found["count"] = torch.cuda.device_count()
+        found["name"] = torch.cuda.get_device_name(0)
+        found["capability"] = list(torch.cuda.get_device_capability(0))
+        found["torch_archs"] = list(torch.cuda.get_arch_list())
+        found["free"], found["total"] = torch.cuda.mem_get_info(0)
+    return found
+
+
+def ask_kernel() -> Doc:
+    """Compile and run FlashInfer's smallest kernel in a temporary cache, and compare with torch."""
+    torch = importlib.import_module("torch")
+    if not torch.cuda.is_available():
+        return {"skipped": NO_GPU}
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["FLASHINFER_WORKSPACE_BASE"] = folder  # else a compiled kernel of before would answer
+        flashinfer = importlib.import_module("flashinfer")
+        torch.manual_seed(0)
+        x = torch.randn(4, 256, device="cuda", dtype=torch.float16)
+        began = time.time()
+        got = flashinfer.activation.silu_and_mul(x)
+        torch.cuda.synchronize()
+        seconds = time.time() - began
+        wanted = torch.nn.functional.silu(x[:, :128].float()) * x[:, 128:].float()
+        worst = float((got.float() - wanted).abs().max())
+    return {"kernel": "silu_and_mul", "seconds": round(seconds, 1), "worst": worst, "right": worst < 0.02}
+
+
+def compare(kernel: str, seconds: float) -> Doc:
+    """The smallest and the largest number of tokens; `envgen bench --kernels` asks for more."""
+    return compared({"kernel": kernel, "tokens": [4, 320], "seconds": seconds})
+
+
+QUESTIONS: Dict[str, Callable[[], Doc]] = {
+    "vllm": lambda: import_of("vllm"), "flashinfer": lambda: import_of("flashinfer"),
+    "fused_moe": ask_fused_moe, "gpu": ask_gpu, "kernel": ask_kernel,
+    "attention": lambda: compare("attention", 540), "moe": lambda: compare("moe", 270),
+}  # fmt: skip
+
+
 def answer(request: Doc) -> Doc:
+    """A ``question``, or a ``kernel``. An import may hang, print, exit or crash: that is the answer."""
+    if "kernel" in request:
+        return compared(request)
+    if sys.path and sys.path[0] == "":
+        del sys.path[0]  # as a console script: not what happens to lie in the current folder
+    began = time.time()
+    found = QUESTIONS[request["question"]]()
+    return {"answer": found, "seconds": round(time.time() - began, 2)}
+
+
+def compared(request: Doc) -> Doc:
     """``kernel`` (attention or moe) with each number of ``tokens``, until ``seconds`` are over."""
     table = Table(str(request["kernel"]), time.time() + float(request["seconds"]))
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envgen.explain.rulebase import Rule, rules
+from envgen.explain import Rule, rules
 
 BEGIN, END = "<!-- rules: generated -->", "<!-- end of rules -->"
 

@@ -18,7 +18,7 @@ import pytest
 
 from envgen.cli import run as envgen
 from envgen.doctor import collect
-from envgen.doctor.evidence import Probe
+from envgen.doctor.model import Probe
 from envgen.engine.client import Engine
 from envgen.inside import run
 from envgen.profile.load import load_project, select

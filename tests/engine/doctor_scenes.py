@@ -16,7 +16,7 @@ from doctor_stage import Report, Stage, locked, metadata, note, site
 from hub_server import COMMIT, model_files
 
 from envgen.cli import run as envgen
-from envgen.doctor import expectation
+from envgen.doctor import collect
 from envgen.profile.load import load_project, select
 
 CACHE = "caches={flashinfer: {path: /root/.cache/flashinfer}}"
@@ -44,7 +44,7 @@ def good(stage: Stage) -> Report:
     folder = stage.folder("good")
     sets.append(f"image={IMAGE}:good-{PROJECT}")
     profile = select(load_project(file=project(folder), environ={}, sets=sets).project, "dev")
-    digest = expectation.image_digest(profile, folder)
+    digest = collect.image_digest(profile, folder)
     image = stage.labelled("good", profile="dev", render=digest)
     script = metadata("hook", "opencv", "4.10.0") + metadata("hook", "flashinfer-cubin", "0.5.3")
     script += metadata("hook", "torch", "2.10.0") + note("manifest.json", locked(opencv="4.10.0"))
@@ -53,7 +53,7 @@ def good(stage: Stage) -> Report:
     script += 'echo "{\\"cuda\\": {\\"version\\": \\"13.0.88\\"}}" > /opt/cuda/version.json\n'
     script += "mkdir -p /opt/envgen/patched && cd /enc && sha256sum /enc/o200k_base.tiktoken > /opt/envgen/patched/x\n"
     stage.start(
-        image=image, script=script, env={**expectation.service_env(profile, "dev"), "MAX_JOBS": "1", **ENVIRONMENT,
+        image=image, script=script, env={**collect.service_env(profile, "dev"), "MAX_JOBS": "1", **ENVIRONMENT,
              "TIKTOKEN_ENCODINGS_BASE": "/enc"},
         args=["-v", f"{PROJECT}-scene:{PP}", "-v", f"{PROJECT}-scene-cache:/root/.cache/flashinfer"],
     )  # fmt: skip
@@ -403,7 +403,7 @@ def claims_kept(stage: Stage) -> Report:
 
 def vocabulary(stage: Stage, script: str = "") -> Report:
     """Asked as `--deep` asks: openai-harmony itself loads the vocabulary, with the network off."""
-    from envgen.doctor import gather, report, run
+    from envgen.doctor import report
     from envgen.doctor.model import Subject
     from envgen.engine.client import connect
 
@@ -411,8 +411,8 @@ def vocabulary(stage: Stage, script: str = "") -> Report:
     folder = stage.folder(f"vocabulary-{stage.count}")
     loaded = load_project(file=project(folder), environ={}, sets=tiktoken()).project
     subject = Subject(select(loaded, "dev"), folder, load=not script)
-    context, extra = gather.gather(subject, connect)
-    return report.as_data(run.examine(context, extra))
+    context, extra = collect.gather(subject, connect)
+    return report.as_data(report.examine(context, extra))
 
 
 def vocabulary_missing(stage: Stage) -> Report:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import socket
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
@@ -18,9 +16,8 @@ from envgen.inside import node
 
 
 @pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.setitem(sys.modules, "node", node)  # as the runner sends it along
-    return importlib.import_module("envgen.inside.transfer")
+def program() -> ModuleType:
+    return node
 
 
 class Two:

@@ -8,7 +8,7 @@ import pytest
 from test_predict import PROFILES, RELEASES, SHIPPED, TOP, environment
 
 from envgen.doctor import collect
-from envgen.doctor.expectation import compose_env
+from envgen.doctor.collect import compose_env
 from envgen.inside.probe import sources as probe_sources
 from envgen.profile.load import load_project
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from envgen.doctor import remedies
-from envgen.doctor.evidence import Cell, Probe
-from envgen.doctor.model import Context, Finding, Remedy, Where, check, error, ok
+from envgen.doctor.model import Cell, Context, Finding, Probe, Remedy, Where, check, error, ok
 from envgen.profile.model import Source
 
 

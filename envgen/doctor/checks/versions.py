@@ -7,8 +7,20 @@ import re
 from packaging.utils import canonicalize_name
 
 from envgen.doctor import remedies
-from envgen.doctor.evidence import Distribution, Promised, Tool
-from envgen.doctor.model import Context, Finding, Remedy, Where, check, error, info, ok, warning
+from envgen.doctor.model import (
+    Context,
+    Distribution,
+    Finding,
+    Promised,
+    Remedy,
+    Tool,
+    Where,
+    check,
+    error,
+    info,
+    ok,
+    warning,
+)
 from envgen.text import counted
 
 # What kernels for Blackwell need: FP4 conversions in ptxas, and cuDNN's attention for it.

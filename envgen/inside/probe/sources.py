@@ -12,7 +12,7 @@ import os
 import re
 from typing import Any, Iterator
 
-from envgen.inside.probe.basics import Doc
+from envgen.inside.probe.imports import Doc
 
 FILE_LIMIT = 4 << 20
 # Where vLLM's releases say their flags: the engine's in one file, the server's in files that move below this folder.

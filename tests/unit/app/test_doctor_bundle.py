@@ -8,9 +8,9 @@ from pathlib import Path
 from envgen.app.bundle import collect
 from envgen.app.doctor import Looked
 from envgen.app.places import At
-from envgen.doctor import run
-from envgen.doctor.gather import gather
+from envgen.doctor.collect import gather
 from envgen.doctor.model import Subject
+from envgen.doctor.report import examine
 from envgen.engine.client import Engine
 from envgen.errors import EngineError
 from envgen.profile.load import load_project
@@ -41,7 +41,7 @@ def test_without_an_engine(tmp_path: Path) -> None:
         (logs / f"build-{number}.log").write_text(f"log {number}")
     profile = load_project(tmp_path / "envgen.yaml").project.profiles["dev"]
     subject = Subject(profile, tmp_path)
-    report = run.examine(*gather(subject, no_engine))
+    report = examine(*gather(subject, no_engine))
     found = collect([Looked(At(profile), subject, report)])
     assert "no Docker Engine" in str(found["README.txt"])
     assert "no engine here" in str(found["findings.txt"])

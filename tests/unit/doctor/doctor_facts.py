@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from envgen.doctor.evidence import from_json
-from envgen.doctor.model import Context
+from envgen.doctor.model import Context, from_json
 from envgen.engine.values import Container, EngineInfo, Image, Mount
 from envgen.profile.load import load_project, select
 

@@ -13,12 +13,24 @@ import pytest
 from doctor_facts import CONTAINER, DATA, ENGINE, IMAGE, Make, recording
 
 from envgen.binding import ShapeError
-from envgen.doctor import collect, report, run
-from envgen.doctor.checks import around, container, host, image, mounts
-from envgen.doctor.evidence import from_json
-from envgen.doctor.gather import choose_container, gather
-from envgen.doctor.model import Check, Context, Finding, Host, Remedy, Severity, Subject, Trouble, Where, error, ok
-from envgen.doctor.run import Report
+from envgen.doctor import collect, report
+from envgen.doctor.checks import machine, outside
+from envgen.doctor.collect import choose_container, gather
+from envgen.doctor.model import (
+    Check,
+    Context,
+    Finding,
+    Host,
+    Remedy,
+    Severity,
+    Subject,
+    Trouble,
+    Where,
+    error,
+    from_json,
+    ok,
+)
+from envgen.doctor.report import Report
 from envgen.engine.values import Container, EngineInfo, ExecResult, Image, Mount, Port
 from envgen.errors import EngineError
 from envgen.inside.probe.facts import is_safe, without_password
@@ -35,10 +47,10 @@ def severities(findings: list[Finding]) -> list[str]:
 
 
 def test_docker(make: Make) -> None:
-    assert severities(host.docker(make())) == ["ok"]
+    assert severities(outside.docker(make())) == ["ok"]
     kind = replace(ENGINE, rootless=True, driver="fuse-overlayfs")
-    assert host.docker(make(engine=kind))[0].title == "Docker 28.5.2, rootless, fuse-overlayfs"
-    podman = host.docker(make(engine=replace(kind, product="Podman", version="5.4.2", driver="overlay")))
+    assert outside.docker(make(engine=kind))[0].title == "Docker 28.5.2, rootless, fuse-overlayfs"
+    podman = outside.docker(make(engine=replace(kind, product="Podman", version="5.4.2", driver="overlay")))
     assert podman[0].title == "Podman 5.4.2, rootless, overlay" and severities(podman) == ["ok", "info"]
 
 
@@ -52,14 +64,14 @@ def test_docker(make: Make) -> None:
     ],
 )
 def test_plugins(make: Make, facts: Host, expected: list[str]) -> None:
-    assert severities(host.plugins(make(host=facts))) == expected
+    assert severities(outside.plugins(make(host=facts))) == expected
 
 
 @pytest.mark.parametrize(
     ("free", "expected"), [(GIB, ["error"]), (9 * GIB, ["warning"]), (99 * GIB, ["ok"]), (None, [])]
 )
 def test_disk(make: Make, free: int | None, expected: list[str]) -> None:
-    assert severities(host.disk(make(host=Host(disk_path="/d", disk_free=free)))) == expected
+    assert severities(outside.disk(make(host=Host(disk_path="/d", disk_free=free)))) == expected
 
 
 @pytest.mark.parametrize(
@@ -77,95 +89,95 @@ def test_disk(make: Make, free: int | None, expected: list[str]) -> None:
     ],
 )
 def test_gpu_runtime(make: Make, mode: str, facts: dict[str, Any], expected: list[str]) -> None:
-    assert severities(host.gpu_runtime(make(sets=(f"gpu={mode}",), engine=replace(ENGINE, **facts)))) == expected
+    assert severities(outside.gpu_runtime(make(sets=(f"gpu={mode}",), engine=replace(ENGINE, **facts)))) == expected
 
 
 def test_ports(make: Make) -> None:
-    (found,) = host.ports(make(profile="prod", host=Host(busy_ports=((8000, "container other-1"),))))
+    (found,) = outside.ports(make(profile="prod", host=Host(busy_ports=((8000, "container other-1"),))))
     assert found.seen == "container other-1"
     assert found.remedy == Remedy("services: {serve: {ports: ['auto:8000']}}", is_line=True)
 
 
 def test_exposure(make: Make) -> None:
-    (found,) = host.exposure(make(profile="prod"))
+    (found,) = outside.exposure(make(profile="prod"))
     assert found.severity is Severity.WARNING and found.case == "open" and "no API key" in found.title
     assert found.remedy == Remedy("services: {serve: {ports: ['127.0.0.1:8000:8000']}}", is_line=True)
-    (found,) = host.exposure(make(profile="prod", sets=("secrets=[VLLM_API_KEY]",)))
+    (found,) = outside.exposure(make(profile="prod", sets=("secrets=[VLLM_API_KEY]",)))
     assert found.severity is Severity.OK and "reachable from the network" in found.title
-    (found,) = host.exposure(make(profile="prod", sets=("services.serve.ports=['127.0.0.1:8000:8000']",)))
+    (found,) = outside.exposure(make(profile="prod", sets=("services.serve.ports=['127.0.0.1:8000:8000']",)))
     assert found.severity is Severity.OK and "this machine alone" in found.title
-    assert host.exposure(make()) == []
+    assert outside.exposure(make()) == []
 
 
 # --- image and container ---------------------------------------------------------------------------------------------
 
 
 def test_image(make: Make) -> None:
-    assert severities(image.exists(make())) == ["ok"]
-    assert severities(image.exists(make(image=None))) == ["error"]
-    assert image.exists(make(image=None, engine=None)) == []
-    assert severities(image.rendered_from_profile(make())) == ["ok"]
-    assert severities(image.rendered_from_profile(make(digest="x"))) == ["warning"]
-    assert severities(image.rendered_from_profile(make(digest=""))) == ["info"]
-    assert severities(image.rendered_from_profile(make(image=replace(IMAGE, labels={})))) == ["warning"]
+    assert severities(outside.exists(make())) == ["ok"]
+    assert severities(outside.exists(make(image=None))) == ["error"]
+    assert outside.exists(make(image=None, engine=None)) == []
+    assert severities(outside.rendered_from_profile(make())) == ["ok"]
+    assert severities(outside.rendered_from_profile(make(digest="x"))) == ["warning"]
+    assert severities(outside.rendered_from_profile(make(digest=""))) == ["info"]
+    assert severities(outside.rendered_from_profile(make(image=replace(IMAGE, labels={})))) == ["warning"]
     foreign = {**IMAGE.labels, "dev.envgen.profile": "prod"}
-    assert severities(image.rendered_from_profile(make(image=replace(IMAGE, labels=foreign)))) == ["error"]
+    assert severities(outside.rendered_from_profile(make(image=replace(IMAGE, labels=foreign)))) == ["error"]
 
 
 def test_patches_are_listed(make: Make) -> None:
-    assert image.patches(make()) == []
-    labels = {**IMAGE.labels, image.LABEL_PATCHES: "vllm/0001-a.patch vllm/0002-b.patch"}
-    (found,) = image.patches(make(image=replace(IMAGE, labels=labels)))
+    assert outside.patches(make()) == []
+    labels = {**IMAGE.labels, outside.LABEL_PATCHES: "vllm/0001-a.patch vllm/0002-b.patch"}
+    (found,) = outside.patches(make(image=replace(IMAGE, labels=labels)))
     assert found.title == "2 patches in the image: vllm/0001-a, vllm/0002-b"
 
 
 def test_platform(make: Make) -> None:
-    assert severities(image.platform(make())) == ["ok"]
-    assert severities(image.platform(make(image=replace(IMAGE, architecture="arm64")))) == ["error"]
+    assert severities(outside.platform(make())) == ["ok"]
+    assert severities(outside.platform(make(image=replace(IMAGE, architecture="arm64")))) == ["error"]
     emulated = make(image=replace(IMAGE, architecture="arm64"), sets=("base.platform=linux/arm64",))
-    assert severities(image.platform(emulated)) == ["warning"]
+    assert severities(outside.platform(emulated)) == ["warning"]
 
 
 def test_running(make: Make) -> None:
-    assert severities(container.running(make())) == ["ok"]
-    assert severities(container.running(make(container=None))) == ["warning"]
-    assert severities(container.running(make(container=None, is_throw_away=True))) == ["info"]
-    assert container.running(make(container=None, image=None)) == []
-    assert severities(container.running(make(container=replace(CONTAINER, state="exited")))) == ["error"]
-    assert severities(container.running(make(container=replace(CONTAINER, health="unhealthy")))) == ["error"]
+    assert severities(outside.running(make())) == ["ok"]
+    assert severities(outside.running(make(container=None))) == ["warning"]
+    assert severities(outside.running(make(container=None, is_throw_away=True))) == ["info"]
+    assert outside.running(make(container=None, image=None)) == []
+    assert severities(outside.running(make(container=replace(CONTAINER, state="exited")))) == ["error"]
+    assert severities(outside.running(make(container=replace(CONTAINER, health="unhealthy")))) == ["error"]
 
 
 def test_how_containers_ended(make: Make) -> None:
     died = replace(CONTAINER, state="exited", exit_code=1)
-    (found,) = container.running(make(container=died, causes={"lab-dev-1": "a port is taken"}))
+    (found,) = outside.running(make(container=died, causes={"lab-dev-1": "a port is taken"}))
     assert (found.title, found.seen) == ("lab-dev-1 has exited", "exit code 1: a port is taken")
-    (found,) = container.running(make(container=replace(died, exit_code=137, oom_killed=True)))
+    (found,) = outside.running(make(container=replace(died, exit_code=137, oom_killed=True)))
     assert found.seen == "exit code 137: killed for memory"
-    (found,) = container.running(make(container=replace(CONTAINER, state="paused")))
+    (found,) = outside.running(make(container=replace(CONTAINER, state="paused")))
     assert (found.seen, found.remedy) == ("docker pause", Remedy("docker unpause lab-dev-1"))
     other = replace(died, name="lab-dev-2", exit_code=2)
-    (found,) = container.others(make(others=(other,), causes={"lab-dev-2": "an unknown flag"}))
+    (found,) = outside.others(make(others=(other,), causes={"lab-dev-2": "an unknown flag"}))
     assert found.seen == "exit code 2: an unknown flag"
 
 
 def test_current_image(make: Make) -> None:
-    assert severities(container.current_image(make())) == ["ok"]
-    assert severities(container.current_image(make(image=replace(IMAGE, id="sha256:b")))) == ["warning"]
+    assert severities(outside.current_image(make())) == ["ok"]
+    assert severities(outside.current_image(make(image=replace(IMAGE, id="sha256:b")))) == ["warning"]
 
 
 def test_variables_never_show_secrets(make: Make) -> None:
     env = {"MAX": "1", "HF_TOKEN": "hf_secret", "VLLM_API_KEY": "k", "VLLM_X": "1", "PYTHONPATH": "/a"}
     theirs = replace(CONTAINER, env={"HF_TOKEN": "hf_other", "PYTHONPATH": "/a:/base", "MAX": "1"})
-    (found,) = container.variables(make(container=theirs, env=env))
+    (found,) = outside.variables(make(container=theirs, env=env))
     assert found.evidence["names"] == ["HF_TOKEN", "VLLM_API_KEY", "VLLM_X"]
     text = found.seen + found.expected
     assert "hf_" not in text
     assert "VLLM_API_KEY=(not shown)" in text
     assert "VLLM_X=1" in text
-    (found,) = container.variables(make(container=replace(CONTAINER, env={"LEVEL": "a"}), env={"LEVEL": "b"}))
+    (found,) = outside.variables(make(container=replace(CONTAINER, env={"LEVEL": "a"}), env={"LEVEL": "b"}))
     assert (found.seen, found.expected) == ("LEVEL=a", "LEVEL=b")
     assert found.title == "1 variable of the container differs from the profile"
-    assert severities(container.variables(make(container=replace(CONTAINER, env=env), env=env))) == ["ok"]
+    assert severities(outside.variables(make(container=replace(CONTAINER, env=env), env=env))) == ["ok"]
 
 
 @pytest.mark.parametrize(
@@ -187,19 +199,19 @@ def test_addresses_with_passwords_stay() -> None:
 
 
 def test_python_starts_cleanly(make: Make) -> None:
-    assert severities(around.probe_ran(make("hook"))) == ["ok"]
-    (hook,) = around.probe_ran(make("hangs"))
+    assert severities(machine.probe_ran(make("hook"))) == ["ok"]
+    (hook,) = machine.probe_ran(make("hangs"))
     assert hook.title == "an import hook hangs"
     assert hook.seen.startswith("sitecustomize.Hook hangs when asked for flashinfer (-c in /workspace)")
     assert hook.remedy is not None
     assert hook.remedy.text.endswith("mv /faults/hangs/sitecustomize.py /faults/hangs/sitecustomize.py.off")
-    (noise,) = around.probe_ran(replace(make("hook"), probe=from_json(recording("hook"), noise=7)))
+    (noise,) = machine.probe_ran(replace(make("hook"), probe=from_json(recording("hook"), noise=7)))
     assert noise.severity is Severity.WARNING
-    (trouble,) = around.probe_ran(make(trouble=Trouble("the container has no python3", "not found")))
+    (trouble,) = machine.probe_ran(make(trouble=Trouble("the container has no python3", "not found")))
     assert trouble.severity is Severity.ERROR
     document = recording("hook")
     document["errors"] = [{"part": "system", "error": "OSError: x"}]
-    assert severities(around.probe_ran(make(document))) == ["warning"]
+    assert severities(machine.probe_ran(make(document))) == ["warning"]
 
 
 def with_folder(**facts: Any) -> dict[str, Any]:
@@ -220,7 +232,7 @@ def with_folder(**facts: Any) -> dict[str, Any]:
     ],
 )
 def test_source_mounts(make: Make, facts: dict[str, Any], expected: str) -> None:
-    assert severities(mounts.source_mounts(make(with_folder(**facts)))) == [expected]
+    assert severities(machine.source_mounts(make(with_folder(**facts)))) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -243,14 +255,14 @@ def test_a_checkout_that_was_moved_while_it_was_mounted(
     container = replace(CONTAINER, mounts=(Mount(place, "/workspace/flashinfer", "bind"),))
     inodes = {} if checkout is None else {"flashinfer": checkout}
     context = make(document, container=container, checkouts={"flashinfer": place}, inodes=inodes)
-    (found,) = mounts.source_mounts(context)
+    (found,) = machine.source_mounts(context)
     assert found.case == case
 
 
 def test_another_folder_is_mounted(make: Make) -> None:
     document = with_folder()
     document["roots"] = []
-    (found,) = mounts.source_mounts(make(document))
+    (found,) = machine.source_mounts(make(document))
     assert found.title == "flashinfer: another folder than its checkout is mounted"
 
 
@@ -265,7 +277,7 @@ def test_another_folder_is_mounted(make: Make) -> None:
 )
 def test_caches(make: Make, facts: dict[str, Any], expected: str) -> None:
     document = with_folder(path="/root/.cache/flashinfer", **facts)
-    assert severities(mounts.caches(make(document))) == [expected]
+    assert severities(machine.caches(make(document))) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -287,7 +299,7 @@ def test_a_cache_that_can_not_be_written(
     container = replace(CONTAINER, name="lab-dev-dev-1") if runs else None
     sets = (f"caches.flashinfer.host={host}",) if host else ()
     context = replace(make(document, container=container, sets=sets), is_throw_away=throw_away)
-    (found,) = mounts.caches(context)
+    (found,) = machine.caches(context)
     assert found.remedy is not None and found.remedy.text == cure
 
 
@@ -296,14 +308,14 @@ def test_vocabulary(make: Make) -> None:
     file = {"path": "/enc/o200k_base.tiktoken", "exists": True, "sha256": "a" * 64}
     document["encodings"] = [file]
     document["environment"]["values"]["TIKTOKEN_ENCODINGS_BASE"] = "/enc"
-    assert severities(mounts.vocabulary(make(document))) == ["ok"]
+    assert severities(machine.vocabulary(make(document))) == ["ok"]
     document["environment"]["values"].pop("TIKTOKEN_ENCODINGS_BASE")
-    (unused,) = mounts.vocabulary(make(document))
+    (unused,) = machine.vocabulary(make(document))
     assert unused.seen == "TIKTOKEN_ENCODINGS_BASE isn't set"
     document["encodings"] = [{**file, "sha256": "b" * 64}]
-    assert mounts.vocabulary(make(document))[0].title == "o200k_base is another file"
+    assert machine.vocabulary(make(document))[0].title == "o200k_base is another file"
     document["encodings"] = [{**file, "exists": False}]
-    assert mounts.vocabulary(make(document))[0].title == "o200k_base is missing"
+    assert machine.vocabulary(make(document))[0].title == "o200k_base is missing"
 
 
 @pytest.mark.parametrize(("mode", "devices", "expected"), [
@@ -313,7 +325,7 @@ def test_vocabulary(make: Make) -> None:
 def test_gpu_inside(make: Make, mode: str, devices: list[str], expected: list[str]) -> None:
     document = recording("hook")
     document["system"]["nvidia"]["devices"] = devices
-    assert severities(around.gpu(make(document, sets=(f"gpu={mode}",)))) == expected
+    assert severities(machine.gpu(make(document, sets=(f"gpu={mode}",)))) == expected
 
 
 @pytest.mark.parametrize(
@@ -331,7 +343,7 @@ def test_the_gate_stands_before_the_compilers(
 ) -> None:
     document = recording("hook")
     document["environment"]["values"].update(values)
-    assert severities(around.gate_is_on(make(document, env=promised))) == [expected]
+    assert severities(machine.gate_is_on(make(document, env=promised))) == [expected]
 
 
 # --- every check, every recording ------------------------------------------------------------------------------------
@@ -347,7 +359,7 @@ def every_context(make: Make) -> list[Context]:
 
 def test_every_finding_says_what_to_do(make: Make) -> None:
     for context in every_context(make):
-        for finding in run.examine(context).findings:
+        for finding in report.examine(context).findings:
             assert finding.check
             assert "failed" not in finding.title, finding
             if finding.severity >= Severity.WARNING:
@@ -361,7 +373,7 @@ def test_a_defect_in_a_check_is_a_finding(make: Make) -> None:
     def broken(_context: Context) -> list[Finding]:
         raise KeyError("x")
 
-    found = run.examine(make(), checks=[Check("x.y", Where.HOST, broken)])
+    found = report.examine(make(), checks=[Check("x.y", Where.HOST, broken)])
     assert found.findings[0].title == "the check x.y failed: a defect of envgen"
     assert found.worst is Severity.ERROR
     (finding,) = report.as_data(found)["findings"]
@@ -380,7 +392,7 @@ def test_text_and_data(make: Make) -> None:
     def judge(_context: Context) -> list[Finding]:
         return [ok("fine"), error("bad \x1b[31m", "this", "that", Remedy("do: it", is_line=True))]
 
-    found = run.examine(make(), checks=[Check("x.y", Where.IMAGE, judge)])
+    found = report.examine(make(), checks=[Check("x.y", Where.IMAGE, judge)])
     assert report.as_text(found) == (
         "Image\n  ok    fine\n  FAIL  bad \\x1b[31m\n        seen:     this\n        expected: that\n"
         "        fix:      do: it   (in envgen.yaml, profile dev)\n\n1 error, 1 ok"
@@ -513,7 +525,7 @@ def test_an_engine_that_goes_while_the_probe_runs(make: Make, tmp_path: Path, mo
             return {}
 
     ended = threading.Event()
-    monkeypatch.setattr("envgen.doctor.gather.LOOK", 0.01)
+    monkeypatch.setattr("envgen.doctor.collect.LOOK", 0.01)
     try:
         context, _ = gather(Subject(make().profile, tmp_path), lambda: Gone(CONTAINER))  # type: ignore[arg-type, return-value]
     finally:
@@ -539,7 +551,7 @@ def test_gather_without_an_engine(make: Make, tmp_path: Path) -> None:
     assert context.engine is None
     assert found.seen == "Docker is stopped"
     assert found.remedy == Remedy("sudo systemctl start docker")
-    assert run.examine(context, [found]).worst is Severity.ERROR
+    assert report.examine(context, [found]).worst is Severity.ERROR
 
 
 def test_which_container() -> None:
@@ -553,9 +565,9 @@ def test_which_container() -> None:
 
 
 def test_a_report_of_several_machines_names_them_and_ends_with_what_is_between_them(make: Make) -> None:
-    one = run.with_more(Report(make(), (ok("a"),)), Where.NODES, [ok("the same")])
+    one = report.with_more(Report(make(), (ok("a"),)), Where.NODES, [ok("the same")])
     two = Report(make(), (ok("b"),))
-    several, alone = run.joined({"spark-1": one, "spark-2": two}), run.joined({"": two})
+    several, alone = report.joined({"spark-1": one, "spark-2": two}), report.joined({"": two})
     rows = [(row["node"], row["title"]) for row in report.as_data(several)["findings"]]
     assert rows == [("spark-1", "a"), ("spark-2", "b"), (None, "the same")]
     headings = [line for line in report.as_text(several).splitlines() if line and not line.startswith(" ")]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from doctor_facts import IMAGE, Make, recording
 
-from envgen.doctor.checks import flashinfer, imports, packages
+from envgen.doctor.checks import imports, packages
 from envgen.doctor.model import Finding, Severity
 
 PP = "/workspace/flashinfer"
@@ -142,15 +142,15 @@ def test_vllm_under_another_name(make: Make) -> None:
 
 
 def test_what_the_jit_compiles_from(make: Make) -> None:
-    assert [f.severity for f in flashinfer.flashinfer_data(make("hook-pythonpath"))] == [Severity.OK]
-    (raw,) = flashinfer.flashinfer_data(make("raw", mount="/raw/flashinfer"))
+    assert [f.severity for f in packages.flashinfer_data(make("hook-pythonpath"))] == [Severity.OK]
+    (raw,) = packages.flashinfer_data(make("raw", mount="/raw/flashinfer"))
     assert "raw checkout" in raw.title
     assert raw.seen.startswith("version 0.0.0+unknown; /raw/flashinfer/flashinfer/data/csrc")
-    (moved,) = flashinfer.flashinfer_data(make("moved", mount="/moved/flashinfer"))
+    (moved,) = packages.flashinfer_data(make("moved", mount="/moved/flashinfer"))
     assert "/moved/flashinfer/flashinfer/data/csrc -> /elsewhere/flashinfer/csrc" in moved.seen
     document = recording("hook-pythonpath")
     document["roots"][0]["version"] = "0.0.0+unknown"
-    (unknown,) = flashinfer.flashinfer_data(make(document))
+    (unknown,) = packages.flashinfer_data(make(document))
     assert unknown.severity is Severity.WARNING
 
 
@@ -163,26 +163,26 @@ def with_distribution(name: str, version: str) -> dict[str, Any]:
 
 
 def test_cubins_and_prebuilt_kernels_are_of_one_version(make: Make) -> None:
-    assert flashinfer.flashinfer_set(make("wheel")) == []
-    (fits,) = flashinfer.flashinfer_set(make(with_distribution("flashinfer-jit-cache", "0.5.3+cu130")))
+    assert packages.flashinfer_set(make("wheel")) == []
+    (fits,) = packages.flashinfer_set(make(with_distribution("flashinfer-jit-cache", "0.5.3+cu130")))
     assert fits.severity is Severity.OK
-    (other,) = flashinfer.flashinfer_set(make(with_distribution("flashinfer_cubin", "0.5.2")))
+    (other,) = packages.flashinfer_set(make(with_distribution("flashinfer_cubin", "0.5.2")))
     assert other.severity is Severity.ERROR
     assert other.seen == "flashinfer-cubin 0.5.2, flashinfer 0.5.3"
 
 
 def test_prebuilt_kernels_mask_edits(make: Make) -> None:
-    assert [f.severity for f in flashinfer.prebuilt(make("hook-pythonpath"))] == [Severity.OK]
+    assert [f.severity for f in packages.prebuilt(make("hook-pythonpath"))] == [Severity.OK]
     document = recording("hook-pythonpath")
     document["roots"][0]["aot"] = ["page"]
-    (found,) = flashinfer.prebuilt(make(document))
+    (found,) = packages.prebuilt(make(document))
     assert "data/aot holds 1: page" in found.seen
     document = change_cells(
         recording("hook-pythonpath"), "flashinfer_jit_cache", kind="regular", origin="/x/__init__.py"
     )
-    (found,) = flashinfer.prebuilt(make(document))
+    (found,) = packages.prebuilt(make(document))
     assert found.seen == "flashinfer-jit-cache is installed"
-    assert flashinfer.prebuilt(make("prod-wheel", profile="prod", image=IMAGE)) == []
+    assert packages.prebuilt(make("prod-wheel", profile="prod", image=IMAGE)) == []
 
 
 def test_another_name_that_the_profile_gives_itself_is_no_error(make: Make) -> None:

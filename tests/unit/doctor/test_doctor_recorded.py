@@ -16,8 +16,7 @@ from doctor_page import CHECKS as DESCRIBED_CHECKS
 from doctor_page import DESCRIBED
 
 from envgen.doctor.checks import CHECKS
-from envgen.doctor.model import Context, Finding, Host, Severity
-from envgen.doctor.owners import Foreign
+from envgen.doctor.model import Context, Finding, Foreign, Host, Severity
 
 sys.path.append(str(Path(__file__).parents[2] / "engine"))
 from doctor_cases import (  # type: ignore[import-not-found,unused-ignore]

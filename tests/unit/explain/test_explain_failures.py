@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.explain.match import cause_of
-from envgen.explain.rulebase import rules, rules_for
+from envgen.explain import cause_of, rules, rules_for
 
 LOGS = [
     # memory

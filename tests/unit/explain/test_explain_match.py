@@ -11,8 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.explain import classify
-from envgen.explain.rulebase import FILES, FOLDER, KINDS, Rule, rules
+from envgen.explain import FILES, FOLDER, KINDS, Rule, classify, rules
 
 ALL = rules()
 

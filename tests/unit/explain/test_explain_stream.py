@@ -18,9 +18,7 @@ from rules_page import renew
 from envgen import cli
 from envgen.cli.look.explain import command
 from envgen.errors import UsageError
-from envgen.explain import classify, log_lines
-from envgen.explain.match import LONGEST
-from envgen.explain.rulebase import rules
+from envgen.explain import LONGEST, classify, log_lines, rules
 
 LOGS = Path(__file__).parent / "logs"
 PAGE = Path(__file__).parents[3] / "docs" / "explain.md"

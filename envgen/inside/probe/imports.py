@@ -12,45 +12,20 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import shutil
 import signal
+import subprocess
 import sys
-from typing import Any, Callable, List, Tuple
+import time
+from typing import Any, Callable, Dict, List, Tuple
 
-from envgen.inside.probe import facts, machine, patches, sources
-from envgen.inside.probe.basics import Doc, in_child
-from envgen.inside.probe.scripts import ask_other, scripts_of
+Doc = Dict[str, Any]
 
 Way = Tuple[str, Callable[[], List[str]]]
 Cell = Tuple[str, Way, str]
 
-# Name in the document, and who fills it; in this order.
-FACTS = (
-    ("pth", facts.pth_files),
-    ("distributions", facts.distributions),
-    ("portions", facts.portions),
-    ("roots", facts.roots),
-    ("environment", facts.environment),
-    ("folders", facts.folders),
-    ("encodings", facts.encodings),
-    ("patched", patches.patched_files),
-    ("locked", patches.locked_versions),
-    ("protected", patches.protected_versions),
-    ("system", machine.system),
-    ("cuda", machine.cuda),
-    ("gpus", machine.gpus),
-    ("processes", machine.processes),
-    ("known", sources.known_variables),
-    ("flags", sources.serve_flags),
-    ("defaults", sources.server_defaults),
-    ("claimed", sources.claimed_patches),
-    ("loads", facts.loads),
-)
-LIMIT = 10.0  # seconds, for everything
 HOOK_LIMIT = 4.0  # seconds, for all import hooks together
-
-
-class Late(BaseException):
-    """The time is up. Not an Exception, so that an import hook's own `except Exception` can't swallow it."""
 
 
 def is_safe_path() -> bool:
@@ -216,52 +191,132 @@ def imports(request: Doc, document: Doc) -> None:
     document["imports"] = answers
 
 
-# --- the document ----------------------------------------------------------------------------------------------------
-
-
-def interpreter() -> Doc:
-    return {
-        "version": sys.version,
-        "executable": sys.executable,
-        "path": base_path(),
-        "meta_path": [finder_name(finder) for finder in sys.meta_path],
-    }
-
-
-def run_part(name: str, part: Callable[[], Any], document: Doc) -> None:
-    """Run one part; what it raises becomes an entry of ``errors``. After ``Late`` nothing more is started."""
-    if document.get("late"):
-        return
+def read_text(path: str, limit: int = 20000) -> str:
+    """The beginning of a file; empty where there is none that can be read."""
     try:
-        part()
-    except Late:
-        document["late"] = name
-        document["errors"].append({"part": name, "what": "late", "error": "took too long"})
-    except BaseException as error:  # a SystemExit of a hook is not a reason to say nothing
-        document["errors"].append({"part": name, "error": "%s: %s" % (type(error).__name__, str(error)[:300])})
+        with open(path, "rb") as file:
+            return file.read(limit).decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
-def set_alarm() -> None:
-    def late(_signal: int, _frame: object) -> None:
-        raise Late()
+def listing(folder: str) -> list[str]:
+    """The names in a folder; none where there is no such folder."""
+    try:
+        return sorted(os.listdir(folder or "."))
+    except OSError:
+        return []
 
-    signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, LIMIT)
+
+def entries(document: Doc) -> list[str]:
+    """sys.path as the interpreter itself made it."""
+    found: list[str] = document.get("python", {}).get("path", sys.path)
+    return found
 
 
-def answer(request: Doc) -> Doc:
-    """Collect everything."""
-    # Without our own finder, which no other program has.
-    own: object = __spec__.loader if __spec__ is not None else None
-    sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not own]
-    home = os.path.expanduser("~")
-    folders = (home if folder == "~" else folder for folder in request.get("folders", []))
-    request = dict(request, folders=list(dict.fromkeys(folders)))
-    document: Doc = {"errors": []}
-    run_part("alarm", set_alarm, document)
-    run_part("python", lambda: document.update(python=interpreter()), document)
-    run_part("imports", lambda: imports(request, document), document)
-    for name, part in () if request.get("only") else FACTS:
-        run_part(name, lambda: document.update({name: part(request, document)}), document)  # noqa: B023 (called now)
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    return document
+def call(argv: list[str], limit: float, **more: Any) -> tuple[str, str]:
+    """(what a program prints, why it didn't): stdout only; killed when it takes longer."""
+    stdin = {} if "input" in more else {"stdin": subprocess.DEVNULL}
+    try:
+        done = subprocess.run(argv, stdout=subprocess.PIPE, timeout=limit, **stdin, **more)  # type: ignore[call-overload]
+    except subprocess.TimeoutExpired:
+        return "", "took longer than %d s" % limit
+    except OSError as error:
+        return "", str(error.strerror)
+    status = "ended with status %d" % done.returncode if done.returncode else ""
+    return done.stdout.decode("utf-8", "replace"), status
+
+
+def in_child(work: Callable[[int], object], limit: float) -> tuple[bytes, bool, int]:
+    """(all that ``work`` writes to its descriptor, whether that took too long, how the child ended).
+
+    What may hang or crash this process (an import hook, a driver) does so to a forked child.
+    """
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.close(read)
+            work(write)
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(write)
+    data, deadline, late = b"", time.time() + limit, False
+    while not late:
+        late = not select.select([read], [], [], max(0.0, deadline - time.time()))[0]
+        chunk = b"" if late else os.read(read, 65536)
+        if not chunk:
+            break
+        data += chunk
+    os.close(read)
+    if late:
+        os.kill(pid, signal.SIGKILL)
+    return data, late, os.waitpid(pid, 0)[1]
+
+
+OTHER_LIMIT = 4.0  # seconds, for the interpreter of one script
+
+
+def interpreter_of(script: str) -> tuple[str | None, list[str]]:
+    """(program, flags) that the first lines of a script start; (None, []) for a binary or another language."""
+    with open(script, "rb") as file:
+        head = file.read(1024).decode("utf-8", "surrogateescape")
+    if not head.startswith("#!"):
+        return None, []
+    lines = head[2:].splitlines() + [""]
+    words = lines[0].split()
+    if words and os.path.basename(words[0]) == "sh" and "exec" in lines[1]:
+        # pip's form for long paths: #!/bin/sh, then '''exec' "/path/python" "$0" "$@"
+        words = lines[1].split("exec'", 1)[-1].replace('"$0"', "").replace('"$@"', "").strip().strip("'").split('"')
+        words = words[1:2] or words[0].split()[:1]
+    if words and os.path.basename(words[0]) == "env":
+        words = [word for word in words[1:] if word != "-S" and "=" not in word]
+        words[:1] = [shutil.which(words[0]) or words[0]] if words else []
+    if not words or "python" not in os.path.basename(words[0]):
+        return None, []
+    return words[0], words[1:]
+
+
+def same_interpreter(program: str) -> bool:
+    """Same file in the same folder: a virtual environment's python is a link to its base's, and not the same."""
+    mine = sys.executable or ""
+    folders = [os.path.realpath(os.path.dirname(os.path.abspath(p))) for p in (program, mine)]
+    return folders[0] == folders[1] and os.path.realpath(program) == os.path.realpath(mine)
+
+
+def scripts_of(request: Doc) -> list[Doc]:
+    """Facts of every console script that the request names."""
+    found = []
+    for package in request.get("packages", []):
+        for name in package.get("scripts", []):
+            path = shutil.which(name)
+            if path is None:
+                found.append({"name": name, "package": package["package"], "path": None})
+                continue
+            program, flags = interpreter_of(path)
+            same = program is not None and same_interpreter(program) and all(flag == "-P" for flag in flags)
+            found.append({"name": name, "package": package["package"], "path": path, "real": os.path.realpath(path),
+                          "interpreter": program, "flags": flags, "same": same})  # fmt: skip
+    return found
+
+
+def ask_other(script: Doc, request: Doc, errors: list[Doc]) -> list[Doc]:
+    """A console script of another interpreter: start that one with our own program, and only this script's cells."""
+    asked = dict(request, only=[script["name"]], script=dict(script, mine=True))
+    envelope = dict(sys.modules["__main__"].ENVELOPE, request=asked, seconds=OTHER_LIMIT)
+    argv = [script["interpreter"], *script["flags"], "-c", envelope["starter"]]
+    said, why = call(argv, OTHER_LIMIT, input=json.dumps(envelope).encode() + b"\n")
+    try:
+        document = json.loads(said.rpartition(envelope["mark"])[2])
+        found: Doc = document["answer"]
+        errors.extend(found["errors"])
+        script["version"] = found["python"]["version"].split()[0]
+        answers: list[Doc] = found["imports"]
+        return answers
+    except Exception as error:
+        why = why or "%s: %s" % (type(error).__name__, str(error)[:200])
+        message = "%s, which starts %s, can't be asked: %s" % (script["interpreter"], script["name"], why)
+        errors.append({"part": "scripts", "error": message})
+        return []
