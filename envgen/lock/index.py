@@ -6,16 +6,16 @@ The cache is the same that ``scripts/fetch-source`` fills: an archive and, besid
 from __future__ import annotations
 
 import configparser
+import contextlib
 import hashlib
 import html.parser
 import io
-import json
 import os
 import re
 import ssl
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,13 +26,17 @@ import urllib3
 from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from envgen import files
 from envgen.engine import process
 from envgen.errors import EnvgenError
 from envgen.redact import without_login
 
+_ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+LARGEST = 512 << 20
+PART = 1 << 18  # bytes; the list of vLLM's files takes two of these, a file one more
 # Of Debian and Ubuntu; Fedora and RHEL; openSUSE. An interpreter that was built elsewhere may look in other places.
 BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
 
@@ -40,38 +44,29 @@ BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.c
 def certificates() -> str | bool:
     """For the ``verify`` of requests: a file, or True for what requests finds by itself.
 
-    REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE go first, which is requests' own rule; then SSL_CERT_FILE or the
-    interpreter's place for it, then BUNDLES, then certifi.
+    requests brings certifi's list and knows no other. Behind a company's proxy git, curl, docker and pip work, since
+    its authority was added to the machine, and envgen alone would not. REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE go first,
+    which is requests' own rule; then SSL_CERT_FILE or the interpreter's place for it, then BUNDLES, then certifi.
     """
     if os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE"):
         return True
     for name in (ssl.get_default_verify_paths().cafile, *BUNDLES):
-        if name and _is_filled(Path(name)):
-            return name
+        with contextlib.suppress(OSError):
+            if name and Path(name).is_file() and Path(name).stat().st_size:
+                return name
     return True
 
 
-def _is_filled(path: Path) -> bool:
-    try:
-        return path.is_file() and path.stat().st_size > 0
-    except OSError:
-        return False
-
-
-_ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-LARGEST = 512 << 20
-PART = 1 << 18  # bytes; the list of vLLM's files takes two of these, a file one more
-
-
 @dataclass(frozen=True)
-class Sdist:
-    """A release's source distribution on the index."""
+class Release:
+    """One file of a release on the index: a wheel for machines with one of its ``tags``, or a source distribution."""
 
-    version: str
+    version: Version
     url: str
     sha256: str
-    yanked: bool = False
+    yanked: bool
+    python: SpecifierSet
+    tags: frozenset[Tag] = frozenset()
 
 
 class PackageIndex:
@@ -81,152 +76,134 @@ class PackageIndex:
         self,
         environ: Mapping[str, str] | None = None,
         *,
-        cache: Path | None = None,
         seconds: float = 300,
         say: Callable[[str], None] = lambda _line: None,
     ) -> None:
         environ = os.environ if environ is None else environ
         self._settings = pip_settings(environ)
-        self.cache = cache or files.cache_dir(environ) / "sdists"
+        self.cache = files.cache_dir(environ) / "sdists"
         self._seconds = seconds
         self._say = say
-        self._pages: dict[str, list[Sdist]] = {}
-        self._wheels: dict[str, dict[str, str]] = {}  # name -> version -> address of one of its wheels
-        self._listed: dict[str, list[dict[str, Any]]] = {}  # name -> its page's files
-
-    def releases(self, name: str) -> list[Sdist]:
-        """The source distributions of a package that were not withdrawn, in no particular order."""
-        key = canonicalize_name(name)
-        if key not in self._pages:
-            self._pages[key] = [sdist for sdist in self._page(key) if not sdist.yanked]
-        return self._pages[key]
+        self._session = requests.Session()
+        self._pages: dict[str, list[Release]] = {}
 
     def versions(self, name: str) -> list[str]:
         """Every version that was not withdrawn, as a source distribution or as wheels alone."""
-        sources = [sdist.version for sdist in self.releases(name)]
-        return [*sources, *sorted(self._wheels.get(canonicalize_name(name), {}).keys() - set(sources))]
+        return [str(version) for version in sorted({one.version for one in self._page(name) if not one.yanked})]
 
     def fitting(self, name: str, *, wheel: bool, arch: str, python: str = "") -> set[Version]:
         """The releases with a source distribution, or a ``wheel``, that was not withdrawn and is for this machine.
 
         ``arch``: as x86_64; ``python``: as 3.12, "" where it is not known, and then every one will do.
         """
-        self.releases(name)
-        found = set()
-        for entry in self._listed.get(canonicalize_name(name), ()):
-            try:
-                if wheel:
-                    version, tags = parse_wheel_filename(entry["filename"])[1::2]
-                    fits = any(_is_for(tag, arch, python) for tag in tags)
-                else:
-                    version, fits = parse_sdist_filename(entry["filename"])[1], True
-                asked = SpecifierSet(entry.get("requires-python") or "")
-            except ValueError:  # a name, a version or a range that is none
-                continue
-            if fits and not entry.get("yanked") and (not python or asked.contains(python, prereleases=True)):
-                found.add(version)
-        return found
+        return {
+            one.version
+            for one in self._page(name)
+            if not one.yanked
+            and bool(one.tags) == wheel
+            and (not wheel or any(_is_for(tag, arch, python) for tag in one.tags))
+            and (not python or one.python.contains(python, prereleases=True))
+        }
 
     def only_wheels(self, name: str, version: str) -> bool:
         """Whether the index has wheels of a release, and no source distribution."""
-        same = _same_version(version)
-        sources = [sdist.version for sdist in self.releases(name)]
-        return any(map(same, self._wheels.get(canonicalize_name(name), {}))) and not any(map(same, sources))
+        wanted = Version(version)
+        kinds = {bool(one.tags) for one in self._page(name) if one.version == wanted and not one.yanked}
+        return kinds == {True}
 
     def wheel(self, name: str, version: str) -> BinaryIO:
         """A wheel of a release, for any machine: a file that is fetched in parts, as it is read.
 
         Parts have no checksum, so what is read here may be looked at, and never installed.
         """
-        self.releases(name)
-        wheels = self._wheels.get(canonicalize_name(name), {})
-        url = next((wheels[one] for one in wheels if _same_version(version)(one)), None)
-        if url is None:
+        wanted = Version(version)
+        found = [one.url for one in self._page(name) if one.tags and one.version == wanted and not one.yanked]
+        if not found:
             raise EnvgenError(f"the package index has no wheel of {name} {version}")
-        return io.BufferedReader(_Parts(lambda part: self._get(url, "*/*", part), f"{name} {version}"), PART)
+        return io.BufferedReader(_Parts(lambda part: self._get(found[-1], "*/*", part), f"{name} {version}"), PART)
 
     def cached_versions(self, name: str) -> list[str]:
         """The versions whose source distribution is in the cache."""
         stem = f"{canonicalize_name(name)}-"
-        files = self.cache.glob(f"{stem}[0-9]*.tar.gz") if self.cache.is_dir() else ()
-        return [file.name[len(stem) : -len(".tar.gz")] for file in files]
+        return [f.name[len(stem) : -len(".tar.gz")] for f in self.cache.glob(f"{stem}[0-9]*.tar.gz")]
+
+    def _archive(self, name: str, version: str) -> Path:
+        return self.cache / f"{canonicalize_name(name)}-{version}.tar.gz"
 
     def cached(self, name: str, version: str) -> Path | None:
         """The archive from the cache, if it is there and intact."""
-        archive = self.cache / f"{canonicalize_name(name)}-{version}.tar.gz"
+        archive, found = self._archive(name, version), hashlib.sha256()
         try:
             record = Path(f"{archive}.sha256").read_text(encoding="ascii").strip()
             with archive.open("rb") as file:
-                found = _digest(iter(lambda: file.read(1 << 20), b""))
+                while block := file.read(1 << 20):
+                    found.update(block)
         except (OSError, UnicodeDecodeError):
             return None
-        return archive if found == record else None
+        return archive if found.hexdigest() == record else None
 
     def fetch(self, name: str, version: str) -> Path:
         """The archive of a release: from the cache, else from the index, checked against the index's sha256."""
         known = self.cached(name, version)
         if known is not None:
             return known
-        wanted = _same_version(version)
-        for sdist in self._page(canonicalize_name(name)):
-            if wanted(sdist.version):
-                if not _SHA256.fullmatch(sdist.sha256):
-                    raise EnvgenError(f"the package index gives no sha256 for {name} {version}")
-                return self._download(name, version, sdist)
-        raise EnvgenError(f"the package index has no source distribution (.tar.gz) of {name} {version}")
-
-    def _download(self, name: str, version: str, sdist: Sdist) -> Path:
-        self._say(f"fetching {name} {version} from the package index")
-        self.cache.mkdir(parents=True, exist_ok=True)
-        archive = self.cache / f"{canonicalize_name(name)}-{version}.tar.gz"
+        wanted = Version(version)
+        found = [one for one in self._page(name) if not one.tags and one.version == wanted]
+        if not found:
+            raise EnvgenError(f"the package index has no source distribution (.tar.gz) of {name} {version}")
+        if not _SHA256.fullmatch(found[0].sha256):
+            raise EnvgenError(f"the package index gives no sha256 for {name} {version}")
         try:
-            # The archive first: without a record it counts for nothing.
-            with files.writing(archive) as out, self._get(sdist.url, "*/*") as answer:
-                deadline, size, found = time.monotonic() + self._seconds, 0, hashlib.sha256()
-                for block in answer.iter_content(1 << 20):
-                    size += len(block)
-                    if size > LARGEST or time.monotonic() > deadline:
-                        raise EnvgenError(f"{name} {version} is too large, or took longer than {self._seconds:.0f} s")
-                    found.update(block)
-                    out.write(block)
-                if found.hexdigest() != sdist.sha256:
-                    raise EnvgenError(
-                        f"{name} {version} arrived with sha256 {found.hexdigest()}, but the index says {sdist.sha256}"
-                    )
-            files.write(Path(f"{archive}.sha256"), f"{sdist.sha256}\n".encode())
+            return self._download(f"{name} {version}", self._archive(name, version), found[0])
         except requests.RequestException as error:
             raise EnvgenError(f"cannot fetch {name} {version}: {_reason(error)}") from None
+
+    def _download(self, what: str, archive: Path, release: Release) -> Path:
+        self._say(f"fetching {what} from the package index")
+        self.cache.mkdir(parents=True, exist_ok=True)
+        # The archive first: without a record it counts for nothing.
+        with files.writing(archive) as out, self._get(release.url, "*/*") as answer:
+            deadline, size, found = time.monotonic() + self._seconds, 0, hashlib.sha256()
+            for block in answer.iter_content(1 << 20):
+                size += len(block)
+                if size > LARGEST or time.monotonic() > deadline:
+                    raise EnvgenError(f"{what} is too large, or took longer than {self._seconds:.0f} s")
+                found.update(block)
+                out.write(block)
+            if found.hexdigest() != release.sha256:
+                message = f"{what} arrived with sha256 {found.hexdigest()}, but the index says {release.sha256}"
+                raise EnvgenError(message)
+        files.write(Path(f"{archive}.sha256"), f"{release.sha256}\n".encode())
         return archive
 
-    def _page(self, name: str) -> list[Sdist]:
+    def _page(self, name: str) -> list[Release]:
+        """All files of a package, of the first index that has any."""
+        name = canonicalize_name(name)
+        if name in self._pages:
+            return self._pages[name]
+        indexes = (self._settings.get("index-url") or default_index(), self._settings.get("extra-index-url", ""))
         troubles = []
-        for index in self._indexes():
-            url = f"{index.rstrip('/')}/{name}/"
+        for index in " ".join(indexes).split():
+            if not index.startswith(("http://", "https://")):
+                continue
             try:
-                with self._get(url, _ACCEPT) as answer:
-                    files = _files(answer)
-                    found = _sdists(answer.url, files, name)
-                    self._wheels[name] = _wheels(answer.url, files, name)
-                    self._listed[name] = files
-            except (requests.RequestException, ValueError) as error:
+                with self._get(f"{index.rstrip('/')}/{name}/", _ACCEPT) as answer:
+                    found = _releases(answer, name)
+            except (requests.RequestException, ValueError, KeyError, TypeError) as error:
                 troubles.append(f"{without_login(index)}: {_reason(error)}")
                 continue
-            if found or self._wheels[name]:
+            if found:
+                self._pages[name] = found
                 return found
             troubles.append(f"{without_login(index)} has none")
         raise EnvgenError(f"no releases of {name}: " + "; ".join(troubles))
 
-    def _indexes(self) -> list[str]:
-        first = self._settings.get("index-url") or default_index()
-        others = self._settings.get("extra-index-url", "").split()
-        return [index for index in (first, *others) if index.startswith(("http://", "https://"))]
-
     def _get(self, url: str, accept: str, part: str = "") -> requests.Response:
-        options: dict[str, Any] = {"timeout": min(60.0, self._seconds), "stream": True}
-        options["verify"] = self._settings.get("cert") or certificates()
         headers = {"Accept": accept, "User-Agent": "envgen"}
         headers |= {"Range": part, "Accept-Encoding": "identity"} if part else {}
-        answer = requests.get(url, headers=headers, **options)
+        verify = self._settings.get("cert") or certificates()
+        timeout = min(60.0, self._seconds)
+        answer = self._session.get(url, headers=headers, timeout=timeout, stream=True, verify=verify)
         answer.raise_for_status()
         return answer
 
@@ -294,23 +271,31 @@ class _Links(html.parser.HTMLParser):
             self.files.append({"filename": name, "url": url, "hashes": {kind: digest}, **more})
 
 
-def _files(answer: requests.Response) -> list[dict[str, Any]]:
+def _releases(answer: requests.Response, name: str) -> list[Release]:
+    """The wheels and source distributions (.tar.gz) of a package that its page lists."""
     if "json" in answer.headers.get("Content-Type", ""):
-        files: list[dict[str, Any]] = json.loads(answer.content)["files"]
-        return files
-    links = _Links()
-    links.feed(answer.text)
-    return links.files
-
-
-def _wheels(page: str, files: Sequence[dict[str, Any]], name: str) -> dict[str, str]:
-    """Version -> a wheel that was not withdrawn; a wheel's name is NAME-VERSION-TAGS.whl."""
-    words = [(file["filename"].split("-"), file["url"]) for file in files if not file.get("yanked")]
-    return {
-        parts[1]: urljoin(page, url)
-        for parts, url in words
-        if parts[-1].endswith(".whl") and canonicalize_name(parts[0]) == name
-    }
+        listed = answer.json()["files"]
+    else:
+        links = _Links()
+        links.feed(answer.text)
+        listed = links.files
+    found = []
+    for entry in listed:
+        file, tags = entry["filename"], frozenset[Tag]()
+        try:
+            if file.endswith(".whl"):
+                package, version, _, tags = parse_wheel_filename(file)
+            elif file.endswith(".tar.gz"):
+                package, version = parse_sdist_filename(file)
+            else:
+                continue
+            python = SpecifierSet(entry.get("requires-python") or "")
+        except ValueError:  # not a name, a version or a range
+            continue
+        if package == name:
+            digest, yanked = entry.get("hashes", {}).get("sha256", ""), bool(entry.get("yanked"))
+            found.append(Release(version, urljoin(answer.url, entry["url"]), digest, yanked, python, tags))
+    return found
 
 
 def _is_for(tag: Tag, arch: str, python: str) -> bool:
@@ -325,42 +310,15 @@ def _is_for(tag: Tag, arch: str, python: str) -> bool:
     return any((tag.interpreter, tag.abi) == (one.interpreter, one.abi) for one in every)
 
 
-def _sdists(page: str, files: Sequence[dict[str, Any]], name: str) -> list[Sdist]:
-    found = []
-    for entry in files:
-        stem, dot, _ = entry["filename"].partition(".tar.gz")
-        package, _, version = stem.rpartition("-")
-        if dot and canonicalize_name(package) == name:
-            url = urljoin(page, entry["url"])
-            found.append(Sdist(version, url, entry.get("hashes", {}).get("sha256", ""), bool(entry.get("yanked"))))
-    return found
-
-
-def _same_version(version: str) -> Callable[[str], bool]:
-    def same(other: str) -> bool:
-        try:
-            return Version(other) == Version(version)
-        except InvalidVersion:
-            return other == version
-
-    return same
-
-
 # --- pip's configuration ----------------------------------------------------------------------------------------------
 
 
 def pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
     """index-url, extra-index-url and cert as pip would take them: files, then variables."""
     home = Path(environ.get("HOME") or "~").expanduser()
-    sources = [
-        Path("/etc/xdg/pip/pip.conf"),
-        Path("/etc/pip.conf"),
-        home / ".pip/pip.conf",
-        files.xdg_dir("XDG_CONFIG_HOME", ".config", environ) / "pip/pip.conf",
-        Path(sys.prefix) / "pip.conf",
-    ]
-    if environ.get("PIP_CONFIG_FILE"):
-        sources.append(Path(environ["PIP_CONFIG_FILE"]))
+    own = files.xdg_dir("XDG_CONFIG_HOME", ".config", environ)
+    sources = [Path("/etc/xdg/pip/pip.conf"), Path("/etc/pip.conf"), home / ".pip/pip.conf", own / "pip/pip.conf"]
+    sources += [Path(sys.prefix) / "pip.conf", Path(environ.get("PIP_CONFIG_FILE") or os.devnull)]
     found: dict[str, str] = {}
     for file in sources:
         parser = configparser.RawConfigParser()
@@ -371,40 +329,28 @@ def pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
         if parser.has_section("global"):
             found.update({key.replace("_", "-"): value.strip() for key, value in parser.items("global")})
     for key in ("index-url", "extra-index-url", "cert"):
-        value = environ.get("PIP_" + key.upper().replace("-", "_"))
-        if value:
-            found[key] = value
+        found[key] = environ.get(f"PIP_{key.upper().replace('-', '_')}") or found.get(key, "")
     return found
 
 
 def default_index() -> str:
     """The index of a pip without configuration; pip itself knows which."""
-    try:
-        from pip._internal.models.index import PyPI
-    except ImportError:
-        code = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
-        answer = process.run(["python3", "-c", code], check=False, timeout=30)
-        if answer.code:
-            hint = "install pip (python3-pip), or set PIP_INDEX_URL"
-            raise EnvgenError("there is no pip to ask for the package index", hint=hint) from None
-        return answer.stdout.decode().strip()
-    return str(PyPI.simple_url)
+    code = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
+    for python in (sys.executable, "python3"):
+        answer = process.run([python, "-c", code], check=False, timeout=30)
+        if not answer.code:
+            return answer.stdout.decode().strip()
+    raise EnvgenError("there is no pip to ask for the package index", hint="install python3-pip, or set PIP_INDEX_URL")
+
+
+_REASONS: tuple[tuple[type[Exception], str], ...] = (
+    (requests.Timeout, "no answer in time"),
+    (requests.exceptions.SSLError, "its certificate is not accepted (set PIP_CERT or REQUESTS_CA_BUNDLE)"),
+    (requests.ConnectionError, "cannot be reached"),
+)
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, requests.HTTPError) and error.response is not None:
         return f"answered {error.response.status_code}"
-    if isinstance(error, requests.Timeout):
-        return "no answer in time"
-    if isinstance(error, requests.exceptions.SSLError):
-        return "its certificate is not accepted (set PIP_CERT or REQUESTS_CA_BUNDLE)"
-    if isinstance(error, requests.ConnectionError):
-        return "cannot be reached"
-    return type(error).__name__
-
-
-def _digest(blocks: Iterable[bytes]) -> str:
-    found = hashlib.sha256()
-    for block in blocks:
-        found.update(block)
-    return found.hexdigest()
+    return next((reason for kind, reason in _REASONS if isinstance(error, kind)), type(error).__name__)

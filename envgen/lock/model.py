@@ -8,13 +8,14 @@ packages carries ``asks``, a digest of everything that the answer depends on.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from envgen import files
 from envgen.binding import digest_of
@@ -23,8 +24,8 @@ from envgen.profile import yamlparse
 from envgen.profile.tree import Node
 from envgen.redact import without_login
 
-# How an answer came about: asked of the server that knows, or of the local engine only.
-REGISTRY, LOCAL, GIT = "registry", "local", "git"
+# How an image's digest came about: asked of the server that knows, or of the local engine only.
+REGISTRY, LOCAL = "registry", "local"
 
 FORMAT = 1  # of envgen.lock
 
@@ -63,7 +64,6 @@ class GitLock:
     commit: str
     kind: str = "branch"  # tag, branch, commit or pull
     submodules: tuple[Submodule, ...] = ()
-    resolved: str = GIT
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,9 @@ class Pinned:
     name: str
     version: str
     hashes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " ".join((f"{self.name}=={self.version}", *sorted(self.hashes)))
 
 
 @dataclass(frozen=True)
@@ -167,78 +170,60 @@ def model_key(repo: str, revision: str) -> str:
     return f"{repo} {revision}"
 
 
+# --- the file ---------------------------------------------------------------------------------------------------------
+
 FILE_NAME = "envgen.lock"
-HEAD = """\
+HEAD = f"""\
 # Written by `envgen lock`: what every input of envgen.yaml was when it was last resolved. Commit it; don't edit it.
 # `envgen lock` adds what is missing, `envgen lock --upgrade NAME` moves one input, `envgen lock --check` compares.
+format: {FORMAT}
 """
-_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9._/+-]*")
-_WORDS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
 
 
 def text_of(lock: Lock) -> str:
-    """The whole file."""
-    out = [HEAD, f"format: {FORMAT}\n"]
-    if lock.images:
-        out.append("\nimages:\n")
-    for name, image in sorted(lock.images.items()):
-        tag = name.rpartition("/")[2].partition(":")[2]
-        out.append(f"  {_q(name)}:\n    digest: {image.digest}{f'  # {tag}' if tag else ''}\n")
-        out += ["    platforms:\n"] if image.platforms else []
-        out += [f"      {_q(platform)}: {digest}\n" for platform, digest in sorted(image.platforms.items())]
-        out.append(f"    created: {image.created}\n    resolved: {image.resolved}\n")
-    if lock.git:
-        out.append("\ngit:\n")
-    for key, git in sorted(lock.git.items()):
-        out.append(f"  {_q(key)}:\n    commit: {git.commit}  # {git.kind} {git.ref}\n    kind: {git.kind}\n")
-        out += ["    submodules:\n"] if git.submodules else []
-        for module in sorted(git.submodules, key=lambda m: m.path):
-            out.append(f"      {_q(module.path)}: {_q(f'{module.commit} {module.url}')}\n")
-        out.append(f"    resolved: {git.resolved}\n")
-    if lock.files:
-        out.append("\nfiles:\n")
-    out += [f"  {_q(url)}: {sha256}\n" for url, sha256 in sorted(lock.files.items())]
-    if lock.patches:
-        out.append("\npatches:\n")
-    for folder, patches in sorted(lock.patches.items()):
-        out.append(f"  {_q(folder)}:\n" if patches else f"  {_q(folder)}: []\n")
-        out += [f"    - {_q(f'{patch.file} {patch.sha256}')}\n" for patch in patches]
-    if lock.models:
-        out.append("\nmodels:\n")
-    out += [f"  {_q(key)}: {commit}\n" for key, commit in sorted(lock.models.items())]
-    out += _python_text(lock)
-    if lock.apt:
-        out.append("\napt:\n")
-    for profile, platforms in sorted(lock.apt.items()):
-        out.append(f"  {_q(profile)}:\n")
-        for platform, apt in sorted(platforms.items()):
-            out.append(f"    {_q(platform)}:\n      asks: {_q(apt.asks)}\n")
-            for step, words in (("build", apt.build), ("runtime", apt.runtime)):
-                out.append(f"      {step}:\n" if words else f"      {step}: []\n")
-                out += [f"        - {_q(word)}\n" for word in words]
-    return "".join(out)
-
-
-def _python_text(lock: Lock) -> list[str]:
-    out = ["\npython:\n"] if lock.python else []
-    for profile, platforms in sorted(lock.python.items()):
-        out.append(f"  {_q(profile)}:\n")
-        for platform, found in sorted(platforms.items()):
-            out.append(f"    {_q(platform)}:\n      asks: {_q(found.asks)}\n      python: {_q(found.python)}\n")
-            out += ["      open:\n"] if found.open else []
-            out += [f"        {_q(name)}: {_q(reason)}\n" for name, reason in sorted(found.open.items())]
-            out.append("      sets:\n" if found.sets else "      sets: {}\n")
-            for name, pins in sorted(found.sets.items()):
-                out.append(f"        {_q(name)}:\n" if pins else f"        {_q(name)}: []\n")
-                for pin in sorted(pins, key=lambda pin: pin.name):
-                    words = [f"{pin.name}=={pin.version}", *sorted(pin.hashes)]
-                    out.append(f"          - {_q(' '.join(words))}\n")
-    return out
-
-
-def _q(text: str) -> str:
-    """Text as a YAML scalar: bare where every reader takes it for text, else in double quotes."""
-    return text if _PLAIN.fullmatch(text) and text.lower() not in _WORDS else json.dumps(text)
+    """The whole file: sorted, so that it diffs well."""
+    document: dict[str, Any] = {"files": dict(lock.files), "models": dict(lock.models)}
+    document["images"] = {
+        name: {
+            "digest": one.digest,
+            "platforms": dict(one.platforms),
+            "resolved": one.resolved,
+            "created": one.created,
+        }
+        for name, one in lock.images.items()
+    }
+    document["git"] = {
+        key: {
+            "commit": one.commit,
+            "kind": one.kind,
+            "submodules": {module.path: f"{module.commit} {module.url}" for module in one.submodules},
+        }
+        for key, one in lock.git.items()
+    }
+    document["patches"] = {
+        folder: [f"{patch.file} {patch.sha256}" for patch in series] for folder, series in lock.patches.items()
+    }
+    document["python"] = {
+        profile: {
+            platform: {
+                "asks": one.asks,
+                "python": one.python,
+                "sets": {name: sorted(map(str, pins)) for name, pins in one.sets.items()},
+                "open": dict(one.open),
+            }
+            for platform, one in platforms.items()
+        }
+        for profile, platforms in lock.python.items()
+    }
+    document["apt"] = {
+        profile: {
+            platform: {"asks": one.asks, "build": list(one.build), "runtime": list(one.runtime)}
+            for platform, one in platforms.items()
+        }
+        for profile, platforms in lock.apt.items()
+    }
+    filled = {key: value for key, value in document.items() if value}
+    return HEAD + (yaml.safe_dump(filled, width=10_000) if filled else "")
 
 
 def save(path: Path, lock: Lock) -> bool:
@@ -281,7 +266,6 @@ _GIT = {
     "commit": _Text("a commit of 40 hexadecimal digits", _COMMIT),
     "kind": _Text("a kind", "tag|branch|commit|pull"),
     "submodules": {_ANY: _Text("a commit and an address", rf"{_COMMIT} .*")},
-    "resolved": _Text("how", "git"),
 }
 _PIN = _Text("a package, its version and the sha256 of its files", rf"[^ ]*==[^ ]*( {_SHA})+")
 _PYTHON = {
@@ -368,42 +352,33 @@ def _lock(found: dict[str, Any]) -> Lock:
     git = {}
     for key, one in found["git"].items():
         url, _, ref = key.rpartition(" ")
-        modules = [(path, *text.split(" ", 1)) for path, text in one["submodules"].items()]
+        modules = ((path, *text.split(" ", 1)) for path, text in one["submodules"].items())
         inner = tuple(Submodule(path, address, commit) for path, commit, address in modules)
-        git[git_key(url, ref)] = GitLock(url, ref, one["commit"], one["kind"], inner, one["resolved"])
-    return Lock(
-        images={
-            name: ImageLock(name, one["digest"], one["platforms"], one["resolved"], int(one["created"]))
-            for name, one in found["images"].items()
-        },
-        git=git,
-        files=found["files"],
-        patches={
-            folder: tuple(PatchLock(*text.split(" ")) for text in texts) for folder, texts in found["patches"].items()
-        },
-        python={
-            profile: {platform: _python(one) for platform, one in platforms.items()}
-            for profile, platforms in found["python"].items()
-        },
-        apt={
-            profile: {
-                platform: AptLock(one["asks"], tuple(one["build"]), tuple(one["runtime"]))
-                for platform, one in platforms.items()
-            }
-            for profile, platforms in found["apt"].items()
-        },
-        models=found["models"],
-    )
+        git[key] = GitLock(url, ref, one["commit"], one["kind"], inner)
+    images = {name: ImageLock(name, **{**one, "created": int(one["created"])}) for name, one in found["images"].items()}
+    patches = {f: tuple(PatchLock(*text.split(" ")) for text in series) for f, series in found["patches"].items()}
+    python = {
+        profile: {platform: _python(one) for platform, one in platforms.items()}
+        for profile, platforms in found["python"].items()
+    }
+    apt = {
+        profile: {p: AptLock(one["asks"], tuple(one["build"]), tuple(one["runtime"])) for p, one in platforms.items()}
+        for profile, platforms in found["apt"].items()
+    }
+    return Lock(images, git, found["files"], patches, python, apt, found["models"])
 
 
-def _python(found: dict[str, Any]) -> PythonLock:
+def _python(one: dict[str, Any]) -> PythonLock:
     def pinned(text: str) -> Pinned:
         package, *hashes = text.split(" ")
         name, _, version = package.partition("==")
         return Pinned(name, version, tuple(hashes))
 
-    sets = {name: tuple(map(pinned, texts)) for name, texts in found["sets"].items()}
-    return PythonLock(found["asks"], found["python"], sets, found["open"])
+    sets = {name: tuple(map(pinned, texts)) for name, texts in one["sets"].items()}
+    return PythonLock(one["asks"], one["python"], sets, one["open"])
+
+
+# --- compared ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -428,72 +403,42 @@ def _short(value: str) -> str:
 
 def facts(lock: Lock) -> dict[str, str]:
     """Every input of a lock by a name that a user knows."""
-    found = _shared(lock.images, lock.git, lock.files, lock.patches)
+    found = {f"image {name}": image.digest for name, image in lock.images.items()}
+    for one in lock.git.values():
+        address = f"git {without_login(one.url)} {one.ref}"
+        found[address] = one.commit
+        found |= {f"{address} submodule {module.path}": module.commit for module in one.submodules}
+    found |= {f"file {url}": sha256 for url, sha256 in lock.files.items()}
+    for folder, series in lock.patches.items():
+        found |= {f"patch {folder}/{patch.file}": patch.sha256 for patch in series}
+        found[f"series {folder}"] = ", ".join(patch.file for patch in series)
     found |= {f"model {key}": commit for key, commit in lock.models.items()}
-    for profile in lock.python:
-        for platform, python in lock.python[profile].items():
-            found |= _python_facts(f"{profile} {platform}", python)
-    for profile in lock.apt:
-        for platform, apt in lock.apt[profile].items():
-            found |= _apt(f"{profile} {platform}", apt)
+    for profile, pythons in lock.python.items():
+        for platform, python in pythons.items():
+            head = f"{profile} {platform}".lstrip()
+            found[f"{head} python"] = python.python
+            for name, pins in python.sets.items():
+                found |= {f"{head} pip {name} {pin.name}": pin.version for pin in pins}
+                found |= {f"{head} pip {name} {pin.name} sha256": " ".join(sorted(pin.hashes)) for pin in pins}
+    for profile, apts in lock.apt.items():
+        for platform, apt in apts.items():
+            for step, words in (("build", apt.build), ("runtime", apt.runtime)):
+                for name, _, version in (word.partition("=") for word in words):
+                    found[f"{profile} {platform} apt {step} {name}".lstrip()] = version
     return found
 
 
 def facts_of(mine: ProfileLock) -> dict[str, str]:
     """The same for one profile; its packages without its name in front."""
     images = {mine.base.name: mine.base} if mine.base else {}
-    found = _shared(images, {f"{git.url} {git.ref}": git for git in mine.git.values()}, mine.files, mine.patches)
-    for platform, python in mine.python.items():
-        found |= _python_facts(platform, python)
-    for platform, apt in mine.apt.items():
-        found |= _apt(platform, apt)
-    return found
-
-
-def _shared(
-    images: Mapping[str, ImageLock],
-    git: Mapping[str, GitLock],
-    files: Mapping[str, str],
-    patches: Mapping[str, tuple[PatchLock, ...]],
-) -> dict[str, str]:
-    found = {f"image {name}": image.digest for name, image in images.items()}
-    for one in git.values():
-        address = f"git {without_login(one.url)}"
-        found[f"{address} {one.ref}"] = one.commit
-        found |= {f"{address} {one.ref} submodule {module.path}": module.commit for module in one.submodules}
-    found |= {f"file {url}": sha256 for url, sha256 in files.items()}
-    for folder, series in patches.items():
-        found |= {f"patch {folder}/{patch.file}": patch.sha256 for patch in series}
-        found[f"series {folder}"] = ", ".join(patch.file for patch in series)
-    return found
-
-
-def _python_facts(head: str, python: PythonLock) -> dict[str, str]:
-    found = {f"{head} python": python.python}
-    for name, pins in python.sets.items():
-        found |= {f"{head} pip {name} {pin.name}": pin.version for pin in pins}
-        found |= {f"{head} pip {name} {pin.name} sha256": " ".join(sorted(pin.hashes)) for pin in pins}
-    return found
-
-
-def _apt(head: str, apt: AptLock) -> dict[str, str]:
-    found = {}
-    for step, words in (("build", apt.build), ("runtime", apt.runtime)):
-        for word in words:
-            name, _, version = word.partition("=")
-            found[f"{head} apt {step} {name}"] = version
-    return found
+    return facts(Lock(images, mine.git, mine.files, mine.patches, {"": mine.python}, {"": mine.apt}))
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]:
     """What differs, by name. Hashes are worth a line only where the version is the same."""
     found = []
     for name in sorted({*before, *after}):
-        old, new = before.get(name, ""), after.get(name, "")
-        if old == new:
-            continue
-        plain = name.removesuffix(" sha256")
-        if plain != name and before.get(plain) != after.get(plain):
-            continue
-        found.append(Change(name, old, new))
+        old, new, plain = before.get(name, ""), after.get(name, ""), name.removesuffix(" sha256")
+        if old != new and (plain == name or before.get(plain) == after.get(plain)):
+            found.append(Change(name, old, new))
     return found

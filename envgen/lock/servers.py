@@ -7,11 +7,12 @@ proxies and certificates apply, and there is one place to set them.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import os
 import posixpath
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from envgen.engine.git import Answer, Mirror, ask_server, read_config
 from envgen.engine.values import read_json
 from envgen.errors import EngineError, EnvgenError, LockError, ProcessError
 from envgen.lock.index import certificates
-from envgen.lock.model import GIT, REGISTRY, GitLock, ImageLock, Submodule
+from envgen.lock.model import REGISTRY, GitLock, ImageLock, Submodule
 from envgen.profile.model import ModelRef
 from envgen.profile.values import ImageRef
 from envgen.redact import without_login
@@ -34,52 +35,89 @@ from envgen.text import instant, visible
 
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 MAX_DEPTH = 10  # of submodules in submodules
-# What is worth another try; anything else that git says will be said again.
-_PASSING = re.compile(
+ATTEMPTS = 3
+# What is worth another try; anything else that git, or buildx, says will be said again.
+_GIT_PASSES = re.compile(
     r"timed out|did not end within|connection (?:reset|refused|closed)|hung up|early EOF|RPC failed|HTTP (?:5..|429)"
     r"|error: (?:5..|429)\b|temporar|unexpected disconnect|too slow|could not connect|unable to connect",
     re.I,
 )
+_BUILDX_PASSES = re.compile(r"\b5\d\d\b|\bEOF\b|connection reset|i/o timeout|handshake timeout|broken pipe", re.I)
+Say = Callable[[str], None]
+
+
+def _silent(_line: str) -> None:
+    pass
+
+
+def _persist(
+    ask: Callable[[], tuple[int, bytes, str]], who: str, passes: re.Pattern[str], say: Say, pause: float
+) -> tuple[bytes, str]:
+    """What a program printed, and its trouble where it failed. What may pass is tried again."""
+    for attempt in range(1, ATTEMPTS + 1):
+        code, printed, trouble = ask()
+        if code == 0:
+            return printed, ""
+        if attempt == ATTEMPTS or not passes.search(trouble):
+            break
+        say(f"{who}: {trouble}; trying again in {pause:g} s")
+        time.sleep(pause)
+        pause *= 2
+    return b"", trouble
+
+
+@contextlib.contextmanager
+def _about(what: str) -> Iterator[None]:
+    """Says in a LockError what it is about."""
+    try:
+        yield
+    except LockError as error:
+        raise LockError(f"{what}: {error.problems[0].message}", hint=error.problems[0].hint) from None
+
+
+# --- git: from a branch, tag, commit or pull request to a commit, and to those of its submodules ----------------------
+
+_GIT_HINTS = (
+    (r"could not read username|authentication|40[13]",
+     "the repository is private, or its address is wrong; git's own credential helpers are used"),
+    (r"not found|does not exist|404", "is the address right?"),
+    (r"resolve host", "is the network up, and its proxy right?"),
+)  # fmt: skip
 
 
 class Git:
     """Asks git servers. ``say`` hears of waits."""
 
-    def __init__(
-        self, say: Callable[[str], None] = lambda _line: None, *, timeout: float = 120, pause: float = 1.0
-    ) -> None:
+    def __init__(self, say: Say = _silent, *, timeout: float = 120, pause: float = 1.0) -> None:
         self._say = say
         self._timeout = timeout
         self._pause = pause
 
     def resolve(self, url: str, ref: str, submodules: bool, without: Sequence[str] = ()) -> GitLock:
         """The commit of ``ref``, and of all submodules if they are wanted, but of those at the paths ``without``."""
-        try:
+        with _about(f"{ref} of {without_login(url)}"):
             commit, kind = self._commit(url, ref)
-            modules = tuple(self._submodules(url, ref, commit, "", 0, without)) if submodules else ()
-        except LockError as error:
-            problem = error.problems[0]
-            raise LockError(f"{ref} of {without_login(url)}: {problem.message}", hint=problem.hint) from None
-        return GitLock(url, ref, commit, kind, tuple(sorted(modules, key=lambda m: m.path)), GIT)
+            modules = self._submodules(url, ref, commit, without=without) if submodules else []
+        return GitLock(url, ref, commit, kind, tuple(sorted(modules, key=lambda module: module.path)))
 
     def _commit(self, url: str, ref: str) -> tuple[str, str]:
         if COMMIT.fullmatch(ref):
             return ref, "commit"
-        names = [ref] if ref.startswith("refs/") else [f"refs/tags/{ref}", f"refs/tags/{ref}^{{}}", f"refs/heads/{ref}"]
+        names = [f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}"]
+        names = [ref] if ref.startswith("refs/") else names
         listed = self._git(partial(ask_server, ["ls-remote", "--", url, *names], timeout=self._timeout))
         lines = listed.decode(errors="replace").splitlines()
         found = {name: commit for commit, _, name in (line.partition("\t") for line in lines)}
-        for name in (f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}", ref):
+        for name in names:
             if name in found:
-                kind = "pull" if "/pull/" in name else "tag" if "/tags/" in name else "branch"
-                return found[name], kind
+                return found[name], "pull" if "/pull/" in name else "tag" if "/tags/" in name else "branch"
         hint = "was it renamed or deleted? `git ls-remote ADDRESS` shows what is there"
         if re.fullmatch(r"[0-9a-f]{7,39}", ref):
             hint = "a commit must be written with all of its 40 digits"
         raise LockError("the server has no such branch, tag or pull request", hint=hint)
 
     def _submodules(
-        self, url: str, ref: str, commit: str, prefix: str, depth: int, without: Sequence[str] = ()
+        self, url: str, ref: str, commit: str, prefix: str = "", depth: int = 0, without: Sequence[str] = ()
     ) -> list[Submodule]:
         """All submodules below ``commit``. Their addresses are in .gitmodules, their commits in the tree."""
         if depth > MAX_DEPTH:
@@ -91,56 +129,43 @@ class Git:
         for path in without:
             if direct.pop(path, None) is None:
                 raise LockError(f"it has no submodule {path}", hint="submodule_origins names submodules by their path")
-        found = []
-        for path, (address, inner) in sorted(direct.items()):
-            found.append(Submodule(f"{prefix}{path}", address, inner))
-        if not direct:
-            return []
-        with concurrent.futures.ThreadPoolExecutor(len(direct)) as pool:
-            below = [
-                pool.submit(self._submodules, address, "", inner, f"{prefix}{path}/", depth + 1)
-                for path, (address, inner) in sorted(direct.items())
-            ]
-            for (path, _), future in zip(sorted(direct.items()), below, strict=True):
-                try:
+        found = [Submodule(f"{prefix}{path}", address, inner) for path, (address, inner) in direct.items()]
+        with concurrent.futures.ThreadPoolExecutor(max(1, len(found))) as pool:
+            below = [pool.submit(self._submodules, m.url, "", m.commit, f"{m.path}/", depth + 1) for m in found]
+            for module, future in zip(list(found), below, strict=True):
+                with _about(f"submodule {module.path}"):
                     found += future.result()
-                except LockError as error:
-                    problem = error.problems[0]
-                    raise LockError(f"submodule {prefix}{path}: {problem.message}", hint=problem.hint) from None
         return found
 
     def _fetch(self, mirror: Mirror, ref: str, commit: str) -> None:
         """The trees of one commit, without its history and files."""
-        options = ["-q", "--depth=1", "--no-tags", "--filter=blob:none", "origin"]
+        words = ["fetch", "-q", "--no-tags", "--filter=blob:none"]
         try:
-            self._in(mirror, "fetch", *options, commit)
+            self._in(mirror, *words, "--depth=1", "origin", commit)
             return
         except LockError as error:
-            if _PASSING.search(error.problems[0].message):
+            if _GIT_PASSES.search(error.problems[0].message):
                 raise
         # Some servers hand out only what a ref names.
-        wanted = [ref] if ref and not COMMIT.fullmatch(ref) else ["+refs/heads/*:refs/heads/*"]
+        named = (
+            ["--depth=1", "origin", ref]
+            if ref and not COMMIT.fullmatch(ref)
+            else ["origin", "+refs/heads/*:refs/heads/*"]
+        )
         try:
-            depth = (
-                options if ref and not COMMIT.fullmatch(ref) else ["-q", "--no-tags", "--filter=blob:none", "origin"]
-            )
-            self._in(mirror, "fetch", *depth, *wanted)
+            self._in(mirror, *words, *named)
             self._in(mirror, "cat-file", "-e", f"{commit}^{{tree}}")
         except LockError as error:
-            if _PASSING.search(error.problems[0].message):
+            if _GIT_PASSES.search(error.problems[0].message):
                 raise
-            raise LockError(
-                f"the server does not have the commit {commit} (any more)", hint="was its branch force-pushed?"
-            ) from None
+            message = f"the server does not have the commit {commit} (any more)"
+            raise LockError(message, hint="was its branch force-pushed?") from None
 
     def _direct(self, mirror: Mirror, url: str, commit: str) -> dict[str, tuple[str, str]]:
         """path -> (address, commit) of the submodules that the commit itself has."""
         tree = self._in(mirror, "ls-tree", "-r", "-z", "--full-tree", commit).decode("utf-8", "surrogateescape")
-        links = {}
-        for entry in filter(None, tree.split("\0")):
-            head, _, path = entry.partition("\t")
-            if head.startswith("160000 "):
-                links[path] = head.split()[2]
+        entries = [entry.partition("\t") for entry in tree.split("\0")]
+        links = {path: head.split()[2] for head, _, path in entries if head.startswith("160000 ")}
         if not links:
             return {}
         try:
@@ -149,18 +174,17 @@ class Git:
             raise LockError("it has submodules, but no .gitmodules that says where they come from") from None
         except EnvgenError as error:
             raise LockError(f"its .gitmodules is {error.problems[0].message}") from None
-        by_name: dict[str, dict[str, str]] = {}
-        for name, value in listed:
-            section, _, field = name.rpartition(".")
-            if section.startswith("submodule.") and field in ("path", "url"):
-                by_name.setdefault(section, {})[field] = value
-        addresses = {fields.get("path", ""): fields.get("url", "") for fields in by_name.values()}
-        missing = sorted(path for path in links if not addresses.get(path))
-        if missing:
-            raise LockError(f"its .gitmodules does not say where the submodule {missing[0]} comes from")
-        found = {path: (absolute(url, addresses[path]), inner) for path, inner in links.items()}
-        for path, (address, _) in found.items():
-            if _is_local(address) and not _is_local(url):
+        fields = dict(listed)
+        paths = {
+            value: key.removesuffix("path") for key, value in listed if re.fullmatch(r"submodule\..*\.path", key, re.S)
+        }
+        found = {}
+        for path, inner in sorted(links.items()):
+            address = fields.get(f"{paths[path]}url", "") if path in paths else ""
+            if not address:
+                raise LockError(f"its .gitmodules does not say where the submodule {path} comes from")
+            found[path] = absolute(url, address), inner
+            if _is_local(found[path][0]) and not _is_local(url):
                 raise LockError(f"its submodule {path} comes from {address}, which is a folder of this machine")
         return found
 
@@ -168,25 +192,23 @@ class Git:
         return self._git(partial(mirror.git, words, check=False, timeout=self._timeout))
 
     def _git(self, ask: Callable[[], Answer]) -> bytes:
-        """Run git; what may pass is tried again. Addresses with passwords are kept out of what is said."""
-        trouble = ""
-        for attempt in range(3):
-            if attempt:
-                self._say(f"git: {trouble}; trying again in {self._pause * 2**attempt:.0f} s")
-                time.sleep(self._pause * 2**attempt)
+        """Run git. Addresses with passwords are kept out of what is said."""
+
+        def once() -> tuple[int, bytes, str]:
             try:
                 done = ask()
             except process.ProcessTimeout:
-                trouble = f"the server did not answer within {self._timeout:g} s"
-                continue
+                raise LockError(f"the server did not answer within {self._timeout:g} s") from None
             except EngineError as error:
                 raise LockError(error.problems[0].message, hint=error.problems[0].hint) from None
-            if done.code == 0:
-                return done.stdout
-            trouble = _sentence(done.stderr)
-            if not _PASSING.search(trouble):
-                break
-        raise LockError(trouble, hint=_hint(trouble))
+            return done.code, done.stdout, _sentence(done.stderr)
+
+        printed, trouble = _persist(once, "git", _GIT_PASSES, self._say, self._pause)
+        if trouble:
+            raise LockError(
+                trouble, hint=next((hint for words, hint in _GIT_HINTS if re.search(words, trouble, re.I)), "")
+            )
+        return printed
 
 
 def _is_local(address: str) -> bool:
@@ -197,13 +219,13 @@ def absolute(base: str, address: str) -> str:
     """A submodule's address; one that begins with ./ or ../ counts from that of the repository it is in."""
     if not address.startswith(("./", "../")):
         return address
+    head, colon, path = base.partition(":")  # the short form host:path, or a folder
     if "://" in base:
         parts = urlsplit(base)
         return urlunsplit(parts._replace(path=posixpath.normpath(posixpath.join(parts.path.rstrip("/"), address))))
-    host, colon, path = base.partition(":")
-    if colon and "/" not in host:
-        return f"{host}:{posixpath.normpath(posixpath.join(path.rstrip('/'), address))}"
-    return posixpath.normpath(posixpath.join(base.rstrip("/"), address))
+    if not colon or "/" in head:
+        head, path = "", base
+    return f"{head}{colon if head else ''}{posixpath.normpath(posixpath.join(path.rstrip('/'), address))}"
 
 
 def _sentence(stderr: str) -> str:
@@ -214,20 +236,9 @@ def _sentence(stderr: str) -> str:
     return re.sub(r"^(fatal|error|ERROR|remote): ", "", told[-1])[:300]
 
 
-def _hint(trouble: str) -> str:
-    lowered = trouble.lower()
-    if "could not read username" in lowered or "authentication" in lowered or "403" in lowered or "401" in lowered:
-        return "the repository is private, or its address is wrong; git's own credential helpers are used"
-    if "not found" in lowered or "does not exist" in lowered or "404" in lowered:
-        return "is the address right?"
-    if "resolve host" in lowered:
-        return "is the network up, and its proxy right?"
-    return ""
-
+# --- registries: from an image's name to digests ----------------------------------------------------------------------
 
 PLATFORMS = frozenset(("linux/amd64", "linux/arm64"))  # what envgen builds for
-ATTEMPTS = 3
-TIMEOUT = 60.0
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 # What buildx writes -> what it means, and what to do. The first that matches counts.
 _TROUBLES = (
@@ -244,37 +255,31 @@ _TROUBLES = (
     (r"no such host|connection refused|i/o timeout|unreachable|no route|dial tcp|handshake timeout",
      "{host} cannot be reached: {words}", "is the network up, and its proxy right?"),
 )  # fmt: skip
-# Worth another try: it may be over in a second.
-_PASSES = re.compile(r"\b5\d\d\b|\bEOF\b|connection reset|i/o timeout|handshake timeout|broken pipe", re.I)
 
 
-def resolve_image(
-    ref: ImageRef, say: Callable[[str], None] = lambda _line: None, *, timeout: float = TIMEOUT, pause: float = 1.0
-) -> ImageLock:
+def resolve_image(ref: ImageRef, say: Say = _silent, *, timeout: float = 60.0, pause: float = 1.0) -> ImageLock:
     """Ask the image's registry. Raises LockError with a sentence that begins with the image's name."""
-    name = str(ref)
-    host = ref.registry or "docker.io"
-    for attempt in range(1, ATTEMPTS + 1):
+    name, host = str(ref), ref.registry or "docker.io"
+    argv = [*plugin_argv("buildx"), "imagetools", "inspect", "--format", "{{json .}}", name]
+
+    def once() -> tuple[int, bytes, str]:
         try:
-            done = process.run([*_inspect(), name], timeout=timeout, check=False)
+            done = process.run(argv, timeout=timeout, check=False)
         except process.ProcessTimeout:
             hint = "is the network up, and its proxy right?"
-            raise LockError(f"{name}: {host} did not answer within {timeout:g} s", hint=hint) from None
+            raise LockError(f"{host} did not answer within {timeout:g} s", hint=hint) from None
         except ProcessError as error:
-            raise LockError(f"{name}: {error}") from None
-        if done.code == 0:
-            return _read(name, ref.digest, done.stdout)
-        words = _words(done.stderr)
-        if attempt == ATTEMPTS or not _PASSES.search(words):
-            raise _explained(name, host, words)
-        say(f"{host}: {words}; trying again in {pause:.1f} s")
-        time.sleep(pause)
-        pause *= 2
-    raise AssertionError("unreachable")
+            raise LockError(str(error)) from None
+        return done.code, done.stdout, _words(done.stderr)
 
-
-def _inspect() -> list[str]:
-    return [*plugin_argv("buildx"), "imagetools", "inspect", "--format", "{{json .}}"]
+    with _about(name):
+        printed, words = _persist(once, host, _BUILDX_PASSES, say, pause)
+        for pattern, sentence, hint in _TROUBLES:
+            if words and re.search(pattern, words, re.I):
+                raise LockError(sentence.format(host=host, words=words), hint=hint.format(host=host))
+        if words:
+            raise LockError(words, hint=f"does `docker buildx imagetools inspect {name}` work?")
+        return _read(name, ref.digest, printed)
 
 
 def _words(stderr: bytes) -> str:
@@ -283,50 +288,32 @@ def _words(stderr: bytes) -> str:
     return visible(without_login(re.sub(r"^(ERROR|error):\s*", "", last)))[:300]
 
 
-def _explained(name: str, host: str, words: str) -> LockError:
-    for pattern, sentence, hint in _TROUBLES:
-        if re.search(pattern, words, re.I):
-            return LockError(f"{name}: {sentence.format(host=host, words=words)}", hint=hint.format(host=host))
-    return LockError(f"{name}: {words}", hint=f"does `docker buildx imagetools inspect {name}` work?")
-
-
 def _read(name: str, wanted: str, answer: bytes) -> ImageLock:
     try:
-        document = read_json(answer)
+        document = _mapping(read_json(answer))
     except ValueError:
-        raise LockError(f"{name}: buildx printed no JSON: is it 0.10 or newer?") from None
-    document = _mapping(document)
+        raise LockError("buildx printed no JSON: is it 0.10 or newer?") from None
     manifest, image = _mapping(document.get("manifest")), _mapping(document.get("image"))
     digest = str(manifest.get("digest", ""))
     if not _DIGEST.fullmatch(digest):
-        raise LockError(f"{name}: its registry names no digest for it")
+        raise LockError("its registry names no digest for it")
     if wanted and digest != wanted:
-        raise LockError(f"{name}: what came has the digest {digest}", hint="a proxy that alters answers?")
+        raise LockError(f"what came has the digest {digest}", hint="a proxy that alters answers?")
     if not isinstance(manifest.get("manifests"), list):
         platform = f"{image.get('os', 'linux')}/{image.get('architecture', '')}"
         return ImageLock(name, digest, {platform: digest}, REGISTRY, seconds(str(image.get("created") or "")))
-    platforms = _platforms(manifest["manifests"])
-    if not platforms:
-        raise LockError(f"{name}: its manifest list names no image for linux")
-    times = [seconds(str(_mapping(one).get("created") or "")) for key, one in image.items() if _name(key) in PLATFORMS]
-    return ImageLock(name, digest, platforms, REGISTRY, max(times, default=0))
-
-
-def _platforms(manifests: list[Any]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for entry in map(_mapping, manifests):
-        platform = _mapping(entry.get("platform"))
-        name = f"{platform.get('os')}/{platform.get('architecture')}"
-        digest = str(entry.get("digest", ""))
+    platforms: dict[str, str] = {}
+    for entry in map(_mapping, manifest["manifests"]):
+        platform = "{os}/{architecture}".format_map({"os": "", "architecture": "", **_mapping(entry.get("platform"))})
         # Attestations are in the list as unknown/unknown; of arm64's variants v8 comes first and is the common one.
-        if name.startswith("linux/") and _DIGEST.fullmatch(digest):
-            found.setdefault(name, digest)
-    return found
-
-
-def _name(platform: str) -> str:
-    """``linux/arm64/v8`` without its variant."""
-    return "/".join(platform.split("/")[:2])
+        if platform.startswith("linux/") and _DIGEST.fullmatch(str(entry.get("digest", ""))):
+            platforms.setdefault(platform, entry["digest"])
+    if not platforms:
+        raise LockError("its manifest list names no image for linux")
+    # linux/arm64/v8 without its variant
+    ours = [one for key, one in image.items() if "/".join(key.split("/")[:2]) in PLATFORMS]
+    times = [seconds(str(_mapping(one).get("created") or "")) for one in ours]
+    return ImageLock(name, digest, platforms, REGISTRY, max(times, default=0))
 
 
 def seconds(text: str) -> int:
@@ -338,9 +325,15 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+# --- the Hugging Face Hub: which commit a model's revision is at (https://huggingface.co/docs/hub/api) ----------------
+
 HUB = "https://huggingface.co"
-HUB_TIMEOUT = 30.0
 LIMIT = 16 << 20  # bytes: an answer lists every file of the repository
+_REFUSALS = {
+    401: ("the hub wants a token that may read it", "export HF_TOKEN=... in this shell"),
+    403: ("the hub wants a token that may read it", "export HF_TOKEN=... in this shell"),
+    404: ("the hub has no such repository or revision", "check services.SERVICE.model"),
+}
 
 
 def commit_of(model: ModelRef) -> str:
@@ -348,25 +341,21 @@ def commit_of(model: ModelRef) -> str:
     endpoint, token = os.environ.get("HF_ENDPOINT", HUB).rstrip("/"), os.environ.get("HF_TOKEN", "")
     headers = {"Accept": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
     url = f"{endpoint}/api/models/{model.repo}/revision/{quote(model.revision, safe='')}"
-    what = f"the model {model.repo} at {model.revision}"
-    try:
-        with requests.get(url, headers=headers, timeout=HUB_TIMEOUT, stream=True, verify=certificates()) as answer:
-            status = answer.status_code
-            body = answer.raw.read(LIMIT, decode_content=True) if status == 200 else b""
-    except (requests.RequestException, OSError) as error:
-        reason = str(error.__cause__ or error)[:200]
-        raise LockError(f"{what}: the hub could not be asked: {reason}", hint="is the network up?") from None
-    if status in (401, 403):
-        raise LockError(f"{what}: the hub wants a token that may read it", hint="export HF_TOKEN=... in this shell")
-    if status == 404:
-        raise LockError(f"{what}: the hub has no such repository or revision", hint="check services.SERVICE.model")
-    if status != 200:
-        raise LockError(f"{what}: the hub answered {status}", hint="try again later")
-    try:
-        found = read_json(body)
-    except ValueError:
-        found = None
-    commit = str(found.get("sha", "")) if isinstance(found, dict) else ""
-    if not COMMIT.fullmatch(commit):
-        raise LockError(f"{what}: the hub's answer names no commit", hint="is HF_ENDPOINT right?")
-    return commit
+    with _about(f"the model {model.repo} at {model.revision}"):
+        try:
+            with requests.get(url, headers=headers, timeout=30, stream=True, verify=certificates()) as answer:
+                status = answer.status_code
+                body = answer.raw.read(LIMIT, decode_content=True) if status == 200 else b""
+        except (requests.RequestException, OSError) as error:
+            reason = str(error.__cause__ or error)[:200]
+            raise LockError(f"the hub could not be asked: {reason}", hint="is the network up?") from None
+        if status != 200:
+            message, hint = _REFUSALS.get(status, (f"the hub answered {status}", "try again later"))
+            raise LockError(message, hint=hint)
+        try:
+            commit = str(_mapping(read_json(body)).get("sha", ""))
+        except ValueError:
+            commit = ""
+        if not COMMIT.fullmatch(commit):
+            raise LockError("the hub's answer names no commit", hint="is HF_ENDPOINT right?")
+        return commit

@@ -128,8 +128,7 @@ def test_withdrawn_releases_and_wheels_are_not_listed(server: tuple[str, type[Ha
         ("alpha_extra-9.tar.gz", DIGEST, False),
     )
     found = index(address, tmp_path)
-    assert [sdist.version for sdist in found.releases("alpha")] == ["1.5"]
-    assert found.versions("alpha") == ["1.5", "1.7"]
+    assert list(map(str, found.versions("alpha"))) == ["1.5", "1.7"]
     assert found.only_wheels("alpha", "1.7") and not found.only_wheels("alpha", "1.5")
 
 
@@ -230,7 +229,7 @@ def test_the_second_index_is_asked_too(server: tuple[str, type[Handler]], tmp_pa
 
 def test_an_index_that_nobody_answers_for(tmp_path: Path) -> None:
     with pytest.raises(EnvgenError, match="cannot be reached"):
-        index("127.0.0.1:9", tmp_path).releases("alpha")
+        index("127.0.0.1:9", tmp_path).versions("alpha")
 
 
 def test_pip_settings_come_from_files_then_variables(tmp_path: Path) -> None:

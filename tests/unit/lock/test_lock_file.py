@@ -32,7 +32,7 @@ WHOLE = Lock(
     },
     git={
         "https://h/r.git v1": GitLock(
-            "https://h/r.git", "v1", "c" * 40, "tag", (Submodule("3rd/x y", "https://h/x.git", "d" * 40),), "git"
+            "https://h/r.git", "v1", "c" * 40, "tag", (Submodule("3rd/x y", "https://h/x.git", "d" * 40),)
         )
     },
     files={"https://h/o200k: base": A},
@@ -97,7 +97,7 @@ def test_everything_that_is_wrong_is_told_with_its_place(tmp_path: Path) -> None
     with pytest.raises(ProjectError) as caught:
         load(tmp_path)
     told = str(caught.value)
-    assert "envgen.lock:7:13: images.host:5000/x/y:1.digest: expected sha256: and 64 digits" in told
+    assert "envgen.lock:22:13: images.host:5000/x/y:1.digest: expected sha256: and 64 digits" in told
     assert "surprise: unknown key" in told
     assert "created is missing" in told
     assert "commit: expected a commit of 40 hexadecimal digits, found the text 'main'" in told
