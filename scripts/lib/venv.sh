@@ -19,11 +19,21 @@ make_venv() {
   mkdir -p "$(dirname "$dir")"
   say "making a virtual environment with envgen ($("$python" --version))"
   # shellcheck disable=SC2086  # $how is one word or none
-  if ! { "$python" -m venv "$dir" && "$dir/bin/python" -m pip install -q --disable-pip-version-check $how "$what"; } \
-    >"$log" 2>&1 </dev/null; then
+  if ! { "$python" -m venv "$dir" && install_envgen "$dir/bin" $how "$what"; } >"$log" 2>&1 </dev/null; then
     tail -n 20 "$log" >&2
     rm -rf -- "$dir"
     die "pip could not install envgen (whole log: $log)"
   fi
   rm -f "$log"
+}
+
+# uv takes a tenth of pip's time. It doesn't read pip's configuration, so where it finds no index pip does it.
+install_envgen() { # install_envgen BIN [-e] WHAT
+  local bin=$1
+  shift
+  if "$bin/python" -m pip install -q --disable-pip-version-check 'uv>=0.5' &&
+    UV_NATIVE_TLS=true UV_SYSTEM_CERTS=true "$bin/uv" pip install -q --python "$bin/python" "$@"; then
+    return 0
+  fi
+  "$bin/python" -m pip install -q --disable-pip-version-check "$@"
 }
