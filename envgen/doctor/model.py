@@ -6,7 +6,7 @@ check is a pure function of one `Context`, so each is tested from recorded facts
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -158,14 +158,16 @@ class Context:
         return self.probe
 
 
-Judge = Callable[[Context], list[Finding]]
+Judged = Generator[Finding, None, Finding | None]
+Judge = Callable[..., Judged | list[Finding] | Finding | None]
 
 
 @dataclass(frozen=True)
 class Check:
-    """One question. Its judge returns findings, an OK one included: silence means that there was nothing to judge.
+    """One question. Its judge yields what is wrong, and returns what is said where nothing is; None: nothing to judge.
 
-    ``needs``: the part of the context without which there is nothing to ask. docs/doctor.md describes each finding.
+    ``needs``: the part of the context without which there is nothing to ask; the judge gets it as its second argument.
+    docs/doctor.md describes each finding.
     """
 
     id: str
@@ -175,7 +177,19 @@ class Check:
 
     def __call__(self, context: Context) -> list[Finding]:
         """Judge, unless the part that is needed is missing."""
-        return [] if self.needs and getattr(context, self.needs) is None else self.judge(context)
+        part = getattr(context, self.needs) if self.needs else None
+        if self.needs and part is None:
+            return []
+        said = self.judge(context, part) if self.needs else self.judge(context)
+        if isinstance(said, list):
+            return said
+        found: list[Finding] = []
+        while isinstance(said, Generator):
+            try:
+                found.append(next(said))
+            except StopIteration as end:
+                said = end.value
+        return found if found or said is None else [said]
 
 
 def check(id: str, where: Where, needs: str = "") -> Callable[[Judge], Check]:
