@@ -46,11 +46,6 @@ def is_site(path: str) -> bool:
     return "/site-packages/" in path or "/dist-packages/" in path
 
 
-def is_own_entry(cell: Cell, probe: Probe) -> bool:
-    """Whether the program's own entry (current folder, script's folder) decided, and not one that is always there."""
-    return cell.entry == "" or (cell.entry is not None and cell.entry not in probe.python.path)
-
-
 def cases_of(cell: Cell, source: Source, context: Context, probe: Probe) -> list[tuple[Case, str, str | None]]:
     """(case, what wins, deciding entry) of one answer; empty when the answer is right."""
     mounted = source.origin.kind == "checkout"
@@ -72,7 +67,8 @@ def cases_of(cell: Cell, source: Source, context: Context, probe: Probe) -> list
             return []
         return [(Case.WHEEL if is_site(cell.origin) else Case.OTHER_COPY, cell.origin, cell.entry)]
     mounts = [mount.target for mount in context.container.mounts] if context.container else []
-    if is_own_entry(cell, probe):
+    # The program's own entry (current folder, script's folder), and not one that is always there.
+    if cell.entry == "" or (cell.entry is not None and cell.entry not in probe.python.path):
         return [(Case.FROM_FOLDER, cell.origin, cell.entry)]
     if any(below(cell.origin, mount) for mount in mounts):
         return [(Case.FROM_MOUNT, cell.origin, cell.entry)]
@@ -86,12 +82,11 @@ def wrongs(source: Source, context: Context, probe: Probe) -> list[Wrong]:
         for case, target, entry in cases_of(cell, source, context, probe):
             own = entry == "" or entry is None or entry not in probe.python.path
             groups.setdefault((case, target, own, cell.finder), []).append((cell, entry))
-    order = list(Case)
     found = [
         Wrong(case, target, members[0][1], finder, tuple(cell for cell, _ in members))
         for (case, target, _, finder), members in groups.items()
     ]
-    return sorted(found, key=lambda wrong: order.index(wrong.case))
+    return sorted(found, key=lambda wrong: list(Case).index(wrong.case))
 
 
 def ways(cells: Sequence[Cell], everything: Iterable[Cell]) -> str:
@@ -126,13 +121,9 @@ def decided_by(wrong: Wrong, probe: Probe) -> str:
     return f"the entry {entry} of sys.path"
 
 
-def lacks_mount_in_profile(source: Source, context: Context) -> bool:
-    return str(source.mount) not in [str(entry) for entry in context.profile.python_path]
-
-
 def cure(wrong: Wrong, name: str, source: Source, context: Context, probe: Probe) -> Remedy:
     """The one thing that fixes this case."""
-    mounted = source.origin.kind == "checkout"
+    on_path = [str(entry) for entry in context.profile.python_path]
     if wrong.case is Case.LEFTOVERS:
         return remedies.inside(context, "rm", "-r", wrong.target)
     if wrong.case is Case.SHADOWED and wrong.entry != "":
@@ -141,74 +132,53 @@ def cure(wrong: Wrong, name: str, source: Source, context: Context, probe: Probe
         return remedies.inside(
             context, "python3", "-c", f"import importlib.util; importlib.util.find_spec({source.package!r})"
         )
-    if mounted:
+    if source.origin.kind == "checkout":
         parent = str(source.mount).rsplit("/", 1)[0] or "/"
-        if parent in [str(entry) for entry in context.profile.python_path]:
+        if parent in on_path:
             return remedies.python_path(context, without=[parent])
-        if lacks_mount_in_profile(source, context):
+        if str(source.mount) not in on_path:
             return remedies.python_path(context)
         if str(source.mount) not in probe.python_path:
             return remedies.renew(context)  # the profile is right, the container was made before
         return remedies.install(context, name, source)
-    if wrong.entry is not None and wrong.entry in [str(entry) for entry in context.profile.python_path]:
-        return remedies.python_path(context, without=[wrong.entry])
+    if wrong.entry in on_path:
+        return remedies.python_path(context, without=[str(wrong.entry)])
     if wrong.case in (Case.FROM_FOLDER, Case.SHADOWED):
         return remedies.line("working_dir: /")
     return remedies.up(context) if wrong.case is Case.FROM_MOUNT else remedies.build(context)
 
 
-def expected(source: Source) -> str:
-    """Where the package should come from."""
-    if source.origin.kind == "checkout":
-        return f"{source.mount}/{source.package}/__init__.py, the mounted checkout"
-    return "site-packages of the image"
-
-
-def seen(wrong: Wrong, probe: Probe, everything: Iterable[Cell]) -> str:
-    what = {
-        Case.TRAP: f"__file__ is None, __path__ = [{wrong.target}]",
-        Case.LEFTOVERS: f"{wrong.target} has no __init__.py, so it is a namespace package",
-        Case.MISSING: "ModuleNotFoundError",
-        Case.FAILED: wrong.target,
-    }.get(wrong.case, wrong.target)
-    who = "" if wrong.case in (Case.MISSING, Case.FAILED) else f"; decided by {decided_by(wrong, probe)}"
-    return f"{what}; with {ways(wrong.cells, everything)}{who}"
-
-
 def judge_source(name: str, source: Source, context: Context, probe: Probe) -> list[Finding]:
     """All findings about one source; one OK finding when every way is right."""
-    everything = probe.cells(source.package)
-    if not everything:
-        return []
-    found = []
+    everything, found = probe.cells(source.package), list[Finding]()
+    wanted = "site-packages of the image"
+    if source.origin.kind == "checkout":
+        wanted = f"{source.mount}/{source.package}/__init__.py, the mounted checkout"
     for wrong in wrongs(source, context, probe):
+        what = {
+            Case.TRAP: f"__file__ is None, __path__ = [{wrong.target}]",
+            Case.LEFTOVERS: f"{wrong.target} has no __init__.py, so it is a namespace package",
+            Case.MISSING: "ModuleNotFoundError",
+        }.get(wrong.case, wrong.target)
+        who = "" if wrong.case in (Case.MISSING, Case.FAILED) else f"; decided by {decided_by(wrong, probe)}"
         found.append(
             error(
-                f"{source.package}: {wrong.case.value}",
-                seen(wrong, probe, everything),
-                expected(source),
-                cure(wrong, name, source, context, probe),
-                case=wrong.case.name.lower().replace("_", "-"),
-                source=name,
-                target=wrong.target,
-                entry=wrong.entry,
-                finder=wrong.finder,
+                f"{source.package}: {wrong.case.value}", f"{what}; with {ways(wrong.cells, everything)}{who}", wanted,
+                cure(wrong, name, source, context, probe), case=wrong.case.name.lower().replace("_", "-"), source=name,
+                target=wrong.target, entry=wrong.entry, finder=wrong.finder,
                 ways=[[cell.how, cell.folder] for cell in wrong.cells],
             )
-        )
-    if found:
+        )  # fmt: skip
+    if found or not everything:
         return found
     origins = sorted({cell.origin for cell in everything if cell.origin})
     count = sum(cell.kind != "no-folder" for cell in everything)
-    return [
-        ok(f"{source.package} is {', '.join(origins)} ({count} ways of starting Python)", source=name, origins=origins)
-    ]
+    title = f"{source.package} is {', '.join(origins)} ({count} ways of starting Python)"
+    return [ok(title, source=name, origins=origins)]
 
 
 @check("import.truth", Where.INSIDE, needs="probe")
-def import_truth(context: Context) -> list[Finding]:
+def import_truth(context: Context, probe: Probe) -> list[Finding]:
     """The heart: every source, every way."""
-    found = []
-    for name, source in context.profile.sources.items():
-        found += judge_source(name, source, context, context.inside)
-    return found
+    sources = context.profile.sources.items()
+    return [found for name, source in sources for found in judge_source(name, source, context, probe)]

@@ -9,8 +9,9 @@ from packaging.utils import canonicalize_name
 from envgen.doctor import remedies
 from envgen.doctor.model import (
     Context,
-    Distribution,
     Finding,
+    Judged,
+    Probe,
     Promised,
     Remedy,
     Tool,
@@ -26,15 +27,10 @@ from envgen.text import counted
 # What kernels for Blackwell need: FP4 conversions in ptxas, and cuDNN's attention for it.
 CUDA, CUDNN = (12, 9), (9, 14)
 # CUDA release -> first driver that loads its PTX.
-DRIVERS = {(12, 8): 570, (12, 9): 575, (13, 0): 580, (13, 1): 590}
+DRIVERS: dict[tuple[int, ...], int] = {(12, 8): 570, (12, 9): 575, (13, 0): 580, (13, 1): 590}
 BLACKWELL = 10  # major number of the first architecture that needs them
-OPENCV = (
-    "opencv",
-    "opencv-python",
-    "opencv-python-headless",
-    "opencv-contrib-python",
-    "opencv-contrib-python-headless",
-)
+OPENCV = ("opencv", *(f"opencv{contrib}-python{less}" for contrib in ("", "-contrib") for less in ("", "-headless")))
+NEWEST = remedies.line("base: {image: nvcr.io/nvidia/pytorch:25.12-py3}")
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -48,107 +44,90 @@ def listed(differ: tuple[Promised, ...]) -> str:
     return some + (f", and {len(differ) - 4} more" if len(differ) > 4 else "")
 
 
-@check("packages.locked", Where.INSIDE, needs="probe")
-def locked(context: Context) -> list[Finding]:
-    """The packages that the lock put into the image are installed at the locked versions."""
-    promises = context.inside.locked
-    if not promises.count:
-        return []
-    if promises.differ:
-        title = f"{len(promises.differ)} of {promises.count} locked packages have other versions"
-        seen, cure = listed(promises.differ), _fresh(context)
-        return [error(title, seen, "the versions of the lock", cure, case="differ")]
-    return [ok(f"{counted(promises.count, 'package is', 'packages are')} installed as locked")]
-
-
-@check("packages.protected", Where.INSIDE, needs="probe")
-def protected(context: Context) -> list[Finding]:
-    """torch and the other protected packages are still the base image's."""
-    promises = context.inside.protected
-    if promises.differ:
-        title = "packages of the base image were replaced: " + ", ".join(one.name for one in promises.differ)
-        cure = _fresh(context)
-        return [error(title, listed(promises.differ), "the base image's own", cure, case="replaced")]
-    return (
-        [ok(f"{counted(promises.count, 'package is', 'packages are')} still the base image's")]
-        if promises.count
-        else []
-    )
-
-
 def _fresh(context: Context) -> Remedy:
     name = context.profile.name
     return remedies.command(f"envgen down -p {name} --volumes && envgen up -p {name} {context.service}")
 
 
+@check("packages.locked", Where.INSIDE, needs="probe")
+def locked(context: Context, probe: Probe) -> Finding | None:
+    """The packages that the lock put into the image are installed at the locked versions."""
+    differ, count = probe.locked.differ, probe.locked.count
+    if differ:
+        title = f"{len(differ)} of {count} locked packages have other versions"
+        return error(title, listed(differ), "the versions of the lock", _fresh(context), case="differ")
+    return ok(f"{counted(count, 'package is', 'packages are')} installed as locked") if count else None
+
+
+@check("packages.protected", Where.INSIDE, needs="probe")
+def protected(context: Context, probe: Probe) -> Finding | None:
+    """torch and the other protected packages are still the base image's."""
+    differ, count = probe.protected.differ, probe.protected.count
+    if differ:
+        title = "packages of the base image were replaced: " + ", ".join(one.name for one in differ)
+        return error(title, listed(differ), "the base image's own", _fresh(context), case="replaced")
+    return ok(f"{counted(count, 'package is', 'packages are')} still the base image's") if count else None
+
+
 @check("packages.conflicts", Where.INSIDE, needs="probe")
-def conflicts(context: Context) -> list[Finding]:
+def conflicts(_context: Context, probe: Probe) -> Judged:
     """No two distributions own cv2, and flash-attn stands beside the torch that it was compiled against."""
-    probe, found = context.inside, []
-    there: dict[str, Distribution] = {canonicalize_name(one.name): one for one in reversed(probe.distributions)}
+    there = {str(canonicalize_name(one.name)): one.version for one in reversed(probe.distributions)}
     cv2 = [name for name in OPENCV if name in there]
     if len(cv2) > 1:
-        seen = "; ".join(f"{name} {there[name].version}" for name in cv2)
+        seen = "; ".join(f"{name} {there[name]}" for name in cv2)
         cure = remedies.line(f"pip: {{override: [{', '.join(cv2[1:])}]}}")
-        found.append(warning("two distributions own cv2", seen, f"{cv2[0]} alone", cure, case="opencv"))
-    torch = probe.cuda.torch.version or (there["torch"].version if "torch" in there else "")
+        yield warning("two distributions own cv2", seen, f"{cv2[0]} alone", cure, case="opencv")
+    torch = probe.cuda.torch.version or there.get("torch", "")
     # NVIDIA's own builds are called 2.10.0a0+b558c986e8.nv25.11; the variable says that this is their image.
     if "flash-attn" in there and probe.variables.get("NVIDIA_PYTORCH_VERSION") and torch and ".nv" not in torch:
-        seen = f"flash-attn {there['flash-attn'].version}, torch {torch}"
+        seen = f"flash-attn {there['flash-attn']}, torch {torch}"
         cure, wanted = remedies.line("pip: {protect: [torch, triton, flash-attn]}"), "the torch of NVIDIA's image"
-        found.append(error("flash-attn was compiled against another torch", seen, wanted, cure, case="flash-attn"))
+        yield error("flash-attn was compiled against another torch", seen, wanted, cure, case="flash-attn")
     watched = [name for name in (*cv2, "flash-attn") if name in there]
-    return found or ([ok(f"{', '.join(watched)}: no conflict")] if watched else [])
+    return ok(f"{', '.join(watched)}: no conflict") if watched else None
 
 
 @check("cuda.versions", Where.INSIDE, needs="probe")
-def cuda_versions(context: Context) -> list[Finding]:
+def cuda_versions(context: Context, probe: Probe) -> Judged:
     """CUDA, cuDNN and torch are new enough for the architectures of the profile, and fit each other."""
-    cuda, found = context.inside.cuda, []
-    blackwell = any(arch.major >= BLACKWELL for arch in context.profile.cuda.arch_list.archs)
-    cure = remedies.line("base: {image: nvcr.io/nvidia/pytorch:25.12-py3}")
-    for case, name, software, least in (
-        ("cuda", "CUDA", cuda.toolkit, CUDA),
-        ("cudnn", "cuDNN", cuda.cudnn, CUDNN),
-    ):
+    cuda, archs = probe.cuda, context.profile.cuda.arch_list
+    blackwell = any(arch.major >= BLACKWELL for arch in archs.archs)
+    for case, name, software, least in (("cuda", "CUDA", cuda.toolkit, CUDA), ("cudnn", "cuDNN", cuda.cudnn, CUDNN)):
         version = numbers(software.version)
         if blackwell and version and version < least:
             seen, wanted = f"{software.version} ({software.path})", ".".join(map(str, least)) + " or newer"
-            found.append(
-                error(f"{name} is too old for {context.profile.cuda.arch_list}", seen, wanted, cure, case=case)
-            )
+            yield error(f"{name} is too old for {archs}", seen, wanted, NEWEST, case=case)
     built, toolkit = numbers(cuda.torch.cuda), numbers(cuda.toolkit.version)
     if built and toolkit and built[0] != toolkit[0]:
         seen = f"torch {cuda.torch.version} for CUDA {cuda.torch.cuda}, toolkit {cuda.toolkit.version}"
         title = "torch was built for another CUDA than the toolkit's"
-        found.append(warning(title, seen, "one major release", cure, case="torch-cuda"))
+        yield warning(title, seen, "one major release", NEWEST, case="torch-cuda")
     pairs = (("CUDA", cuda.toolkit.version), ("cuDNN", cuda.cudnn.version), ("torch", cuda.torch.version))
     there = [f"{name} {version}" for name, version in pairs if version]
-    return found or ([ok(", ".join(there))] if there else [])
+    return ok(", ".join(there)) if there else None
 
 
 @check("cuda.compilers", Where.INSIDE, needs="probe")
-def compilers(context: Context) -> list[Finding]:
+def compilers(context: Context, probe: Probe) -> Judged:
     """nvcc, ptxas and Triton's ptxas say that they compile for each architecture of the profile."""
-    tools, found, home = context.inside.cuda.tools, list[Finding](), f"{context.profile.cuda.home}/"
+    tools, home = probe.cuda.tools, f"{context.profile.cuda.home}/"
     lacking = [tool.path for tool in tools if tool.error and tool.path.startswith(home)]
-    if lacking and not context.inside.gpus and not context.inside.cuda.toolkit.version:
+    if lacking and not probe.gpus and not probe.cuda.toolkit.version:
         tools = tuple(tool for tool in tools if tool.path not in lacking)
-        found.append(info("the image has no CUDA toolkit, and no GPU is here that needs one", f"no {lacking[0]}"))
+        yield info("the image has no CUDA toolkit, and no GPU is here that needs one", f"no {lacking[0]}")
     split = any(is_for_blackwell(tool) for tool in tools)
     for tool in tools:
-        wanted = wanted_of(tool, context, split)
+        wanted, cure = wanted_of(tool, context, split), _other_compiler(tool, context)
         if tool.error:
             seen, title = f"{tool.path} {tool.error}", f"{tool.name} can't be used"
-            cure = _other_compiler(tool, context)
-            found.append(error(title, seen, "a compiler", cure, case="broken", tool=tool.path))
+            yield error(title, seen, "a compiler", cure, case="broken", tool=tool.path)
         elif lacks := sorted(wanted - set(tool.archs)):
             newest = ", ".join(sorted(tool.archs, key=lambda one: (len(one.rstrip("af")), one))[-3:])
-            title, cure = f"{tool.name} doesn't know {', '.join(lacks)}", _other_compiler(tool, context)
-            seen = f"{tool.path}; its newest: {newest}"
-            found.append(error(title, seen, ", ".join(sorted(wanted)), cure, case="arch", tool=tool.path))
+            title, seen = f"{tool.name} doesn't know {', '.join(lacks)}", f"{tool.path}; its newest: {newest}"
+            yield error(title, seen, ", ".join(sorted(wanted)), cure, case="arch", tool=tool.path)
     names = ", ".join(tool.name for tool in tools)
-    return found or ([ok(f"{names}: compile for {context.profile.cuda.arch_list}")] if names else [])
+    return ok(f"{names}: compile for {context.profile.cuda.arch_list}") if names else None
 
 
 def is_for_blackwell(tool: Tool) -> bool:
@@ -167,50 +146,48 @@ def wanted_of(tool: Tool, context: Context, split: bool) -> set[str]:
 
 def _other_compiler(tool: Tool, context: Context) -> Remedy:
     own = f"{context.profile.cuda.home}/bin/ptxas"
-    if "triton" in tool.name.lower() and tool.path != own:
-        variable = "TRITON_PTXAS_BLACKWELL_PATH" if is_for_blackwell(tool) else "TRITON_PTXAS_PATH"
-        return remedies.line(f"env: {{triton: {{{variable}: {own}}}}}")
-    return remedies.line("base: {image: nvcr.io/nvidia/pytorch:25.12-py3}")
+    if "triton" not in tool.name.lower() or tool.path == own:
+        return NEWEST
+    variable = "TRITON_PTXAS_BLACKWELL_PATH" if is_for_blackwell(tool) else "TRITON_PTXAS_PATH"
+    return remedies.line(f"env: {{triton: {{{variable}: {own}}}}}")
 
 
 @check("gpu.arch", Where.INSIDE, needs="probe")
-def gpu_arch(context: Context) -> list[Finding]:
+def gpu_arch(context: Context, probe: Probe) -> Judged:
     """The architectures of the profile run on the GPUs that the container sees."""
-    found, archs = [], context.profile.cuda.arch_list.archs
-    for gpu in {one.capability: one for one in context.inside.gpus}.values():
+    listed = context.profile.cuda.arch_list
+    for gpu in {one.capability: one for one in probe.gpus}.values():
         major, minor = (*numbers(gpu.capability), 0, 0)[:2]
-        same = [arch for arch in archs if (arch.major, arch.minor) == (major, minor)]
         # A family runs on its newer members, portable code on everything newer of the same major number.
-        older = [arch for arch in archs if arch.major == major and arch.minor < minor and arch.suffix != "a"]
-        suffix = "a" if major >= 9 else ""
-        cure = remedies.line(f"cuda: {{arch_list: {major}.{minor}{suffix}}}")
-        if not same and not older:
-            title = f"the kernels are not for this GPU: {gpu.name}"
-            seen = f"compute capability {gpu.capability}; cuda.arch_list: {context.profile.cuda.arch_list}"
-            found.append(error(title, seen, f"{major}.{minor}{suffix}", cure, case="other"))
-    names = ", ".join(sorted({f"{one.name} ({one.capability})" for one in context.inside.gpus}))
-    return found or ([ok(f"{context.profile.cuda.arch_list} runs on {names}")] if names else [])
+        if not any(
+            arch.major == major and (arch.minor == minor or (arch.minor < minor and arch.suffix != "a"))
+            for arch in listed.archs
+        ):
+            arch = f"{major}.{minor}{'a' if major >= 9 else ''}"
+            seen = f"compute capability {gpu.capability}; cuda.arch_list: {listed}"
+            cure = remedies.line(f"cuda: {{arch_list: {arch}}}")
+            yield error(f"the kernels are not for this GPU: {gpu.name}", seen, arch, cure, case="other")
+    names = ", ".join(sorted({f"{one.name} ({one.capability})" for one in probe.gpus}))
+    return ok(f"{listed} runs on {names}") if names else None
 
 
 @check("cuda.driver", Where.INSIDE, needs="probe")
-def driver(context: Context) -> list[Finding]:
+def driver(_context: Context, probe: Probe) -> Finding | None:
     """The driver knows the PTX that the container's nvcc writes, or NVIDIA's compatibility library is used.
 
     Drivers by CUDA release: NVIDIA's release notes of CUDA 12.8 to 13.0; NGC's 25.12 image asks for 590.
     """
-    probe = context.inside
     toolkit = numbers(probe.cuda.toolkit.version)[:2]
     said = " ".join([*(gpu.driver for gpu in probe.gpus), probe.system.nvidia.driver or ""])
-    there = re.search(r"\b(\d{3,4})\.\d+", said)
-    wanted = DRIVERS.get((toolkit[0], toolkit[1])) if len(toolkit) == 2 else None
+    there, wanted = re.search(r"\b(\d{3,4})\.\d+", said), DRIVERS.get(toolkit)
     if there is None or wanted is None:
-        return []
+        return None
     release = ".".join(map(str, toolkit))
     compat = [one for one in probe.variables.get("LD_LIBRARY_PATH", "").split(":") if "/compat" in one]
     if int(there[1]) >= wanted:
-        return [ok(f"driver {there[0]} is new enough for CUDA {release}")]
+        return ok(f"driver {there[0]} is new enough for CUDA {release}")
     if compat:
-        return [ok(f"driver {there[0]} with CUDA {release}'s compatibility library", path=compat[0])]
-    title = f"the driver is older than CUDA {release}"
+        return ok(f"driver {there[0]} with CUDA {release}'s compatibility library", path=compat[0])
     cure = remedies.command("sudo apt-get install --only-upgrade 'nvidia-driver-*'")
-    return [warning(title, f"driver {there[0]}", f"{wanted} or newer", cure, case="old")]
+    title = f"the driver is older than CUDA {release}"
+    return warning(title, f"driver {there[0]}", f"{wanted} or newer", cure, case="old")
