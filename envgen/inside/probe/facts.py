@@ -1,6 +1,9 @@
-"""Runs INSIDE the container: the facts beside the imports: what is installed, variables, mounts, vocabularies.
+"""Runs INSIDE the container: collects one document, of the imports and of all that is around them.
 
-Values of environment variables leave the container only where the name is on a list of harmless ones.
+What is installed, variables, mounts, vocabularies, what the build noted, CUDA, the GPU, other processes. Compilers are
+asked what they can compile for; the GPU through NVML, in a child, because a broken driver can hang or crash who asks.
+Evidence and no judgement. A part that fails becomes an entry of ``errors``; the packages in question are looked for,
+never imported. Values of environment variables leave the container only where the name is on a list of harmless ones.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import re
 import signal
 import sys
 import time
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Iterator, Tuple
 
 from envgen.inside.probe import sources
 from envgen.inside.probe.imports import (
@@ -27,18 +30,8 @@ from envgen.inside.probe.imports import (
     read_text,
 )
 
-SAFE_PREFIXES = (
-    "FLASHINFER_",
-    "VLLM_",
-    "TORCH_",
-    "TRITON_",
-    "TIKTOKEN_",
-    "PYTHON",
-    "NVCC_",
-    "CCACHE_",
-    "UV_",
-    "OMP_",
-    "ENVGEN_",
+SAFE_PREFIXES = tuple(
+    "FLASHINFER_ VLLM_ TORCH_ TRITON_ TIKTOKEN_ PYTHON NVCC_ CCACHE_ UV_ OMP_ ENVGEN_".split()  # noqa: SIM905
 )
 SAFE_NAMES = set(  # one word a name
     """NVIDIA_PYTORCH_VERSION PATH CUDA_HOME CUDA_VERSION CUDA_VISIBLE_DEVICES CUDA_CACHE_PATH NVIDIA_VISIBLE_DEVICES
@@ -46,6 +39,15 @@ SAFE_NAMES = set(  # one word a name
     HF_HUB_CACHE XDG_CACHE_HOME TRANSFORMERS_OFFLINE TMPDIR SSL_CERT_FILE REQUESTS_CA_BUNDLE""".split()  # noqa: SIM905
 )
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH", "COOKIE", "SIGNATURE", "PRIVATE")
+# One file a package, as `sha256sum --check` reads it; the build's script patch-installed writes it.
+NOTES = "/opt/envgen/patched"
+# What a locked build says about its inputs, and the packages of the base image that no installation may replace.
+MANIFEST = "/opt/envgen/manifest.json"
+PROTECTED = "/opt/envgen/protected.json"
+MACHINES = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
+TOOL_LIMIT = 2.0  # seconds, for one compiler to say what it knows
+GPU_LIMIT = 4.0  # seconds, for all of NVML
+COMPILERS = ("nvcc", "cicc", "ptxas", "cudafe++", "fatbinary", "nvlink", "ninja", "cc1plus", "c++", "g++", "gcc")
 TEXT_LIMIT = 2000
 LOAD_LIMIT = 8.0  # seconds, for each vocabulary
 NOWHERE = "http://127.0.0.1:9"  # the discard port: refused at once
@@ -84,7 +86,7 @@ def without_password(value: str) -> str:
 
 def normal(name: str) -> str:
     """A distribution's name as package indexes compare it."""
-    return "-".join(part for part in name.replace("_", "-").replace(".", "-").lower().split("-") if part)
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def is_site(folder: str) -> bool:
@@ -96,15 +98,21 @@ def is_site(folder: str) -> bool:
 
 def pth_files(_request: Doc, document: Doc) -> list[Doc]:
     """The .pth files of every site folder: they add entries to sys.path, or run a line of Python."""
+    sites = (entry for entry in entries(document) if is_site(entry))
     found = []
-    for entry in entries(document):
-        if is_site(entry):
-            for name in listing(entry):
-                if name.endswith(".pth"):
-                    path = os.path.join(entry, name)
-                    lines = [line[:200] for line in read_text(path).splitlines() if line.strip() and line[:1] != "#"]
-                    found.append({"path": path, "lines": lines[:20]})
+    for path in (os.path.join(site, name) for site in sites for name in listing(site) if name.endswith(".pth")):
+        lines = [line[:200] for line in read_text(path).splitlines() if line.strip() and line[:1] != "#"]
+        found.append({"path": path, "lines": lines[:20]})
     return found
+
+
+def metadata_folders(document: Doc) -> Iterator[Tuple[str, str, str, str]]:
+    """(entry of sys.path, name of the folder, name, version) of all that is installed, the first of a name wins."""
+    for entry in entries(document):
+        for folder in listing(entry):
+            if folder.endswith((".dist-info", ".egg-info")):
+                name, _, rest = folder.rpartition(".")[0].partition("-")
+                yield entry, folder, normal(name), rest.partition("-py3")[0]
 
 
 def header(path: str) -> Doc:
@@ -119,47 +127,33 @@ def header(path: str) -> Doc:
     return found
 
 
-def wanted(name: str, request: Doc) -> bool:
+def distributions(request: Doc, document: Doc) -> list[Doc]:
+    """Every installed distribution that the request asks about, in the order of sys.path: the first one wins."""
     exact = [normal(item) for item in request.get("distributions", []) if not item.endswith("*")]
     starts = [normal(item[:-1]) for item in request.get("distributions", []) if item.endswith("*")]
     for package in request.get("packages", []):
         exact.append(normal(package["distribution"]))
         starts.append(normal(package["package"]))
-    return name in exact or any(name == start or name.startswith(start + "-") for start in starts)
-
-
-def one_distribution(entry: str, folder: str) -> Doc:
-    """Facts of one dist-info or egg-info; None where it holds no metadata."""
-    path = os.path.join(entry, folder)
-    for name in ("METADATA", "PKG-INFO", ""):
-        file = os.path.join(path, name) if name else path
-        if os.path.isfile(file):
-            found = header(file)
-            break
-    else:
-        found = {}
-    found.update(location=entry, metadata=path, kind=folder.rsplit(".", 1)[1], record=os.path.isfile(path + "/RECORD"))
-    found.setdefault("name", folder.rsplit(".", 1)[0].split("-")[0])
-    direct = os.path.join(path, "direct_url.json")
-    if os.path.isfile(direct):
-        url = json.loads(read_text(direct))
-        editable = bool(url.get("dir_info", {}).get("editable"))
-        found.update(editable=editable, url=url.get("url", "") if "@" not in url.get("url", "") else "")
-    top = os.path.join(path, "top_level.txt")
-    if os.path.isfile(top):
-        found["top_level"] = read_text(top).split()[:20]
+    found = []
+    for entry, folder, name, _ in metadata_folders(document):
+        if name in exact or any((name + "-").startswith(start.rstrip("-") + "-") for start in starts):
+            found.append(one_distribution(entry, folder))
     return found
 
 
-def distributions(request: Doc, document: Doc) -> list[Doc]:
-    """Every installed distribution that the request asks about, in the order of sys.path: the first one wins."""
-    found = []
-    for entry in entries(document):
-        for folder in listing(entry):
-            if folder.endswith((".dist-info", ".egg-info")):
-                name = normal(folder.rsplit(".", 1)[0].split("-")[0])
-                if wanted(name, request):
-                    found.append(one_distribution(entry, folder))
+def one_distribution(entry: str, folder: str) -> Doc:
+    """Facts of one dist-info or egg-info; an egg-info may be a file."""
+    path = os.path.join(entry, folder)
+    files = [path + name for name in ("/METADATA", "/PKG-INFO", "") if os.path.isfile(path + name)]
+    found = header(files[0]) if files else {}
+    found.update(location=entry, metadata=path, kind=folder.rsplit(".", 1)[1], record=os.path.isfile(path + "/RECORD"))
+    found.setdefault("name", folder.rsplit(".", 1)[0].split("-")[0])
+    if os.path.isfile(path + "/direct_url.json"):
+        direct = json.loads(read_text(path + "/direct_url.json"))
+        url = direct.get("url", "")
+        found.update(editable=bool(direct.get("dir_info", {}).get("editable")), url="" if "@" in url else url)
+    if os.path.isfile(path + "/top_level.txt"):
+        found["top_level"] = read_text(path + "/top_level.txt").split()[:20]
     return found
 
 
@@ -260,19 +254,20 @@ def folders(request: Doc, _document: Doc) -> list[Doc]:
     return found
 
 
+def sha256_of(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
 def encodings(request: Doc, _document: Doc) -> list[Doc]:
     """Vocabulary files: there, and with which SHA-256?"""
-    found = []
-    for name in request.get("encodings", []):
-        fact = {"path": name, "exists": os.path.isfile(name)}
-        if fact["exists"]:
-            digest = hashlib.sha256()
-            with open(name, "rb") as file:
-                for block in iter(lambda: file.read(1 << 20), b""):
-                    digest.update(block)
-            fact.update(sha256=digest.hexdigest())
-        found.append(fact)
-    return found
+    there = {path: os.path.isfile(path) for path in request.get("encodings", [])}
+    return [
+        dict({"sha256": sha256_of(path)} if found else {}, path=path, exists=found) for path, found in there.items()
+    ]
 
 
 def load_one(name: str) -> Doc:
@@ -292,19 +287,7 @@ def loads(request: Doc, _document: Doc) -> list[Doc]:
     return [load_one(name) for name in request.get("load", []) if name in HARMONY]
 
 
-# One file a package, as `sha256sum --check` reads it; the build's script patch-installed writes it.
-NOTES = "/opt/envgen/patched"
-# What a locked build says about its inputs, and the packages of the base image that no installation may replace.
-MANIFEST = "/opt/envgen/manifest.json"
-PROTECTED = "/opt/envgen/protected.json"
-MACHINES = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
-
-
-def patched_state(path: str, digest: str) -> str:
-    if not os.path.isfile(path):
-        return "missing"
-    with open(path, "rb") as file:
-        return "same" if hashlib.sha256(file.read()).hexdigest() == digest else "changed"
+# --- what the build noted ---------------------------------------------------------------------------------------------
 
 
 def patched_files(_request: Doc, _document: Doc) -> list[Doc]:
@@ -313,9 +296,10 @@ def patched_files(_request: Doc, _document: Doc) -> list[Doc]:
     for package in listing(NOTES):
         with open(os.path.join(NOTES, package), "rb") as notes:
             lines = notes.read(1 << 20).decode("utf-8", "backslashreplace").splitlines()
-        for line in lines:
-            digest, _, path = line.partition("  ")
-            found.append({"package": package, "path": path, "state": patched_state(path, digest)})
+        for digest, _, path in (line.partition("  ") for line in lines):
+            same = os.path.isfile(path) and sha256_of(path) == digest
+            state = "same" if same else "changed" if os.path.isfile(path) else "missing"
+            found.append({"package": package, "path": path, "state": state})
     return found
 
 
@@ -327,20 +311,11 @@ def document_at(path: str) -> Doc:
     return found if isinstance(found, dict) else {}
 
 
-def installed_versions(document: Doc) -> Dict[str, str]:
-    """name -> version of all that is installed, as the names of the metadata folders say; the first one wins."""
-    found: Dict[str, str] = {}
-    for entry in entries(document):
-        for folder in listing(entry):
-            if folder.endswith((".dist-info", ".egg-info")):
-                name, _, rest = folder.rpartition(".")[0].partition("-")
-                found.setdefault(name.replace("_", "-").replace(".", "-").lower(), rest.partition("-py3")[0])
-    return found
-
-
 def compared(wanted: Dict[str, str], document: Doc) -> Doc:
     """How many packages were promised, and those that are installed at another version, or not at all."""
-    there = installed_versions(document) if wanted else {}
+    there: Dict[str, str] = {}
+    for _, _, name, version in metadata_folders(document) if wanted else ():
+        there.setdefault(name, version)
     differ = [{"name": name, "promised": version, "installed": there.get(name, "")}
               for name, version in sorted(wanted.items()) if there.get(name, "") != version]  # fmt: skip
     return {"count": len(wanted), "differ": differ}
@@ -363,9 +338,7 @@ def protected_versions(_request: Doc, document: Doc) -> Doc:
     return compared({name: str(one.get("version", "")) for name, one in was if isinstance(one, dict)}, document)
 
 
-TOOL_LIMIT = 2.0  # seconds, for one compiler to say what it knows
-GPU_LIMIT = 4.0  # seconds, for all of NVML
-COMPILERS = ("nvcc", "cicc", "ptxas", "cudafe++", "fatbinary", "nvlink", "ninja", "cc1plus", "c++", "g++", "gcc")
+# --- the machine and CUDA ---------------------------------------------------------------------------------------------
 
 
 def system(_request: Doc, _document: Doc) -> Doc:
@@ -381,9 +354,6 @@ def system(_request: Doc, _document: Doc) -> Doc:
         "driver": read_text(driver).partition("\n")[0] or None,
     }
     return found
-
-
-# --- CUDA ------------------------------------------------------------------------------------------------------------
 
 
 def torch_facts(document: Doc) -> Doc:
@@ -420,9 +390,13 @@ def cudnn_facts(document: Doc) -> Doc:
     return {}
 
 
+def cuda_home() -> str:
+    return os.environ.get("CUDA_HOME") or "/usr/local/cuda"
+
+
 def toolkit_facts() -> Doc:
     """The CUDA toolkit of CUDA_HOME: its version file."""
-    home = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
+    home = cuda_home()
     path = os.path.join(home, "version.json")
     if os.path.isfile(path):
         try:
@@ -438,21 +412,12 @@ def triton_ptxas(document: Doc) -> list[tuple[str, str]]:
     """(name, path) of each ptxas that Triton may start: the variable's, else the ones in its package."""
     found = []
     for variable, file in (("TRITON_PTXAS_PATH", "ptxas"), ("TRITON_PTXAS_BLACKWELL_PATH", "ptxas-blackwell")):
-        path = os.environ.get(variable, "")
-        if path:
-            found.append((variable, path))
-            continue
-        for entry in entries(document):
-            path = os.path.join(entry, "triton", "backends", "nvidia", "bin", file)
-            if os.path.isfile(path):
-                found.append(("Triton's " + file, path))
-                break
+        own = (os.path.join(entry, "triton", "backends", "nvidia", "bin", file) for entry in entries(document))
+        if os.environ.get(variable):
+            found.append((variable, os.environ[variable]))
+        else:
+            found += [("Triton's " + file, path) for path in own if os.path.isfile(path)][:1]
     return found
-
-
-def archs_of(words: str) -> list[str]:
-    """The sm_ names in what a compiler prints."""
-    return sorted(set(re.findall(r"\bsm_[0-9]+[af]?\b", words)))
 
 
 def tool(name: str, path: str, question: str) -> Doc:
@@ -460,18 +425,17 @@ def tool(name: str, path: str, question: str) -> Doc:
     if not os.access(path, os.X_OK):
         return {"name": name, "path": path, "error": "can't be started" if os.path.exists(path) else "is missing"}
     said, why = call([path, question], TOOL_LIMIT)
-    return {"name": name, "path": path, "archs": archs_of(said), "error": why}
+    archs = sorted(set(re.findall(r"\bsm_[0-9]+[af]?\b", said)))
+    return {"name": name, "path": path, "archs": archs, "error": why}
 
 
 def cuda(_request: Doc, document: Doc) -> Doc:
     """torch, cuDNN, the toolkit, and the compilers that FlashInfer's and Triton's kernels go through."""
-    home = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
     tools = [tool(name, path, "--help") for name, path in triton_ptxas(document)]
-    nvcc, ptxas = os.path.join(home, "bin", "nvcc"), os.path.join(home, "bin", "ptxas")
-    if os.path.exists(nvcc):
-        tools.append(tool("nvcc", nvcc, "--list-gpu-code"))
-    if os.path.exists(ptxas):
-        tools.append(tool("ptxas", ptxas, "--help"))
+    for name, question in (("nvcc", "--list-gpu-code"), ("ptxas", "--help")):
+        path = os.path.join(cuda_home(), "bin", name)
+        if os.path.exists(path):
+            tools.append(tool(name, path, question))
     return {"torch": torch_facts(document), "cudnn": cudnn_facts(document), "toolkit": toolkit_facts(), "tools": tools}
 
 
@@ -521,17 +485,12 @@ def gpus(_request: Doc, document: Doc) -> list[Doc]:
 def processes(_request: Doc, _document: Doc) -> Doc:
     """Compilers that have ended and have not been waited for, and those that still run without a parent."""
     zombies, orphans = [], []
-    for folder in os.listdir("/proc") if os.path.isdir("/proc") else []:
-        if not folder.isdigit():
-            continue
-        line = read_text("/proc/%s/stat" % folder, 600)
-        name, _, rest = line.partition("(")[2].rpartition(")")
-        fields = rest.split()
-        if len(fields) < 2 or not name.startswith(COMPILERS):
-            continue
-        if fields[0] == "Z":
+    for folder in filter(str.isdigit, listing("/proc")):
+        name, _, rest = read_text("/proc/%s/stat" % folder, 600).partition("(")[2].rpartition(")")
+        state, parent = (rest.split() + ["", ""])[:2]
+        if name.startswith(COMPILERS) and state == "Z":
             zombies.append(name)
-        elif fields[1] == "1" and folder != "1":
+        elif name.startswith(COMPILERS) and parent == "1" and folder != "1":
             orphans.append(name)
     first = read_text("/proc/1/stat", 600)
     return {"zombies": sorted(zombies), "orphans": sorted(orphans), "first": first.partition("(")[2].rpartition(")")[0]}
@@ -568,15 +527,6 @@ class Late(BaseException):
     """The time is up. Not an Exception, so that an import hook's own `except Exception` can't swallow it."""
 
 
-def interpreter() -> Doc:
-    return {
-        "version": sys.version,
-        "executable": sys.executable,
-        "path": base_path(),
-        "meta_path": [finder_name(finder) for finder in sys.meta_path],
-    }
-
-
 def run_part(name: str, part: Callable[[], Any], document: Doc) -> None:
     """Run one part; what it raises becomes an entry of ``errors``. After ``Late`` nothing more is started."""
     if document.get("late"):
@@ -590,12 +540,8 @@ def run_part(name: str, part: Callable[[], Any], document: Doc) -> None:
         document["errors"].append({"part": name, "error": "%s: %s" % (type(error).__name__, str(error)[:300])})
 
 
-def set_alarm() -> None:
-    def late(_signal: int, _frame: object) -> None:
-        raise Late()
-
-    signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, LIMIT)
+def late(_signal: int, _frame: object) -> None:
+    raise Late()
 
 
 def answer(request: Doc) -> Doc:
@@ -607,8 +553,10 @@ def answer(request: Doc) -> Doc:
     folders = (home if folder == "~" else folder for folder in request.get("folders", []))
     request = dict(request, folders=list(dict.fromkeys(folders)))
     document: Doc = {"errors": []}
-    run_part("alarm", set_alarm, document)
-    run_part("python", lambda: document.update(python=interpreter()), document)
+    signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT)
+    found = {"version": sys.version, "executable": sys.executable, "path": base_path()}
+    document["python"] = dict(found, meta_path=[finder_name(finder) for finder in sys.meta_path])
     run_part("imports", lambda: imports(request, document), document)
     for name, part in () if request.get("only") else FACTS:
         run_part(name, lambda: document.update({name: part(request, document)}), document)  # noqa: B023 (called now)

@@ -24,37 +24,30 @@ Doc = Dict[str, Any]
 
 Way = Tuple[str, Callable[[], List[str]]]
 Cell = Tuple[str, Way, str]
+PathOf = Callable[[str], List[str]]
 
 HOOK_LIMIT = 4.0  # seconds, for all import hooks together
 
 
-def is_safe_path() -> bool:
-    """True when this interpreter puts no entry of its own in front of sys.path, as it does for -c and stdin."""
-    return bool(sys.flags.isolated or getattr(sys.flags, "safe_path", False))
-
-
 def base_path() -> list[str]:
     """sys.path as PYTHONPATH, the standard library and site made it: without the entry for the program itself."""
-    return list(sys.path) if is_safe_path() or sys.path[:1] not in ([""], [os.getcwd()]) else sys.path[1:]
+    # With these Python puts no entry of its own in front, as it does for -c and stdin.
+    is_safe = sys.flags.isolated or getattr(sys.flags, "safe_path", False)
+    return list(sys.path) if is_safe or sys.path[:1] not in ([""], [os.getcwd()]) else sys.path[1:]
 
 
-class Paths:
-    """sys.path of an interpreter that starts in a given folder. Only relative entries of PYTHONPATH depend on it."""
+def path_of(base: list[str], start: str) -> PathOf:
+    """The part of sys.path behind the program's own entry, for an interpreter started in a given folder.
 
-    def __init__(self, base: list[str], pythonpath: str, start: str) -> None:
-        entries = pythonpath.split(os.pathsep) if pythonpath and not sys.flags.ignore_environment else []
-        seen = list(dict.fromkeys(absolute(entry, start) for entry in entries))
-        # site makes the entries absolute and drops repetitions; when the beginning isn't that, leave sys.path alone.
-        self.relative = bool(entries) and any(not os.path.isabs(e) for e in entries) and base[: len(seen)] == seen
-        self.entries = entries
-        self.base = base
-        self.rest = base[len(seen) :]
-
-    def for_folder(self, folder: str) -> list[str]:
-        """The part of sys.path behind the program's own entry, for an interpreter started in ``folder``."""
-        if not self.relative:
-            return list(self.base)
-        return list(dict.fromkeys([absolute(entry, folder) for entry in self.entries] + self.rest))
+    Only relative entries of PYTHONPATH depend on it. site makes the entries absolute and drops repetitions; where the
+    beginning of ``base`` isn't that, sys.path is left alone.
+    """
+    variable = "" if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "")
+    entries = variable.split(os.pathsep) if variable else []
+    seen = list(dict.fromkeys(absolute(entry, start) for entry in entries))
+    if all(os.path.isabs(entry) for entry in entries) or base[: len(seen)] != seen:
+        return lambda folder: base
+    return lambda folder: list(dict.fromkeys([absolute(entry, folder) for entry in entries] + base[len(seen) :]))
 
 
 def absolute(entry: str, folder: str) -> str:
@@ -82,12 +75,10 @@ def find(name: str, announce: Callable[[str], None]) -> tuple[Any, str]:
     return None, ""
 
 
-def deciding_entry(folder: str, path: list[str]) -> str | None:
+def deciding_entry(folder: str) -> str | None:
     """The entry of sys.path, as written there, that is ``folder``; None if none is."""
-    for entry in path:
-        if os.path.abspath(entry or os.getcwd()) == os.path.abspath(folder):
-            return entry
-    return None
+    same = (entry for entry in sys.path if os.path.abspath(entry or os.getcwd()) == os.path.abspath(folder))
+    return next(same, None)
 
 
 def describe(name: str, announce: Callable[[str], None]) -> Doc:
@@ -97,11 +88,11 @@ def describe(name: str, announce: Callable[[str], None]) -> Doc:
         return {"kind": "missing"}
     portions = list(spec.submodule_search_locations or [])
     if spec.origin in (None, "namespace"):
-        entries = [deciding_entry(os.path.dirname(portion), sys.path) for portion in portions]
+        entries = [deciding_entry(os.path.dirname(portion)) for portion in portions]
         return {"kind": "namespace", "portions": portions, "entries": entries, "finder": finder}
     package = spec.submodule_search_locations is not None
     parent = os.path.dirname(spec.origin)
-    entry = deciding_entry(os.path.dirname(parent) if package else parent, sys.path)
+    entry = deciding_entry(os.path.dirname(parent) if package else parent)
     kind = "regular" if package else "module"
     return {"kind": kind, "origin": spec.origin, "entry": entry, "finder": finder, "portions": portions}
 
@@ -133,7 +124,7 @@ def plan_cells(request: Doc, scripts: list[Doc], only: list[str] | None) -> list
     return cells
 
 
-def answer_to(cell: Cell, paths: Paths, announce: Callable[[str], None]) -> Doc:
+def answer_to(cell: Cell, paths: PathOf, announce: Callable[[str], None]) -> Doc:
     name, (how, own), folder = cell
     result = {"package": name, "how": how, "folder": folder}
     try:
@@ -141,19 +132,12 @@ def answer_to(cell: Cell, paths: Paths, announce: Callable[[str], None]) -> Doc:
     except OSError as error:
         result.update(kind="no-folder", error=str(error.strerror))
         return result
-    sys.path[:] = own() + paths.for_folder(os.getcwd())
+    sys.path[:] = own() + paths(os.getcwd())
     try:
         result.update(describe(name, announce))
     except Exception as error:
         result.update(kind="error", error="%s: %s" % (type(error).__name__, str(error)[:300]))
     return result
-
-
-def work(cells: list[Cell], paths: Paths, out: int) -> None:
-    """In the child: a line for each finder that is asked, one for each answer."""
-    for cell in cells:
-        line = json.dumps(answer_to(cell, paths, lambda finder: send(out, "?" + finder)))
-        send(out, "=" + line)
 
 
 def send(out: int, line: str) -> None:
@@ -162,9 +146,15 @@ def send(out: int, line: str) -> None:
         data = data[os.write(out, data) :]
 
 
-def ask(cells: list[Cell], paths: Paths, errors: list[Doc]) -> list[Doc]:
+def ask(cells: list[Cell], paths: PathOf, errors: list[Doc]) -> list[Doc]:
     """Fork, let the child answer, and collect. A hook that hangs or kills the child ends the list with its name."""
-    data, late, status = in_child(lambda out: work(cells, paths, out), HOOK_LIMIT)
+
+    def work(out: int) -> None:
+        """In the child: a line for each finder that is asked, one for each answer."""
+        for cell in cells:
+            send(out, "=" + json.dumps(answer_to(cell, paths, lambda finder: send(out, "?" + finder))))
+
+    data, late, status = in_child(work, HOOK_LIMIT)
     lines = data.decode().split("\n")
     answers = [json.loads(line[1:]) for line in lines if line.startswith("=")]
     if len(answers) < len(cells):
@@ -183,7 +173,7 @@ def imports(request: Doc, document: Doc) -> None:
     only = request.get("only")
     scripts: list[Doc] = [request["script"]] if only else scripts_of(request)
     document["scripts"] = scripts
-    paths = Paths(base_path(), os.environ.get("PYTHONPATH", ""), os.getcwd())
+    paths = path_of(base_path(), os.getcwd())
     answers = ask(plan_cells(request, scripts, only), paths, document["errors"])
     for script in scripts:
         if script.get("interpreter") and not script.get("same") and not only:
@@ -281,9 +271,10 @@ def interpreter_of(script: str) -> tuple[str | None, list[str]]:
 
 def same_interpreter(program: str) -> bool:
     """Same file in the same folder: a virtual environment's python is a link to its base's, and not the same."""
-    mine = sys.executable or ""
-    folders = [os.path.realpath(os.path.dirname(os.path.abspath(p))) for p in (program, mine)]
-    return folders[0] == folders[1] and os.path.realpath(program) == os.path.realpath(mine)
+    places = [
+        (os.path.realpath(os.path.dirname(os.path.abspath(p))), os.path.realpath(p)) for p in (program, sys.executable)
+    ]
+    return places[0] == places[1]
 
 
 def scripts_of(request: Doc) -> list[Doc]:
@@ -292,13 +283,12 @@ def scripts_of(request: Doc) -> list[Doc]:
     for package in request.get("packages", []):
         for name in package.get("scripts", []):
             path = shutil.which(name)
-            if path is None:
-                found.append({"name": name, "package": package["package"], "path": None})
-                continue
-            program, flags = interpreter_of(path)
-            same = program is not None and same_interpreter(program) and all(flag == "-P" for flag in flags)
-            found.append({"name": name, "package": package["package"], "path": path, "real": os.path.realpath(path),
-                          "interpreter": program, "flags": flags, "same": same})  # fmt: skip
+            fact: Doc = {"name": name, "package": package["package"], "path": path}
+            if path is not None:
+                program, flags = interpreter_of(path)
+                same = program is not None and same_interpreter(program) and all(flag == "-P" for flag in flags)
+                fact.update(real=os.path.realpath(path), interpreter=program, flags=flags, same=same)
+            found.append(fact)
     return found
 
 
