@@ -14,8 +14,7 @@ import subprocess
 import sys
 import time
 
-from envgen.app.copy import End
-from envgen.app.layers import archive
+from envgen.app.copy import End, archive
 from envgen.app.push import push_image
 from envgen.engine.client import connect
 from envgen.engine.endpoint import SshAddress, find_endpoint

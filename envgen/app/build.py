@@ -1,4 +1,4 @@
-"""A build of a profile: its files, request and jobs; whether the image is up to date anyway; and the build itself."""
+"""A build of a profile: files, request, whether the image is up to date anyway; the build; two builds compared."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from envgen.engine.host import CREATOR, THROWAWAY, this_process
 from envgen.errors import BuildError, LockError, RefusedError, UsageError
 from envgen.explain import Cause, cause_of
 from envgen.files import state_dir
+from envgen.lock.image import Difference, compare, same_content
 from envgen.lock.model import LOCAL, ProfileLock
 from envgen.profile.model import Profile
 from envgen.render.assemble import IGNORE_FILE, Rendered, render_profile
@@ -415,3 +417,70 @@ def pull(session: Session) -> tuple[str, str]:
         login = f"docker login {profile.base.image.registry}".strip()
         raise LockError(f"{name} could not be pulled: {reason}", hint=f"if it needs a login: {login}")
     return name, image.id
+
+
+@dataclass(frozen=True)
+class Verified:
+    """Both images, and in what they differ (in their times, too, where the profile is to be reproducible)."""
+
+    ids: tuple[str, ...]
+    seconds: tuple[float, ...]
+    found: tuple[Difference, ...]
+    same_content: bool
+
+
+def verify(session: Session, max_jobs: int | None) -> Verified:
+    """Build twice and compare. The two images are removed again."""
+    profile, root = session.profile(), session.loaded().project.root
+    lock = lock_of(profile, root)
+    if lock is None:
+        raise UsageError("there is no envgen.lock, so no two builds need be alike", hint="`envgen lock`")
+    engine = connect()
+    demand(profile, root, engine, lock)
+    job = job_of(profile, root, lock)
+    prepare(profile, root, lock)
+    request = request_of(job, Options(max_jobs, no_cache=True))
+    names = [f"envgen-verify-{profile.compose_name}:{number}" for number in (1, 2)]
+    try:
+        results = _twice(job, request, names)
+        ids = tuple(result.image_id for result in results)
+        found, content = ([], True) if ids[0] == ids[1] else _differences(engine, names, bytewise=profile.reproducible)
+    finally:
+        for name in names:
+            engine.remove_image(name)
+    return Verified(ids, tuple(result.seconds for result in results), tuple(found), content)
+
+
+def _twice(job: Job, request: BuildRequest, names: Sequence[str]) -> list[BuildResult]:
+    """Once from the project, once from a copy of what the build reads in another folder."""
+    results = []
+    with files.Scratch("verify") as folder:
+        copy = Path(folder, "context")
+        shutil.copytree(job.folder, copy)
+        for name, context in zip(names, (job.folder, copy), strict=True):
+            progress(f"building {name} from {context}")
+            results.append(
+                _build(replace(request, tags=(name,), context=context, dockerfile=context / job.rendered.dockerfile))
+            )
+            progress(f"{name}: {results[-1].image_id} in {results[-1].seconds:.1f} s")
+    return results
+
+
+def _build(request: BuildRequest) -> BuildResult:
+    result = buildx.build(request)
+    if not result.ok:
+        step = result.failed.title if result.failed else "buildx"
+        lines = "\n    ".join(result.last_lines[-15:])
+        raise BuildError(f"the build failed in {step}:\n    {lines}", hint="`envgen build` says more")
+    return result
+
+
+def _differences(engine: Engine, names: Sequence[str], *, bytewise: bool) -> tuple[list[Difference], bool]:
+    """What differs, and whether the content is the same. ``bytewise``: times are differences, too."""
+    progress("the image IDs differ: comparing the content")
+    with files.Scratch("verify") as folder:
+        paths = [Path(folder, f"{number}.tar") for number in (1, 2)]
+        for name, path in zip(names, paths, strict=True):
+            engine.save_image(name, path)
+        found = same_content(*paths)
+        return (found or compare(*paths) if bytewise else found), not found

@@ -24,8 +24,7 @@ from envgen.render.compose import cluster_file
 from envgen.render.locking import lock_of_image
 from envgen.render.workspace import Workspace, prepare
 from envgen.serve import preflight
-from envgen.serve.launch import compose_for
-from envgen.serve.recreate import CONFIG_HASH, settings_differ
+from envgen.serve.launch import CONFIG_HASH, compose_for, settings_differ
 
 T = TypeVar("T")
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from envgen.app import nodes, whose
-from envgen.app.copy import End, Folder, copy
-from envgen.app.layers import archive
+from envgen.app.copy import End, Folder, archive, copy
 from envgen.app.nodes import content
 from envgen.app.session import Session
 from envgen.engine.client import connect

@@ -25,10 +25,9 @@ from envgen.engine.owner import Owner, this_owner
 from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError, NotFoundError, Problem, ServiceError, UsageError, named
 from envgen.profile.model import Profile
-from envgen.serve import ownership, preflight
-from envgen.serve.launch import Launcher, Started, what_next
+from envgen.serve import preflight
+from envgen.serve.launch import Launcher, RecreateRefused, Started, differences, keep_moment, missing_here, what_next
 from envgen.serve.preflight import PreflightError
-from envgen.serve.recreate import RecreateRefused, differences, keep_moment, missing_here
 from envgen.text import progress
 
 PAUSE = 5.0  # seconds before all is started again; doubled each time
@@ -137,7 +136,7 @@ def one_off(session: Session, service: str, argv: Sequence[str], options: Sequen
     preflight.check_once(engine, profile, root, service, here.digest)
     compose = here.to_start(service).compose
     whose.claim(engine, profile, root, take(profile, service))
-    ownership.prepare(engine, profile, root, service)
+    preflight.prepare(engine, profile, root, service)
     whose.make_volumes(engine, profile, root)
     terminal = () if tty and sys.stdin.isatty() and sys.stdout.isatty() else ("-T",)
     return compose.interactive("--progress=quiet", "run", "--rm", "--no-deps", *terminal, *options, service, *argv)
@@ -293,7 +292,7 @@ def start(
             whose.take_over(one.engine, profile, one.root, one.compose)
         whose.claim(one.engine, profile, one.root, take(profile, service))
         if checked.differing or not found.running:
-            ownership.prepare(one.engine, one.profile, one.root, service)
+            preflight.prepare(one.engine, one.profile, one.root, service)
         whose.make_volumes(one.engine, profile, one.root)
     if checked.ranks:
         if found.running and (again or checked.differing):

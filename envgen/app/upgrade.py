@@ -41,7 +41,7 @@ from envgen.profile.tree import LOCAL, MAP, PROJECT, SET, Node, near
 from envgen.profile.yamlparse import decode
 from envgen.redact import without_login
 from envgen.render.locking import lock_of
-from envgen.serve.phases import LINES
+from envgen.serve.wait import PHASE_LINES
 from envgen.text import progress
 
 
@@ -186,7 +186,7 @@ def _messages(texts: Mapping[str, str]) -> set[str]:
 def _log(before: set[str], after: set[str], old: str, new: str, used: Iterable[Use]) -> list[Finding]:
     found = []
     wanted = [(one.name, one.place, "") for one in used if one.kind == "pattern"]
-    for pattern, place, what in [*wanted, *((line, None, "a phase of the start: ") for line, *_ in LINES)]:
+    for pattern, place, what in [*wanted, *((line, None, "a phase of the start: ") for line, *_ in PHASE_LINES)]:
         (was, line), (now, near) = (max(_nearest(text, side) for text in samples(pattern)) for side in (before, after))
         if now < was and was >= 0.5:
             message = f"{what}{pattern!r} finds {line!r} of {old}, and nothing that {new} logs"

@@ -21,10 +21,9 @@ from envgen.engine.process import in_background
 from envgen.engine.values import Container
 from envgen.errors import EngineError
 from envgen.profile.model import Ready
+from envgen.serve.events import Question, ask, tokens
 from envgen.serve.launch import key_of, reachable_url
-from envgen.serve.log import Evidence, LogReader, log_text
-from envgen.serve.readiness import Question, ask, tokens
-from envgen.serve.wait import Failure
+from envgen.serve.wait import Evidence, Failure, LogReader, log_text
 from envgen.text import size
 
 POLL = 0.5  # seconds between two looks at a container

@@ -20,7 +20,7 @@ from envgen.lock.model import load, model_key
 from envgen.profile.model import ModelRef, Profile
 from envgen.render import environment as names
 from envgen.render.compose import PROXY
-from envgen.serve.ownership import make_folder
+from envgen.serve.preflight import make_folder
 from envgen.text import progress
 
 PROGRAM = run.Program(("hub",))

@@ -18,7 +18,7 @@ from envgen.errors import EngineError, EnvgenError, ServiceError
 from envgen.inside import run
 from envgen.profile.model import Profile
 from envgen.redact import without_login
-from envgen.serve.processes import processes
+from envgen.serve.crash import processes
 
 PROGRAM = run.Program(("inventory",))
 _GPU = ["nvidia-smi", "--query-compute-apps=used_gpu_memory", "--format=csv,noheader,nounits"]

@@ -1,23 +1,167 @@
-"""What is left of a service that failed, collected before anything is removed: the members of a crash bundle.
+"""What is left of a service that failed, collected before anything is removed, and the archive that shows it to others.
 
-``collect`` never raises for what it can't get: the member then says why. It writes nothing; the caller does, with
-``envgen.bundle``, which takes secrets and names out.
+``collect`` never raises for what it can't get: the member then says why. Secrets and names are taken out when the
+archive is written: every member redacted, equal bytes for equal members, written whole or not at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+import gzip
+import io
+import json
+import re
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from envgen import files
-from envgen.bundle import as_json
 from envgen.engine import process
 from envgen.engine.client import Engine
 from envgen.engine.values import Container, Mount
-from envgen.errors import EngineError, ProcessError
-from envgen.serve.processes import processes, tree
-from envgen.text import last_printed, reason_of
+from envgen.errors import EngineError, ProcessError, UsageError
+from envgen.redact import redact
+from envgen.text import counted, last_printed, reason_of
+
+_STEERING = re.compile(r"\x1b(?:\[[0-9;?]{0,20}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
+
+
+def write_bundle(
+    target: Path, members: Mapping[str, bytes | str], *, known: Iterable[str] = (), within: Path | None = None
+) -> None:
+    """Write ``members`` (name in the archive -> content) as a .tar.gz for the owner's eyes (mode 0600).
+
+    Contents and names are redacted; ``known`` are further secret values. What is not text is left out, with a note in
+    its place, since its content is unknown. Either the whole file appears or nothing changes. UsageError when
+    it can't be written there; ValueError for a member's name that leaves the archive.
+    """
+    data = archive(members, known=known)
+    try:
+        files.write(target, data, mode=0o600, within=within)
+    except OSError as problem:
+        hint = "name a file in a folder that is there, is yours and has space"
+        raise UsageError(f"{target} can't be written: {reason_of(problem)}", hint=hint) from None
+
+
+def archive(members: Mapping[str, bytes | str], *, known: Iterable[str] = ()) -> bytes:
+    """The bytes of such an archive: names sorted, no times, no owners."""
+    known = tuple(known)
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name, content in sorted(_clean(members, known).items()):
+            info = tarfile.TarInfo(name)
+            info.size, info.mode, info.mtime = len(content), 0o644, 0
+            tar.addfile(info, io.BytesIO(content))
+    return gzip.compress(plain.getvalue(), mtime=0)
+
+
+def as_json(document: Any) -> str:
+    """A document as a member; what JSON lacks becomes what is nearest to it."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return dict(value)
+        return sorted(value) if isinstance(value, (set, frozenset)) else str(value)
+
+    return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False, default=plain) + "\n"
+
+
+def _clean(members: Mapping[str, bytes | str], known: tuple[str, ...]) -> dict[str, bytes]:
+    cleaned: dict[str, bytes] = {}
+    for name, content in members.items():
+        path = PurePosixPath(redact(name, known=known))
+        if path.is_absolute() or ".." in path.parts or not path.parts:
+            raise ValueError(f"not a name inside an archive: {name!r}")
+        text = content if isinstance(content, str) else as_text(content)
+        cleaned[str(path)] = redact(_STEERING.sub("", text), known=known).encode("utf-8", "replace")
+    return cleaned
+
+
+def as_text(content: bytes) -> str:
+    """Bytes as text; stray bytes become U+FFFD. UTF-16 is read as such; anything else with NULs is only mentioned."""
+    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return content.decode("utf-16", "replace")
+    if b"\0" in content:
+        return f"(left out: {len(content)} bytes that are not text)\n"
+    return content.decode("utf-8", "replace")
+
+
+# One line a process: /proc/PID/stat, a tab, the command line. The shell's own entry is left out; what it starts is
+# younger than the list.
+_LIST = (
+    'for p in /proc/[0-9]*; do [ "${p#/proc/}" = "$$" ] && continue; '
+    'if s=$(cat "$p/stat" 2>/dev/null); then '
+    "printf '%s\\t%s\\n' \"$s\" \"$(tr '\\0\\n\\t' '   ' <\"$p/cmdline\" 2>/dev/null)\"; fi; done; true"
+)
+_PAGE = 4096  # bytes; what /proc counts resident memory in, on x86-64 and on ARM kernels with small pages
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process as its container sees it. ``state`` is the kernel's letter; ``memory`` resident bytes."""
+
+    pid: int
+    parent: int
+    group: int
+    state: str
+    memory: int
+    name: str
+    command: str
+
+    @property
+    def zombie(self) -> bool:
+        """True when it has ended and its parent has not collected its exit status."""
+        return self.state == "Z"
+
+
+def processes(engine: Engine, container_id: str, *, timeout: float = 15) -> tuple[Process, ...]:
+    """Every process of a running container, by number. EngineError when it doesn't run or has no shell."""
+    done = engine.exec(container_id, ["sh", "-c", _LIST], timeout=timeout)
+    if done.code:
+        reason = last_printed(done.stderr or done.stdout, done.code)
+        raise EngineError(f"the processes of container {container_id[:12]} could not be listed: {reason}")
+    return tuple(sorted(parse(done.stdout.decode(errors="replace").splitlines()), key=lambda one: one.pid))
+
+
+def parse(lines: Iterable[str]) -> Iterator[Process]:
+    """Processes from lines of ``/proc/PID/stat``, a tab and the command line. Other lines are left out."""
+    for line in lines:
+        stat, _, command = line.partition("\t")
+        head, _, rest = stat.rpartition(")")  # a program's name may hold blanks and brackets
+        pid, _, name = head.partition("(")
+        fields = rest.split()
+        if not pid.strip().isdigit() or len(fields) < 22 or not all(_is_number(f) for f in fields[1:22]):
+            continue
+        memory = int(fields[21]) * _PAGE
+        yield Process(int(pid), int(fields[1]), int(fields[2]), fields[0], memory, name, command.strip())
+
+
+def tree(found: Sequence[Process]) -> str:
+    """The processes as an indented tree; zombies are marked. A trailing newline ends the last line."""
+    by_parent: dict[int, list[Process]] = {}
+    known = {one.pid for one in found}
+    for one in found:
+        by_parent.setdefault(one.parent if one.parent in known else 0, []).append(one)
+    lines = ["    pid   group state  memory  command"]
+
+    def add(parent: int, depth: int) -> None:
+        for one in by_parent.pop(parent, []):
+            what = one.command or f"[{one.name}]"
+            mark = "  <-- zombie" if one.zombie else ""
+            megabytes = f"{one.memory / (1 << 20):.0f}M"
+            lines.append(f"{one.pid:>7} {one.group:>7} {one.state:<5} {megabytes:>7}  {'  ' * depth}{what}{mark}")
+            add(one.pid, depth + 1)
+
+    add(0, 0)
+    zombies = sum(one.zombie for one in found)
+    lines.append(f"{counted(len(found), 'process', 'processes')}, {zombies} of them zombies")
+    return "\n".join(lines) + "\n"
+
+
+def _is_number(text: str) -> bool:
+    return text.removeprefix("-").isdigit()
+
 
 LOG_LINES = 1_000_000  # the most that a bundle holds of a server's log: hours of it at any real rate
 _KERNEL_LINES = 2000

@@ -1,4 +1,7 @@
-"""What must be true before a service is started. All problems come at once, and nothing has been touched by then."""
+"""What must be true before a service is started, and what is made ready for it then: folders, volumes.
+
+All problems come at once, and nothing has been touched by then.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,16 @@ from pathlib import Path
 
 from envgen.engine import host
 from envgen.engine.client import Engine
-from envgen.engine.values import Container, Image
-from envgen.errors import EnvgenError, ExitCode, Problem, RefusedError
+from envgen.engine.host import GIB, mem_available
+from envgen.engine.owner import ROOT, caller, run_as
+from envgen.engine.values import Container, Image, Mount
+from envgen.errors import EngineError, EnvgenError, ExitCode, Problem, RefusedError
 from envgen.profile.exposure import API_KEY, asks_for_key, closer, exposed, left_open
 from envgen.profile.model import GpuMode, Mode, Profile
 from envgen.profile.values import PortMapping
-from envgen.serve import memory
+from envgen.render.environment import OVERLAY, overlay_volume
+from envgen.render.namespace import places_of
+from envgen.text import progress
 
 RENDER_LABEL = "dev.envgen.render"
 NO_GPU = "the engine offers neither an NVIDIA runtime nor CDI devices"
@@ -112,7 +119,7 @@ def refusals(
     if engine.info().endpoint.startswith("unix://"):  # what a remote engine's machine has can't be seen here
         problems += [*_mounts(profile, root), *_own_mounts(profile, root, name), *files(profile, root)]
         if service.needs_memory is not None and not running:
-            short, said = memory.check(service.needs_memory.bytes, unified=profile.gpu is not GpuMode.NONE)
+            short, said = check_memory(service.needs_memory.bytes, unified=profile.gpu is not GpuMode.NONE)
             problems += short
             notes = [] if notes is None else notes
             notes += said
@@ -323,3 +330,86 @@ def gpu_mode(engine: Engine, wanted: GpuMode) -> tuple[GpuMode, Problem | None]:
 def is_development(profile: Profile) -> bool:
     """True where sources are mounted and installed into the overlay."""
     return profile.mode is Mode.DEVELOPMENT and bool(profile.mounted_sources)
+
+
+def check_memory(needed: int, *, unified: bool, root: Path = Path("/")) -> tuple[list[Problem], list[str]]:
+    """Problems when fewer than ``needed`` bytes can be had on this machine; else notes on what may still go wrong.
+
+    ``unified``: a GPU is used. Where it shares this memory, CUDA counts the page cache as taken.
+    """
+    try:
+        meminfo = (root / "proc/meminfo").read_text(encoding="utf-8")
+    except OSError:
+        return [], ["free memory is unknown: /proc/meminfo is not there"]
+    available = mem_available(meminfo)
+    if available is None:
+        return [], ["free memory is unknown: /proc/meminfo does not have it"]
+    if available < needed:
+        message = f"it needs {needed / GIB:.1f} GiB of memory, and {available / GIB:.1f} GiB can be had"
+        hint = "stop something (`ps axo rss,pid,comm --sort=-rss | head` shows the largest), or lower needs_memory"
+        return [Problem(message, hint=hint)], []
+    found = re.search(r"^MemFree:\s+(\d+) kB$", meminfo, re.MULTILINE)
+    if unified and found and (free := int(found[1]) << 10) < needed:
+        return [], [
+            f"of the {available / GIB:.1f} GiB that can be had, only {free / GIB:.1f} GiB are unused, "
+            "the rest is page cache; a GPU "
+            "that shares this memory may count that as taken: sync; echo 3 | sudo tee /proc/sys/vm/drop_caches"
+        ]
+    return [], []
+
+
+LIMIT = 900.0  # seconds, for a cache of a million files
+# The overlay whole: a single file of root's would stop pip. A cache may be large: its folder tells whose it was.
+_HAND_OVER = """\
+owner=$1 overlay=$2; shift 2; uid=${owner%:*}; gid=${owner#*:}
+for folder; do
+  if [ "$folder" = "$overlay" ] || [ "$(stat -c %u "$folder")" != "$uid" ]; then
+    find "$folder" -xdev ! -uid "$uid" -exec chown -h "$uid:$gid" {} + || exit
+  fi
+done
+"""
+
+
+def prepare(engine: Engine, profile: Profile, root: Path, service: str) -> None:
+    """Make missing cache folders on this machine, and give volumes that are there to the service's user."""
+    image = engine.image(profile.image_name)
+    places = list(places_of(profile, root, image.labels if image else None))
+    folders = [Path(place) for place, _target, kind in places if kind == "bind"]
+    if folders and engine.info().endpoint.startswith("unix://"):
+        for folder in folders:
+            make_folder(folder)
+    owner = run_as(engine, profile, service)
+    if folders and owner in ("", ROOT) and engine.info().remapped:
+        user = "host" if caller()[0] else "UID:GID"  # real root is remapped, too
+        progress(f"  note: under userns-remap {service} is root in its container alone, and may not write to")
+        progress(f"  {', '.join(map(str, folders))} unless it has `services.{service}.user: {user}`")
+    if owner in ("", ROOT) or image is None:
+        return
+    volumes = [(place, target) for place, target, kind in places if kind == "volume"]
+    if profile.mounted_sources:
+        volumes.append((overlay_volume(profile), OVERLAY))
+    mounts = [Mount(name, target, "volume") for name, target in volumes if engine.volume(name) is not None]
+    if mounts:
+        owner = owner if ":" in owner else f"{owner}:0"
+        words = ["sh", "-c", _HAND_OVER, "sh", owner, OVERLAY, *(mount.target for mount in mounts)]
+        done = engine.run_once(image.id, words, mounts=mounts, user=ROOT, unmapped=True, timeout=LIMIT)
+        if done.code:
+            said = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.code}"])[-1]
+            raise EngineError(f"the volumes of {profile.compose_name} could not be given to user {owner}: {said}")
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder of this machine with those above it, for the user who runs envgen; under sudo, who called it."""
+    missing = [at for at in (folder, *folder.parents) if not at.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if missing and os.getuid() == 0:
+            for at in missing:
+                os.chown(at, *caller(), follow_symlinks=False)
+    except OSError as error:
+        raise RefusedError(
+            f"the cache folder {folder} can't be made: {error.strerror}",
+            hint="name another folder in envgen.local.yaml (caches.NAME.host), or make it yourself",
+        ) from None
+    if missing:
+        progress(f"  made the folder {folder}")

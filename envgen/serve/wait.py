@@ -1,24 +1,253 @@
-"""Waiting for a container to answer: its state, its log, its phases and limits, and the question itself.
+"""Waiting for a container to answer: its log, its phases and limits, its state, and the question itself.
 
 The question is asked in a thread, so that a server that hangs in its answer is watched like one that loads.
 """
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from enum import Enum
 
 from envgen.engine.client import Engine
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
-from envgen.errors import EngineTimeout
-from envgen.profile.model import Ready, Service
-from envgen.serve.log import Evidence, LogReader, log_text
-from envgen.serve.phases import DOING, Phase, Progress
-from envgen.serve.readiness import Answer, Question, ask
-from envgen.text import counted
+from envgen.errors import EngineError, EngineTimeout
+from envgen.logpattern import LogPattern
+from envgen.profile.model import Phases, Ready, Service
+from envgen.redact import redact_secrets
+from envgen.serve.events import Answer, Question, ask
+from envgen.text import counted, instant, visible
+
+
+def log_text(line: str) -> str:
+    """A line of a container's log, fit for the user's terminal: no secrets, nothing that steers."""
+    return visible(redact_secrets(line))
+
+
+# Of what came since the last look, four a second: a program that writes more loses its oldest lines. Without a number
+# the engine would read the whole log from its beginning at each look.
+LINES = 5000
+LONGEST = 8192  # characters of a line; what a server says about itself is shorter
+
+
+class LogReader:
+    """The lines of a container's log from ``since`` on (an instant of the engine), each once.
+
+    Of one that has run for longer than ``window`` seconds: those of its first ``window`` seconds, then new ones. What
+    a server says about itself is at the beginning, and days of requests would fill the memory.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        container_id: str,
+        since: str = "",
+        window: float | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._engine = engine
+        self._container_id = container_id
+        self._since = instant(since)
+        self._now = now
+        old = self._since and window is not None and now() - float(self._since) > window
+        self._until = f"{float(self._since) + (window or 0):.9f}" if old else ""
+        self._last = ""  # the stamp of the last line that was handed out
+        self._tail: int | None = None  # the first look sees all
+        self._same = 0  # how many lines with that very stamp
+
+    def new_lines(self) -> list[str]:
+        """What was written since the last call."""
+        until, self._until = self._until, ""
+        text = self._engine.logs(self._container_id, tail=self._tail, since=self._since, until=until, timestamps=True)
+        self._tail = LINES
+        skip = self._same
+        lines = []
+        for line in text.split("\n"):
+            stamp, _, rest = line.partition(" ")
+            if not stamp or not stamp[0].isdigit():
+                continue
+            if stamp == self._last and skip:
+                skip -= 1  # the engine gives what was written at the very instant once more
+                continue
+            lines.append(rest[:LONGEST].removesuffix("\r"))
+            self._same = self._same + 1 if stamp == self._last else 1
+            self._last = stamp
+        self._since = f"{self._now():.9f}" if until else instant(self._last) or self._since
+        return lines
+
+
+class Evidence:
+    """Which of the wanted patterns the log has shown, and the first unwanted one."""
+
+    def __init__(self, expect: Mapping[str, str], forbid: Mapping[str, str]) -> None:
+        self.expect = expect
+        self._wanted = {name: LogPattern(pattern) for name, pattern in expect.items()}
+        self._unwanted = {name: LogPattern(pattern) for name, pattern in forbid.items()}
+        self.seen: dict[str, str] = {}
+        self.forbidden: tuple[str, str] | None = None
+
+    def feed(self, line: str) -> None:
+        """Take in one line of the log."""
+        for name, pattern in self._wanted.items():
+            if name not in self.seen and pattern.found_in(line):
+                self.seen[name] = line
+        if self.forbidden is None:
+            name_ = next((name for name, pattern in self._unwanted.items() if pattern.found_in(line)), None)
+            self.forbidden = (name_, line) if name_ is not None else None
+
+    def restart(self) -> None:
+        """The program was started again: what an earlier run has shown counts no more."""
+        self.seen.clear()
+        self.forbidden = None
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The names of wanted patterns that no line has matched yet."""
+        return tuple(name for name in self._wanted if name not in self.seen)
+
+
+_LINES = 20
+_PATIENCE = 5.0  # seconds; the port closes before the program has ended
+
+
+@dataclass(frozen=True)
+class LastWords:
+    """``container`` is None when it is gone, or when the engine could not be asked (``told`` says so)."""
+
+    container: Container | None
+    told: str
+    lines: tuple[str, ...] = ()
+
+
+def last_words(engine: Engine, container_id: str) -> LastWords:
+    """Its state in a few words, and its last lines. It gets some seconds to end, for its port closes before that."""
+    try:
+        container = _settled(engine, container_id)
+        if container is None:
+            return LastWords(None, "its container is gone")
+        lines = tuple(log_text(line) for line in engine.logs(container_id, tail=_LINES).splitlines())
+    except EngineError as error:
+        return LastWords(None, str(error))
+    return LastWords(container, f"{container.name}: {_state(container)}", lines)
+
+
+def _settled(engine: Engine, container_id: str) -> Container | None:
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        container = engine.container(container_id)
+        if container is None or container.state != "running" or time.monotonic() > deadline:
+            return container
+        time.sleep(0.25)
+
+
+def _state(container: Container) -> str:
+    if container.state == "running":
+        again = f", restarted {counted(container.restarts, 'time')}" if container.restarts else ""
+        return f"it still runs{again}, but does not answer"
+    if container.state in ("paused", "restarting"):
+        return container.state
+    reason = "killed because memory ran out" if container.oom_killed else f"exit code {container.exit_code}"
+    if container.exit_code == 137 and not container.oom_killed:
+        reason += " (killed from outside, or by the kernel because memory ran out)"
+    return f"{container.state}, {reason}"
+
+
+class Phase(Enum):
+    START = "start"
+    WEIGHTS = "weights"
+    COMPILE = "compile"
+    ANSWER = "answer"
+
+
+# What is going on, in words that continue "serve: ".
+DOING: Mapping[Phase, str] = {
+    Phase.START: "starting",
+    Phase.WEIGHTS: "loading weights",
+    Phase.COMPILE: "compiling, capturing graphs",
+    Phase.ANSWER: "waiting for its first answer",
+}
+
+_Detail = Callable[["re.Match[str]"], str]
+# (what a line looks like, the phase that it belongs to (None: whatever it is), what it says of the progress)
+PHASE_LINES: tuple[tuple[str, Phase | None, _Detail], ...] = (
+    (r"Starting to load model|Loading drafter model", Phase.WEIGHTS, lambda _: ""),
+    (r"Loading .*?(\d+)% Completed", Phase.WEIGHTS, lambda found: f"{found[1]} %"),
+    (r"Loading weights took ([\d.]+) seconds", Phase.COMPILE, lambda found: f"weights took {found[1]} s"),
+    (r"Model loading took", Phase.COMPILE, lambda _: ""),
+    (r"Capturing CUDA graphs.*?(\d+)%", Phase.COMPILE, lambda found: f"CUDA graphs {found[1]} %"),
+    (r"Graph capturing finished", Phase.COMPILE, lambda _: "CUDA graphs are captured"),
+    (r"Dynamo bytecode transform|Compiling a graph|torch\.compile takes", Phase.COMPILE, lambda _: "torch.compile"),
+    (r"Warming up (FlashInfer|model|kernel)|[Aa]utotun", Phase.COMPILE, lambda _: "warming up"),
+    (r"init engine \(.*took ([\d.]+) s", Phase.COMPILE, lambda found: f"the engine is ready after {found[1]} s"),
+    # ninja's own lines, with FLASHINFER_JIT_VERBOSE=1; a JIT build may come in any phase.
+    (r"^\[(\d+)/(\d+)\] .*(nvcc|c\+\+|g\+\+|cuda)", None, lambda found: f"JIT: {found[1]} of {found[2]} files"),
+    (r"flashinfer\.jit: (.{1,80})", None, lambda found: f"JIT: {found[1]}"),
+)
+# vLLM writes "(EngineCore pid=69) " before what its processes say.
+_SPEAKER = re.compile(r"^\(\w+ pid=\d+\) ")
+
+
+class Progress:
+    """The phases of one start. ``clock`` gives seconds; ``limits`` are the profile's."""
+
+    def __init__(self, limits: Phases, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._lines = tuple((re.compile(pattern), phase, detail) for pattern, phase, detail in PHASE_LINES)
+        self.restart()
+
+    def restart(self) -> None:
+        """The program was started again: from the beginning."""
+        self.phase = Phase.START
+        self.detail = ""
+        self._since = self._clock()
+        self._spent: dict[Phase, float] = {}
+
+    def feed(self, line: str) -> None:
+        """Take in one line of the log."""
+        line = _SPEAKER.sub("", line.rsplit("\r", 1)[-1])
+        for pattern, phase, detail in self._lines:
+            found = pattern.search(line[:2000])
+            if found is None:
+                continue
+            if phase is not None and self.phase is not Phase.ANSWER:
+                self._enter(phase)
+            self.detail = detail(found) or self.detail
+            return
+
+    def answering(self) -> None:
+        """The port answers: what is waited for now is the completion."""
+        if self.phase is not Phase.ANSWER:
+            self._enter(Phase.ANSWER)
+
+    def _enter(self, phase: Phase) -> None:
+        if phase is self.phase:
+            return
+        now = self._clock()
+        self._spent[self.phase] = self._spent.get(self.phase, 0.0) + now - self._since
+        self.phase, self._since, self.detail = phase, now, ""
+
+    def took(self) -> dict[str, float]:
+        """Seconds spent in each phase so far, in the order of a start."""
+        spent = dict(self._spent)
+        spent[self.phase] = spent.get(self.phase, 0.0) + self._clock() - self._since
+        return {phase.value: round(spent[phase], 1) for phase in Phase if phase in spent}
+
+    def words(self) -> str:
+        """What is going on."""
+        return DOING[self.phase] + (f", {self.detail}" if self.detail else "")
+
+    def overdue(self) -> str:
+        """A sentence when the phase has taken longer than it may; else empty."""
+        limit = getattr(self._limits, self.phase.value)
+        if limit is None or self.took()[self.phase.value] <= limit.seconds:
+            return ""
+        return f"{self.words()} for more than {limit.seconds} s (ready.phases.{self.phase.value})"
+
 
 POLL = 0.25  # seconds between two looks at the container
 ASK_AGAIN = 1.0  # seconds between two questions to a server that is not ready

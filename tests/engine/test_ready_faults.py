@@ -20,7 +20,7 @@ from cpu_server import CpuServer
 from projects import Finished, docker, interrupt
 
 from envgen.engine.client import Engine
-from envgen.serve.processes import processes
+from envgen.serve.crash import processes
 
 pytestmark = pytest.mark.engine
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from envgen.app.bundle import write
+from envgen.app.crash import write_report
 from envgen.app.doctor import apply_fixes, joined, look
 from envgen.app.places import at, known_service
 from envgen.app.session import Session, of_running
@@ -71,7 +71,7 @@ def command(
     if fix and apply_fixes(looked, dry_run=dry_run, agree=(lambda _count: True) if yes else _agreed):
         looked = look(subject, deep=deep)
     if bundle is not None:
-        write(bundle, looked)
+        write_report(bundle, looked)
     found = joined(looked)
     if as_json:
         print_json(report.as_data(found))

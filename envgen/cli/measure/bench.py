@@ -37,8 +37,8 @@ from envgen.profile.model import Profile
 from envgen.redact import without_login
 from envgen.render.environment import with_start_up
 from envgen.serve.launch import reachable_url
-from envgen.serve.log import last_words
 from envgen.serve.preflight import with_ports
+from envgen.serve.wait import last_words
 from envgen.text import progress, shorten, table, visible
 
 LIKELY = ("serve", "server", "vllm")  # names of a service, in this order, where none is named

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from envgen.app.bundle import collect
+from envgen.app.crash import collect_report
 from envgen.app.doctor import Looked
 from envgen.app.places import At
 from envgen.doctor.collect import gather
@@ -42,7 +42,7 @@ def test_without_an_engine(tmp_path: Path) -> None:
     profile = load_project(tmp_path / "envgen.yaml").project.profiles["dev"]
     subject = Subject(profile, tmp_path)
     report = examine(*gather(subject, no_engine))
-    found = collect([Looked(At(profile), subject, report)])
+    found = collect_report([Looked(At(profile), subject, report)])
     assert "no Docker Engine" in str(found["README.txt"])
     assert "no engine here" in str(found["findings.txt"])
     assert json.loads(found["versions.json"])["engine"] is None

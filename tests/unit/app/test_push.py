@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from envgen.app.copy import End
-from envgen.app.layers import STORE, archive, chains
+from envgen.app.copy import STORE, End, archive, chains
 from envgen.app.push import Meter, push_image, shared_layers
 from envgen.engine.values import EngineInfo, ExecResult, Image, Mount, image_of
 from envgen.errors import EngineError

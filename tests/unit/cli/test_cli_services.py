@@ -20,8 +20,7 @@ from envgen.engine.process import Completed
 from envgen.engine.values import COMPOSE_ONE_OFF, Container
 from envgen.errors import EnvgenError, NotFoundError, ServiceError, UsageError
 from envgen.profile.load import load_project
-from envgen.serve.launch import Started
-from envgen.serve.recreate import CONFIG_HASH
+from envgen.serve.launch import CONFIG_HASH, Started
 
 FILE = """
 version: 1
@@ -269,7 +268,7 @@ def test_up_without_a_service_is_for_all_and_names_what_failed(
 
     monkeypatch.setattr("envgen.app.services.check", lambda _session, name, _agree, **_: Checked(name))
     monkeypatch.setattr("envgen.app.services.start", start)
-    monkeypatch.setattr("envgen.cli.services.up.report", lambda *_, **__: None)
+    monkeypatch.setattr("envgen.cli.services.running.report", lambda *_, **__: None)
     assert "1 of 2 services did not start: web\nweb is not ready" in fails(ServiceError, "up")
     assert begun == ["web", "srv"]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from planted import PLANTED
 
-from envgen.bundle import archive, write_bundle
 from envgen.errors import UsageError
+from envgen.serve.crash import archive, write_bundle
 
 TWENTY = 20
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envgen.logpattern import LogPattern
-from envgen.serve.log import Evidence, log_text
+from envgen.serve.wait import Evidence, log_text
 
 
 @pytest.mark.parametrize("pattern", [r"(x+x+)+y", r"(a|aa)+$b", r"(.*.*.*.*)*z", r"^(\w+\s?)*$!"])

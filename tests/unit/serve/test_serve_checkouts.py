@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from envgen.profile.load import load_project
-from envgen.serve.checkouts import guard_file
+from envgen.serve.launch import guard_file
 
 FILE = """\
 version: 1

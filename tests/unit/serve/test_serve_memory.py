@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envgen.serve.memory import check
+from envgen.serve.preflight import check_memory
 
 GIB = 1 << 30
 
@@ -22,20 +22,20 @@ def machine(tmp_path: Path) -> Path:
 
 
 def test_too_little(machine: Path) -> None:
-    (problem,), notes = check(101 * GIB, unified=True, root=machine)
+    (problem,), notes = check_memory(101 * GIB, unified=True, root=machine)
     assert problem.message == "it needs 101.0 GiB of memory, and 100.0 GiB can be had" and notes == []
     assert "--sort=-rss" in problem.hint and "needs_memory" in problem.hint
 
 
 def test_enough_but_in_the_page_cache(machine: Path) -> None:
-    problems, (note,) = check(84 * GIB, unified=True, root=machine)
+    problems, (note,) = check_memory(84 * GIB, unified=True, root=machine)
     assert problems == [] and "only 20.0 GiB are unused" in note and "drop_caches" in note
-    assert check(84 * GIB, unified=False, root=machine) == ([], [])
-    assert check(19 * GIB, unified=True, root=machine) == ([], [])
+    assert check_memory(84 * GIB, unified=False, root=machine) == ([], [])
+    assert check_memory(19 * GIB, unified=True, root=machine) == ([], [])
 
 
 def test_a_machine_that_does_not_tell(tmp_path: Path) -> None:
-    assert "is unknown" in check(1, unified=True, root=tmp_path)[1][0]
+    assert "is unknown" in check_memory(1, unified=True, root=tmp_path)[1][0]
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("nothing\n")
-    assert "is unknown" in check(1, unified=True, root=tmp_path)[1][0]
+    assert "is unknown" in check_memory(1, unified=True, root=tmp_path)[1][0]

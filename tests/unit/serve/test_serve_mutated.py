@@ -21,7 +21,7 @@ from mutated import CHANGES, Changes, mutated
 
 from envgen.bench import client
 from envgen.errors import ServiceError
-from envgen.serve import readiness
+from envgen.serve import events as readiness
 from envgen.serve.events import BrokenOff, NoCompletion, document_of, read_events
 
 EXAMPLES = settings(

@@ -10,7 +10,7 @@ import pytest
 
 from envgen.errors import RefusedError
 from envgen.profile.load import load_project
-from envgen.serve.ownership import make_folder, prepare
+from envgen.serve.preflight import make_folder, prepare
 
 
 def test_a_missing_folder_is_made_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

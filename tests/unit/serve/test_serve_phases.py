@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from envgen.engine.client import Engine
 from envgen.profile.model import Phases
 from envgen.profile.values import Duration
-from envgen.serve.log import LINES, Evidence, LogReader
-from envgen.serve.phases import Phase, Progress
+from envgen.serve.wait import LINES, Evidence, LogReader, Phase, Progress
 from envgen.text import instant
 
 # Lines of vLLM 0.30.0 on a CPU, and (behind them) of 0.14.0 as its source spells them.

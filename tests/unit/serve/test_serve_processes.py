@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.serve.processes import Process, parse, tree
+from envgen.serve.crash import Process, parse, tree
 
 STAT = "{pid} ({name}) {state} {parent} {group} 6 0 -1 4194560 1 0 0 0 3 4 0 0 20 0 9 0 900 1000000 256 18446744073709"
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 from envgen.engine.client import Engine
 from envgen.engine.values import Container, Mount
 from envgen.profile.model import Service
-from envgen.serve.recreate import RecreateRefused, _mounts, _wanted
+from envgen.serve.launch import RecreateRefused, _mounts, _wanted
 from envgen.serve.wait import Waiter
 
 RUNS = Container(

@@ -1,0 +1,499 @@
+"""Commands that make and compare images: `envgen build`, `verify`, `inspect`, `diff`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from envgen.app.build import (
+    Job,
+    Options,
+    Outcome,
+    Verified,
+    build,
+    compilers,
+    job_of,
+    request_of,
+    shell_before,
+    shown_path,
+    up_to_date,
+    verify,
+)
+from envgen.app.compose_diff import compare
+from envgen.app.session import Session
+from envgen.cli.common import json_option, print_json, project_options
+from envgen.engine.buildx import OWN, BuildResult, Step, argv_of
+from envgen.engine.client import Engine, connect
+from envgen.errors import BuildError, EngineError, ExitCode, NotFoundError, UsageError
+from envgen.lock.image import read, take, write_sbom
+from envgen.lock.model import changes, facts, read_lock
+from envgen.profile.model import Platform
+from envgen.render.locking import lock_of
+from envgen.text import Loudness, counted, progress, short_id, shorten
+
+HEARTBEAT = 30.0  # seconds of silence after which a pipe or a log gets a line that a step still runs
+
+
+class Display:
+    """``names``: what steps do, by instruction. ``live``: on a terminal, rewrite the last line."""
+
+    def __init__(self, names: Mapping[str, str], out: TextIO | None = None, *, live: bool = False) -> None:
+        self._names = names
+        self._out = out or sys.stderr
+        self._live = live and self._out.isatty() and os.environ.get("TERM") != "dumb"
+        self._running: dict[int, tuple[Step, float]] = {}
+        self._said = time.monotonic()
+
+    def step(self, step: Step) -> None:
+        """A step that has begun, written something or ended."""
+        if not step.ended:
+            if name_of(step, self._names):
+                self._running.setdefault(id(step), (step, time.monotonic()))
+            return
+        self._running.pop(id(step), None)
+        if name := name_of(step, self._names):
+            outcome = "cached" if step.cached else f"{step.seconds:.1f}s"
+            if step.error:
+                outcome = "FAILED" if step.failed else "cancelled"
+            self._print(line_of(outcome, name))
+
+    def tick(self) -> None:
+        """Called a few times a second."""
+        now = time.monotonic()
+        if self._running and now - self._said > (0.2 if self._live else HEARTBEAT):
+            rows = []
+            for step, since in self._running.values():
+                said = f": {step.status.strip()}" if step.status.strip() else ""
+                rows.append(line_of(f"… {now - since:.0f}s", shorten(name_of(step, self._names), 70) + said))
+            if self._live:
+                self._print(rows[0] + (f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""), end="")
+            else:
+                self._print("\n".join(rows))
+
+    def close(self) -> None:
+        """The build has ended."""
+        self._print("", end="")
+
+    def _print(self, text: str, end: str = "\n") -> None:
+        if Loudness.quiet:
+            return
+        if self._live:
+            getattr(self._out, "raw", self._out).write("\r\x1b[K")  # the line of the steps that run
+            text = text[: max(20, shutil.get_terminal_size().columns - 1)]
+        self._said = time.monotonic()
+        print(text, file=self._out, end=end, flush=True)
+
+
+def name_of(step: Step, names: Mapping[str, str]) -> str:
+    """What is shown of a step; nothing of what is internal, unless it fails."""
+    kind, _, image = step.instruction.partition(" ")
+    if step.internal or step.failed:
+        return "" if step.internal else names.get(step.instruction, step.title)
+    if kind == "FROM":  # it ends in no time where the image is there
+        return "" if step.ended and step.seconds < 0.1 else f"Base image {image}"
+    return names.get(step.instruction, step.title if kind == "RUN" else "")
+
+
+def line_of(outcome: str, name: str) -> str:
+    """``  12.3s  Installs rich``."""
+    return f"{outcome:>9}  {shorten(name, 150)}"
+
+
+SHOWN_LINES = 25
+
+
+@click.command()
+@project_options
+@click.option("--no-cache", is_flag=True, help="Run every step again.")
+@click.option("--pull", is_flag=True, help="Look for a newer base image in its registry.")
+@click.option("--tag", "tags", multiple=True, metavar="REF", help="A further name of the image (repeatable).")
+@click.option("--push", is_flag=True, help="Push to the registries of --tag, instead of loading into the engine.")
+@click.option("--cache-from", multiple=True, metavar="SPEC", help="Where to take steps from, as buildx spells it.")
+@click.option("--cache-to", multiple=True, metavar="SPEC", help="Where to keep steps, as buildx spells it.")
+@click.option(
+    "--platform", type=click.Choice([one.value for one in Platform]), help="Short for --set base.platform=..."
+)
+@click.option("--max-jobs", type=click.IntRange(1, 9999), metavar="N", help="Compilers at once, for this build.")
+@click.option("--unlocked", is_flag=True, help="Go by names and tags, whatever envgen.lock says or lacks.")
+@click.option("--take-over", is_flag=True, help="Stop and replace what another folder or user has under this name.")
+@click.option("--target", default="", metavar="STAGE", help="Stop after this stage; the image is IMAGE-STAGE.")
+@click.option("--shell-on-error", is_flag=True, help="Open a shell in what was there before the step that failed.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
+@json_option
+def build_command(
+    session: Session,
+    no_cache: bool,
+    pull: bool,
+    tags: tuple[str, ...],
+    push: bool,
+    cache_from: tuple[str, ...],
+    cache_to: tuple[str, ...],
+    platform: str | None,
+    max_jobs: int | None,
+    unlocked: bool,
+    take_over: bool,
+    target: str,
+    shell_on_error: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Render a profile, then build its image with BuildKit.
+
+    If nothing has changed since the last build, BuildKit isn't even asked. The whole output of every build is kept
+    below .envgen/logs. A changed number of jobs rebuilds nothing. A production profile wants an envgen.lock that holds
+    all of its inputs.
+
+    --shell-on-error: BuildKit keeps nothing of a step that failed, so the shell is in the state before it, without the
+    step's own mounts; the command that failed is printed. The exit code stays 4.
+
+    BUILDX_BUILDER names another builder than the engine's own, which then pulls the base image from its registry.
+
+    \b
+    Example:
+      envgen build --profile dev
+      envgen build --shell-on-error
+      envgen build --target base
+      envgen build -p prod --max-jobs 4
+      envgen build --set cuda.arch_list=12.1f --dry-run
+      envgen build -p prod --push --tag registry.example/vllm:1 --cache-to type=registry,ref=registry.example/cache
+    """
+    if platform:
+        session.sets += (f"base.platform={platform}",)
+    profile, root = session.profile(), session.loaded().project.root
+    if push and not tags:
+        raise UsageError("--push needs a name that leads to a registry", hint="--tag registry.example/name:tag")
+    if shell_on_error and (as_json or not (sys.stdin.isatty() and sys.stdout.isatty())):
+        raise UsageError("--shell-on-error needs a terminal", hint="run it in a terminal, without --json")
+    builder = _builder()
+    if shell_on_error and builder != OWN:
+        raise UsageError(
+            f"--shell-on-error needs the engine's own builder, not {builder!r}", hint="unset BUILDX_BUILDER"
+        )
+    options = Options(max_jobs, no_cache, pull, tags, push, cache_from, cache_to, builder)
+    job = job_of(profile, root, None if unlocked else lock_of(profile, root), target)
+    for warning in session.loaded().warnings:
+        progress(f"warning: {warning}")
+    if dry_run:
+        return _dry_run(job, options, as_json)
+    with closing(Display(job.steps, live=not as_json)) as display:
+        outcome = build(
+            session, job, on_step=display.step, on_tick=display.tick,
+            options=options, unlocked=unlocked, take_over=take_over,
+        )  # fmt: skip
+    try:
+        _show(outcome, as_json)
+    except BuildError:
+        if shell_on_error and outcome.result and outcome.result.failed:
+            shell_before(job, outcome.result.failed, max_jobs)
+        raise
+    return ExitCode.OK
+
+
+def _builder() -> str:
+    return os.environ.get("BUILDX_BUILDER") or OWN
+
+
+def make(session: Session, *, take_over: bool = False) -> None:
+    """Build the image of the session's profile if it is not up to date; what it prints goes to stderr."""
+    profile, root = session.profile(), session.loaded().project.root
+    job = job_of(profile, root, lock_of(profile, root))
+    with closing(Display(job.steps, live=True)) as display:
+        options = Options(builder=_builder())
+        outcome = build(session, job, on_step=display.step, on_tick=display.tick, options=options, take_over=take_over)
+    _show(outcome, as_json=False, to_stderr=True)
+
+
+def _show(outcome: Outcome, as_json: bool, to_stderr: bool = False) -> None:
+    """How the build ended. BuildError when it failed."""
+    job, result = outcome.job, outcome.result
+    if result is None:
+        if as_json:
+            print_json({**_head(job), "ok": True, "up_to_date": True, "image_id": outcome.image_id})
+        else:
+            click.echo(f"{job.image} is up to date ({short_id(outcome.image_id)})", err=to_stderr)
+        return
+    for warning in result.warnings:
+        progress(f"warning: {warning}")
+    if not result.ok:
+        raise _failure(outcome, result, quiet=as_json)
+    if as_json:
+        print_json(_document(outcome, result))
+    else:
+        built = f"built {job.image} ({short_id(result.image_id)})"
+        if outcome.pushed:  # who pulls it needs the whole digest
+            built = f"pushed {', '.join(outcome.pushed)} ({result.image_id})"
+        click.echo(
+            f"{built} in {result.seconds:.1f} s: {counted(len(result.steps), 'step')}, {result.cached} from the cache",
+            err=to_stderr,
+        )
+        if not outcome.pushed and any(service.cluster for service in job.profile.services.values()):
+            progress(f"the other machines: envgen nodes push --image --profile {job.profile.name}")
+
+
+def _failure(outcome: Outcome, result: BuildResult, quiet: bool) -> BuildError:
+    """Show what the failing step wrote last; the error itself says which step, why, and what to do."""
+    cause = outcome.cause
+    if not quiet:
+        for line in result.last_lines[-SHOWN_LINES:]:
+            progress(f"    {shorten(line.strip(), 300)}", always=True)
+    step = result.failed
+    what = f"the build of {outcome.job.image} failed"
+    if step:
+        code = f" (exit code {step.exit_code})" if step.exit_code is not None else ""
+        name = outcome.job.steps.get(step.instruction) or step.title
+        what += f" in step {shorten(name, 120)!r}{code}"
+    if cause:
+        what += f"\n    {cause.summary}:\n    > {shorten(cause.evidence.strip(), 300)}"
+    elif step and step.exit_code is None:
+        what += f"\n    {shorten(step.error, 500)}"
+    hints = [cause.cure] if cause else []
+    error = BuildError(what, hint="; ".join([*hints, f"the whole output is in {outcome.log}"]))
+    error.details = _document(outcome, result)
+    return error
+
+
+def _document(outcome: Outcome, result: BuildResult) -> dict[str, Any]:
+    failure = None
+    if not result.ok:
+        failure = {
+            "step": result.failed.title if result.failed else None,
+            "exit_code": result.failed.exit_code if result.failed else None,
+            "lines": result.last_lines[-SHOWN_LINES:],
+            "error": result.error or None,
+            "cause": asdict(outcome.cause) if outcome.cause else None,
+        }
+    return {
+        **_head(outcome.job),
+        "ok": result.ok,
+        "up_to_date": False,
+        "image_id": result.image_id,
+        "pushed": list(outcome.pushed),
+        "seconds": round(result.seconds, 3),
+        "steps": [
+            {"number": n, "name": s.title, "seconds": s.seconds, "cached": s.cached, "error": s.error}
+            for n, s in enumerate(result.steps, 1)
+        ],
+        "compilers": outcome.compilers or None,
+        "log": outcome.log,
+        "failure": failure,
+    }
+
+
+def _head(job: Job) -> dict[str, Any]:
+    return {"profile": job.profile.name, "image": job.image, "digest": job.rendered.digest}
+
+
+def _dry_run(job: Job, options: Options, as_json: bool) -> int:
+    """The exact plan. Works without an engine too; then it can't say whether the image is up to date."""
+    engine: Engine | None
+    try:
+        engine, trouble = connect(), ""
+    except EngineError as error:
+        engine, trouble = None, str(error)
+    how = compilers(job.profile, engine, options.max_jobs)
+    argv = argv_of(request_of(job, options))
+    current = bool(engine and options.plain and up_to_date(job, engine))
+    if as_json:
+        plan = {**_head(job), "dry_run": True, "up_to_date": current, "argv": argv}
+        print_json({**plan, "compilers": how, "engine": trouble or "ok"})
+        return ExitCode.OK
+    if trouble:
+        progress(f"no engine: {trouble}")
+    click.echo(f"image    {job.image}{' (up to date: nothing would be built)' if current else ''}")
+    click.echo(f"digest   {job.rendered.digest}")
+    click.echo(f"files    {', '.join(sorted(job.rendered.files))} into {shown_path(job, job.folder)}")
+    click.echo(how)
+    click.echo(f"command  {shlex.join(argv)}")
+    return ExitCode.OK
+
+
+SHOWN = 40
+
+
+@click.command()
+@project_options
+@click.option("--max-jobs", type=click.IntRange(1, 9999), metavar="N", help="Compilers at once.")
+@json_option
+def verify_command(session: Session, max_jobs: int | None, as_json: bool) -> int:
+    """Build the image of a profile twice without cache, from two folders, and compare the images.
+
+    Content is compared: files, modes, owners, links, bytes and configuration; times don't count. Where it differs, each
+    difference is named (exit code 1). A profile with `reproducible: true` must also give the same image ID. Images of
+    this command are removed again; the profile's own image stays as it is.
+
+    \b
+    Example:
+      envgen verify -p prod
+    """
+    verified = verify(session, max_jobs)
+    _show_verified(verified, as_json)
+    return ExitCode.FINDINGS if verified.found else ExitCode.OK
+
+
+def _show_verified(verified: Verified, as_json: bool) -> None:
+    ids, found = verified.ids, verified.found
+    same = ids[0] == ids[1]
+    content = "same content" if verified.same_content else "different content"
+    if as_json:
+        times = [round(each, 1) for each in verified.seconds]
+        document = {"same_content": verified.same_content, "same_id": same, "image_ids": list(ids), "seconds": times}
+        print_json({**document, "differences": list(map(asdict, found))})
+        return
+    click.echo(content)
+    click.echo(f"same ID: {ids[0]}" if same else f"different IDs: {ids[0]} and {ids[1]}")
+    for difference in found[:SHOWN]:
+        click.echo(f"  {difference}")
+    if len(found) > SHOWN:
+        progress(f"{len(found) - SHOWN} more; --json lists all")
+    if any(d.path.rpartition("/")[2].startswith(".wh.") for d in found):
+        progress("hint: a step removed files of a lower layer; the time of that cannot be set (docs/reproducible.md)")
+
+
+@click.command()
+@click.argument("image", required=False)
+@project_options
+@click.option("--sbom", is_flag=True, help="Print what is installed in it as an SPDX 2.3 document instead.")
+@json_option
+def inspect_command(session: Session, image: str | None, sbom: bool, as_json: bool) -> int:
+    """Print every input of IMAGE (default: the image of the profile) as recorded in the image.
+
+    \b
+    Example:
+      envgen inspect
+      envgen inspect mxfp4:prod --json
+      envgen inspect mxfp4:prod --sbom > mxfp4.spdx.json
+    """
+    if sbom and as_json:
+        raise UsageError("--sbom and --json would both print to stdout", hint="give one of the two")
+    engine = connect()
+    found = read(engine, image or session.profile().image_name)
+    if sbom:
+        made = engine.image(found.id)
+        if made is None:
+            raise NotFoundError(f"the image {found.image} is gone")
+        click.echo(write_sbom(found, made, take(engine, found.id)).decode(), nl=False)
+        return ExitCode.OK
+    if as_json:
+        document = asdict(found)
+        print_json({key: document[key] for key in ("image", "id", "labels", "inputs", "open")})
+        return ExitCode.OK
+    click.echo(f"{found.image} ({short_id(found.id)})")
+    for name, value in sorted(found.labels.items()):
+        click.echo(f"  {name}  {value or '(none)'}")
+    for name, value in sorted(found.inputs.items()):
+        if not name.endswith(" sha256"):
+            click.echo(f"  {name}  {value}")
+    for text in found.open:
+        progress(f"not locked: {text}")
+    if not found.inputs:
+        progress("it was built without a lock, so it records no inputs")
+    return ExitCode.OK
+
+
+_SHARED = ("image ", "git ", "file ", "patch ", "series ")
+
+
+@dataclass(frozen=True)
+class Side:
+    """What was named: a lock (``profile`` is "") or an image of a profile."""
+
+    name: str
+    profile: str
+    inputs: Mapping[str, str]
+
+
+@click.command()
+@click.argument("first", required=False)
+@click.argument("second", required=False)
+@project_options
+@click.option("--with", "other", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+              help="Compare what the profile runs with what this Compose file (or recipe) runs.")  # fmt: skip
+@click.option(
+    "--service", "pairs", multiple=True, metavar="A=B", help="With --with: A of the profile is B of the file."
+)
+@json_option
+def diff_command(
+    session: Session, first: str | None, second: str | None, other: Path | None, pairs: tuple[str, ...], as_json: bool
+) -> int:
+    """Say in which inputs FIRST and SECOND differ. Each is a lock file or the name of an image.
+
+    With --with, say what differs when the profile runs rather than an existing Compose file: both as
+    `docker compose config` resolves them, `.env` and env_file included. Values that look like secrets are not shown.
+    Ends with 1 when they differ.
+
+    \b
+    Examples:
+      envgen diff mxfp4:prod envgen.lock
+      envgen diff old.lock envgen.lock
+      envgen diff --with compose.yaml --service serve=vllm
+    """
+    if other is not None and first is None:
+        return _with(session, other, pairs, as_json)
+    if other is not None or pairs or first is None or second is None:
+        hint = "envgen diff FIRST SECOND, or envgen diff --with FILE"
+        raise UsageError("name two locks or images, or one Compose file", hint=hint)
+    one, two = _side(first), _side(second)
+    found = changes(*_alike(one, two))
+    if as_json:
+        print_json({"changes": list(map(asdict, found))})
+    else:
+        for change in found:
+            click.echo(str(change))
+        progress(f"{counted(len(found), 'input differs', 'inputs differ')}" if found else "all inputs are the same")
+    return ExitCode.FINDINGS if found else ExitCode.OK
+
+
+def _with(session: Session, file: Path, pairs: Sequence[str], as_json: bool) -> int:
+    named = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+    if len(named) != len(pairs):
+        raise UsageError("--service wants A=B", hint="A is a service of the profile, B one of the file")
+    found = compare(session.profile(), session.loaded().project.root, file, named)
+    services = list(dict.fromkeys(one.service for one in found))
+    if as_json:
+        print_json({"differences": list(map(asdict, found))})
+    for service in [] if as_json else services:
+        click.echo(service)
+        for one in found:
+            if one.service == service:
+                click.echo(f"  {one}")
+    progress(counted(len(found), "difference") + ", without what envgen gives every container" if found else
+             "both run the same, but for what envgen gives every container")  # fmt: skip
+    return ExitCode.FINDINGS if found else ExitCode.OK
+
+
+def _side(name: str) -> Side:
+    path = Path(name)
+    if path.is_file():
+        return Side(name, "", facts(read_lock(path)))
+    found = read(connect(), name)
+    if not found.inputs:
+        raise UsageError(f"{name} was built without a lock, so it has no inputs to compare")
+    return Side(name, found.profile, found.inputs)
+
+
+def _alike(one: Side, two: Side) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Inputs by the same names: of a lock beside an image, what concerns the image's profile and platform."""
+    if bool(one.profile) == bool(two.profile):
+        return one.inputs, two.inputs
+    image, lock = (one, two) if one.profile else (two, one)
+    platforms = {word for name in image.inputs for word in name.split(" ")[:1] if word.startswith("linux/")}
+    kept = {}
+    for name, value in lock.inputs.items():
+        if name.startswith(_SHARED):
+            if name in image.inputs:  # what other profiles ask for is not the image's business
+                kept[name] = value
+        elif name.startswith(f"{image.profile} "):
+            rest = name.removeprefix(f"{image.profile} ")
+            if rest.split(" ")[0] in platforms:
+                kept[rest] = value
+    return (image.inputs, kept) if one.profile else (kept, image.inputs)
