@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envgen.profile.load import load_project, select
-from envgen.render.assemble import render_profile
+from envgen.render.outputs import render_profile
 
 TOP = Path(__file__).resolve().parent.parent
 NONCE = secrets.token_hex(8)  # a fresh cache for every run of this program

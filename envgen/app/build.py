@@ -40,10 +40,9 @@ from envgen.files import state_dir
 from envgen.lock.image import Difference, compare, same_content
 from envgen.lock.model import LOCAL, ProfileLock
 from envgen.profile.model import Profile
-from envgen.render.assemble import IGNORE_FILE, Rendered, render_profile
 from envgen.render.environment import CA_VARIABLE, WHEELHOUSE_VARIABLE, compose_environment
 from envgen.render.locking import base_image, lock_of
-from envgen.render.workspace import prepare
+from envgen.render.outputs import IGNORE_FILE, Rendered, prepare, render_profile
 from envgen.serve import preflight
 from envgen.serve.launch import compose_for
 from envgen.text import counted, progress

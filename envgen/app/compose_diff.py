@@ -34,10 +34,9 @@ from envgen.profile.tree import LIST, MAP, NULL, Node, near
 from envgen.profile.values import own_path
 from envgen.redact import redact_secrets, secret_in, secret_like
 from envgen.render import environment as names
-from envgen.render.assemble import render_profile
 from envgen.render.compose import OFFLINE, PROXY, overlay_file
 from envgen.render.locking import lock_of
-from envgen.render.outputs import write
+from envgen.render.outputs import render_profile, write
 from envgen.text import visible
 
 _HIDDEN = "(not shown)"

@@ -11,7 +11,7 @@ from envgen.errors import EnvgenError, Problem, ProjectError, RefusedError
 from envgen.move_in.compose import Reader, as_compose, is_recipe, read_foreign
 from envgen.move_in.draft import Draft, Unplaced, local_text, text_of
 from envgen.profile.load import FILE_NAME, LOCAL_NAME, load_project
-from envgen.profile.patterns import NAME, matches
+from envgen.profile.shape import NAME, matches
 from envgen.render import outputs
 from envgen.text import reason_of
 

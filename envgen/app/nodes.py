@@ -21,11 +21,11 @@ from envgen.engine.client import Engine, connect
 from envgen.engine.values import COMPOSE_PROJECT, MISSHAPEN, Container, Image, Mount
 from envgen.errors import EngineError, NotFoundError, Problem, UsageError
 from envgen.inside import run
-from envgen.profile.check_nodes import ranks_of
+from envgen.profile.check_services import ranks_of
 from envgen.profile.model import Cluster, GpuMode, Machine, Profile, Service
 from envgen.render import environment as names
-from envgen.render.assemble import render_profile
 from envgen.render.locking import lock_of_image
+from envgen.render.outputs import render_profile
 from envgen.serve.preflight import of_image
 from envgen.text import progress, size
 

@@ -22,7 +22,7 @@ from envgen.errors import EngineError, NotFoundError, UsageError, named
 from envgen.profile.model import Profile
 from envgen.render.compose import cluster_file
 from envgen.render.locking import lock_of_image
-from envgen.render.workspace import Workspace, prepare
+from envgen.render.outputs import Workspace, prepare
 from envgen.serve import preflight
 from envgen.serve.launch import CONFIG_HASH, compose_for, settings_differ
 

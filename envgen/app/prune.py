@@ -24,7 +24,7 @@ from envgen.errors import EngineError, EnvgenError, RefusedError
 from envgen.jitcache import space
 from envgen.jitcache.service import JitCache
 from envgen.profile.model import Profile, Project
-from envgen.render import namespace
+from envgen.render import locking
 from envgen.render.environment import overlay_volume
 from envgen.text import progress, reason_of, short_id
 
@@ -164,10 +164,10 @@ def _caches(
     keys = set()
     for profile in profiles:
         image = engine.image(profile.image_name)
-        keys.add(namespace.namespace_here(profile, project.root, image.labels if image else None))
+        keys.add(locking.namespace_here(profile, project.root, image.labels if image else None))
     for profile in project.profiles.values():
         cache = JitCache(engine, profile, project.root)
-        made = profile.caches.get(namespace.CACHE)
+        made = profile.caches.get(locking.CACHE)
         if made is None or profile.name in foreign:
             continue
         with contextlib.suppress(EngineError):  # without an image nothing can be looked into

@@ -19,7 +19,7 @@ from envgen.engine.values import COMPOSE_PROJECT, Image, Mount
 from envgen.errors import EngineError, RefusedError, named
 from envgen.profile.model import Profile, Service
 from envgen.render import environment as names
-from envgen.render.namespace import places_of
+from envgen.render.locking import places_of
 from envgen.text import counted, size
 
 EVERY = 5.0  # seconds between two lines of progress

@@ -24,10 +24,9 @@ from envgen.engine.values import Container
 from envgen.errors import EnvgenError
 from envgen.files import state_dir
 from envgen.profile.model import Profile
-from envgen.render.assemble import render_profile
 from envgen.render.environment import checkout_variable, compose_environment
-from envgen.render.locking import lock_of_image
-from envgen.render.namespace import mounts_of
+from envgen.render.locking import lock_of_image, mounts_of
+from envgen.render.outputs import render_profile
 
 T = TypeVar("T")
 PATIENCE = 5.0  # seconds for all questions together

@@ -37,8 +37,7 @@ from envgen.patches.dry_run import DryRun, GitTree, Tree, dry_run, put
 from envgen.patches.series import load_series, version_of, version_of_ref
 from envgen.predict import gpus
 from envgen.profile.model import GpuMode, Profile, Source
-from envgen.profile.tree import LOCAL, MAP, PROJECT, SET, Node, near
-from envgen.profile.yamlparse import decode
+from envgen.profile.tree import LOCAL, MAP, PROJECT, SET, Node, decode, near
 from envgen.redact import without_login
 from envgen.render.locking import lock_of
 from envgen.serve.wait import PHASE_LINES

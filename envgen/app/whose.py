@@ -18,10 +18,10 @@ from envgen.engine.host import CREATOR, Creator, lives, this_process
 from envgen.engine.owner import Owner, is_foreign, owner_in, owner_of, this_owner
 from envgen.engine.values import COMPOSE_PROJECT
 from envgen.errors import EngineError, RefusedError
-from envgen.profile.instance import as_instance
+from envgen.profile.load import as_instance
 from envgen.profile.model import Profile
 from envgen.render.environment import overlay_volume
-from envgen.render.namespace import namespace_here, volume_of
+from envgen.render.locking import namespace_here, volume_of
 from envgen.text import progress
 
 PROJECT = "dev.envgen.project"

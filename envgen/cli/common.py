@@ -17,7 +17,7 @@ import click
 from envgen.app.session import Session
 from envgen.engine.compose import Compose
 from envgen.errors import Output
-from envgen.profile.overrides import misspelt
+from envgen.profile.layers import misspelt
 from envgen.text import progress, with_own_colours
 
 LARGEST = 1_000_000_000  # of any number on a command line: beyond it clocks and sizes overflow

@@ -27,9 +27,8 @@ from envgen.inside import run
 from envgen.patches.series import read_patch, strip
 from envgen.profile.model import Profile, Service
 from envgen.render import environment as promised
-from envgen.render.assemble import render_profile
-from envgen.render.locking import lock_of_image
-from envgen.render.namespace import places_of
+from envgen.render.locking import lock_of_image, places_of
+from envgen.render.outputs import render_profile
 from envgen.serve.preflight import holders, with_ports
 from envgen.text import last_printed
 

@@ -18,7 +18,7 @@ from envgen.inside.jit.tree import Fault
 from envgen.profile.model import Profile
 from envgen.profile.values import CudaArch, CudaArchList
 from envgen.render.environment import service_env
-from envgen.render.namespace import folder_of, namespace_here, volume_of
+from envgen.render.locking import folder_of, namespace_here, volume_of
 
 CACHE = "flashinfer"  # the key of the profile's `caches`
 BASE = "FLASHINFER_WORKSPACE_BASE"

@@ -11,7 +11,7 @@ from envgen.engine.values import COMPOSE_PROJECT, Mount
 from envgen.errors import EngineError, EnvgenError, NotFoundError, RefusedError, UsageError
 from envgen.jitcache.place import CACHE, Place, find_place, key_in, mount_here, mount_of, root_in, throw_away
 from envgen.jitcache.service import JitCache
-from envgen.render import namespace as names
+from envgen.render import locking
 from envgen.render.locking import lock_of_image
 from envgen.text import reason_of
 
@@ -70,7 +70,7 @@ class Space:
 def _made_of(cache: JitCache) -> dict[str, str]:
     image = cache.engine.image(cache.profile.image_name)
     lock = lock_of_image(cache.profile, cache.root, image.labels if image else None)
-    return names.made_of(cache.profile, lock, names.series_of(cache.profile, cache.root))
+    return locking.made_of(cache.profile, lock, locking.series_of(cache.profile, cache.root))
 
 
 def made_mount(cache: JitCache) -> Mount:
@@ -111,7 +111,7 @@ def save(cache: JitCache, target: Path, *, force: bool = False) -> Moved:
         made = _made_of(cache) if cache.profile.caches.get(CACHE) else {}
         request = {
             "operation": "save", "root": place.root, "target": ARCHIVE, "key": key,
-            "made_of": made if key and key == names.key_of(made) else {},
+            "made_of": made if key and key == locking.key_of(made) else {},
         }  # fmt: skip
         moved = cache.ask(Moved, place, request)
         if not written.stat().st_size:

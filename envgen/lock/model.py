@@ -20,8 +20,7 @@ import yaml
 from envgen import files
 from envgen.binding import digest_of
 from envgen.errors import Place, Problem, ProjectError, RefusedError
-from envgen.profile import yamlparse
-from envgen.profile.tree import Node
+from envgen.profile.tree import Node, read
 from envgen.redact import without_login
 
 # How an image's digest came about: asked of the server that knows, or of the local engine only.
@@ -299,7 +298,7 @@ def read_lock(path: Path) -> Lock:
     label = str(path)
     with contextlib.suppress(ValueError):
         label = min(os.path.relpath(path), label, key=len)
-    top = yamlparse.read(path, label)
+    top = read(path, label)
     version = top.items.get("format")
     if version is None or version.text != str(FORMAT):
         place = version.place("format") if version else Place(top.source.label)

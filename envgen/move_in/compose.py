@@ -17,11 +17,10 @@ from typing import Any
 from envgen.errors import ProjectError
 from envgen.move_in import dockerfile
 from envgen.move_in.draft import Draft, fill, place, refused, secret
-from envgen.profile import patterns as p
-from envgen.profile.hints import COMPOSE
-from envgen.profile.patterns import FLAG, matches
-from envgen.profile.tree import LIST, MAP, NULL, PROJECT, TEXT, Node, Source, scalar
-from envgen.profile.yamlparse import parse, text_of
+from envgen.profile import shape as p
+from envgen.profile.bind import COMPOSE
+from envgen.profile.shape import FLAG, matches
+from envgen.profile.tree import LIST, MAP, NULL, PROJECT, TEXT, Node, Source, parse, scalar, text_of
 from envgen.redact import is_secret_value, secret_in, secret_like
 
 # Short flags of vLLM with more than one letter: a profile's `args` would give them two dashes.

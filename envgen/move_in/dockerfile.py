@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from envgen.move_in.draft import Draft, fill, place, refused
-from envgen.profile.patterns import APT_NAME, REQUIREMENT, USER, matches
+from envgen.profile.shape import APT_NAME, REQUIREMENT, USER, matches
 
 _DIRECTIVE = re.compile(r"#\s*(syntax|escape|check)\s*=\s*(.*?)\s*", re.IGNORECASE)
 _HEREDOC = re.compile(r"(?<![<\w])\d*<<(-?)([\"']?)([A-Za-z_]\w*)\2")

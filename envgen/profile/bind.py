@@ -8,20 +8,36 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from envgen.errors import Place, Problem
-from envgen.profile import hints
 from envgen.profile import shape as shapes
-from envgen.profile.model import Variant
-from envgen.profile.overrides import join_path
-from envgen.profile.patterns import ENV_NAME, matches, meaning
-from envgen.profile.shape import Field, Shape, fields_of
-from envgen.profile.tree import BOOL, FLOAT, INT, LIST, MAP, NULL, TEXT, Node, near, overlay, written
-from envgen.profile.values import plain_text
+from envgen.profile.layers import join_path
+from envgen.profile.model import Mount, Profile, Source, Variant
+from envgen.profile.shape import ENV_NAME, Field, Shape, fields_of, matches, meaning
+from envgen.profile.tree import (
+    BOOL,
+    FLOAT,
+    INT,
+    LIST,
+    MAP,
+    NULL,
+    PROJECT,
+    TEXT,
+    Node,
+    near,
+    overlay,
+    plain_kind,
+    written,
+)
+from envgen.profile.values import HostPath, own_path, plain_text
 
 _INTEGER_DIGITS = 15
 _WRONG: Any = object()
@@ -54,14 +70,14 @@ class Binding:
         values: dict[str, Any] = dict(given)
         fields = fields_of(cls)
         if node.kind != MAP:
-            hint = hints.text_for_record(cls, node.kind)
+            hint = text_for_record(cls, node.kind)
             self.wrong(node, path, f"expected a mapping, found {node.seen()}", hint)
             node = node.with_items({})
         else:
             for name, child in node.items.items():
                 field = fields.get(name)
                 if field is None:
-                    self.unknown(child, name, path, list(fields), hints.COMPOSE.get(cls.__name__, {}))
+                    self.unknown(child, name, path, list(fields), COMPOSE.get(cls.__name__, {}))
                 elif child.kind != NULL:
                     value = self.field(field, child, f"{path}.{name}" if path else name)
                     if value is not _WRONG:
@@ -71,7 +87,7 @@ class Binding:
                     key = f"{path}.{name}" if path else name
                     self.broken.add(key)
                     if not self.partial:
-                        self.report("is required", node.key_place(key), hints.required(field))
+                        self.report("is required", node.key_place(key), required(field))
         for name, field in fields.items():
             if field.required and name not in values:
                 values[name] = _stand_in(field.shape)
@@ -149,7 +165,7 @@ class Binding:
         try:
             plain_text(text)
         except ValueError as error:
-            return self.wrong(node, path, str(error), hints.one_line(text, path))
+            return self.wrong(node, path, str(error), one_line(text, path))
         if pattern and not matches(pattern, text):
             return self.wrong(node, path, f"{_short(text)} is not accepted here", meaning(pattern))
         return text
@@ -158,7 +174,7 @@ class Binding:
         if node.kind != TEXT and node.kind != getattr(type_, "NUMBER", ""):
             if node.kind in (INT, FLOAT):
                 message = f"expected text such as {type_.EXAMPLE}, found {node.seen()}"
-                return self.wrong(node, path, message, hints.for_number(type_, node.text))
+                return self.wrong(node, path, message, for_number(type_, node.text))
             return self.wrong(node, path, f"expected text such as {type_.EXAMPLE}, found {node.seen()}")
         try:
             return type_.parse(plain_text(node.text))
@@ -176,14 +192,14 @@ class Binding:
     def sequence(self, shape: Shape, node: Node, path: str, item: str) -> Any:
         assert shape.inner is not None
         if node.kind != LIST:
-            hint = hints.as_list(shape.inner, node.text, path) if node.kind not in (MAP, NULL) else ""
+            hint = as_list(shape.inner, node.text, path) if node.kind not in (MAP, NULL) else ""
             return self.wrong(node, path, f"expected a list, found {node.seen()}", hint)
         found = [self.value(shape.inner, child, f"{path}[{i}]", item=item) for i, child in enumerate(node.elements)]
         return tuple([value for value in found if value is not _WRONG])
 
     def mapping(self, shape: Shape, node: Node, path: str, item: str, names: str) -> Any:
         if node.kind != MAP:
-            hint = hints.list_for_mapping(shape.inner, node) if node.kind == LIST else ""
+            hint = list_for_mapping(shape.inner, node) if node.kind == LIST else ""
             return self.wrong(node, path, f"expected a mapping, found {node.seen()}", hint)
         inner = shape.inner
         assert inner is not None
@@ -292,3 +308,247 @@ def _stand_in(shape: Shape) -> Any:
         return shape.type(**{name: _stand_in(field.shape) for name, field in fields.items() if field.required})
     empty: Mapping[str, Any] | tuple[()] = MappingProxyType({}) if shape.kind == shapes.MAPPING else ()
     return empty
+
+
+Path_ = tuple[str, ...]
+LOCAL_HINT = "{} belongs into envgen.local.yaml, an ENVGEN_... variable or --set"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the checks see of one profile, and where they put what they find."""
+
+    profile: Profile
+    tree: Node
+    _binding: Binding
+    root: Path
+
+    def problem(
+        self,
+        path: Path_,
+        message: str,
+        hint: str = "",
+        *,
+        at_key: bool = False,
+        whole: bool = False,
+        hidden: bool = False,
+    ) -> None:
+        """Note a problem with the value at ``path`` (list items by their number).
+
+        ``hidden``: the value is a secret, so its line is not shown.
+
+        Nothing is noted about a value that could not be bound; with ``whole``, nor where anything below it could not.
+        """
+        broken = self._binding.broken
+        key = ""
+        for part in path:
+            key = f"{key}[{part}]" if part.isdigit() and key else f"{key}.{part}" if key else part
+            if key in broken:
+                return
+        if whole and any(other.startswith(key + ".") for other in broken):
+            return
+        place = self._place(path, key, at_key)
+        self._binding.problems.append(Problem(message, replace(place, text="") if hidden else place, hint))
+
+    def repeated(self, path: Path_, items: Sequence[object]) -> None:
+        """Note what stands more than once in the list at ``path``."""
+        for number, item in enumerate(items):
+            if item in items[:number]:
+                self.problem((*path, str(number)), f"{item} stands here twice", "remove one of them")
+
+    def host_path(self, path: Path_, value: HostPath) -> None:
+        """A path of the machine: the shared file may not name places that only one machine has."""
+        if value.is_machine_specific and self.is_shared(path):
+            message = f"{str(value)!r} is a place on one machine; this file is shared"
+            self.problem(path, message, LOCAL_HINT.format("an absolute path"))
+        if value.path.startswith("~") and not value.path.startswith("~/") and value.path != "~":
+            self.problem(path, f"{str(value)!r} names another user's home", "write ~/... or an absolute path")
+        if "$" in value.path:
+            message = f"{str(value)!r} contains a $, but variables are not expanded here"
+            self.problem(path, message, "write ~/... for your home")
+        elif "{" in value.path or "}" in value.path:
+            message = f"{str(value)!r} contains a brace, which a default of a Compose variable cannot carry"
+            self.problem(path, message, "rename the folder, or reach it through a link")
+
+    def in_project(self, path: Path_, text: str) -> Path | None:
+        """The file or folder ``text`` of the project; None, and a problem, where it is not there or leaves it."""
+        try:
+            plain = own_path(text)
+        except ValueError as error:
+            self.problem(path, str(error), "copy it into the project folder")
+            return None
+        place = self.root / plain
+        if not place.exists():
+            self.problem(path, f"there is no {plain!r} in the project", "make it, or correct the path")
+        elif not place.resolve().is_relative_to(self.root.resolve()):
+            self.problem(path, f"{plain!r} is a link that leaves the project folder", "copy it here")
+        else:
+            return place
+        return None
+
+    def is_broken(self, key: str) -> bool:
+        """True when the value at ``key`` is missing or wrong, so that the profile holds a stand-in."""
+        return key in self._binding.broken
+
+    def sources(self, *keys: str) -> list[tuple[str, Source]]:
+        """The sources of which all of ``keys`` are as the user wrote them."""
+        return [
+            (name, source)
+            for name, source in self.profile.sources.items()
+            if not any(self.is_broken(f"sources.{name}.{key}") for key in keys)
+        ]
+
+    def _place(self, path: Path_, key: str, at_key: bool) -> Place:
+        node = self.node(path)
+        if node is None:  # a default: the nearest thing that is written down
+            return self.nearest(path).key_place(key)
+        return node.key_place(key) if at_key else node.place(key)
+
+    def node(self, path: Path_) -> Node | None:
+        """The node at ``path``, or None where the value is a default."""
+        node: Node | None = self.tree
+        for part in path:
+            node = node.items.get(part) if node is not None else None
+        return node
+
+    def nearest(self, path: Path_) -> Node:
+        """The deepest node on the way to ``path``."""
+        node = self.tree
+        for part in path:
+            below = node.items.get(part)
+            if below is None:
+                break
+            node = below
+        return node
+
+    def is_shared(self, path: Path_) -> bool:
+        """True when the value at ``path`` comes from the shared project file."""
+        node = self.node(path)
+        return node is not None and node.source.layer == PROJECT
+
+    def names(self, path: Path_) -> list[str]:
+        """The keys written at ``path``."""
+        node = self.node(path)
+        return list(node.items) if node is not None and node.kind == MAP else []
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./=@+-]+")
+_SHELL = re.compile(r"[&|;<>`$*()]")
+
+
+_OWN_FILE = "not offered here: write it into a Compose file of yours, and name that in `compose:` of the profile"
+_OWN_FILE_ONLY = (
+    "cap_drop", "configs", "cpus", "dns", "extra_hosts", "group_add", "hostname", "init", "logging", "mem_limit",
+    "mem_reservation", "memswap_limit", "oom_score_adj", "pid", "pids_limit", "pull_policy", "read_only",
+    "security_opt", "stop_grace_period", "stop_signal", "sysctls", "userns_mode",
+)  # fmt: skip
+# Keys of Compose that are spelled otherwise here, by the record in which people write them.
+COMPOSE: Mapping[str, Mapping[str, str]] = {
+    "Service": {
+        "environment": "Compose's `environment` is `env: {NAME: value}`",
+        "env_file": "write `env: {NAME: value}`, or `secrets: [NAME]` in the profile for a variable of your shell",
+        "volumes": "write `mounts: {NAME: HOST:CONTAINER:ro}` for files of yours; `caches` of the profile for volumes",
+        "tmpfs": "write `caches: {NAME: {path: /x}}` in the profile: a named volume",
+        "depends_on": "not needed: `envgen up` waits until a service is ready; start the other one first",
+        "entrypoint": "write the program first in `command`",
+        "healthcheck": "Compose's `healthcheck` is `health: {http: /health}`",
+        "network_mode": "write `network: host`",
+        "networks": _OWN_FILE,
+        "privileged": "not offered: name what it needs in `devices` and `cap_add`",
+        "build": "the image is made from the profile's `base`, `apt`, `pip` and `sources`",
+        "image": "all services run the profile's image: `image` and `base.image` of the profile",
+        "platform": "write `base: {platform: linux/arm64}` in the profile",
+        "expose": "not needed: `ports` publishes a port, and services of one profile reach each other without",
+        "deploy": "write `gpu: [0]` for GPUs, `needs_memory` for memory",
+        "gpus": "write `gpu: [0]`, or `gpu` in the profile for all of them",
+        "runtime": "write `gpu: all` in the profile for the NVIDIA runtime",
+        "stdin_open": "write `interactive: true`",
+        "tty": "write `interactive: true`",
+        "ipc": "write `ipc: host` in the profile",
+        "ulimits": "write `ulimits: {memlock: {soft: -1, hard: -1}}` in the profile",
+        "secrets": "write `secrets: [NAME]` in the profile: variables of your shell",
+        "profiles": "`envgen up SERVICE` starts exactly that service",
+        "extends": "a profile extends another: `extends: NAME` in the profile",
+        **dict.fromkeys(_OWN_FILE_ONLY, _OWN_FILE),
+    },
+    "Profile": {
+        "environment": "write `env: {GROUP: {NAME: value}}`, or `env` in a service",
+        "env_file": "write `env: {GROUP: {NAME: value}}`, or `secrets: [NAME]` for a variable of your shell",
+        "volumes": "write `caches: {NAME: {path: /x}}` for named volumes, `mounts` in a service for files of yours",
+        "networks": _OWN_FILE,
+        "configs": _OWN_FILE,
+        "include": "write `compose: FILE` in a profile",
+        "command": "it belongs into a service: `services: {NAME: {command: [...]}}`",
+        "ports": "it belongs into a service: `services: {NAME: {ports: [...]}}`",
+        "mounts": "it belongs into a service: `services: {NAME: {mounts: {...}}}`",
+    },
+}
+
+
+def text_for_record(cls: Any, kind: str) -> str:
+    """How a record that has a short form is written."""
+    return f"write it like {cls.EXAMPLE}" if kind == TEXT and hasattr(cls, "EXAMPLE") else ""
+
+
+def list_for_mapping(inner: Shape | None, node: Node) -> str:
+    """For a list as in Compose where entries have names here."""
+    texts = [child.text for child in node.elements if child.kind == TEXT]
+    if inner is not None and inner.type is Mount and texts:
+        return f"give each a name: {{first: {spelled(texts[0])}}}"
+    if inner is not None and inner.type is str and all("=" in text for text in texts) and texts:
+        return "write it as a mapping: {" + ", ".join(": ".join(map(spelled, t.split("=", 1))) for t in texts) + "}"
+    return ""
+
+
+def spelled(text: str) -> str:
+    """``text`` as YAML reads it back, also inside a list."""
+    plain = _PLAIN.fullmatch(text) and plain_kind(text) == TEXT and not text.startswith("-")
+    return text if plain else json.dumps(text, ensure_ascii=False)
+
+
+def for_number(type_: Any, text: str) -> str:
+    """How a number is written where a value such as 127.0.0.1:8000:8000 or 30s is expected."""
+    for value in (text, f"127.0.0.1:{text}:{text}", f"{text}s"):
+        try:
+            type_.parse(value)
+        except ValueError:
+            continue
+        return f"quote it: {spelled(value)}" if value == text else f"write {spelled(value)}"
+    return f"write it like {type_.EXAMPLE}"
+
+
+def is_command(path: str) -> bool:
+    """Whether the value at ``path`` is a command, one word an item."""
+    return re.search(r"(^|\.)(command|prepare)(\[\d+\])?$", path) is not None
+
+
+def as_list(inner: Shape, text: str, path: str) -> str:
+    """``text`` as the list that was expected: the words of a command, else one item."""
+    items = [text]
+    if is_command(path):
+        try:
+            items = ["sh", "-c", text] if _SHELL.search(text) else shlex.split(text)
+        except ValueError:  # a quote that is never closed
+            return "write it as a list, one word an item"
+    elif inner.kind == shapes.VALUE and plain_kind(text) != TEXT:
+        return for_number(inner.type, text).replace("write ", "write it as a list: [") + "]"
+    return f"write it as a list: [{', '.join(map(spelled, items))}]"
+
+
+def one_line(text: str, path: str) -> str:
+    """For a value with a line break."""
+    if "\n" not in text:
+        return ""
+    return "separate the commands by `; `, or put them into a script" if is_command(path) else "write it in one line"
+
+
+def required(field: Field) -> str:
+    """What to write for a key that is missing: its own required keys with an example each, else what it is."""
+    if field.shape.kind != shapes.RECORD:
+        return field.key.doc
+    inner = [one for one in fields_of(field.shape.type).values() if one.required]
+    return f"write `{field.name}: {{{', '.join(f'{one.name}: {_example(one)}' for one in inner)}}}`"
+
+
+def _example(field: Field) -> str:
+    return str(field.shape.type.EXAMPLE) if field.shape.kind == shapes.VALUE else "..."

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,16 +12,14 @@ from types import MappingProxyType
 from typing import NoReturn
 
 from envgen import files
-from envgen.errors import Problem, ProjectError, RefusedError, UsageError
-from envgen.profile import hints, layers
-from envgen.profile.build import Builder
-from envgen.profile.instance import of_worktree
+from envgen.errors import Place, Problem, ProjectError, RefusedError, UsageError
+from envgen.profile import layers
+from envgen.profile.bind import COMPOSE, Binding
+from envgen.profile.checks import check_profile, check_project
+from envgen.profile.layers import Override, from_environ, from_sets
 from envgen.profile.model import Profile, Project
-from envgen.profile.overrides import from_environ, from_sets
-from envgen.profile.patterns import NAME, PROJECT_NAME, matches, meaning
-from envgen.profile.shape import fields_of
-from envgen.profile.tree import INT, LIST, LOCAL, MAP, NULL, Node, Source, near
-from envgen.profile.yamlparse import read
+from envgen.profile.shape import NAME, PROJECT_NAME, fields_of, matches, meaning
+from envgen.profile.tree import INT, LIST, LOCAL, MAP, NULL, Node, Source, lay_over, near, read
 
 FILE_NAME = "envgen.yaml"
 LOCAL_NAME = "envgen.local.yaml"
@@ -202,7 +202,7 @@ def _header(top: Node, problems: list[Problem]) -> tuple[str, str]:
 def _known_keys(top: Node, known: Sequence[str], problems: list[Problem]) -> None:
     for key, node in top.items.items():
         if key not in known and not key.startswith("x-"):  # x-...: for anchors, as in Compose
-            hint = hints.COMPOSE["Profile"].get(key) or near(key, list(known))
+            hint = COMPOSE["Profile"].get(key) or near(key, list(known))
             if key == "instance":
                 hint = f"it is for one machine: write it in {LOCAL_NAME}"
             elif key in fields_of(Profile):
@@ -273,3 +273,134 @@ def _local_sections(top: Node, shared: Mapping[str, Node], problems: list[Proble
             place = node.items["extends"].key_place(f"profiles.{name}.extends")
             problems.append(Problem("the local file cannot change what a profile extends", place))
     return defaults, profiles
+
+
+Files = Sequence[tuple[Node, dict[str, Node]]]
+
+
+class Builder:
+    """Builds all profiles of a project. ``good`` and ``broken`` hold the outcome, ``trees`` what was merged."""
+
+    def __init__(
+        self,
+        project: str,
+        root: Path,
+        files: Files,
+        overrides: Sequence[Override],
+        variant: str = "",
+        instance: str = "",
+    ) -> None:
+        self.project = project
+        self.variant = variant
+        self.instance = instance
+        self.root = root
+        self.files = files
+        self.overrides = overrides
+        self.good: dict[str, Profile] = {}
+        self.broken: dict[str, list[Problem]] = {}
+        self.trees: dict[str, Node] = {}
+        self.warnings: list[str] = []
+
+    def build(self, chains: Mapping[str, layers.Chain], problems: list[Problem]) -> None:
+        """Build each profile.
+
+        A problem of the files goes to ``problems``. One that only an override or the variant brings, and only into
+        some of the profiles, waits in ``broken`` until such a profile is used.
+        """
+        shared = layers.name_dockerfiles(self.files, layers.layered(self.files, chains, self.warnings))
+        waiting: dict[str, list[Problem]] = {}
+        for name, tree in shared.items():
+            over = lay_over(tree, self.variant) if self.variant else None
+            varied = layers.merge(tree, over) if over is not None else tree
+            full = self._with_overrides(varied, shared, found := [])
+            self.trees[name] = full
+            partial = not chains[name][1]
+            profile, more = self._bind(name, full, partial, self.variant if over is not None else "")
+            found += more
+            if not found:
+                self.good[name] = profile
+            elif full is tree and not self.overrides:
+                problems += found
+            else:
+                own = self._bind(name, tree, partial)[1]
+                if own:
+                    problems += [*own, *found]
+                else:
+                    waiting[name] = found
+        if waiting and not self.good:
+            for found in waiting.values():
+                problems += found
+        self.broken = waiting
+        if not problems:
+            problems += check_project(self.good, shared)
+
+    def _bind(self, name: str, tree: Node, partial: bool, variant: str = "") -> tuple[Profile, list[Problem]]:
+        binding = Binding(partial=partial)
+        given = {"name": name, "project": self.project, "variant": variant, "instance": self.instance}
+        profile: Profile = binding.record(Profile, tree, "", **given)
+        check_profile(profile, tree, binding, self.root)
+        return _chosen_groups(profile), binding.problems
+
+    def _with_overrides(self, tree: Node, shared: Mapping[str, Node], problems: list[Problem]) -> Node:
+        for override in self.overrides:
+            path = layers.spell(tree, override)
+            entry = layers.entry_of(path)
+            if entry and entry[1] not in layers.entries(tree, entry[0]):
+                prefix, name = entry
+                known = list(dict.fromkeys(n for other in shared.values() for n in layers.entries(other, prefix)))
+                if name in known:
+                    continue  # it is meant for another profile
+                place = Place(override.node.source.label)
+                problems.append(Problem(f"there is no {'.'.join(prefix)}.{name}", place, near(name, known)))
+                continue
+            blocked = layers.list_in_the_way(path)
+            if blocked:
+                problems.append(replace(blocked, place=Place(override.node.source.label)))
+                continue
+            over = layers.spelled_out(layers.as_tree(path, override.node))
+            if override.from_environment:
+                over = layers.without_foreign_checkouts(tree, over, self.warnings)
+            tree = layers.merge(tree, over)
+        return tree
+
+
+def _chosen_groups(profile: Profile) -> Profile:
+    """The profile with the groups of env that are in use; from here on the others are gone."""
+    if profile.env_groups is None:
+        return profile
+    env = {name: group for name, group in profile.env.items() if name in profile.env_groups}
+    return replace(profile, env=MappingProxyType(env))
+
+
+LENGTH = 40
+
+
+def of_worktree(folder: Path) -> str:
+    """The name of the linked git worktree that ``folder`` is in, as git itself calls it; "" elsewhere.
+
+    Git keeps that name when the worktree moves.
+    """
+    for place in (folder, *folder.parents):
+        mark = place / ".git"
+        if mark.is_file():
+            return _linked(mark)
+        if mark.exists():
+            return ""
+    return ""
+
+
+def as_instance(text: str) -> str:
+    """``text`` as Docker's names take it: small letters and digits, dashes between them."""
+    found = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:LENGTH].strip("-")
+    return found or hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+
+
+def _linked(mark: Path) -> str:
+    try:
+        words = files.read(mark, limit=1 << 16).decode("utf-8", "surrogateescape")
+    except OSError:
+        return ""
+    _, found, path = words.partition("gitdir:")
+    git_dir = mark.parent / path.strip()
+    # A submodule's folder has a file `.git`, too; only a worktree's directory leads to a common one.
+    return as_instance(git_dir.name) if found and path.strip() and (git_dir / "commondir").is_file() else ""

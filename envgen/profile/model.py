@@ -13,8 +13,8 @@ from enum import Enum
 from pathlib import Path
 from typing import ClassVar
 
-from envgen.profile import patterns as p
-from envgen.profile.keys import key
+from envgen.profile import shape as p
+from envgen.profile.shape import key
 from envgen.profile.values import (
     ByteSize,
     ContainerPath,

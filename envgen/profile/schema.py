@@ -1,4 +1,4 @@
-"""The JSON Schema of a project file, generated from the model. Editors check and complete with it.
+"""The JSON Schema of a project file, generated from the model, and the values of a profile as plain data.
 
 The schema is about single files, before layers are merged: a key that a profile needs may come from `defaults`, and
 `null` removes what a weaker layer says. So nothing below the top is required, and every key may be null.
@@ -7,14 +7,17 @@ The schema is about single files, before layers are merged: a key that a profile
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from envgen.errors import Place
 from envgen.profile import shape as shapes
-from envgen.profile.explain import plain
-from envgen.profile.model import Profile
-from envgen.profile.patterns import ENV_NAME, NAME, PROJECT_NAME
-from envgen.profile.shape import Field, Shape, fields_of
+from envgen.profile.layers import join_path
+from envgen.profile.model import Profile, Variant
+from envgen.profile.shape import ENV_NAME, NAME, PROJECT_NAME, Field, Shape, fields_of
+from envgen.profile.tree import DEFAULT, MAP, NULL, Node, written
 from envgen.profile.values import ByteSize, CudaArchList, GpuId, MaxJobs
 
 FILE_NAME = "envgen.schema.json"
@@ -26,7 +29,7 @@ Schema = dict[str, Any]
 def project_schema() -> Schema:
     """The schema of envgen.yaml (and, but for what it requires, of envgen.local.yaml)."""
     definitions: Schema = {}
-    profile = _record(Profile, definitions)
+    profile = _definition(Profile, definitions)
     definitions["Profile"]["properties"]["extends"] = {
         "type": ["string", "null"],
         "pattern": _whole(NAME),
@@ -92,7 +95,7 @@ def _nullable(schema: Schema) -> Schema:
     return {**schema, "type": [*(kind if isinstance(kind, list) else [kind]), "null"]}
 
 
-def _record(cls: Any, definitions: Schema) -> Schema:
+def _definition(cls: Any, definitions: Schema) -> Schema:
     """A reference to the definition of a record class."""
     name = cls.__name__
     if name not in definitions:
@@ -119,7 +122,7 @@ def _field(field: Field, definitions: Schema) -> Schema:
 
 def _shape(shape: Shape, item: str, names: str, definitions: Schema) -> Schema:
     if shape.kind == shapes.RECORD:
-        record = _record(shape.type, definitions)
+        record = _definition(shape.type, definitions)
         short = getattr(shape.type, "TEXT", "")
         return {"anyOf": [record, {"type": "string", "pattern": _whole(short)}]} if short else record
     if shape.kind == shapes.ENUM:
@@ -179,3 +182,76 @@ def _value_type(type_: Any) -> Schema:
         if type_ is MaxJobs:
             schema["maximum"] = 9999
     return schema
+
+
+@dataclass(frozen=True)
+class Value:
+    """One value. ``layer``: project, local, variant, environment, set or default; a default has no place.
+
+    ``over``: the place of the value that it replaced, and that value where it is one word.
+    """
+
+    key: str
+    value: Any
+    layer: str
+    place: Place | None
+    over: str = ""
+
+
+def plain(value: Any) -> Any:
+    """``value`` of the model as JSON knows it."""
+    if value is None or isinstance(value, (str, int, bool)):
+        return value
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, Variant):
+        return {"description": value.description, "changes": dict(value.changes)}
+    kind: Any = type(value)
+    if found := fields_of(kind):
+        return {name: plain(getattr(value, name)) for name in found}
+    return str(value)
+
+
+def values(profile: Profile, tree: Node) -> Iterator[Value]:
+    """Every value of ``profile`` with its origin; ``tree`` is what it was bound from."""
+    return _record(profile, tree, ())
+
+
+def _record(record: Any, node: Node | None, path: tuple[str, ...]) -> Iterator[Value]:
+    kind: Any = type(record)
+    for name, field in fields_of(kind).items():
+        yield from _value(field.shape, getattr(record, name), _below(node, name), (*path, name))
+
+
+def _value(shape: shapes.Shape, value: Any, node: Node | None, path: tuple[str, ...]) -> Iterator[Value]:
+    if isinstance(value, Variant):
+        for where, text, leaf in written(node, path) if node is not None else ():
+            yield Value(join_path(where), text, leaf.source.layer, leaf.place())
+    elif shape.kind == shapes.RECORD and value is not None:
+        yield from _record(value, node, path)
+    elif shape.kind == shapes.MAPPING and value and shape.inner is not None:
+        for name, item in value.items():
+            yield from _value(shape.inner, item, _below(node, name), (*path, name))
+    else:
+        is_written = node is not None and node.kind != NULL and node.source.layer != DEFAULT
+        node = _origin(node)
+        layer = node.source.layer if is_written and node is not None else DEFAULT
+        place = node.place() if is_written and node is not None else None
+        below = node.below if is_written and node is not None else None
+        over = ", ".join(filter(None, (below.text, str(below.place())))) if below is not None else ""
+        yield Value(join_path(path), plain(value), layer, place, over)
+
+
+def _origin(node: Node | None) -> Node | None:
+    """Where a value comes from. Of a flag written as a mapping, of which a part was changed: that part."""
+    if node is not None and node.kind == MAP:
+        return next((leaf for _, _, leaf in written(node) if leaf.source is not node.source), node)
+    return node
+
+
+def _below(node: Node | None, name: str) -> Node | None:
+    return node.items.get(name) if node is not None and node.kind == MAP else None

@@ -1,19 +1,140 @@
-"""What each field of the model accepts, read from its annotation: the one source of binding, JSON Schema and docs.
+"""How a field of the model is declared, what it accepts, and the patterns of its texts.
 
-Annotations are strings (``from __future__ import annotations``) in a small language: a name, ``tuple[X, ...]``,
-``Mapping[str, X]`` and ``| None``. Reading them here costs microseconds, where ``typing.get_type_hints`` compiles and
-evaluates each one.
+What it accepts is read from its annotation: the one source of binding, JSON Schema and docs. Annotations are strings
+(``from __future__ import annotations``) in a small language: a name, ``tuple[X, ...]``, ``Mapping[str, X]`` and
+``| None``. Reading them here costs microseconds, where ``typing.get_type_hints`` compiles and evaluates each one.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import re
+import sys
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
 from enum import Enum
 from functools import cache
 from typing import Any
 
-from envgen.profile import model, values
-from envgen.profile.keys import Key, keys_of
+_KEY = "envgen.key"
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    """What a field declares beside its type and default.
+
+    ``names`` = regular expression for the keys of a mapping; ``item`` = for each string of a list (or the string
+    itself); ``low`` and ``high`` bound a number.
+    """
+
+    doc: str
+    names: str = ""
+    item: str = ""
+    low: int | None = None
+    high: int | None = None
+
+
+def key(doc: str, default: Any = MISSING, **more: Any) -> Any:
+    """A documented field that a project file may set; without ``default`` the key is required. ``more``: of Key."""
+    metadata = {_KEY: Key(doc, **more)}
+    if isinstance(default, Mapping):  # the standard library wants a factory for what can't be hashed
+        return dataclasses.field(default_factory=lambda: default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def keys_of(cls: type) -> Mapping[str, tuple[Key, dataclasses.Field[Any]]]:
+    """The documented fields of a class by name; empty for a class that has none."""
+    if not dataclasses.is_dataclass(cls):
+        return {}
+    return {field.name: (field.metadata[_KEY], field) for field in dataclasses.fields(cls) if _KEY in field.metadata}
+
+
+class Pattern(str):
+    """A regular expression, and what it means to those who read an error message."""
+
+    meaning: str
+
+    def __new__(cls, pattern: str, meaning: str) -> Pattern:
+        made = super().__new__(cls, pattern)
+        made.meaning = meaning
+        return made
+
+
+# Sources, services, caches, profiles. Single underscores only: two separate the parts of an ENVGEN_... variable.
+NAME = Pattern(r"[a-z](_?[a-z0-9]){0,39}", "small letters and digits, with single underscores between them")
+# Machines.
+NODE = Pattern(r"[a-z0-9](-?[a-z0-9]){0,39}", "lowercase letters and digits, with single dashes between them")
+# Compose's project names and image names both accept it.
+PROJECT_NAME = r"[a-z0-9]([_-]?[a-z0-9]){0,39}"
+ENV_NAME = Pattern(r"[A-Za-z_][A-Za-z0-9_]*", "letters, digits and underscores, not a digit first")
+# Not with a dash at the end, which tells apt-get to remove the package.
+APT_NAME = Pattern(
+    r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.](=[A-Za-z0-9.+:~-]*[A-Za-z0-9.+:~])?", "a Debian package, such as git or git=1:2.47"
+)
+_SPECIFIER = r"(==|>=|<=|~=|!=|<|>) ?[A-Za-z0-9.!+_*-]+"
+REQUIREMENT = Pattern(
+    rf"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._, -]+\])?( ?{_SPECIFIER}( ?, ?{_SPECIFIER})*)?",
+    "a requirement, such as ninja or cmake>=3.26",
+)
+FLAG = Pattern(r"[a-zA-Z][a-zA-Z0-9._-]*", "a flag without its dashes, such as max-model-len")
+SHA256 = Pattern(r"[0-9a-f]{64}", "64 hexadecimal digits, small letters")
+MODULE = Pattern(r"[A-Za-z_][0-9A-Za-z_]*", "the name that stands behind `import`")
+# No part that git or ssh gets as a separate word may begin with a dash: it would be an option.
+GIT_URL = Pattern(
+    r"(https?|git|ssh)://(?!-)([^\s/@]*@)?(?!-)[^\s]+|file://[^\s]+"
+    r"|[A-Za-z0-9_.][A-Za-z0-9_.-]*@[A-Za-z0-9][A-Za-z0-9.-]*:(?!-)[^\s]+",
+    "an address such as https://host/path.git or git@host:path.git",
+)
+GIT_REF = Pattern(r"[A-Za-z0-9_][A-Za-z0-9._/-]*", "a branch, tag or commit")
+HTTP_URL = Pattern(r"https?://[^\s]+", "an address such as https://host/path")
+# A folder inside a repository: no dot or dash begins a part of it, so it leaves the repository by no way.
+INNER_PATH = Pattern(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*", "a folder such as 3rdparty/cutlass")
+USER = Pattern(r"host|root|[0-9]{1,9}(:[0-9]{1,9})?", "host, root, or numbers: UID or UID:GID")
+RESTART = Pattern(
+    r"no|on-failure:[1-9][0-9]?",
+    "no, or on-failure:N; `always` restarts a server that fills unified memory until the machine hangs",
+)
+IPC = Pattern(r"private|host|shareable", "private, host or shareable")
+CONTEXT = Pattern(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", "the name of a Docker context, as `docker context ls` lists it")
+IPV4 = Pattern(r"([1-9][0-9]{0,2})(\.[0-9]{1,3}){3}", "an IPv4 address such as 192.168.177.11")
+INTERFACE = Pattern(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}", "a network interface such as enp1s0f1np1")
+DOCKERFILE = Pattern(r"Dockerfile(\.[A-Za-z0-9_-][A-Za-z0-9._-]*)?", "Dockerfile, or Dockerfile. and a word")
+DISTRIBUTION = Pattern(r"[A-Za-z0-9][A-Za-z0-9._-]*", "the name that stands behind `pip install`")
+URL_PATH = Pattern(r"/([^\s/][^\s]*)?", "a path such as /health")  # two slashes first would name another host
+# Hugging Face: owner/name, without "--" and "..", which its cache gives a meaning of their own.
+HUB_REPO = Pattern(
+    r"(?!.*(--|\.\.))[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}",
+    "a repository such as openai/gpt-oss-120b",
+)
+HUB_REVISION = Pattern(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._/-]{0,199}", "a branch, tag or commit of the repository")
+CPUS = Pattern(r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*", "numbers and ranges of CPUs, such as 0-9,15")
+# A name below /dev, in the container the same or another one. No part is "..".
+_DEVICE = r"/dev/(?!\.\.?(?:[/:]|$))[A-Za-z0-9._-]+(/(?!\.\.?(?:[/:]|$))[A-Za-z0-9._-]+)*"
+DEVICE = Pattern(rf"{_DEVICE}(:{_DEVICE})?(:[rwm]{{1,3}})?", "a device such as /dev/infiniband, or /dev/x:/dev/y:rw")
+ON_FAILURE = Pattern(r"stop|restart:[1-9][0-9]{0,2}", "stop, or restart:N with a number such as 3")
+CAPABILITY = Pattern(r"(?!ALL$|CAP_)[A-Z][A-Z0-9_]{1,40}", "a capability such as IPC_LOCK, without CAP_; never ALL")
+LABEL = Pattern(
+    r"(?!dev\.envgen\.|com\.docker\.)[A-Za-z0-9][A-Za-z0-9._/-]{0,127}",
+    "a name such as com.example.owner; dev.envgen. and com.docker. are taken",
+)
+CONTAINER_NAME = Pattern(r"[A-Za-z0-9][A-Za-z0-9_.-]{1,62}", "letters, digits, -, _ and dots")
+NETWORK = Pattern(r"host", "host; unset is a network of the profile's own")
+HUB_IGNORE = Pattern(r"[A-Za-z0-9*?_.\[\]/-]+", "a file name with * and ?, such as original/*")
+ULIMIT = Pattern(r"[a-z]+", "the name of a limit, such as memlock")
+SENTENCE = Pattern(r"[^\s].*[^\s]", "a sentence")
+PROGRAM = Pattern(r"[A-Za-z0-9._/-]+", "a program such as python3")
+COMMAND = Pattern(r"[A-Za-z0-9][A-Za-z0-9_.-]*", "the name of a command")
+
+
+def matches(pattern: str, text: str) -> bool:
+    """True when the whole of ``text`` matches ``pattern``."""
+    return re.fullmatch(pattern, text) is not None
+
+
+def meaning(pattern: str) -> str:
+    """What a text must look like, in words."""
+    return f"write {pattern.meaning}" if isinstance(pattern, Pattern) else f"it must match {pattern}"
+
 
 SCALAR, ENUM, VALUE, RECORD, SEQUENCE, MAPPING, ARG = "scalar", "enum", "value", "record", "sequence", "mapping", "arg"
 
@@ -50,20 +171,22 @@ def fields_of(cls: Any) -> dict[str, Field]:
     found = {}
     for name, (key, field) in keys_of(cls).items():
         default = field.default if field.default_factory is MISSING else field.default_factory()
-        found[name] = Field(name, _shape(str(field.type).removesuffix(" | None")), key, default)
+        shape = _shape(str(field.type).removesuffix(" | None"), sys.modules[cls.__module__])
+        found[name] = Field(name, shape, key, default)
     return found
 
 
-def _shape(text: str) -> Shape:
+def _shape(text: str, module: Any) -> Shape:
+    """``module``: where the class is, which has all names of its annotations."""
     if text in _SCALARS:
         return Shape(SCALAR, _SCALARS[text])
     if text.startswith("tuple["):
-        return Shape(SEQUENCE, inner=_shape(text[len("tuple[") : -len(", ...]")]))
+        return Shape(SEQUENCE, inner=_shape(text[len("tuple[") : -len(", ...]")], module))
     if text.startswith("Mapping[str, "):
-        return Shape(MAPPING, inner=_shape(text[len("Mapping[str, ") : -1]))
+        return Shape(MAPPING, inner=_shape(text[len("Mapping[str, ") : -1], module))
     if text == "ArgValue":
         return Shape(ARG)
-    found = getattr(values, text, None) or getattr(model, text)
+    found = getattr(module, text)
     if isinstance(found, type) and issubclass(found, Enum):
         return Shape(ENUM, found)
     return Shape(RECORD if keys_of(found) else VALUE, found)

@@ -1,4 +1,4 @@
-"""The positioned tree that every layer becomes before layers are merged: mappings, lists and scalars with their place.
+"""The positioned tree that every layer becomes before layers are merged, and how YAML text becomes one.
 
 A scalar keeps its source text; what it means (text, number, yes or no) follows YAML 1.2's core schema, which is what
 editors check against: ``no`` and ``on`` are text, ``8:30`` is text, ``true`` is a boolean.
@@ -11,9 +11,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
-from envgen.errors import Place
-from envgen.text import masked, visible
+import yaml
+
+from envgen import files
+from envgen.errors import Place, Problem, ProjectError
+from envgen.text import escaped, forbidden_character, masked, reason_of, visible
 
 MAP, LIST, TEXT, INT, FLOAT, BOOL, NULL = "map", "list", "text", "int", "float", "bool", "null"
 
@@ -165,3 +170,244 @@ def _copy(node: Node, sources: dict[int, Source]) -> Node:
     if source is None:
         source = sources[id(node.source)] = Source(node.source.label, VARIANT, node.source.text)
     return replace(node, source=source, items={name: _copy(child, sources) for name, child in node.items.items()})
+
+
+MAX_NODES = 50_000
+MAX_DEPTH = 60
+
+_Loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+_CORE = "tag:yaml.org,2002:"
+_PLAIN_TAGS = frozenset((_CORE + "str", _CORE + "map", _CORE + "seq"))
+
+
+def parse(source: Source, *, foreign: bool = False) -> tuple[Node | None, list[Problem]]:
+    """The tree of a file's text, whose top must be a mapping.
+
+    ``foreign``: a file of another program (Compose, a recipe), in which merge keys (``<<``) have their meaning.
+    """
+    problems = _characters(source)
+    if problems:
+        return None, problems
+    try:
+        top = _composed(source.text)
+    except yaml.YAMLError as error:
+        return None, [_syntax(error, source)]
+    except _TooDeep as deep:
+        return None, [Problem(f"nests deeper than {MAX_DEPTH} levels", source.place(*deep.args))]
+    if top is None:
+        return None, [Problem("is empty", Place(source.label), "`envgen init DIR` writes a commented starter project")]
+    walker = _Walker(source, foreign)
+    node = walker.walk(top, "")
+    if node is not None and node.kind != MAP and not walker.problems:
+        walker.problems.append(Problem(f"expected a mapping at the top, found {node.seen()}", node.place()))
+    return node, walker.problems
+
+
+def parse_value(source: Source) -> tuple[Node | None, list[Problem]]:
+    """The tree of one override's value in YAML's flow style (``[a, b]``, ``{a: b}``, quoted text)."""
+    try:
+        top = _composed(source.text)
+    except yaml.YAMLError as error:
+        problem = getattr(error, "problem", None) or "is not text that YAML can carry"
+        return None, [Problem(f"is not a YAML value: {problem}", Place(source.label), "quote it, or write plain text")]
+    except _TooDeep as deep:
+        return None, [Problem(f"nests deeper than {MAX_DEPTH} levels", source.place(*deep.args))]
+    walker = _Walker(source)
+    return (walker.walk(top, "") if top is not None else scalar("", source)), walker.problems
+
+
+def _characters(source: Source) -> list[Problem]:
+    """Characters that no project file needs: control and bidi characters, and tabs as indentation.
+
+    YAML 1.1 readers take NEL and the two separators for line breaks, so one file would have two meanings.
+    """
+    problems = []
+    for number, raw in enumerate(source.text.split("\n"), 1):
+        line = raw.removesuffix("\r")
+        indent = line[: len(line) - len(line.lstrip(" \t"))]
+        if "\t" in indent and line.strip():
+            place = source.place(number, indent.index("\t") + 1)
+            problems.append(Problem("a tab in the indentation", place, "YAML indents with spaces"))
+        found = forbidden_character(line.replace("\t", " "))
+        if found:
+            place = source.place(number, line.index(found) + 1)
+            kind = "control character" if found < "\xa0" else "character"
+            hint = "remove it" if found < "\xa0" else "remove it; it breaks or reorders a line"
+            problems.append(Problem(f"the {kind} '{escaped(found)}'", place, hint))
+        if len(problems) >= 20:
+            break
+    return problems
+
+
+class _TooDeep(Exception):
+    """Where nesting goes beyond the limit: line and column, from 1."""
+
+
+def _composed(text: str) -> yaml.Node | None:
+    """Depth is measured before: the composer would overflow the C stack at some thousand levels."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            mark: Any = event.start_mark
+            raise _TooDeep(mark.line + 1, mark.column + 1)
+    return yaml.compose(text, Loader=_Loader)
+
+
+def _syntax(error: yaml.YAMLError, source: Source) -> Problem:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    message = getattr(error, "problem", None) or getattr(error, "reason", None) or "is not YAML"
+    context = getattr(error, "context", None)
+    place = source.place(mark.line + 1, mark.column + 1) if mark else Place(source.label)
+    if "but found another document" in message:
+        return Problem("a second document begins here", place, "a project file is one document; remove the `---`")
+    text = f"{message} ({context})" if context else message
+    return Problem(f"is not YAML: {text}", place, _syntax_hint(message, place))
+
+
+def _syntax_hint(message: str, place: Place) -> str:
+    if "mapping values are not allowed" in message:
+        return "a value that contains `: ` must be quoted; or the indentation is off"
+    if "undefined alias" in message:
+        return "a value that begins with * must be quoted"
+    if "cannot start any token" in message:
+        return "a value that begins with @, `, % or a tab must be quoted"
+    if "expected <block end>" in message or "expected key" in message or "could not find expected ':'" in message:
+        return "check the indentation, and that each key is followed by `: `"
+    return ""
+
+
+class _Walker:
+    """Turns PyYAML's nodes into ours and collects what is wrong on the way."""
+
+    def __init__(self, source: Source, foreign: bool = False) -> None:
+        self.source = source
+        self.foreign = foreign
+        self.problems: list[Problem] = []
+        self.count = 0
+        self.open: set[int] = set()
+
+    def walk(self, node: yaml.Node, path: str) -> Node | None:
+        """The tree below ``node``; None where an alias makes it endless or huge."""
+        mark = node.start_mark
+        line, column = mark.line + 1, mark.column + 1
+        self.count += 1
+        if node.tag not in _PLAIN_TAGS:
+            shown = node.tag.replace(_CORE, "!!", 1)
+            place = self.source.place(line, column, path)
+            self.problems.append(Problem(f"the tag {shown} is not supported", place, "remove the tag"))
+        if isinstance(node, yaml.ScalarNode):
+            return scalar(node.value, self.source, line, column, quoted=bool(node.style))
+        if self.count > MAX_NODES:
+            self._endless(line, column, path, f"expands to more than {MAX_NODES} values")
+            return None
+        if id(node) in self.open:
+            self._endless(line, column, path, "contains itself through an alias")
+            return None
+        if len(self.open) >= MAX_DEPTH:  # aliases nest without any bracket or indentation
+            self._endless(line, column, path, f"nests deeper than {MAX_DEPTH} levels through aliases")
+            return None
+        self.open.add(id(node))
+        made = Node(LIST if isinstance(node, yaml.SequenceNode) else MAP, self.source, line, column)
+        if isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                child = self.walk(item, f"{path}[{index}]")
+                if child is None:
+                    return None
+                made.items[str(index)] = child
+        elif not self._entries(node.value, made, path):
+            return None
+        self.open.discard(id(node))
+        return made
+
+    def _endless(self, line: int, column: int, path: str, message: str) -> None:
+        place = self.source.place(line, column, path)
+        self.problems.append(Problem(message, place, "write the values out instead of using aliases"))
+
+    def _entries(self, pairs: list[tuple[yaml.Node, yaml.Node]], made: Node, path: str) -> bool:
+        below: dict[str, Node] = {}  # what merge keys bring
+        for key_node, value_node in pairs:
+            mark = key_node.start_mark
+            line, column = mark.line + 1, mark.column + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                place = self.source.place(line, column, path)
+                self.problems.append(Problem("a key must be plain text", place))
+                continue
+            name = key_node.value
+            inner = f"{path}.{name}" if path else name
+            if name == "<<" and not key_node.style and self.foreign:
+                merged = self.walk(value_node, inner)
+                if merged is None:
+                    return False
+                # Of several, the first is the strongest; what stands beside the key is stronger than all.
+                for one in reversed(merged.elements if merged.kind == LIST else [merged]):
+                    below |= one.items if one.kind == MAP else {}
+                continue
+            if name == "<<" and not key_node.style:
+                hint = "put shared values into `defaults`, or let one profile extend another"
+                place = self.source.place(line, column, path)
+                self.problems.append(Problem("merge keys (<<) are not supported", place, hint))
+                continue
+            if name in made.items:
+                first = made.items[name].key_line
+                place = self.source.place(line, column, inner)
+                self.problems.append(Problem(f"the key is already there, on line {first}", place, "keep one of them"))
+                continue
+            child = self.walk(value_node, inner)
+            if child is None:
+                return False
+            child.key_line, child.key_column = line, column
+            made.items[name] = child
+        made.items = {**below, **made.items}
+        return True
+
+
+MAX_BYTES = 1 << 20
+
+
+def read(path: Path, label: str, *, layer: str = PROJECT) -> Node:
+    """Read ``path``, called ``label`` in messages, as one mapping. Raises ProjectError."""
+    text = text_of(path, label)
+    source = Source(label, layer, text)
+    node, problems = parse(source)
+    if problems or node is None:
+        raise ProjectError(problems)
+    return node
+
+
+def text_of(path: Path, label: str) -> str:
+    """The text of ``path``, called ``label`` in messages: at most 1 MiB of UTF-8. Raises ProjectError."""
+    try:
+        with files.opened(path) as file:
+            data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        hint = "`envgen init DIR` writes a starter project"
+        raise ProjectError([Problem("there is no such file", Place(label), hint)]) from None
+    except files.NotAFile as error:
+        hint = "name the file in it" if path.is_dir() else ""
+        message = "is a folder, not a file" if path.is_dir() else reason_of(error)
+        raise ProjectError([Problem(message, Place(label), hint)]) from None
+    except OSError as error:
+        reason = reason_of(error).lower()
+        raise ProjectError([Problem(f"cannot be read: {reason}", Place(label))]) from None
+    if len(data) > MAX_BYTES:
+        hint = "is this really a project file?"
+        raise ProjectError([Problem("is larger than 1 MiB, the limit for a project file", Place(label), hint)])
+    return decode(data, label)
+
+
+def decode(data: bytes, label: str) -> str:
+    """UTF-8 text of ``data``, its byte order mark removed. Raises ProjectError with the byte's place."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        # Positions count from where decoding began, which is behind a byte order mark.
+        offset = error.start + (3 if data.startswith(b"\xef\xbb\xbf") else 0)
+        before = data[:offset]
+        line = before.count(b"\n") + 1
+        lead = before[before.rfind(b"\n") + 1 :].decode("utf-8-sig", "replace")
+        shown = lead + "?"
+        place = Place(label, line, len(lead) + 1, "", shown)
+        message = f"is not UTF-8 text: byte {data[offset]:#04x} at offset {offset}"
+        hint = "the file looks like UTF-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+        raise ProjectError([Problem(message, place, hint or "save the file as UTF-8")]) from None

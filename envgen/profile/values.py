@@ -1,9 +1,9 @@
 """Domain values that own their spellings.
 
 Each type is immutable, has ``parse(text)`` (raises ``ValueError`` with a sentence that a user can act on), a
-``PATTERN`` that the JSON Schema publishes, and ``str(value)`` gives back the spelling of the project file. Nobody
-outside this module formats an arch, an image name or a size. ``NUMBER`` is the kind of YAML number that may
-stand for a value unquoted.
+``PATTERN`` that the JSON Schema publishes, and ``str(value)`` gives back the spelling of the project file. Only this
+module formats an arch, an image name or a size. ``NUMBER`` is the kind of YAML number that may stand for a value
+unquoted.
 """
 
 from __future__ import annotations

@@ -8,9 +8,8 @@ from typing import Any
 from envgen.profile.model import Cluster, GpuMode, Health, Profile, Service
 from envgen.profile.values import ContainerPath, PortMapping, own_path
 from envgen.render import environment as names
-from envgen.render.namespace import folder_of, volume_of
-from envgen.render.quote import Quoted, compose_text, compose_variable, yaml_key, yaml_text
-from envgen.render.templating import render
+from envgen.render.locking import folder_of, volume_of
+from envgen.render.quote import Quoted, compose_text, compose_variable, render, yaml_key, yaml_text
 
 PROXY = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 STOP_GRACE = "30s"

@@ -8,11 +8,12 @@ import posixpath
 from collections.abc import Sequence
 from pathlib import Path
 
-from envgen.profile.check_env import CACHE_VARIABLES
+from envgen.profile.checks import CACHE_VARIABLES
 from envgen.profile.model import GpuMode, Profile
 from envgen.profile.values import HostPath, PortMapping
-from envgen.render.parts import Pair
+from envgen.render.quote import Pair
 
+WRITTEN = "Written by `envgen render`"  # in every rendered file; one without it belongs to the user
 HOME = "/opt/envgen"  # everything of ours in an image
 OVERLAY = f"{HOME}/env"  # the virtual environment of mounted sources, on a volume
 GATE = f"{HOME}/bin/compile-gate"  # stands before every compiler

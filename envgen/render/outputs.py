@@ -1,20 +1,199 @@
-"""What a render gives: whole files. Comparing them with what is on disk, and writing them."""
+"""One profile's files, made from scratch; comparing them with what is on disk, and writing them."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import hashlib
+import os
+import re
 import stat
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path, PurePosixPath
 
 from envgen import files as file_io
-from envgen.errors import Problem, ProjectError, RefusedError
+from envgen.binding import digest_of
+from envgen.errors import EnvgenError, Problem, ProjectError, RefusedError
+from envgen.files import docker_dir, state_dir
 from envgen.lock.ask import locked
-from envgen.lock.model import load
-from envgen.profile.model import Project
-from envgen.render.assemble import IGNORE_FILE, dockerignore, render_profile
-from envgen.render.parts import WRITTEN
+from envgen.lock.model import ProfileLock, load
+from envgen.profile.model import Profile, Project
+from envgen.profile.values import own_path
+from envgen.render.compose import compose_files
+from envgen.render.environment import WRITTEN
+from envgen.render.locking import namespace, series_of
+from envgen.render.plan import Plan, plan
+from envgen.render.quote import Pair, Quoted, render
+
+FOLDER = "docker"  # of the project: what the stage `scripts` is copied from
+# Stands for the labels until the digest that they contain is known. No quoted text can contain NUL.
+LABELS_HERE = Quoted("\0")
+_MOUNT = re.compile(r"--mount=from=scripts,source=/(\S+?),target=")
+
+
+def scripts() -> dict[str, str]:
+    """The programs of all Dockerfiles: path in the project -> text. They are the same for every profile."""
+    top = docker_dir()
+    paths = [path for part in ("build", "runtime") for path in (top / part).rglob("*")]
+    files = [path for path in paths if path.is_file() and path.suffix != ".pyc"]
+    return {f"{FOLDER}/{path.relative_to(top).as_posix()}": path.read_text("utf-8") for path in sorted(files)}
+
+
+def docker_files(plan: Plan) -> dict[str, str]:
+    """All of docker/ for one profile: the programs, and its own data."""
+    return {**scripts(), **{FOLDER + path: text for path, text in sorted(plan.data.items())}}
+
+
+def used(text: str, files: dict[str, str]) -> dict[str, str]:
+    """Those of ``files`` that the steps of a Dockerfile mount."""
+    tops = [f"{FOLDER}/{source}" for source in _MOUNT.findall(text)]
+    return {path: file for path, file in files.items() if any(path == t or path.startswith(f"{t}/") for t in tops)}
+
+
+def dockerfile(plan: Plan) -> str:
+    """The text, with ``LABELS_HERE`` in place of the labels."""
+    next_step = count(1).__next__  # each step of a reproducible build has its own time: docker/build/normalise
+    return render(
+        "Dockerfile.j2", {"plan": plan, "profile": plan.profile, "labels": LABELS_HERE, "next_step": next_step}
+    )
+
+
+def with_labels(text: str, plan: Plan, digest: str) -> str:
+    """The finished text: identity labels put in."""
+    pairs = (*plan.labels, Pair("dev.envgen.render", digest))
+    before, after = text.split(LABELS_HERE)
+    return before + render("partials/labels.j2", {"labels": pairs}) + after
+
+
+IGNORE_FILE = ".dockerignore"
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """The files of one profile. ``digest`` changes with what determines the image, not with how services are run."""
+
+    files: Mapping[str, bytes]
+    dockerfile: str
+    digest: str
+    context_files: tuple[str, ...]  # what the build reads of the project, besides the Dockerfile
+    context_paths: tuple[str, ...]  # the same, folders by their name: what .dockerignore lets in
+
+
+def render_profile(profile: Profile, lock: ProfileLock | None = None, *, root: Path | None = None) -> Rendered:
+    """All files of ``profile``. ``root``, the project's folder, is read for patches and local encoding files only."""
+    series = series_of(profile, root)
+    try:
+        made = plan(profile, lock, series)
+        own = files_of(profile, root)
+        text = dockerfile(made)
+        scripts = docker_files(made)
+        digest = _digest(text, made, used(text, scripts), root, own)
+        files = {
+            **scripts,
+            profile.dockerfile: with_labels(text, made, digest),
+            **compose_files(profile, namespace(profile, lock, series)),
+        }
+    except ValueError as error:  # a value that one of the languages cannot carry
+        raise ProjectError([Problem(f"profile {profile.name}: {error}")]) from error
+    named = (*made.context_files, *paths_of(profile))
+    files[IGNORE_FILE] = dockerignore(named)
+    _refuse_machine_paths(profile, files)
+    read = tuple(sorted({*made.context_files, *own}))
+    return Rendered({path: text.encode() for path, text in files.items()}, profile.dockerfile, digest, read, named)
+
+
+def dockerignore(context_files: Sequence[str]) -> str:
+    """Nothing but what the build reads is sent to the engine."""
+    lines = ["# Written by `envgen render`: the build reads nothing else of this folder.", "*", "!docker/", "!patches/"]
+    lines += [f"!{path}" for path in context_files if not path.startswith("patches/")]
+    return "\n".join(lines) + "\n"
+
+
+def _digest(text: str, made: Plan, scripts: Mapping[str, str], root: Path | None, own: tuple[str, ...]) -> str:
+    """Over the Dockerfile's instructions, the platform, and every file that the build reads. Labels don't count."""
+    files = dict.fromkeys(made.context_files, "")
+    if root is not None:
+        for path in files:
+            with contextlib.suppress(FileNotFoundError):  # a local encoding file is only the first of several places
+                files[path] = hashlib.sha256(file_io.read(root / path)).hexdigest()
+        for path in own:
+            mode = "+x" if (root / path).stat().st_mode & 0o100 else ""
+            files[path] = hashlib.sha256(file_io.read(root / path)).hexdigest() + mode
+    files |= {path: hashlib.sha256(content.encode()).hexdigest() for path, content in scripts.items()}
+    instructions = without_comments(text.replace(LABELS_HERE, ""))
+    return digest_of(
+        2,
+        {
+            "instructions": instructions,
+            "platform": platform.value if (platform := made.profile.base.platform) else "",
+            "files": files,
+        },
+    )
+
+
+def without_comments(dockerfile: str) -> str:
+    """The instructions of a Dockerfile."""
+    lines = (line for line in dockerfile.splitlines() if line.strip() and not line.lstrip().startswith("#"))
+    return "\n".join(lines)
+
+
+def _refuse_machine_paths(profile: Profile, files: Mapping[str, str]) -> None:
+    """A defect if a path of one machine got into a file, whatever way it took."""
+    paths = [s.origin.checkout for s in profile.sources.values()] + [c.host for c in profile.caches.values()]
+    paths += [mount.host for service in profile.services.values() for mount in service.mounts.values()]
+    paths += [profile.network.ca_certificates, profile.build.wheelhouse]
+    for path in paths:
+        if path is None or not path.is_machine_specific or path.path in ("/", "/dev/null"):
+            continue
+        for name, content in files.items():
+            if f":-{path.path}}}" in content:
+                raise AssertionError(f"{name} would carry the machine's own path {path.path}")
+
+
+LEFT_OUT = (".git", ".envgen", "__pycache__")
+MOST, LARGEST = 20_000, 256 << 20
+_NAME = re.compile(r"[A-Za-z0-9._@+ -]+")
+
+
+def paths_of(profile: Profile) -> tuple[str, ...]:
+    """The files and folders that it names."""
+    folders = [own_path(s.origin.folder.path) for s in profile.sources.values() if s.origin.folder is not None]
+    return tuple(sorted({*folders, *profile.dockerfile_extra.sources}))
+
+
+def files_of(profile: Profile, root: Path | None) -> tuple[str, ...]:
+    """Every file below them, relative to the project; what git and Python leave there is left out."""
+    paths = paths_of(profile)
+    if paths and root is None:
+        raise EnvgenError(
+            f"profile {profile.name} copies files of the project; rendering it needs the project's folder"
+        )
+    found, size = list[str](), 0
+    for path in paths:
+        assert root is not None
+        for file in [path] if (root / path).is_file() else _below(root, path):
+            if not (root / file).resolve().is_relative_to(root.resolve()):
+                raise RefusedError(f"{file} is a link that leaves the project", hint="copy it here")
+            size += (root / file).stat().st_size
+            found.append(file)
+            if len(found) > MOST or size > LARGEST:
+                message = f"{path} holds more than {MOST} files or {LARGEST >> 20} MiB"
+                raise RefusedError(message, hint="name the part of it that the image needs")
+    return tuple(sorted(set(found)))
+
+
+def _below(root: Path, path: str) -> Iterable[str]:
+    for folder, folders, names in os.walk(root / path):
+        folders[:] = sorted(name for name in folders if name not in LEFT_OUT)
+        for name in sorted(names):
+            place = Path(folder, name)
+            if name.endswith(".pyc") or not place.is_file():
+                continue
+            if not _NAME.fullmatch(name):
+                raise RefusedError(f"{place.relative_to(root)} has characters that no build can have", hint="rename it")
+            yield place.relative_to(root).as_posix()
 
 
 def render_project(project: Project, *, only: str | None = None) -> dict[str, bytes]:
@@ -119,3 +298,31 @@ def _target(root: Path, path: str) -> Path:
     if target.exists() and not target.is_file():
         raise RefusedError(f"refusing to write {path}: something else than a file is there")
     return target
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """``folder`` holds the rendered files."""
+
+    folder: Path
+    rendered: Rendered
+
+
+def prepare(profile: Profile, root: Path, lock: ProfileLock | None = None) -> Workspace:
+    """Render ``profile`` into its folder below ``root``; files that did not change keep their times."""
+    rendered = render_profile(profile, lock, root=root)
+    folder = state_dir(root, "render", profile.name)
+    with file_io.folder(folder, root):
+        pass
+    made = dict(rendered.files)
+    # The folder is the whole context of the build: what it reads of the project is there, too.
+    for path in rendered.context_files:
+        with contextlib.suppress(FileNotFoundError):  # a local encoding file is only the first of several places
+            made[path] = file_io.read(root / path)
+    programs = {path for path in made if path not in rendered.files and (root / path).stat().st_mode & 0o100}
+    write(folder, made, programs)
+    for path in paths_of(profile):  # a file that is gone from a folder must not be built any more
+        for file in (folder / path).rglob("*"):
+            if file.is_file() and file.relative_to(folder).as_posix() not in made:
+                file.unlink()
+    return Workspace(folder, rendered)

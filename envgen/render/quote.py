@@ -1,16 +1,21 @@
-"""One quoting function per language. Nothing from a profile reaches a rendered file but through one of these.
+"""One quoting function per language, and the Jinja2 environment that can print nothing else.
 
-Each returns ``Quoted``, the only kind of text that a template is able to print (see ``templating.py``), and raises
+Nothing from a profile reaches a rendered file but through one of these functions. Each returns ``Quoted``, and raises
 ``ValueError`` with a reason for what its language cannot carry.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+import jinja2
 import yaml
+
+from envgen.files import templates_dir
 
 
 class Quoted(str):
@@ -174,3 +179,66 @@ def _represented(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 
 
 Quoting.add_representer(str, _represented)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A variable or label. ``prepend``: what the base image has for it follows, behind a colon."""
+
+    name: str
+    value: str
+    prepend: bool = False
+
+
+def docker_pair(pair: Pair) -> Quoted:
+    """``NAME="value"`` of an ENV or LABEL line."""
+    value = docker_prepend(pair.name, pair.value) if pair.prepend else docker_value(pair.value)
+    return Quoted(f"{identifier(pair.name)}={value}")
+
+
+def assignment(pair: Pair) -> Quoted:
+    """``NAME='value'`` as an argument of env(1)."""
+    return Quoted(f"{identifier(pair.name)}={shell_word(pair.value)}")
+
+
+FILTERS: dict[str, Callable[..., Quoted]] = {
+    "docker_value": docker_value,
+    "docker_pair": docker_pair,
+    "assignment": assignment,
+    "sh": shell_word,
+    "sh_words": shell_words,
+    "mount": mount_path,
+    "docker_line": docker_line,
+    "image": image_ref,
+    "name": identifier,
+    "comment": comment,
+    "yaml": compose_text,
+    "yaml_key": yaml_key,
+}
+
+
+def _only_quoted(value: Any) -> Any:
+    """What a template may print: quoted text, numbers, and the text of its own macros."""
+    if isinstance(value, (Quoted, int)) or (isinstance(value, str) and not value):
+        return value
+    raise TypeError(f"a template prints {value!r}, which was not quoted")
+
+
+@lru_cache(maxsize=1)
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(templates_dir()),
+        undefined=jinja2.StrictUndefined,
+        finalize=_only_quoted,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        auto_reload=False,
+    )
+    environment.filters.update(FILTERS)
+    return environment
+
+
+def render(template: str, context: Mapping[str, Any]) -> str:
+    """The text of ``templates/<template>`` for ``context``."""
+    return _environment().get_template(template).render(context)

@@ -21,7 +21,7 @@ from envgen.profile.exposure import API_KEY, asks_for_key, closer, exposed, left
 from envgen.profile.model import GpuMode, Mode, Profile
 from envgen.profile.values import PortMapping
 from envgen.render.environment import OVERLAY, overlay_volume
-from envgen.render.namespace import places_of
+from envgen.render.locking import places_of
 from envgen.text import progress
 
 RENDER_LABEL = "dev.envgen.render"

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from envgen.profile import shape as shapes
-from envgen.profile.explain import plain
 from envgen.profile.model import Profile
-from envgen.profile.patterns import Pattern
-from envgen.profile.shape import Field, Shape, fields_of
+from envgen.profile.schema import plain
+from envgen.profile.shape import Field, Pattern, Shape, fields_of
 from envgen.profile.values import ContainerPath, HostPath
 
 HEAD = """\

@@ -20,7 +20,7 @@ from projects import docker
 
 from envgen.engine.endpoint import config_dir
 from envgen.profile.load import load_project
-from envgen.render.assemble import render_profile
+from envgen.render.outputs import render_profile
 
 ROOT = Path(__file__).resolve().parents[2]
 CARD = "enp1s0f0np0"

@@ -12,8 +12,8 @@ from jit_lab import CACHE, Envgen, Lab
 from projects import docker
 
 from envgen.profile.load import load_project, select
-from envgen.render.assemble import render_profile
 from envgen.render.locking import lock_of
+from envgen.render.outputs import render_profile
 
 pytestmark = pytest.mark.engine
 

@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from envgen.profile.load import load_project
-from envgen.render.assemble import scripts
-from envgen.render.outputs import render_project, write
+from envgen.render.outputs import render_project, scripts, write
 
 HERE = Path(__file__).parent
 

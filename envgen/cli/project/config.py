@@ -10,7 +10,7 @@ import yaml
 
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options, variant_option
-from envgen.profile.explain import plain, values
+from envgen.profile.schema import plain, values
 from envgen.profile.tree import VARIANT
 
 

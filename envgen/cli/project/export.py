@@ -17,10 +17,7 @@ from envgen.errors import RefusedError, UsageError
 from envgen.lock.model import FILE_NAME
 from envgen.profile.model import Mode, Profile
 from envgen.profile.values import ImageRef
-from envgen.render import bake as bake_file
-from envgen.render import devcontainer as devcontainer_file
-from envgen.render import github_actions as workflow
-from envgen.render import kubernetes as use_case
+from envgen.render import exports
 from envgen.render.locking import lock_of
 from envgen.text import progress
 
@@ -96,11 +93,11 @@ def kubernetes(
     if not DIGEST.fullmatch(image):
         hint = "`docker push NAME` prints it: --image NAME@sha256:..."
         raise UsageError(f"--image {image} has no digest: a tag can become another image", hint=hint)
-    found = use_case.documents(profile, name, image, locked_commit(profile, root, name))
+    found = exports.kubernetes(profile, name, image, locked_commit(profile, root, name))
     if as_json:
         print_json(found)
         return 0
-    return _deliver(use_case.text(found), output)
+    return _deliver(exports.kubernetes_text(found), output)
 
 
 @command.command()
@@ -120,7 +117,7 @@ def bake(session: Session, output: Path | None) -> int:
     project = session.loaded(local=False).project
     locks = {name: lock_of(profile, project.root) for name, profile in project.profiles.items()}
     epochs = {name: lock.epoch for name, lock in locks.items() if lock is not None}
-    return _deliver(bake_file.text(bake_file.document(project, epochs)), output)
+    return _deliver(exports.as_json(exports.bake(project, epochs)), output)
 
 
 @command.command()
@@ -141,10 +138,10 @@ def devcontainer(session: Session, service: str | None, extensions: tuple[str, .
     """
     profile, root = session.profile(local=False), session.loaded(local=False).project.root
     folder = os.path.relpath((output or root / ".devcontainer" / "x").resolve().parent, root.resolve())
-    found = devcontainer_file.document(profile, _named(profile, service), folder, extensions)
+    found = exports.devcontainer(profile, _named(profile, service), folder, extensions)
     if not (root / profile.compose_file).is_file():
         progress(f"note: the editor reads {profile.compose_file}, which is not there yet: run `envgen render`")
-    return _deliver(devcontainer_file.text(found), output)
+    return _deliver(exports.DEVCONTAINER_HEAD + exports.as_json(found), output)
 
 
 @command.command("github-actions")
@@ -174,5 +171,5 @@ def github_actions(session: Session, image: str, install: str, branch: str, runs
     if name.tag or name.digest:
         raise UsageError(f"--image {image}: leave out tag and digest, each commit gets its own tag")
     locked = profile.mode is Mode.PRODUCTION or (root / FILE_NAME).is_file()
-    found = workflow.document(profile, name, install=install, branch=branch, runs_on=runs_on, locked=locked)
-    return _deliver(workflow.text(found), output)
+    found = exports.workflow(profile, name, install=install, branch=branch, runs_on=runs_on, locked=locked)
+    return _deliver(exports.workflow_text(found), output)

@@ -15,7 +15,7 @@ from envgen.cli.common import json_option, print_json
 from envgen.errors import ExitCode, RefusedError, UsageError
 from envgen.files import templates_dir
 from envgen.profile import schema
-from envgen.profile.patterns import PROJECT_NAME, matches
+from envgen.profile.shape import PROJECT_NAME, matches
 from envgen.text import counted, reason_of
 
 _FILES = ("envgen.yaml", ".gitignore")

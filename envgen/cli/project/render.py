@@ -11,8 +11,8 @@ from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.errors import ExitCode, Place, Problem, RefusedError, UsageError, as_annotations
 from envgen.render import outputs
-from envgen.render.assemble import render_profile
 from envgen.render.locking import lock_of
+from envgen.render.outputs import render_profile
 from envgen.text import counted, progress
 
 

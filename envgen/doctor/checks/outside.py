@@ -231,7 +231,7 @@ def patches(context: Context, image: Image) -> Finding | None:
 
 @check("container.running", Where.CONTAINER, needs="engine")
 def running(context: Context, _engine: EngineInfo) -> Finding | None:
-    """A container of the profile runs; without one there is no import truth."""
+    """A container of the profile runs; without one, import truth is unknown."""
     container = context.container
     if context.is_throw_away:
         return info("a throw-away container was started, with the mounts and variables of the service")

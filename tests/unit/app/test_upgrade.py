@@ -14,8 +14,7 @@ from envgen.app.upgrade import Edit, Plan, Use, _ask_predict, _log, _spelt, edit
 from envgen.engine.values import ExecResult
 from envgen.errors import RefusedError, UsageError
 from envgen.profile.load import load_project
-from envgen.profile.tree import Node, Source, scalar
-from envgen.profile.yamlparse import parse
+from envgen.profile.tree import Node, Source, parse, scalar
 
 TOP = Path(__file__).parents[3]
 ANSWERS = Path(__file__).parents[1] / "predict" / "answers"

@@ -21,7 +21,7 @@ import yaml
 
 from envgen.cli import main
 from envgen.profile.load import load_project
-from envgen.render.assemble import render_profile
+from envgen.render.outputs import render_profile
 
 ROOT = Path(__file__).parents[3]
 PYTHON = sorted(path for path in ROOT.glob("envgen/**/*.py") if "inside" not in path.parts)

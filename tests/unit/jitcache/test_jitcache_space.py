@@ -47,7 +47,7 @@ def namespaces(tmp_path: Path, engine: LocalEngine, *ages: int) -> list[str]:
 
 def test_the_current_volume_is_the_rendered_one(tmp_path: Path) -> None:
     """What `envgen cache` looks into without a service is what Compose mounts."""
-    from envgen.render.assemble import render_profile
+    from envgen.render.outputs import render_profile
 
     engine = LocalEngine(tmp_path / "cache")
     jit = cache(tmp_path, engine, VOLUMES)

@@ -12,7 +12,7 @@ from envgen.__main__ import main
 from envgen.errors import Problem, ProjectError, UsageError
 from envgen.patches.series import load_series
 from envgen.profile.load import find, load_project, select
-from envgen.profile.patterns import GIT_URL, matches
+from envgen.profile.shape import GIT_URL, matches
 
 
 def project(folder: Path, text: str | bytes, local: str = "") -> Path:

@@ -9,7 +9,7 @@ import pytest
 from bad_project_files import HEAD
 
 from envgen.errors import Problem, ProjectError
-from envgen.profile import hints
+from envgen.profile import bind
 from envgen.profile.exposure import left_open, open_ports
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile, Service
@@ -111,12 +111,12 @@ def test_dockerfile_is_free_where_a_later_profile_names_it(tmp_path: Path) -> No
 @pytest.mark.parametrize("record", ["Service", "Profile"])
 def test_no_key_of_compose_hides_one_of_ours(record: str) -> None:
     known = fields_of({"Service": Service, "Profile": Profile}[record])
-    assert not set(hints.COMPOSE[record]) & set(known)
+    assert not set(bind.COMPOSE[record]) & set(known)
 
 
-@pytest.mark.parametrize("word", sorted(hints.COMPOSE["Service"]))
+@pytest.mark.parametrize("word", sorted(bind.COMPOSE["Service"]))
 def test_each_key_of_compose_gets_its_hint(tmp_path: Path, word: str) -> None:
-    assert problem_of(tmp_path, SERVICE.format(f"{word}: x")).hint == hints.COMPOSE["Service"][word]
+    assert problem_of(tmp_path, SERVICE.format(f"{word}: x")).hint == bind.COMPOSE["Service"][word]
 
 
 @pytest.mark.parametrize(
@@ -128,14 +128,14 @@ def test_each_key_of_compose_gets_its_hint(tmp_path: Path, word: str) -> None:
     ],
 )  # fmt: skip
 def test_what_a_hint_for_a_key_of_compose_names_is_accepted(tmp_path: Path, word: str, where: str) -> None:
-    written = re.findall("`([^`]*: [^`]*)`", hints.COMPOSE["Service"][word])[0]
+    written = re.findall("`([^`]*: [^`]*)`", bind.COMPOSE["Service"][word])[0]
     written = written.replace("HOST:CONTAINER", "~/a:/b").replace("NAME", "m" if word != "environment" else "A")
     accepted(tmp_path, SERVICE.format(written) if where == "service" else SERVICE.format("") + f"    {written}\n")
 
 
 @pytest.mark.parametrize("word", ["volumes", "networks"])
 def test_a_key_of_compose_at_the_top(tmp_path: Path, word: str) -> None:
-    assert problem_of(tmp_path, f"{word}: {{}}\n").hint == hints.COMPOSE["Profile"][word]
+    assert problem_of(tmp_path, f"{word}: {{}}\n").hint == bind.COMPOSE["Profile"][word]
 
 
 def test_what_begins_with_x_is_for_anchors(tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from envgen.errors import ProjectError
-from envgen.profile.instance import as_instance, of_worktree
-from envgen.profile.load import load_project
+from envgen.profile.load import as_instance, load_project, of_worktree
 from envgen.profile.model import Profile
 
 FILE = """\

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from envgen.__main__ import main
 from envgen.errors import ProjectError
+from envgen.profile.layers import join_path, misspelt, split_path
 from envgen.profile.load import Loaded, load_project
 from envgen.profile.model import Profile
-from envgen.profile.overrides import join_path, misspelt, split_path
 
 TEXT = (
     HEAD

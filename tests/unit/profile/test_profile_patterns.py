@@ -5,18 +5,21 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.profile import patterns
+from envgen.profile import shape
 from envgen.profile.values import ImageRef
 
 PATTERNS = [
     value
-    for name, value in vars(patterns).items()
-    if name.isupper() and not name.startswith("_") and isinstance(value, str)
+    for name, value in vars(shape).items()
+    if name.isupper()
+    and not name.startswith("_")
+    and isinstance(value, str)
+    and (isinstance(value, shape.Pattern) or "[" in value)
 ]
 
 
 def test_every_pattern_has_a_meaning() -> None:
-    assert [one for one in PATTERNS if not isinstance(one, patterns.Pattern)] == [patterns.PROJECT_NAME]
+    assert [one for one in PATTERNS if not isinstance(one, shape.Pattern)] == [shape.PROJECT_NAME]
     assert len(set(PATTERNS)) == len(PATTERNS)
 
 

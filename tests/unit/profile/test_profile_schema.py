@@ -16,8 +16,7 @@ from envgen.__main__ import main
 from envgen.errors import ProjectError
 from envgen.profile import schema
 from envgen.profile.load import load_project
-from envgen.profile.tree import BOOL, FLOAT, INT, LIST, MAP, NULL, PROJECT, Node, Source
-from envgen.profile.yamlparse import parse
+from envgen.profile.tree import BOOL, FLOAT, INT, LIST, MAP, NULL, PROJECT, Node, Source, parse
 
 ROOT = Path(__file__).parents[3]
 VALIDATOR = jsonschema.Draft202012Validator(schema.project_schema())

@@ -12,7 +12,7 @@ from envgen.__main__ import main
 from envgen.errors import ProjectError, UsageError
 from envgen.profile.load import load_project, select
 from envgen.profile.model import Profile
-from envgen.render.assemble import render_profile
+from envgen.render.outputs import render_profile
 
 TEXT = (
     HEAD

@@ -10,8 +10,8 @@ import pytest
 from envgen.lock.ask import repositories
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
-from envgen.render.assemble import render_profile
 from envgen.render.environment import nvcc_threads
+from envgen.render.outputs import render_profile
 
 TOP = Path(__file__).resolve().parents[3]
 PROFILES = dict(load_project(file=TOP / "envgen.yaml", local=False).project.profiles)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from envgen import cli
 from envgen.errors import RefusedError
 from envgen.profile.load import load_project
-from envgen.render import bake
+from envgen.render import exports
 
 FILE = """\
 version: 1
@@ -31,11 +31,11 @@ profiles:
 def made(folder: Path, ca: str, wheels: str) -> dict[str, object]:
     (folder / "envgen.yaml").write_text(FILE.replace("WHEELS", wheels).replace("CA", ca))
     project = load_project(file=folder / "envgen.yaml", environ={}).project
-    return bake.document(project, {"p": 17})
+    return exports.bake(project, {"p": 17})
 
 
 def test_a_target_names_no_machine(tmp_path: Path) -> None:
-    text = bake.text(made(tmp_path, "~/ours.pem", "~/wheels"))
+    text = exports.as_json(made(tmp_path, "~/ours.pem", "~/wheels"))
     assert "ours" not in text and "~/" not in text
     target = json.loads(text)["target"]["p"]
     assert target["args"]["SOURCE_DATE_EPOCH"] == "17" and target["platforms"] == ["linux/arm64"]

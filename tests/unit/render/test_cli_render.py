@@ -12,8 +12,8 @@ from envgen.__main__ import main
 from envgen.engine.host import compilers
 from envgen.profile.load import load_project
 from envgen.profile.model import Service
-from envgen.render.assemble import scripts
 from envgen.render.environment import compose_environment
+from envgen.render.outputs import scripts
 
 PROJECT = """\
 version: 1

@@ -14,7 +14,7 @@ import yaml
 from envgen.errors import RefusedError
 from envgen.profile.load import load_project, select
 from envgen.profile.model import Profile
-from envgen.render import kubernetes
+from envgen.render import exports
 
 IMAGE = "registry.example/vllm@sha256:" + "0" * 64
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -109,7 +109,7 @@ def containers(found: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, A
 
 
 def test_a_service_of_two_machines(tmp_path: Path) -> None:
-    found = kubernetes.documents(profile(tmp_path), "serve", IMAGE, COMMIT)
+    found = exports.kubernetes(profile(tmp_path), "serve", IMAGE, COMMIT)
     valid(found)
     leader, worker = containers(found)
     assert leader["image"] == IMAGE
@@ -141,7 +141,7 @@ def test_a_service_of_two_machines(tmp_path: Path) -> None:
 
 
 def test_a_service_of_one_machine(tmp_path: Path) -> None:
-    found = kubernetes.documents(profile(tmp_path, cluster=None, health=None, ports=[]), "serve", IMAGE)
+    found = exports.kubernetes(profile(tmp_path, cluster=None, health=None, ports=[]), "serve", IMAGE)
     valid(found)
     template = found[0]["spec"]["leaderWorkerTemplate"]
     assert template["size"] == 1 and "leaderTemplate" not in template
@@ -150,7 +150,7 @@ def test_a_service_of_one_machine(tmp_path: Path) -> None:
 
 
 def test_the_schemas_find_what_is_wrong(tmp_path: Path) -> None:
-    whole = kubernetes.documents(profile(tmp_path), "serve", IMAGE)
+    whole = exports.kubernetes(profile(tmp_path), "serve", IMAGE)
     for path, value in {
         ("spec", "leaderWorkerTemplate", "restartPolicyy"): "None",
         ("spec", "leaderWorkerTemplate", "restartPolicy"): "Always",
@@ -166,17 +166,17 @@ def test_the_schemas_find_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_the_text_is_what_was_meant_and_always_the_same(tmp_path: Path) -> None:
-    found = kubernetes.documents(profile(tmp_path), "serve", IMAGE, COMMIT)
-    text = kubernetes.text(found)
+    found = exports.kubernetes(profile(tmp_path), "serve", IMAGE, COMMIT)
+    text = exports.kubernetes_text(found)
     assert list(yaml.safe_load_all(text)) == found
-    assert text == kubernetes.text(kubernetes.documents(profile(tmp_path), "serve", IMAGE, COMMIT))
+    assert text == exports.kubernetes_text(exports.kubernetes(profile(tmp_path), "serve", IMAGE, COMMIT))
     assert 'value: "1e3"' in text  # a number to Kubernetes, where it stands bare
 
 
 def test_what_only_one_machine_has_is_refused_all_at_once(tmp_path: Path) -> None:
     one = profile(tmp_path, devices=["/dev/infiniband"], mounts={"data": "./data:/data"}, user="host")
     with pytest.raises(RefusedError) as refused:
-        kubernetes.documents(one, "serve", IMAGE)
+        exports.kubernetes(one, "serve", IMAGE)
     assert [problem.message for problem in refused.value.problems] == [
         "serve cannot be exported",
         "the mount data is a file or folder of this machine",
@@ -186,5 +186,5 @@ def test_what_only_one_machine_has_is_refused_all_at_once(tmp_path: Path) -> Non
 
 
 def test_names_that_kubernetes_takes() -> None:
-    assert kubernetes.resource_name("My_project.x--prod-") == "my-project-x-prod"
-    assert len(kubernetes.resource_name("x" * 90)) == kubernetes.LONGEST
+    assert exports.resource_name("My_project.x--prod-") == "my-project-x-prod"
+    assert len(exports.resource_name("x" * 90)) == exports.LONGEST_RESOURCE

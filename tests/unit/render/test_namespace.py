@@ -10,7 +10,7 @@ import pytest
 from envgen.lock.model import GitLock, ImageLock, ProfileLock
 from envgen.profile.load import load_project, select
 from envgen.profile.model import Profile
-from envgen.render.namespace import folder_of, made_of, namespace, volume_of
+from envgen.render.locking import folder_of, made_of, namespace, volume_of
 
 PROJECT = """\
 version: 1

@@ -14,9 +14,8 @@ from tests_render_make import encoding, mounted, profile, source
 from envgen.errors import EnvgenError, ProjectError, RefusedError
 from envgen.profile.model import Cache, GpuMode, Mode, Network, Profile, Project, Service
 from envgen.profile.values import ContainerPath, HostPath
-from envgen.render import assemble
-from envgen.render.assemble import docker_files, render_profile, scripts, without_comments
-from envgen.render.outputs import diff, render_project, write
+from envgen.render import outputs
+from envgen.render.outputs import diff, docker_files, render_profile, render_project, scripts, without_comments, write
 
 
 def changed(found: Profile, **changes: Any) -> Profile:
@@ -200,8 +199,8 @@ def test_the_digest_covers_the_programs_that_the_steps_mount(monkeypatch: pytest
     found = profile(sources={"vllm": source()})
     before = render_profile(found).digest
     for path, same in (("docker/build/build-wheel", False), ("docker/build/fetch-file", True)):
-        monkeypatch.setattr(assemble, "docker_files", lambda plan, path=path: {**docker_files(plan), path: "#!other"})
-        assert (assemble.render_profile(found).digest == before) is same, path
+        monkeypatch.setattr(outputs, "docker_files", lambda plan, path=path: {**docker_files(plan), path: "#!other"})
+        assert (outputs.render_profile(found).digest == before) is same, path
 
 
 # --- diff and write ---------------------------------------------------------------------------------------------------

@@ -9,10 +9,9 @@ import pytest
 from envgen.errors import EnvgenError, ProjectError, RefusedError
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
-from envgen.render import own
-from envgen.render.assemble import Rendered, render_profile
+from envgen.render import outputs
+from envgen.render.outputs import Rendered, prepare, render_profile
 from envgen.render.quote import docker_line
-from envgen.render.workspace import prepare
 
 FILE = """\
 version: 1
@@ -95,11 +94,11 @@ def test_links_that_leave_the_project_and_too_much_are_refused(root: Path, monke
     with pytest.raises(RefusedError, match="own/link is a link that leaves the project"):
         rendered(root)
     link.unlink()
-    monkeypatch.setattr(own, "MOST", 3)
+    monkeypatch.setattr(outputs, "MOST", 3)
     with pytest.raises(RefusedError, match="holds more than 3 files"):
         rendered(root)
     with pytest.raises(EnvgenError, match="needs the project's folder"):
-        own.files_of(profile(root), None)
+        outputs.files_of(profile(root), None)
 
 
 @pytest.mark.parametrize("text", ["FROM x", "RUN a\nUSER b", "RUN a \\", "RUN cat <<A", "run a", "USER x"])

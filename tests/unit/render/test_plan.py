@@ -30,10 +30,16 @@ from envgen.profile.model import (
     TorchArch,
 )
 from envgen.profile.values import ByteSize, ContainerPath, CudaArchList, HostPath, ImageRef, MaxJobs, Pin
-from envgen.render.assemble import dockerfile, scripts, used
-from envgen.render.environment import cache_volume, compose_environment, derived_env, overlay_volume, service_env
-from envgen.render.parts import WRITTEN, Step
-from envgen.render.plan import plan
+from envgen.render.environment import (
+    WRITTEN,
+    cache_volume,
+    compose_environment,
+    derived_env,
+    overlay_volume,
+    service_env,
+)
+from envgen.render.outputs import dockerfile, scripts, used
+from envgen.render.plan import Step, plan
 
 
 def _words(step: Step | None) -> tuple[str, ...]:

@@ -7,24 +7,24 @@ from pathlib import Path
 import jinja2
 import pytest
 
-from envgen.render import compose, templating
+from envgen.render import compose, quote
 from envgen.render.quote import Quoted
 
 
 @pytest.fixture
 def templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(templating, "templates_dir", lambda: tmp_path)
-    templating._environment.cache_clear()
+    monkeypatch.setattr(quote, "templates_dir", lambda: tmp_path)
+    quote._environment.cache_clear()
     yield tmp_path  # type: ignore[misc]
-    templating._environment.cache_clear()
+    quote._environment.cache_clear()
 
 
 def test_text_that_was_not_quoted_cannot_be_printed(templates: Path) -> None:
     (templates / "t.j2").write_text("{{ value }}")
     with pytest.raises(TypeError, match="not quoted"):
-        templating.render("t.j2", {"value": "a"})
-    assert templating.render("t.j2", {"value": Quoted("a")}) == "a"
-    assert templating.render("t.j2", {"value": 7}) == "7"
+        quote.render("t.j2", {"value": "a"})
+    assert quote.render("t.j2", {"value": Quoted("a")}) == "a"
+    assert quote.render("t.j2", {"value": 7}) == "7"
 
 
 def test_a_compose_file_takes_quoted_values_alone() -> None:
@@ -39,10 +39,10 @@ def test_a_compose_file_takes_quoted_values_alone() -> None:
 def test_joining_quoted_text_makes_it_unquoted(templates: Path) -> None:
     (templates / "t.j2").write_text("{{ a ~ b }}")
     with pytest.raises(TypeError, match="not quoted"):
-        templating.render("t.j2", {"a": Quoted("'a"), "b": "b'"})
+        quote.render("t.j2", {"a": Quoted("'a"), "b": "b'"})
 
 
 def test_an_unknown_name_is_an_error(templates: Path) -> None:
     (templates / "t.j2").write_text("{% for x in plan.nothing %}{% endfor %}")
     with pytest.raises(jinja2.UndefinedError):
-        templating.render("t.j2", {"plan": object()})
+        quote.render("t.j2", {"plan": object()})

@@ -24,7 +24,7 @@ OTHER = "envgen: lib: its build needs hatchling, which could not be installed: w
 @pytest.mark.parametrize(
     ("text", "said", "hint"),
     [
-        (FULL, "(exit code 1): there is no space left on the disk of the engine", "docker system df"),
+        (FULL, "(exit code 1): the disk of the engine is full", "docker system df"),
         (
             OTHER,
             "(exit code 1): lib: its build needs hatchling",

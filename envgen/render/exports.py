@@ -1,32 +1,202 @@
-"""A service as a LeaderWorkerSet and a Service of Kubernetes: what its Compose files say, for a cluster of machines.
+"""The project as other tools read it: docker-bake.json, devcontainer.json, a workflow for GitHub Actions, Kubernetes.
 
-Pure like all rendering. What only one machine has (its folders, devices, checkouts) cannot be carried, and is refused.
+Pure like all rendering.
 """
 
 from __future__ import annotations
 
+import json
+import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
 
 from envgen.errors import Problem, RefusedError
-from envgen.profile.model import GpuMode, Health, Profile, Service
+from envgen.profile.model import GpuMode, Health, Platform, Profile, Project, Service
+from envgen.profile.values import HostPath, ImageRef, own_path
 from envgen.render import environment as names
-from envgen.render.compose import OFFLINE, cluster_flags
+from envgen.render.compose import OFFLINE, PROXY, cluster_flags
+from envgen.render.environment import CA_VARIABLE, JOBS_VARIABLE, OVERLAY, WHEELHOUSE_VARIABLE
 from envgen.render.quote import Quoting
+
+BAKE_HEAD = "Written by `envgen export bake`. docs/exports.md says how it differs from `envgen build`."
+
+
+def bake(project: Project, epochs: Mapping[str, int]) -> dict[str, Any]:
+    """A target for each profile. ``epochs``: the time of a profile's lock, where it has one."""
+    variables: dict[str, Any] = {}
+    targets = {
+        name: _target(profile, epochs.get(name), variables) for name, profile in sorted(project.profiles.items())
+    }
+    return {
+        "//": BAKE_HEAD,
+        "variable": variables,
+        "group": {"default": {"targets": [project.default_profile]}},
+        "target": targets,
+    }
+
+
+def as_json(document: Mapping[str, Any]) -> str:
+    """As a file."""
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _target(profile: Profile, epoch: int | None, variables: dict[str, Any]) -> dict[str, Any]:
+    args = {"SOURCE_DATE_EPOCH": str(epoch)} if epoch is not None else {}
+    if profile.network.pass_proxy:
+        for name in PROXY:
+            variables[name] = {"default": ""}
+            args[name] = f'${{{name} == "" ? null : {name}}}'
+    # The variables of the Compose files: what differs between machines.
+    variables[CA_VARIABLE] = {"default": ""}
+    ca = _variable(CA_VARIABLE, profile.network.ca_certificates)
+    # Without a file there is no secret: bake asks for a permission to read outside the folder, /dev/null included.
+    optional = f'[for one in [{{id = "ca_certificates", src = {ca}}}] : one if one.src != ""]'
+    secrets = f'concat([{{id = "jobs", env = "{JOBS_VARIABLE}"}}], {optional})'
+    contexts = {}
+    if profile.build.wheelhouse is not None:
+        variables[WHEELHOUSE_VARIABLE] = {"default": ""}
+        contexts["wheelhouse"] = f"${{{_variable(WHEELHOUSE_VARIABLE, profile.build.wheelhouse)}}}"
+    return {
+        "context": ".",
+        "dockerfile": _bake_literal(profile.dockerfile),
+        "tags": [_bake_literal(profile.image_name)],
+        **({"args": args} if args else {}),
+        **({"contexts": contexts} if contexts else {}),
+        "secret": f"${{{secrets}}}",
+        **({"platforms": [profile.base.platform.value]} if profile.base.platform else {}),
+        "output": ["type=docker"],
+        "attest": ["type=provenance,disabled=true"],
+    }
+
+
+def _variable(name: str, path: HostPath | None) -> str:
+    """What a variable says, else the profile's path where it is one of the project; bake knows no ``~``."""
+    if path is None or path.path.startswith(("/", "~")):
+        return name
+    return f'({name} == "" ? {_bake_literal(json.dumps(path.path, ensure_ascii=False))} : {name})'
+
+
+def _bake_literal(text: str) -> str:
+    """A text in which bake replaces nothing."""
+    return text.replace("${", "$${").replace("%{", "%%{")
+
+
+DEVCONTAINER_HEAD = "// Written by `envgen export devcontainer`. docs/exports.md has what an editor does with it.\n"
+EXTENSIONS = ("ms-python.python",)
+_FOUND = "import importlib.util as u; [print(name, u.find_spec(name).origin) for name in {names}]"
+
+
+def devcontainer(profile: Profile, name: str, folder: str, extensions: Sequence[str] = ()) -> dict[str, Any]:
+    """The settings for service ``name``. ``folder``: of the file, relative to the project's."""
+    service = profile.services[name]
+    composed = [f"compose/{profile.name}.yaml"]
+    if profile.compose is not None:
+        composed.append(own_path(profile.compose.path))
+    # In the overlay are the mounted sources.
+    python = f"{OVERLAY}/bin/python" if profile.mounted_sources else profile.base.python
+    packages = [source.package for source in profile.mounted_sources.values()]
+    created = {"postCreateCommand": [python, "-c", _FOUND.format(names=packages)]} if packages else {}
+    return {
+        "name": f"{profile.project} {profile.name}",
+        # With checkouts, user, ports and GPUs as they are on this machine; the container is then only attached to.
+        "initializeCommand": ["envgen", "up", name, "--profile", profile.name],
+        "dockerComposeFile": [posixpath.relpath(path, folder) for path in composed],
+        "service": name,
+        "runServices": [name],
+        "overrideCommand": False,
+        "shutdownAction": "none",
+        "updateRemoteUserUID": False,
+        "workspaceFolder": (service.working_dir or profile.working_dir).path,
+        **created,
+        "customizations": {
+            "vscode": {
+                "extensions": list(dict.fromkeys([*EXTENSIONS, *extensions])),
+                "settings": {"python.defaultInterpreterPath": python},
+            }
+        },
+    }
+
+
+WORKFLOW_HEAD = "# Written by `envgen export github-actions`. docs/exports.md has what the repository must set.\n"
+Doc = dict[str, Any]
+
+
+def workflow(profile: Profile, image: ImageRef, *, install: str, branch: str, runs_on: str, locked: bool) -> Doc:
+    """The workflow. ``image``: what is published, without tag; ``install``: what pip installs; ``locked``: whether
+    there is to be an envgen.lock."""
+    github = image.registry == "ghcr.io"
+    first: list[Doc] = [
+        {"uses": "actions/checkout@v4", "with": {"persist-credentials": False}},
+        {"uses": "actions/setup-python@v5", "with": {"python-version": "3.12"}},
+        {"run": 'python -m pip install "$ENVGEN"'},
+    ]
+    checks = ["envgen render --check", *(["envgen lock --check"] if locked else [])]
+    build: Doc = {
+        "needs": "check",
+        # A fork's pull request may not publish.
+        "if": "github.event_name != 'pull_request'",
+        "runs-on": runs_on or _machine(profile),
+        "timeout-minutes": 360,
+        "permissions": {"contents": "read", **({"packages": "write"} if github else {})},
+        "env": {"IMAGE": str(image)},
+        "steps": [*first, *_build(profile, image, github)],
+    }
+    return {
+        "name": "envgen",
+        "on": {"push": {"branches": [branch]}, "pull_request": {}, "workflow_dispatch": {}},
+        "permissions": {"contents": "read"},
+        "env": {"ENVGEN": install},
+        "jobs": {
+            "check": {
+                "runs-on": "ubuntu-24.04",
+                "timeout-minutes": 15,
+                "steps": [*first, *({"run": check} for check in checks)],
+            },
+            "build": build,
+        },
+    }
+
+
+def workflow_text(document: Doc) -> str:
+    """As a file."""
+    return WORKFLOW_HEAD + yaml.dump(document, Dumper=Quoting, sort_keys=False, allow_unicode=False, width=10**6)
+
+
+def _machine(profile: Profile) -> str:
+    return "ubuntu-24.04-arm" if profile.base.platform is Platform.ARM64 else "ubuntu-24.04"
+
+
+def _build(profile: Profile, image: ImageRef, github: bool) -> Iterable[Doc]:
+    login = {"username": "${{ github.actor }}", "password": "${{ secrets.GITHUB_TOKEN }}"}
+    if not github:
+        login = {"username": "${{ secrets.REGISTRY_USER }}", "password": "${{ secrets.REGISTRY_TOKEN }}"}
+    registry = {"registry": image.registry} if image.registry else {}
+    yield {"uses": "docker/setup-buildx-action@v3", "id": "buildx"}
+    yield {"uses": "docker/login-action@v3", "with": {**registry, **login}}
+    on_gpu = profile.gpu is not GpuMode.NONE
+    served = [name for name, service in profile.services.items() if on_gpu and service.is_vllm]
+    words = ["envgen", "build", "--profile", profile.name, '--tag "$IMAGE:$GITHUB_SHA"']
+    words += ['--cache-from "type=registry,ref=$IMAGE:cache"', '--cache-to "type=registry,ref=$IMAGE:cache,mode=max"']
+    # What a release refuses is not published: it is asked in the image, which must then be in the engine.
+    words += [] if served else ["--push"]
+    yield {"run": " ".join(words), "env": {"BUILDX_BUILDER": "${{ steps.buildx.outputs.name }}"}}
+    for name in served:
+        yield {"run": f"envgen predict {name} --profile {profile.name}"}
+    if served:
+        yield {"run": 'docker push "$IMAGE:$GITHUB_SHA"'}
+
 
 GROUP = "leaderworkerset.x-k8s.io/v1"
 ROLE = "dev.envgen/role"
 API = "dev.envgen/service"
-LONGEST = 50  # of a name: the pods of a group append their numbers
+LONGEST_RESOURCE = 50  # of a name: the pods of a group append their numbers
 TERMINATION = 30
 
-Doc = dict[str, Any]
 
-
-def documents(profile: Profile, name: str, image: str, commit: str = "") -> list[Doc]:
+def kubernetes(profile: Profile, name: str, image: str, commit: str = "") -> list[Doc]:
     """The two objects. ``image``: with its digest; ``commit``: the model's in the lock, or "". RefusedError."""
     service = profile.services[name]
     refused = RefusedError(f"{name} cannot be exported")
@@ -76,7 +246,7 @@ def documents(profile: Profile, name: str, image: str, commit: str = "") -> list
     return found
 
 
-def text(found: list[Doc]) -> str:
+def kubernetes_text(found: list[Doc]) -> str:
     """The objects as YAML that every reader takes for the same, YAML 1.1 and 1.2."""
     head = "# Written by `envgen export kubernetes`. docs/kubernetes.md has what must be in the cluster first.\n"
     return head + yaml.dump_all(found, Dumper=Quoting, sort_keys=False, allow_unicode=False, width=120)
@@ -84,7 +254,7 @@ def text(found: list[Doc]) -> str:
 
 def resource_name(text: str) -> str:
     """A name that Kubernetes takes for an object."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:LONGEST].rstrip("-")
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:LONGEST_RESOURCE].rstrip("-")
 
 
 def secret_name(profile: Profile) -> str:
