@@ -17,7 +17,7 @@ from envgen.doctor import report
 from envgen.doctor.collect import attempt, gather
 from envgen.doctor.model import Subject
 from envgen.engine.client import Engine
-from envgen.engine.session import hurry
+from envgen.engine.session import hurried
 from envgen.errors import EnvgenError
 from envgen.explain import classify
 from envgen.files import state_dir
@@ -33,9 +33,9 @@ LOG_BYTES = 4 << 20  # of each build log: its end
 LOGS = 3  # newest build logs
 
 
+@hurried(PATIENCE)
 def write_report(target: Path, looked: Sequence[Looked]) -> None:
     """Collect and write_report; of several machines, a folder each. What can't be had is a sentence in its place."""
-    hurry(PATIENCE)
     members = collect_report(looked)
     write_bundle(target, members, known=set().union(*(secrets_of(one) for one in looked)))
     count = counted(len(members), "file")

@@ -18,7 +18,7 @@ from envgen.doctor.fix import Fix
 from envgen.doctor.model import Context, Finding, Remedy, Severity, Subject, Where, ok
 from envgen.doctor.report import Report
 from envgen.engine.client import Engine
-from envgen.engine.session import hurry
+from envgen.engine.session import hurried
 from envgen.errors import EnvgenError
 from envgen.explain import cause_of
 from envgen.jitcache.place import make_query
@@ -88,9 +88,9 @@ def _machines(context: Context, subject: Subject) -> list[Finding]:
     for name, service in subject.profile.services.items():
         if service.cluster is None or subject.service not in (None, name):
             continue
-        hurry(BETWEEN)
         try:
-            answers = nodes.check(subject.profile, subject.root, name, progress)
+            with hurried(BETWEEN):
+                answers = nodes.check(subject.profile, subject.root, name, progress)
         except EnvgenError as problem:
             answers = [nodes.Finding("fail", (), problem.problems[0].message, problem.problems[0].hint)]
         found += [_of_machines(one, name, context) for one in answers]

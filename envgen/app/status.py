@@ -19,7 +19,7 @@ from envgen.engine.client import Engine
 from envgen.engine.git import WorkTree
 from envgen.engine.owner import ours
 from envgen.engine.process import in_background
-from envgen.engine.session import hurry
+from envgen.engine.session import hurried
 from envgen.engine.values import Container
 from envgen.errors import EnvgenError
 from envgen.files import state_dir
@@ -56,9 +56,9 @@ class Status:
     run: Mapping[str, Any] | None = None
 
 
+@hurried(PATIENCE)
 def look(session: Session) -> Status:
     """Ask engine, checkouts and files at the same time. What does not answer in time is left out, and said."""
-    hurry(PATIENCE)
     deadline = time.monotonic() + PATIENCE
     project, profile = session.loaded().project, session.profile()
     root = project.root

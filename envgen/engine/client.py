@@ -8,10 +8,12 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
 import docker.errors
+import requests
 from docker.constants import DEFAULT_DOCKER_API_VERSION
 
 from envgen.engine import process
@@ -23,7 +25,6 @@ from envgen.engine.session import (
     START,
     WORK,
     Attached,
-    Lines,
     Output,
     Session,
     Tail,
@@ -282,9 +283,9 @@ class Engine:
         """Run a program in a running container. EngineError on time-out (the program is killed) or over-long output.
 
         ``hold``: its stdin stays open until it ends; that it closes before means that envgen is gone. ``on_line`` gets
-        each line as it is written; nothing of it is in the result then.
+        each line as it is written.
         """
-        output, lines = Output(), Lines(on_line) if on_line else None
+        output = Output(on_line)
         what = f"`{argv[0]}` in container {container_id[:12]}"
         mark = f"{_MARK}={os.urandom(16).hex()}"
         variables = [mark, *(f"{name}={value}" for name, value in (env or {}).items())]
@@ -299,11 +300,8 @@ class Engine:
             exec_id = str(created["Id"])
             body = {"Detach": False, "Tty": False}
             stream = self._attached(self._url("exec", exec_id, "start"), what, json=body, hold=hold)
-            talk(stream, stdin, timeout, what, lines.take if lines else output.take, kill)
-            if lines:
-                lines.end()
-            code = int(self._api.exec_inspect(exec_id)["ExitCode"] or 0)
-            return ExecResult(code, bytes(output.stdout), bytes(output.stderr))
+            talk(stream, stdin, timeout, what, output.take, kill)
+            return output.result(int(self._api.exec_inspect(exec_id)["ExitCode"] or 0))
 
     def _attached(self, url: str, what: str, *, hold: bool, **request: Any) -> Attached:
         response = self._api.post(url, headers=_UPGRADE, stream=True, timeout=START, **request)
@@ -338,23 +336,14 @@ class Engine:
         ``unmapped``: its users are those of the machine under userns-remap too, as any that is not root always is.
         """
         what = f"`{argv[0]}` in a container of {image}"
-        body = _throwaway(image, argv, bool(stdin), mounts, env or {}, network, memory)
-        body = self._owned(body, user, unmapped)
+        output = Output(on_line)
+        body = self._throwaway(image, argv, bool(stdin), mounts, user, unmapped, env or {}, network, memory)
         body["HostConfig"]["Ulimits"] = [
             {"Name": name, "Soft": soft, "Hard": hard} for name, (soft, hard) in (ulimits or {}).items()
         ]
-        output = Output()
-        lines = Lines(on_line) if on_line else None
-
-        def take(channel: int, data: bytes) -> None:
-            output.take(channel, data)
-            if lines:
-                lines.take(channel, data)
-
         with self._told(what), process.terminable(), self._started(body, what, hold) as (stream, ended):
-            talk(stream, stdin, timeout, what, take, lambda: None)
-            state = within(QUESTION, lambda: read_all(ended).json())
-            return ExecResult(int(state["StatusCode"]), bytes(output.stdout), bytes(output.stderr))
+            talk(stream, stdin, timeout, what, output.take, lambda: None)
+            return output.result(_exit_code(ended))
 
     def stream_once(
         self, image: str, argv: Sequence[str], *, stdin: bytes, mounts: Sequence[Mount] = ()
@@ -364,7 +353,7 @@ class Engine:
         EngineError, at the end, when it fails. Closed early, it removes the container.
         """
         what = f"`{argv[0]}` in a container of {image}"
-        body = self._owned(_throwaway(image, argv, True, mounts, {}, "none", MEMORY), "0:0", unmapped=True)
+        body = self._throwaway(image, argv, True, mounts, "0:0", unmapped=True)
         body["HostConfig"]["LogConfig"] = {"Type": "none"}  # else the engine also writes all of it to a log
         part, errors = bytearray(), bytearray()
         with self._told(what), self._started(body, what, hold=True) as (stream, ended):
@@ -377,16 +366,51 @@ class Engine:
                     if len(part) >= PART:
                         yield bytes(part)
                         part.clear()
-            code = int(within(QUESTION, lambda: read_all(ended).json())["StatusCode"])
-            if code:
+            if code := _exit_code(ended):
                 last = errors.decode(errors="replace").strip().rpartition("\n")[2]
                 raise EngineError(f"{what}: {last or f'it ended with exit code {code}'}")
             yield bytes(part)
 
-    def _owned(self, body: dict[str, Any], user: str, unmapped: bool) -> dict[str, Any]:
+    def _throwaway(
+        self,
+        image: str,
+        argv: Sequence[str],
+        stdin: bool,
+        mounts: Sequence[Mount],
+        user: str,
+        unmapped: bool,
+        env: Mapping[str, str] = MappingProxyType({}),
+        network: str = "none",
+        memory: int = MEMORY,
+    ) -> dict[str, Any]:
+        """The request for a container that bypasses the image's entrypoint and health check."""
+        host = {
+            "AutoRemove": True,
+            "NetworkMode": network,
+            "Init": False,
+            "Memory": memory,
+            "MemorySwap": memory,
+            "PidsLimit": PIDS,
+            "Mounts": [
+                {"Type": m.kind, "Source": m.source, "Target": m.target, "ReadOnly": m.read_only}
+                | ({"BindOptions": {"CreateMountpoint": True}} if m.create else {})
+                for m in mounts
+            ],
+        }
         if (unmapped or user.partition(":")[0] not in ("", "0")) and self.info().remapped:
-            body["HostConfig"]["UsernsMode"] = "host"
-        return body | {"User": user}
+            host["UsernsMode"] = "host"
+        return {
+            "Image": image,
+            "Entrypoint": [argv[0]],
+            "Cmd": list(argv[1:]),
+            "Env": [f"{name}={value}" for name, value in env.items()],
+            "User": user,
+            **dict.fromkeys(("OpenStdin", "StdinOnce", "AttachStdin"), stdin),
+            **dict.fromkeys(("AttachStdout", "AttachStderr"), True),
+            "Healthcheck": {"Test": ["NONE"]},
+            "Labels": {THROWAWAY: "1", CREATOR: str(this_process())},
+            "HostConfig": host,
+        }
 
     def _gone(self, container_id: str) -> None:
         """Remove a container, and wait until it is: the engine may be removing it already, and until that is done its
@@ -438,42 +462,8 @@ class _absent(contextlib.suppress):
         super().__init__(docker.errors.NotFound, docker.errors.NullResource)
 
 
-def _throwaway(
-    image: str,
-    argv: Sequence[str],
-    stdin: bool,
-    mounts: Sequence[Mount],
-    env: Mapping[str, str],
-    network: str,
-    memory: int,
-) -> dict[str, Any]:
-    """The request for a container that bypasses the image's entrypoint and health check."""
-    return {
-        "Image": image,
-        "Entrypoint": [argv[0]],
-        "Cmd": list(argv[1:]),
-        "Env": [f"{name}={value}" for name, value in env.items()],
-        "OpenStdin": stdin,
-        "StdinOnce": stdin,
-        "AttachStdin": stdin,
-        "AttachStdout": True,
-        "AttachStderr": True,
-        "Healthcheck": {"Test": ["NONE"]},
-        "Labels": {THROWAWAY: "1", CREATOR: str(this_process())},
-        "HostConfig": {
-            "AutoRemove": True,
-            "NetworkMode": network,
-            "Init": False,
-            "Memory": memory,
-            "MemorySwap": memory,
-            "PidsLimit": PIDS,
-            "Mounts": [
-                {"Type": m.kind, "Source": m.source, "Target": m.target, "ReadOnly": m.read_only}
-                | ({"BindOptions": {"CreateMountpoint": True}} if m.create else {})
-                for m in mounts
-            ],
-        },
-    }
+def _exit_code(ended: requests.Response) -> int:
+    return int(within(QUESTION, lambda: read_all(ended).json())["StatusCode"])
 
 
 def connect(environ: Mapping[str, str] | None = None) -> Engine:

@@ -16,7 +16,7 @@ import shutil
 import socket
 import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,6 @@ SYSTEM_PLUGINS = (
     "/usr/libexec/docker/cli-plugins",
     "/opt/homebrew/lib/docker/cli-plugins",
 )
-_TLS = ("DOCKER_TLS_VERIFY", "DOCKER_TLS", "DOCKER_CERT_PATH", "DOCKER_CONFIG", "HOME")
 NAMES = {"buildx": "BuildKit's client (buildx)", "compose": "Docker Compose v2"}
 # The first with what envgen asks of them: --provenance, and COMPOSE_DISABLE_ENV_FILE.
 OLDEST = {"buildx": "0.10", "compose": "2.24"}
@@ -44,15 +43,11 @@ OLDEST = {"buildx": "0.10", "compose": "2.24"}
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The address of an engine: ``unix:///...``, ``tcp://...``, ``ssh://...``, and who said so.
-
-    ``secured``: what `docker` needs to reach it over TLS; None where there is no TLS.
-    """
+    """The address of an engine: ``unix:///...``, ``tcp://...``, ``ssh://...``, and who said so."""
 
     host: str
     context: str = "default"
     said_by: str = "the default"
-    secured: tuple[tuple[str, str], ...] | None = None
 
     @property
     def local(self) -> bool:
@@ -60,21 +55,14 @@ class Endpoint:
         return self.host.startswith("unix://")
 
     @property
-    def forwarded(self) -> bool:
-        """True where a program makes the connection (``forward.py``)."""
-        return self.host.startswith("ssh://") or self.secured is not None
-
-    @property
     def url(self) -> str:
-        """What the SDK and Docker's programs are given: a socket or a bare TCP port. Connects where need be."""
-        if not self.forwarded:
-            return self.host
-        return f"unix://{forward(self.host, dict(self.secured or ())).path}"
+        """What the SDK and Docker's programs are given: a socket or a TCP port. Connects by ssh where need be."""
+        return f"unix://{forward(self.host).path}" if self.host.startswith("ssh://") else self.host
 
     @property
     def environment(self) -> dict[str, str]:
         """What a Docker program must be given to reach the same engine."""
-        return {"DOCKER_HOST": self.url} | ({"DOCKER_TLS_VERIFY": "", "DOCKER_TLS": ""} if self.secured else {})
+        return {"DOCKER_HOST": self.url}
 
 
 def config_dir(environ: Mapping[str, str]) -> Path:
@@ -87,30 +75,50 @@ def find_endpoint(environ: Mapping[str, str] | None = None) -> Endpoint:
     """The engine that ``docker`` itself would use: DOCKER_HOST, DOCKER_CONTEXT, the current context, the default."""
     environ = os.environ if environ is None else environ
     if host := environ.get("DOCKER_HOST"):
-        host = _spelled_out(host)
-        wanted = environ.get("DOCKER_TLS_VERIFY") or environ.get("DOCKER_TLS")
-        named = {"DOCKER_HOST": host} | {name: environ[name] for name in _TLS if environ.get(name)}
-        return Endpoint(host, "default", "DOCKER_HOST", tuple(named.items()) if wanted and _is_tcp(host) else None)
+        return Endpoint(
+            _checked(host, bool(environ.get("DOCKER_TLS_VERIFY") or environ.get("DOCKER_TLS"))),
+            "default",
+            "DOCKER_HOST",
+        )
     folder = config_dir(environ)
     name, said_by = environ.get("DOCKER_CONTEXT", ""), "DOCKER_CONTEXT"
     if not name:
         name, said_by = str(_read_json(folder / "config.json").get("currentContext") or ""), "the current context"
     if name in ("", "default"):
         return Endpoint(DEFAULT_SOCKET)
-    meta = folder / "contexts" / "meta" / hashlib.sha256(name.encode()).hexdigest() / "meta.json"
-    endpoints = _read_json(meta).get("Endpoints")
-    docker = endpoints.get("docker") if isinstance(endpoints, dict) else None
-    host = docker.get("Host") if isinstance(docker, dict) else None
-    if not host:
+    contexts, key = folder / "contexts", hashlib.sha256(name.encode()).hexdigest()
+    try:
+        host = str(_read_json(contexts / "meta" / key / "meta.json")["Endpoints"]["docker"]["Host"])
+    except (KeyError, TypeError):
         raise EngineError(
             f"the Docker context {name!r} (from {said_by}) is not defined",
             hint="`docker context ls` shows those that are; `docker context use default` goes back",
+        ) from None
+    return Endpoint(_checked(host, (contexts / "tls" / key / "docker").is_dir()), name, f"the context {name!r}")
+
+
+def _checked(host: str, tls: bool) -> str:
+    """A bare path is a socket, as the Docker programs read it. EngineError for an address of another kind."""
+    host = f"unix://{host}" if host.startswith("/") else host
+    if not host.startswith(("unix://", "tcp://", "ssh://", "http://")):
+        raise EngineError(
+            f"the engine's address {host!r} is of a kind that envgen cannot use",
+            hint="it takes unix:///path, tcp://host:port and ssh://user@host",
         )
-    address = _spelled_out(str(host))
-    material = folder / "contexts" / "tls" / meta.parent.name / "docker"
-    by_context = (("DOCKER_CONFIG", str(folder)), ("DOCKER_CONTEXT", name), ("DOCKER_HOST", ""))
-    secured = _is_tcp(address) and (material.is_dir() or bool(docker and docker.get("SkipTLSVerify")))
-    return Endpoint(address, name, f"the context {name!r}", by_context if secured else None)
+    if tls and host.startswith("tcp://"):
+        raise EngineError(
+            f"the engine at {host} is reached over TLS, which envgen does not speak",
+            hint="reach it over SSH: DOCKER_HOST=ssh://user@host, or a context with that address",
+        )
+    return host
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def find_plugin(name: str, environ: Mapping[str, str] | None = None) -> Path | None:
@@ -129,10 +137,18 @@ def find_plugin(name: str, environ: Mapping[str, str] | None = None) -> Path | N
 def plugin_argv(name: str, environ: Mapping[str, str] | None = None) -> list[str]:
     """How to start a plugin; ``Endpoint.environment`` tells it where the engine is."""
     environ = os.environ if environ is None else environ
-    program = find_plugin(name, environ)
-    if program is None:
-        raise _missing_plugin(name, environ.get("PATH"))
-    return [str(program)]
+    if program := find_plugin(name, environ):
+        return [str(program)]
+    if name == "compose" and shutil.which("docker-compose", path=environ.get("PATH")):
+        raise EngineError(
+            "only the old `docker-compose` (v1) is here, and envgen needs Docker Compose v2",
+            hint="install the package docker-compose-plugin (Debian: docker-compose)",
+        )
+    raise EngineError(
+        f"Docker has no {name} plugin here: {NAMES[name]} is needed",
+        hint=f"install the package docker-{name}-plugin (Debian: docker-{name}), or put docker-{name} "
+        "into ~/.docker/cli-plugins",
+    )
 
 
 def plugin_version(name: str, environ: Mapping[str, str] | None = None) -> str:
@@ -144,11 +160,8 @@ def plugin_version(name: str, environ: Mapping[str, str] | None = None) -> str:
 
 def outdated(name: str, version: str) -> bool:
     """True where a plugin of that version lacks what envgen needs. One that gives no version is taken as it is."""
-    return bool(version) and _numbers(version) < _numbers(OLDEST[name])
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))
+    there, needed = (tuple(map(int, text.split("."))) for text in (version or "999", OLDEST[name]))
+    return there < needed
 
 
 def demand_plugin(name: str) -> None:
@@ -161,43 +174,9 @@ def demand_plugin(name: str) -> None:
         )
 
 
-def _missing_plugin(name: str, path: str | None) -> EngineError:
-    if name == "compose" and shutil.which("docker-compose", path=path):
-        return EngineError(
-            "only the old `docker-compose` (v1) is here, and envgen needs Docker Compose v2",
-            hint="install the package docker-compose-plugin (Debian: docker-compose)",
-        )
-    return EngineError(
-        f"Docker has no {name} plugin here: {NAMES.get(name, name)} is needed",
-        hint=f"install the package docker-{name}-plugin (Debian: docker-{name}), or put docker-{name} "
-        "into ~/.docker/cli-plugins",
-    )
-
-
-def _spelled_out(host: str) -> str:
-    """A bare path is a socket, as the Docker programs read it. EngineError for an address of another kind."""
-    host = f"unix://{host}" if host.startswith("/") else host
-    if not host.startswith(("unix://", "tcp://", "ssh://", "http://", "https://")):
-        raise EngineError(
-            f"the engine's address {host!r} is of a kind that envgen cannot use",
-            hint="it takes unix:///path, tcp://host:port and ssh://user@host",
-        )
-    return host
-
-
-def _is_tcp(host: str) -> bool:
-    return host.startswith(("tcp://", "https://"))
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}
-
-
-# Engines without a socket on this machine get one: OpenSSH forwards theirs, `docker system dial-stdio` speaks TLS.
+# Engines behind ssh get a socket on this machine, which OpenSSH forwards. Everything else (the SDK, buildx, Compose,
+# `docker exec`) then talks to a socket. One connection for each address is kept until envgen ends, however it ends; its
+# folder is removed by the next run if this one was killed.
 
 REMOTE_SOCKET = "/var/run/docker.sock"
 PATIENCE = 15.0  # seconds to log in; ConnectTimeout below ends sooner where nothing answers
@@ -263,160 +242,93 @@ def _bad(text: str, why: str) -> EngineError:
 
 
 class Forward:
-    """A socket of this machine that leads to another engine. ``words`` is what its program last wrote to stderr."""
+    """One ssh connection: to the engine's socket, or to ``remote``, a HOST:PORT as that machine sees it."""
 
-    def __init__(self, shown: str) -> None:
-        self.shown = shown
+    def __init__(self, address: str, remote: str = "") -> None:
+        self._where = SshAddress.parse(address)
+        self._address = address
         # Not the user's TMPDIR, which may be too long: a socket's path has 107 bytes.
         runtime = os.environ.get("XDG_RUNTIME_DIR", "")
         base = Path(runtime) if runtime.startswith("/") and len(runtime) < 60 else files.SHORT
         self._folder = files.Scratch("engine", base if os.access(base, os.W_OK) else None)
         self.path = f"{self._folder.name}/s"
-        self._words: list[str] = []
-        atexit.register(self.close)
-
-    @property
-    def words(self) -> str:
-        return "; ".join(self._words[-3:])
-
-    @property
-    def alive(self) -> bool:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """End the connection and remove its socket."""
-        self._folder.cleanup()
-
-    def _listen(self, child: process.Child) -> None:
-        """Keep the end of a program's stderr; also waits for its end."""
-        assert child.stderr
-        with contextlib.suppress(OSError, ValueError):
-            while line := child.stderr.readline(4096):
-                text = line.decode(errors="replace").strip()
-                text = "".join(c if c.isprintable() else "?" for c in text)
-                if text:
-                    self._words = [*self._words[-9:], text]
-        child.wait()
-
-
-class SshForward(Forward):
-    """One ssh connection: to the engine's socket, or to ``remote``, a HOST:PORT as that machine sees it."""
-
-    def __init__(self, address: str, remote: str = "") -> None:
-        where = SshAddress.parse(address)
-        super().__init__(address)
         self.port = _free_port() if remote else 0
-        forwarding = f"127.0.0.1:{self.port}:{remote}" if remote else f"{self.path}:{where.socket}"
-        self._host = where.host
-        self._socket = where.socket
+        self._written: deque[str] = deque(maxlen=3)  # what ssh last wrote to stderr
         self._child: process.Child | None = None
         self._failure: EngineError | None = None
         self._started = threading.Event()
+        atexit.register(self.close)
+        argv = self._where.argv(f"127.0.0.1:{self.port}:{remote}" if remote else f"{self.path}:{self._where.socket}")
         # A child that dies with its parent dies with the thread that started it: this one lives as long as ssh does.
-        threading.Thread(target=self._run, args=(where.argv(forwarding),), daemon=True).start()
+        threading.Thread(target=self._run, args=(argv,), daemon=True).start()
         try:
             self._await()
         except BaseException:
             self.close()
             raise
 
+    @property
+    def alive(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
     def _run(self, argv: Sequence[str]) -> None:
         try:
-            self._child = process.start(argv, stderr=process.PIPE)
+            child = self._child = process.start(argv, stderr=process.PIPE)
         except EngineError as error:
             self._failure = error
+            return
         finally:
             self._started.set()
-        if self._child:
-            self._listen(self._child)
+        assert child.stderr
+        with contextlib.suppress(OSError, ValueError):
+            while line := child.stderr.readline(4096):
+                if text := line.decode(errors="replace").strip():
+                    self._written.append("".join(c if c.isprintable() else "?" for c in text))
+        child.wait()
 
     def _await(self) -> None:
         deadline = time.monotonic() + PATIENCE
         self._started.wait(PATIENCE)
+        host = self._where.host
         if self._failure:
             raise EngineError(
-                f"the engine at {self.shown} is reached by ssh: {self._failure.problems[0].message}",
+                f"the engine at {self._address} is reached by ssh: {self._failure.problems[0].message}",
                 hint="install OpenSSH's client",
             )
         while not (_listens(self.port) if self.port else Path(self.path).exists()):
             if not self.alive:
                 time.sleep(0.05)  # the last of its words
                 raise EngineError(
-                    f"ssh cannot connect to {self._host}: {self.words or 'it ended without a word'}",
-                    hint=f"try `ssh {self._host}`: it must log in without a password or a question",
+                    f"ssh cannot connect to {host}{self._words or ': it ended without a word'}",
+                    hint=f"try `ssh {host}`: it must log in without a password or a question",
                 )
             if time.monotonic() > deadline:
-                raise EngineError(
-                    f"ssh has not connected to {self._host} within {PATIENCE:g} s"
-                    + (f": {self.words}" * bool(self.words)),
-                    hint=f"try `ssh {self._host}`",
-                )
+                message = f"ssh has not connected to {host} within {PATIENCE:g} s{self._words}"
+                raise EngineError(message, hint=f"try `ssh {host}`")
             time.sleep(0.02)
 
     @property
-    def alive(self) -> bool:
-        return self._child is not None and self._child.poll() is None
+    def _words(self) -> str:
+        return f": {'; '.join(self._written)}" if self._written else ""
 
     def trouble(self) -> EngineError:
         """Why the engine behind it does not answer."""
+        host = self._where.host
         if not self.alive:
-            return EngineError(f"the ssh connection to {self._host} ended: {self.words or 'ssh gave no reason'}")
+            return EngineError(f"the ssh connection to {host} ended{self._words or ': ssh gave no reason'}")
         return EngineError(
-            f"ssh reaches {self._host}, but the Docker Engine's socket {self._socket} there does not answer"
-            + (f": {self.words}" if self.words else ""),
-            hint=f"does `ssh {self._host} docker version` work? "
-            f"A socket elsewhere: ssh://{self._host}/run/user/1000/docker.sock",
+            f"ssh reaches {host}, but the Docker Engine's socket {self._where.socket} there does not answer"
+            + self._words,
+            hint=f"does `ssh {host} docker version` work? A socket elsewhere: ssh://{host}/run/user/1000/docker.sock",
         )
 
     def close(self) -> None:
+        """End the connection and remove its socket."""
         if self._child and self._child.poll() is None:
             self._child.terminate()
             with contextlib.suppress(process.Late):
                 self._child.wait(2)
-        super().close()
-
-
-class TlsForward(Forward):
-    """A listening socket; each connection to it is one `docker system dial-stdio`, which knows contexts and TLS."""
-
-    def __init__(self, address: str, env: Mapping[str, str]) -> None:
-        if not shutil.which("docker"):
-            raise EngineError(
-                f"the engine at {address} is reached over TLS by the program `docker`, which is not on PATH",
-                hint="install Docker's command line (docker-ce-cli)",
-            )
-        super().__init__(address)
-        self._env = dict(env)
-        self._server = socket.socket(socket.AF_UNIX)
-        self._server.bind(self.path)
-        self._server.listen(32)
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        with contextlib.suppress(OSError, EngineError):
-            while True:
-                client, _ = self._server.accept()
-                with client:
-                    child = process.start(
-                        ["docker", "system", "dial-stdio"], env=self._env,
-                        stdin=client, stdout=client, stderr=process.PIPE,
-                    )  # fmt: skip
-                threading.Thread(target=self._listen, args=(child,), daemon=True).start()
-
-    @property
-    def alive(self) -> bool:
-        return True
-
-    def trouble(self) -> EngineError:
-        """Why the engine behind it does not answer."""
-        return EngineError(
-            f"cannot reach the Docker Engine at {self.shown}: {self.words or 'it closed the connection'}",
-            hint="does `docker version` work? The certificates are those of DOCKER_CERT_PATH or of the context",
-        )
-
-    def close(self) -> None:
-        self._server.close()
-        super().close()
+        self._folder.cleanup()
 
 
 def _free_port() -> int:
@@ -430,31 +342,14 @@ def _listens(port: int) -> bool:
         return sock.connect_ex(("127.0.0.1", port)) == 0
 
 
-_forwards: dict[tuple[str, tuple[tuple[str, str], ...]], SshForward | TlsForward] = {}
+forwards: dict[tuple[str, str], Forward] = {}
 _locks: defaultdict[object, threading.Lock] = defaultdict(threading.Lock)  # one that does not answer delays no other
 
 
-def forward(address: str, env: Mapping[str, str] | None = None) -> SshForward | TlsForward:
-    """The connection to ``address``, made when first asked for; ``env`` is what `docker` needs to find it."""
-    key = (address, tuple(sorted((env or {}).items())))
+def forward(address: str, remote: str = "") -> Forward:
+    """The connection to an ssh:// engine, or to ``remote`` (HOST:PORT) on its machine; made when first asked for."""
+    key = (address, remote)
     with _locks[key]:
-        found = _forwards.get(key)
-        if found is None or not found.alive:
-            found = SshForward(address) if address.startswith("ssh://") else TlsForward(address, env or {})
-            _forwards[key] = found
-        return found
-
-
-def forward_port(address: str, remote: str) -> int:
-    """A port of this machine's 127.0.0.1 that leads to ``remote`` (HOST:PORT) on the machine of an ssh:// engine."""
-    key = (address, ((remote, ""),))
-    with _locks[key]:
-        found = _forwards.get(key)
-        if not isinstance(found, SshForward) or not found.alive:
-            found = _forwards[key] = SshForward(address, remote)
-        return found.port
-
-
-def existing(address: str, env: Mapping[str, str] | None = None) -> SshForward | TlsForward | None:
-    """The connection to ``address`` as it is, alive or not."""
-    return _forwards.get((address, tuple(sorted((env or {}).items()))))
+        if key not in forwards or not forwards[key].alive:
+            forwards[key] = Forward(address, remote)
+        return forwards[key]

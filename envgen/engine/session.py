@@ -15,6 +15,7 @@ import shutil
 import socket
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import wait
 from typing import Any, TypeVar, cast
@@ -23,9 +24,9 @@ import docker.errors
 import requests
 
 import docker
-from envgen.engine.endpoint import Endpoint, existing
+from envgen.engine.endpoint import Endpoint, forwards
 from envgen.engine.process import in_background
-from envgen.engine.values import OUTPUT_LIMIT
+from envgen.engine.values import OUTPUT_LIMIT, ExecResult
 from envgen.errors import EngineError, EngineTimeout
 from envgen.text import reason_of
 
@@ -41,45 +42,26 @@ DOCTOR = 6.0  # for all questions of `envgen doctor` to one engine
 LARGEST = 16 << 20  # bytes of one answer; the list of 5,000 containers has 8 MiB
 
 
-class Patience:
-    """How long questions to an engine may wait, all together. ``renews``: an answer in time gives it back.
-
-    ``least`` is what a question gets when nothing is left; with none of that it is not asked any more.
-    """
-
-    def __init__(self, seconds: float, *, least: float = 0.0, renews: bool = False) -> None:
-        self.seconds = self._left = seconds
-        self._least = least
-        self._renews = renews
-
-    def limit(self, wanted: float) -> float:
-        """Of ``wanted`` seconds, those that a request gets."""
-        is_question = wanted <= (PATIENT if self._renews else START)
-        return min(wanted, max(self._left, self._least)) if is_question else wanted
-
-    def waited(self, seconds: float, *, answered: bool) -> None:
-        """Note how long a request took."""
-        self._left = self.seconds if answered and self._renews else self._left - seconds
+# The budgets of ``hurried`` blocks, the innermost last, and what each engine (by its address: a command may connect
+# more than once) has spent of it.
+_budgets: list[tuple[float, defaultdict[str, float]]] = []
 
 
-# Of all clients in this process, for a command may connect more than once: by the engine's address.
-_by_host: dict[str, Patience] = {}
-_hurried: list[float] = []
-
-
-def hurry(seconds: float) -> None:
-    """From now on all questions to an engine wait so long together, whatever it does in between."""
-    _by_host.clear()
-    _hurried[:] = [seconds]
-
-
-def _patience(host: str) -> Patience:
-    fresh = Patience(_hurried[0]) if _hurried else Patience(QUESTION, least=SICK, renews=True)
-    return _by_host.setdefault(host, fresh)
+@contextlib.contextmanager
+def hurried(seconds: float) -> Iterator[None]:
+    """Inside, all questions to an engine wait so long together, whatever it does in between."""
+    _budgets.append((seconds, defaultdict(float)))
+    try:
+        yield
+    finally:
+        _budgets.pop()
 
 
 class Session(docker.APIClient):
-    """The SDK's client. Every request ends in time, and no answer is larger than LARGEST."""
+    """The SDK's client. Every request ends in time, and no answer is larger than LARGEST.
+
+    An engine that did not answer gets SICK seconds for the next question, until it answers one.
+    """
 
     def __init__(self, endpoint: Endpoint, version: str, seconds: int = QUESTION) -> None:
         """``seconds``: the time of a request that names none."""
@@ -87,12 +69,17 @@ class Session(docker.APIClient):
             super().__init__(base_url=endpoint.url, version=version, timeout=seconds)
         self.trust_env = False  # neither a proxy nor ~/.netrc has a say between us and the engine
         self._host = endpoint.host
+        self._answers = True
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
         """One request. With ``stream`` the time is that until the answer begins."""
-        patience = _patience(self._host)
-        wanted = float(options.get("timeout") or QUESTION)
-        limit = patience.limit(wanted)
+        limit = shown = float(options.get("timeout") or QUESTION)
+        budget, spent = _budgets[-1] if _budgets else (0.0, defaultdict[str, float](float))
+        if budget and limit > budget - spent[self._host] and limit <= START:
+            limit, shown = max(0.0, budget - spent[self._host]), budget
+        elif not budget and limit <= PATIENT:
+            limit = shown = min(limit, QUESTION)
+            limit = limit if self._answers else min(limit, SICK)
         streams = options.pop("stream", False)
         options["timeout"] = limit + 5  # of the socket, between two bytes: the whole is over before
 
@@ -100,16 +87,18 @@ class Session(docker.APIClient):
             response = super(Session, self).send(request, stream=True, **options)
             return response if streams else read_all(response)
 
-        began, answered = time.monotonic(), True
+        began = time.monotonic()
         try:
-            if limit > 0:
-                return within(limit, ask)
+            if limit:
+                answer = within(limit, ask)
+                self._answers = True
+                return answer
         except TimeoutError:
-            answered = False
+            self._answers = False
         finally:
-            patience.waited(time.monotonic() - began, answered=answered)
+            spent[self._host] += time.monotonic() - began
         raise EngineTimeout(
-            f"the Docker Engine did not answer within {limit if limit == wanted else patience.seconds:g} s",
+            f"the Docker Engine did not answer within {shown:g} s",
             hint="is it stopped or overloaded? `docker version` shows whether it answers",
         )
 
@@ -149,8 +138,7 @@ class told:
         self._what = what
         self._environ = environ
 
-    def __enter__(self) -> None:
-        pass
+    def __enter__(self) -> None: ...
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None or isinstance(error, EngineError):
@@ -194,7 +182,7 @@ def message_of(response: requests.Response) -> str:
 
 def unreachable(endpoint: Endpoint, error: BaseException, environ: Mapping[str, str] | None = None) -> EngineError:
     """The sentence for an engine that can't be reached, or is gone in the middle of an answer."""
-    if endpoint.forwarded and (found := existing(endpoint.host, dict(endpoint.secured or ()))):
+    if found := forwards.get((endpoint.host, "")):
         return found.trouble()
     cause = _innermost(error)
     where = f"{endpoint.host} (from {endpoint.said_by})"
@@ -282,11 +270,6 @@ class Demultiplexer:
         self._channel = 0
         self._left = 0
 
-    @property
-    def complete(self) -> bool:
-        """False while a frame is cut: the connection broke off in the middle."""
-        return not self._head and not self._left
-
     def feed(self, data: bytes) -> None:
         """Hand out what the connection gave as (channel, bytes). ValueError for what is not a frame."""
         view = memoryview(data)
@@ -308,18 +291,32 @@ class Demultiplexer:
 
 
 class Output:
-    """Collects what a program writes. Raises OutputTooLong."""
+    """Collects what a program writes; ``on_line`` gets it line by line, each stream for itself. OutputTooLong."""
 
-    def __init__(self, limit: int = OUTPUT_LIMIT) -> None:
-        self._limit = limit
-        self.stdout = bytearray()
-        self.stderr = bytearray()
+    def __init__(self, on_line: Callable[[str], None] | None = None, limit: int = OUTPUT_LIMIT) -> None:
+        self._on_line, self._limit = on_line, limit
+        self._written = {1: bytearray(), 2: bytearray()}
+        self._rest = {1: b"", 2: b""}
 
     def take(self, channel: int, data: bytes) -> None:
-        into = self.stdout if channel == 1 else self.stderr
-        into += data
-        if len(self.stdout) + len(self.stderr) > self._limit:
+        self._written[channel] += data
+        if sum(map(len, self._written.values())) > self._limit:
             raise OutputTooLong
+        if self._on_line is None:
+            return
+        *lines, rest = (self._rest[channel] + data).split(b"\n")
+        if len(rest) > LONGEST_LINE:
+            lines, rest = [*lines, rest], b""
+        self._rest[channel] = rest
+        for line in lines:
+            self._on_line(line.decode(errors="replace").removesuffix("\r"))
+
+    def result(self, code: int) -> ExecResult:
+        """All of it, once the program has ended; last lines need no end."""
+        for rest in self._rest.values():
+            if rest and self._on_line:
+                self._on_line(rest.decode(errors="replace"))
+        return ExecResult(code, bytes(self._written[1]), bytes(self._written[2]))
 
 
 class Tail:
@@ -353,28 +350,6 @@ class Tail:
         return self._kept.decode(errors="replace")
 
 
-class Lines:
-    """Hands out what a program writes line by line, stdout and stderr each for itself."""
-
-    def __init__(self, on_line: Callable[[str], None]) -> None:
-        self._on_line = on_line
-        self._rest = {1: b"", 2: b""}
-
-    def take(self, channel: int, data: bytes) -> None:
-        *lines, rest = (self._rest[channel] + data).split(b"\n")
-        if len(rest) > LONGEST_LINE:
-            lines, rest = [*lines, rest], b""
-        self._rest[channel] = rest
-        for line in lines:
-            self._on_line(line.decode(errors="replace").removesuffix("\r"))
-
-    def end(self) -> None:
-        """The last lines, if they had no end."""
-        for rest in self._rest.values():
-            if rest:
-                self._on_line(rest.decode(errors="replace"))
-
-
 class Attached:
     """A connection that became a program's stdin, stdout and stderr.
 
@@ -386,12 +361,6 @@ class Attached:
         self._reader: io.BufferedReader = cast("Any", response.raw)._fp.fp
         self._sock: socket.socket = cast("Any", self._reader).raw._sock
         self._hold = hold
-
-    def communicate(self, stdin: bytes, timeout: float, take: Callable[[int, bytes], None]) -> None:
-        """Send ``stdin``, then read to the end. Raises StreamTimeout, and what ``take`` raises."""
-        with contextlib.closing(self.parts(stdin, timeout)) as parts:
-            for channel, data in parts:
-                take(channel, data)
 
     def parts(self, stdin: bytes, timeout: float) -> Generator[tuple[int, bytes], None, None]:
         """Send ``stdin``; what the program writes, by channel. Raises StreamTimeout."""
@@ -447,7 +416,9 @@ def talk(
 ) -> None:
     """Run a stream to its end. Whatever goes wrong, the program is ended before the error is reported."""
     try:
-        stream.communicate(stdin, timeout, take)
+        with contextlib.closing(stream.parts(stdin, timeout)) as parts:
+            for channel, data in parts:
+                take(channel, data)
         return
     except StreamTimeout:
         reason = f"{what} did not end within {timeout:g} s"

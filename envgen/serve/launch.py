@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 from envgen import files
 from envgen.engine.client import Engine
 from envgen.engine.compose import Compose
-from envgen.engine.endpoint import Endpoint, find_endpoint, forward_port
+from envgen.engine.endpoint import Endpoint, find_endpoint, forward
 from envgen.engine.owner import ROOT, host_user, run_as
 from envgen.engine.values import Container, read_json
 from envgen.errors import EnvgenError, ExitCode, Problem, ProcessError, RefusedError, ServiceError
@@ -404,7 +404,7 @@ def reachable_url(service: Service, endpoint: Endpoint) -> str:
     port = next(port for port in service.host_ports if inside in (None, port.container))
     address = port.address if port.address not in ("", "0.0.0.0", "::") else "127.0.0.1"
     address = f"[{address}]" if ":" in address else address
-    return f"http://127.0.0.1:{forward_port(endpoint.host, f'{address}:{port.host}')}"
+    return f"http://127.0.0.1:{forward(endpoint.host, f'{address}:{port.host}').port}"
 
 
 CONFIG_HASH = "com.docker.compose.config-hash"

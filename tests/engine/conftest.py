@@ -14,7 +14,6 @@ from jit_lab import jit_image as jit_image
 from jit_lab import jit_lab as jit_lab
 from projects import BASE, Project, docker, forget
 
-from envgen.engine import session
 from envgen.engine.client import Engine, connect
 from envgen.errors import EngineError
 
@@ -22,14 +21,6 @@ from envgen.errors import EngineError
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that end what others share run after all others."""
     items.sort(key=lambda item: item.get_closest_marker("last") is not None)
-
-
-@pytest.fixture(autouse=True)
-def full_patience() -> Iterator[None]:
-    """What a test hurries in this process (doctor, status, bundles) hurries no test after it."""
-    yield
-    session._hurried.clear()
-    session._by_host.clear()
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from envgen.app.session import Session, of_running
 from envgen.cli.common import json_option, print_json, project_options
 from envgen.doctor import report
 from envgen.doctor.model import Severity, Subject
-from envgen.engine.session import DOCTOR, hurry
+from envgen.engine.session import DOCTOR, hurried
 from envgen.errors import ExitCode, UsageError
 from envgen.text import wants_colour
 
@@ -32,6 +32,7 @@ from envgen.text import wants_colour
               help="Write findings, versions, files and logs to a redacted FILE (.tar.gz).")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit 1 for warnings too.")
 @json_option
+@hurried(DOCTOR)
 def command(
     session: Session,
     service: str | None,
@@ -59,7 +60,6 @@ def command(
       envgen doctor --fix --dry-run
       envgen doctor --bundle diagnosis.tar.gz
     """
-    hurry(DOCTOR)
     if service is not None:
         known_service(session.profile(), service)
     plain = session.profile()

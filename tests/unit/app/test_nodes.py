@@ -263,7 +263,6 @@ def test_doctor_reports_the_machines_of_a_cluster_in_its_own_words(monkeypatch: 
     monkeypatch.setattr("envgen.app.nodes.check", lambda *_: answers)
     services = {"serve": replace(SERVICE, cluster=CLUSTER), "dev": SERVICE}
     profile: Any = SimpleNamespace(name="prod", services=services)
-    monkeypatch.setattr("envgen.app.doctor.hurry", lambda _seconds: None)
     context = Context(profile, "serve")
     ok, warning, error = doctor._machines(context, Subject(profile, Path()))
     assert ok.title == "one: Docker 29" and ok.severity is Severity.OK

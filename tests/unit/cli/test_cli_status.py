@@ -14,7 +14,6 @@ from test_cli_services import container
 
 from envgen import cli
 from envgen.app import status
-from envgen.engine import session
 from envgen.engine.buildx import BuildLog
 from envgen.engine.values import Container, Image
 from envgen.errors import EngineError
@@ -69,7 +68,6 @@ def ask(monkeypatch: pytest.MonkeyPatch, engine: StubEngine | None, *words: str)
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(session, "_hurried", [])
     monkeypatch.chdir(tmp_path)
     (tmp_path / "envgen.yaml").write_text(FILE)
     logs = tmp_path / ".envgen" / "logs"

@@ -94,19 +94,19 @@ def test_what_docker_s_programs_are_given() -> None:
     assert Endpoint("unix:///x").environment == {"DOCKER_HOST": "unix:///x"}
 
 
-def test_what_a_program_must_forward(config: Path) -> None:
-    """TLS is known to `docker` by variables or by the context; ssh by its address."""
-    env = {"DOCKER_HOST": "tcp://far:2376", "DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": "/c", "HOME": "/h"}
-    found = find_endpoint(env)
-    assert found.forwarded and dict(found.secured or ())["DOCKER_CERT_PATH"] == "/c"
-    assert not find_endpoint(env | {"DOCKER_TLS_VERIFY": ""}).forwarded
-    assert not find_endpoint(env | {"DOCKER_HOST": "unix:///x"}).forwarded
+def test_tls_is_refused(config: Path) -> None:
+    """An engine that wants TLS is not asked in the clear."""
+    env = {"DOCKER_HOST": "tcp://far:2376", "DOCKER_TLS_VERIFY": "1", "HOME": "/h"}
+    with pytest.raises(EngineError, match="over TLS"):
+        find_endpoint(env)
+    assert find_endpoint(env | {"DOCKER_TLS_VERIFY": ""}).host == "tcp://far:2376"
+    assert find_endpoint(env | {"DOCKER_HOST": "unix:///x"}).local
     define(config, "far", "tcp://far:2376")
     by_name = {"DOCKER_CONTEXT": "far", "DOCKER_CONFIG": str(config)}
-    assert not find_endpoint(by_name).forwarded
+    assert find_endpoint(by_name).host == "tcp://far:2376"
     (config / "contexts" / "tls" / hashlib.sha256(b"far").hexdigest() / "docker").mkdir(parents=True)
-    assert dict(find_endpoint(by_name).secured or ())["DOCKER_CONTEXT"] == "far"
-    assert find_endpoint({"DOCKER_HOST": "ssh://far"}).forwarded
+    with pytest.raises(EngineError, match="over TLS"):
+        find_endpoint(by_name)
 
 
 @pytest.mark.parametrize("host", ["npipe:////./pipe/docker", "fd://", "example.com:2375", "-x"])

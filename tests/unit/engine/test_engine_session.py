@@ -11,7 +11,7 @@ import requests
 
 from envgen.engine import session
 from envgen.engine.endpoint import Endpoint
-from envgen.engine.session import PATIENT, QUESTION, SICK, START, Patience, Session
+from envgen.engine.session import PATIENT, QUESTION, SICK, START, Session
 from envgen.errors import EngineTimeout
 
 
@@ -34,8 +34,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
     monkeypatch.setattr(session, "within", found.within)
     monkeypatch.setattr(session.time, "monotonic", lambda: found.now)
-    monkeypatch.setattr(session, "_by_host", {})
-    monkeypatch.setattr(session, "_hurried", [])
 
     def send(*_: object, **__: object) -> requests.Response:
         answer = requests.Response()
@@ -46,42 +44,60 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return found
 
 
-def ask(host: str = "unix:///a.sock", seconds: float = QUESTION) -> None:
-    Session(Endpoint(host, "the default"), "1.43").get("http+docker://localhost/x", timeout=seconds)
+def client(host: str = "unix:///a.sock") -> Session:
+    return Session(Endpoint(host, "the default"), "1.43")
+
+
+def ask(client: Session, seconds: float = QUESTION) -> None:
+    client.get("http+docker://localhost/x", timeout=seconds)
 
 
 @pytest.mark.parametrize("answer_after", [0.3, 1.0, 4.9, 1e9])
 def test_a_command_in_a_hurry_ends_however_the_engine_trickles(clock: Clock, answer_after: float) -> None:
     """Slow answers add up too: a hundred of 0.3 seconds each would take half a minute."""
-    session.hurry(7.0)
     clock.answer_after = answer_after
-    for number in range(100):
-        with contextlib.suppress(EngineTimeout):
-            ask(seconds=(5, QUESTION, START)[number % 3])
-    assert clock.now == pytest.approx(7.0)
-    with pytest.raises(EngineTimeout, match="within 7 s"):
-        ask()
-    assert clock.now == pytest.approx(7.0), "nothing is asked any more"
+    with session.hurried(7.0):
+        for number in range(100):
+            with contextlib.suppress(EngineTimeout):
+                ask(client(), seconds=(5, QUESTION, START)[number % 3])
+        assert clock.now == pytest.approx(7.0)
+        with pytest.raises(EngineTimeout, match="within 7 s"):
+            ask(client())
+        assert clock.now == pytest.approx(7.0), "nothing is asked any more"
+        with pytest.raises(EngineTimeout) if answer_after > QUESTION else contextlib.nullcontext():
+            ask(client("unix:///other.sock"))
+        assert clock.now > 7.0, "one sick engine says nothing about another"
+
+
+def test_a_hurry_ends_with_its_block(clock: Clock) -> None:
+    clock.answer_after = 1e9
+    with session.hurried(7.0), session.hurried(2.0), pytest.raises(EngineTimeout, match="within 2 s"):
+        ask(client())
+    clock.answer_after = 5.0
+    ask(client())
 
 
 def test_other_commands_ask_a_sick_engine_shortly_until_it_answers(clock: Clock) -> None:
+    engine = client()
     clock.answer_after = 1e9
     for took in (QUESTION, SICK, SICK):
         before = clock.now
         with pytest.raises(EngineTimeout):
-            ask()
+            ask(engine)
         assert clock.now - before == took
     clock.answer_after = 0.5
-    ask()
+    ask(engine)
     clock.answer_after = 5
-    ask()  # trusted again
+    ask(engine)  # trusted again
+
+
+@pytest.mark.parametrize(("wanted", "took"), [(0.5, 0.5), (PATIENT, SICK), (START, START), (300, 300)])
+def test_work_is_not_a_question(clock: Clock, wanted: float, took: float) -> None:
+    engine = client()
     clock.answer_after = 1e9
+    with pytest.raises(EngineTimeout):
+        ask(engine)
     before = clock.now
     with pytest.raises(EngineTimeout):
-        ask("unix:///other.sock")
-    assert clock.now - before == QUESTION, "one sick engine says nothing about another"
-
-
-def test_work_is_not_a_question() -> None:
-    patience = Patience(0, least=SICK, renews=True)
-    assert [patience.limit(wanted) for wanted in (0.5, PATIENT, START, 300)] == [0.5, SICK, START, 300]
+        ask(engine, wanted)
+    assert clock.now - before == took

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.engine.session import LONGEST_LINE, Demultiplexer, Lines, Output, OutputTooLong, Tail
+from envgen.engine.session import LONGEST_LINE, Demultiplexer, Output, OutputTooLong, Tail
+from envgen.engine.values import ExecResult
 
 
 def frame(channel: int, data: bytes) -> bytes:
@@ -23,21 +24,14 @@ def test_cut_anywhere_it_is_the_same(frames: list[tuple[int, bytes]], cuts: list
         demultiplexer.feed(data[at : at + cuts[step % len(cuts)]])
         at += cuts[step % len(cuts)]
         step += 1
-    assert output.stdout == b"".join(part for channel, part in frames if channel == 1)
-    assert output.stderr == b"".join(part for channel, part in frames if channel == 2)
-    assert demultiplexer.complete
-
-
-def test_a_frame_that_is_cut_at_the_end_is_noticed() -> None:
-    demultiplexer = Demultiplexer(Output().take)
-    demultiplexer.feed(frame(1, b"hello")[:-1])
-    assert not demultiplexer.complete
+    expected = (b"".join(part for channel, part in frames if channel == wanted) for wanted in (1, 2))
+    assert output.result(0) == ExecResult(0, *expected)
 
 
 def test_the_engine_s_own_error_goes_to_stderr() -> None:
     output = Output()
     Demultiplexer(output.take).feed(frame(3, b"broken"))
-    assert output.stderr == b"broken"
+    assert output.result(1).stderr == b"broken"
 
 
 def test_a_frame_that_announces_more_than_the_limit_is_not_waited_for() -> None:
@@ -73,14 +67,14 @@ def test_of_a_long_log_the_end_is_kept_in_whole_lines(framed: bool) -> None:
 
 def test_lines_of_two_streams_are_not_mixed() -> None:
     seen: list[str] = []
-    lines = Lines(seen.append)
+    lines = Output(seen.append)
     for channel, data in ((1, b"a"), (2, b"x\r\n"), (1, b"b\nc"), (2, b"y")):
         lines.take(channel, data)
-    lines.end()
+    lines.result(0)
     assert seen == ["x", "ab", "c", "y"]
 
 
 def test_a_line_without_an_end_is_cut() -> None:
     seen: list[str] = []
-    Lines(seen.append).take(1, b"x" * (LONGEST_LINE + 1))
+    Output(seen.append).take(1, b"x" * (LONGEST_LINE + 1))
     assert [len(line) for line in seen] == [LONGEST_LINE + 1]
