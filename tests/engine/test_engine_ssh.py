@@ -18,7 +18,7 @@ import pytest
 from projects import BASE, Project, docker
 
 from envgen.engine.client import Engine, connect
-from envgen.engine.endpoint import find_endpoint, forward_port
+from envgen.engine.endpoint import find_endpoint, forward
 from envgen.errors import EngineError, ExitCode
 
 pytestmark = pytest.mark.engine
@@ -147,7 +147,7 @@ def test_a_port_of_that_machine_is_reached_through_ssh(spark: Spark, monkeypatch
     with socket.create_server(("127.0.0.1", 0)) as server:
         remote = server.getsockname()[1]
         before = len(spark.sessions())
-        port = forward_port("ssh://spark", f"127.0.0.1:{remote}")
+        port = forward("ssh://spark", f"127.0.0.1:{remote}").port
         assert port != remote and len(spark.sessions()) == before + 1
         with socket.create_connection(("127.0.0.1", port), 20) as client:
             client.sendall(b"hello")
@@ -156,7 +156,7 @@ def test_a_port_of_that_machine_is_reached_through_ssh(spark: Spark, monkeypatch
                 with server.accept()[0] as accepted:
                     said = accepted.recv(5)
         assert said == b"hello"
-        assert forward_port("ssh://spark", f"127.0.0.1:{remote}") == port
+        assert forward("ssh://spark", f"127.0.0.1:{remote}").port == port
 
 
 def refusal(spark: Spark, host: str, path: str = "") -> EngineError:
