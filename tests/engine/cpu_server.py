@@ -73,8 +73,8 @@ def make_cpu_project(root: Path, name: str, port: int) -> CpuServer:
     compiled = "TORCHDYNAMO_DISABLE: 1\n"
     assert text.count(compiled) == 1
     text = text.replace(compiled, f"{compiled}        PYTHONPYCACHEPREFIX: /models/.compiled\n")
-    # So that one request can be profiled; it costs nothing until then.
-    profiler = "{profiler: torch, torch_profiler_dir: /tmp/traces}"
+    # So that one request can be profiled: three steps of the model, not the whole of it and of the web server.
+    profiler = "{profiler: torch, torch_profiler_dir: /tmp/traces, max_iterations: 3, ignore_frontend: true}"
     assert text.count("          max-model-len: 512\n") == 1
     text = text.replace("max-model-len: 512\n", f"max-model-len: 512\n          profiler-config: {profiler}\n")
     forget(name)
