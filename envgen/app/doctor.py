@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from envgen.app import nodes, predict, weights
 from envgen.app.places import At, all_at
@@ -15,7 +12,7 @@ from envgen.doctor import fix, report, scripts
 from envgen.doctor.collect import attempt, gather
 from envgen.doctor.deep import examine
 from envgen.doctor.fix import Fix
-from envgen.doctor.model import Context, Finding, Remedy, Severity, Subject, Where, ok
+from envgen.doctor.model import Context, Finding, Remedy, Subject, Where, error, ok, warning
 from envgen.doctor.report import Report
 from envgen.engine.client import Engine
 from envgen.engine.session import hurried
@@ -23,11 +20,9 @@ from envgen.errors import EnvgenError
 from envgen.explain import cause_of
 from envgen.jitcache.place import make_query
 from envgen.jitcache.service import JitCache
-from envgen.profile.load import LOCAL_NAME
-from envgen.render import environment as promised
 from envgen.serve import preflight
 from envgen.serve.launch import CAUSE_LINES
-from envgen.text import progress
+from envgen.text import counted, progress
 
 BETWEEN = 15.0  # seconds for the questions to a machine that are about it and the others
 
@@ -64,14 +59,12 @@ def _look(subject: Subject, at: At, deep: bool) -> Report:
         return report.examine(context, extra)
     engine = at.connect()
     if context.service in subject.profile.services:
+        profile, service = subject.profile, context.service
         running = context.container is not None and context.container.running and not context.is_throw_away
-        refused = attempt(
-            lambda: preflight.refusals(engine, subject.profile, subject.root, context.service, running=running)
-        )
-        lacking = attempt(lambda: weights.report(engine, subject.profile, subject.root))
+        refused = attempt(lambda: preflight.refusals(engine, profile, subject.root, service, running=running))
+        lacking = attempt(lambda: weights.report(engine, profile, subject.root))
         causes = attempt(lambda: _causes(context, engine))
         context = replace(context, refused=refused or (), weights=lacking or {}, causes=causes or {})
-
     found = report.examine(context, extra)
     if (subject.root / scripts.FOLDER).is_dir():
         found = report.with_more(found, Where.INSIDE, scripts.from_folder(context, subject.root, engine))
@@ -99,16 +92,14 @@ def _machines(context: Context, subject: Subject) -> list[Finding]:
 
 def _of_machines(one: nodes.Finding, service: str, context: Context) -> Finding:
     """A finding of `envgen nodes check` in doctor's words; the first command of its hint is what to type."""
-    who = f"{one.nodes[0]}: " if len(one.nodes) == 1 else ""
     if one.level == "ok":
+        who = f"{one.nodes[0]}: " if len(one.nodes) == 1 else ""
         return replace(ok(f"{who}{one.message}", nodes=list(one.nodes)), check="nodes.fit")
-    severity = Severity.ERROR if one.level == "fail" else Severity.WARNING
-    command = re.search(r"`([^`\n]+)`", one.hint)
-    again = shlex.join(["envgen", "nodes", "check", service, "-p", context.profile.name])
-    remedy = Remedy(command[1] if command else again)
-    evidence = {"case": {"fail": "differ", "warn": "doubt"}[one.level], "nodes": list(one.nodes)}
+    quoted = re.search(r"`([^`\n]+)`", one.hint)
+    again = Remedy(quoted[1]) if quoted else Remedy(f"envgen nodes check {service} -p {context.profile.name}")
+    make, case = (error, "differ") if one.level == "fail" else (warning, "doubt")
     title, wanted = f"{service} on {' and '.join(one.nodes) or 'its machines'}", one.hint or "the same on all machines"
-    return Finding(severity, title, one.message, wanted, remedy, evidence, "nodes.fit")
+    return replace(make(title, one.message, wanted, again, case=case, nodes=list(one.nodes)), check="nodes.fit")
 
 
 def _causes(context: Context, engine: Engine) -> dict[str, str]:
@@ -129,17 +120,13 @@ def apply_fixes(looked: Sequence[Looked], *, dry_run: bool, agree: Callable[[int
     ``agree`` is asked with the number of steps. A step that fails is said, and the others are done.
     """
     steps = [step for one in looked for step in plan(one)]
-    for line in moved(looked[0].subject):
-        progress(f"  {line}")
     if not steps:
         progress("  nothing here that --fix can fix; each finding names its own command")
         return False
     for number, step in enumerate(steps, 1):
         progress(f"  {number}. {step.title}")
         progress(f"     {step.how}")
-    if dry_run:
-        return False
-    if not agree(len(steps)):
+    if dry_run or not agree(len(steps)):
         return False
     for number, step in enumerate(steps, 1):
         try:
@@ -152,10 +139,11 @@ def apply_fixes(looked: Sequence[Looked], *, dry_run: bool, agree: Callable[[int
 
 def plan(one: Looked) -> list[Fix]:
     """All steps on one machine."""
-    if one.report.context.engine is None:
+    context, subject = one.report.context, one.subject
+    if context.engine is None:
         return []
-    engine, subject = one.at.connect(), one.subject
-    steps = [*fix.plan(one.report.context, one.report.findings, engine, subject.root), *_stale(engine, subject)]
+    engine = one.at.connect()
+    steps = [*fix.plan(context, one.report.findings, engine, subject.root), *_stale(engine, subject)]
     return [replace(step, title=one.at.named(step.title)) for step in steps]
 
 
@@ -164,11 +152,9 @@ def _stale(engine: Engine, subject: Subject) -> list[Fix]:
     if not any(source.package == "flashinfer" for source in subject.profile.sources.values()):
         return []
     cache, causes = JitCache(engine, subject.profile, subject.root), {"stale": True, "guessed": False, "foreign": False}
-    try:
-        found = cache.clear(make_query(), dry_run=True, causes=causes)
-    except EnvgenError:
-        return []  # no cache, none to clear, or one that is being built: `cache list` shows it
-    if not found.modules:
+    # What can't be asked: no cache, or one that is being built. `cache list` shows it.
+    found = attempt(lambda: cache.clear(make_query(), dry_run=True, causes=causes))
+    if found is None or not found.modules:
         return []
     names = ", ".join(f"{one.version} {one.name}" for one in found.modules)
 
@@ -177,44 +163,5 @@ def _stale(engine: Engine, subject: Subject) -> list[Fix]:
         if done.errors:
             raise EnvgenError(f"not all was cleared: {done.errors[0]}")
 
-    count = len(found.modules)
-    title = f"clear {count} stale JIT module{'s' * (count != 1)}: {names}"
+    title = f"clear {counted(len(found.modules), 'stale JIT module')}: {names}"
     return [Fix(title, "envgen cache clear --stale", clear)]
-
-
-def moved(subject: Subject) -> list[str]:
-    """Checkouts that are not where the profile says, and lie in exactly one place nearby: what to write where."""
-    machine = promised.compose_environment(subject.profile, subject.root)
-    lines: list[str] = []
-    for name, source in subject.profile.mounted_sources.items():
-        configured = Path(machine.get(promised.checkout_variable(name), ""))
-        if _is_checkout(configured, source.package):
-            continue
-        candidates = nearby(name, source.package, [subject.root, *configured.parents[:1]])
-        if len(candidates) != 1:
-            continue
-        place = json.dumps(str(candidates[0]))  # a YAML scalar too
-        lines += [
-            f"{name} is not in {configured}, but in {candidates[0]}. Put this into {LOCAL_NAME}, then run `envgen up`:",
-            "  profiles:",
-            f"    {subject.profile.name}:",
-            f"      sources: {{{name}: {{origin: {{checkout: {place}}}}}}}",
-        ]
-    return lines
-
-
-def nearby(name: str, package: str, places: list[Path]) -> list[Path]:
-    """Checkouts of ``package`` in these folders, in those above and beside them, under a name that says so."""
-    found: dict[Path, None] = {}
-    for place in places:
-        for folder in (place, place.parent, place / "checkouts", place / "src"):
-            for called in dict.fromkeys((name, package, package.replace("_", "-"))):
-                candidate = folder / called
-                if _is_checkout(candidate, package):
-                    found[candidate.resolve()] = None
-    return list(found)
-
-
-def _is_checkout(folder: Path, package: str) -> bool:
-    built = any((folder / name).is_file() for name in ("pyproject.toml", "setup.py"))
-    return built and (folder / package / "__init__.py").is_file()

@@ -1,4 +1,7 @@
-"""From a profile to the probe's request, and from what came back to typed facts or the reason for none."""
+"""From a profile to evidence: what is asked inside a container, what it should be, and what is around it.
+
+The probe's exec takes the longest, so it starts as soon as the container is known. Everything else is done meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,12 @@ from envgen.text import last_printed
 
 PROGRAM = run.Program(("probe/imports", "probe/sources", "probe/facts"))
 Facts: TypeAlias = "tuple[Probe | None, Trouble | None]"  # or the reason for none: exactly one of the two
+Answer: TypeAlias = "tuple[Facts, tuple[float, float]]"  # and when it was asked and given
+T = TypeVar("T")
+LABEL = "dev.envgen.patches"
+PER_MACHINE = ("MAX_JOBS",)  # computed when a service starts
+MOST = 50_000  # entries of one folder that are looked at for files of root's, those near the top first
+LOOK = 2.0  # seconds between two looks at an engine whose answer is awaited
 TIMEOUT = 15  # seconds; the probe itself gives up after 10
 DATA = ("csrc", "include", "cutlass", "spdlog")  # what FlashInfer's JIT compiles from
 ALSO = ("flashinfer_jit_cache", "flashinfer_cubin")
@@ -60,7 +69,7 @@ def flags(profile: Profile, service: str) -> list[str]:
         if is_server(described):
             words = described.argv[: described.argv.index("--")] if "--" in described.argv else described.argv
             head = words.index("-m") + 2 if "-m" in words else 1  # python's own words are not vLLM's
-            return [word.partition("=")[0] for word in words[head:] if is_flag(word)]
+            return [word.partition("=")[0] for word in words[head:] if re.match("--?[a-zA-Z]", word)]
     return []
 
 
@@ -69,50 +78,40 @@ def is_server(service: Service) -> bool:
     return service.command[:2] == ("vllm", "serve") or "vllm.entrypoints.openai.api_server" in service.command
 
 
-def is_flag(word: str) -> bool:
-    """`--name` or `-n`, and no negative number."""
-    return (word.startswith("-") and word[1:2].isalpha()) or (word.startswith("--") and word[2:3].isalpha())
-
-
 def request(
     profile: Profile,
     service: str,
     *,
     paths: Iterable[str] | None = None,
-    claims: Sequence[dict[str, Any]] = (),
+    claims: Sequence[Any] = (),
     load: bool = False,
 ) -> dict[str, Any]:
     """The probe's request. ``paths``: the mounts to look at; default: all that the profile names.
 
-    ``claims``: what patches must have left in files (claims.py). ``load``: load the vocabularies for real, which takes
-    a second.
+    ``claims``: what patches must have left in files. ``load``: load the vocabularies for real, which takes a second.
     """
     sources = profile.sources.values()
     if paths is None:
-        paths = [
-            *(str(s.mount) for s in profile.mounted_sources.values()),
-            *(str(c.path) for c in profile.caches.values()),
-        ]
+        targets = [source.mount for source in profile.mounted_sources.values()]
+        paths = map(str, [*targets, *(cache.path for cache in profile.caches.values())])
+    has_flashinfer = any(source.package == "flashinfer" for source in sources)
     return {
         "packages": [
             {
-                "package": source.package,
-                "distribution": source.distribution,
-                "mount": str(source.mount),
-                "scripts": list(source.console_scripts),
-                "data": list(DATA) if source.package == "flashinfer" else [],
+                "package": source.package, "distribution": source.distribution, "mount": str(source.mount),
+                "scripts": list(source.console_scripts), "data": list(DATA) if source.package == "flashinfer" else [],
             }
             for source in sources
         ],
         "folders": folders(profile, service),
-        "also": list(ALSO) if any(source.package == "flashinfer" for source in sources) else [],
+        "also": list(ALSO) if has_flashinfer else [],
         "distributions": list(DISTRIBUTIONS),
         "paths": list(paths),
         "encodings": [f"{profile.tiktoken.directory}/{name}.tiktoken" for name in profile.tiktoken.encodings],
         "flags": flags(profile, service),
         "claims": list(claims),
         "load": list(profile.tiktoken.encodings) if load else [],
-    }
+    }  # fmt: skip
 
 
 def program(profile: Profile) -> str:
@@ -134,7 +133,11 @@ def ask(execute: run.Execute, python: str, request: Mapping[str, Any]) -> Facts:
         missing = printed and printed[-1].code in (126, 127)
         return not_run(problem, f"the container has no {python}") if missing else not_run(problem)
     if isinstance(said, run.Failure):
-        return None, _trouble(said, printed[-1])
+        if said.code == 137:
+            return None, Trouble("the probe was killed", f"exit code 137; {last_printed(_bytes(said), 137)[:300]}")
+        last = last_printed(_bytes(said), said.code) if said.error == "no answer" else str(said)
+        seen = f"exit code {printed[-1].code}, {len(printed[-1].stdout)} bytes of output; {last[:300]}"
+        return None, Trouble("the probe brought no document back", seen)
     try:
         # The runner's mark begins a line: what is before it was printed while Python started.
         return from_json(said, noise=max(0, printed[-1].stdout.rfind(run.BEGIN))), None
@@ -147,17 +150,8 @@ def not_run(problem: EnvgenError, title: str = "the probe could not be run") -> 
     return None, Trouble(title, str(problem).splitlines()[0][:300])
 
 
-def _trouble(failure: run.Failure, answer: ExecResult) -> Trouble:
-    last = last_printed("\n".join(failure.stack).encode(), failure.code)[:300]
-    if failure.code == 137:
-        return Trouble("the probe was killed", f"exit code 137; {last}")
-    if failure.error != "no answer":
-        last = f"{failure}"[:300]
-    seen = f"exit code {answer.code}, {len(answer.stdout)} bytes of output; {last}"
-    return Trouble("the probe brought no document back", seen)
-
-
-PER_MACHINE = ("MAX_JOBS",)  # computed when a service starts
+def _bytes(failure: run.Failure) -> bytes:
+    return "\n".join(failure.stack).encode()
 
 
 def compose_env(profile: Profile, service: str) -> dict[str, str]:
@@ -183,21 +177,18 @@ def service_env(profile: Profile, service: str) -> dict[str, str]:
 
 def mounts(profile: Profile, root: Path, engine: Engine, service: str) -> list[Mount]:
     """What Compose would mount: of volumes those that exist, for a throw-away container must not create them."""
-    machine = promised.compose_environment(profile, root)
-    image = engine.image(profile.image_name)
+    machine, image = promised.compose_environment(profile, root), engine.image(profile.image_name)
     found = []
     for name, source in profile.mounted_sources.items():
         found.append(Mount(machine[promised.checkout_variable(name)], str(source.mount)))
     for name, one in profile.services[service].mounts.items() if service in profile.services else ():
         place = machine[promised.mount_variable(service, name)]
         found.append(Mount(place, str(one.path), read_only=one.read_only))
-    volumes = [(promised.overlay_volume(profile), promised.OVERLAY)] if profile.mounted_sources else []
     for place, target, kind in places_of(profile, root, image.labels if image else None):
-        if kind == "volume":
-            volumes.append((place, target))
-        else:
-            found.append(Mount(place, target))
-    return [*found, *(Mount(name, target, "volume") for name, target in volumes if engine.volume(name) is not None)]
+        found.append(Mount(place, target, "volume" if kind == "volume" else "bind"))
+    if profile.mounted_sources:
+        found.append(Mount(promised.overlay_volume(profile), promised.OVERLAY, "volume"))
+    return [one for one in found if one.kind != "volume" or engine.volume(one.source) is not None]
 
 
 def throw_away(
@@ -207,18 +198,14 @@ def throw_away(
     mounted, user = mounts(profile, root, engine, service), run_as(engine, profile, service)
     if engine.info().endpoint.startswith("unix://"):
         mounted = [one for one in mounted if one.kind == "volume" or Path(one.source).exists()]
-    env, absent = compose_env(profile, service), list[Mount]()
-    return run.in_image(
-        engine, profile.image_name, mounts=mounted, env=env, user=user, memory=memory, absent=absent
-    ), mounted  # fmt: skip
+    inside = run.in_image(engine, profile.image_name, mounts=mounted, env=compose_env(profile, service), user=user,
+                          memory=memory, absent=[])  # fmt: skip
+    return inside, mounted
 
 
 def image_digest(profile: Profile, root: Path, labels: Mapping[str, str] | None = None) -> str:
     """The render digest that an image of this profile would carry now. ``labels``: those of the image that is there."""
     return render_profile(profile, lock_of_image(profile, root, labels), root=root).digest
-
-
-LABEL = "dev.envgen.patches"
 
 
 def claims(profile: Profile, root: Path, label: str) -> list[dict[str, Any]]:
@@ -253,9 +240,6 @@ def added(content: bytes, name: str) -> dict[str, list[str]]:
     return found
 
 
-MOST = 50_000  # entries of one folder that are looked at, those near the top first
-
-
 def foreign(profile: Profile, root: Path) -> tuple[Foreign, ...]:
     """The folders of the profile with files of root's in them; none are looked for where envgen runs as root."""
     machine = promised.compose_environment(profile, root)
@@ -263,13 +247,9 @@ def foreign(profile: Profile, root: Path) -> tuple[Foreign, ...]:
     wanted |= {f"cache {name}": promised.cache_variable(name) for name, cache in profile.caches.items() if cache.host}
     if caller()[0] == 0:
         return ()
-    found = []
-    for name, variable in wanted.items():
-        folder = machine.get(variable, "")
-        paths = of_root(folder) if folder else []
-        if paths:
-            found.append(Foreign(name, folder, len(paths), tuple(paths[:3])))
-    return tuple(found)
+    places = {name: machine[variable] for name, variable in wanted.items() if machine.get(variable)}
+    found = {name: of_root(folder) for name, folder in places.items()}
+    return tuple(Foreign(name, places[name], len(paths), tuple(paths[:3])) for name, paths in found.items() if paths)
 
 
 def of_root(folder: str, most: int = MOST) -> list[str]:
@@ -298,13 +278,6 @@ def is_of_root(_path: str, found: os.stat_result) -> bool:
     return found.st_uid == 0
 
 
-Connect = Callable[[], "Engine"]
-Answer: TypeAlias = "tuple[Facts, tuple[float, float]]"  # and when it was asked and given
-NOTHING: Facts = (None, None)
-T = TypeVar("T")
-LOOK = 2.0  # seconds between two looks at an engine whose answer is awaited
-
-
 def choose_service(profile: Profile, wanted: str | None) -> str:
     """The service that remedies name when none runs: the wanted one, `dev`, else the first."""
     if wanted:
@@ -323,7 +296,7 @@ def choose_container(containers: Sequence[Container], wanted: str | None) -> Con
     return mine[0] if wanted and mine else failed[0] if failed else None
 
 
-def gather(subject: Subject, connect: Connect) -> tuple[Context, list[Finding]]:
+def gather(subject: Subject, connect: Callable[[], Engine]) -> tuple[Context, list[Finding]]:
     """Everything there is to know. What can't be had becomes a finding; the rest continues."""
     try:
         engine = connect()
@@ -334,23 +307,31 @@ def gather(subject: Subject, connect: Connect) -> tuple[Context, list[Finding]]:
     subject = replace(subject, profile=with_ports(subject.profile, containers))
     container = choose_container(containers, subject.service)
     service = container.service if container else choose_service(subject.profile, subject.service)
-    python, probing, name = program(subject.profile), None, ""
+    python, probing, asked = program(subject.profile), None, None
+    probe, trouble = None, None
     if container is not None and container.state == "running":
-        label, name = container.labels.get(LABEL, ""), container.id
-        patched = claims(subject.profile, subject.root, label) if label else []
-        asking = request(subject.profile, service, claims=patched, load=subject.load)
-        inside = run.in_container(engine, name)
-        probing = in_background(lambda: _timed(lambda: ask(inside, python, asking)))
+        question = _request(subject, service, container.labels.get(LABEL, ""))
+        inside = run.in_container(engine, container.id)
+        probing = in_background(lambda: _timed(lambda: ask(inside, python, question)))
     # From here on the probe is under way.
     facts = _look(subject, service, containers, engine)
-    (probe, trouble), asked = _awaited(probing, engine, name) if probing else (NOTHING, None)
     is_alone = probing is None and subject.throw_away and facts["image"] is not None
-    if is_alone:
-        probe, trouble = _throw_away(subject, service, engine)
-    found = Context(subject.profile, service, project_file=subject.project_file, container=container, probe=probe,
-                    trouble=trouble, is_throw_away=is_alone, asked=asked,
-                    **facts)  # fmt: skip
-    return found, []
+    if probing is not None and container is not None:
+        (probe, trouble), asked = _awaited(probing, engine, container.id)
+    elif is_alone:  # not in a thread: it handles signals
+        inside, mounted = throw_away(engine, subject.profile, subject.root, service)
+        label, targets = facts["image"].labels.get(LABEL, ""), [mount.target for mount in mounted]
+        probe, trouble = ask(inside, python, _request(subject, service, label, targets))
+    return Context(
+        subject.profile, service, project_file=subject.project_file, container=container, probe=probe, trouble=trouble,
+        is_throw_away=is_alone, asked=asked, **facts,
+    ), []  # fmt: skip
+
+
+def _request(subject: Subject, service: str, label: str, paths: Iterable[str] | None = None) -> dict[str, Any]:
+    """``label``: of the container or image, with its patches."""
+    patched = claims(subject.profile, subject.root, label) if label else []
+    return request(subject.profile, service, paths=paths, claims=patched, load=subject.load)
 
 
 def _awaited(probing: Future[Answer], engine: Engine, container: str) -> Answer:
@@ -368,16 +349,6 @@ def _timed(ask: Callable[[], Facts]) -> Answer:
     """The result, and this machine's clock before and after."""
     before = time.time()
     return ask(), (before, time.time())
-
-
-def _throw_away(subject: Subject, service: str, engine: Engine) -> Facts:
-    """The probe in a container of its own, with what Compose would mount. Not in a thread: it handles signals."""
-    inside, mounted = throw_away(engine, subject.profile, subject.root, service)
-    image = engine.image(subject.profile.image_name)
-    patched = claims(subject.profile, subject.root, image.labels.get(LABEL, "") if image else "")
-    targets = [mount.target for mount in mounted]
-    asked = request(subject.profile, service, paths=targets, claims=patched, load=subject.load)
-    return ask(inside, program(subject.profile), asked)
 
 
 def _without_engine(subject: Subject, problem: EngineError) -> tuple[Context, list[Finding]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from envgen.doctor import collect
@@ -21,26 +22,21 @@ from envgen.errors import EnvgenError
 from envgen.inside import run
 from envgen.render.environment import with_start_up
 
-Answers = Mapping[str, Mapping[str, Any]]
-# Seconds: an import of vLLM takes 2 to 20, a kernel's compilation 6 to 60; attention compiles two of the large ones.
-QUESTIONS: dict[str, int] = {
-    "vllm": 120, "flashinfer": 120, "fused_moe": 120, "gpu": 60, "kernel": 300, "attention": 600, "moe": 300,
-}  # fmt: skip
-TITLES = {
-    "vllm": "import vllm", "flashinfer": "import flashinfer", "fused_moe": "FlashInfer's fused MoE",
-    "gpu": "the GPU", "kernel": "a kernel",
-    "attention": "attention with sinks", "moe": "fused MoE",
+Said = Mapping[str, Any]  # an answer, or what became of the question
+# Seconds, title, packages one of which it needs. An import of vLLM takes 2 to 20 seconds, a kernel's compilation 6 to
+# 60; attention compiles two of the large ones.
+QUESTIONS = {
+    "vllm": (120, "import vllm", {"vllm"}), "flashinfer": (120, "import flashinfer", {"flashinfer"}),
+    "fused_moe": (120, "FlashInfer's fused MoE", {"vllm"}), "gpu": (60, "the GPU", set()),
+    "kernel": (300, "a kernel", {"flashinfer"}), "attention": (600, "attention with sinks", {"vllm", "flashinfer"}),
+    "moe": (300, "fused MoE", {"vllm", "flashinfer"}),
 }  # fmt: skip
 PROGRAM = run.Program(("kernels",), flags=("-X", "faulthandler"))
 
 
 def questions(packages: set[str]) -> dict[str, int]:
     """The questions that make sense for a profile with these packages, with their limits in seconds."""
-    wanted = {"gpu"}
-    wanted |= {"vllm", "fused_moe"} if "vllm" in packages else set()
-    wanted |= {"flashinfer", "kernel"} if "flashinfer" in packages else set()
-    wanted |= {"attention", "moe"} if packages & {"vllm", "flashinfer"} else set()
-    return {name: limit for name, limit in QUESTIONS.items() if name in wanted}
+    return {name: limit for name, (limit, _, needs) in QUESTIONS.items() if not needs or needs & packages}
 
 
 def examine(context: Context, subject: Subject, engine: Engine) -> list[Finding]:
@@ -51,25 +47,23 @@ def examine(context: Context, subject: Subject, engine: Engine) -> list[Finding]
     elif subject.throw_away and context.image is not None:
         execute, _ = throw_away(engine, profile, subject.root, context.service, memory=32 << 30)
     else:
-        start = envgen(context, "up", context.service)
-        wait = "nothing runs that could be asked"
-        found = warning(wait, "no container", "a running service", start, case="nothing-runs")
-        return [replace(found, check="deep")]
+        title, start = "nothing runs that could be asked", envgen(context, "up", context.service)
+        return [replace(warning(title, "no container", "a running service", start, case="nothing-runs"), check="deep")]
 
     def started(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
         return execute(with_start_up(argv), stdin, timeout)
 
     asked, python = questions({source.package for source in profile.sources.values()}), collect.program(profile)
     try:
-        return judge({name: ask(started, python, name, limit) for name, limit in asked.items()}, context)
+        answers = {name: ask(started, python, name, limit) for name, limit in asked.items()}
+        return judge(answers, context)
     except EnvgenError as problem:
-        seen = str(problem).splitlines()[0][:300]
+        title, seen = "the deep questions could not be asked", str(problem).splitlines()[0][:300]
         again = envgen(context, "doctor", "--deep")
-        title = "the deep questions could not be asked"
         return [replace(warning(title, seen, "answers", again, case="not-asked"), check="deep")]
 
 
-def ask(execute: run.Execute, python: str, question: str, limit: int) -> Mapping[str, Any]:
+def ask(execute: run.Execute, python: str, question: str, limit: int) -> Said:
     """The answer to one question, or what happened to the process that gave none."""
     said = run.ask(execute, python, PROGRAM, {"question": question}, timeout=limit)
     if not isinstance(said, run.Failure):
@@ -81,44 +75,39 @@ def ask(execute: run.Execute, python: str, question: str, limit: int) -> Mapping
     return {"signal" if said.code > 128 else "code": said.code % 128, "printed": said.stack}
 
 
-def judge(answers: Answers, context: Context) -> list[Finding]:
+def judge(answers: Mapping[str, Said], context: Context) -> list[Finding]:
     """One finding for each question that was asked."""
     found = []
     gpu = answers.get("gpu", {}).get("answer", {})
     has_gpu = isinstance(gpu, dict) and bool(gpu.get("available"))
+    again = envgen(context, "doctor", "--deep", "--json")
     for name, said in answers.items():
-        if name not in TITLES:
+        if name not in QUESTIONS:
             continue
+        title = QUESTIONS[name][1]
         try:
-            one = _trouble(name, said, context) or JUDGES[name](said["answer"], said, context, has_gpu)
+            answer = said.get("answer")
+            one = JUDGES[name](answer, said, context, has_gpu) if "answer" in said else _trouble(title, said, again)
         except MISSHAPEN as problem:
             seen = f"{type(problem).__name__} in {_shown(said)}"
-            one = warning(f"{TITLES[name]}: an answer of another form", seen, "an answer", _log(context), case="form")
+            one = warning(f"{title}: an answer of another form", seen, "an answer", again, case="form")
         found.append(replace(one, check=f"deep.{name}"))
     return found
 
 
-def _shown(said: Mapping[str, Any]) -> str:
+def _shown(said: Said) -> str:
     try:
         return json.dumps(said, default=str)[:200]
     except RecursionError:
         return "an answer that is nested too deeply"
 
 
-def _log(context: Context) -> Remedy:
-    return envgen(context, "doctor", "--deep", "--json")
-
-
-def _trouble(name: str, said: Mapping[str, Any], context: Context) -> Finding | None:
+def _trouble(title: str, said: Said, again: Remedy) -> Finding:
     """What happened to a child that gave no answer: itself a finding."""
-    if "answer" in said:
-        return None
-    title = TITLES[name]
     last = (said.get("printed") or ["nothing was printed"])[-1]
     if "error" in said:
-        seen = f"{said['error']}: {said.get('message', '')}"
-        if said["error"] == "SystemExit":
-            seen = f"it called sys.exit({said.get('message', '')})"
+        message = said.get("message", "")
+        seen = f"it called sys.exit({message})" if said["error"] == "SystemExit" else f"{said['error']}: {message}"
         how, case = "fails", "raises"
     elif "late" in said:
         how, seen, case = "hangs", f"no answer in {said['late']} s; {last}", "hangs"
@@ -128,24 +117,21 @@ def _trouble(name: str, said: Mapping[str, Any], context: Context) -> Finding | 
         how, seen, case = "crashes", f"{what}; {last}", "crashes"
     else:
         how, seen, case = "ends the process", f"exit code {said.get('code')}; {last}", "exits"
-    return error(f"{title} {how}", seen[:400], "an answer", _log(context), case=case)
+    return error(f"{title} {how}", seen[:400], "an answer", again, case=case)
 
 
-Judge = Callable[[Any, Mapping[str, Any], Context, bool], Finding]
+Judge = Callable[[Any, Said, Context, bool], Finding]
 
 
-def _import(package: str) -> Judge:
-    def judge_import(answer: Any, said: Mapping[str, Any], context: Context, _gpu: bool) -> Finding:
-        if answer["file"] is None:
-            cure = envgen(context, "doctor")
-            return error(f"import {package} gives an empty namespace", f"its path is {answer['path']}",
-                         "a real package", cure, case="namespace")  # fmt: skip
-        return ok(f"import {package}: {answer['version']} from {answer['file']}, {said['seconds']} s", **answer)
-
-    return judge_import
+def _import(package: str, answer: Any, said: Said, context: Context, _gpu: bool) -> Finding:
+    title = f"import {package}"
+    if answer["file"] is None:
+        seen, cure = f"its path is {answer['path']}", envgen(context, "doctor")
+        return error(f"{title} gives an empty namespace", seen, "a real package", cure, case="namespace")
+    return ok(f"{title}: {answer['version']} from {answer['file']}, {said['seconds']} s", **answer)
 
 
-def _fused_moe(answer: Any, _said: Mapping[str, Any], context: Context, gpu: bool) -> Finding:
+def _fused_moe(answer: Any, _said: Said, context: Context, gpu: bool) -> Finding:
     name = "has_flashinfer_cutlass_fused_moe"
     if name not in answer:
         return info(f"this vLLM has no {name}", ", ".join(answer) or "no such question", **answer)
@@ -158,7 +144,7 @@ def _fused_moe(answer: Any, _said: Mapping[str, Any], context: Context, gpu: boo
     return error(title, seen, f"{name}() is True", envgen(context, "doctor"), case="no-fused-moe", **answer)
 
 
-def _gpu(answer: Any, _said: Mapping[str, Any], context: Context, _has: bool) -> Finding:
+def _gpu(answer: Any, _said: Said, context: Context, _has: bool) -> Finding:
     if not answer["available"]:
         title = "no GPU in this container: capability, kernels and FP4 can't be checked here"
         seen = f"torch {answer['torch']}, built for CUDA {answer['cuda'] or '(none)'}"
@@ -176,7 +162,7 @@ def _gpu(answer: Any, _said: Mapping[str, Any], context: Context, _has: bool) ->
     return ok(title, **answer)
 
 
-def _kernel(answer: Any, _said: Mapping[str, Any], context: Context, _gpu: bool) -> Finding:
+def _kernel(answer: Any, _said: Said, context: Context, _gpu: bool) -> Finding:
     if "skipped" in answer:
         return info("no kernel was compiled and run", str(answer["skipped"]), **answer)
     title = f"{answer['kernel']} compiled and ran in {answer['seconds']} s"
@@ -186,9 +172,9 @@ def _kernel(answer: Any, _said: Mapping[str, Any], context: Context, _gpu: bool)
                  envgen(context, "cache", "list"), case="wrong-result", **answer)  # fmt: skip
 
 
-def _compared(answer: Any, _said: Mapping[str, Any], context: Context, _gpu: bool) -> Finding:
+def _compared(answer: Any, _said: Said, context: Context, _gpu: bool) -> Finding:
     """Only what was compared and agrees is ok; what could not run is named with its reason."""
-    title = TITLES[answer["kernel"]]
+    title = QUESTIONS[answer["kernel"]][1]
     rows, left = list(answer["rows"]), list(answer["not_run"])
     why = "; ".join(f"{one['by']}: {one['why']}" if one["by"] else str(one["why"]) for one in left)
     wrong = [f"{row['by']}, {row['shape']}: off by {row['error']}" for row in rows if row["right"] is not True]
@@ -206,6 +192,6 @@ def _compared(answer: Any, _said: Mapping[str, Any], context: Context, _gpu: boo
 
 
 JUDGES: dict[str, Judge] = {
-    "vllm": _import("vllm"), "flashinfer": _import("flashinfer"), "fused_moe": _fused_moe, "gpu": _gpu,
-    "kernel": _kernel, "attention": _compared, "moe": _compared,
+    "vllm": partial(_import, "vllm"), "flashinfer": partial(_import, "flashinfer"), "fused_moe": _fused_moe,
+    "gpu": _gpu, "kernel": _kernel, "attention": _compared, "moe": _compared,
 }  # fmt: skip

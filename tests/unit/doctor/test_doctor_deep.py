@@ -101,7 +101,7 @@ def test_what_a_real_gpu_answered(make: Make) -> None:
 def test_only_questions_that_the_profile_has_are_asked() -> None:
     assert set(deep.questions(set())) == {"gpu"}
     assert set(deep.questions({"vllm"})) == {"gpu", "vllm", "fused_moe", "attention", "moe"}
-    assert deep.questions({"vllm", "flashinfer"}) == deep.QUESTIONS
+    assert deep.questions({"vllm", "flashinfer"}).keys() == deep.QUESTIONS.keys()
 
 
 @pytest.mark.parametrize(
