@@ -66,8 +66,7 @@ def _look(subject: Subject, at: At, deep: bool) -> Report:
         causes = attempt(lambda: _causes(context, engine))
         context = replace(context, refused=refused or (), weights=lacking or {}, causes=causes or {})
     found = report.examine(context, extra)
-    if (subject.root / scripts.FOLDER).is_dir():
-        found = report.with_more(found, Where.INSIDE, scripts.from_folder(context, subject.root, engine))
+    found = report.with_more(found, Where.INSIDE, scripts.from_folder(context, subject.root, engine))
     if deep:
         progress(f"  {at.named('asking the packages themselves; imports take seconds, a kernel up to minutes')}")
         answers = [*examine(context, subject, engine), *predict.examine(engine, context, subject.root)]

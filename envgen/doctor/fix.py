@@ -45,17 +45,17 @@ def plan(context: Context, findings: Iterable[Finding], engine: Engine, root: Pa
 
 def _missing_folders(context: Context, engine: Engine, root: Path) -> list[Fix]:
     """Host folders of caches that are not there: Docker would make them, owned by root."""
-    machine = promised.compose_environment(context.profile, root)
-    if context.engine is not None and not context.engine.endpoint.startswith("unix://"):
-        return []  # its folders cannot be seen from here
+    machine, image = promised.compose_environment(context.profile, root), context.image
+    if image is None or (context.engine is not None and not context.engine.endpoint.startswith("unix://")):
+        return []  # the folders of another machine cannot be seen from here
     found = []
     for name, cache in context.profile.caches.items():
         folder = machine.get(promised.cache_variable(name), "") if cache.host else ""
-        if folder and not Path(folder).exists() and context.image is not None:
+        if folder and not Path(folder).exists():
             owner = "{}:{}".format(*host_user(engine))
-            title = f"make the folder of the {name} cache, owned by you"
             how = f"mkdir -p {folder} && chown {owner} {folder}   (in a container)"
-            found.append(Fix(title, how, partial(_make, engine, context.image.id, Path(folder), owner)))
+            act = partial(_make, engine, image.id, Path(folder), owner)
+            found.append(Fix(f"make the folder of the {name} cache, owned by you", how, act))
     return found
 
 
@@ -72,12 +72,11 @@ def _make(engine: Engine, image: str, folder: Path, owner: str) -> None:
 
 def _of_root(context: Context, engine: Engine) -> list[Fix]:
     """Files of root's in checkouts and cache folders: given to the user, in a container that sees that folder alone."""
-    found = []
+    found, owner = [], "{}:{}".format(*caller())
+    # On this file system, links themselves and not what they lead to.
+    words = ["find", "/folder", "-xdev", "-uid", "0", "-exec", "chown", "-h", owner, "{}", "+"]
     for one in context.foreign if context.image is not None else ():
         assert context.image is not None
-        owner = "{}:{}".format(*caller())
-        # On this file system, links themselves and not what they lead to.
-        words = ["find", "/folder", "-xdev", "-uid", "0", "-exec", "chown", "-h", owner, "{}", "+"]
         how = f"docker run --user 0 -v {one.folder}:/folder ... {' '.join(words)}"
         act = partial(_chown, engine, context.image.id, one.folder, words)
         found.append(Fix(f"give what belongs to root in {one.folder} to you", how, act))

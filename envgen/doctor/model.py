@@ -18,21 +18,24 @@ from envgen.errors import Problem
 from envgen.profile.model import Profile
 
 
-class Severity(IntEnum):
-    """How bad a finding is. They compare: ``Severity.ERROR > Severity.WARNING``."""
+class Word(IntEnum):
+    """A number that compares, with a word as it is printed and written to JSON."""
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+class Severity(Word):
+    """How bad a finding is."""
 
     OK = 0
     INFO = 1  # worth knowing; nothing to do
     WARNING = 2  # works now, will hurt
     ERROR = 3  # the container does something else than the profile says
 
-    @property
-    def word(self) -> str:
-        """As it is printed and written to JSON."""
-        return self.name.lower()
 
-
-class Where(IntEnum):
+class Where(Word):
     """What a check needs, in the order in which the report shows it."""
 
     HOST = 0
@@ -40,10 +43,6 @@ class Where(IntEnum):
     CONTAINER = 2
     INSIDE = 3
     NODES = 4
-
-    @property
-    def word(self) -> str:
-        return self.name.lower()
 
 
 @dataclass(frozen=True)

@@ -35,17 +35,9 @@ def run_one(check: Check, context: Context) -> list[Finding]:
         found = check(context)
     except Exception as defect:
         seen = f"{type(defect).__name__}: {defect}"
-        cure = envgen(context, "doctor", "--json")
-        found = [
-            error(
-                f"the check {check.id} failed: a defect of envgen",
-                seen,
-                "a judgement",
-                cure,
-                case="defect",
-                traceback="".join(traceback.format_exception(defect)),
-            )
-        ]
+        cure, title = envgen(context, "doctor", "--json"), f"the check {check.id} failed: a defect of envgen"
+        stack = "".join(traceback.format_exception(defect))
+        found = [error(title, seen, "a judgement", cure, case="defect", traceback=stack)]
     return [replace(finding, check=check.id) for finding in found]
 
 
@@ -73,45 +65,28 @@ def examine(context: Context, extra: Iterable[Finding] = (), checks: Iterable[Ch
 
 
 HEADINGS = {
-    Where.HOST: "Host",
-    Where.IMAGE: "Image",
-    Where.CONTAINER: "Container",
-    Where.INSIDE: "Inside the container",
+    Where.HOST: "Host", Where.IMAGE: "Image", Where.CONTAINER: "Container", Where.INSIDE: "Inside the container",
     Where.NODES: "The machines of the cluster",
-}
-MARKS = {Severity.OK: "ok", Severity.INFO: "--", Severity.WARNING: "warn", Severity.ERROR: "FAIL"}
-COLOURS = {Severity.OK: "32", Severity.INFO: "2", Severity.WARNING: "33", Severity.ERROR: "31;1"}
-
-
-def remedy_text(finding: Finding, report: Report) -> str:
-    """The cure, with the place where a line belongs."""
-    if finding.remedy is None:
-        return ""
-    if not finding.remedy.is_line:
-        return finding.remedy.text
-    context = report.context
-    return f"{finding.remedy.text}   (in {context.project_file}, profile {context.profile.name})"
+}  # fmt: skip
+MARKS = {  # and colours
+    Severity.OK: ("ok", "32"), Severity.INFO: ("--", "2"), Severity.WARNING: ("warn", "33"),
+    Severity.ERROR: ("FAIL", "31;1"),
+}  # fmt: skip
 
 
 def lines_of(finding: Finding, report: Report, colour: bool) -> list[str]:
     """One finding: its mark and title, and below it what was seen and what to do."""
-    mark = paint(f"{MARKS[finding.severity]:<4}", COLOURS[finding.severity], colour)
-    found = [f"  {mark}  {visible(finding.title)}"]
+    mark, shade = MARKS[finding.severity]
+    found = [f"  {paint(f'{mark:<4}', shade, colour)}  {visible(finding.title)}"]
     if finding.severity is Severity.OK:
         return found
-    for label, text in (("seen", finding.seen), ("expected", finding.expected), ("fix", remedy_text(finding, report))):
+    cure = finding.remedy.text if finding.remedy else ""
+    if finding.remedy and finding.remedy.is_line:
+        cure += f"   (in {report.context.project_file}, profile {report.context.profile.name})"
+    for label, text in (("seen", finding.seen), ("expected", finding.expected), ("fix", cure)):
         if text:
             found.append(f"        {label + ':':<9} {visible(text)}")
     return found
-
-
-def summary(report: Report) -> str:
-    """`2 errors, 1 warning, 14 checks passed`."""
-    errors, warnings = report.count(Severity.ERROR), report.count(Severity.WARNING)
-    parts = [counted(errors, "error")] if errors else []
-    parts += [counted(warnings, "warning")] if warnings else []
-    parts.append(f"{report.count(Severity.OK)} ok")
-    return ", ".join(parts)
 
 
 def as_text(report: Report, *, colour: bool = False) -> str:
@@ -121,7 +96,9 @@ def as_text(report: Report, *, colour: bool = False) -> str:
         out.append(paint(HEADINGS[where] + f" on {node}" * bool(node), "1", colour))
         for finding in findings:
             out += lines_of(finding, report, colour)
-    text = "\n".join([*out, "", summary(report)])
+    counts = ((Severity.ERROR, "error"), (Severity.WARNING, "warning"))
+    parts = [counted(report.count(severity), word) for severity, word in counts if report.count(severity)]
+    text = "\n".join([*out, "", ", ".join([*parts, f"{report.count(Severity.OK)} ok"])])
     return Styled(text) if colour else text
 
 
@@ -136,13 +113,9 @@ def as_data(report: Report) -> dict[str, Any]:
         "counts": {severity.word: report.count(severity) for severity in Severity},
         "findings": [
             {
-                "check": finding.check,
-                "where": finding.where.word,
-                "node": finding.node or None,
+                "check": finding.check, "where": finding.where.word, "node": finding.node or None,
                 "severity": finding.severity.word,
-                "title": finding.title,
-                "seen": finding.seen,
-                "expected": finding.expected,
+                "title": finding.title, "seen": finding.seen, "expected": finding.expected,
                 "remedy": None if finding.remedy is None else
                 {"kind": "profile" if finding.remedy.is_line else "command", "text": finding.remedy.text},
                 "evidence": dict(finding.evidence),

@@ -26,52 +26,41 @@ MOST = 200  # findings of one script
 TEXT = 2000  # characters of one of its texts
 RUN_WITH = {".py": ("python3", "-"), ".sh": ("sh", "-s")}
 WORDS = {severity.word: severity for severity in Severity}
-
-
-def _broken(name: str, seen: str, cure: Remedy) -> Finding:
-    finding = warning(f"the check {name} is broken", seen, "findings", cure, case="broken")
-    return replace(finding, check=name)
-
-
 Ask = Callable[[list[str], bytes], "ExecResult"]
 
 
 def from_folder(context: Context, root: Path, engine: Engine) -> list[Finding]:
     """Run each script of ``checks/`` in the running container; nothing without one."""
-    scripts = _scripts(root / FOLDER)
-    if not scripts or context.container is None or context.container.state != "running":
+    container = context.container
+    if container is None or container.state != "running":
         return []
-    identity = context.container.id
 
     def ask(argv: list[str], stdin: bytes) -> ExecResult:
-        return engine.exec(identity, argv, stdin=stdin, timeout=LIMIT)
+        return engine.exec(container.id, argv, stdin=stdin, timeout=LIMIT)
 
-    return [one for script in scripts for one in run_script(script, ask, context)]
+    return [one for script in scripts_in(root / FOLDER) for one in run_script(script, ask, context)]
 
 
-def _scripts(folder: Path) -> list[Path]:
+def scripts_in(folder: Path) -> list[Path]:
     """Files only; names that begin with `_` or `.` are helpers."""
-    if not folder.is_dir():
-        return []
-    return sorted(
-        path for path in folder.iterdir() if path.is_file() and path.name[0] not in "._" and path.suffix in RUN_WITH
-    )
+    files = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
+    return [path for path in files if path.name[0] not in "._" and path.suffix in RUN_WITH]
 
 
 def run_script(script: Path, ask: Ask, context: Context) -> list[Finding]:
     """One script's findings; one finding about the script when it gives none that can be read."""
-    name = f"{FOLDER}/{script.name}"
-    edit = command(f"${{EDITOR:-vi}} {name}")
+    name, found = f"{FOLDER}/{script.name}", list[Finding]()
     try:
         if script.stat().st_size > LARGEST:
             raise ValueError(f"it has more than {LARGEST} bytes")
         answer = ask(list(RUN_WITH[script.suffix]), script.read_bytes())
         found = read_findings(answer.stdout, context)
+        seen = f"exit code {answer.code}; {last_printed(answer.stderr, answer.code)}" if answer.code else ""
     except (EnvgenError, OSError, ValueError) as problem:
-        return [_broken(name, reason_of(problem).splitlines()[0][:300], edit)]
-    if answer.code:
-        last = last_printed(answer.stderr, answer.code)[:300]
-        found.append(_broken(name, f"exit code {answer.code}; {last}", edit))
+        seen = reason_of(problem).splitlines()[0]
+    if seen:
+        edit = command(f"${{EDITOR:-vi}} {name}")
+        found.append(warning(f"the check {name} is broken", seen[:300], "findings", edit, case="broken"))
     return [replace(one, check=name) for one in found]
 
 
@@ -111,17 +100,11 @@ def _finding(node: Any, where: str, context: Context) -> Finding:
         raise ValueError(f"{where}.severity is one of {', '.join(WORDS)}")
     if not one.title.strip():
         raise ValueError(f"{where} has no title")
-    remedy = _remedy(one.remedy, where)
-    if severity > Severity.INFO and remedy is None:
-        remedy = envgen(context, "exec", context.service)
+    remedy = envgen(context, "exec", context.service) if severity > Severity.INFO else None
+    if one.remedy is not None:
+        said = one.remedy if isinstance(one.remedy, Mapping) else {"text": one.remedy}
+        kind, text = said.get("kind", "command"), said.get("text")
+        if not isinstance(text, str) or not text.strip() or "\n" in text or kind not in ("command", "profile"):
+            raise ValueError(f'{where}.remedy is {{"kind": "command" or "profile", "text": one line}}')
+        remedy = Remedy(text[:TEXT], is_line=kind == "profile")
     return Finding(severity, one.title[:TEXT], one.seen[:TEXT], one.expected[:TEXT], remedy, dict(one.evidence))
-
-
-def _remedy(node: Any, where: str) -> Remedy | None:
-    if node is None:
-        return None
-    one = node if isinstance(node, Mapping) else {"text": node}
-    kind, text = one.get("kind", "command"), one.get("text")
-    if not isinstance(text, str) or not text.strip() or "\n" in text or kind not in ("command", "profile"):
-        raise ValueError(f'{where}.remedy is {{"kind": "command" or "profile", "text": one line}}')
-    return Remedy(text[:TEXT], is_line=kind == "profile")

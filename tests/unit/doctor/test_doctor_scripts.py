@@ -87,5 +87,5 @@ def test_any_output_is_taken(make: Make, stdout: bytes) -> None:
 def test_helpers_and_other_files_are_left_alone(tmp_path: Path) -> None:
     for name in ("b.sh", "a.py", "_help.py", ".x.py", "README.md"):
         (tmp_path / name).write_text("")
-    assert [path.name for path in scripts._scripts(tmp_path)] == ["a.py", "b.sh"]
-    assert scripts._scripts(tmp_path / "none") == []
+    assert [path.name for path in scripts.scripts_in(tmp_path)] == ["a.py", "b.sh"]
+    assert scripts.scripts_in(tmp_path / "none") == []
