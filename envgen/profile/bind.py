@@ -1,4 +1,4 @@
-"""A merged tree -> frozen records of the model, with every problem collected on the way.
+"""A merged tree -> frozen records of the model, with every problem collected on the way, and a hint for each.
 
 Nothing stops at the first problem. Where a value is wrong, the field's default (or a harmless stand-in) takes its
 place, so that semantic checks can still look at all the rest; ``Binding.broken`` tells them what they must not judge.
@@ -19,9 +19,8 @@ from typing import Any
 
 from envgen.errors import Place, Problem
 from envgen.profile import shape as shapes
-from envgen.profile.layers import join_path
 from envgen.profile.model import Mount, Profile, Source, Variant
-from envgen.profile.shape import ENV_NAME, Field, Shape, fields_of, matches, meaning
+from envgen.profile.shape import ENV_NAME, Field, Key, Shape, fields_of, matches, meaning
 from envgen.profile.tree import (
     BOOL,
     FLOAT,
@@ -32,15 +31,19 @@ from envgen.profile.tree import (
     PROJECT,
     TEXT,
     Node,
+    join_path,
     near,
     overlay,
     plain_kind,
     written,
-)
+)  # fmt: skip
 from envgen.profile.values import HostPath, own_path, plain_text
 
 _INTEGER_DIGITS = 15
 _WRONG: Any = object()
+_NO_KEY = Key("")
+Path_ = tuple[str | int, ...]
+LOCAL_HINT = "{} belongs into envgen.local.yaml, an ENVGEN_... variable or --set"
 
 
 class Binding:
@@ -59,41 +62,47 @@ class Binding:
 
     def wrong(self, node: Node, path: str, message: str, hint: str = "") -> Any:
         """Note that the value at ``node`` is wrong."""
-        self.problems.append(Problem(message, node.place(path), hint))
-        self.broken.add(path)
+        self.report(message, node.place(path), hint)
         return _WRONG
-
-    # --- records ---------------------------------------------------------------------------------------------------
 
     def record(self, cls: Any, node: Node, path: str, **given: Any) -> Any:
         """The record of class ``cls`` at ``node``; ``given`` are fields that no file sets."""
         values: dict[str, Any] = dict(given)
         fields = fields_of(cls)
         if node.kind != MAP:
-            hint = text_for_record(cls, node.kind)
+            hint = f"write it like {cls.EXAMPLE}" if node.kind == TEXT and hasattr(cls, "EXAMPLE") else ""
             self.wrong(node, path, f"expected a mapping, found {node.seen()}", hint)
-            node = node.with_items({})
-        else:
-            for name, child in node.items.items():
-                field = fields.get(name)
-                if field is None:
-                    self.unknown(child, name, path, list(fields), COMPOSE.get(cls.__name__, {}))
-                elif child.kind != NULL:
-                    value = self.field(field, child, f"{path}.{name}" if path else name)
-                    if value is not _WRONG:
-                        values[name] = value
-            for name, field in fields.items():
-                if field.required and (name not in node.items or node.items[name].kind == NULL):
-                    key = f"{path}.{name}" if path else name
-                    self.broken.add(key)
-                    if not self.partial:
-                        self.report("is required", node.key_place(key), required(field))
+        for name, child in node.items.items() if node.kind == MAP else ():
+            key = _below(path, name)
+            field = fields.get(name)
+            if field is None:
+                hint = COMPOSE.get(cls.__name__, {}).get(name) or near(name, list(fields))
+                self.report("unknown key", child.key_place(key), hint)
+            elif child.kind != NULL:
+                value = self.value(field.shape, child, key, field.key)
+                if value is not _WRONG:
+                    values[name] = value
         for name, field in fields.items():
-            if field.required and name not in values:
-                values[name] = _stand_in(field.shape)
+            if not field.required or name in values:
+                continue
+            values[name] = _stand_in(field.shape)
+            key = _below(path, name)
+            if node.kind == MAP and key not in self.broken:
+                self.broken.add(key)
+                if not self.partial:
+                    self.report("is required", node.key_place(key), _required(field))
         return cls(**values)
 
-    def variant(self, node: Node, path: str) -> Variant:
+    # --- values, by the kind of their shape ------------------------------------------------------------------------
+
+    def value(self, shape: Shape, node: Node, path: str, key: Key = _NO_KEY) -> Any:
+        """The value at ``node``; ``key``: the patterns and limits of its field."""
+        return getattr(self, f"_{shape.kind}")(shape, node, path, key)
+
+    def _record(self, shape: Shape, node: Node, path: str, _key: Key) -> Any:
+        return self._variant(node, path) if shape.type is Variant else self.record(shape.type, node, path)
+
+    def _variant(self, node: Node, path: str) -> Variant:
         """The variant at ``node``; nothing in it is required."""
         inner = Binding(partial=True, overlay=True)
         bound: Variant = inner.record(Variant, node, path, changes=MappingProxyType({}))
@@ -104,124 +113,88 @@ class Binding:
         changes = MappingProxyType({join_path(where): text for where, text, _ in changed})
         return Variant(changes=changes, description=bound.description)
 
-    def unknown(
-        self, child: Node, name: str, path: str, known: list[str], compose: Mapping[str, str] = MappingProxyType({})
-    ) -> None:
-        """Note an unknown key, with what stands for Compose's key of that name, or the nearest known one."""
-        key = f"{path}.{name}" if path else name
-        self.report("unknown key", child.key_place(key), compose.get(name) or near(name, known))
-
-    def field(self, field: Field, node: Node, path: str) -> Any:
-        """The value of one field."""
-        key = field.key
-        value = self.value(field.shape, node, path, item=key.item, names=key.names)
-        if value is _WRONG or type(value) is not int:
-            return value
-        if (key.low is not None and value < key.low) or (key.high is not None and value > key.high):
-            if key.high is None:
-                return self.wrong(node, path, f"{value} is too small; the least is {key.low}")
-            return self.wrong(node, path, f"{value} is out of range ({key.low} to {key.high})")
-        return value
-
-    # --- values ----------------------------------------------------------------------------------------------------
-
-    def value(self, shape: Shape, node: Node, path: str, *, item: str = "", names: str = "") -> Any:
-        """The value of any shape at ``node``."""
-        kind = shape.kind
-        if kind == shapes.SCALAR:
-            return self.scalar(shape.type, node, path, item)
-        if kind == shapes.VALUE:
-            return self.value_type(shape.type, node, path)
-        if kind == shapes.RECORD:
-            return self.variant(node, path) if shape.type is Variant else self.record(shape.type, node, path)
-        if kind == shapes.MAPPING:
-            return self.mapping(shape, node, path, item, names)
-        if kind == shapes.SEQUENCE:
-            return self.sequence(shape, node, path, item)
-        if kind == shapes.ENUM:
-            return self.enum(shape.type, node, path)
-        return self.argument(node, path)
-
-    def scalar(self, type_: type, node: Node, path: str, pattern: str) -> Any:
-        if type_ is bool:
+    def _scalar(self, shape: Shape, node: Node, path: str, key: Key) -> Any:
+        if shape.type is bool:
             if node.kind != BOOL:
                 hint = "YAML 1.2 knows only true and false" if node.text.lower() in ("yes", "no", "on", "off") else ""
                 return self.wrong(node, path, f"expected true or false, found {node.seen()}", hint)
             return node.text[0] in "tT"
-        if type_ is int:
-            if node.kind != INT or not _is_decimal(node.text):
-                return self.wrong(node, path, f"expected a whole number, found {node.seen()}")
-            if len(node.text) > _INTEGER_DIGITS:
-                return self.wrong(node, path, f"{node.text[:20]}... is too large")
-            return int(node.text)
+        if shape.type is int:
+            return self._number(node, path, key)
         if node.kind != TEXT:
             hint = f'quote it: "{node.text}"' if node.kind in (INT, FLOAT, BOOL) else ""
             return self.wrong(node, path, f"expected text, found {node.seen()}", hint)
-        return self.text(node, path, pattern)
+        return self.text(node, path, key.item)
 
-    def text(self, node: Node, path: str, pattern: str) -> Any:
+    def _number(self, node: Node, path: str, key: Key) -> Any:
+        if node.kind != INT or not re.fullmatch(r"-?(0|[1-9][0-9]*)", node.text):
+            return self.wrong(node, path, f"expected a whole number, found {node.seen()}")
+        if len(node.text) > _INTEGER_DIGITS:
+            return self.wrong(node, path, f"{node.text[:20]}... is too large")
+        value = int(node.text)
+        if key.low is not None and key.high is None and value < key.low:
+            return self.wrong(node, path, f"{value} is too small; the least is {key.low}")
+        if key.low is not None and key.high is not None and not key.low <= value <= key.high:
+            return self.wrong(node, path, f"{value} is out of range ({key.low} to {key.high})")
+        return value
+
+    def text(self, node: Node, path: str, pattern: str = "") -> Any:
         """Text that any rendered language can carry, and that matches ``pattern``."""
         text = node.text
         try:
             plain_text(text)
         except ValueError as error:
-            return self.wrong(node, path, str(error), one_line(text, path))
+            hint = "separate the commands by `; `, or put them into a script" if _is_command(path) else ""
+            return self.wrong(node, path, str(error), (hint or "write it in one line") if "\n" in text else "")
         if pattern and not matches(pattern, text):
             return self.wrong(node, path, f"{_short(text)} is not accepted here", meaning(pattern))
         return text
 
-    def value_type(self, type_: Any, node: Node, path: str) -> Any:
+    def _value(self, shape: Shape, node: Node, path: str, _key: Key) -> Any:
+        type_ = shape.type
         if node.kind != TEXT and node.kind != getattr(type_, "NUMBER", ""):
-            if node.kind in (INT, FLOAT):
-                message = f"expected text such as {type_.EXAMPLE}, found {node.seen()}"
-                return self.wrong(node, path, message, for_number(type_, node.text))
-            return self.wrong(node, path, f"expected text such as {type_.EXAMPLE}, found {node.seen()}")
+            hint = _for_number(type_, node.text) if node.kind in (INT, FLOAT) else ""
+            return self.wrong(node, path, f"expected text such as {type_.EXAMPLE}, found {node.seen()}", hint)
         try:
             return type_.parse(plain_text(node.text))
         except ValueError as error:
             return self.wrong(node, path, str(error))
 
-    def enum(self, type_: type[Enum], node: Node, path: str) -> Any:
-        for member in type_:
-            if member.value == node.text and node.kind not in (MAP, LIST):
-                return member
-        known = [str(member.value) for member in type_]
+    def _enum(self, shape: Shape, node: Node, path: str, _key: Key) -> Any:
+        members: type[Enum] = shape.type
+        known = {str(member.value): member for member in members}
+        if node.text in known and node.kind not in (MAP, LIST):
+            return known[node.text]
+        hint = near(node.text, list(known))
         message = f"expected one of {', '.join(known)}; found {node.seen()}"
-        return self.wrong(node, path, message, _like(node.text, known))
+        return self.wrong(node, path, message, hint if hint.startswith("did you") else "")
 
-    def sequence(self, shape: Shape, node: Node, path: str, item: str) -> Any:
+    def _sequence(self, shape: Shape, node: Node, path: str, key: Key) -> Any:
         assert shape.inner is not None
         if node.kind != LIST:
-            hint = as_list(shape.inner, node.text, path) if node.kind not in (MAP, NULL) else ""
+            hint = _as_list(shape.inner, node.text, path) if node.kind not in (MAP, NULL) else ""
             return self.wrong(node, path, f"expected a list, found {node.seen()}", hint)
-        found = [self.value(shape.inner, child, f"{path}[{i}]", item=item) for i, child in enumerate(node.elements)]
-        return tuple([value for value in found if value is not _WRONG])
+        found = [self.value(shape.inner, child, f"{path}[{i}]", key) for i, child in enumerate(node.elements)]
+        return tuple(value for value in found if value is not _WRONG)
 
-    def mapping(self, shape: Shape, node: Node, path: str, item: str, names: str) -> Any:
-        if node.kind != MAP:
-            hint = list_for_mapping(shape.inner, node) if node.kind == LIST else ""
-            return self.wrong(node, path, f"expected a mapping, found {node.seen()}", hint)
+    def _mapping(self, shape: Shape, node: Node, path: str, key: Key) -> Any:
         inner = shape.inner
         assert inner is not None
-        nested = inner.inner if inner.kind == shapes.MAPPING else None
+        if node.kind != MAP:
+            hint = _list_for_mapping(inner, node) if node.kind == LIST else ""
+            return self.wrong(node, path, f"expected a mapping, found {node.seen()}", hint)
         texts = inner.type is str
+        nested = replace(key, names=ENV_NAME) if inner.kind == shapes.MAPPING else key
         values: dict[str, Any] = {}
         for name, child in node.items.items():
-            key = f"{path}.{name}" if path else name
-            if names and not matches(names, name):
+            where = _below(path, name)
+            if key.names and not matches(key.names, name):
                 message = f"{_short(name)} is not a name that can stand here"
-                self.report(message, child.key_place(key), meaning(names))
-                continue
-            if child.kind == NULL and (self.overlay or not texts):
-                continue
-            if texts:
-                value = self.source_text(child, key)
-            elif nested is not None:
-                value = self.mapping(inner, child, key, item, ENV_NAME)
-            else:
-                value = self.value(inner, child, key, item=item)
-            if value is not _WRONG:
-                values[name] = value
+                self.report(message, child.key_place(where), meaning(key.names))
+            elif child.kind != NULL or (texts and not self.overlay):
+                value = self.source_text(child, where) if texts else self.value(inner, child, where, nested)
+                if value is not _WRONG:
+                    values[name] = value
         return MappingProxyType(values)
 
     def source_text(self, node: Node, path: str) -> Any:
@@ -230,11 +203,10 @@ class Binding:
             return self.wrong(node, path, "has no value", 'write "" for an empty text')
         if node.kind in (MAP, LIST):
             return self.wrong(node, path, f"expected text, found {node.seen()}", "quote it to pass it on as text")
-        return self.text(node, path, "")
+        return self.text(node, path)
 
-    # --- command-line arguments ------------------------------------------------------------------------------------
-
-    def argument(self, node: Node, path: str) -> Any:
+    def _arg(self, _shape: Shape, node: Node, path: str, _key: Key) -> Any:
+        """The value of a command-line argument."""
         if node.kind == BOOL:
             return node.text[0] in "tT"
         if node.kind == LIST:
@@ -245,54 +217,40 @@ class Binding:
         if node.kind == MAP:
             before = len(self.problems)
             document = self.json_value(node, path)
-            if len(self.problems) > before:
-                return _WRONG
-            return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+            wrong = len(self.problems) > before
+            return _WRONG if wrong else json.dumps(document, separators=(",", ":"), ensure_ascii=False)
         return self.source_text(node, path)
 
     def json_value(self, node: Node, path: str) -> Any:
         """What a mapping in ``args`` means as JSON."""
         if node.kind == MAP:
-            return {
-                self._json_key(child, name, path): self.json_value(child, f"{path}.{name}")
-                for name, child in node.items.items()
-            }
+            for name, child in node.items.items():
+                try:
+                    plain_text(name)
+                except ValueError as error:
+                    self.report(f"the key {_short(name)} {error}", child.key_place(path))
+            return {name: self.json_value(child, f"{path}.{name}") for name, child in node.items.items()}
         if node.kind == LIST:
             return [self.json_value(child, f"{path}[{i}]") for i, child in enumerate(node.elements)]
-        if node.kind == NULL:
-            return None
-        if node.kind == BOOL:
-            return node.text[0] in "tT"
+        if node.kind in (NULL, BOOL):
+            return None if node.kind == NULL else node.text[0] in "tT"
         if node.kind in (INT, FLOAT):
             try:
-                number = json.loads(node.text) if len(node.text) <= 30 else None
+                number = json.loads(node.text) if len(node.text) <= 30 else math.nan
             except ValueError:
-                number = None
-            if number is None or not math.isfinite(number):
+                number = math.nan
+            if not math.isfinite(number):
                 return self.wrong(node, path, f"{_short(node.text)} is not a number that JSON can carry", "quote it")
             return number
-        return self.text(node, path, "")
-
-    def _json_key(self, child: Node, name: str, path: str) -> str:
-        try:
-            return plain_text(name)
-        except ValueError as error:
-            self.report(f"the key {_short(name)} {error}", child.key_place(path))
-            return name
+        return self.text(node, path)
 
 
-def _is_decimal(text: str) -> bool:
-    digits = text.removeprefix("-")
-    return digits.isascii() and digits.isdigit() and (digits[0] != "0" or digits == "0")
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
 
 
 def _short(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "...")
-
-
-def _like(text: str, known: list[str]) -> str:
-    hint = near(text, known)
-    return hint if hint.startswith("did you") else ""
 
 
 def _stand_in(shape: Shape) -> Any:
@@ -306,57 +264,74 @@ def _stand_in(shape: Shape) -> Any:
     if shape.kind == shapes.RECORD:
         fields = fields_of(shape.type)
         return shape.type(**{name: _stand_in(field.shape) for name, field in fields.items() if field.required})
-    empty: Mapping[str, Any] | tuple[()] = MappingProxyType({}) if shape.kind == shapes.MAPPING else ()
-    return empty
-
-
-Path_ = tuple[str, ...]
-LOCAL_HINT = "{} belongs into envgen.local.yaml, an ENVGEN_... variable or --set"
+    return MappingProxyType({}) if shape.kind == shapes.MAPPING else ()
 
 
 @dataclass(frozen=True)
 class Report:
-    """What the checks see of one profile, and where they put what they find."""
+    """What the semantic checks see of one profile, and where they put what they find: at paths below ``base``.
+
+    A path is a tuple (list items by their number), or keys with dots between them.
+    """
 
     profile: Profile
     tree: Node
     _binding: Binding
     root: Path
+    base: Path_ = ()
+
+    def at(self, *path: str) -> Report:
+        """The same, for what is below ``path``."""
+        return replace(self, base=(*self.base, *path))
+
+    @property
+    def top(self) -> Report:
+        """The same, for the whole profile."""
+        return replace(self, base=())
+
+    def _full(self, path: Path_ | str) -> tuple[list[str], str]:
+        """The parts of a path from the top, and its spelling."""
+        more = path.split(".") if isinstance(path, str) and path else path
+        parts = [str(part) for part in (*self.base, *more)]
+        key = ""
+        for part in parts:
+            key = f"{key}[{part}]" if part.isdigit() and key else _below(key, part)
+        return parts, key
 
     def problem(
-        self,
-        path: Path_,
-        message: str,
-        hint: str = "",
-        *,
-        at_key: bool = False,
-        whole: bool = False,
-        hidden: bool = False,
-    ) -> None:
-        """Note a problem with the value at ``path`` (list items by their number).
-
-        ``hidden``: the value is a secret, so its line is not shown.
+        self, path: Path_ | str, message: str, hint: str = "",
+        *, at_key: bool = False, whole: bool = False, hidden: bool = False,
+    ) -> None:  # fmt: skip
+        """Note a problem with the value at ``path``; ``hidden``: it is a secret, so its line is not shown.
 
         Nothing is noted about a value that could not be bound; with ``whole``, nor where anything below it could not.
         """
+        parts, key = self._full(path)
         broken = self._binding.broken
-        key = ""
-        for part in path:
-            key = f"{key}[{part}]" if part.isdigit() and key else f"{key}.{part}" if key else part
-            if key in broken:
-                return
-        if whole and any(other.startswith(key + ".") for other in broken):
+        if any(_covers(other, key) or (whole and _covers(key, other)) for other in broken):
             return
-        place = self._place(path, key, at_key)
+        node, missing = self.tree, False
+        for part in parts:  # of a default: the nearest thing that is written down
+            missing = part not in node.items
+            if missing:
+                break
+            node = node.items[part]
+        place = node.key_place(key) if missing or at_key else node.place(key)
         self._binding.problems.append(Problem(message, replace(place, text="") if hidden else place, hint))
 
-    def repeated(self, path: Path_, items: Sequence[object]) -> None:
+    def repeated(self, path: str, items: Sequence[object]) -> None:
         """Note what stands more than once in the list at ``path``."""
         for number, item in enumerate(items):
             if item in items[:number]:
-                self.problem((*path, str(number)), f"{item} stands here twice", "remove one of them")
+                self.problem((path, number), f"{item} stands here twice", "remove one of them")
 
-    def host_path(self, path: Path_, value: HostPath) -> None:
+    def once(self, taken: dict[object, str], value: object, owner: str, path: str, what: str, hint: str = "") -> None:
+        """Note that another than ``owner`` has ``value``; ``what`` it is, with {} for the other's name."""
+        first = taken.setdefault(value, owner)
+        if first != owner:
+            self.problem(path, f"{value} is already {what.format(first)}", hint or "choose another")
+
+    def host_path(self, path: str, value: HostPath) -> None:
         """A path of the machine: the shared file may not name places that only one machine has."""
         if value.is_machine_specific and self.is_shared(path):
             message = f"{str(value)!r} is a place on one machine; this file is shared"
@@ -370,7 +345,7 @@ class Report:
             message = f"{str(value)!r} contains a brace, which a default of a Compose variable cannot carry"
             self.problem(path, message, "rename the folder, or reach it through a link")
 
-    def in_project(self, path: Path_, text: str) -> Path | None:
+    def in_project(self, path: Path_ | str, text: str) -> Path | None:
         """The file or folder ``text`` of the project; None, and a problem, where it is not there or leaves it."""
         try:
             plain = own_path(text)
@@ -386,51 +361,38 @@ class Report:
             return place
         return None
 
-    def is_broken(self, key: str) -> bool:
-        """True when the value at ``key`` is missing or wrong, so that the profile holds a stand-in."""
-        return key in self._binding.broken
+    def is_broken(self, path: str) -> bool:
+        """True when the value at ``path`` is missing or wrong, so that the profile holds a stand-in."""
+        return self._full(path)[1] in self._binding.broken
 
     def sources(self, *keys: str) -> list[tuple[str, Source]]:
         """The sources of which all of ``keys`` are as the user wrote them."""
-        return [
-            (name, source)
-            for name, source in self.profile.sources.items()
-            if not any(self.is_broken(f"sources.{name}.{key}") for key in keys)
-        ]
+        found = self.profile.sources.items()
+        return [one for one in found if not any(self.top.is_broken(f"sources.{one[0]}.{key}") for key in keys)]
 
-    def _place(self, path: Path_, key: str, at_key: bool) -> Place:
-        node = self.node(path)
-        if node is None:  # a default: the nearest thing that is written down
-            return self.nearest(path).key_place(key)
-        return node.key_place(key) if at_key else node.place(key)
-
-    def node(self, path: Path_) -> Node | None:
+    def node(self, path: str) -> Node | None:
         """The node at ``path``, or None where the value is a default."""
         node: Node | None = self.tree
-        for part in path:
+        for part in self._full(path)[0]:
             node = node.items.get(part) if node is not None else None
         return node
 
-    def nearest(self, path: Path_) -> Node:
-        """The deepest node on the way to ``path``."""
-        node = self.tree
-        for part in path:
-            below = node.items.get(part)
-            if below is None:
-                break
-            node = below
-        return node
-
-    def is_shared(self, path: Path_) -> bool:
+    def is_shared(self, path: str) -> bool:
         """True when the value at ``path`` comes from the shared project file."""
         node = self.node(path)
         return node is not None and node.source.layer == PROJECT
 
-    def names(self, path: Path_) -> list[str]:
+    def names(self, path: str) -> list[str]:
         """The keys written at ``path``."""
         node = self.node(path)
         return list(node.items) if node is not None and node.kind == MAP else []
 
+
+def _covers(key: str, other: str) -> bool:
+    return other == key or (other.startswith(key) and other[len(key)] in ".[")
+
+
+# --- hints: each is accepted when it is followed --------------------------------------------------------------------
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./=@+-]+")
 _SHELL = re.compile(r"[&|;<>`$*()]")
@@ -485,64 +447,52 @@ COMPOSE: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def text_for_record(cls: Any, kind: str) -> str:
-    """How a record that has a short form is written."""
-    return f"write it like {cls.EXAMPLE}" if kind == TEXT and hasattr(cls, "EXAMPLE") else ""
-
-
-def list_for_mapping(inner: Shape | None, node: Node) -> str:
+def _list_for_mapping(inner: Shape, node: Node) -> str:
     """For a list as in Compose where entries have names here."""
     texts = [child.text for child in node.elements if child.kind == TEXT]
-    if inner is not None and inner.type is Mount and texts:
-        return f"give each a name: {{first: {spelled(texts[0])}}}"
-    if inner is not None and inner.type is str and all("=" in text for text in texts) and texts:
-        return "write it as a mapping: {" + ", ".join(": ".join(map(spelled, t.split("=", 1))) for t in texts) + "}"
+    if inner.type is Mount and texts:
+        return f"give each a name: {{first: {_spelled(texts[0])}}}"
+    if inner.type is str and all("=" in text for text in texts) and texts:
+        return "write it as a mapping: {" + ", ".join(": ".join(map(_spelled, t.split("=", 1))) for t in texts) + "}"
     return ""
 
 
-def spelled(text: str) -> str:
+def _spelled(text: str) -> str:
     """``text`` as YAML reads it back, also inside a list."""
     plain = _PLAIN.fullmatch(text) and plain_kind(text) == TEXT and not text.startswith("-")
     return text if plain else json.dumps(text, ensure_ascii=False)
 
 
-def for_number(type_: Any, text: str) -> str:
+def _for_number(type_: Any, text: str) -> str:
     """How a number is written where a value such as 127.0.0.1:8000:8000 or 30s is expected."""
     for value in (text, f"127.0.0.1:{text}:{text}", f"{text}s"):
         try:
             type_.parse(value)
         except ValueError:
             continue
-        return f"quote it: {spelled(value)}" if value == text else f"write {spelled(value)}"
+        return f"quote it: {_spelled(value)}" if value == text else f"write {_spelled(value)}"
     return f"write it like {type_.EXAMPLE}"
 
 
-def is_command(path: str) -> bool:
+def _is_command(path: str) -> bool:
     """Whether the value at ``path`` is a command, one word an item."""
     return re.search(r"(^|\.)(command|prepare)(\[\d+\])?$", path) is not None
 
 
-def as_list(inner: Shape, text: str, path: str) -> str:
+def _as_list(inner: Shape, text: str, path: str) -> str:
     """``text`` as the list that was expected: the words of a command, else one item."""
     items = [text]
-    if is_command(path):
+    if _is_command(path):
         try:
             items = ["sh", "-c", text] if _SHELL.search(text) else shlex.split(text)
         except ValueError:  # a quote that is never closed
             return "write it as a list, one word an item"
     elif inner.kind == shapes.VALUE and plain_kind(text) != TEXT:
-        return for_number(inner.type, text).replace("write ", "write it as a list: [") + "]"
-    return f"write it as a list: [{', '.join(map(spelled, items))}]"
+        return _for_number(inner.type, text).replace("write ", "write it as a list: [") + "]"
+    return f"write it as a list: [{', '.join(map(_spelled, items))}]"
 
 
-def one_line(text: str, path: str) -> str:
-    """For a value with a line break."""
-    if "\n" not in text:
-        return ""
-    return "separate the commands by `; `, or put them into a script" if is_command(path) else "write it in one line"
-
-
-def required(field: Field) -> str:
+def _required(field: Field) -> str:
     """What to write for a key that is missing: its own required keys with an example each, else what it is."""
     if field.shape.kind != shapes.RECORD:
         return field.key.doc

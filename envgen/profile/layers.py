@@ -24,6 +24,7 @@ from envgen.profile.tree import (
     TEXT,
     Node,
     Source,
+    join_path,
     near,
     parse_value,
     scalar,
@@ -54,17 +55,6 @@ def split_path(text: str) -> tuple[str, ...]:
         raise ValueError("a part between the dots is empty, or a double quote has no other")
     parts = re.findall(_PART, text)
     return tuple(part[1:-1].replace('""', '"') if part[0] == '"' else part for part in parts)
-
-
-def join_path(parts: Iterable[str]) -> str:
-    """The spelling that ``split_path`` reads back."""
-    return ".".join(_quote(part) for part in parts)
-
-
-def _quote(part: str) -> str:
-    if part and not any(c in part for c in '."='):
-        return part
-    return '"' + part.replace('"', '""') + '"'
 
 
 def _split_assignment(text: str) -> tuple[str, str] | None:

