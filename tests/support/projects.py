@@ -99,7 +99,7 @@ def same_image(first: str, second: str) -> None:
         paths = [Path(folder, f"{number}.tar") for number in (1, 2)]
         for image, path in zip((first, second), paths, strict=True):
             connect().save_image(image, path)
-        found = "\n".join(str(one) for one in compare(*paths)[:100])
+        found = "\n".join(str(one) for one in compare(*paths, bytewise=True)[:100])
     raise AssertionError(f"{first} is not {second}:\n{found}")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from envgen.lock.image import compare, same_content
+from envgen.lock.image import compare
 
 Entry = tuple[str, bytes | None, dict[str, Any]]  # path, content (None: a folder), fields of the archive's member
 BASE: list[Entry] = [("etc", None, {}), ("etc/a", b"a", {}), ("etc/b", b"b", {}), ("opt/x/y", b"y", {})]
@@ -46,7 +46,7 @@ def saved(path: Path, *layers: list[Entry], created: str = "2026-01-01", env: st
 
 def differences(tmp_path: Path, one: list[Entry], two: list[Entry], **changes: Any) -> list[tuple[str, str]]:
     first, second = saved(tmp_path / "1", BASE, one), saved(tmp_path / "2", BASE, two, **changes)
-    return [(found.path, found.field) for found in same_content(first, second)]
+    return [(found.path, found.field) for found in compare(first, second)]
 
 
 NEW: list[Entry] = [("etc/new", b"new", {"mtime": 5})]
@@ -67,7 +67,7 @@ RECORD = b"a.py,sha256=1,1\nx-1.dist-info/uv_cache.json,sha256=%d,9\n"
 )
 def test_times_are_no_content(tmp_path: Path, one: list[Entry], two: list[Entry]) -> None:
     assert differences(tmp_path, one, two, created="2026-02-02") == []
-    assert compare(tmp_path / "1", tmp_path / "2")  # but bytes
+    assert compare(tmp_path / "1", tmp_path / "2", bytewise=True)
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,14 @@ def test_what_a_container_sees_is_content(tmp_path: Path, two: list[Entry], expe
 def test_what_came_and_went_is_not_there(tmp_path: Path) -> None:
     first = saved(tmp_path / "1", BASE, NEW, [("etc/.wh.new", b"", {})])
     second = saved(tmp_path / "2", BASE, [("etc/none", b"", {})], [("etc/.wh.none", b"", {})])
-    assert same_content(first, second) == []
+    assert compare(first, second) == []
 
 
 def test_the_configuration_is_content(tmp_path: Path) -> None:
-    assert differences(tmp_path, NEW, NEW, env="A=2") == [("config.Env[0]", "value")]
+    assert differences(tmp_path, NEW, NEW, env="A=2") == [("configuration: config.Env[0]", "value")]
+
+
+def test_a_difference_in_bytes_has_its_layer(tmp_path: Path) -> None:
+    paths = [saved(tmp_path / name, BASE, entries) for name, entries in (("1", NEW), ("2", [("etc/new", b"new", {})]))]
+    [found] = compare(*paths, bytewise=True)
+    assert (found.path, found.field, found.first, found.second) == ("layer 2: /etc/new", "time", "5", "0")
