@@ -37,7 +37,7 @@ from envgen.engine.host import CREATOR, THROWAWAY, this_process
 from envgen.errors import BuildError, LockError, RefusedError, UsageError
 from envgen.explain import Cause, cause_of
 from envgen.files import state_dir
-from envgen.lock.image import Difference, compare, same_content
+from envgen.lock.image import Difference, compare
 from envgen.lock.model import LOCAL, ProfileLock
 from envgen.profile.model import Profile
 from envgen.render.environment import CA_VARIABLE, WHEELHOUSE_VARIABLE, compose_environment
@@ -481,5 +481,5 @@ def _differences(engine: Engine, names: Sequence[str], *, bytewise: bool) -> tup
         paths = [Path(folder, f"{number}.tar") for number in (1, 2)]
         for name, path in zip(names, paths, strict=True):
             engine.save_image(name, path)
-        found = same_content(*paths)
-        return (found or compare(*paths) if bytewise else found), not found
+        found = compare(*paths)
+        return found or (compare(*paths, bytewise=True) if bytewise else []), not found
