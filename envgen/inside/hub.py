@@ -7,6 +7,7 @@ own header says (https://github.com/huggingface/safetensors: 8 bytes of length, 
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import itertools
 import json
@@ -143,30 +144,21 @@ def list_models(home: str) -> List[Doc]:
     """Every repository of models in the cache."""
     found = []
     for folder in sorted(glob.glob(os.path.join(glob.escape(home), "hub", "models--*"))):
-        name = os.path.basename(folder)
         refs = {ref: commit_of(folder, ref) for ref in sorted(walk(os.path.join(folder, "refs")))}
+        repo = os.path.basename(folder)[len("models--") :].replace("--", "/")
         size, count = size_of_blobs(folder)
-        found.append({"repo": name[len("models--") :].replace("--", "/"), "refs": refs, "bytes": size, "blobs": count,
-                      "partial": incomplete(folder)})  # fmt: skip
+        found.append({"repo": repo, "refs": refs, "bytes": size, "blobs": count, "partial": incomplete(folder)})
     return found
 
 
 def size_of_blobs(folder: str) -> Tuple[int, int]:
     """Bytes on disk and number of files, partial ones included. Sparse files count by what is written."""
-    size = count = 0
-    blobs = os.path.join(folder, "blobs")
-    try:
-        entries = list(os.scandir(blobs))
-    except OSError:
-        return 0, 0
-    for entry in entries:
-        try:
-            status = entry.stat()
-        except OSError:
-            continue  # renamed while we looked
-        size += min(status.st_size, status.st_blocks * 512) if status.st_blocks else status.st_size
-        count += 1
-    return size, count
+    sizes = []
+    for path in glob.glob(os.path.join(glob.escape(folder), "blobs", "*")):
+        with contextlib.suppress(OSError):  # renamed while we looked
+            status = os.stat(path)
+            sizes.append(min(status.st_size, status.st_blocks * 512) if status.st_blocks else status.st_size)
+    return sum(sizes), len(sizes)
 
 
 # --- fetching ---------------------------------------------------------------------------------------------------------
@@ -251,7 +243,7 @@ def kind_of(problem: Exception) -> str:
     """access, missing, network or other: by the names of huggingface_hub's errors, which have moved between modules."""
     names = {one.__name__ for one in type(problem).__mro__}
     status = getattr(getattr(problem, "response", None), "status_code", 0)
-    if (names & {"GatedRepoError", "RepositoryNotFoundError"} and status in (401, 403)) or status in (401, 403):
+    if status in (401, 403):
         return "access"
     if names & {"RepositoryNotFoundError", "RevisionNotFoundError", "EntryNotFoundError"}:
         return "missing"

@@ -49,8 +49,13 @@ LEFT_OUT = {"build", "dist", ".venv", "venv", "node_modules", "__pycache__", ".d
 
 def answer(request: Doc) -> Doc:
     """One of five: ``facts``, ``listen``, ``connect``, ``send`` and ``receive``."""
-    ask = {"facts": facts, "listen": listen, "connect": connect, "send": send, "receive": receive}
-    return ask[request["ask"]](request)
+    if request["ask"] == "facts":
+        return facts(request)
+    ask = {"listen": listen, "connect": connect, "send": send, "receive": receive}
+    try:
+        return ask[request["ask"]](request)
+    except (OSError, EOFError) as error:
+        return {"error": said(error)}
 
 
 # --- facts ------------------------------------------------------------------------------------------------------------
@@ -217,12 +222,9 @@ def listen(request: Doc) -> Doc:
     ``packet``: the largest that the kernel has sent there. It may not be split on the way.
     """
     with contextlib.ExitStack() as stack:
-        try:
-            waiting = [stack.enter_context(listener(request, port)) for port in request["ports"]]
-            for sock in waiting:
-                peer, address = sock.accept()
-        except OSError as error:
-            return {"error": said(error)}
+        waiting = [stack.enter_context(listener(request, port)) for port in request["ports"]]
+        for sock in waiting:
+            peer, address = sock.accept()
         with peer:
             peer.settimeout(request["seconds"])
             left, block = request["bytes"], bytes(BLOCK)
@@ -285,8 +287,8 @@ def connect(request: Doc) -> Doc:
     return {"bytes": got, "seconds": max(time.monotonic() - began, 1e-6)}
 
 
-def said(error: OSError) -> str:
-    return error.strerror or str(error) or type(error).__name__
+def said(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 # --- which files ------------------------------------------------------------------------------------------------------
@@ -308,10 +310,8 @@ def chosen(request: Doc) -> List[str]:
 def of_tree(folder: str) -> Set[str]:
     found = set()
     for top, folders, names in os.walk(folder):
-        links = [name for name in folders if os.path.islink(os.path.join(top, name))]
-        for name in names + links:
-            path = os.path.join(top, name)
-            if os.path.isfile(path) or os.path.islink(path):
+        for path in (os.path.join(top, name) for name in names + folders):
+            if os.path.islink(path) or os.path.isfile(path):
                 found.add(os.path.relpath(path, folder))
     return found
 
@@ -342,10 +342,8 @@ def of_checkout(folder: str) -> Set[str]:
     except (OSError, subprocess.SubprocessError):  # no git, or no checkout
         found = {path for path in of_tree(folder) if not (LEFT_OUT | {".git"}) & set(path.split("/"))}
     found = {path for path in found if os.path.lexists(os.path.join(folder, path))}
-    folders = {os.path.dirname(path) for path in found} | {""}
-    found |= {
-        path for path in (os.path.join(one, ".git") for one in folders) if os.path.isfile(os.path.join(folder, path))
-    }
+    marks = {os.path.join(os.path.dirname(path), ".git") for path in found} | {".git"}  # of worktrees and submodules
+    found |= {path for path in marks if os.path.isfile(os.path.join(folder, path))}
     own = os.path.join(folder, ".git")
     if os.path.isdir(own):
         found |= {os.path.join(".git", path) for path in of_tree(own) if not path.endswith(".lock")}
@@ -361,20 +359,17 @@ def tracked(folder: str, *words: str) -> Set[str]:
     return {os.fsdecode(path) for path in done.stdout.split(b"\0") if path and not path.endswith(b"/")}
 
 
-def described(folder: str, path: str, deep: bool) -> List[Any]:
-    """What a file is: a link and where to, or its size, its hash (of a large one samples, unless ``deep``) and mode."""
-    whole = os.path.join(folder, path)
-    if os.path.islink(whole):
-        return ["link", os.readlink(whole)]
-    return [*sample(whole, deep), os.stat(whole).st_mode & 0o111]
-
-
 def all_described(request: Doc, paths: List[str]) -> Doc:
-    found = {}
+    """What each file is: a link and where to, or its size, its hash (of a large one samples) and mode."""
+    found: Doc = {}
     for path in paths:
+        whole = os.path.join(request["folder"], path)
         try:
             deep = request["kind"] in MIRRORED and not path.startswith(".git/")
-            found[path] = described(request["folder"], path, deep)
+            if os.path.islink(whole):
+                found[path] = ["link", os.readlink(whole)]
+            else:
+                found[path] = [*sample(whole, deep), os.stat(whole).st_mode & 0o111]
         except (FileNotFoundError, NotADirectoryError):
             continue
     return found
@@ -413,22 +408,17 @@ def send(request: Doc) -> Doc:
     files = all_described(request, chosen(request))
     if not files:
         return {"absent": True}
-    try:
-        with listener(request, request["port"]) as sock:
-            print(LISTENS, flush=True)
-            while True:
-                peer, _ = sock.accept()
-                with peer:
-                    peer.settimeout(PATIENCE)
-                    stream = peer.makefile("rwb", BLOCK)
-                    if hmac.compare_digest(str(heard(stream).get("token")), request["token"]):
-                        told(stream, {"files": files})
-                        serve(request["folder"], files, heard(stream)["want"], stream)
-                        return {"files": len(files)}
-    except OSError as error:
-        return {"error": said(error)}
-    except EOFError as error:
-        return {"error": str(error)}
+    with listener(request, request["port"]) as sock:
+        print(LISTENS, flush=True)
+        while True:
+            peer, _ = sock.accept()
+            with peer:
+                peer.settimeout(PATIENCE)
+                stream = peer.makefile("rwb", BLOCK)
+                if hmac.compare_digest(str(heard(stream).get("token")), request["token"]):
+                    told(stream, {"files": files})
+                    serve(request["folder"], files, heard(stream)["want"], stream)
+                    return {"files": len(files)}
 
 
 def serve(folder: str, files: Doc, wanted: List[Any], stream: Any) -> None:
@@ -449,17 +439,11 @@ def serve(folder: str, files: Doc, wanted: List[Any], stream: Any) -> None:
 
 def receive(request: Doc) -> Doc:
     """Compare with what the other end has, and take what differs. ``dry_run``: only compare."""
-    try:
-        with dialled(request, request["port"], time.monotonic() + request["seconds"]) as sock:
-            sock.settimeout(PATIENCE)
-            stream = sock.makefile("rwb", BLOCK)
-            told(stream, {"token": request["token"]})
-            theirs = heard(stream)["files"]
-            return Receiver(request, theirs).take(stream)
-    except OSError as error:
-        return {"error": said(error)}
-    except EOFError as error:
-        return {"error": str(error)}
+    with dialled(request, request["port"], time.monotonic() + request["seconds"]) as sock:
+        sock.settimeout(PATIENCE)
+        stream = sock.makefile("rwb", BLOCK)
+        told(stream, {"token": request["token"]})
+        return Receiver(request, heard(stream)["files"]).take(stream)
 
 
 class Receiver:
@@ -480,7 +464,7 @@ class Receiver:
         self.last = time.monotonic()
 
     def take(self, stream: Any) -> Doc:
-        checkout, mirror = (self.request["kind"] in kinds for kinds in (MIRRORED[:1], MIRRORED))
+        checkout, mirror = self.request["kind"] == "checkout", self.request["kind"] in MIRRORED
         mine = all_described(self.request, chosen(self.request) if mirror else sorted(self.theirs))
         differing = [path for path, one in self.theirs.items() if mine.get(path) != one]
         # Links, and the small files by which a model is found, come after what they lead to.
@@ -488,15 +472,12 @@ class Receiver:
         extra = [path for path in mine if path not in self.theirs and not path.startswith(".git/")] if mirror else []
         count = sum(self.size(path) for path in differing)
         found: Doc = {"files": len(differing), "removed": len(extra), "bytes": count, "of": len(self.theirs)}
-        record = self.record() if checkout else {}
         if checkout and not self.request["force"]:
-            changed = [
-                path for path in differing + extra
-                if path in mine and not path.startswith(".git/") and mine[path] != record.get(path)
-            ]  # fmt: skip
+            record = self.record()
+            own = [path for path in differing + extra if path in mine and not path.startswith(".git/")]
+            changed = [path for path in own if mine[path] != record.get(path)]
             if changed:
-                found["changed"] = changed[:5]
-                found["changes"] = len(changed)
+                found.update(changed=changed[:5], changes=len(changed))
         space = shutil.disk_usage(self.folder).free - RESERVE
         if count > space:
             found["free"] = max(0, space)

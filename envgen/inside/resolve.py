@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 
 Doc = Dict[str, Any]
 Present = Dict[str, Tuple[str, Any]]  # name -> version, distribution
@@ -75,20 +75,16 @@ def stand_ins(folder: str, present: Present) -> None:
 
 def fits(filename: str, machine: str, number: int) -> bool:
     """True for a wheel that Python 3.``number`` on this machine could install."""
-    tags = filename[: -len(".whl")].split("-")[-3:]
+    tags = [tag.split(".") for tag in filename[: -len(".whl")].split("-")[-3:]]
     if len(tags) < 3:
         return False
-    pythons = {"py3", "py2.py3", "cp3%d" % number} | {"py3%d" % n for n in range(number + 1)}
-    right_python = bool(pythons.intersection(tags[0].split("."))) or tags[0] == "py2.py3"
-    if not right_python and "abi3" in tags[1].split("."):
-        right_python = any(re.fullmatch(r"cp3\d+", tag) and int(tag[3:]) <= number for tag in tags[0].split("."))
-    if tags[1] not in ("none", "abi3", "cp3%d" % number) and "abi3" not in tags[1]:
+    pythons, abis, places = tags
+    stable = "abi3" in abis and any(re.fullmatch(r"cp3\d+", tag) and int(tag[3:]) <= number for tag in pythons)
+    if not stable and not {"py3", "cp3%d" % number, *("py3%d" % n for n in range(number + 1))}.intersection(pythons):
         return False
-    places = tags[2].split(".")
-    return right_python and any(
-        place == "any" or ((place.startswith(("manylinux", "linux"))) and place.endswith("_" + machine))
-        for place in places
-    )
+    if not {"none", "abi3", "cp3%d" % number}.intersection(abis):
+        return False
+    return any(one == "any" or re.fullmatch("(many)?linux.*_" + machine, one) for one in places)
 
 
 def hashes_of(files: List[Doc]) -> Iterator[File]:
@@ -148,43 +144,40 @@ class Python:
         items = [item for item in self.request["sets"] if stays(item["name"]) and item["words"]]
         if len(items) < 2:
             return {}, ""
-        stem = os.path.join(self.folder, "together")
         own = {normal(item["own"]) for item in items if item["own"]}
         never = (set(off) | {normal(name) for item in items for name in item["never"]}) - own
         here = {n: v for n, (v, _) in self.present.items()}
         for item in items:
             here.update(kept.get(item["name"], {}))
-        self.write(stem + ".in", sorted({word for item in items for word in item["words"] if item["dependencies"]}))
-        self.write(stem + ".override", ['%s ; sys_platform == "never"' % name for name in sorted(never)])
-        self.write(stem + ".txt", ["%s==%s" % pair for pair in sorted(here.items())])
+        words = sorted({word for item in items for word in item["words"] if item["dependencies"]})
         binary = [word for item in items if item["needs_metadata"] for word in ("--only-binary", normal(item["own"]))]
-        options = ["--override", stem + ".override", "--find-links", self.links, *binary]
         try:
-            self.compile(stem + ".in", stem + ".txt", options)
+            return self.choose("together", words, never, here, ["--find-links", self.links, *binary]), ""
         except Failed as failure:
             return {}, " ".join(str(failure).split())[:400]
-        return self.chosen(stem + ".txt"), ""
 
-    @staticmethod
-    def chosen(path: str) -> Dict[str, str]:
-        with open(path, encoding="utf-8") as file:
+    def choose(
+        self, name: str, words: List[str], never: Set[str], prefer: Dict[str, str], options: List[str]
+    ) -> Dict[str, str]:
+        """name -> version that uv chooses; what ``never`` names is left out."""
+        stem = os.path.join(self.folder, name)
+        self.write(stem + ".in", words)
+        self.write(stem + ".override", ['%s ; sys_platform == "never"' % one for one in sorted(never)])
+        # uv prefers the versions that stand in the file it is to write.
+        self.write(stem + ".txt", ["%s==%s" % pair for pair in sorted(prefer.items())])
+        self.compile(stem + ".in", stem + ".txt", ["--override", stem + ".override", *options])
+        with open(stem + ".txt", encoding="utf-8") as file:
             return dict(line.split(" ")[0].strip().split("==") for line in file if "==" in line)
 
     def one(self, item: Doc, off: List[str], kept: Dict[str, str], later: Dict[str, str]) -> List[Doc]:
-        stem = os.path.join(self.folder, item["name"])
-        own = normal(item["own"])
+        stem, own = os.path.join(self.folder, item["name"]), normal(item["own"])
         never = (set(off) | set(map(normal, item["never"]))) - {own}
         here = {} if item["sdist"] or item["name"] == "uv" else {n: v for n, (v, _) in self.present.items()}
         here.update(later if here else {})
-        self.write(stem + ".in", item["words"])
-        self.write(stem + ".override", ['%s ; sys_platform == "never"' % name for name in sorted(never)])
-        # uv prefers the versions that stand in the file it is to write.
-        self.write(stem + ".txt", ["%s==%s" % pair for pair in sorted({**here, **kept}.items())])
-        options = ["--override", stem + ".override", *(["--find-links", self.links] if here else [])]
+        options = ["--find-links", self.links] if here else []
         options += [] if item["dependencies"] else ["--no-deps"]
         options += ["--only-binary", own] if item["needs_metadata"] else []
-        self.compile(stem + ".in", stem + ".txt", options)
-        chosen = self.chosen(stem + ".txt")
+        chosen = self.choose(item["name"], item["words"], never, {**here, **kept}, options)
         drop = {own} if item["needs_metadata"] else set()
         wanted = {n: v for n, v in chosen.items() if n not in drop and here.get(n) != v}
         if not wanted:
@@ -196,9 +189,8 @@ class Python:
 
     def compile(self, source: str, target: str, options: List[str]) -> None:
         # Without settings of uv from outside: constraints and overrides are those of the request.
-        environment = {
-            k: v for k, v in os.environ.items() if k not in ("UV_CONSTRAINT", "UV_OVERRIDE", "PIP_CONSTRAINT")
-        }
+        outside = ("UV_CONSTRAINT", "UV_OVERRIDE", "PIP_CONSTRAINT")
+        environment = {name: value for name, value in os.environ.items() if name not in outside}
         argv = [self.uv, "pip", "compile", source, "-o", target, "--python", sys.executable, "--quiet"]
         run([*argv, "--no-header", "--no-annotate", "--no-emit-find-links", *options], env=environment)
 
@@ -275,10 +267,8 @@ def apt(requests: Dict[str, Doc]) -> Doc:
 def attempt(function: Callable[..., Any], *arguments: Any) -> Doc:
     try:
         return {"ok": function(*arguments)}
-    except Failed as failure:
+    except (Failed, OSError) as failure:
         return {"failed": str(failure)}
-    except OSError as error:
-        return {"failed": str(error)}
 
 
 def answer(request: Doc) -> Doc:
