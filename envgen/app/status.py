@@ -70,13 +70,11 @@ def look(session: Session) -> Status:
         if not reached:
             raise next(iter(lost.values()))
         engine = next(iter(reached.values()))  # of several machines the first, which has the API
-        sizes = in_background(engine.volume_sizes)
-        _ask_engine(found, engine)
+        _ask_engine(found, engine, in_background(engine.volume_sizes))
         found.containers = tuple(
             (node, container) for node, one in reached.items()
             for container in ours(one.containers(profile.compose_name, all=True), root)
         )  # fmt: skip
-        found.caches = _caches(found, engine, sizes)
         found.differ = changed(lambda: opened(session), [one for node, one in found.containers if not node])
     except EnvgenError as error:
         found.engine = error.problems[0].message
@@ -99,13 +97,8 @@ def checkout(folder: Path) -> Mapping[str, Any]:
         branch = tree.git(["symbolic-ref", "--short", "--quiet", "HEAD"], check=False)
         commit = tree.head
         edited = len(tree.edited("HEAD")) if commit else 0
-        return {
-            "branch": branch.text if branch.code == 0 else None,
-            "commit": commit or None,
-            "edited": edited,
-            "untracked": len(tree.untracked()),
-            "trouble": None,
-        }
+        return {"branch": branch.text if branch.code == 0 else None, "commit": commit or None, "edited": edited,
+                "untracked": len(tree.untracked()), "trouble": None}  # fmt: skip
     except EnvgenError as error:
         return _unknown(error.problems[0].message)
 
@@ -120,30 +113,22 @@ def _in_time(answer: Future[Mapping[str, Any]], deadline: float) -> Mapping[str,
     return answer.result()
 
 
-def _ask_engine(found: Status, engine: Engine) -> None:
+def _ask_engine(found: Status, engine: Engine, sizes: Future[Mapping[str, int]]) -> None:
     profile = found.profile
     image = engine.image(profile.image_name)
-    mine = lock_of_image(profile, found.root, image.labels if image else None)
-    found.digest = render_profile(profile, mine, root=found.root).digest
-    state = "missing"
-    if image is not None:
-        state = "current" if image.labels.get(RENDER_LABEL) == found.digest else "older"
+    labels = image.labels if image else None
+    found.digest = render_profile(profile, lock_of_image(profile, found.root, labels), root=found.root).digest
+    current = image is not None and image.labels.get(RENDER_LABEL) == found.digest
     found.image = {
-        "name": profile.image_name,
-        "id": image.id if image else None,
-        "created": image.created if image else None,
-        "state": state,
-    }
-
-
-def _caches(found: Status, engine: Engine, sizes: Future[Mapping[str, int]]) -> list[Mapping[str, Any]]:
-    image = engine.image(found.profile.image_name)
+        "name": profile.image_name, "id": image.id if image else None, "created": image.created if image else None,
+        "state": "missing" if image is None else "current" if current else "older",
+    }  # fmt: skip
     known: Mapping[str, int] = {}
-    if found.profile.caches and wait([sizes], SIZES).done and sizes.exception() is None:
+    if profile.caches and wait([sizes], SIZES).done and sizes.exception() is None:
         known = sizes.result()
-    return [
+    found.caches = [
         {"source": source, "target": target, "kind": kind, "bytes": known.get(source)}
-        for source, target, kind in mounts_of(found.profile, found.root, image.labels if image else None)
+        for source, target, kind in mounts_of(profile, found.root, labels)
     ]
 
 

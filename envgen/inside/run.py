@@ -135,15 +135,9 @@ def ask(
     mark = f"{PREFIX}{secrets.token_hex(8)}"
     envelope = {
         "starter": STARTER,  # the probe starts other interpreters
-        "frame": text_of("frame"),
-        "files": program.files(),
-        "entry": module_of(program.names[-1]),
-        "request": dict(request),
-        "mark": mark,
-        "seconds": timeout,
-        "bytes": program.bytes,
-        "watch": program.watch,
-    }
+        "frame": text_of("frame"), "files": program.files(), "entry": module_of(program.names[-1]),
+        "request": dict(request), "mark": mark, "seconds": timeout, "bytes": program.bytes, "watch": program.watch,
+    }  # fmt: skip
     argv = [python, *program.flags, "-c", STARTER]
     return read(execute(argv, json.dumps(envelope).encode() + b"\n", timeout + GRACE), mark, python)
 
@@ -157,8 +151,8 @@ def read(result: ExecResult, mark: str, python: str) -> dict[str, Any] | Failure
             document = read_json(line[len(mark) + 1 :])
         except ValueError:
             break
-        if isinstance(document, dict) and isinstance(document.get("answer"), dict):
-            answer: dict[str, Any] = document["answer"]
+        answer = document.get("answer") if isinstance(document, dict) else None
+        if isinstance(answer, dict):
             return answer
         if isinstance(document, dict) and "error" in document:
             stack = tuple(str(one) for one in document.get("stack") or ())
@@ -169,10 +163,8 @@ def read(result: ExecResult, mark: str, python: str) -> dict[str, Any] | Failure
     # faulthandler names the fault first, and the stack after it.
     tail = (*lines[-12:], *[line for line in lines if line.startswith("Fatal Python error")][:1])
     if result.code in (126, 127):
-        raise EngineError(
-            f"there is no {python} to ask: {tail[-1] if tail else f'exit code {result.code}'}",
-            hint=NEEDED,
-        )
+        said = tail[-1] if tail else f"exit code {result.code}"
+        raise EngineError(f"there is no {python} to ask: {said}", hint=NEEDED)
     late = any(line.startswith("Timeout (") for line in lines)
     killed = KILLED if result.code in (137, -9) else f"exit code {result.code}"
     return Failure("no answer in time" if late else "no answer", killed, tail, result.code, late)

@@ -64,9 +64,8 @@ def open_log(path: Path) -> BinaryIO:
         os.set_blocking(file.fileno(), True)
         return file
     except OSError as problem:
-        raise UsageError(
-            f"{path} can't be read: {reason_of(problem)}", hint="name a log file, or `-` for stdin"
-        ) from None
+        hint = "name a log file, or `-` for stdin"
+        raise UsageError(f"{path} can't be read: {reason_of(problem)}", hint=hint) from None
 
 
 def _newest() -> Path:
@@ -81,12 +80,10 @@ def _newest() -> Path:
 def _text(found: tuple[Explanation, ...], name: str, lines: int) -> str:
     if not found:
         return f"{name}: no rule knows a failure in {counted(lines, 'line')}"
-    parts = []
-    for one in found:
-        parts += [
-            f"{'FAIL' if one.failure else 'note'}  {one.cause} ({one.rule})",
-            f"      {name}:{one.line}: {shorten(one.evidence.strip(), 400)}",
-            f"      fix:  {one.cure}",
-            f"      more: {one.link}",
-        ]
-    return "\n".join(parts)
+    return "\n".join(
+        f"{'FAIL' if one.failure else 'note'}  {one.cause} ({one.rule})\n"
+        f"      {name}:{one.line}: {shorten(one.evidence.strip(), 400)}\n"
+        f"      fix:  {one.cure}\n"
+        f"      more: {one.link}"
+        for one in found
+    )

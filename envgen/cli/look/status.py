@@ -37,19 +37,12 @@ def command(session: Session, as_json: bool) -> int:
 
 def _document(found: Status) -> dict[str, Any]:
     return {
-        "profile": found.profile.name,
-        "mode": found.profile.mode.value,
-        "file": str(found.file),
+        "profile": found.profile.name, "mode": found.profile.mode.value, "file": str(found.file),
         "engine": {"ok": not found.engine, "error": found.engine or None},
-        "image": dict(found.image) or None,
-        "containers": _rows(found),
-        "lost": dict(found.lost),
-        "checkouts": found.checkouts,
-        "caches": found.caches,
-        "lock": found.lock,
-        "last_build": found.build,
-        "last_run": found.run,
-    }
+        "image": dict(found.image) or None, "containers": _rows(found), "lost": dict(found.lost),
+        "checkouts": found.checkouts, "caches": found.caches, "lock": found.lock,
+        "last_build": found.build, "last_run": found.run,
+    }  # fmt: skip
 
 
 def _rows(found: Status) -> list[dict[str, Any]]:
@@ -59,10 +52,7 @@ def _rows(found: Status) -> list[dict[str, Any]]:
 def _screen(found: Status) -> Iterator[str]:
     others = f"; others: {', '.join(found.others)}" if found.others else ""
     yield f"profile     {found.profile.name} ({found.profile.mode.value}) of {found.file}{others}"
-    if found.engine:
-        yield f"engine      {found.engine}"
-    else:
-        yield f"image       {_image(found.image)}"
+    yield f"engine      {found.engine}" if found.engine else f"image       {_image(found.image)}"
     yield f"lock        {_lock(found)}"
     if found.build:
         yield f"last build  {found.build['log']}: {found.build['ended'] or 'has no end: running, or killed'}"
@@ -79,9 +69,8 @@ def _screen(found: Status) -> Iterator[str]:
         rows = [(str(one["name"]), _checkout(one), str(one["path"])) for one in found.checkouts]
         yield from ("", *table([("checkout", "state", "folder"), *rows]))
     if found.caches:
-        rows = [
-            (one["target"], "-" if one["bytes"] is None else size(one["bytes"]), one["source"]) for one in found.caches
-        ]
+        caches = [("-" if one["bytes"] is None else size(one["bytes"]), one) for one in found.caches]
+        rows = [(one["target"], bytes_, one["source"]) for bytes_, one in caches]
         yield from ("", *table([("cache", "size", "volume or folder"), *rows]))
 
 
