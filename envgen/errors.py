@@ -200,22 +200,16 @@ def document(error: BaseException | str, code: int, hint: str = "") -> Mapping[s
     """A failure: ``error``, ``code`` (the exit code), ``hint`` or null, and all problems with their places."""
     if not isinstance(error, EnvgenError):
         return {"error": str(error), "code": int(code), "hint": hint or None}
-    hints = (problem.hint for problem in error.problems if problem.hint)
-    problems = [
-        {
-            "message": problem.message,
-            "hint": problem.hint or None,
-            "file": problem.place.file if problem.place else None,
-            "line": (problem.place.line or None) if problem.place else None,
-            "column": (problem.place.column or None) if problem.place else None,
-            "key": (problem.place.key or None) if problem.place else None,
-        }
-        for problem in error.problems
-    ]
+
+    def plain(problem: Problem) -> dict[str, Any]:
+        place = problem.place or Place("")
+        where = {key: getattr(place, key) or None for key in ("file", "line", "column", "key")}
+        return {"message": problem.message, "hint": problem.hint or None, **where}
+
     return {
         **error.details,
         "error": "\n".join(f"{one.place}: {one.message}" if one.place else one.message for one in error.problems),
         "code": int(code),
-        "hint": next(hints, None),
-        "problems": problems,
+        "hint": next((problem.hint for problem in error.problems if problem.hint), None),
+        "problems": [plain(problem) for problem in error.problems],
     }

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,16 +88,19 @@ class Seen:
     offset: float = 0.0  # seconds that its clock is ahead of ours
 
     def ok(self, message: str) -> Finding:
-        """What is as it must be."""
         return Finding("ok", (self.name,), message)
 
     def warn(self, message: str, hint: str = "") -> Finding:
-        """What may be meant."""
         return Finding("warn", (self.name,), message, hint)
 
     def fail(self, message: str, hint: str = "") -> Finding:
-        """What keeps the service from being started."""
         return Finding("fail", (self.name,), message, hint)
+
+    def ask(self, profile: Profile, request: Mapping[str, Any], seconds: float, **more: Any) -> Any:
+        """What the program in a container of the image answers (a dict), or a ``run.Failure``."""
+        assert self.engine is not None
+        execute = run.in_image(self.engine, profile.image_name, network="host", **more)
+        return run.ask(execute, profile.base.python, PROGRAM, request, timeout=seconds)
 
 
 def choose(profile: Profile, wanted: str | None) -> tuple[str, Service, Cluster]:
@@ -126,11 +130,8 @@ def choose(profile: Profile, wanted: str | None) -> tuple[str, Service, Cluster]
 
 def environment(machine: Machine) -> dict[str, str]:
     """Our variables, pointing Docker at one machine. `default` is what Docker uses anyway."""
-    if machine.context == "default":
-        return dict(os.environ)
-    return {key: value for key, value in os.environ.items() if key != "DOCKER_HOST"} | {
-        "DOCKER_CONTEXT": machine.context
-    }
+    context = {} if machine.context == "default" else {"DOCKER_CONTEXT": machine.context}
+    return {key: value for key, value in os.environ.items() if key != "DOCKER_HOST" or not context} | context
 
 
 def on_machine(profile: Profile, name: str) -> Profile:
@@ -213,37 +214,27 @@ def _look_at(one: Seen, profile: Profile, root: Path, name: str, cluster: Cluste
             "checkouts": {source: it.mount.path for source, it in profile.mounted_sources.items()},
         }  # fmt: skip
 
-        def ask(limits: Mapping[str, tuple[int, int]]) -> dict[str, Any] | run.Failure:
-            assert one.engine is not None
-            execute = run.in_image(
-                one.engine, profile.image_name, mounts=theirs, network="host", ulimits=limits, absent=one.absent
-            )
-            return run.ask(execute, profile.base.python, PROGRAM, request, timeout=DEEP if deep else FACTS)
-
+        seconds = DEEP if deep else FACTS
         try:
-            answer = ask(limits)
+            answer = one.ask(profile, request, seconds, mounts=theirs, ulimits=limits, absent=one.absent)
         except EngineError as error:
             if "rlimit" not in (said := error.problems[0].message):
                 raise
             one.refused = said.rpartition("error setting rlimit")[2]
-            answer = ask({})
+            answer = one.ask(profile, request, seconds, mounts=theirs, absent=one.absent)
         if isinstance(answer, run.Failure):
-            one.trouble = f"its container could not be asked: {answer}{_last(answer)}"
+            last = f" ({answer.stack[-1].strip()})" if answer.stack else ""
+            one.trouble = f"its container could not be asked: {answer}{last}"
             return
         one.facts = answer
         made = [cache.path.path for cache in profile.caches.values()]  # by Docker, where they are not there
         one.absent = [mount for mount in one.absent if mount.target not in made]
-        now = answer.get("now")
-        ended = time.time()
+        now, ended = answer.get("now"), time.time()
         if isinstance(now, float):  # between asking and hearing
             one.offset = now - ended if now > ended else min(0.0, now - began)
     except EngineError as error:
         problem = error.problems[0]
         one.trouble, one.hint = problem.message, problem.hint
-
-
-def _last(failure: run.Failure) -> str:
-    return f" ({failure.stack[-1].strip()})" if failure.stack else ""
 
 
 def model_of(profile: Profile, service: Service) -> dict[str, str] | None:
@@ -282,18 +273,12 @@ def _connection(profile: Profile, source: Seen, target: Seen, meeting: int) -> F
     what = (source.name, target.name)
     said = f"{source.name} -> {target.name} ({target.machine.address})"
 
-    def ask(one: Seen, request: Mapping[str, Any]) -> dict[str, Any] | run.Failure:
-        assert one.engine is not None
-        execute = run.in_image(one.engine, profile.image_name, network="host")
-        return run.ask(execute, profile.base.python, PROGRAM, request, timeout=2 * LINK)
-
     common = {"address": target.machine.address, "ports": ports, "bytes": LINK_BYTES}
+    listen = {**common, "ask": "listen", "seconds": 1.5 * LINK}
+    call = {**common, "ask": "connect", "source": source.machine.address, "seconds": LINK}
     with ThreadPoolExecutor(2) as pool:
-        listening = pool.submit(ask, target, {**common, "ask": "listen", "seconds": 1.5 * LINK})
-        asked = pool.submit(
-            ask, source, {**common, "ask": "connect", "source": source.machine.address, "seconds": LINK}
-        )
-        answer, heard = asked.result(), listening.result()
+        listening = pool.submit(target.ask, profile, listen, 2 * LINK)
+        answer, heard = source.ask(profile, call, 2 * LINK), listening.result()
     firewall = "all TCP ports must be open between these addresses: vLLM, gloo and NCCL take random ones"
     if isinstance(answer, run.Failure):
         return Finding("fail", what, f"{said}: {answer}")
@@ -418,30 +403,26 @@ def _has_address(one: Seen) -> bool:
 
 
 def _facts(one: Seen, profile: Profile, service: Service, cluster: Cluster) -> Iterator[Finding]:
-    yield from _network(one)
+    yield _network(one)
     yield from _rdma(one, profile, service)
     yield from _room(one, profile, service, cluster)
 
 
-def _network(one: Seen) -> Iterator[Finding]:
-    machine, facts = one.machine, one.facts
-    there = facts["interfaces"]
+def _network(one: Seen) -> Finding:
+    machine, there = one.machine, one.facts["interfaces"]
     card = there.get(machine.interface)
     if card is None:
-        hint = f"there are: {', '.join(there)}"
-        yield one.fail(f"there is no network interface {machine.interface}", hint)
-    elif card["address"] != machine.address:
-        other = next((name for name, found in there.items() if found["address"] == machine.address), "")
-        hint = (
-            f"{other} has it" if other else "no interface has it: set the address, or write the right one into `nodes`"
+        return one.fail(f"there is no network interface {machine.interface}", f"there are: {', '.join(there)}")
+    if card["address"] != machine.address:
+        other = next((name for name, found in there.items() if found["address"] == machine.address), "no interface")
+        hint = f"{other} has it: set the address, or write the right one into `nodes`"
+        return one.fail(
+            f"{machine.interface} has the address {card['address'] or '(none)'}, not {machine.address}", hint
         )
-        message = f"{machine.interface} has the address {card['address'] or '(none)'}, not {machine.address}"
-        yield one.fail(message, hint)
-    elif not card["up"]:
-        yield one.fail(f"{machine.interface} is down", "is the cable plugged in at both ends?")
-    else:
-        speed = f", {card['mbit']} Mbit/s" if card["mbit"] not in ("", "-1") else ""
-        yield one.ok(f"{machine.interface} has {machine.address}, MTU {card['mtu']}{speed}")
+    if not card["up"]:
+        return one.fail(f"{machine.interface} is down", "is the cable plugged in at both ends?")
+    speed = f", {card['mbit']} Mbit/s" if card["mbit"] not in ("", "-1") else ""
+    return one.ok(f"{machine.interface} has {machine.address}, MTU {card['mtu']}{speed}")
 
 
 def _rdma(one: Seen, profile: Profile, service: Service) -> Iterator[Finding]:
@@ -454,8 +435,7 @@ def _rdma(one: Seen, profile: Profile, service: Service) -> Iterator[Finding]:
     for device in machine.rdma:
         port = facts["rdma"].get(device)
         if port is None:
-            hint = f"there are: {', '.join(facts['rdma']) or 'none'}"
-            yield one.fail(f"there is no RDMA device {device}", hint)
+            yield one.fail(f"there is no RDMA device {device}", f"there are: {', '.join(facts['rdma']) or 'none'}")
         elif "ACTIVE" not in port["state"]:
             yield one.fail(f"{device} is {port['state'] or 'in no state'}", "check the cable")
         elif not port["gids"]:
@@ -483,8 +463,7 @@ def _room(one: Seen, profile: Profile, service: Service, cluster: Cluster) -> It
     facts = one.facts
     for port in facts["taken"]:
         what = "cluster.port" if port == cluster.port else "the service's port"
-        hint = "`ss -tlnp` on that machine shows who has it"
-        yield one.fail(f"port {port} is taken ({what})", hint)
+        yield one.fail(f"port {port} is taken ({what})", "`ss -tlnp` on that machine shows who has it")
     need = service.needs_memory.bytes if service.needs_memory else 0
     if one.runs:
         yield one.ok("the service runs: its ports and its memory are its own")
@@ -503,8 +482,8 @@ def _room(one: Seen, profile: Profile, service: Service, cluster: Cluster) -> It
         hint = f"docker --context {one.machine.context} stop {one.gpus[0].name}"
         yield Finding(level, (one.name,), f"other containers have the GPU, and may hold its memory: {others}", hint)
     if facts["disk_free"] < DISK:
-        message = f"{size(facts['disk_free'])} are free on Docker's disk"
-        yield one.fail(message, "make room there: `docker system df` on that machine")
+        hint = "make room there: `docker system df` on that machine"
+        yield one.fail(f"{size(facts['disk_free'])} are free on Docker's disk", hint)
     if 0 < facts["gpus"] < (ranks := ranks_of(service.args) // len(cluster.nodes)):
         message = f"{ranks} ranks are to run here, each with a GPU; there are {facts['gpus']}"
         yield one.fail(message, f"write args: {{tensor-parallel-size: {len(cluster.nodes)}}}")
@@ -513,8 +492,7 @@ def _room(one: Seen, profile: Profile, service: Service, cluster: Cluster) -> It
         yield one.fail(f"there is no {mount.source}, which is mounted at {mount.target}", hint)
     model = facts.get("model")
     if model is not None and not dict(model["files"]):
-        hint = "envgen nodes push --model" if one.rank else "envgen model pull"
-        yield one.fail("the model is not there", hint)
+        yield one.fail("the model is not there", "envgen nodes push --model" if one.rank else "envgen model pull")
     if abs(one.offset) > CLOCKS:
         yield one.fail(f"its clock differs from ours by {abs(one.offset):.0f} s", "set the clock (NTP)")
 
@@ -529,34 +507,35 @@ def _between(seen: Sequence[Seen], service: Service) -> list[Finding]:
     if len(seen) < 2:
         return []
     who = tuple(one.name for one in seen)
+    same = partial(_same, seen)
     found = [
-        _same(seen, "the image", lambda one: content(one.image) if one.image else "", shown=False,
-              hint="envgen nodes push --image"),
-        _same(seen, "the machine's architecture", lambda one: one.arch, hint=""),
-        _same(seen, "the GPU's driver", lambda one: str(one.facts["driver"]), hint=""),
-        _same(seen, "the interface's MTU", _mtu,
-              hint="set the same MTU at both ends"),
-        _same(seen, "the number of RDMA devices", lambda one: str(len(one.machine.rdma)),
-              hint="NCCL pairs them by position"),
-    ]  # fmt: skip
+        same("the image", lambda one: one.image and content(one.image), "envgen nodes push --image", shown=False),
+        same("the machine's architecture", lambda one: one.arch),
+        same("the GPU's driver", lambda one: one.facts["driver"]),
+        same("the interface's MTU", _mtu, "set the same MTU at both ends"),
+        same("the number of RDMA devices", lambda one: len(one.machine.rdma), "NCCL pairs them by position"),
+    ]
     for place in range(min(len(one.machine.rdma) for one in seen)):
         if all(_rail(one, place) for one in seen):
-            found.append(_same(seen, f"the network of RDMA device {place + 1}", lambda one: _rail(one, place),  # noqa: B023
-                               hint="NCCL pairs them by position: name them in the same order"))  # fmt: skip
+            hint = "NCCL pairs them by position: name them in the same order"
+            found.append(same(f"the network of RDMA device {place + 1}", partial(_rail, place=place), hint))
     for name in seen[0].facts["checkouts"]:
         if all(one.facts["checkouts"][name] for one in seen):
-            found.append(_same(seen, f"the checkout {name}", lambda one: str(one.facts["checkouts"][name]),  # noqa: B023
-                               shown=False, hint="envgen nodes push --sources"))  # fmt: skip
-    versions = [one.facts["versions"] for one in seen]
+            of = partial(_fact, kind="checkouts", name=name)
+            found.append(same(f"the checkout {name}", of, "envgen nodes push --sources", shown=False))
     for package in COMPARED:
-        if any(package in each for each in versions):
-            found.append(_same(seen, package, lambda one: str(one.facts["versions"].get(package)), hint=""))  # noqa: B023
+        if any(package in one.facts["versions"] for one in seen):
+            found.append(same(package, partial(_fact, kind="versions", name=package)))
     if all(one.facts.get("model") for one in seen):
         found += _same_model(seen, who)
     elif service.model is not None or len(service.command) > 2:
         hint = "the weights must be the same on all machines: other weights give wrong text, and no error"
         found.append(Finding("warn", who, "the weights are not compared: no cache of the profile has them", hint))
     return found
+
+
+def _fact(one: Seen, kind: str, name: str) -> object:
+    return one.facts[kind].get(name)
 
 
 def _rail(one: Seen, place: int) -> str:
@@ -570,14 +549,15 @@ def _mtu(one: Seen) -> str:
     return str(card.get("mtu", "unknown"))
 
 
-def _same(seen: Sequence[Seen], what: str, of: Callable[[Seen], str], *, hint: str, shown: bool = True) -> Finding:
-    who = tuple(one.name for one in seen)
-    values = {one.name: of(one) for one in seen}
+def _same(
+    seen: Sequence[Seen], what: str, of: Callable[[Seen], object], hint: str = "", *, shown: bool = True
+) -> Finding:
+    values = {one.name: str(of(one)) for one in seen}
+    who = tuple(values)
     if len(set(values.values())) == 1:
-        value = f": {values[who[0]]}" if shown else ""
-        return Finding("ok", who, f"{what} is the same{value}")
-    text = "; ".join(f"{name}: {value}" for name, value in values.items()) if shown else " and ".join(who)
-    return Finding("fail", who, f"{what} differs: {text}" if shown else f"{what} differs between {text}", hint)
+        return Finding("ok", who, f"{what} is the same" + f": {values[who[0]]}" * shown)
+    differing = ": " + "; ".join(f"{name}: {value}" for name, value in values.items())
+    return Finding("fail", who, f"{what} differs" + (differing if shown else f" between {' and '.join(who)}"), hint)
 
 
 def _same_model(seen: Sequence[Seen], who: tuple[str, ...]) -> list[Finding]:

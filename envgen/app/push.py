@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +59,8 @@ class Meter:
     def through(self, parts: Iterable[bytes]) -> Iterator[bytes]:
         """The same parts."""
         for part in parts:
-            self.add(len(part))
+            self.reached(self.bytes + len(part))
             yield part
-
-    def add(self, count: int) -> None:
-        """Note ``count`` bytes more."""
-        self.reached(self.bytes + count)
 
     def reached(self, count: int) -> None:
         """Note how many bytes there are in all."""
@@ -76,12 +73,12 @@ class Meter:
 
 def shared_layers(image: Image, others: Iterable[Image]) -> int:
     """How many layers of an image, from the lowest on, one of ``others`` has too."""
-    return max((_alike(image.layers, one.layers) for one in others), default=0)
 
+    def shared(other: Image) -> int:
+        pairs = zip(image.layers, other.layers, strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
-def _alike(one: tuple[str, ...], two: tuple[str, ...]) -> int:
-    differing = (place for place, (a, b) in enumerate(zip(one, two, strict=False)) if a != b)
-    return next(differing, min(len(one), len(two)))
+    return max(map(shared, others), default=0)
 
 
 def push_image(source: End, target: End, image: Image, name: str, python: str, say: Say, dry_run: bool) -> Pushed:
@@ -200,12 +197,9 @@ def _folders(
         theirs, _ = nodes.weights_of(target.machine, profile, root, service)
         for mount, other in zip(mounts, theirs, strict=True):
             assert model is not None
-            below = (
-                {**model, "folder": model["folder"].removeprefix(f"{nodes.MODEL_HOME}/")}
-                if "folder" in model
-                else model
-            )
-            yield Folder("model", "model", mount, _writable(other), below)
+            if "folder" in model:
+                model = {**model, "folder": model["folder"].removeprefix(f"{nodes.MODEL_HOME}/")}
+            yield Folder("model", "model", mount, _writable(other), model)
     if "caches" in kinds:
         for (name, mount), (_, other) in zip(
             _cache_mounts(profile, root, source, image), _cache_mounts(profile, root, target, image), strict=True
@@ -268,9 +262,8 @@ def _result(folder: Folder, source: End, node: str, found: Mapping[str, Any], me
     if "free" in found:
         message = f"{size(found['bytes'])} are missing, and {size(found['free'])} are free in {folder.target.source}"
         return Pushed(what, node, "refused", message, hint="make room there")
-    detail = f"{found['files']} of {counted(found['of'], 'file')}" + f", {found['removed']} removed" * bool(
-        found["removed"]
-    )
+    detail = f"{found['files']} of {counted(found['of'], 'file')}"
+    detail += f", {found['removed']} removed" if found["removed"] else ""
     if dry_run:
         return Pushed(what, node, "to send", f"{detail}, {size(found['bytes'])}")
     return Pushed(what, node, "sent", detail, found["bytes"], meter.seconds)

@@ -77,7 +77,7 @@ class Engine:
         self._work: Any = Session(endpoint, version, WORK)  # for requests that take their time
         self._info: EngineInfo | None = None
 
-    def _told(self, what: str = "") -> told:
+    def _told(self, what: str = "") -> contextlib.AbstractContextManager[None]:
         return told(self.endpoint, what)
 
     def info(self) -> EngineInfo:

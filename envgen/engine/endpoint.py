@@ -46,7 +46,6 @@ class Endpoint:
     """The address of an engine: ``unix:///...``, ``tcp://...``, ``ssh://...``, and who said so."""
 
     host: str
-    context: str = "default"
     said_by: str = "the default"
 
     @property
@@ -75,11 +74,8 @@ def find_endpoint(environ: Mapping[str, str] | None = None) -> Endpoint:
     """The engine that ``docker`` itself would use: DOCKER_HOST, DOCKER_CONTEXT, the current context, the default."""
     environ = os.environ if environ is None else environ
     if host := environ.get("DOCKER_HOST"):
-        return Endpoint(
-            _checked(host, bool(environ.get("DOCKER_TLS_VERIFY") or environ.get("DOCKER_TLS"))),
-            "default",
-            "DOCKER_HOST",
-        )
+        tls = environ.get("DOCKER_TLS_VERIFY") or environ.get("DOCKER_TLS")
+        return Endpoint(_checked(host, bool(tls)), "DOCKER_HOST")
     folder = config_dir(environ)
     name, said_by = environ.get("DOCKER_CONTEXT", ""), "DOCKER_CONTEXT"
     if not name:
@@ -94,7 +90,7 @@ def find_endpoint(environ: Mapping[str, str] | None = None) -> Endpoint:
             f"the Docker context {name!r} (from {said_by}) is not defined",
             hint="`docker context ls` shows those that are; `docker context use default` goes back",
         ) from None
-    return Endpoint(_checked(host, (contexts / "tls" / key / "docker").is_dir()), name, f"the context {name!r}")
+    return Endpoint(_checked(host, (contexts / "tls" / key / "docker").is_dir()), f"the context {name!r}")
 
 
 def _checked(host: str, tls: bool) -> str:

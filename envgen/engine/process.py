@@ -116,11 +116,8 @@ def stream(
 def interactive(argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> int:
     """Run a program on our own terminal and return its exit code. Ctrl-C is the program's, not ours."""
     # A handler, not SIG_IGN: a program inherits what is ignored, while a handler falls back to the default in it.
-    before = signal.signal(signal.SIGINT, lambda _signum, _frame: None)
-    try:
+    with _handling(lambda _signum, _frame: None, signal.SIGINT):
         return _popen(argv, env, cwd=cwd).wait()
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def start(
@@ -168,46 +165,44 @@ def _started(
     argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None, stdin: int
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A program in its own session, so that one signal reaches it and all its children, and Ctrl-C only us."""
-    with terminable(), _deferred() as deliver:
-        child = _popen(argv, env, cwd=cwd, stdin=stdin, stdout=PIPE, stderr=PIPE, start_new_session=True)
+    child = None
+    with terminable():
         try:
-            deliver()
+            with _deferred():
+                child = _popen(argv, env, cwd=cwd, stdin=stdin, stdout=PIPE, stderr=PIPE, start_new_session=True)
             yield child
         except BaseException:
-            if child.poll() is None:
+            if child and child.poll() is None:
                 _drain(child)
                 stop(child, signal.SIGINT)
             raise
         finally:
-            for pipe in (child.stdin, child.stdout, child.stderr):
+            for pipe in (child.stdin, child.stdout, child.stderr) if child else ():
                 if pipe:
                     with contextlib.suppress(OSError):
                         pipe.close()
 
 
 @contextlib.contextmanager
-def _deferred() -> Iterator[Callable[[], None]]:
-    """Ctrl-C while a program is being started would lose it: it waits until ``deliver`` is called."""
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: None
-        return
-    came: list[int] = []
-    before: dict[signal.Signals, Any] = {}
-
-    def deliver() -> None:
-        while before:
-            signum, handler = before.popitem()
-            signal.signal(signum, handler or signal.SIG_DFL)  # None: set by something else than Python
-        if came:
-            came.clear()
-            raise KeyboardInterrupt
-
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        before[signum] = signal.signal(signum, lambda number, _frame: came.append(number))
+def _handling(handler: Callable[[int, FrameType | None], None], *signals: signal.Signals) -> Iterator[None]:
+    """``handler`` for these signals; only the main thread may set one."""
+    ours = signals if threading.current_thread() is threading.main_thread() else ()
+    before = {signum: signal.signal(signum, handler) for signum in ours}
     try:
-        yield deliver
+        yield
     finally:
-        deliver()
+        for signum, one in before.items():
+            signal.signal(signum, one or signal.SIG_DFL)  # None: set by something else than Python
+
+
+@contextlib.contextmanager
+def _deferred() -> Iterator[None]:
+    """Ctrl-C while a program is being started would lose it: it waits for the end of the block."""
+    came: list[int] = []
+    with _handling(lambda signum, _frame: came.append(signum), signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        yield
+    if came:
+        raise KeyboardInterrupt
 
 
 def _drain(child: subprocess.Popen[bytes]) -> None:
@@ -226,19 +221,12 @@ def _drain(child: subprocess.Popen[bytes]) -> None:
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
     """Inside, SIGTERM and SIGHUP mean what Ctrl-C does: clean up, then go. (A child in its own session gets none.)"""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def interrupt(_signum: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = {signum: signal.signal(signum, interrupt) for signum in (signal.SIGTERM, signal.SIGHUP)}
-    try:
+    with _handling(interrupt, signal.SIGTERM, signal.SIGHUP):
         yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler or signal.SIG_DFL)
 
 
 def _pump(child: subprocess.Popen[bytes], on_line: Callable[[str, bytes], None], tick: float) -> Iterator[None]:

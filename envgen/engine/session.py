@@ -130,31 +130,24 @@ def read_all(response: requests.Response) -> requests.Response:
     return whole
 
 
-class told:
+@contextlib.contextmanager
+def told(endpoint: Endpoint, what: str = "", environ: Mapping[str, str] | None = None) -> Iterator[None]:
     """Turns whatever the SDK raises inside into EngineError. ``what``: begins the engine's own words."""
-
-    def __init__(self, endpoint: Endpoint, what: str = "", environ: Mapping[str, str] | None = None) -> None:
-        self._endpoint = endpoint
-        self._what = what
-        self._environ = environ
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if error is None or isinstance(error, EngineError):
-            return
-        if isinstance(error, docker.errors.APIError):
-            raise EngineError(self._prefix() + _said(error)) from None
-        # JSONDecodeError is a RequestException and a ValueError: before both.
-        if isinstance(error, (requests.exceptions.JSONDecodeError, requests.exceptions.InvalidJSONError)):
-            raise EngineError("the engine's answer is not JSON: is this address a Docker Engine's?") from None
-        if isinstance(error, (OSError, docker.errors.DockerException)):  # all errors of requests are OSErrors
-            raise unreachable(self._endpoint, error, self._environ) from None
-        if isinstance(error, _OF_ANOTHER_FORM) and _from_an_answer(error):
-            raise EngineError(f"{self._prefix()}the engine's answer has another form than a Docker Engine's") from None
-
-    def _prefix(self) -> str:
-        return f"{self._what}: " if self._what else ""
+    prefix = f"{what}: " if what else ""
+    try:
+        yield
+    except EngineError:
+        raise
+    except docker.errors.APIError as error:
+        raise EngineError(prefix + _said(error)) from None
+    except (requests.exceptions.JSONDecodeError, requests.exceptions.InvalidJSONError):  # an OSError, a ValueError
+        raise EngineError("the engine's answer is not JSON: is this address a Docker Engine's?") from None
+    except (OSError, docker.errors.DockerException) as error:  # all errors of requests are OSErrors
+        raise unreachable(endpoint, error, environ) from None
+    except _OF_ANOTHER_FORM as error:
+        if not _from_an_answer(error):
+            raise
+        raise EngineError(f"{prefix}the engine's answer has another form than a Docker Engine's") from None
 
 
 def _from_an_answer(error: BaseException) -> bool:
@@ -238,12 +231,8 @@ _NOT_HTTP = (
     "BadStatusLine", "HTTPException", "HeaderParsingError", "InvalidChunkLength", "LineTooLong", "UnknownProtocol",
 )  # fmt: skip
 _BROKEN_OFF = (
-    "BrokenPipeError",
-    "ConnectionAbortedError",
-    "ConnectionResetError",
-    "IncompleteRead",
-    "RemoteDisconnected",
-)
+    "BrokenPipeError", "ConnectionAbortedError", "ConnectionResetError", "IncompleteRead", "RemoteDisconnected",
+)  # fmt: skip
 _START = "start it (`sudo systemctl start docker`), or point DOCKER_HOST at the one that runs"
 
 

@@ -141,17 +141,7 @@ def check(session: Session, service: str | None, variant: str, deep: bool, as_js
 @click.option("--force", is_flag=True, help="Also over files of a checkout that were changed on the other machine.")
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would be sent; change nothing.")
 @json_option
-def push(
-    session: Session,
-    service: str | None,
-    image: bool,
-    sources: bool,
-    model: bool,
-    caches: bool,
-    force: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> int:
+def push(session: Session, service: str | None, force: bool, dry_run: bool, as_json: bool, **chosen: bool) -> int:
     """Copy what the first machine of SERVICE has to its other machines: image, checkouts, weights, compiled kernels.
 
     All of it, or what is named. Nothing is built or downloaded a second time; what is the same is left alone. What was
@@ -170,8 +160,7 @@ def push(
       envgen nodes push
       envgen nodes push --image
     """
-    chosen = {"image": image, "sources": sources, "model": model, "caches": caches}
-    kinds = [kind for kind, wanted in chosen.items() if wanted] or use_case.KINDS
+    kinds = [kind for kind in use_case.KINDS if chosen[kind]] or use_case.KINDS
     found = use_case.push(session, service, progress, kinds=kinds, dry_run=dry_run, force=force)
     if as_json:
         print_json({"pushed": [asdict(one) for one in found]})

@@ -56,7 +56,7 @@ def test_docker_context_is_stronger_than_the_current_one(config: Path) -> None:
     (config / "config.json").write_text('{"currentContext": "near"}')
     assert find_endpoint({"DOCKER_CONTEXT": "far", "DOCKER_CONFIG": str(config)}).host == "ssh://far"
     found = find_endpoint({"DOCKER_CONFIG": str(config)})
-    assert (found.host, found.context, found.local) == ("unix:///near.sock", "near", True)
+    assert found == Endpoint("unix:///near.sock", "the context 'near'") and found.local
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"currentContext": ""}', '{"currentContext": "default"}'])
