@@ -57,56 +57,58 @@ def split_path(text: str) -> tuple[str, ...]:
     return tuple(part[1:-1].replace('""', '"') if part[0] == '"' else part for part in parts)
 
 
-def _split_assignment(text: str) -> tuple[str, str] | None:
-    """``key=value`` at the first ``=`` outside double quotes."""
-    quoted = False
-    for position, char in enumerate(text):
-        if char == '"':
-            quoted = not quoted
-        elif char == "=" and not quoted:
-            return text[:position], text[position + 1 :]
-    return None
-
-
-def _value(text: str, source: Source) -> tuple[Node | None, list[Problem]]:
-    """The node of an override's text: YAML flow where it begins like one, else one plain scalar."""
+def _override(path: tuple[str, ...], text: str, source: Source, problems: list[Problem]) -> list[Override]:
+    """The override with the value ``text``: YAML flow where it begins like one, else one plain scalar."""
+    node, found = None, list[Problem]()
     try:
-        plain_text(text)
+        source.text = plain_text(text).strip(" ")
     except ValueError as error:
-        return None, [Problem(str(error), Place(source.label))]
-    text = text.strip(" ")
-    if text[:1] in ("[", "{", '"', "'"):
-        source.text = text
-        return parse_value(source)
-    return scalar(text, source), []
+        found = [Problem(str(error), Place(source.label))]
+    else:
+        flow = source.text[:1] in ("[", "{", '"', "'")
+        node, found = parse_value(source) if flow else (scalar(source.text, source), [])
+    problems += found
+    return [Override(path, node, source.layer == ENVIRONMENT)] if node is not None and not found else []
 
 
-def from_sets(sets: Iterable[str]) -> tuple[list[Override], list[Problem]]:
+def from_sets(sets: Iterable[str], problems: list[Problem]) -> list[Override]:
     """The overrides of ``--set`` options, in order."""
     overrides: list[Override] = []
-    problems: list[Problem] = []
     for text in sets:
-        split = _split_assignment(text)
-        if split is None or not split[0]:
+        assigned = re.fullmatch(r'((?:"[^"]*"|[^"=])+)=(.*)', text, re.DOTALL)  # the first `=` outside of quotes
+        if not assigned:
             place = Place(f"--set {shorten(text, 80)}")
             problems.append(Problem("is not an assignment", place, "write it like --set build.max_jobs=4"))
             continue
-        name, value = split
+        name, value = assigned.groups()
         source = Source(f"--set {shorten(name, 80)}", SET)
         try:
             path = split_path(plain_text(name.strip()))
         except ValueError as error:
             problems.append(Problem(f"is not a path: {error}", Place(source.label), "write it like build.max_jobs"))
             continue
-        if not value.strip():
+        if value.strip():
+            overrides += _override(path, value, source, problems)
+        else:
             hint = f"{name}=null removes it; {name}='\"\"' is empty text"
             problems.append(Problem("has no value", Place(source.label), hint))
+    return overrides
+
+
+def from_environ(environ: Mapping[str, str], problems: list[Problem]) -> list[Override]:
+    """The overrides of ``ENVGEN_...`` variables, sorted by name."""
+    overrides: list[Override] = []
+    for name, text in sorted(environ.items()):
+        parts = tuple(name[len(PREFIX) :].split("__"))
+        is_key = len(parts) > 1 or parts[0].lower() in fields_of(Profile)  # else see misspelt()
+        # Compose's ${NAME:-default} too takes an empty variable for an unset one.
+        if not name.startswith(PREFIX) or name in RESERVED or not is_key or not text.strip():
             continue
-        node, found = _value(value, source)
-        problems += found
-        if node is not None and not found:
-            overrides.append(Override(path, node, from_environment=False))
-    return overrides, problems
+        if all(parts):
+            overrides += _override(parts, text, Source(name, ENVIRONMENT), problems)
+        else:
+            problems.append(Problem("is not a path", Place(name), "write it like ENVGEN_BUILD__MAX_JOBS"))
+    return overrides
 
 
 def misspelt(environ: Mapping[str, str]) -> list[str]:
@@ -128,30 +130,6 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
     return found
 
 
-def from_environ(environ: Mapping[str, str]) -> tuple[list[Override], list[Problem]]:
-    """The overrides of ``ENVGEN_...`` variables, sorted by name."""
-    overrides: list[Override] = []
-    problems: list[Problem] = []
-    known = fields_of(Profile)
-    for name in sorted(environ):
-        if not name.startswith(PREFIX) or name in RESERVED:
-            continue
-        parts = name[len(PREFIX) :].split("__")
-        if parts[0].lower() not in known and len(parts) == 1:
-            continue  # no key; see misspelt()
-        if not environ[name].strip():
-            continue  # Compose's ${NAME:-default} too takes an empty variable for an unset one
-        source = Source(name, ENVIRONMENT)
-        if not all(parts):
-            problems.append(Problem("is not a path", Place(name), "write it like ENVGEN_BUILD__MAX_JOBS"))
-            continue
-        node, found = _value(environ[name], source)
-        problems += found
-        if node is not None and not found:
-            overrides.append(Override(tuple(parts), node, from_environment=True))
-    return overrides, problems
-
-
 # Mappings whose entries are whole things: an override may change an entry, never begin one.
 _ENTRIES = (("sources",), ("caches",), ("services",), ("nodes",), ("ulimits",), ("tiktoken", "encodings"))
 
@@ -159,12 +137,11 @@ _ENTRIES = (("sources",), ("caches",), ("services",), ("nodes",), ("ulimits",), 
 def section(top: Node, name: str, problems: list[Problem]) -> Node:
     """The mapping ``name`` of a file's top; an empty one where it is missing."""
     node = top.items.get(name)
-    if node is None or node.kind == NULL:
-        return Node(MAP, top.source)
-    if node.kind != MAP:
+    if node is not None and node.kind == MAP:
+        return node
+    if node is not None and node.kind != NULL:
         problems.append(Problem(f"expected a mapping, found {node.seen()}", node.place(name)))
-        return Node(MAP, top.source)
-    return node
+    return Node(MAP, top.source)
 
 
 def spelled_out(tree: Node) -> Node:
@@ -200,57 +177,50 @@ Chain = tuple[list[str], bool]
 
 
 def chains(profiles: dict[str, Node], problems: list[Problem]) -> dict[str, Chain]:
-    """Each profile with what it extends, the farthest first; and whether that is all of it."""
+    """Each profile with what it extends, the farthest first; and whether that is all of it.
+
+    A circle or an unknown parent is noted and ends the chain.
+    """
     found: dict[str, Chain] = {}
-    for name, node in profiles.items():
-        if node.kind == MAP and name not in found:
-            order, whole = found[name] = chain(name, profiles, problems, found)
-            for length in range(len(order) - 1, 0, -1) if whole else ():  # so are those of its ancestors
-                if order[length - 1] in found:
-                    break
-                found[order[length - 1]] = order[:length], True
+    for name in profiles:
+        steps: dict[str, None] = {}  # from ``name`` on, in order, and quick to ask
+        step: str | None = name
+        above: Chain = [], True
+        while step is not None:
+            if step in found:
+                above = found[step]
+                break
+            steps[step] = None
+            step, whole = _parent(step, steps, profiles, problems)
+            above = [], whole
+        for step in reversed(steps):
+            above = found[step] = [*above[0], step], above[1]
     return {name: found[name] for name, node in profiles.items() if node.kind == MAP}
 
 
-def chain(name: str, profiles: dict[str, Node], problems: list[Problem], known: Mapping[str, Chain]) -> Chain:
-    """``name`` and what it extends, the farthest first; and whether that is all of it. ``known``: other chains.
-
-    A cycle or an unknown parent is noted and ends the chain.
-    """
-    found = {name: None}  # in order, and quick to ask
-    last = name
-    before = len(problems)
-    while True:
-        node = profiles[last]
-        parent = node.items.get("extends") if node.kind == MAP else None
-        if parent is None or parent.kind == NULL:
-            break
-        place = parent.place(f"profiles.{last}.extends")
-        if parent.kind in (MAP, LIST):
-            problems.append(Problem(f"expected the name of a profile, found {parent.seen()}", place))
-            break
-        if parent.text in found:
-            members = list(found)
-            problems.append(_circle(members[members.index(parent.text) :], profiles))
-            break
-        if parent.text not in profiles:
-            problems.append(Problem(f"there is no profile {parent.text!r}", place, near(parent.text, list(profiles))))
-            break
-        if parent.text in known and known[parent.text][1]:
-            return [*known[parent.text][0], *reversed(found)], True
-        last = parent.text
-        found[last] = None
-    return list(reversed(found)), len(problems) == before
-
-
-def _circle(members: list[str], profiles: dict[str, Node]) -> Problem:
-    """A circle of `extends`, reported the same way wherever it was entered."""
-    first = next(name for name in profiles if name in members)
-    start = members.index(first)
-    members = [*members[start:], *members[:start]]
-    place = profiles[members[-1]].items["extends"].place(f"profiles.{members[-1]}.extends")
-    text = " -> ".join([*members, first])
-    return Problem(f"extends itself: {text}", place, "remove one `extends` of the circle")
+def _parent(
+    name: str, steps: Mapping[str, None], profiles: Mapping[str, Node], problems: list[Problem]
+) -> tuple[str | None, bool]:
+    """What ``name`` extends, if anything, and whether that can be followed; ``steps``: where we come from."""
+    parent = profiles[name].items.get("extends") if profiles[name].kind == MAP else None
+    if parent is None or parent.kind == NULL:
+        return None, True
+    place = parent.place(f"profiles.{name}.extends")
+    if parent.kind in (MAP, LIST):
+        problems.append(Problem(f"expected the name of a profile, found {parent.seen()}", place))
+    elif parent.text in steps:
+        # A circle is reported the same way wherever it was entered.
+        members = list(steps)[list(steps).index(parent.text) :]
+        start = members.index(next(one for one in profiles if one in members))
+        members = [*members[start:], *members[:start]]
+        place = profiles[members[-1]].items["extends"].place(f"profiles.{members[-1]}.extends")
+        text = " -> ".join([*members, members[0]])
+        problems.append(Problem(f"extends itself: {text}", place, "remove one `extends` of the circle"))
+    elif parent.text not in profiles:
+        problems.append(Problem(f"there is no profile {parent.text!r}", place, near(parent.text, list(profiles))))
+    else:
+        return parent.text, True
+    return None, False
 
 
 def merge(base: Node, over: Node, path: tuple[str, ...] = ()) -> Node:
@@ -295,12 +265,8 @@ def layered(
     # Of the first file, the shared one, a profile takes its parent's tree: long chains stay linear.
     shared: dict[str, Node] = {}
     for name in sorted(orders, key=lambda name: len(orders[name][0])):
-        order = orders[name][0]
-        parent = order[-2] if len(order) > 1 else ""
-        if parent in shared and orders[parent][0] == order[:-1]:
-            shared[name] = _laid_over(shared[parent], profiles, order[-1:])
-        else:
-            shared[name] = _laid_over(merge(Node(MAP, defaults.source), defaults), profiles, order)
+        parent = shared.get(orders[name][0][-2]) if len(orders[name][0]) > 1 else None
+        shared[name] = _laid_over(parent or merge(Node(MAP, defaults.source), defaults), profiles, [name])
     made: dict[str, Node] = {}
     for name, (order, _whole) in orders.items():
         tree = profiles[name].with_items(shared[name].items)
@@ -311,8 +277,7 @@ def layered(
             for step in order:
                 if step in file_profiles:
                     over = file_profiles[step]
-                    if step != name:
-                        over = _without_removed(tree, over, above)
+                    over = over if step == name else _without_removed(tree, over, above)
                     tree = _laid_over(tree, {step: over}, [step])
         made[name] = tree
     return made
@@ -320,14 +285,10 @@ def layered(
 
 def _without_removed(tree: Node, over: Node, above: Sequence[Node]) -> Node:
     """``over`` without what it changes of entries that are in ``above``, and that ``tree`` has removed."""
-    if over.kind != MAP:
-        return over
     items = dict(over.items)
-    for (name,) in (prefix for prefix in _ENTRIES if len(prefix) == 1):
-        node = items.get(name)
-        if node is None or node.kind != MAP:
-            continue
+    for name in items.keys() & {prefix[0] for prefix in _ENTRIES if len(prefix) == 1}:
         gone = {key for one in above for key in entries(one, (name,))} - set(entries(tree, (name,)))
+        node = items[name]
         items[name] = node.with_items({key: child for key, child in node.items.items() if key not in gone})
     return over.with_items(items)
 
@@ -387,15 +348,10 @@ def spell(tree: Node, override: Override) -> tuple[str, ...]:
     node: Node | None = tree
     for part in override.path:
         names = node.items if node is not None and node.kind == MAP else {}
-        same = [name for name in names if _folded(name) == _folded(part)]
-        if same:
-            path.append(same[0])
-        elif _keeps_case(path):
-            path.append(part)
-        elif len(path) == 3 and path[0] == "services" and path[2] == "args":
-            path.append(part.lower().replace("_", "-"))
-        else:
-            path.append(part.lower())
+        spelled = next((name for name in names if _folded(name) == _folded(part)), None)
+        if spelled is None and len(path) == 3 and path[0] == "services" and path[2] == "args":
+            spelled = part.lower().replace("_", "-")
+        path.append(spelled or (part if _keeps_case(path) else part.lower()))
         node = names.get(path[-1])
     return tuple(path)
 
@@ -406,19 +362,16 @@ def _folded(name: str) -> str:
 
 def _keeps_case(path: Sequence[str]) -> bool:
     """True where the next part is the name of a variable."""
-    return (
-        (len(path) == 2 and path[0] == "env")
-        or (len(path) == 3 and path[0] == "services" and path[2] == "env")
-        or (len(path) == 4 and path[0] == "sources" and path[2:] == ["install", "env"])
-    )
+    where = (path[0], *path[2:]) if path else ()
+    return len(path) > 1 and where in (("env",), ("services", "env"), ("sources", "install", "env"))
 
 
-def entry_of(path: Sequence[str]) -> tuple[tuple[str, ...], str] | None:
-    """The mapping and the entry in it that a path goes into, where entries are whole things."""
+def entry_of(path: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """The mapping and the entry in it that a path goes into, where entries are whole things; else nothing."""
     for prefix in _ENTRIES:
         if len(path) > len(prefix) + 1 and tuple(path[: len(prefix)]) == prefix:
             return prefix, path[len(prefix)]
-    return None
+    return (), ""
 
 
 def entries(tree: Node, prefix: Sequence[str]) -> list[str]:
@@ -436,18 +389,15 @@ def as_tree(path: Sequence[str], node: Node) -> Node:
     return node
 
 
-def list_in_the_way(path: Sequence[str]) -> Problem | None:
-    """A path that goes into a list cannot be merged: lists are replaced whole."""
+def list_in_the_way(path: Sequence[str]) -> str:
+    """The list that a path goes into, if any. It cannot be merged: lists are replaced whole."""
     shape: Shape | None = Shape(RECORD, Profile)
     for depth, part in enumerate(path):
-        if shape is None:
-            return None
-        if shape.kind == SEQUENCE:
-            whole = join_path(path[:depth])
-            return Problem(f"{whole} is a list", None, f"replace it whole: {whole}=[a, b]")
-        if shape.kind == RECORD:
+        if shape is not None and shape.kind == SEQUENCE:
+            return join_path(path[:depth])
+        if shape is not None and shape.kind == RECORD:
             field = fields_of(shape.type).get(part)
             shape = field.shape if field is not None else None
-        else:
+        elif shape is not None:
             shape = shape.inner
-    return None
+    return ""

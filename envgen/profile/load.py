@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import NoReturn
@@ -19,7 +19,7 @@ from envgen.profile.checks import check_profile, check_project
 from envgen.profile.layers import Override, from_environ, from_sets
 from envgen.profile.model import Profile, Project
 from envgen.profile.shape import NAME, PROJECT_NAME, fields_of, matches, meaning
-from envgen.profile.tree import INT, LIST, LOCAL, MAP, NULL, Node, Source, lay_over, near, read
+from envgen.profile.tree import INT, LIST, LOCAL, MAP, NULL, TEXT, Node, Source, lay_over, near, read
 
 FILE_NAME = "envgen.yaml"
 LOCAL_NAME = "envgen.local.yaml"
@@ -37,27 +37,27 @@ class Loaded:
     warnings: tuple[str, ...]
 
 
+@dataclass(frozen=True, eq=False)
 class _Profiles(Mapping[str, Profile]):
     """The profiles of a project. One that an override broke raises when it is asked for, not before."""
 
-    def __init__(self, good: dict[str, Profile], broken: dict[str, list[Problem]], order: Sequence[str]) -> None:
-        self._good = good
-        self._broken = broken
-        self._order = tuple(order)
+    good: dict[str, Profile]
+    broken: dict[str, list[Problem]]
+    order: list[str]
 
     def __getitem__(self, name: str) -> Profile:
-        if name in self._broken:
-            raise ProjectError(self._broken[name])
-        return self._good[name]
+        if name in self.broken:
+            raise ProjectError(self.broken[name])
+        return self.good[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._order
+        return name in self.order
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._order)
+        return iter(self.order)
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self.order)
 
 
 def find(start: Path) -> Path:
@@ -77,9 +77,8 @@ def find(start: Path) -> Path:
 def _refuse_foreign(path: Path) -> None:
     """A file that was found, not named, must not be a stranger's: in /tmp anybody can leave one."""
     if not files.is_ours(path, root=True):
-        raise RefusedError(
-            f"{path} belongs to another user (uid {path.lstat().st_uid})", hint=f"if you trust it, name it: -f {path}"
-        )
+        message = f"{path} belongs to another user (uid {path.lstat().st_uid})"
+        raise RefusedError(message, hint=f"if you trust it, name it: -f {path}")
 
 
 def load_project(
@@ -113,12 +112,7 @@ def load_project(
         files.append(_local_sections(own, profiles, problems))
         if "instance" in own.items:
             instance = _instance(own, problems)
-    overrides, found = from_sets(sets)
-    problems += found
-    if local:
-        variables, found = from_environ(environ)
-        problems += found
-        overrides = [*variables, *overrides]
+    overrides = [*(from_environ(environ, problems) if local else ()), *from_sets(sets, problems)]
     chains = layers.chains(profiles, problems)
     builder = Builder(name, path.parent, files, overrides, variant, instance)
     builder.build(chains, problems)
@@ -127,9 +121,8 @@ def load_project(
         problems.append(Problem(f"there is no profile {default!r}", place, near(default, list(profiles))))
     if problems:
         _raise(problems)
-    project = Project(
-        name, default, _Profiles(builder.good, builder.broken, list(profiles)), file=path, root=path.parent
-    )  # fmt: skip
+    found = _Profiles(builder.good, builder.broken, list(profiles))
+    project = Project(name, default, found, file=path, root=path.parent)
     return Loaded(project, builder.trees, tuple(dict.fromkeys(builder.warnings)))
 
 
@@ -178,25 +171,25 @@ def _header(top: Node, problems: list[Problem]) -> tuple[str, str]:
     """Check the keys at the top; return the project's name and its default profile."""
     _known_keys(top, TOP_KEYS, problems)
     _version(top, problems, required=True)
-    name = top.items.get("name")
+    name, profiles, default = (top.items.get(key) for key in ("name", "profiles", "default_profile"))
     if name is None:
         problems.append(Problem("`name` is required at the top", top.place("name"), "write `name: mxfp4`"))
-    elif name.kind in (MAP, LIST, NULL) or not matches(PROJECT_NAME, name.text):
+    elif not _is_name(name):
         hint = "small letters, digits, - and _; it names images, containers and volumes"
         problems.append(Problem(f"{name.seen()} is not a project name", name.place("name"), hint))
-    profiles = top.items.get("profiles")
     if profiles is None or (profiles.kind == MAP and not profiles.items) or profiles.kind == NULL:
         place = (profiles or top).place("profiles")
         problems.append(Problem("a project needs at least one profile", place, "write them below `profiles:`"))
-    default = top.items.get("default_profile")
-    if default is None or default.kind == NULL:
-        names = list(profiles.items) if profiles is not None and profiles.kind == MAP else []
-        return (name.text if name else "project"), (names[0] if names else "")
-    if default.kind in (MAP, LIST):
+    first = next(iter(profiles.items), "") if profiles is not None and profiles.kind == MAP else ""
+    if default is not None and default.kind in (MAP, LIST):
         message = f"expected the name of a profile, found {default.seen()}"
         problems.append(Problem(message, default.place("default_profile")))
-        return (name.text if name else "project"), ""
-    return (name.text if name else "project"), default.text
+    chosen = default.text if default is not None and default.kind != NULL else first
+    return (name.text if name else "project"), chosen
+
+
+def _is_name(node: Node) -> bool:
+    return node.kind not in (MAP, LIST, NULL) and matches(PROJECT_NAME, node.text)
 
 
 def _known_keys(top: Node, known: Sequence[str], problems: list[Problem]) -> None:
@@ -253,7 +246,7 @@ def _local(path: Path, problems: list[Problem]) -> Node:
 def _instance(top: Node, problems: list[Problem]) -> str:
     """What the local file calls this copy of the project; "" is the plain name, also in a git worktree."""
     node = top.items["instance"]
-    if node.kind in (MAP, LIST, NULL) or (node.text and not matches(PROJECT_NAME, node.text)):
+    if not _is_name(node) and (node.text or node.kind != TEXT):
         hint = "small letters, digits, - and _; containers, images and overlays of this copy carry it"
         problems.append(Problem(f"{node.seen()} does not name a copy", node.place("instance"), hint))
         return ""
@@ -278,28 +271,20 @@ def _local_sections(top: Node, shared: Mapping[str, Node], problems: list[Proble
 Files = Sequence[tuple[Node, dict[str, Node]]]
 
 
+@dataclass
 class Builder:
     """Builds all profiles of a project. ``good`` and ``broken`` hold the outcome, ``trees`` what was merged."""
 
-    def __init__(
-        self,
-        project: str,
-        root: Path,
-        files: Files,
-        overrides: Sequence[Override],
-        variant: str = "",
-        instance: str = "",
-    ) -> None:
-        self.project = project
-        self.variant = variant
-        self.instance = instance
-        self.root = root
-        self.files = files
-        self.overrides = overrides
-        self.good: dict[str, Profile] = {}
-        self.broken: dict[str, list[Problem]] = {}
-        self.trees: dict[str, Node] = {}
-        self.warnings: list[str] = []
+    project: str
+    root: Path
+    files: Files
+    overrides: Sequence[Override]
+    variant: str
+    instance: str
+    good: dict[str, Profile] = field(default_factory=dict)
+    broken: dict[str, list[Problem]] = field(default_factory=dict)
+    trees: dict[str, Node] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
     def build(self, chains: Mapping[str, layers.Chain], problems: list[Problem]) -> None:
         """Build each profile.
@@ -308,7 +293,6 @@ class Builder:
         some of the profiles, waits in ``broken`` until such a profile is used.
         """
         shared = layers.name_dockerfiles(self.files, layers.layered(self.files, chains, self.warnings))
-        waiting: dict[str, list[Problem]] = {}
         for name, tree in shared.items():
             over = lay_over(tree, self.variant) if self.variant else None
             varied = layers.merge(tree, over) if over is not None else tree
@@ -321,16 +305,12 @@ class Builder:
                 self.good[name] = profile
             elif full is tree and not self.overrides:
                 problems += found
+            elif own := self._bind(name, tree, partial)[1]:
+                problems += [*own, *found]
             else:
-                own = self._bind(name, tree, partial)[1]
-                if own:
-                    problems += [*own, *found]
-                else:
-                    waiting[name] = found
-        if waiting and not self.good:
-            for found in waiting.values():
-                problems += found
-        self.broken = waiting
+                self.broken[name] = found
+        if not self.good:
+            problems += [problem for found in self.broken.values() for problem in found]
         if not problems:
             problems += check_project(self.good, shared)
 
@@ -343,19 +323,16 @@ class Builder:
 
     def _with_overrides(self, tree: Node, shared: Mapping[str, Node], problems: list[Problem]) -> Node:
         for override in self.overrides:
-            path = layers.spell(tree, override)
-            entry = layers.entry_of(path)
-            if entry and entry[1] not in layers.entries(tree, entry[0]):
-                prefix, name = entry
+            path, place = layers.spell(tree, override), Place(override.node.source.label)
+            prefix, name = layers.entry_of(path)
+            if prefix and name not in layers.entries(tree, prefix):
                 known = list(dict.fromkeys(n for other in shared.values() for n in layers.entries(other, prefix)))
-                if name in known:
-                    continue  # it is meant for another profile
-                place = Place(override.node.source.label)
-                problems.append(Problem(f"there is no {'.'.join(prefix)}.{name}", place, near(name, known)))
+                if name not in known:  # else it is meant for another profile
+                    problems.append(Problem(f"there is no {'.'.join(prefix)}.{name}", place, near(name, known)))
                 continue
-            blocked = layers.list_in_the_way(path)
-            if blocked:
-                problems.append(replace(blocked, place=Place(override.node.source.label)))
+            if blocked := layers.list_in_the_way(path):
+                hint = f"replace it whole: {blocked}=[a, b]"
+                problems.append(Problem(f"{blocked} is a list", place, hint))
                 continue
             over = layers.spelled_out(layers.as_tree(path, override.node))
             if override.from_environment:

@@ -17,7 +17,6 @@ from envgen.profile import shape as shapes
 from envgen.profile.model import Profile, Variant
 from envgen.profile.shape import ENV_NAME, NAME, PROJECT_NAME, Field, Shape, fields_of
 from envgen.profile.tree import DEFAULT, MAP, NULL, Node, join_path, written
-from envgen.profile.values import ByteSize, CudaArchList, GpuId, MaxJobs
 
 FILE_NAME = "envgen.schema.json"
 NO_CONTROL = r"^[^\x00-\x1f\x7f]*$"
@@ -134,7 +133,8 @@ def _shape(shape: Shape, item: str, names: str, definitions: Schema) -> Schema:
             return {"type": "string", "pattern": _whole(item) if item else NO_CONTROL}
         return {"type": "integer" if shape.type is int else "boolean"}
     if shape.kind == shapes.ARG:
-        return _argument()
+        words = {"type": "array", "minItems": 1, "items": _SOURCE_TEXT}
+        return {"anyOf": [_SOURCE_TEXT, words, {"type": "object"}]}
     assert shape.inner is not None
     if shape.kind == shapes.SEQUENCE:
         return {"type": "array", "items": _shape(shape.inner, item, "", definitions)}
@@ -142,13 +142,9 @@ def _shape(shape: Shape, item: str, names: str, definitions: Schema) -> Schema:
 
 
 def _mapping(inner: Shape, names: str, definitions: Schema) -> Schema:
-    if inner.type is str:
-        values = _nullable(_SOURCE_TEXT)
-    elif inner.kind == shapes.MAPPING:
-        values = _nullable(_shape(inner, "", ENV_NAME, definitions))
-    else:
-        values = _nullable(_shape(inner, "", "", definitions))
-    schema: Schema = {"type": "object", "additionalProperties": values}
+    keys = ENV_NAME if inner.kind == shapes.MAPPING else ""
+    values = _SOURCE_TEXT if inner.type is str else _shape(inner, "", keys, definitions)
+    schema: Schema = {"type": "object", "additionalProperties": _nullable(values)}
     if names:
         schema["propertyNames"] = {"pattern": _whole(names)}
     return schema
@@ -158,28 +154,12 @@ def _mapping(inner: Shape, names: str, definitions: Schema) -> Schema:
 _SOURCE_TEXT: Schema = {"type": ["string", "number", "boolean"], "pattern": NO_CONTROL}
 
 
-def _argument() -> Schema:
-    return {
-        "anyOf": [
-            _SOURCE_TEXT,
-            {"type": "array", "minItems": 1, "items": _SOURCE_TEXT},
-            {"type": "object"},
-        ]
-    }
-
-
 def _value_type(type_: Any) -> Schema:
     schema: Schema = {"type": "string", "pattern": type_.PATTERN, "examples": [type_.EXAMPLE]}
-    if type_ is GpuId:
-        schema["type"] = ["string", "integer"]
-        schema["minimum"], schema["maximum"] = 0, 999
-    elif type_ is CudaArchList:
-        schema["type"] = ["string", "number"]
-    elif type_ in (ByteSize, MaxJobs):
-        schema["type"] = ["string", "integer"]
-        schema["minimum"] = 1 if type_ is MaxJobs else 0
-        if type_ is MaxJobs:
-            schema["maximum"] = 9999
+    if number := getattr(type_, "NUMBER", ""):
+        schema["type"] = ["string", {"int": "integer", "float": "number"}[number]]
+    for key, limit in zip(("minimum", "maximum"), getattr(type_, "RANGE", ()), strict=False):
+        schema[key] = limit
     return schema
 
 
@@ -199,7 +179,7 @@ class Value:
 
 def plain(value: Any) -> Any:
     """``value`` of the model as JSON knows it."""
-    if value is None or isinstance(value, (str, int, bool)):
+    if value is None or isinstance(value, (str, int)):
         return value
     if isinstance(value, Enum):
         return value.value
@@ -217,40 +197,27 @@ def plain(value: Any) -> Any:
 
 def values(profile: Profile, tree: Node) -> Iterator[Value]:
     """Every value of ``profile`` with its origin; ``tree`` is what it was bound from."""
-    return _record(profile, tree, ())
+    return _values(Shape(shapes.RECORD, Profile), profile, tree, ())
 
 
-def _record(record: Any, node: Node | None, path: tuple[str, ...]) -> Iterator[Value]:
-    kind: Any = type(record)
-    for name, field in fields_of(kind).items():
-        yield from _value(field.shape, getattr(record, name), _below(node, name), (*path, name))
-
-
-def _value(shape: shapes.Shape, value: Any, node: Node | None, path: tuple[str, ...]) -> Iterator[Value]:
+def _values(shape: Shape, value: Any, node: Node | None, path: tuple[str, ...]) -> Iterator[Value]:
+    inner: dict[str, tuple[Shape, Any]] = {}
+    if shape.kind == shapes.RECORD and value is not None:
+        inner = {name: (field.shape, getattr(value, name)) for name, field in fields_of(shape.type).items()}
+    elif shape.kind == shapes.MAPPING and value and shape.inner is not None:
+        inner = {name: (shape.inner, item) for name, item in value.items()}
     if isinstance(value, Variant):
         for where, text, leaf in written(node, path) if node is not None else ():
             yield Value(join_path(where), text, leaf.source.layer, leaf.place())
-    elif shape.kind == shapes.RECORD and value is not None:
-        yield from _record(value, node, path)
-    elif shape.kind == shapes.MAPPING and value and shape.inner is not None:
-        for name, item in value.items():
-            yield from _value(shape.inner, item, _below(node, name), (*path, name))
+    elif inner:
+        for name, (below, item) in inner.items():
+            child = node.items.get(name) if node is not None and node.kind == MAP else None
+            yield from _values(below, item, child, (*path, name))
+    elif node is None or node.kind == NULL or node.source.layer == DEFAULT:
+        yield Value(join_path(path), plain(value), DEFAULT, None)
     else:
-        is_written = node is not None and node.kind != NULL and node.source.layer != DEFAULT
-        node = _origin(node)
-        layer = node.source.layer if is_written and node is not None else DEFAULT
-        place = node.place() if is_written and node is not None else None
-        below = node.below if is_written and node is not None else None
-        over = ", ".join(filter(None, (below.text, str(below.place())))) if below is not None else ""
-        yield Value(join_path(path), plain(value), layer, place, over)
-
-
-def _origin(node: Node | None) -> Node | None:
-    """Where a value comes from. Of a flag written as a mapping, of which a part was changed: that part."""
-    if node is not None and node.kind == MAP:
-        return next((leaf for _, _, leaf in written(node) if leaf.source is not node.source), node)
-    return node
-
-
-def _below(node: Node | None, name: str) -> Node | None:
-    return node.items.get(name) if node is not None and node.kind == MAP else None
+        if node.kind == MAP:  # of a flag written as a mapping, of which a part was changed: that part
+            node = next((leaf for _, _, leaf in written(node) if leaf.source is not node.source), node)
+        old = node.below
+        over = ", ".join(filter(None, (old.text, str(old.place())))) if old is not None else ""
+        yield Value(join_path(path), plain(value), node.source.layer, node.place(), over)

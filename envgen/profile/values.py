@@ -242,6 +242,7 @@ class ByteSize:
     PATTERN: ClassVar[str] = r"^[0-9]+(\.[0-9]+)? ?([kKmMgGtT]([iI]?[bB])?|[bB])?$"
     EXAMPLE: ClassVar[str] = "8GiB"
     NUMBER: ClassVar[str] = "int"
+    RANGE: ClassVar[tuple[int, ...]] = (0,)
     _LARGEST: ClassVar[int] = 1 << 50
     _UNITS: ClassVar[dict[str, int]] = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -347,6 +348,7 @@ class MaxJobs:
     PATTERN: ClassVar[str] = r"^(auto|[1-9][0-9]{0,3})$"
     EXAMPLE: ClassVar[str] = "auto"
     NUMBER: ClassVar[str] = "int"
+    RANGE: ClassVar[tuple[int, ...]] = (1, 9999)
 
     @classmethod
     def parse(cls, text: str) -> MaxJobs:
@@ -369,6 +371,7 @@ class GpuId:
     PATTERN: ClassVar[str] = r"^([0-9]{1,3}|(GPU|MIG)-[A-Za-z0-9/-]{1,80})$"
     EXAMPLE: ClassVar[str] = "0"
     NUMBER: ClassVar[str] = "int"
+    RANGE: ClassVar[tuple[int, ...]] = (0, 999)
 
     @classmethod
     def parse(cls, text: str) -> GpuId:
