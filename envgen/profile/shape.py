@@ -42,13 +42,6 @@ def key(doc: str, default: Any = MISSING, **more: Any) -> Any:
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def keys_of(cls: type) -> Mapping[str, tuple[Key, dataclasses.Field[Any]]]:
-    """The documented fields of a class by name; empty for a class that has none."""
-    if not dataclasses.is_dataclass(cls):
-        return {}
-    return {field.name: (field.metadata[_KEY], field) for field in dataclasses.fields(cls) if _KEY in field.metadata}
-
-
 class Pattern(str):
     """A regular expression, and what it means to those who read an error message."""
 
@@ -167,12 +160,13 @@ _SCALARS = {"str": str, "int": int, "bool": bool}
 
 @cache
 def fields_of(cls: Any) -> dict[str, Field]:
-    """The keys of a record class that a file may set, by name."""
+    """The keys of a record class that a file may set, by name; empty for a class that has none."""
     found = {}
-    for name, (key, field) in keys_of(cls).items():
-        default = field.default if field.default_factory is MISSING else field.default_factory()
-        shape = _shape(str(field.type).removesuffix(" | None"), sys.modules[cls.__module__])
-        found[name] = Field(name, shape, key, default)
+    for field in dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ():
+        if key := field.metadata.get(_KEY):
+            shape = _shape(str(field.type).removesuffix(" | None"), sys.modules[cls.__module__])
+            default = field.default if field.default_factory is MISSING else field.default_factory()
+            found[field.name] = Field(field.name, shape, key, default)
     return found
 
 
@@ -189,4 +183,4 @@ def _shape(text: str, module: Any) -> Shape:
     found = getattr(module, text)
     if isinstance(found, type) and issubclass(found, Enum):
         return Shape(ENUM, found)
-    return Shape(RECORD if keys_of(found) else VALUE, found)
+    return Shape(RECORD if fields_of(found) else VALUE, found)

@@ -38,6 +38,13 @@ def plain_text(text: str) -> str:
     return text
 
 
+def _match(pattern: str, text: str, what: str) -> re.Match[str]:
+    match = re.fullmatch(pattern, text)
+    if not match:
+        raise ValueError(f"{text!r} is not {what}")
+    return match
+
+
 def _path_text(text: str) -> str:
     """Text that a file system can take as a path."""
     plain_text(text)
@@ -127,9 +134,7 @@ class CudaArch:
 
     @classmethod
     def parse(cls, text: str) -> CudaArch:
-        match = re.fullmatch(r"([0-9]{1,2})\.([0-9])([af]?)", text)
-        if not match:
-            raise ValueError(f"{text!r} is not a CUDA architecture; write it like 12.1a")
+        match = _match(r"([0-9]{1,2})\.([0-9])([af]?)", text, "a CUDA architecture; write it like 12.1a")
         return cls(int(match[1]), int(match[2]), match[3])
 
     def __str__(self) -> str:
@@ -248,9 +253,8 @@ class ByteSize:
 
     @classmethod
     def parse(cls, text: str) -> ByteSize:
-        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(?:([kKmMgGtT])(?:[iI]?[bB])?|[bB])?", text)
-        if not match:
-            raise ValueError(f"{text!r} is not a size; write it like 8GiB")
+        pattern = r"([0-9]+(?:\.[0-9]+)?) ?(?:([kKmMgGtT])(?:[iI]?[bB])?|[bB])?"
+        match = _match(pattern, text, "a size; write it like 8GiB")
         whole, _, part = match[1].lstrip("0").partition(".")
         if len(whole) > 19 or len(part) > 19:
             raise ValueError(f"a size of {len(match[1])} digits is too large or too exact; write it like 8GiB")
@@ -274,9 +278,7 @@ class Duration:
 
     @classmethod
     def parse(cls, text: str) -> Duration:
-        match = re.fullmatch(r"([0-9]{1,6})([smh])", text)
-        if not match:
-            raise ValueError(f"{text!r} is not a duration; write it like 30s, 5m or 1h")
+        match = _match(r"([0-9]{1,6})([smh])", text, "a duration; write it like 30s, 5m or 1h")
         return cls(int(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]])
 
     def __str__(self) -> str:
@@ -302,9 +304,8 @@ class PortMapping:
 
     @classmethod
     def parse(cls, text: str) -> PortMapping:
-        match = re.fullmatch(r"(?:([0-9.]+):)?(auto|[0-9]{1,6}):([0-9]{1,6})", text)
-        if not match:
-            raise ValueError(f"{text!r} is not a port mapping; write it like 8000:8000 or 127.0.0.1:8000:8000")
+        what = "a port mapping; write it like 8000:8000 or 127.0.0.1:8000:8000"
+        match = _match(r"(?:([0-9.]+):)?(auto|[0-9]{1,6}):([0-9]{1,6})", text, what)
         address, auto, container = match[1] or "", match[2] == "auto", int(match[3])
         host = container if auto else int(match[2])
         if address and (address.count(".") != 3 or any(not 0 <= int(p or 256) <= 255 for p in address.split("."))):
@@ -330,9 +331,8 @@ class Pin:
 
     @classmethod
     def parse(cls, text: str) -> Pin:
-        match = re.fullmatch(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==([0-9][A-Za-z0-9.!+_-]*)", text)
-        if not match:
-            raise ValueError(f"{text!r} is not an exact version; write it like {cls.EXAMPLE}")
+        pattern = r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==([0-9][A-Za-z0-9.!+_-]*)"
+        match = _match(pattern, text, f"an exact version; write it like {cls.EXAMPLE}")
         return cls(match[1], match[2])
 
     def __str__(self) -> str:
@@ -352,11 +352,8 @@ class MaxJobs:
 
     @classmethod
     def parse(cls, text: str) -> MaxJobs:
-        if text == "auto":
-            return cls(None)
-        if not re.fullmatch(r"[1-9][0-9]{0,3}", text):
-            raise ValueError(f"{text!r} is not a number of jobs; write auto or a number from 1")
-        return cls(int(text))
+        _match(cls.PATTERN, text, "a number of jobs; write auto or a number from 1")
+        return cls(None if text == "auto" else int(text))
 
     def __str__(self) -> str:
         return "auto" if self.count is None else str(self.count)
@@ -375,8 +372,7 @@ class GpuId:
 
     @classmethod
     def parse(cls, text: str) -> GpuId:
-        if not re.fullmatch(r"[0-9]{1,3}|(GPU|MIG)-[A-Za-z0-9/-]{1,80}", text):
-            raise ValueError(f"{text!r} is not a GPU; write its number or its UUID, as nvidia-smi -L prints them")
+        _match(cls.PATTERN, text, "a GPU; write its number or its UUID, as nvidia-smi -L prints them")
         return cls(text)
 
     def __str__(self) -> str:

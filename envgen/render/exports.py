@@ -21,29 +21,24 @@ from envgen.render.compose import OFFLINE, PROXY, cluster_flags
 from envgen.render.environment import CA_VARIABLE, JOBS_VARIABLE, OVERLAY, WHEELHOUSE_VARIABLE
 from envgen.render.quote import Quoting
 
+Doc = dict[str, Any]
 BAKE_HEAD = "Written by `envgen export bake`. docs/exports.md says how it differs from `envgen build`."
 
 
-def bake(project: Project, epochs: Mapping[str, int]) -> dict[str, Any]:
-    """A target for each profile. ``epochs``: the time of a profile's lock, where it has one."""
-    variables: dict[str, Any] = {}
-    targets = {
-        name: _target(profile, epochs.get(name), variables) for name, profile in sorted(project.profiles.items())
-    }
-    return {
-        "//": BAKE_HEAD,
-        "variable": variables,
-        "group": {"default": {"targets": [project.default_profile]}},
-        "target": targets,
-    }
+def bake(project: Project, epochs: Mapping[str, int]) -> Doc:
+    """A target of docker-bake.json for each profile. ``epochs``: the time of a profile's lock, where it has one."""
+    variables: Doc = {}
+    targets = {name: _target(one, epochs.get(name), variables) for name, one in sorted(project.profiles.items())}
+    group = {"default": {"targets": [project.default_profile]}}
+    return {"//": BAKE_HEAD, "variable": variables, "group": group, "target": targets}
 
 
-def as_json(document: Mapping[str, Any]) -> str:
+def as_json(document: Doc) -> str:
     """As a file."""
     return json.dumps(document, indent=2) + "\n"
 
 
-def _target(profile: Profile, epoch: int | None, variables: dict[str, Any]) -> dict[str, Any]:
+def _target(profile: Profile, epoch: int | None, variables: Doc) -> Doc:
     args = {"SOURCE_DATE_EPOCH": str(epoch)} if epoch is not None else {}
     if profile.network.pass_proxy:
         for name in PROXY:
@@ -89,7 +84,7 @@ EXTENSIONS = ("ms-python.python",)
 _FOUND = "import importlib.util as u; [print(name, u.find_spec(name).origin) for name in {names}]"
 
 
-def devcontainer(profile: Profile, name: str, folder: str, extensions: Sequence[str] = ()) -> dict[str, Any]:
+def devcontainer(profile: Profile, name: str, folder: str, extensions: Sequence[str] = ()) -> Doc:
     """The settings for service ``name``. ``folder``: of the file, relative to the project's."""
     service = profile.services[name]
     composed = [f"compose/{profile.name}.yaml"]
@@ -121,7 +116,6 @@ def devcontainer(profile: Profile, name: str, folder: str, extensions: Sequence[
 
 
 WORKFLOW_HEAD = "# Written by `envgen export github-actions`. docs/exports.md has what the repository must set.\n"
-Doc = dict[str, Any]
 
 
 def workflow(profile: Profile, image: ImageRef, *, install: str, branch: str, runs_on: str, locked: bool) -> Doc:
@@ -189,7 +183,6 @@ def _build(profile: Profile, image: ImageRef, github: bool) -> Iterable[Doc]:
         yield {"run": 'docker push "$IMAGE:$GITHUB_SHA"'}
 
 
-GROUP = "leaderworkerset.x-k8s.io/v1"
 ROLE = "dev.envgen/role"
 API = "dev.envgen/service"
 LONGEST_RESOURCE = 50  # of a name: the pods of a group append their numbers
@@ -197,7 +190,11 @@ TERMINATION = 30
 
 
 def kubernetes(profile: Profile, name: str, image: str, commit: str = "") -> list[Doc]:
-    """The two objects. ``image``: with its digest; ``commit``: the model's in the lock, or "". RefusedError."""
+    """A service as a LeaderWorkerSet and a Service: what its Compose files say, for a cluster of machines.
+
+    ``image``: with its digest; ``commit``: the model's in the lock, or "". What only one machine has (its folders,
+    devices, checkouts) cannot be carried: RefusedError.
+    """
     service = profile.services[name]
     refused = RefusedError(f"{name} cannot be exported")
     refused.problems = (*refused.problems, *_unmapped(profile, name, service))
@@ -208,39 +205,32 @@ def kubernetes(profile: Profile, name: str, image: str, commit: str = "") -> lis
     labels = {"app.kubernetes.io/name": called, "app.kubernetes.io/managed-by": "envgen"}
 
     def template(role: str) -> Doc:
-        return {
-            "metadata": {"labels": {**labels, API: called, ROLE: role}},
-            "spec": _pod(profile, name, image, commit, role == "leader"),
-        }
+        pod = _pod(profile, name, image, commit, role == "leader")
+        return {"metadata": {"labels": {**labels, API: called, ROLE: role}}, "spec": pod}
 
-    template_of = {"leaderTemplate": template("leader")} if size > 1 else {}
     group = {
-        "apiVersion": GROUP,
-        "kind": "LeaderWorkerSet",
-        "metadata": {"name": called, "labels": labels},
-        "spec": {
-            "replicas": 1,
-            "leaderWorkerTemplate": {
-                "size": size,
-                # vLLM's ranks do not notice each other's end: one that ends is the end of all.
-                "restartPolicy": "RecreateGroupOnPodRestart",
-                **template_of,
-                "workerTemplate": template("worker" if size > 1 else "leader"),
-            },
-        },
+        "size": size,
+        # vLLM's ranks do not notice each other's end: one that ends is the end of all.
+        "restartPolicy": "RecreateGroupOnPodRestart",
+        **({"leaderTemplate": template("leader")} if size > 1 else {}),
+        "workerTemplate": template("worker" if size > 1 else "leader"),
     }
-    found: list[Doc] = [group]
-    ports = [{"name": f"port-{port}", "port": port, "targetPort": port} for port in _ports(service)]
-    if ports:
-        # The group has a headless Service of its own name already.
-        metadata = {"name": f"{called}-api", "labels": labels}
-        selector = {API: called, ROLE: "leader"}
+    found: list[Doc] = [
+        {
+            "apiVersion": "leaderworkerset.x-k8s.io/v1",
+            "kind": "LeaderWorkerSet",
+            "metadata": {"name": called, "labels": labels},
+            "spec": {"replicas": 1, "leaderWorkerTemplate": group},
+        }
+    ]
+    if ports := [{"name": f"port-{port}", "port": port, "targetPort": port} for port in _ports(service)]:
         found.append(
             {
                 "apiVersion": "v1",
                 "kind": "Service",
-                "metadata": metadata,
-                "spec": {"selector": selector, "ports": ports},
+                # The group has a headless Service of its own name already.
+                "metadata": {"name": f"{called}-api", "labels": labels},
+                "spec": {"selector": {API: called, ROLE: "leader"}, "ports": ports},
             }
         )
     return found
@@ -255,16 +245,6 @@ def kubernetes_text(found: list[Doc]) -> str:
 def resource_name(text: str) -> str:
     """A name that Kubernetes takes for an object."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:LONGEST_RESOURCE].rstrip("-")
-
-
-def secret_name(profile: Profile) -> str:
-    """The Secret that must hold the profile's ``secrets``, each under its own name."""
-    return resource_name(f"{profile.project}-secrets")
-
-
-def claim_name(profile: Profile, cache: str) -> str:
-    """The claim of the volume with the weights."""
-    return resource_name(f"{profile.project}-{cache}")
 
 
 def _unmapped(profile: Profile, name: str, service: Service) -> Iterator[Problem]:
@@ -289,18 +269,24 @@ def _unmapped(profile: Profile, name: str, service: Service) -> Iterator[Problem
 def _pod(profile: Profile, name: str, image: str, commit: str, leads: bool) -> Doc:
     service = profile.services[name]
     volumes, mounts = _volumes(profile, service)
-    container: Doc = {"name": resource_name(name), "image": image, "args": _args(service, commit, leads)}
-    container["env"] = list(_env(profile, name))
-    directory = service.working_dir or profile.working_dir
-    container["workingDir"] = directory.path
-    if leads and (ports := _ports(service)):
-        container["ports"] = [{"name": f"port-{port}", "containerPort": port} for port in ports]
-    if leads and service.health is not None:
-        container |= _probes(service.health)
-    container["resources"] = _resources(profile, service)
-    if security := _security(profile, name, service):
-        container["securityContext"] = security
-    container["volumeMounts"] = mounts
+    ports = [{"name": f"port-{port}", "containerPort": port} for port in _ports(service)] if leads else []
+    memory, gpu = service.needs_memory, profile.gpu is not GpuMode.NONE and service.gpu is None
+    security = _security(profile, name, service)
+    container: Doc = {
+        "name": resource_name(name),
+        "image": image,
+        "args": _args(service, commit, leads),
+        "env": list(_env(profile, name)),
+        "workingDir": (service.working_dir or profile.working_dir).path,
+        **({"ports": ports} if ports else {}),
+        **(_probes(service.health) if leads and service.health is not None else {}),
+        "resources": {
+            **({"requests": {"memory": str(memory.bytes)}} if memory is not None else {}),
+            **({"limits": {"nvidia.com/gpu": 1}} if gpu else {}),
+        },
+        **({"securityContext": security} if security else {}),
+        "volumeMounts": mounts,
+    }
     return {"terminationGracePeriodSeconds": TERMINATION, "containers": [container], "volumes": volumes}
 
 
@@ -336,15 +322,16 @@ def _env(profile: Profile, name: str) -> Iterator[Doc]:
         yield {"name": "VLLM_HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     for variable in profile.secrets:
         if variable not in values:
-            reference = {"name": secret_name(profile), "key": variable, "optional": True}
+            # The Secret that must hold the profile's `secrets`, each under its own name.
+            secret = resource_name(f"{profile.project}-secrets")
+            reference = {"name": secret, "key": variable, "optional": True}
             yield {"name": variable, "valueFrom": {"secretKeyRef": reference}}
     for variable, value in values.items():
         yield {"name": variable, "value": _literal(value)}
 
 
 def _ports(service: Service) -> list[int]:
-    found = [port.container for port in (service.ports or service.host_ports)]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(port.container for port in (service.ports or service.host_ports)))
 
 
 def _probes(health: Health) -> Doc:
@@ -359,15 +346,6 @@ def _probes(health: Health) -> Doc:
         "startupProbe": {**common, "failureThreshold": starting},
         "readinessProbe": {**common, "failureThreshold": health.retries},
     }
-
-
-def _resources(profile: Profile, service: Service) -> Doc:
-    found: Doc = {}
-    if service.needs_memory is not None:
-        found["requests"] = {"memory": str(service.needs_memory.bytes)}
-    if profile.gpu is not GpuMode.NONE and service.gpu is None:
-        found["limits"] = {"nvidia.com/gpu": 1}
-    return found
 
 
 def _security(profile: Profile, name: str, service: Service) -> Doc:
@@ -386,22 +364,18 @@ def _security(profile: Profile, name: str, service: Service) -> Doc:
 
 def _volumes(profile: Profile, service: Service) -> tuple[list[Doc], list[Doc]]:
     """Weights are a claim that is filled before; what is compiled at run time lives as long as its pod."""
-    volumes, mounts = [], []
+    volumes: list[Doc] = []
+    mounts = []
     for name, cache in profile.caches.items():
+        path = cache.path.path
+        weights = name == "huggingface"
+        if service.model is None:
+            weights = any(word.startswith(f"{path}/") for word in service.argv)
+        claim = {"persistentVolumeClaim": {"claimName": resource_name(f"{profile.project}-{name}")}}
         called = f"cache-{resource_name(name)}"
-        kept = {"persistentVolumeClaim": {"claimName": claim_name(profile, name)}}
-        volumes.append(
-            {"name": called, **(kept if _holds_weights(service, name, cache.path.path) else {"emptyDir": {}})}
-        )
-        mounts.append({"name": called, "mountPath": cache.path.path})
+        volumes.append({"name": called, **(claim if weights else {"emptyDir": {}})})
+        mounts.append({"name": called, "mountPath": path})
     shm = service.shm_size or profile.shm_size
-    limit: Mapping[str, str] = {"sizeLimit": str(shm.bytes)} if shm is not None else {}
+    limit = {"sizeLimit": str(shm.bytes)} if shm is not None else {}
     volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", **limit}})
-    mounts.append({"name": "shm", "mountPath": "/dev/shm"})
-    return volumes, mounts
-
-
-def _holds_weights(service: Service, name: str, path: str) -> bool:
-    if service.model is not None:
-        return name == "huggingface"
-    return any(word.startswith(f"{path}/") for word in service.argv)
+    return volumes, [*mounts, {"name": "shm", "mountPath": "/dev/shm"}]
