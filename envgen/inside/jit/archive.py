@@ -10,6 +10,7 @@ holds, each header is bounded, and nothing is placed before the last byte was re
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
@@ -18,11 +19,26 @@ import re
 import stat
 import tarfile
 import zlib
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from envgen.inside.jit.layout import BESIDE, LEARNED, LIVE, OURS, Cache, Entry, Shelf, open_cache, root_of, survey
-from envgen.inside.jit.locks import Hold, close_all, enter, own_as, scratch, sweep
-from envgen.inside.jit.tree import DEEPEST, FILE, FOLDER, FULL, GONE, Fault, descend, kind_of, note, reason, short
+from envgen.inside.jit.layout import BESIDE, LEARNED, LIVE, OURS, Cache, modules_of, open_cache, root_of
+from envgen.inside.jit.locks import Hold, enter, own_as, scratch, sweep
+from envgen.inside.jit.tree import (
+    DEEPEST,
+    FILE,
+    FOLDER,
+    FULL,
+    GONE,
+    NEW,
+    Fault,
+    below,
+    kind_of,
+    note,
+    opened,
+    reason,
+    refusing,
+    short,
+)
 
 FORMAT = 2
 HEAD = "envgen-cache.json"
@@ -34,6 +50,8 @@ _PART = 255  # what a file system takes
 _HEADER = 16 << 10  # bytes of all headers of one member; envgen writes some 1,500, with the longest name 4,000
 _BIGGEST = 1 << 40  # bytes of one file
 _END = 64 << 10  # zeros behind the last member; tar writes up to 10 KiB
+_TIME = re.compile(r"([0-9]{1,11})(?:\.([0-9]{0,9}))?\Z")
+_UNCHANGED = "; nothing was changed"
 
 
 def why_not(name: str) -> str:
@@ -50,29 +68,29 @@ def why_not(name: str) -> str:
     return ""
 
 
-def refused(name: str, why: str) -> Fault:
-    return Fault("refused", "the archive is not taken: " + repr(short(name)) + " " + why + "; nothing was changed")
+def refused(what: str) -> Fault:
+    return Fault("refused", what + _UNCHANGED)
+
+
+def not_taken(name: str, why: str) -> Fault:
+    return refused("the archive is not taken: " + repr(short(name)) + " " + why)
 
 
 def damaged(why: str) -> Fault:
-    return Fault("refused", "the archive is damaged: " + why + "; nothing was changed")
-
-
-def modules_of(found: list[tuple[Shelf, list[Entry]]]) -> list[tuple[Shelf, list[str]]]:
-    return [(shelf, [entry.name for entry in entries if entry.kind == "folder"]) for shelf, entries in found]
+    return refused("the archive is damaged: " + why)
 
 
 # Saving
 
 
-def save(request: dict[str, object]) -> dict[str, object]:
+def run_save(request: dict[str, Any]) -> dict[str, Any]:
     """Write the archive into ``target``, an empty file, under the locks of all modules."""
     root = root_of(request)
-    cache = open_cache(root, "", None)
+    cache = open_cache(root)
     if cache is None:
         raise Fault("not_found", "there is no cache at " + root)
-    try:
-        chosen = modules_of(survey(cache))
+    with cache:
+        chosen = modules_of(cache)
         count = sum(len(names) for _, names in chosen)
         if not count:
             raise Fault("not_found", "the cache is empty")
@@ -87,8 +105,6 @@ def save(request: dict[str, object]) -> dict[str, object]:
             hold.release()
         return {"root": root, "modules": count, "files": writer.files, "bytes": writer.bytes,
                 "problems": cache.problems, "replaced": []}  # fmt: skip
-    finally:
-        cache.close()
 
 
 class _Writer:
@@ -98,7 +114,7 @@ class _Writer:
         self.cache = cache
         self.files = self.bytes = self.members = 0
 
-    def write(self, request: dict[str, object], root: str) -> None:
+    def write(self, request: dict[str, Any], root: str) -> None:
         flags = os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(str(request["target"]), flags), "wb") as out:
             # Libraries shrink to a third at any level; the lowest is five times as fast as the usual one.
@@ -158,7 +174,7 @@ class _Writer:
         if not stat.S_ISREG(status.st_mode):
             return "is not a file"
         info.size = status.st_size
-        with os.fdopen(os.dup(fd), "rb") as file:
+        with open(fd, "rb", closefd=False) as file:
             tar.addfile(info, file)
         self.files += 1
         self.bytes += status.st_size
@@ -168,17 +184,15 @@ class _Writer:
 # Loading
 
 
-def load(request: dict[str, object]) -> dict[str, object]:
+def run_load(request: dict[str, Any]) -> dict[str, Any]:
     """Unpack ``source`` aside, check it whole, then put each version in its place by one rename.
 
     Modules of a version that is there already stop it, unless ``replace``. ``dry_run``: check, and place nothing.
     """
     root = root_of(request)
-    try:
+    with refusing("the cache " + root + " can't be made"):
         os.makedirs(root, exist_ok=True)
         fd = os.open(os.path.realpath(root), FOLDER)
-    except OSError as error:
-        raise Fault("refused", "the cache " + root + " can't be made: " + reason(error)) from None
     problems: list[str] = []
     try:
         sweep(fd, problems)
@@ -233,7 +247,7 @@ class _Bounded:
 class _Reader:
     """Unpacks into the folder ``new`` of the stage."""
 
-    def __init__(self, stage: int, root_fd: int, request: dict[str, object], root: str) -> None:
+    def __init__(self, stage: int, root_fd: int, request: dict[str, Any], root: str) -> None:
         self.stage = stage
         self.request = request
         self.root = root
@@ -245,25 +259,18 @@ class _Reader:
 
     def read(self, source: str) -> None:
         """Everything, or a Fault. From the first byte to the last."""
+        # ``tarfile`` itself raises any of these for bytes that nothing wrote.
+        odd = (EOFError, zlib.error, tarfile.TarError, ValueError, LookupError, ArithmeticError, RecursionError)
         try:
             with open(source, "rb") as file, gzip.GzipFile(fileobj=file) as packed:
                 self._members(_Bounded(packed))  # type: ignore[arg-type]
-        except (
-            EOFError,
-            zlib.error,
-            tarfile.TarError,
-            ValueError,
-            LookupError,
-            ArithmeticError,
-            RecursionError,
-        ) as error:
-            # ``tarfile`` itself raises any of these for bytes that nothing wrote.
+        except odd as error:
             raise damaged(str(error)) from None
         except OSError as error:
             if error.errno is None:  # what gzip raises for bytes that are none of its own, and a wrong checksum
                 raise damaged(str(error)) from None
             if error.errno in FULL:
-                raise Fault("refused", "the disk of the cache is full; nothing was changed") from None
+                raise refused("the disk of the cache is full") from None
             raise Fault("failed", "the archive could not be unpacked: " + reason(error)) from None
 
     def _members(self, stream: _Bounded) -> None:
@@ -279,18 +286,18 @@ class _Reader:
                 return
             tar.members = []  # type: ignore[attr-defined]  # a million would take a gigabyte
             if not (info.isreg() or info.isdir()) or info.issparse() or tar.pax_headers:
-                raise refused(info.name, "is neither a plain file nor a folder")
+                raise not_taken(info.name, "is neither a plain file nor a folder")
             if not 0 <= info.size < _BIGGEST:
                 raise damaged("a file of it has an impossible size")
             if number:
                 self._take(stream, info)
             else:
                 self._check_head(stream, info)
-        raise Fault("refused", "the archive holds more than " + str(MOST) + " files; nothing was changed")
+        raise refused("the archive holds more than " + str(MOST) + " files")
 
     def _check_head(self, stream: _Bounded, info: tarfile.TarInfo) -> None:
         if info.name != HEAD or info.size >= 100_000:
-            raise Fault("refused", "this is not an archive that `envgen cache save` wrote; nothing was changed")
+            raise refused("this is not an archive that `envgen cache save` wrote")
         try:
             head = json.loads(stream.take(info.size))
         except (ValueError, RecursionError):
@@ -298,53 +305,37 @@ class _Reader:
         if not isinstance(head, dict) or head.get("format") != FORMAT:
             raise Fault("refused", "the archive is of another format, by another release of envgen")
         if head.get("key") != (self.request.get("key") or "") and not self.request.get("force"):
-            what = "the archive is of another environment" + self._difference(head)
+            what = "the archive is of another environment" + _difference(head.get("made_of"), self.request)
             raise Fault("refused", what + "; --force takes it anyway")
         if head.get("root") != self.root:
             there = short(str(head.get("root")))
             self.problems.append("saved from " + there + ": FlashInfer from 0.6.1 on has this path in its build files, "
                                  "and will compile again")  # fmt: skip
 
-    def _difference(self, head: dict[str, object]) -> str:
-        """Which of the things that the key is made of differ, where both sides tell."""
-        there, here = head.get("made_of"), self.request.get("made_of")
-        if not isinstance(there, dict) or not isinstance(here, dict) or not there or not here:
-            return ""
-        names = [name for name in sorted(set(there) | set(here)) if there.get(name) != here.get(name)]
-        return ": " + ", ".join(
-            (name if name.isidentifier() else repr(short(name)))
-            + " was " + short(repr(there.get(name, ""))) + ", here " + short(repr(here.get(name, "")))
-            for name in names[:20]
-        )  # fmt: skip
-
     def _take(self, stream: _Bounded, info: tarfile.TarInfo) -> None:
         why = why_not(info.name)
         if why:
-            raise refused(info.name, why)
+            raise not_taken(info.name, why)
         found = MODULE.match(info.name + "/" * info.isdir())
         if found and found.group(1) != "tmp":
             self.modules.add(found.group())
         *folders, name = ["new", *info.name.split("/")]
         try:
-            fd = descend(self.stage, [*folders, name] if info.isdir() else folders, enter)
+            with below(self.stage, [*folders, name] if info.isdir() else folders, enter) as fd:
+                if info.isreg():
+                    self._write(stream, info, name, fd)
         except NotADirectoryError:
-            raise refused(info.name, "is a file in one place and a folder in another") from None
-        try:
-            if info.isreg():
-                self._write(stream, info, name, fd)
-        finally:
-            os.close(fd)
+            raise not_taken(info.name, "is a file in one place and a folder in another") from None
 
     def _write(self, stream: _Bounded, info: tarfile.TarInfo, name: str, folder: int) -> None:
         when = nanoseconds(info.pax_headers.get("mtime", str(int(info.mtime))))
         self.room -= info.size
         if self.room < 0:
-            raise Fault("refused", "the archive holds more than the disk has room for; nothing was changed")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            raise refused("the archive holds more than the disk has room for")
         try:
-            out = os.open(name, flags, 0o644 | (info.mode & 0o111), dir_fd=folder)
+            out = os.open(name, NEW, 0o644 | (info.mode & 0o111), dir_fd=folder)
         except FileExistsError:
-            raise refused(info.name, "is in it twice") from None
+            raise not_taken(info.name, "is in it twice") from None
         with os.fdopen(out, "wb") as file:
             for start in range(0, info.size, BLOCK):
                 file.write(stream.take(min(BLOCK, info.size - start)))
@@ -355,41 +346,48 @@ class _Reader:
         self.bytes += info.size
 
 
+def _difference(there: object, request: dict[str, Any]) -> str:
+    """Which of the things that the key is made of differ, where both sides tell."""
+    here = request.get("made_of")
+    if not isinstance(there, dict) or not there or not here:
+        return ""
+    names = [name for name in sorted(set(there) | set(here)) if there.get(name) != here.get(name)]
+    return ": " + ", ".join(
+        (name if name.isidentifier() else repr(short(name)))
+        + " was " + short(repr(there.get(name, ""))) + ", here " + short(repr(here.get(name, "")))
+        for name in names[:20]
+    )  # fmt: skip
+
+
 def nanoseconds(text: str) -> int:
     """The time of an extended header, which ``tarfile`` rounds; Fault for what no file of a cache has."""
-    whole, _, fraction = text.partition(".")
-    if len(whole) > 11 or len(fraction) > 9 or not (text.isascii() and whole.isdigit() and (fraction or "0").isdigit()):
+    found = _TIME.match(text)
+    if found is None:
         raise damaged("a file of it has an impossible time")
-    return int(whole) * 10**9 + int((fraction + "000000000")[:9])
+    return int(found[1]) * 10**9 + int(((found[2] or "") + "000000000")[:9])
 
 
-def _place(root: str, root_fd: int, stage: int, request: dict[str, object]) -> list[str]:
+def _place(root: str, root_fd: int, stage: int, request: dict[str, Any]) -> list[str]:
     """Move what was unpacked to where it belongs, under FlashInfer's locks; the modules that had to go for it."""
-    new, old = enter(stage, "new"), enter(stage, "old")
-    versions = set(os.listdir(new))
-    cache = open_cache(root, "", None)
-    hold = None
-    try:
-        links = [name for name in versions if kind_of(name, root_fd) == "link"]
-        if links:
-            raise Fault("refused", links[0] + " in the cache is a link; nothing was changed")
-        there = modules_of([one for one in survey(cache) if one[0].version in versions]) if cache is not None else []
-        replaced = [shelf.shown + "/" + name for shelf, names in there for name in names]
-        if replaced and not request.get("replace"):
-            what = "%d modules of the same version are there already, %s first" % (len(replaced), replaced[0])
-            raise Fault("refused", what + "; --replace puts those of the archive in their place")
-        if not request.get("dry_run"):
-            hold = Hold(there)
-            _swap(new, root_fd, old, "")
-        return replaced
-    except OSError as error:
-        raise Fault("failed", "not everything could be placed: " + reason(error) + "; load again") from None
-    finally:
-        if hold is not None:
-            hold.release()
-        close_all([new, old])
-        if cache is not None:
-            cache.close()
+    with below(stage, ["new"], enter) as new, below(stage, ["old"], enter) as old, contextlib.ExitStack() as stack:
+        versions = set(os.listdir(new))
+        cache = open_cache(root)
+        try:
+            links = [name for name in versions if kind_of(name, root_fd) == "link"]
+            if links:
+                raise refused(links[0] + " in the cache is a link")
+            there = modules_of(stack.enter_context(cache)) if cache is not None else []
+            there = [(shelf, names) for shelf, names in there if shelf.version in versions]
+            replaced = [shelf.shown + "/" + name for shelf, names in there for name in names]
+            if replaced and not request.get("replace"):
+                what = "%d modules of the same version are there already, %s first" % (len(replaced), replaced[0])
+                raise Fault("refused", what + "; --replace puts those of the archive in their place")
+            if not request.get("dry_run"):
+                stack.callback(Hold(there).release)
+                _swap(new, root_fd, old, "")
+            return replaced
+        except OSError as error:
+            raise Fault("failed", "not everything could be placed: " + reason(error) + "; load again") from None
 
 
 def _is_merged(path: str) -> bool:
@@ -407,11 +405,8 @@ def _swap(source: int, target: int, old: int, path: str) -> None:
         if path + name == LIVE:
             continue  # gates may run here
         if _is_merged(path + name) and kind_of(name, source) == "folder":
-            inner, there = os.open(name, FOLDER, dir_fd=source), enter(target, name)
-            try:
+            with opened(name, source) as inner, below(target, [name], enter) as there:
                 _swap(inner, there, old, path + name + "/")
-            finally:
-                close_all([inner, there])
             continue
         is_there = kind_of(name, target) != "gone"
         if is_there and name in BESIDE and not path:

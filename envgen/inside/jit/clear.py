@@ -13,80 +13,75 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, field
-from typing import Dict, List
+from typing import Any
 
 from envgen.inside.jit.judge import Judge, describe
-from envgen.inside.jit.layout import Cache, Choice, Entry, Shelf, asked, choose, root_of
+from envgen.inside.jit.layout import Cache, Choice, Shelf, asked, choose, root_of
 from envgen.inside.jit.libraries import package_of
-from envgen.inside.jit.locks import Hold, leftovers, loaded, scratch, sweep
+from envgen.inside.jit.locks import Hold, loaded, scratch, sweep
 from envgen.inside.jit.ninja import parse, quote
 from envgen.inside.jit.tree import (
     GONE,
     LISTED,
     Fault,
     Measure,
-    descend,
+    below,
     kind_of,
     measure,
     measure_path,
     note,
+    note_unless_gone,
     opened,
     read_file,
     reason,
 )
 
-# Which of the chosen modules to clear for a cause: stale, foreign, older than, compiled from changed files.
+# Which of the chosen modules to clear for a cause: stale, foreign, older than, compiled from changed files
 
 
 class Causes:
     """What the request asks for. ``why`` holds, for each module taken, the words that say so."""
 
-    def __init__(self, cache: Cache, request: dict[str, object], given: dict[str, object]) -> None:
-        self.stale = bool(given.get("stale"))
-        self.guessed = bool(given.get("guessed"))
-        self.is_foreign = bool(given.get("foreign"))
+    def __init__(self, cache: Cache, request: dict[str, Any]) -> None:
+        self.given = given = request["causes"]
         age = given.get("older_than")
         self.before = time.time() - age if isinstance(age, (int, float)) else None
-        self.package = package_of(request)
-        self.judge = Judge(cache, request, self.package)
-        if self.is_foreign and not self.package.root and self.judge.archs is None:
+        package = package_of(request)
+        self.judge = Judge(cache, request, package)
+        if given.get("foreign") and not package.root and self.judge.archs is None:
             raise Fault("failed", "Python imports no FlashInfer here, so no module can be judged foreign")
-        changed = given.get("changed")
-        self.changed = [self.judge.files.real(str(path)) for path in changed] if isinstance(changed, list) else []
+        self.changed = [self.judge.files.real(str(path)) for path in given.get("changed") or ()]
         self.why: dict[str, str] = {}
         self.guesses: list[str] = []
 
     def narrow(self, choices: list[Choice]) -> list[Choice]:
         """The choices without the modules that no cause speaks against."""
         for one in choices:
-            words = {entry.name: self._reason(one.shelf, entry) for entry in one.entries}
+            words = {name: self._reason(one.shelf, name, kind) for name, kind in one.entries.items()}
             self.why.update({one.shelf.shown + "/" + name: why for name, why in words.items() if why})
-            one.others += [entry for entry in one.entries if not words[entry.name]]
-            one.entries = [entry for entry in one.entries if words[entry.name]]
+            one.others += [name for name, why in words.items() if not why]
+            one.entries = {name: kind for name, kind in one.entries.items() if words[name]}
         return [one for one in choices if one.entries]
 
-    def _reason(self, shelf: Shelf, entry: Entry) -> str:
-        if entry.kind != "folder":
-            return ""  # a link is not a module
-        module = describe(shelf, entry, self.judge.cache.problems)
+    def _reason(self, shelf: Shelf, name: str, kind: str) -> str:
+        # A link is not a module.
+        module = describe(shelf, name, kind, self.judge.cache.problems) if kind == "folder" else None
         if module is None:
             return ""
         if self.before is not None and module.modified < self.before:
             return "older"
-        if self.is_foreign and self.judge.foreign(shelf):
+        if self.given.get("foreign") and self.judge.foreign(shelf):
             return "foreign"
-        path = self._changed(shelf, entry.name) if self.changed else ""
+        path = self._changed(shelf, name) if self.changed else ""
         if path:
             return "compiled from " + path
-        if self.stale or self.guessed:
+        if self.given.get("stale") or self.given.get("guessed"):
             self.judge.judge(shelf, module)
-            if module.state != "stale":
-                return ""
-            if not module.guess:
+            if module.state == "stale" and not module.guess:
                 return "stale"
-            if self.guessed:
+            if module.state == "stale" and self.given.get("guessed"):
                 return "stale by a guess"
-            self.guesses.append(entry.name)
+            self.guesses += [name] if module.state == "stale" else []
         return ""
 
     def _changed(self, shelf: Shelf, name: str) -> str:
@@ -98,7 +93,7 @@ class Causes:
         return ""
 
 
-# What belongs to a module: its folder, and the generated sources that its build.ninja compiles.
+# What belongs to a module: its folder, and the generated sources that its build.ninja compiles
 #
 # ``generated/<module>`` is not a rule: fused_moe_120 compiles ``cutlass_instantiations/120``, silu_and_mul one file.
 # And stale ``*.generated.cu`` are globbed again by the next build, so the whole folder goes, not only what is named.
@@ -114,7 +109,7 @@ class Target:
     shelf: Shelf
     name: str
     measure: Measure = field(default_factory=Measure)
-    names: List[str] = field(default_factory=list)  # generated paths, relative to generated/
+    names: list[str] = field(default_factory=list)  # generated paths, relative to generated/
     damaged: bool = False
     gone: bool = False
 
@@ -129,8 +124,8 @@ class Generated:
 
     shelf: Shelf
     path: str
-    modules: List[str] = field(default_factory=list)
-    kept_for: List[str] = field(default_factory=list)
+    modules: list[str] = field(default_factory=list)
+    kept_for: list[str] = field(default_factory=list)
     measure: Measure = field(default_factory=Measure)
     gone: bool = False
 
@@ -139,12 +134,11 @@ class Generated:
         return self.shelf.prefix + "/generated/" + self.path
 
 
-def target_of(shelf: Shelf, entry: Entry, root: str) -> Target | None:
+def target_of(shelf: Shelf, name: str, root: str) -> Target | None:
     """Look at one module; None when it vanished. Raises Fault for what must not be cleared."""
-    shown = shelf.shown + "/" + entry.name
-    target = Target(shelf, entry.name)
+    target = Target(shelf, name)
     try:
-        with opened(entry.name, shelf.fd) as fd:
+        with opened(name, shelf.fd) as fd:
             measure(fd, target.measure)
             try:
                 text = os.fsdecode(read_file("build.ninja", fd))
@@ -154,41 +148,30 @@ def target_of(shelf: Shelf, entry: Entry, root: str) -> Target | None:
     except OSError as error:
         if error.errno in GONE:
             return None
-        raise Fault("refused", shown + " can't be opened: " + reason(error)) from None
+        raise Fault("refused", target.shown + " can't be opened: " + reason(error)) from None
     edges, whole = parse(text)
     target.damaged = not whole
     parts = (generated_part(path, shelf, root) for edge in edges for path in edge.inputs)
-    target.names = list(dict.fromkeys(part for part in parts if part is not None))[:LISTED]
+    target.names = list(dict.fromkeys(filter(None, parts)))[:LISTED]
     return target
 
 
-def inside(path: str, shelf: Shelf, root: str) -> str | None:
-    """What follows ``<root>/<version>[/<arch>]/generated/`` in ``path``, unchecked; None when it is elsewhere.
+def generated_part(path: str, shelf: Shelf, root: str) -> str:
+    """The path below ``generated`` that goes with a source: a folder, or the file itself where it is at the top.
 
     FlashInfer writes resolved absolute paths. Seen from another mount the root differs, but its last two folders are
     always ``.cache/flashinfer``; the answer is only ever used below the open ``generated`` folder of this shelf.
     """
     marker = "/" + shelf.prefix + "/generated/"
-    for head in (root, shelf.root):
-        if path.startswith(head + marker):
-            return path[len(head + marker) :]
-    _, found, rest = path.partition("/.cache/flashinfer" + marker)
-    return rest if found else None
-
-
-def generated_part(path: str, shelf: Shelf, root: str) -> str | None:
-    """The path below ``generated`` that goes with a source: a folder, or the file itself where it is at the top."""
-    rest = inside(path, shelf, root)
-    if rest is None:
-        return None
+    heads = [head for head in (root, shelf.root) if path.startswith(head + marker)]
+    rest = path[len(heads[0] + marker) :] if heads else path.partition("/.cache/flashinfer" + marker)[2]
     parts = rest.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
-        return None
-    depth = 2 if parts[0] in GROUPS else 1
-    return "/".join(parts[:depth])
+        return ""
+    return "/".join(parts[: 2 if parts[0] in GROUPS else 1])
 
 
-def generated_of(targets: list[Target], others: dict[int, list[Entry]]) -> list[Generated]:
+def generated_of(targets: list[Target], others: dict[int, list[str]]) -> list[Generated]:
     """The generated paths of all targets: those that go, and those kept because a module that stays names them too."""
     found: dict[tuple[int, str], Generated] = {}
     for target in targets:
@@ -197,8 +180,8 @@ def generated_of(targets: list[Target], others: dict[int, list[Entry]]) -> list[
             item.modules.append(target.name)
     for shelf_fd in {key[0] for key in found}:
         items = [item for key, item in found.items() if key[0] == shelf_fd]
-        for entry in others.get(shelf_fd, ()):
-            _note_sharing(shelf_fd, entry.name, items)
+        for name in others.get(shelf_fd, ()):
+            _note_sharing(shelf_fd, name, items)
     return [item for item in found.values() if item.kept_for or _guard(item)]
 
 
@@ -207,18 +190,16 @@ def _note_sharing(shelf_fd: int, name: str, items: list[Generated]) -> None:
 
     A search for bytes instead of a parse: 300 modules take 6 ms. A path in a comment counts as named; keeping is safe.
     """
+    data = None
     try:
         data = read_file(name + "/build.ninja", shelf_fd)
     except OSError as error:
-        if error.errno not in GONE:
-            for item in items:
-                item.kept_for.append(name)
-        return
+        if error.errno in GONE:
+            return
     for item in items:
-        for spelling in {item.path, quote(item.path)}:
-            if _names(data, b"/generated/" + os.fsencode(spelling)):
-                item.kept_for.append(name)
-                break
+        spellings = (b"/generated/" + os.fsencode(spelling) for spelling in (item.path, quote(item.path)))
+        if data is None or any(_names(data, spelling) for spelling in spellings):
+            item.kept_for.append(name)
 
 
 def _names(data: bytes, needle: bytes) -> bool:
@@ -232,154 +213,113 @@ def _names(data: bytes, needle: bytes) -> bool:
     return False
 
 
-def open_generated(item: Generated) -> tuple[int, str] | None:
-    """The open folder that holds the path, and its name there; None when it is gone. Fault for a link on the way."""
+def _guard(item: Generated) -> bool:
+    """Measure a generated path; False when it isn't there. Raises Fault when it is a link, or behind one."""
     *folders, name = ("generated/" + item.path).split("/")
     try:
-        return descend(item.shelf.base, folders), name
+        with below(item.shelf.base, folders) as fd:
+            kind = kind_of(name, fd)
+            if kind not in ("folder", "file", "gone"):
+                raise Fault("refused", item.shown + " is a " + kind + ", not a folder or file; nothing was touched")
+            measured = measure_path(name, fd)
     except OSError as error:
         if error.errno in GONE:
-            return None
+            return False
         what = item.shelf.prefix + "/" + "/".join(folders)
         raise Fault("refused", what + " is not a plain folder (" + reason(error) + "); nothing was touched") from None
-
-
-def _guard(item: Generated) -> bool:
-    """Measure a generated path; False when it isn't there. Raises Fault when it is a link."""
-    place = open_generated(item)
-    if place is None:
-        return False
-    fd, name = place
-    try:
-        kind = kind_of(name, fd)
-        if kind not in ("folder", "file", "gone"):
-            raise Fault("refused", item.shown + " is a " + kind + ", not a folder or file; nothing was touched")
-        measured = measure_path(name, fd)
-        item.measure = measured or item.measure
-        return measured is not None
-    except OSError as error:
-        raise Fault("refused", item.shown + " can't be looked at: " + reason(error)) from None
-    finally:
-        os.close(fd)
+    item.measure = measured or item.measure
+    return measured is not None
 
 
 def check_mounts(paths: list[str], root: str, mountinfo: str = "/proc/self/mountinfo") -> None:
     """Refuse when something is mounted on or below a target: it is not the cache's own."""
     try:
         with open(mountinfo, "rb") as file:
-            lines = file.read().splitlines()
+            fields = [line.split(b" ") for line in file.read().splitlines()]
     except OSError:
         return  # without /proc the check of the device in tree.remove() remains
     points = set()
-    for line in lines:
-        fields = line.split(b" ")
-        if len(fields) > 4:
-            point = fields[4]
-            for code, character in ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\")):
-                point = point.replace(code, character)
-            points.add(os.fsdecode(point))
+    for point in {one[4] for one in fields if len(one) > 4}:
+        for code, character in ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\")):
+            point = point.replace(code, character)
+        points.add(os.fsdecode(point))
     for path in paths:
-        whole = root + "/" + path
         for mounted in points:
-            if mounted == whole or mounted.startswith(whole + "/"):
+            if (mounted + "/").startswith(root + "/" + path + "/"):
                 raise Fault("refused", path + " has something mounted at " + mounted + "; nothing was touched")
 
 
-def run_clear(request: dict[str, object]) -> dict[str, object]:
+def run_clear(request: dict[str, Any]) -> dict[str, Any]:
     """Clear what the patterns choose; ``all`` for everything, ``dry_run`` to change nothing."""
-    cache, patterns = asked(request)
-    try:
-        dry, causes = bool(request.get("dry_run")), request.get("causes")
-        errors: list[str] = []
-        # First: asked again after a kill, the module may be gone already.
-        swept = leftovers(cache.fd) if dry else sweep(cache.fd, errors)
-        choices = choose(cache, patterns, bool(request.get("all")) or (isinstance(causes, dict) and not patterns))
-        why: dict[str, str] = {}
-        guesses: list[str] = []
-        if isinstance(causes, dict):
-            narrowed = Causes(cache, request, causes)
-            choices = narrowed.narrow(choices)
-            why, guesses = narrowed.why, narrowed.guesses
-        return {**Job(cache, choices, root_of(request), dry, why, errors, swept).run(), "guesses": guesses}
-    finally:
-        cache.close()
-
-
-@dataclass
-class Job:
-    """One clear. ``why``: the cause for which a module goes, where one was asked for."""
-
-    cache: Cache
-    choices: List[Choice]
-    root: str
-    dry: bool
-    why: Dict[str, str]
-    errors: List[str]
-    swept: Dict[str, int]
-
-    def run(self) -> dict[str, object]:
-        chosen = [(one.shelf, entry) for one in self.choices for entry in one.entries]
-        links = [shelf.shown + "/" + entry.name for shelf, entry in chosen if entry.kind == "link"]
+    dry, patterns = bool(request.get("dry_run")), request.get("patterns") or []
+    by_cause = isinstance(request.get("causes"), dict)
+    errors: list[str] = []
+    with asked(request) as cache:
+        swept = sweep(cache.fd, errors, dry=dry)  # first: asked again after a kill, the module may be gone already
+        choices = choose(cache, patterns, bool(request.get("all")) or (by_cause and not patterns))
+        causes = Causes(cache, request) if by_cause else None
+        choices = causes.narrow(choices) if causes else choices
+        chosen = [(one.shelf, name, kind) for one in choices for name, kind in one.entries.items()]
+        links = [shelf.shown + "/" + name for shelf, name, kind in chosen if kind == "link"]
         if links:
             raise Fault("refused", ", ".join(links) + ": a link, not a module; nothing was touched")
-        names = [(one.shelf, [entry.name for entry in one.entries]) for one in self.choices]
-        hold = Hold(names, dry=self.dry)
+        hold = Hold([(one.shelf, list(one.entries)) for one in choices], dry=dry)
         try:
             # Only now, under the locks, is what is in build.ninja final.
-            looked = [target_of(shelf, entry, self.root) for shelf, entry in chosen]
+            looked = [target_of(shelf, name, root_of(request)) for shelf, name, _ in chosen]
             targets = [target for target in looked if target is not None]
-            generated = generated_of(targets, {one.shelf.fd: one.others for one in self.choices})
+            generated = generated_of(targets, {one.shelf.fd: one.others for one in choices})
             go = [item for item in generated if not item.kept_for]
-            check_mounts([item.shown for item in targets] + [item.shown for item in go], self.cache.root)
+            check_mounts([item.shown for item in targets] + [item.shown for item in go], cache.root)
             inodes = {inode: target.name for target in targets for _, inode, _ in target.measure.libraries}
             users, unseen = loaded(inodes)
-            if targets and not self.dry:
-                self._act(targets, go, hold)
+            if targets and not dry:
+                _act(cache, targets, go, hold, errors)
         finally:
             hold.release()
-        return self._answer(targets, generated, users, unseen)
-
-    def _act(self, targets: list[Target], go: list[Generated], hold: Hold) -> None:
-        """Rename everything away; let the builders in again; delete."""
-        with scratch(self.cache.fd, self.errors) as work:
-            for number, item in enumerate(go):
-                place = open_generated(item)
-                if place is not None:
-                    item.gone = self._move(place[1], place[0], "generated-" + str(number), work, item.shown)
-                    os.close(place[0])
-            for number, target in enumerate(targets):
-                target.gone = self._move(target.name, target.shelf.fd, "module-" + str(number), work, target.shown)
-            hold.release_modules()
-
-    def _move(self, name: str, source: int, new: str, work: int, shown: str) -> bool:
-        try:
-            os.rename(name, new, src_dir_fd=source, dst_dir_fd=work)
-        except OSError as error:
-            if error.errno not in GONE:
-                self.errors.append(shown + ": " + reason(error))
-                return False
-        return True
-
-    def _answer(
-        self, targets: list[Target], generated: list[Generated], users: list[dict[str, object]], unseen: int
-    ) -> dict[str, object]:
         if len(targets) > LISTED:
-            note(self.cache.problems, "not listed here: " + str(len(targets) - LISTED) + " more modules")
-        freed = sum(item.measure.bytes for item in targets if item.gone or self.dry)
-        freed += sum(item.measure.bytes for item in generated if item.gone or self.dry)
+            note(cache.problems, "not listed here: " + str(len(targets) - LISTED) + " more modules")
+        parts: list[Target | Generated] = [*targets, *generated]
+        freed = sum(part.measure.bytes for part in parts if part.gone or dry)
+        why = causes.why if causes else {}
         return {
-            "root": self.root,
-            "dry_run": self.dry,
+            "root": root_of(request),
+            "dry_run": dry,
             "modules": [{"version": t.shelf.version, "arch": t.shelf.arch, "name": t.name, "bytes": t.measure.bytes,
-                         "files": t.measure.files, "damaged": t.damaged, "gone": t.gone,
-                         "why": self.why.get(t.shown, ""),
+                         "files": t.measure.files, "damaged": t.damaged, "gone": t.gone, "why": why.get(t.shown, ""),
                          "libraries": [inode for _, inode, _ in t.measure.libraries]} for t in targets[:LISTED]],
             "generated": [{"path": g.shown, "bytes": g.measure.bytes, "files": g.measure.files, "modules": g.modules,
                            "kept_for": g.kept_for, "gone": g.gone} for g in generated[:LISTED]],
-            "leftovers": self.swept,
-            "freed": freed + (0 if self.dry else self.swept["bytes"]),
+            "leftovers": swept,
+            "freed": freed + (0 if dry else swept["bytes"]),
             "users": users,
             "unseen": unseen,
-            "problems": self.cache.problems,
-            "errors": self.errors,
+            "problems": cache.problems,
+            "errors": errors,
+            "guesses": causes.guesses if causes else [],
         }  # fmt: skip
+
+
+def _act(cache: Cache, targets: list[Target], go: list[Generated], hold: Hold, errors: list[str]) -> None:
+    """Rename everything away; let the builders in again; delete."""
+    with scratch(cache.fd, errors) as work:
+        for number, item in enumerate(go):
+            *folders, name = ("generated/" + item.path).split("/")
+            try:
+                with below(item.shelf.base, folders) as fd:
+                    item.gone = _move(name, fd, "generated-" + str(number), work, item.shown, errors)
+            except OSError as error:
+                note_unless_gone(errors, item.shown, error)
+        for number, target in enumerate(targets):
+            target.gone = _move(target.name, target.shelf.fd, "module-" + str(number), work, target.shown, errors)
+        hold.release_modules()
+
+
+def _move(name: str, source: int, new: str, work: int, shown: str, errors: list[str]) -> bool:
+    try:
+        os.rename(name, new, src_dir_fd=source, dst_dir_fd=work)
+    except OSError as error:
+        if error.errno not in GONE:
+            errors.append(shown + ": " + reason(error))
+            return False
+    return True

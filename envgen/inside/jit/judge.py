@@ -14,31 +14,31 @@ import json
 import os
 import re
 import time
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Iterable
 
-from envgen.inside.jit.layout import OURS, Cache, Entry, Shelf, asked, choose, root_of
+from envgen.inside.jit.layout import OURS, Cache, Shelf, asked, choose, root_of
 from envgen.inside.jit.libraries import Package, package_of, runs
-from envgen.inside.jit.locks import BATCH, Held, acquire_inside, enter, holders, leftovers, own_as
+from envgen.inside.jit.locks import BATCH, Held, acquire_inside, enter, holders, own_as, sweep
 from envgen.inside.jit.ninja import Reader, Recipe, library_of
 from envgen.inside.jit.tree import (
-    GONE,
     LISTED,
+    NEW,
     Fault,
     Files,
     Measure,
-    descend,
+    below,
     digest_of_text,
     measure,
     note,
+    note_unless_gone,
     open_folder,
     opened,
     read_file,
-    reason,
+    refusing,
 )
 
-# One module as it is now: what its folder takes, how old it is, and whether it is being built.
+# One module as it is now: what its folder takes, how old it is, and whether it is being built
 
 NAMED = 40  # files named for one reason; the rest are counted
 
@@ -60,7 +60,7 @@ class Reason:
     kind: str
     message: str
     stale: bool
-    files: List[str]
+    files: list[str]
     more: int
 
 
@@ -84,67 +84,69 @@ class Module:
     objects: int = 0
     built: bool = False
     modified: float = 0.0
-    locked: Optional[bool] = False
-    lock: List[int] = field(default_factory=list)
-    holders: List[Holder] = field(default_factory=list)
+    locked: bool | None = False
+    lock: list[int] = field(default_factory=list)
+    holders: list[Holder] = field(default_factory=list)
     unread: int = 0
     state: str = "unknown"
     guess: bool = False
     baseline: str = "none"
-    reasons: List[Reason] = field(default_factory=list)
+    reasons: list[Reason] = field(default_factory=list)
     checked: int = 0
 
-    def add(self, kind: str, message: str, files: list[str] | None = None, *, stale: bool = True) -> None:
+    def add(self, kind: str, message: str, files: Iterable[str] = (), *, stale: bool = True) -> None:
         """Add a reason. ``stale`` ones make a module stale; others (a needless rebuild ahead) don't."""
-        names = files or []
+        names = list(files)
         self.reasons.append(Reason(kind, message, stale, names[:NAMED], max(0, len(names) - NAMED)))
 
-    @property
-    def stale(self) -> bool:
-        return any(reason.stale for reason in self.reasons)
+    def prove(self, kind: str, message: str, files: Iterable[str] = ()) -> None:
+        """Add what makes it stale for certain."""
+        self.add(kind, message, files)
+        self.guess = False
 
 
-def describe(shelf: Shelf, entry: Entry, problems: list[str]) -> Module | None:
+def describe(shelf: Shelf, name: str, kind: str, problems: list[str]) -> Module | None:
     """None: it is gone."""
-    found = Module(shelf.version, shelf.arch, entry.name)
-    if entry.kind == "link":
+    found = Module(shelf.version, shelf.arch, name)
+    if kind == "link":
         return found
     found.kind = "other"
+    shown = shelf.shown + "/" + name
     try:
-        with opened(entry.name, shelf.fd) as fd:
+        with opened(name, shelf.fd) as fd:
             total, names = measure(fd, Measure()), os.listdir(fd)
+    except FileNotFoundError:
+        return None
     except OSError as error:
-        if error.errno in GONE:
-            return None
-        note(problems, shelf.shown + "/" + entry.name + ": " + reason(error))
+        note_unless_gone(problems, shown, error)
         found.unread = 1
         return found
     for text in total.unread:
-        note(problems, shelf.shown + "/" + entry.name + "/" + text)
+        note(problems, shown + "/" + text)
     if "build.ninja" in names:
         found.kind = "ninja"
-    elif "meta.json" in names or entry.name.endswith("_cute_dsl"):
+    elif "meta.json" in names or name.endswith("_cute_dsl"):
         found.kind = "cute_dsl"
     found.bytes, found.files, found.objects, found.unread = total.bytes, total.files, total.objects, len(total.unread)
-    linked = [time for name, _, time in total.libraries if name == entry.name + ".so"]
+    linked = [when for library, _, when in total.libraries if library == name + ".so"]
     found.built, found.modified = bool(linked), linked[0] if linked else total.newest
-    found.locked, found.lock = lock_of(shelf, entry.name + ".lock", problems)
+    found.locked, found.lock = lock_of(shelf, name + ".lock", problems)
     return found
 
 
-def lock_of(shelf: Shelf, name: str, problems: list[str]) -> Tuple[Optional[bool], List[int]]:
+def lock_of(shelf: Shelf, name: str, problems: list[str]) -> tuple[bool | None, list[int]]:
     """Is this lock of the shelf held (None: it can't be told), and which file that is."""
     try:
         acquire_inside("tmp/" + name, shelf.fd, shelf.shown + "/tmp/" + name, dry=True)
     except Held as held:
-        return True, [held.device, held.inode]
+        return True, list(held.lock)
     except Fault as fault:
         note(problems, fault.message)
         return None, []
     return False, []
 
 
-# What every file was when a module was compiled: ``<root>/.envgen/baseline/<version>/<arch>/<module>.json``.
+# What every file was when a module was compiled: ``<root>/.envgen/baseline/<version>/<arch>/<module>.json``
 #
 # Beside FlashInfer's folders, never in them: its own clear-cache removes those whole. A record counts only as long as
 # the library is the one that it was made for.
@@ -153,55 +155,45 @@ FORMAT = 1
 RECORDS = (OURS, "baseline")
 # Flags that FlashInfer appends from the environment of the compiling process.
 ENV_FLAGS = ("FLASHINFER_EXTRA_CFLAGS", "FLASHINFER_EXTRA_CUDAFLAGS", "FLASHINFER_EXTRA_LDFLAGS")
+_SHAPE = {"library": list, "files": dict, "flags": dict, "env": dict, "ninja": str}
 
 
-def read_record(cache: Cache, shelf: Shelf, name: str) -> dict[str, object] | None:
+def _folder(cache: Cache, shelf: Shelf, step: Callable[[int, str], int]) -> Any:
+    """The open folder of this shelf's records. Links on the way are not followed."""
+    return below(cache.fd, (*RECORDS, shelf.version, shelf.arch or "none"), step)
+
+
+def read_record(cache: Cache, shelf: Shelf, name: str) -> dict[str, Any] | None:
     """The record of this module; None where there is none that can be read."""
     try:
-        with _folder(cache, shelf, create=False) as fd:
-            document = json.loads(read_file(file_name(name), fd))
+        with _folder(cache, shelf, open_folder) as fd:
+            found = json.loads(read_file(file_name(name), fd))
     except (OSError, ValueError, RecursionError):
         return None
-    return document if isinstance(document, dict) and _is_sound(document) else None
+    # It may have been edited: whatever is read from it later has the type that it must have.
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        return None
+    sound = all(isinstance(found.get(key), kind) for key, kind in _SHAPE.items())
+    return found if sound and all(isinstance(one, list) and len(one) == 5 for one in found["files"].values()) else None
 
 
-def _is_sound(document: dict[str, object]) -> bool:
-    """It may have been edited: whatever is read from it later has the type that it must have."""
-    files = document.get("files")
-    return (
-        document.get("format") == FORMAT
-        and isinstance(document.get("library"), list)
-        and isinstance(files, dict)
-        and all(isinstance(entry, list) and len(entry) == 5 for entry in files.values())
-        and all(isinstance(document.get(key), dict) for key in ("flags", "env"))
-        and all(isinstance(document.get(key), str) for key in ("ninja", "cuda_home", "root"))
-    )
-
-
-def record_of(recipe: Recipe, files: Files, environ: dict[str, str], now: float) -> dict[str, object]:
+def record_of(recipe: Recipe, files: Files, environ: dict[str, str]) -> dict[str, object]:
     """The record of a module as it is now."""
-    known: dict[str, list[object]] = {}
-    for path in recipe.inputs:
-        stamp = files.stamp(path)
-        known[path] = [files.digest(path), *(stamp or (0, 0, 0, 0))]
-    return {"format": FORMAT, "module": recipe.name, "recorded": now, "library": list(recipe.library or ()),
-            "ninja": recipe.ninja, "root": recipe.package_root(), "cuda_home": recipe.cuda_home,
-            "flags": recipe.flags, "env": {name: environ[name] for name in ENV_FLAGS if environ.get(name)},
-            "files": known}  # fmt: skip
+    known = {path: [files.digest(path), *(files.stamp(path) or (0, 0, 0, 0))] for path in recipe.inputs}
+    return {"format": FORMAT, "module": recipe.name, "recorded": time.time(), "library": list(recipe.library or ()),
+            "ninja": recipe.ninja, "root": recipe.package_root(), "cuda_home": recipe.cuda_home, "flags": recipe.flags,
+            "files": known,
+            "env": {name: environ[name] for name in ENV_FLAGS if environ.get(name)}}  # fmt: skip
 
 
 def write_record(cache: Cache, shelf: Shelf, name: str, text: str) -> None:
     """Put the record in its place, whole or not at all."""
     temporary = ".new-" + os.urandom(8).hex()
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        with _folder(cache, shelf, create=True) as fd:
-            with os.fdopen(os.open(temporary, flags, 0o644, dir_fd=fd), "w", encoding="ascii") as file:
-                file.write(text)
-                own_as(file.fileno(), fd)
-            os.rename(temporary, file_name(name), src_dir_fd=fd, dst_dir_fd=fd)
-    except OSError as error:
-        raise Fault("refused", "/".join(RECORDS) + " can't be written: " + reason(error)) from None
+    with refusing("/".join(RECORDS) + " can't be written"), _folder(cache, shelf, enter) as fd:
+        with os.fdopen(os.open(temporary, NEW, 0o644, dir_fd=fd), "w", encoding="ascii") as file:
+            file.write(text)
+            own_as(file.fileno(), fd)
+        os.rename(temporary, file_name(name), src_dir_fd=fd, dst_dir_fd=fd)
 
 
 def file_name(name: str) -> str:
@@ -209,16 +201,6 @@ def file_name(name: str) -> str:
     if len(os.fsencode(name)) <= 200:
         return name + ".json"
     return os.fsdecode(os.fsencode(name)[:150]) + "-" + digest_of_text(os.fsencode(name))[:16] + ".json"
-
-
-@contextmanager
-def _folder(cache: Cache, shelf: Shelf, *, create: bool) -> Iterator[int]:
-    """The open folder of this shelf's records. Links on the way are not followed."""
-    fd = descend(cache.fd, (*RECORDS, shelf.version, shelf.arch or "none"), enter if create else open_folder)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 # From here on FlashInfer writes build.ninja again when it would be another one; before, only when it was missing.
@@ -235,7 +217,7 @@ def rewrites(version: str) -> bool:
 class Judge:
     """Judges the modules of one cache. ``thorough``: read every byte, whatever the recorded stamps say."""
 
-    def __init__(self, cache: Cache, request: Dict[str, Any], package: Package, *, thorough: bool = False) -> None:
+    def __init__(self, cache: Cache, request: dict[str, Any], package: Package, *, thorough: bool = False) -> None:
         self.cache = cache
         self.package = package
         self.thorough = thorough
@@ -248,12 +230,14 @@ class Judge:
 
     def judge(self, shelf: Shelf, module: Module) -> None:
         """Find the state of one module. Everything that speaks against it is collected, not only the first."""
-        recipe, masking = None, ""
+        is_debug, masking = False, ""
         if module.kind == "ninja":
             masking = self.package.masking(module.name, shelf.arch.split("_") if shelf.arch else [])
             if self.thorough or not module.locked:
                 recipe = self.reader.read(shelf, module.name)
-                self._compare(recipe, module)
+                if recipe.library is not None:
+                    self._compare(recipe, recipe.library, module)
+                    is_debug = recipe.is_debug()
         foreign = self.foreign(shelf)
         if module.locked:
             module.state = "building"
@@ -265,9 +249,9 @@ class Judge:
         elif foreign:
             module.state = "foreign"
             module.add("foreign", foreign, stale=False)
-        elif module.stale:
+        elif any(reason.stale for reason in module.reasons):
             module.state = "stale"
-        elif recipe is not None and recipe.library is not None and recipe.is_debug():
+        elif is_debug:
             module.state = "debug"
         module.guess = module.guess and module.state in ("fresh", "stale")
 
@@ -279,42 +263,38 @@ class Judge:
             return "this environment compiles for " + " or ".join(self.archs) + ", not " + (shelf.arch or "any GPU")
         return ""
 
-    def _compare(self, recipe: Recipe, module: Module) -> None:
-        if recipe.library is None:
-            return
+    def _compare(self, recipe: Recipe, library: tuple[int, int], module: Module) -> None:
         if recipe.problem:
             module.add("record", recipe.problem, stale=False)
         record = read_record(self.cache, recipe.shelf, recipe.name)
-        current = record is not None and record.get("library") == list(recipe.library)
+        current = record is not None and record["library"] == list(library)
         if record is not None:
             module.baseline = "recorded" if current else "outdated"
         module.state = "fresh"
         if record is not None and current:
-            self._against_record(recipe, record, module)
+            self._against_record(recipe, library[1], record, module)
         elif not recipe.inputs or not recipe.recorded:
             module.state = "unknown"
         else:
-            self._guess(recipe, module)
+            self._guess(recipe, library[1], module)
         if not self.foreign(recipe.shelf):
             self._surroundings(recipe, module)
+            self._cuda(recipe, module)
+            self._switches(recipe, module)
+            self._arch(recipe, module)
 
-    def _against_record(self, recipe: Recipe, record: dict[str, object], module: Module) -> None:
+    def _against_record(self, recipe: Recipe, linked: int, record: dict[str, Any], module: Module) -> None:
         """Bytes now against bytes then. An unchanged stamp (with its ctime) spares reading, except when thorough."""
-        changed = []
-        gone = []
-        touched = []
-        linked = recipe.library[1] if recipe.library else 0
-        files: dict[str, list[object]] = record["files"]  # type: ignore[assignment]
-        for path, entry in files.items():
+        changed, gone, touched = [], [], []
+        for path, entry in record["files"].items():
             stamp = self.files.stamp(path)
             if stamp is None:
-                if entry[0]:
-                    gone.append(path)
+                gone += [path] if entry[0] else []
             elif (self.thorough or list(stamp) != entry[1:]) and self.files.digest(path) != entry[0]:
                 changed.append(path)
             elif stamp[2] > linked:
                 touched.append(path)
-        module.checked = len(files)
+        module.checked = len(record["files"])
         if changed:
             module.add("bytes", "has other bytes than when it was compiled", changed)
         elif touched:
@@ -322,63 +302,74 @@ class Judge:
             module.add("touched", message, touched, stale=False)
         self._missing(gone, module)
         if record["ninja"] != recipe.ninja:
-            self._flags(recipe, record, module)
-        environment: dict[str, str] = record["env"]  # type: ignore[assignment]
+            module.add("flags", "build.ninja is not what it was compiled with", _differences(record["flags"], recipe))
         for name in ENV_FLAGS:
-            then, now = environment.get(name, ""), self.environ.get(name, "")
+            then, now = record["env"].get(name, ""), self.environ.get(name, "")
             if then and then != now:
                 module.add("flags", name + " was " + repr(then) + " and is " + (repr(now) if now else "not set"))
 
-    def _flags(self, recipe: Recipe, record: dict[str, object], module: Module) -> None:
-        flags: dict[str, str] = record["flags"]  # type: ignore[assignment]
-        changed = []
-        for name in sorted(set(flags) | set(recipe.flags)):
-            then, now = str(flags.get(name, "")).split(), recipe.flags.get(name, "").split()
-            less = [word for word in then if word not in now]
-            more = [word for word in now if word not in then]
-            if less or more:
-                changed.append(name + ": " + " ".join(["-" + word for word in less] + ["+" + word for word in more]))
-        module.add("flags", "build.ninja is not what it was compiled with", changed)
-
-    def _guess(self, recipe: Recipe, module: Module) -> None:
-        linked = recipe.library[1] if recipe.library else 0
-        newer = []
-        gone = []
-        for path in recipe.inputs:
-            stamp = self.files.stamp(path)
-            if stamp is None:
-                gone.append(path)
-            elif stamp[3] >= linked:  # a tick of the clock is some milliseconds
-                newer.append(path)
+    def _guess(self, recipe: Recipe, linked: int, module: Module) -> None:
+        stamps = {path: self.files.stamp(path) for path in recipe.inputs}
+        # ``>=``: a tick of the clock is some milliseconds
+        newer = [path for path, stamp in stamps.items() if stamp is not None and stamp[3] >= linked]
         module.guess = True
-        module.checked = len(recipe.inputs)
+        module.checked = len(stamps)
         if newer:
             module.add("ctime", "changed after it was compiled; without a baseline its bytes may be the same", newer)
-        self._missing(gone, module)
+        self._missing([path for path, stamp in stamps.items() if stamp is None], module)
 
     def _missing(self, gone: list[str], module: Module) -> None:
         if gone and self.blind:
             module.state = "unknown"
             module.add("unseen", "can't be seen from here: start a service of the profile", gone, stale=False)
         elif gone:
-            module.guess = False
-            module.add("missing", "is gone since it was compiled", gone)
+            module.prove("missing", "is gone since it was compiled", gone)
 
     def _surroundings(self, recipe: Recipe, module: Module) -> None:
-        """What FlashInfer up to 0.6.10 never notices: another package, other flags; and the spelling of CUDA's path."""
+        """What FlashInfer up to 0.6.10 never notices: another package, other flags."""
         root = recipe.package_root()
         if root and self.package.root and self.files.real(root) != self.files.real(self.package.root):
-            module.add("root", "was compiled from " + root + "; Python imports " + self.package.root)
-            module.guess = False
+            module.prove("root", "was compiled from " + root + "; Python imports " + self.package.root)
         words = recipe.words("cuda_cflags", "cflags", "common_cflags", "ldflags")
         for name in ENV_FLAGS:
             missing = [word for word in self.environ.get(name, "").split() if word not in words]
             if missing:
-                module.add("flags", name + " asks for " + " ".join(missing) + "; it was compiled without")
-                module.guess = False
-        self._cuda(recipe, module)
-        self._switches(recipe, module)
-        self._arch(recipe, module)
+                module.prove("flags", name + " asks for " + " ".join(missing) + "; it was compiled without")
+
+    def _cuda(self, recipe: Recipe, module: Module) -> None:
+        then, now = recipe.cuda_home, self.environ.get("CUDA_HOME") or self.environ.get("CUDA_PATH") or ""
+        if not then or not now or then == now:
+            return
+        if os.path.realpath(then) == os.path.realpath(now):
+            message = "cuda_home is spelled " + then + " in build.ninja and " + now + " here: the same folder, and yet"
+            module.add("cuda_home", message + " FlashInfer will compile again where it compares the text", stale=False)
+        else:
+            module.prove("cuda_home", "was compiled with the CUDA in " + then + "; here it is in " + now)
+
+    def _switches(self, recipe: Recipe, module: Module) -> None:
+        """FlashInfer's own switches of how it compiles: what they made of this module, and what they say now."""
+        debug = self.environ.get("FLASHINFER_JIT_DEBUG", self.environ.get("FLASHINFER_JIT_VERBOSE", "0")) == "1"
+        again = rewrites(recipe.shelf.version)
+        if recipe.is_debug():
+            message = "was compiled for a debugger (-O0, device debug): 10 to 100 times slower; "
+            if debug:
+                message += "FLASHINFER_JIT_DEBUG asks for it, or FLASHINFER_JIT_VERBOSE where the former is not set"
+            elif again:
+                message += "nothing asks for that any more, so FlashInfer will compile it again"
+            else:
+                message += "nothing asks for that any more, but it stays so until it is cleared"
+            module.add("debug", message, stale=False)
+            return
+        words = recipe.words("cuda_cflags")
+        threads = [word[10:] for word in words if word.startswith("--threads=")]
+        changed = {
+            "FLASHINFER_JIT_DEBUG": debug,
+            "FLASHINFER_JIT_LINEINFO": (self.environ.get("FLASHINFER_JIT_LINEINFO") == "1") != ("-lineinfo" in words),
+            "FLASHINFER_NVCC_THREADS": threads[-1:] not in ([], [self.environ.get("FLASHINFER_NVCC_THREADS", "1")]),
+        }
+        if again and any(changed.values()):
+            names = ", ".join(name for name, is_changed in changed.items() if is_changed)
+            module.add("switches", names + " is not what it was: FlashInfer will compile everything again", stale=False)
 
     def _arch(self, recipe: Recipe, module: Module) -> None:
         """Code that no GPU of its folder can run, where FlashInfer would not notice (up to 0.6.10).
@@ -392,130 +383,42 @@ class Judge:
         tokens = {part[2:] if part.startswith("sm") else part for part in recipe.name.split("_")}
         named = {code for code in codes if code in tokens or code.rstrip("af") in tokens}
         if not named and not rewrites(recipe.shelf.version):
-            module.add("arch", "was compiled for " + ", ".join(codes) + ", in a folder for " + ", ".join(folders))
-            module.guess = False
-
-    def _switches(self, recipe: Recipe, module: Module) -> None:
-        """FlashInfer's own switches of how it compiles: what they made of this module, and what they say now."""
-        asked = self.environ.get("FLASHINFER_JIT_DEBUG", self.environ.get("FLASHINFER_JIT_VERBOSE", "0")) == "1"
-        again = rewrites(recipe.shelf.version)
-        if recipe.is_debug():
-            message = "was compiled for a debugger (-O0, device debug): 10 to 100 times slower"
-            if asked:
-                message += "; FLASHINFER_JIT_DEBUG asks for it, or FLASHINFER_JIT_VERBOSE where the former is not set"
-            elif again:
-                message += "; nothing asks for that any more, so FlashInfer will compile it again"
-            else:
-                message += "; nothing asks for that any more, but it stays so until it is cleared"
-            module.add("debug", message, stale=False)
-            return
-        changed = ["FLASHINFER_JIT_DEBUG"] if asked else []
-        words = recipe.words("cuda_cflags")
-        if (self.environ.get("FLASHINFER_JIT_LINEINFO", "0") == "1") != ("-lineinfo" in words):
-            changed.append("FLASHINFER_JIT_LINEINFO")
-        threads = [word[10:] for word in words if word.startswith("--threads=")]
-        if threads and threads[-1] != self.environ.get("FLASHINFER_NVCC_THREADS", "1"):
-            changed.append("FLASHINFER_NVCC_THREADS")
-        if changed and again:
-            names = ", ".join(changed)
-            module.add("switches", names + " is not what it was: FlashInfer will compile everything again", stale=False)
-
-    def _cuda(self, recipe: Recipe, module: Module) -> None:
-        then, now = recipe.cuda_home, self.environ.get("CUDA_HOME") or self.environ.get("CUDA_PATH") or ""
-        if not then or not now or then == now:
-            return
-        if os.path.realpath(then) == os.path.realpath(now):
-            message = "cuda_home is spelled " + then + " in build.ninja and " + now + " here: the same folder, and yet"
-            module.add("cuda_home", message + " FlashInfer will compile again where it compares the text", stale=False)
-        else:
-            module.add("cuda_home", "was compiled with the CUDA in " + then + "; here it is in " + now)
-            module.guess = False
+            module.prove("arch", "was compiled for " + ", ".join(codes) + ", in a folder for " + ", ".join(folders))
 
 
-# Operation ``baseline``: remember what modules are made of.
-
-
-def run_baseline(request: Dict[str, Any]) -> Dict[str, Any]:
-    """Record the chosen modules. One whose files changed after it was linked is refused unless ``force``."""
-    cache, patterns = asked(request)
-    try:
-        reader, files = Reader(), Files()
-        done = []
-        for one in choose(cache, patterns, not patterns):
-            for name in (entry.name for entry in one.entries if entry.kind == "folder"):
-                outcome = _record(cache, one.shelf, name, reader, files, request)
-                done.append({"version": one.shelf.version, "arch": one.shelf.arch, "name": name, **outcome})
-        return {"root": root_of(request), "modules": done, "problems": cache.problems}
-    finally:
-        cache.close()
-
-
-def _record(
-    cache: Cache, shelf: Shelf, name: str, reader: Reader, files: Files, request: Dict[str, Any]
-) -> Dict[str, Any]:
-    recipe = reader.read(shelf, name)
-    refusal, changed = _refusal(recipe, files, bool(request.get("force")), request.get("since") or 0)
-    if lock_of(shelf, name + ".lock", cache.problems)[0]:
-        refusal = "it is being built"
-    if refusal:
-        return {"recorded": False, "files": 0, "reason": refusal, "changed": changed[:40]}
-    environ = {**(request.get("environ") or {}), **os.environ}
-    text = json.dumps(record_of(recipe, files, environ, time.time()))
-    with opened(name, shelf.fd) as fd:
-        if library_of(name, fd) != recipe.library:
-            return {"recorded": False, "files": 0, "reason": "it was built again meanwhile", "changed": []}
-    write_record(cache, shelf, name, text)
-    return {"recorded": True, "files": len(recipe.inputs), "reason": "", "changed": []}
-
-
-def _refusal(recipe: Recipe, files: Files, force: bool, since: int) -> tuple[str, list[str]]:
-    """Why the record would be worth nothing: it must show what the library was made of, not what came later.
-
-    ``since``: when a compilation that we started began, in ns; 0: it isn't known.
-    """
-    if recipe.library is None:
-        return "it has no library yet", []
-    if not recipe.inputs or not recipe.recorded:
-        return recipe.problem or "ninja's record of what it was compiled from is missing", []
-    if force:
-        return "", []
-    # What changed while the compiler ran may have been read before or after.
-    limit = min(since, recipe.library[1]) if since else recipe.library[1]
+def _differences(flags: dict[str, Any], recipe: Recipe) -> list[str]:
+    """Each line of flags that differs, with what is gone from it and what is new."""
     changed = []
-    for path in recipe.inputs:
-        stamp = files.stamp(path)
-        made_here = "/generated/" in path and path.startswith(recipe.shelf.root)
-        if stamp is None or (stamp[3] >= (recipe.library[1] if made_here else limit)):
-            changed.append(path)
-    return ("files changed after it was compiled" if changed else ""), changed
+    for name in sorted(set(flags) | set(recipe.flags)):
+        then, now = str(flags.get(name, "")).split(), recipe.flags.get(name, "").split()
+        words = ["-" + word for word in then if word not in now] + ["+" + word for word in now if word not in then]
+        changed += [name + ": " + " ".join(words)] if words else []
+    return changed
 
 
-# Operation ``list``: every module with what it takes, how old it is, its state and the evidence for that.
-
-
-def run_list(request: Dict[str, Any]) -> Dict[str, Any]:
-    """List the modules that the request's patterns, version and archs choose (none: all).
+def run_list(request: dict[str, Any]) -> dict[str, Any]:
+    """Operation ``list``: the modules that the patterns, version and archs choose (none: all), each with what it takes,
+    how old it is, its state and the evidence for that.
 
     ``thorough``: read every byte that they were compiled from, and name the files that speak against them.
     """
-    root, thorough = root_of(request), bool(request.get("thorough"))
-    answer: Dict[str, Any] = {"root": root, "exists": True, "modules": [], "building": [], "package": {},
+    root, thorough, patterns = root_of(request), bool(request.get("thorough")), request.get("patterns") or []
+    answer: dict[str, Any] = {"root": root, "exists": True, "modules": [], "building": [], "package": {},
                               "leftovers": {"count": 0, "bytes": 0}, "problems": []}  # fmt: skip
-    if not request.get("patterns") and not os.path.exists(root):
+    if not patterns and not os.path.exists(root):
         return {**answer, "exists": False}
-    cache, patterns = asked(request)
-    try:
+    with asked(request) as cache:
         package = package_of(request)
         judge = Judge(cache, request, package, thorough=thorough)
-        modules: list[Dict[str, Any]] = []
-        building: list[Dict[str, Any]] = []
+        modules: list[dict[str, Any]] = []
+        building: list[dict[str, Any]] = []
         for choice in choose(cache, patterns, not patterns):
-            shelf, entries = choice.shelf, choice.entries
-            left = len(modules) + len(entries) - LISTED
+            shelf = choice.shelf
+            left = len(modules) + len(choice.entries) - LISTED
             if left > 0:
                 note(cache.problems, shelf.shown + ": " + str(left) + " more modules; name those that you want")
-            for entry in entries[: LISTED - len(modules)]:
-                module = describe(shelf, entry, cache.problems)
+            for name, kind in list(choice.entries.items())[: LISTED - len(modules)]:
+                module = describe(shelf, name, kind, cache.problems)
                 if module is not None:
                     judge.judge(shelf, module)
                     for reason in () if thorough else module.reasons:  # thousands of modules have a million files
@@ -525,11 +428,64 @@ def run_list(request: Dict[str, Any]) -> Dict[str, Any]:
             if locked:
                 building.append({"version": shelf.version, "arch": shelf.arch, "locked": locked, "lock": lock})
         held = [one for one in modules + building if one["locked"]]
-        known = holders(sorted({tuple(one["lock"]) for one in held}))
+        known = holders([tuple(one["lock"]) for one in held])
         for one in held:
             one["holders"] = known[tuple(one["lock"])]
-        answer.update(modules=modules, building=building, leftovers=leftovers(cache.fd), problems=cache.problems,
-                      package={"root": package.root, "version": package.version})  # fmt: skip
+        answer.update(modules=modules, building=building, leftovers=sweep(cache.fd, [], dry=True),
+                      package={"root": package.root, "version": package.version}, problems=cache.problems)  # fmt: skip
         return answer
-    finally:
-        cache.close()
+
+
+def run_baseline(request: dict[str, Any]) -> dict[str, Any]:
+    """Operation ``baseline``: remember what the chosen modules are made of. One whose files changed after it was linked
+    is refused unless ``force``."""
+    patterns = request.get("patterns") or []
+    with asked(request) as cache:
+        reader, files, done = Reader(), Files(), []
+        for one in choose(cache, patterns, not patterns):
+            for name in (name for name, kind in one.entries.items() if kind == "folder"):
+                recipe = reader.read(one.shelf, name)
+                why, changed = _record(cache, recipe, files, request)
+                done.append({"version": one.shelf.version, "arch": one.shelf.arch, "name": name, "recorded": not why,
+                             "files": 0 if why else len(recipe.inputs), "reason": why,
+                             "changed": changed[:NAMED]})  # fmt: skip
+        return {"root": root_of(request), "modules": done, "problems": cache.problems}
+
+
+def _record(cache: Cache, recipe: Recipe, files: Files, request: dict[str, Any]) -> tuple[str, list[str]]:
+    """Record one module; or why not, and the files that speak against it."""
+    shelf, name = recipe.shelf, recipe.name
+    changed = _changed_since(recipe, files, request)
+    if lock_of(shelf, name + ".lock", cache.problems)[0]:
+        return "it is being built", changed
+    if recipe.library is None:
+        return "it has no library yet", []
+    if not recipe.inputs or not recipe.recorded:
+        return recipe.problem or "ninja's record of what it was compiled from is missing", []
+    if changed:
+        return "files changed after it was compiled", changed
+    text = json.dumps(record_of(recipe, files, {**(request.get("environ") or {}), **os.environ}))
+    with opened(name, shelf.fd) as fd:
+        if library_of(name, fd) != recipe.library:
+            return "it was built again meanwhile", []
+    write_record(cache, shelf, name, text)
+    return "", []
+
+
+def _changed_since(recipe: Recipe, files: Files, request: dict[str, Any]) -> list[str]:
+    """A record must show what the library was made of, not what came later.
+
+    ``since``: when a compilation that we started began, in ns; 0: it isn't known.
+    """
+    if recipe.library is None or request.get("force"):
+        return []
+    linked = recipe.library[1]
+    # What changed while the compiler ran may have been read before or after.
+    limit = min(request.get("since") or linked, linked)
+    changed = []
+    for path in recipe.inputs:
+        stamp = files.stamp(path)
+        made_here = "/generated/" in path and path.startswith(recipe.shelf.root)
+        if stamp is None or stamp[3] >= (linked if made_here else limit):
+            changed.append(path)
+    return changed

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, Dict, List
+from typing import Any
 
-from envgen.inside.jit.tree import FOLDER, GONE, LISTED, Fault, note, reason
+from envgen.inside.jit.tree import FOLDER, GONE, LISTED, Fault, note, note_unless_gone, reason
 
 OURS = ".envgen"  # beside the versions: records of envgen
 LEARNED = OURS + "/learned"  # what compilers took, by compiler, module and object: written by compile-gate
 LIVE = OURS + "/gate"  # the socket and the lock of the gates that run now
+WORK = ".envgen-work-"  # folders at the top of a cache for what goes or comes
 # What may lie beside the versions: downloaded kernels, autotuner results (0.7).
 BESIDE = ("autotune", "cubins")
 
@@ -41,58 +42,54 @@ class Shelf:
         """``<version>[/<arch>]``, relative to the root."""
         return "/".join(part for part in (self.version, self.arch) if part)
 
-    def close(self) -> None:
-        os.close(self.fd)
-        os.close(self.base)
+    @property
+    def path(self) -> str:
+        return self.root + "/" + self.shown
 
 
 @dataclass
 class Cache:
-    """The root and all its shelves. ``problems`` = what was left out, and why."""
+    """The root and all its shelves, closed at the end of a ``with``. ``problems`` = what was left out, and why."""
 
     root: str
     fd: int
-    shelves: List[Shelf] = field(default_factory=list)
-    problems: List[str] = field(default_factory=list)
+    shelves: list[Shelf] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
-    @property
-    def device(self) -> int:
-        return os.fstat(self.fd).st_dev
+    def __enter__(self) -> Cache:
+        return self
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         for shelf in self.shelves:
-            shelf.close()
+            os.close(shelf.fd)
+            os.close(shelf.base)
         os.close(self.fd)
 
 
-def root_of(request: dict[str, object]) -> str:
+def root_of(request: dict[str, Any]) -> str:
     """The explicit root, or FlashInfer's own rule."""
-    given = request.get("root")
-    if given:
-        return str(given)
     base = os.environ.get("FLASHINFER_WORKSPACE_BASE") or os.path.expanduser("~")
-    return os.path.join(base, ".cache", "flashinfer")
+    return str(request.get("root") or os.path.join(base, ".cache", "flashinfer"))
 
 
-def open_cache(root: str, version: str, archs: list[str] | None) -> Cache | None:
+def open_cache(root: str, version: str = "", archs: list[str] | None = None) -> Cache | None:
     """Open the root and every ``cached_ops`` of the wanted version and archs; None when there is no root.
 
     The root itself may be a link (a user moved the cache to a bigger disk). Below it no link is followed.
     """
     real = os.path.realpath(root)
     try:
-        fd = os.open(real, FOLDER)
+        cache = Cache(real, os.open(real, FOLDER))
     except OSError as error:
         if error.errno in GONE:
             return None
         raise Fault("failed", "the cache " + root + " can't be opened: " + reason(error)) from None
-    cache = Cache(real, fd)
     try:
-        for name in _folders(cache, fd, ""):
+        for name in _folders(cache, cache.fd, ""):
             if name not in BESIDE and (not version or name == version):
                 _open_version(cache, name, archs)
     except BaseException:
-        cache.close()
+        cache.__exit__()
         raise
     return cache
 
@@ -122,8 +119,7 @@ def _open(cache: Cache, name: str, dir_fd: int, shown: str) -> int | None:
     try:
         return os.open(name, FOLDER, dir_fd=dir_fd)
     except OSError as error:
-        if error.errno not in GONE:
-            note(cache.problems, shown + ": " + reason(error))
+        note_unless_gone(cache.problems, shown, error)
         return None
 
 
@@ -142,32 +138,7 @@ def _folders(cache: Cache, fd: int, shown: str) -> list[str]:
     return sorted(names)
 
 
-@dataclass
-class Entry:
-    """One name in ``cached_ops``: ``folder``, ``link`` or ``file``."""
-
-    name: str
-    kind: str
-
-
-def entries_of(shelf: Shelf, problems: list[str]) -> list[Entry]:
-    """What is in ``cached_ops``, sorted by name: candidates for modules."""
-    found = []
-    try:
-        with os.scandir(shelf.fd) as entries:
-            for entry in entries:
-                if not is_reserved(entry.name):
-                    is_folder = entry.is_dir(follow_symlinks=False)
-                    kind = "folder" if is_folder else "link" if entry.is_symlink() else "file"
-                    found.append(Entry(entry.name, kind))
-    except OSError as error:
-        problems.append(shelf.shown + ": " + reason(error))
-    return sorted(found, key=lambda entry: entry.name)
-
-
 # Words that may name something in the cache, and words that could lead elsewhere. The host checks them too.
-
-WORK = ".envgen-work-"  # folders at the top of a cache for what goes or comes
 
 
 def is_reserved(name: str) -> bool:
@@ -189,14 +160,32 @@ def check_request(patterns: list[str], version: str, archs: list[str] | None) ->
         check_name(pattern, "module")
         if is_reserved(pattern):
             raise Fault("refused", repr(pattern) + " is not a module: it belongs to the cache's own housekeeping")
-    if version:
-        check_name(version, "version")
-    for arch in archs or ():
-        if arch:
-            check_name(arch, "arch")
+    for word, what in [(version, "version")] + [(arch, "arch") for arch in archs or ()]:
+        if word:
+            check_name(word, what)
 
 
-# Which modules a request means: exact names, globs, everything. Names that could lead elsewhere are refused first.
+# Which modules a request means: exact names, globs, everything
+
+
+def entries_of(shelf: Shelf, problems: list[str]) -> dict[str, str]:
+    """What is in ``cached_ops``, by name, and what it is: ``folder`` (a module), ``link`` or ``file``."""
+    found = {}
+    try:
+        with os.scandir(shelf.fd) as entries:
+            for entry in entries:
+                if not is_reserved(entry.name):
+                    is_folder = entry.is_dir(follow_symlinks=False)
+                    found[entry.name] = "folder" if is_folder else "link" if entry.is_symlink() else "file"
+    except OSError as error:
+        problems.append(shelf.shown + ": " + reason(error))
+    return dict(sorted(found.items()))
+
+
+def modules_of(cache: Cache) -> list[tuple[Shelf, list[str]]]:
+    """The names of the modules in each shelf."""
+    found = [(shelf, entries_of(shelf, cache.problems)) for shelf in cache.shelves]
+    return [(shelf, [name for name, kind in entries.items() if kind == "folder"]) for shelf, entries in found]
 
 
 @dataclass
@@ -204,24 +193,19 @@ class Choice:
     """What was found in a shelf: the chosen entries, and all others (for generated files that are shared)."""
 
     shelf: Shelf
-    entries: List[Entry]
-    others: List[Entry]
+    entries: dict[str, str]
+    others: list[str]
 
 
-def asked(request: Dict[str, Any]) -> tuple[Cache, list[str]]:
-    """The cache, opened as far as the request's version and archs go, and its patterns; Fault where there is none."""
+def asked(request: dict[str, Any]) -> Cache:
+    """The cache, opened as far as the request's version and archs go; Fault where there is none."""
     patterns, archs, version = request.get("patterns") or [], request.get("archs"), request.get("version") or ""
     check_request(patterns, version, archs)
     root = root_of(request)
     cache = open_cache(root, version, archs)
     if cache is None:
         raise Fault("not_found", "there is no cache at " + root, missing=patterns)
-    return cache, patterns
-
-
-def survey(cache: Cache) -> list[tuple[Shelf, list[Entry]]]:
-    """What is in each shelf."""
-    return [(shelf, entries_of(shelf, cache.problems)) for shelf in cache.shelves]
+    return cache
 
 
 def choose(cache: Cache, patterns: list[str], everything: bool) -> list[Choice]:
@@ -229,13 +213,13 @@ def choose(cache: Cache, patterns: list[str], everything: bool) -> list[Choice]:
 
     Raises ``not_found`` when any pattern matches nothing: half of what was asked for is not what was asked for.
     """
-    found = survey(cache)
-    folders = {entry.name for _, entries in found for entry in entries if entry.kind != "file"}
-    files = {entry.name for _, entries in found for entry in entries if entry.kind == "file"}
+    found = [(shelf, entries_of(shelf, cache.problems)) for shelf in cache.shelves]
+    folders = {name for _, entries in found for name, kind in entries.items() if kind != "file"}
+    files = {name for _, entries in found for name in entries} - folders
     wanted: set[str] = set(folders) if everything else set()
     missing = []
     for pattern in patterns:
-        if pattern in files and pattern not in folders:
+        if pattern in files:
             raise Fault("refused", repr(pattern) + " is a file in cached_ops, not a module")
         matches = {pattern} & folders or {name for name in folders if fnmatchcase(name, pattern)}
         missing += [] if matches else [pattern]
@@ -245,8 +229,7 @@ def choose(cache: Cache, patterns: list[str], everything: bool) -> list[Choice]:
                     names=sorted(folders)[:LISTED])  # fmt: skip
     choices = []
     for shelf, entries in found:
-        named = [entry for entry in entries if entry.kind != "file"]
-        chosen = [entry for entry in named if entry.name in wanted]
-        if chosen:
-            choices.append(Choice(shelf, chosen, [entry for entry in named if entry.name not in wanted]))
+        chosen = {name: kind for name, kind in entries.items() if kind != "file" and name in wanted}
+        others = [name for name, kind in entries.items() if kind != "file" and name not in wanted]
+        choices += [Choice(shelf, chosen, others)] if chosen else []
     return choices

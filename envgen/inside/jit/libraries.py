@@ -6,26 +6,21 @@ import errno
 import glob
 import json
 import os
+import re
 import stat
 import struct
 import subprocess
 from dataclasses import dataclass, field
-from typing import Dict, List, Set, Tuple
+from typing import Any
 
-from envgen.inside.jit.layout import open_cache, root_of, survey
-from envgen.inside.jit.tree import reason
-
-# GPU architectures as FlashInfer and nvcc spell them: ``121a`` is 12.1 with its own instructions.
-
-Arch = Tuple[int, int, str]
+from envgen.inside.jit.layout import modules_of, open_cache, root_of
+from envgen.inside.jit.tree import opened, reason
 
 
-def parse_arch(text: str) -> Arch | None:
-    """``121a`` as (12, 1, "a"); None for anything else."""
-    number, suffix = (text[:-1], text[-1:]) if text[-1:] in ("a", "f") else (text, "")
-    if not (number.isascii() and number.isdigit() and 2 <= len(number) <= 3):
-        return None
-    return int(number[:-1]), int(number[-1]), suffix
+def parse_arch(text: str) -> tuple[int, int, str] | None:
+    """``121a``, 12.1 with its own instructions, as (12, 1, "a"); None for anything else."""
+    found = re.match(r"([0-9]{1,2})([0-9])([af]?)\Z", text)
+    return (int(found[1]), int(found[2]), found[3]) if found else None
 
 
 def runs(code: str, device: str) -> bool:
@@ -37,9 +32,8 @@ def runs(code: str, device: str) -> bool:
     return made[1] == gpu[1] if made[2] == "a" else made[1] <= gpu[1]
 
 
-# Which FlashInfer this container imports, asked of its own Python: the agent itself runs without site-packages.
+# Which FlashInfer this container imports, asked of its own Python: the agent itself runs without site-packages
 
-Provider = Tuple[str, List[str], Set[str]]
 BESIDE = ("vllm", "flash_attn", "vllm_flash_attn", "flashinfer_jit_cache", "triton")  # packages with GPU code
 
 # Looks without importing FlashInfer, which would bring torch along. Prints the package's folder, its version, where
@@ -53,24 +47,21 @@ def folder(name):
     except Exception:
         return ""
     return os.path.dirname(spec.origin) if spec is not None and spec.origin else ""
+def text_of(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, ValueError):
+        return ""
 root = os.path.realpath(folder("flashinfer")) if folder("flashinfer") else ""
 version = "0.0.0+unknown" if root else ""
-try:
-    with open(root + "/_build_meta.py", encoding="utf-8") as file:
-        for line in file:
-            name, _, value = line.partition("=")
-            if name.split(":")[0].strip() == "__version__":
-                version = value.strip().strip("\\"'")
-except (OSError, ValueError):
-    pass
+for line in text_of(root + "/_build_meta.py").splitlines() if root else ():
+    name, _, value = line.partition("=")
+    if name.split(":")[0].strip() == "__version__":
+        version = value.strip().strip("\\"'")
 cache = folder("flashinfer_jit_cache")
 aot, providers = root + "/data/aot" if root else "", []
-try:
-    with open(root + "/jit/env.py", encoding="utf-8") as file:
-        by_providers = "get_aot_artifacts" in file.read()
-except (OSError, ValueError):
-    by_providers = False
-if cache and not by_providers:
+if cache and "get_aot_artifacts" not in text_of(root + "/jit/env.py"):
     aot = cache + "/jit_cache"
 elif cache:
     loose = bool(os.environ.get("FLASHINFER_DISABLE_VERSION_CHECK")) or version == "0.0.0+unknown"
@@ -101,8 +92,8 @@ class Package:
     root: str = ""
     version: str = ""
     aot: str = ""
-    providers: List[Provider] = field(default_factory=list)
-    beside: Dict[str, str] = field(default_factory=dict)
+    providers: list[tuple[str, list[str], set[str]]] = field(default_factory=list)
+    beside: dict[str, str] = field(default_factory=dict)
 
     def masking(self, name: str, archs: list[str]) -> str:
         """The prebuilt library that is loaded instead of this module on every GPU of ``archs``; empty: none is."""
@@ -135,7 +126,7 @@ def run_python(python: str, text: str) -> bytes:
     return done.stdout.rpartition(b"\0envgen\0")[2]
 
 
-def package_of(request: dict[str, object]) -> Package:
+def package_of(request: dict[str, Any]) -> Package:
     """The FlashInfer of the service's own Python, by the profile's name for that; all empty where nothing is known."""
     python = str(request.get("python") or "")
     return (read_package(run_python(python, _ASK % (BESIDE,))) if python else None) or Package()
@@ -155,18 +146,18 @@ def read_package(data: bytes) -> Package | None:
         return None
 
 
-# Which GPU code an ELF library holds: the fat binaries in its ``.nv_fatbin`` sections, by their headers alone.
+# Which GPU code an ELF library holds: the fat binaries in its ``.nv_fatbin`` sections, by their headers alone
 #
 # Measured on what nvcc 13.0 writes: a container starts with MAGIC, its header's length and the length of what follows;
 # in it lie entries with kind (1 PTX, 2 machine code), their own two lengths, the arch as a number such as 121, and
-# flags, of which 0x100000 stands for the suffix a and 0x200000 for f. Only headers are read: the size of a
-# library does not matter.
+# flags. Only headers are read: the size of a library does not matter.
 
 MAGIC = 0xBA55ED50
 SECTIONS = (b".nv_fatbin", b"__nv_relfatbin")
 MOST = 100_000  # entries of one library; more is not a library but an accident
-_SUFFIX_A = 0x100000
-_SUFFIX_F = 0x200000
+KINDS = {1: "compute_", 2: "sm_"}
+SUFFIXES = {0: "", 0x100000: "a", 0x200000: "f"}
+BEYOND = "names an offset that no file has"
 
 
 class Damaged(Exception):
@@ -175,30 +166,26 @@ class Damaged(Exception):
 
 def archs_of(path: str) -> list[str] | None:
     """``["compute_90", "sm_121a"]``; empty: no GPU code; None: no ELF file. Raises Damaged, or OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            return None
-        head = os.pread(fd, 64, 0)
-        if head[:4] != b"\x7fELF":
-            return None
-        if len(head) < 64 or head[4:6] != b"\x02\x01":
-            raise Damaged("is not a 64-bit little-endian ELF file")
-        found: set[str] = set()
-        for offset, size in _sections(fd, head, status.st_size):
-            _read_section(fd, offset, min(offset + size, status.st_size), found)
-        return sorted(found)
+        with opened(path, flags=os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK) as fd:
+            status = os.fstat(fd)
+            head = os.pread(fd, 64, 0) if stat.S_ISREG(status.st_mode) else b""
+            if head[:4] != b"\x7fELF":
+                return None
+            if len(head) < 64 or head[4:6] != b"\x02\x01":
+                raise Damaged("is not a 64-bit little-endian ELF file")
+            found: set[str] = set()
+            for offset, size in _sections(fd, head, status.st_size):
+                _read_section(fd, offset, min(offset + size, status.st_size), found)
+            return sorted(found)
     except struct.error:
         raise Damaged("ends in the middle of a header") from None
     except OverflowError:
-        raise Damaged("names an offset that no file has") from None
+        raise Damaged(BEYOND) from None
     except OSError as error:
         if error.errno == errno.EINVAL:  # the same, just below the limit
-            raise Damaged("names an offset that no file has") from None
+            raise Damaged(BEYOND) from None
         raise
-    finally:
-        os.close(fd)
 
 
 def _sections(fd: int, head: bytes, size: int) -> list[tuple[int, int]]:
@@ -209,15 +196,9 @@ def _sections(fd: int, head: bytes, size: int) -> list[tuple[int, int]]:
         return []
     if width != 64 or names >= count or start + width * count > size:
         raise Damaged("has a table of sections that is outside of it")
-    table = os.pread(fd, width * count, start)
-    entries = [struct.unpack_from("<IIQQQQ", table, number * width) for number in range(count)]
+    entries = list(struct.iter_unpack("<IIQQQQ24x", os.pread(fd, width * count, start)))
     text = os.pread(fd, min(entries[names][5], 1 << 20), entries[names][4])
-    found = []
-    for entry in entries:
-        name = text[entry[0] : text.find(b"\0", entry[0])]
-        if name in SECTIONS:
-            found.append((entry[4], entry[5]))
-    return found
+    return [(entry[4], entry[5]) for entry in entries if text[entry[0] : text.find(b"\0", entry[0])] in SECTIONS]
 
 
 def _read_section(fd: int, position: int, end: int, found: set[str]) -> None:
@@ -236,76 +217,56 @@ def _read_section(fd: int, position: int, end: int, found: set[str]) -> None:
         if head < 16 or stop > end:
             raise Damaged("holds a fat binary that is cut off")
         while at + 48 <= stop:
-            kind, _, inner, length = struct.unpack("<HHIQ", os.pread(fd, 16, at))
-            rest = os.pread(fd, 32, at + 16)
-            number = struct.unpack_from("<I", rest, 12)[0]
-            flags = struct.unpack_from("<Q", rest, 24)[0]
+            kind, inner, length, number, flags = struct.unpack("<H2xIQ12xI8xQ", os.pread(fd, 48, at))
             entries += 1
             if inner < 48 or at + inner + length > stop or entries > MOST:
                 raise Damaged("holds an entry that is cut off")
-            suffix = "a" if flags & _SUFFIX_A else "f" if flags & _SUFFIX_F else ""
-            if kind in (1, 2):
-                found.add(("compute_" if kind == 1 else "sm_") + str(number) + suffix)
+            if kind in KINDS:
+                found.add(KINDS[kind] + str(number) + SUFFIXES.get(flags & 0x300000, "a"))
             at += inner + length
         position = stop + (-stop % 8)
 
 
-# Operation ``audit``: which GPU code is in the cache's libraries, in those of installed packages, and what Triton's
-# own assembler knows.
-
-
-def run_audit(request: dict[str, object]) -> dict[str, object]:
-    """Every library with the archs in it."""
+def run_audit(request: dict[str, Any]) -> dict[str, Any]:
+    """Operation ``audit``: the archs in the libraries of the cache and of installed packages, and what Triton's own
+    assembler knows."""
     package = package_of(request)
     libraries: list[dict[str, object]] = []
     root = root_of(request)
-    cache = open_cache(root, "", None)
+    cache = open_cache(root)
     if cache is not None:
-        try:
-            for shelf, entries in survey(cache):
-                for entry in entries:
-                    path = cache.root + "/" + shelf.shown + "/" + entry.name + "/" + entry.name + ".so"
-                    if entry.kind == "folder" and os.path.isfile(path):
-                        libraries.append(_library(path, "cache", entry.name, shelf.version, shelf.arch))
-        finally:
-            cache.close()
-    for name, folder in package.beside.items():
-        for path in _files(folder):
-            libraries.append(_library(path, name, os.path.relpath(path, folder), "", ""))
-    # Of a package only what holds GPU code matters.
-    kept = [entry for entry in libraries if entry["owner"] == "cache" or entry["archs"] or entry["problem"]]
-    return {
-        "root": root,
-        "libraries": kept,
-        "version": package.version,
-        "assemblers": _assemblers(package.beside, request),
-    }
-
-
-def _files(folder: str) -> list[str]:
-    found = []
-    for path, folders, files in os.walk(folder):
-        folders.sort()
-        found += [path + "/" + name for name in sorted(files) if ".so" in name]
-    return found
+        with cache:
+            for shelf, names in modules_of(cache):
+                for name in names:
+                    path = shelf.path + "/" + name + "/" + name + ".so"
+                    if os.path.isfile(path):
+                        libraries.append(_library(path, "cache", name, shelf.version, shelf.arch))
+    for owner, folder in package.beside.items():
+        for base, folders, files in os.walk(folder):
+            folders.sort()
+            for path in [base + "/" + name for name in sorted(files) if ".so" in name]:
+                found = _library(path, owner, os.path.relpath(path, folder), "", "")
+                libraries += [found] if found["archs"] or found["problem"] else []
+    return {"root": root, "libraries": libraries, "version": package.version,
+            "assemblers": _assemblers(package.beside, list(request.get("names") or ()))}  # fmt: skip
 
 
 def _library(path: str, owner: str, name: str, version: str, arch: str) -> dict[str, object]:
-    found: dict[str, object] = {"path": path, "owner": owner, "name": name, "version": version, "arch": arch,
-                                "archs": [], "problem": ""}  # fmt: skip
+    archs: list[str] | None = []
+    problem = ""
     try:
         archs = archs_of(path)
-        found["archs"] = archs or []
         if archs is None and owner == "cache":
-            found["problem"] = "is not an ELF file"
+            problem = "is not an ELF file"
     except Damaged as error:
-        found["problem"] = str(error)
+        problem = str(error)
     except OSError as error:
-        found["problem"] = reason(error)
-    return found
+        problem = reason(error)
+    return {"path": path, "owner": owner, "name": name, "version": version, "arch": arch,
+            "archs": archs or [], "problem": problem}  # fmt: skip
 
 
-def _assemblers(folders: dict[str, str], request: dict[str, object]) -> list[dict[str, object]]:
+def _assemblers(folders: dict[str, str], names: list[str]) -> list[dict[str, object]]:
     """Triton's ptxas: does its text know the name of each wanted arch."""
     found: list[dict[str, object]] = []
     for path in sorted(glob.glob(glob.escape(folders.get("triton", "")) + "/backends/nvidia/bin/ptxas*")):
@@ -314,6 +275,5 @@ def _assemblers(folders: dict[str, str], request: dict[str, object]) -> list[dic
                 data = file.read()
         except OSError:
             continue
-        missing = [name for name in request.get("names") or () if name.encode() not in data]  # type: ignore[attr-defined]
-        found.append({"path": path, "missing": missing})
+        found.append({"path": path, "missing": [name for name in names if name.encode() not in data]})
     return found

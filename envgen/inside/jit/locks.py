@@ -9,52 +9,56 @@ import errno
 import fcntl
 import os
 import re
+import resource
 import stat
 import time
 from contextlib import contextmanager, suppress
-from typing import Any, Dict, Iterator
+from typing import Any, Iterator, Tuple
 
-from envgen.inside.jit.layout import WORK, Shelf, open_cache, root_of
-from envgen.inside.jit.tree import FILE, FOLDER, GONE, Fault, descend, measure_path, opened, reason, remove
+from envgen.inside.jit.layout import WORK, Shelf
+from envgen.inside.jit.tree import (
+    FILE,
+    FOLDER,
+    GONE,
+    Fault,
+    below,
+    measure_path,
+    note_unless_gone,
+    opened,
+    reason,
+    refusing,
+    remove,
+)
 
 BATCH = "flashinfer_jit.lock"  # what FlashInfer's batch builds hold (build_jit_specs)
 BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+LockId = Tuple[int, int]  # device and inode of a lock file: the same in every container on this cache
 
 
 class Held(Exception):
-    """Another process has it. ``device`` and ``inode`` identify the lock file, to find the holder."""
+    """Another process has it. ``lock`` identifies the file, to find the holder."""
 
-    def __init__(self, device: int, inode: int) -> None:
+    def __init__(self, status: os.stat_result) -> None:
         super().__init__("held")
-        self.device = device
-        self.inode = inode
+        self.lock = (status.st_dev, status.st_ino)
 
 
-def probe(name: str, dir_fd: int) -> tuple[int, int] | None:
-    """Who could answer: (device, inode) of the lock file when it is held, None when it is free or not there.
+def probe(name: str, dir_fd: int) -> None:
+    """Raises Held when the lock is held; nothing when it is free or not there.
 
     Takes a shared lock for an instant, on a descriptor that can't write: this works on a read-only mount too, and a
     builder that meets it tries again 50 ms later.
     """
     try:
-        fd = os.open(name, FILE, dir_fd=dir_fd)
+        with opened(name, dir_fd, FILE) as fd:
+            status = os.fstat(fd)
+            if stat.S_ISREG(status.st_mode):
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Held(status) from None
     except OSError as error:
-        if error.errno in GONE:
-            return None
-        raise
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            return None
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in BUSY:
-                return status.st_dev, status.st_ino
+        if error.errno not in GONE:
             raise
-        return None
-    finally:
-        os.close(fd)
 
 
 def acquire(name: str, dir_fd: int, shown: str) -> int:
@@ -69,14 +73,13 @@ def acquire(name: str, dir_fd: int, shown: str) -> int:
                 raise Fault("refused", "the lock " + shown + " is not a regular file")
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Newer filelock releases unlink the file on release: a lock on a file without a name guards nothing.
-            now = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-            if (now.st_dev, now.st_ino) == (status.st_dev, status.st_ino):
+            if os.path.samestat(os.stat(name, dir_fd=dir_fd, follow_symlinks=False), status):
                 taken, fd = fd, -1
                 return taken
         except OSError as error:
             if error.errno in BUSY and fd >= 0:
                 if not patience:
-                    raise Held(status.st_dev, status.st_ino) from None
+                    raise Held(status) from None
                 patience -= 1
                 time.sleep(0.02)  # it may be the instant of another envgen's probe()
             elif error.errno != errno.EEXIST and error.errno not in GONE:  # made or removed by another at this moment
@@ -85,29 +88,6 @@ def acquire(name: str, dir_fd: int, shown: str) -> int:
             if fd >= 0:
                 os.close(fd)
     raise Fault("refused", "the lock " + shown + " changes faster than it can be taken")
-
-
-def acquire_inside(path: str, dir_fd: int, shown: str, *, dry: bool = False) -> int | None:
-    """Take (``dry``: test) a lock at ``path`` below a folder; no link on the way is followed.
-
-    FlashInfer 0.7 keeps the locks of some kernels inside the module's folder (cake_gdn, ...). None: nothing was taken,
-    for it is gone, or only tested. Raises Held, or Fault.
-    """
-    *folders, name = path.split("/")
-    fd = -1
-    try:
-        fd = descend(dir_fd, folders)
-        identity = probe(name, fd)
-        if identity is not None:
-            raise Held(*identity)
-        return None if dry else acquire(name, fd, shown)
-    except OSError as error:
-        if error.errno not in GONE:
-            raise Fault("refused", shown + ": " + reason(error)) from None
-        return None
-    finally:
-        if fd >= 0:
-            os.close(fd)
 
 
 def _open_lock(name: str, dir_fd: int) -> int:
@@ -124,13 +104,29 @@ def _open_lock(name: str, dir_fd: int) -> int:
     return fd
 
 
+def acquire_inside(path: str, dir_fd: int, shown: str, *, dry: bool = False) -> int | None:
+    """Take (``dry``: test) a lock at ``path`` below a folder; no link on the way is followed.
+
+    FlashInfer 0.7 keeps the locks of some kernels inside the module's folder (cake_gdn, ...). None: nothing was taken,
+    for it is gone, or only tested. Raises Held, or Fault.
+    """
+    *folders, name = path.split("/")
+    try:
+        with below(dir_fd, folders) as fd:
+            probe(name, fd)
+            return None if dry else acquire(name, fd, shown)
+    except OSError as error:
+        if error.errno not in GONE:
+            raise Fault("refused", shown + ": " + reason(error)) from None
+        return None
+
+
 def own_as(fd: int, folder_fd: int) -> None:
     """Give what root made to the owner of its folder, who must be able to open it for the next build."""
-    if os.geteuid() != 0:
-        return
-    owner = os.fstat(folder_fd)
-    with suppress(OSError):  # a file system without owners
-        os.fchown(fd, owner.st_uid, owner.st_gid)
+    if os.geteuid() == 0:
+        owner = os.fstat(folder_fd)
+        with suppress(OSError):  # a file system without owners
+            os.fchown(fd, owner.st_uid, owner.st_gid)
 
 
 def enter(fd: int, name: str) -> int:
@@ -146,130 +142,18 @@ def enter(fd: int, name: str) -> int:
     return inner
 
 
+# Taking the locks of many modules at once: all of them, or a refusal that names who holds one
+
+
 def make_lock_folder(shelf_fd: int) -> None:
     """``cached_ops/tmp``, made where it is missing. Raises Fault when it is a link or a file."""
-    try:
+    with refusing("cached_ops/tmp (the locks) can't be opened"):
         os.close(enter(shelf_fd, "tmp"))
-    except OSError as error:
-        raise Fault("refused", "cached_ops/tmp (the locks) can't be opened: " + reason(error)) from None
-
-
-# Which processes hold a lock, and which have loaded a library: read from /proc, as far as this container can see.
-
-# A line of /proc/PID/maps whose file is, or was when it was cleared, in a cache; the inode.
-_MAPPED = re.compile(rb"^\S+ \S+ \S+ \S+ (\d+) +/.*/(?:cached_ops|" + re.escape(WORK.encode()) + rb"\w+)/", re.M)
-
-
-def holders(identities: list[tuple[int, int]], proc: str = "/proc") -> dict[tuple[int, int], list[dict[str, object]]]:
-    """For each (device, inode) of a lock file, the processes that hold a flock on it: pid and command.
-
-    /proc/locks shows the processes of other users too, whose open files even root may not see in a container. It names
-    another device than stat does on btrfs and overlayfs: what it doesn't show is looked for among open files.
-    """
-    found: dict[tuple[int, int], set[int]] = {identity: set() for identity in identities}
-    devices = {(os.major(device), os.minor(device), inode): (device, inode) for device, inode in identities}
-    for place, pid in _locks(proc) if found else ():
-        if place in devices:
-            found[devices[place]].add(pid)
-    missing = {identity for identity, held in found.items() if not held}
-    for pid in pids(proc) if missing else ():
-        base = proc + "/" + str(pid)
-        for number in names_in(base + "/fd"):
-            try:
-                status = os.stat(base + "/fd/" + number)
-                if (status.st_dev, status.st_ino) in missing:
-                    with open(base + "/fdinfo/" + number, "rb") as file:
-                        if b"FLOCK" in file.read():
-                            found[status.st_dev, status.st_ino].add(pid)
-            except OSError:
-                continue  # closed meanwhile
-    return {key: [{"pid": pid, "command": command(pid, proc)} for pid in sorted(held)] for key, held in found.items()}
-
-
-def _locks(proc: str) -> Iterator[tuple[tuple[int, int, int], int]]:
-    """The flock lines of /proc/locks: (major, minor, inode) and pid. Waiting ones (``->``) hold nothing."""
-    try:
-        with open(proc + "/locks", "rb") as file:
-            text = file.read().decode("ascii", "replace")
-    except OSError:
-        return
-    for pid, major, minor, inode in re.findall(r"^\d+: FLOCK +\S+ +\S+ +(\d+) +(\w+):(\w+):(\d+) ", text, re.M):
-        if int(pid):  # 0: in another namespace
-            yield (int(major, 16), int(minor, 16), int(inode)), int(pid)
-
-
-def loaded(inodes: dict[int, str], proc: str = "/proc") -> tuple[list[dict[str, object]], int]:
-    """Processes that have mapped a library of the cache, and how many processes could not be looked into.
-
-    Libraries are told by inode: the same file has another path in every container, and once it is cleared.
-    """
-    found: list[dict[str, object]] = []
-    unseen = 0
-    if not inodes:
-        return found, unseen
-    for pid in pids(proc):
-        if pid == os.getpid():
-            continue
-        try:
-            with open(proc + "/" + str(pid) + "/maps", "rb") as file:
-                data = file.read()
-        except OSError as error:
-            unseen += not isinstance(error, (FileNotFoundError, ProcessLookupError))
-            continue
-        found_here = {int(one.group(1)) for one in _MAPPED.finditer(data)}
-        names = {inodes[inode] for inode in found_here if inode in inodes}
-        if names:
-            found.append({"pid": pid, "command": command(pid, proc), "modules": sorted(names)})
-    return found, unseen
-
-
-def pids(proc: str = "/proc") -> list[int]:
-    """The processes that this container can see."""
-    return sorted(int(name) for name in names_in(proc) if name.isdigit())
-
-
-def names_in(folder: str) -> list[str]:
-    """The names in a folder of /proc; none where it can't be seen."""
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
-
-
-def command(pid: int, proc: str = "/proc") -> str:
-    """The command line of a process, shortened; its bare name in brackets for a kernel thread or a zombie."""
-    base = proc + "/" + str(pid)
-    try:
-        with open(base + "/cmdline", "rb") as file:
-            line = file.read(4096)
-        if not line:
-            with open(base + "/comm", "rb") as file:
-                return "[" + file.read(64).decode("utf-8", "replace").strip() + "]"
-    except OSError:
-        return ""
-    text = " ".join(part.decode("utf-8", "replace") for part in line.split(b"\0") if part)
-    return text if len(text) <= 300 else text[:297] + "..."
-
-
-def look(request: Dict[str, Any]) -> Dict[str, Any]:
-    """Operation ``look``: which processes of this container hold these locks, or have loaded these libraries.
-
-    ``locks``: [[device, inode], ...]; ``libraries``: [[inode, module], ...].
-    """
-    locks = [(device, inode) for device, inode in request.get("locks") or ()]
-    users, unseen = loaded(dict(request.get("libraries") or ()))
-    known = holders(locks)
-    return {"holders": [known[identity] for identity in locks], "users": users, "unseen": unseen}
-
-
-# Taking the locks of many modules at once: all of them, or a refusal that names who holds one.
 
 
 def raise_limit(wanted: int) -> None:
     """One descriptor a lock: a large cache needs more than the usual 1024."""
-    with suppress(ImportError, OSError, ValueError):  # then opening a lock says so
-        import resource
-
+    with suppress(OSError, ValueError):  # then opening a lock says so
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted += 4096
         if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -288,7 +172,7 @@ class Hold:
         self.dry = dry
         self.batches: list[int] = []
         self.modules: list[int] = []
-        self._held: list[tuple[str, tuple[int, int]]] = []
+        self._held: list[tuple[str, LockId]] = []
         try:
             for shelf, names in shelves:
                 if not dry:
@@ -302,7 +186,10 @@ class Hold:
                     for path in found.locks if found is not None else ():
                         self._take(self.modules, shelf, name + "/" + path)
             if self._held:
-                raise _fault(self._held)
+                known = holders([lock for _, lock in self._held])
+                raise Fault("refused", "is being built", held=[
+                    {"lock": shown, "device": lock[0], "inode": lock[1], "holders": known[lock]}
+                    for shown, lock in self._held])  # fmt: skip
         except BaseException:
             self.release()
             raise
@@ -312,25 +199,16 @@ class Hold:
         try:
             fd = acquire_inside(path, shelf.fd, shown, dry=self.dry)
             taken += [] if fd is None else [fd]
-        except Held as lock:
-            self._held.append((shown, (lock.device, lock.inode)))
+        except Held as held:
+            self._held.append((shown, held.lock))
 
     def release_modules(self) -> None:
-        """Let the builders in again."""
+        """Let the builders in again. Closing is releasing; the files stay."""
         close_all(self.modules)
 
     def release(self) -> None:
-        """Closing is releasing; the files stay."""
         close_all(self.modules)
         close_all(self.batches)
-
-
-def _fault(held: list[tuple[str, tuple[int, int]]]) -> Fault:
-    """The refusal: each lock (as shown, and its device and inode) with the processes that hold it."""
-    known = holders(sorted({identity for _, identity in held}))
-    return Fault("refused", "is being built", held=[
-        {"lock": shown, "device": identity[0], "inode": identity[1], "holders": known[identity]}
-        for shown, identity in held])  # fmt: skip
 
 
 def close_all(fds: list[int]) -> None:
@@ -338,7 +216,105 @@ def close_all(fds: list[int]) -> None:
         os.close(fds.pop())
 
 
-# Folders at the top of a cache for what goes or comes: modules that are cleared, an archive that is unpacked.
+# Which processes hold a lock, and which have loaded a library: read from /proc, as far as this container can see
+
+# A line of /proc/PID/maps whose file is, or was when it was cleared, in a cache; the inode.
+_MAPPED = re.compile(rb"^\S+ \S+ \S+ \S+ (\d+) +/.*/(?:cached_ops|" + re.escape(WORK.encode()) + rb"\w+)/", re.M)
+_FLOCK = re.compile(rb"^\d+: FLOCK +\S+ +\S+ +(\d+) +(\w+):(\w+):(\d+) ", re.M)  # waiting ones (``->``) hold nothing
+
+
+def holders(locks: list[LockId], proc: str = "/proc") -> dict[LockId, list[dict[str, object]]]:
+    """For each lock file, the processes that hold a flock on it: pid and command.
+
+    /proc/locks shows the processes of other users too, whose open files even root may not see in a container. It names
+    another device than stat does on btrfs and overlayfs: what it doesn't show is looked for among open files.
+    """
+    found: dict[LockId, set[int]] = {lock: set() for lock in locks}
+    devices = {(os.major(device), os.minor(device), inode): (device, inode) for device, inode in locks}
+    for pid, major, minor, inode in _FLOCK.findall(_read(proc + "/locks")) if locks else ():
+        place = (int(major, 16), int(minor, 16), int(inode))
+        if place in devices and int(pid):  # 0: in another namespace
+            found[devices[place]].add(int(pid))
+    missing = {lock for lock, held in found.items() if not held}
+    for number in pids(proc) if missing else ():
+        base = proc + "/" + str(number)
+        for name in names_in(base + "/fd"):
+            try:
+                status = os.stat(base + "/fd/" + name)
+            except OSError:
+                continue  # closed meanwhile
+            lock = (status.st_dev, status.st_ino)
+            if lock in missing and b"FLOCK" in _read(base + "/fdinfo/" + name):
+                found[lock].add(number)
+    return {key: [{"pid": pid, "command": command(pid, proc)} for pid in sorted(held)] for key, held in found.items()}
+
+
+def loaded(inodes: dict[int, str], proc: str = "/proc") -> tuple[list[dict[str, object]], int]:
+    """Processes that have mapped a library of the cache, and how many processes could not be looked into.
+
+    Libraries are told by inode: the same file has another path in every container, and once it is cleared.
+    """
+    found: list[dict[str, object]] = []
+    unseen = 0
+    for pid in pids(proc) if inodes else ():
+        if pid == os.getpid():
+            continue
+        try:
+            with open(proc + "/" + str(pid) + "/maps", "rb") as file:
+                mapped = {int(inode) for inode in _MAPPED.findall(file.read())}
+        except OSError as error:
+            unseen += not isinstance(error, (FileNotFoundError, ProcessLookupError))
+            continue
+        if mapped & inodes.keys():
+            names = sorted({inodes[inode] for inode in mapped & inodes.keys()})
+            found.append({"pid": pid, "command": command(pid, proc), "modules": names})
+    return found, unseen
+
+
+def pids(proc: str = "/proc") -> list[int]:
+    """The processes that this container can see."""
+    return sorted(int(name) for name in names_in(proc) if name.isdigit())
+
+
+def names_in(folder: str | int) -> list[str]:
+    """The names in a folder; none where it can't be seen."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _read(path: str) -> bytes:
+    """A file of /proc; empty where it can't be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def command(pid: int, proc: str = "/proc") -> str:
+    """The command line of a process, shortened; its bare name in brackets for a kernel thread or a zombie."""
+    base = proc + "/" + str(pid)
+    line, name = _read(base + "/cmdline")[:4096], _read(base + "/comm")
+    if not line:
+        return "[" + name.decode("utf-8", "replace").strip() + "]" if name else ""
+    text = " ".join(part.decode("utf-8", "replace") for part in line.split(b"\0") if part)
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+def run_look(request: dict[str, Any]) -> dict[str, Any]:
+    """Operation ``look``: which processes of this container hold these locks, or have loaded these libraries.
+
+    ``locks``: [[device, inode], ...]; ``libraries``: [[inode, module], ...].
+    """
+    locks = [(device, inode) for device, inode in request.get("locks") or ()]
+    users, unseen = loaded(dict(request.get("libraries") or ()))
+    known = holders(locks)
+    return {"holders": [known[lock] for lock in locks], "users": users, "unseen": unseen}
+
+
+# Folders at the top of a cache for what goes or comes: modules that are cleared, an archive that is unpacked
 #
 # Whoever made one holds a lock on it. What has no holder was left by a killed run, and the next one deletes it.
 
@@ -347,13 +323,10 @@ def close_all(fds: list[int]) -> None:
 def scratch(top: int, errors: list[str]) -> Iterator[int]:
     """A new folder in ``top``, open and locked. At the end it goes, with all that is in it."""
     name = WORK + os.urandom(8).hex()
-    try:
-        with _alone(top):
-            os.mkdir(name, 0o700, dir_fd=top)
-            work = os.open(name, FOLDER, dir_fd=top)
-            fcntl.flock(work, fcntl.LOCK_EX)
-    except OSError as error:
-        raise Fault("refused", "the cache can't be written: " + reason(error)) from None
+    with refusing("the cache can't be written"), _alone(top):
+        os.mkdir(name, 0o700, dir_fd=top)
+        work = os.open(name, FOLDER, dir_fd=top)
+        fcntl.flock(work, fcntl.LOCK_EX)
     try:
         own_as(work, top)
         yield work
@@ -384,51 +357,21 @@ def _alone(top: int) -> Iterator[bool]:
     yield False
 
 
-def leftovers(top: int) -> dict[str, int]:
-    """How much killed runs left in ``top``."""
-    return _total(top, _left(top))
-
-
-def sweep(top: int, errors: list[str]) -> dict[str, int]:
-    """Delete it; how much it was. What can't be removed is reported in ``errors`` and stops nothing."""
+def sweep(top: int, errors: list[str], *, dry: bool = False) -> dict[str, int]:
+    """Delete what killed runs left in ``top`` (``dry``: only look); how much it was. What can't be removed is reported
+    in ``errors`` and stops nothing."""
+    if dry:
+        return _measured(top, _left(top))
     with _alone(top) as is_alone:
         names = _left(top) if is_alone else []
-        found = _total(top, names)
+        found = _measured(top, names)
         for name in names:
             remove(name, top, os.fstat(top).st_dev, errors, name)
     return found
 
 
-def discard(names: list[str], top: int, errors: list[str]) -> None:
-    """Remove these folders. Each is renamed first: what is half removed must not be taken for something whole."""
-    sweep(top, errors)
-    with scratch(top, errors) as work:
-        for name in names:
-            try:
-                os.rename(name, name, src_dir_fd=top, dst_dir_fd=work)
-            except OSError as error:
-                if error.errno not in GONE:
-                    errors.append(name + ": " + reason(error))
-
-
-def run_sweep(request: dict[str, object]) -> dict[str, object]:
-    """Operation ``sweep``: how much killed runs left in the cache ``root``; it goes, unless ``dry_run``."""
-    errors: list[str] = []
-    cache = open_cache(root_of(request), "", None)
-    if cache is None:
-        return {"count": 0, "bytes": 0, "errors": errors}
-    try:
-        found = leftovers(cache.fd) if request.get("dry_run") else sweep(cache.fd, errors)
-        return {**found, "errors": errors}
-    finally:
-        cache.close()
-
-
 def _left(top: int) -> list[str]:
-    try:
-        return sorted(name for name in os.listdir(top) if name.startswith(WORK) and not _is_held(name, top))
-    except OSError:
-        return []
+    return sorted(name for name in names_in(top) if name.startswith(WORK) and not _is_held(name, top))
 
 
 def _is_held(name: str, top: int) -> bool:
@@ -440,6 +383,17 @@ def _is_held(name: str, top: int) -> bool:
     return False
 
 
-def _total(top: int, names: list[str]) -> dict[str, int]:
+def _measured(top: int, names: list[str]) -> dict[str, int]:
     measured = [measure_path(name, top) for name in names]
     return {"count": len(names), "bytes": sum(one.bytes for one in measured if one is not None)}
+
+
+def discard(names: list[str], top: int, errors: list[str]) -> None:
+    """Remove these folders. Each is renamed first: what is half removed must not be taken for something whole."""
+    sweep(top, errors)
+    with scratch(top, errors) as work:
+        for name in names:
+            try:
+                os.rename(name, name, src_dir_fd=top, dst_dir_fd=work)
+            except OSError as error:
+                note_unless_gone(errors, name, error)

@@ -6,22 +6,32 @@ import os
 import re
 from typing import Any, Callable, Dict
 
-from envgen.inside.jit.archive import load, save
+from envgen.inside.jit.archive import run_load, run_save
 from envgen.inside.jit.clear import run_clear
 from envgen.inside.jit.judge import run_baseline, run_list
-from envgen.inside.jit.layout import asked, check_name, entries_of
+from envgen.inside.jit.layout import asked, check_name, modules_of, open_cache, root_of
 from envgen.inside.jit.libraries import run_audit
-from envgen.inside.jit.locks import BATCH, discard, look, run_sweep
-from envgen.inside.jit.tree import GONE, Fault, Measure, measure, note, opened, read_file, reason
+from envgen.inside.jit.locks import BATCH, discard, run_look, sweep
+from envgen.inside.jit.tree import Fault, Measure, measure, note_unless_gone, opened, read_file
 
-# Operation ``spaces``: how large each namespace is and when it was last used; and removing folders of some.
+Doc = Dict[str, Any]
 
 
-def run_spaces(request: Dict[str, Any]) -> Dict[str, Any]:
-    """``roots``: paths of namespaces. ``remove``: names below ``parent`` that go; they are measured no more.
+def run_sweep(request: Doc) -> Doc:
+    """Operation ``sweep``: how much killed runs left in the cache ``root``; it goes, unless ``dry_run``."""
+    errors: list[str] = []
+    cache = open_cache(root_of(request))
+    if cache is None:
+        return {"count": 0, "bytes": 0, "errors": errors}
+    with cache:
+        return {**sweep(cache.fd, errors, dry=bool(request.get("dry_run"))), "errors": errors}
 
-    Last used = the youngest time of any file: FlashInfer opens the lock of each module that it loads, and writes its
-    log, so a use leaves its time there even when nothing is compiled.
+
+def run_spaces(request: Doc) -> Doc:
+    """Operation ``spaces``: how large the namespaces ``roots`` are and when they were last used.
+
+    ``remove``: names below ``parent`` that go. Last used = the youngest time of any file: FlashInfer opens the lock of
+    each module that it loads, and writes its log, so a use leaves its time there even when nothing is compiled.
     """
     found = []
     for root in request.get("roots") or ():
@@ -39,11 +49,6 @@ def run_spaces(request: Dict[str, Any]) -> Dict[str, Any]:
     return {"spaces": found, "errors": errors}
 
 
-# Operation ``used``: the names of all modules that were ever compiled or loaded here, also of those that are gone.
-#
-# FlashInfer keeps three records: a module's folder; its lock, which each load opens, too (a clear leaves it, filelock
-# 3.20.4 to 3.29 doesn't); and ``flashinfer_jit.log``, where 0.7.2 names what it begins to build.
-
 # In a log: what 0.7.2 prints; a path in the cache, as ninja prints it from 0.6.1 on (FLASHINFER_JIT_VERBOSE, a failed
 # build); an output of ninja up to 0.6.0.
 NAME = r"(\w[\w.+-]*)"
@@ -55,40 +60,41 @@ def named_in(text: str) -> set[str]:
     return {next(filter(None, found.groups())) for found in NAMED.finditer(text)} - {"tmp"}
 
 
-def run_used(request: dict[str, object]) -> dict[str, object]:
-    """All names in the cache, whatever version and arch they are of."""
-    cache, _ = asked(request)
-    try:
+def run_used(request: Doc) -> Doc:
+    """Operation ``used``: the names of all modules that were ever compiled or loaded here, of whatever version and
+    arch, also of those that are gone.
+
+    FlashInfer keeps three records: a module's folder; its lock, which each load opens, too (a clear leaves it, filelock
+    3.20.4 to 3.29 doesn't); and ``flashinfer_jit.log``, where 0.7.2 names what it begins to build.
+    """
+    with asked(request) as cache:
         names: set[str] = set()
-        for shelf in cache.shelves:
-            names |= {entry.name for entry in entries_of(shelf, cache.problems) if entry.kind == "folder"}
+        for shelf, modules in modules_of(cache):
+            names |= set(modules)
             try:
                 with opened("tmp", shelf.fd) as fd:
                     names |= {name[:-5] for name in os.listdir(fd) if name.endswith(".lock") and name != BATCH}
                 names |= named_in(read_file("flashinfer_jit.log", shelf.base).decode("utf-8", "replace"))
             except OSError as error:
-                if error.errno not in GONE:
-                    note(cache.problems, shelf.shown + ": " + reason(error))
+                note_unless_gone(cache.problems, shelf.shown, error)
         return {"names": sorted(name for name in names if re.fullmatch(NAME, name)), "problems": cache.problems}
-    finally:
-        cache.close()
 
 
-OPERATIONS: Dict[str, Callable[[Dict[str, object]], Dict[str, object]]] = {
+OPERATIONS: Dict[str, Callable[[Doc], Doc]] = {
     "list": run_list,
     "clear": run_clear,
-    "look": look,
+    "look": run_look,
     "baseline": run_baseline,
     "audit": run_audit,
-    "save": save,
-    "load": load,
+    "save": run_save,
+    "load": run_load,
     "spaces": run_spaces,
     "sweep": run_sweep,
     "used": run_used,
 }
 
 
-def answer(request: dict[str, object]) -> dict[str, object]:
+def answer(request: Doc) -> Doc:
     """Run one operation. Answers ``{"ok": true, "result": ...}`` or ``{"ok": false, "kind": ..., "message": ...}``."""
     try:
         operation = OPERATIONS.get(str(request.get("operation")))

@@ -6,10 +6,11 @@ import os
 import re
 import struct
 from dataclasses import dataclass, field
-from typing import Dict, List, Optional, Tuple
 
 from envgen.inside.jit.layout import Shelf
 from envgen.inside.jit.tree import GONE, digest_of_text, opened, read_file, reason
+
+# build.ninja, read as ninja reads it, as far as paths go: escapes, continuations, variables, build lines
 
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
 _TOKEN = re.compile(
@@ -23,9 +24,8 @@ _TOKEN = re.compile(
 class Edge:
     """One ``build`` line."""
 
-    outputs: List[str]
-    rule: str
-    inputs: List[str]
+    outputs: list[str]
+    inputs: list[str]
 
 
 def logical_lines(text: str) -> list[str]:
@@ -33,36 +33,26 @@ def logical_lines(text: str) -> list[str]:
     lines: list[str] = []
     held = ""
     for line in text.split("\n"):
-        if line.endswith("\r"):
-            line = line[:-1]
-        if held:
-            line = held + line.lstrip(" \t")
-            held = ""
-        dollars = len(line) - len(line.rstrip("$"))
-        if dollars % 2:
-            held = line[:-1]
-            # What is joined may be empty so far, but it is still a continuation.
-            held = held or " "
+        line = line[:-1] if line.endswith("\r") else line
+        line = held + line.lstrip(" \t") if held else line
+        if (len(line) - len(line.rstrip("$"))) % 2:
+            held = line[:-1] or " "  # what is joined may be empty so far, but it is still a continuation
         else:
             lines.append(line)
+            held = ""
     return [*lines, held] if held else lines
 
 
 def words(text: str, variables: dict[str, str]) -> list[tuple[str, bool]]:
     """Split into paths and marks: ``(text, is_mark)``. A variable's value stays part of its word, spaces and all."""
     found: list[tuple[str, bool]] = []
-    word: list[str] | None = None
+    before = ""
     for kind, value in _tokens(text, variables):
-        if kind == "text":
-            word = [*word, value] if word is not None else [value]
-            continue
-        if word is not None:
-            found.append(("".join(word), False))
-            word = None
-        if kind == "mark":
-            found.append((value, True))
-    if word is not None:
-        found.append(("".join(word), False))
+        if kind == before == "text":
+            found[-1] = (found[-1][0] + value, False)
+        elif kind != "space":
+            found.append((value, kind == "mark"))
+        before = kind
     return found
 
 
@@ -100,16 +90,15 @@ def parse(text: str, variables: dict[str, str] | None = None) -> tuple[list[Edge
     for line in logical_lines(text):
         if not line.strip() or line[0] in " \t#":
             continue  # indented lines bind variables of one rule or edge: commands and flags, not paths
-        if line.startswith("build "):
-            edge = _edge(line[6:], variables)
-            edges += [edge] if edge is not None else []
-            whole = whole and edge is not None
-            continue
         if line.startswith(("rule ", "default ", "pool ", "subninja ", "include ")):
             continue
         name, equals, value = line.partition("=")
         name = name.rstrip(" \t")
-        if equals and name and _NAME.fullmatch(name):
+        if line.startswith("build "):
+            edge = _edge(line[6:], variables)
+            edges += [edge] if edge is not None else []
+            whole = whole and edge is not None
+        elif equals and _NAME.fullmatch(name):
             variables[name] = expand(value.lstrip(" \t"), variables)
         else:
             whole = False
@@ -123,10 +112,8 @@ def _edge(text: str, variables: dict[str, str]) -> Edge | None:
     except ValueError:
         return None
     outputs = [word for word, is_mark in found[:colon] if not is_mark]
-    rest = [word for word, is_mark in found[colon + 1 :] if not is_mark]
-    if not outputs or not rest:
-        return None
-    return Edge(outputs, rest[0], rest[1:])
+    rest = [word for word, is_mark in found[colon + 1 :] if not is_mark]  # the rule, and its inputs
+    return Edge(outputs, rest[1:]) if outputs and rest else None
 
 
 def quote(path: str) -> str:
@@ -151,63 +138,44 @@ class Deps:
     """What is in one file. ``whole`` is False where it ends in mid-record or holds what ninja never writes."""
 
     version: int = 0
-    inputs: Dict[str, List[str]] = field(default_factory=dict)  # output -> all that it was compiled from
+    inputs: dict[str, list[str]] = field(default_factory=dict)  # output -> all that it was compiled from
     whole: bool = False
 
 
 def parse_deps(data: bytes) -> Deps:
     """Read all that can be understood. Never raises, whatever the bytes."""
     found = Deps()
-    start = len(MAGIC) + 4
-    if not data.startswith(MAGIC) or len(data) < start:
+    position, end = len(MAGIC) + 4, len(data)
+    if not data.startswith(MAGIC) or end < position:
         return found
     found.version = struct.unpack_from("<I", data, len(MAGIC))[0]
     if found.version not in (3, 4):
         return found
     head = 8 if found.version == 3 else 12  # the output's number, and its time in 4 or 8 bytes
-    paths: list[bytes] = []
-    records: dict[int, bytes] = {}
-    position = start
-    end = len(data)
-    while position < end:
-        if position + 4 > end:
-            break
+    paths: list[str] = []
+    while position + 4 <= end:
         size = struct.unpack_from("<I", data, position)[0]
-        is_deps = size >= _TOP
-        size &= _TOP - 1
-        position += 4
-        if size > LONGEST or size % 4 or position + size > end:
+        is_deps, size = size >= _TOP, size & (_TOP - 1)
+        record = data[position + 4 : position + 4 + size]
+        if size > LONGEST or size % 4 or len(record) < size:
             break
-        record = data[position : position + size]
-        position += size
+        numbers = struct.unpack("<%dI" % (size // 4), record)
         if is_deps:
-            if size < head or not _known(record, head, len(paths)):
+            inputs = numbers[head // 4 :]
+            if size < head or max(numbers[0], *inputs, 0) >= len(paths):  # of paths that were not named before
                 break
-            records[struct.unpack_from("<I", record)[0]] = record[head:]
+            found.inputs[paths[numbers[0]]] = [paths[number] for number in inputs]
         else:
             # The checksum is the number's complement: a record out of its place shows.
-            if size < 8 or struct.unpack_from("<I", record, size - 4)[0] != (~len(paths) & 0xFFFFFFFF):
+            if size < 8 or numbers[-1] != (~len(paths) & 0xFFFFFFFF):
                 break
-            name = record[:-4]
-            paths.append(name[:-3] + name[-3:].rstrip(b"\0"))
-    else:
-        found.whole = True
-    names = [path.decode("utf-8", "surrogateescape") for path in paths]
-    for output, numbers in records.items():
-        found.inputs[names[output]] = [names[number] for number in struct.unpack("<%dI" % (len(numbers) // 4), numbers)]
+            paths.append((record[:-7] + record[-7:-4].rstrip(b"\0")).decode("utf-8", "surrogateescape"))
+        position += 4 + size
+    found.whole = position == end
     return found
 
 
-def _known(record: bytes, head: int, count: int) -> bool:
-    """Are all numbers in it of paths that were named before?"""
-    if not count:
-        return False
-    inputs = struct.unpack_from("<%dI" % ((len(record) - head) // 4), record, head)
-    output: int = struct.unpack_from("<I", record)[0]
-    return output < count and all(number < count for number in inputs)
-
-
-# How a module was compiled: what build.ninja says, and every file that .ninja_deps names for its objects.
+# How a module was compiled: what build.ninja says, and every file that .ninja_deps names for its objects
 
 # The lines of build.ninja that decide what comes out, besides the sources.
 FLAGS = ("cxx", "nvcc", "common_cflags", "cflags", "post_cflags", "cuda_cflags", "cuda_post_cflags", "ldflags")
@@ -219,11 +187,11 @@ class Recipe:
 
     shelf: Shelf
     name: str
-    library: Optional[Tuple[int, int]] = None  # size and mtime in ns of the .so: which build this is
+    library: tuple[int, int] | None = None  # size and mtime in ns of the .so: which build this is
     ninja: str = ""  # digest of build.ninja; empty: there is none
-    variables: Dict[str, str] = field(default_factory=dict)
-    inputs: List[str] = field(default_factory=list)
-    sources: List[str] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
+    inputs: list[str] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
     recorded: bool = False  # is every object's compilation in .ninja_deps
     problem: str = ""
 
@@ -241,11 +209,7 @@ class Recipe:
             for tail in ("/data/include", "/data/csrc"):
                 if word.endswith(tail):
                     return (word[2:] if word.startswith("-I") else word)[: -len(tail)]
-        for source in self.sources:
-            head, found, _ = source.partition("/data/csrc/")
-            if found:
-                return head
-        return ""
+        return next((source.partition("/data/csrc/")[0] for source in self.sources if "/data/csrc/" in source), "")
 
     def words(self, *names: str) -> list[str]:
         """The flags in these variables of build.ninja."""
@@ -258,12 +222,8 @@ class Recipe:
 
     def archs(self) -> list[str]:
         """The GPU archs it was compiled for, as in sm_121a, without the sm_."""
-        found = []
-        for word in self.words("cuda_cflags"):
-            _, mark, code = word.partition("code=sm_")
-            if mark and code not in found:
-                found.append(code)
-        return found
+        codes = (word.partition("code=sm_")[2] for word in self.words("cuda_cflags") if "code=sm_" in word)
+        return list(dict.fromkeys(codes))
 
 
 class Reader:
@@ -288,32 +248,23 @@ class Reader:
         data = read_file("build.ninja", fd)
         recipe.ninja = digest_of_text(data)
         edges, whole = parse(os.fsdecode(data), recipe.variables)
+        shelf, folder = recipe.shelf, recipe.shelf.path
+        deps = _deps(fd)
+        if deps is not None:
+            folder += "/" + recipe.name
+        elif shelf.fd not in self._shared:
+            self._shared[shelf.fd] = _deps(shelf.fd) or Deps(whole=True)
+        deps = deps or self._shared[shelf.fd]
         if not whole:
             recipe.problem = "build.ninja is damaged"
-        own = _deps(fd)
-        deps = own if own is not None else self._of_shelf(recipe.shelf)
-        if not deps.whole and (own is not None or deps.version):
-            recipe.problem = recipe.problem or ".ninja_deps is cut off or damaged"
-        folder = recipe.shelf.root + "/" + recipe.shelf.shown + ("/" + recipe.name if own is not None else "")
-        self._collect(recipe, edges, deps, folder)
-
-    def _of_shelf(self, shelf: Shelf) -> Deps:
-        if shelf.fd not in self._shared:
-            self._shared[shelf.fd] = _deps(shelf.fd) or Deps()
-        return self._shared[shelf.fd]
-
-    def _collect(self, recipe: Recipe, edges: list[Edge], deps: Deps, folder: str) -> None:
-        seen: dict[str, None] = {}
+        elif not deps.whole:
+            recipe.problem = ".ninja_deps is cut off or damaged"
         objects = [edge for edge in edges if any(output.endswith(".o") for output in edge.outputs)]
-        recipe.recorded = bool(objects)
-        for edge in objects:
-            named = [path for output in edge.outputs for path in deps.inputs.get(output, ())]
-            recipe.recorded = recipe.recorded and bool(named)
-            for path in edge.inputs:
-                recipe.sources.append(path if path.startswith("/") else folder + "/" + path)
-            for path in edge.inputs + named:
-                seen[path if path.startswith("/") else folder + "/" + path] = None
-        recipe.inputs = list(seen)
+        named = [[path for output in edge.outputs for path in deps.inputs.get(output, ())] for edge in objects]
+        recipe.recorded = bool(objects) and all(named)
+        recipe.sources = [os.path.join(folder, path) for edge in objects for path in edge.inputs]
+        seen = [os.path.join(folder, path) for edge, more in zip(objects, named) for path in edge.inputs + more]
+        recipe.inputs = list(dict.fromkeys(seen))
 
 
 def library_of(name: str, fd: int) -> tuple[int, int] | None:

@@ -9,22 +9,12 @@ import stat
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Callable, Iterator, List, Optional, Sequence, Tuple
-
-
-class Fault(Exception):
-    """Why nothing was done: ``refused``, ``not_found`` or ``failed``, one sentence, and what the host wants to know."""
-
-    def __init__(self, kind: str, message: str, **data: object) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
-        self.data = data
-
+from typing import Callable, Iterator, Sequence, Tuple
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a planted FIFO must not hang.
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 GONE = (errno.ENOENT, errno.ESTALE)
 FULL = (errno.ENOSPC, errno.EDQUOT)
 NOT_A_FOLDER = (errno.ELOOP, errno.ENOTDIR)
@@ -34,25 +24,52 @@ DEEPEST = 40
 MANY = 100  # problems of one kind that are named; a folder of a million strange files must not fill the answer
 LISTED = 4000  # modules, and other things, in one answer
 _SPECIAL = 100  # locks and libraries of one module; FlashInfer 0.7 has a few
+Stamp = Tuple[int, int, int, int]  # inode, size, mtime and ctime in ns
 
 
-@dataclass
-class Measure:
-    """What a folder holds. ``newest`` is the time of its youngest file."""
+class Fault(Exception):
+    """Why nothing was done: ``refused``, ``not_found`` or ``failed``, one sentence, and what the host wants to know."""
 
-    bytes: int = 0
-    files: int = 0
-    objects: int = 0
-    newest: float = 0.0
-    libraries: List[Tuple[str, int, float]] = field(default_factory=list)  # name, inode, time
-    locks: List[str] = field(default_factory=list)  # *.lock inside: FlashInfer 0.7 keeps some in module folders
-    unread: List[str] = field(default_factory=list)
+    def __init__(self, kind: str, message: str, **data: object) -> None:
+        super().__init__(message)
+        self.kind, self.message, self.data = kind, message, data
 
 
 @contextmanager
-def opened(name: str, dir_fd: Optional[int] = None) -> Iterator[int]:
-    """The folder ``name``, open; OSError for a link."""
-    fd = os.open(name, FOLDER, dir_fd=dir_fd)
+def refusing(what: str) -> Iterator[None]:
+    """An OSError inside is a refusal: ``what``, and the system's reason."""
+    try:
+        yield
+    except OSError as error:
+        raise Fault("refused", what + ": " + reason(error)) from None
+
+
+def reason(error: OSError) -> str:
+    """The system's own words for an error, without paths."""
+    return error.strerror or type(error).__name__
+
+
+def short(path: str) -> str:
+    """A path for a message; a hostile one has thousands of characters."""
+    return path if len(path) <= 200 else path[:200] + "..."
+
+
+def note(problems: list[str], text: str) -> None:
+    """Add a problem, unless there are too many already."""
+    if len(problems) <= MANY:
+        problems.append(text if len(problems) < MANY else "and more")
+
+
+def note_unless_gone(problems: list[str], shown: str, error: OSError) -> None:
+    """What vanished while we looked is not a problem."""
+    if error.errno not in GONE:
+        note(problems, shown + ": " + reason(error))
+
+
+@contextmanager
+def opened(name: str, dir_fd: int | None = None, flags: int = FOLDER) -> Iterator[int]:
+    """The folder (or file, by its flags) ``name``, open; OSError for a link."""
+    fd = os.open(name, flags, dir_fd=dir_fd)
     try:
         yield fd
     finally:
@@ -75,6 +92,56 @@ def descend(fd: int, parts: Sequence[str], step: Callable[[int, str], int] = ope
     return fd
 
 
+@contextmanager
+def below(fd: int, parts: Sequence[str], step: Callable[[int, str], int] = open_folder) -> Iterator[int]:
+    """The same, closed at the end."""
+    inner = descend(fd, parts, step)
+    try:
+        yield inner
+    finally:
+        os.close(inner)
+
+
+def kind_of(name: str, dir_fd: int) -> str:
+    """``folder``, ``file``, ``link``, ``other`` or ``gone``; raises OSError when even that can't be seen."""
+    try:
+        mode = os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode
+    except OSError as error:
+        if error.errno in GONE:
+            return "gone"
+        raise
+    kinds = {stat.S_IFLNK: "link", stat.S_IFDIR: "folder", stat.S_IFREG: "file"}
+    return kinds.get(stat.S_IFMT(mode), "other")
+
+
+def read_file(name: str, dir_fd: int, limit: int = 16 << 20) -> bytes:
+    """The bytes of a regular file; OSError for anything else or for more than ``limit``."""
+    with opened(name, dir_fd, FILE) as fd:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        if status.st_size > limit:
+            raise OSError(errno.EFBIG, "too large")
+        with open(fd, "rb", closefd=False) as file:
+            return file.read()
+
+
+# Measuring
+
+
+@dataclass
+class Measure:
+    """What a folder holds. ``newest`` is the time of its youngest file."""
+
+    bytes: int = 0
+    files: int = 0
+    objects: int = 0
+    newest: float = 0.0
+    libraries: list[tuple[str, int, float]] = field(default_factory=list)  # name, inode, time
+    locks: list[str] = field(default_factory=list)  # *.lock inside: FlashInfer 0.7 keeps some in module folders
+    unread: list[str] = field(default_factory=list)
+
+
 def measure(fd: int, total: Measure, prefix: str = "", depth: int = 0) -> Measure:
     """Add up all files below the folder ``fd``: one stat a file, links counted as themselves."""
     try:
@@ -85,8 +152,9 @@ def measure(fd: int, total: Measure, prefix: str = "", depth: int = 0) -> Measur
     folders = []
     with entries:
         for entry in entries:
+            name = entry.name
             if entry.is_dir(follow_symlinks=False):
-                folders.append(entry.name)
+                folders.append(name)
                 continue
             try:
                 status = entry.stat(follow_symlinks=False)
@@ -95,7 +163,6 @@ def measure(fd: int, total: Measure, prefix: str = "", depth: int = 0) -> Measur
             total.files += 1
             total.bytes += status.st_size
             total.newest = max(total.newest, status.st_mtime)
-            name = entry.name
             if name.endswith(".o"):
                 total.objects += 1
             elif name.endswith(".so") and len(total.libraries) < _SPECIAL:
@@ -110,22 +177,8 @@ def measure(fd: int, total: Measure, prefix: str = "", depth: int = 0) -> Measur
             with opened(name, fd) as inner:
                 measure(inner, total, prefix + name + "/", depth + 1)
         except OSError as error:
-            if error.errno not in GONE:
-                note(total.unread, prefix + name + ": " + reason(error))
+            note_unless_gone(total.unread, prefix + name, error)
     return total
-
-
-def note(problems: list[str], text: str) -> None:
-    """Add a problem, unless there are too many already."""
-    if len(problems) < MANY:
-        problems.append(text)
-    elif len(problems) == MANY:
-        problems.append("and more")
-
-
-def short(path: str) -> str:
-    """A path for a message; a hostile one has thousands of characters."""
-    return path if len(path) <= 200 else path[:200] + "..."
 
 
 def measure_path(name: str, dir_fd: int) -> Measure | None:
@@ -145,19 +198,7 @@ def measure_path(name: str, dir_fd: int) -> Measure | None:
     return Measure(status.st_size, 1, newest=status.st_mtime)
 
 
-def kind_of(name: str, dir_fd: int) -> str:
-    """``folder``, ``file``, ``link``, ``other`` or ``gone``; raises OSError when even that can't be seen."""
-    try:
-        mode = os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode
-    except OSError as error:
-        if error.errno in GONE:
-            return "gone"
-        raise
-    if stat.S_ISLNK(mode):
-        return "link"
-    if stat.S_ISDIR(mode):
-        return "folder"
-    return "file" if stat.S_ISREG(mode) else "other"
+# Removing
 
 
 def remove(name: str, dir_fd: int, device: int, errors: list[str], shown: str) -> None:
@@ -167,60 +208,55 @@ def remove(name: str, dir_fd: int, device: int, errors: list[str], shown: str) -
     Every step is relative to an open folder and refuses links: exchanging a folder for a link mid-way leads nowhere.
     What is mounted into the cache is left alone. What fails is put into ``errors``; nothing is raised.
     """
+    before, count, lifted = len(errors), 0, "." + os.urandom(4).hex() + "-"
     try:
-        top = os.open(name, FOLDER, dir_fd=dir_fd)
+        with opened(name, dir_fd) as top:
+            waiting = [(".", shown)]
+            while waiting:
+                inner, path = waiting.pop()
+                try:
+                    with opened(inner, top) as fd:
+                        if os.fstat(fd).st_dev != device:
+                            note(errors, path + ": is on another file system; left alone")
+                            if inner == ".":
+                                return
+                            continue
+                        for deeper in _unlink_files(fd, errors, path):
+                            count += 1
+                            whole = short(path + "/" + deeper)
+                            if _lift(deeper, fd, lifted + str(count), top, errors, whole):
+                                waiting.append((lifted + str(count), whole))
+                except OSError as error:
+                    _not_opened(error, inner, top, errors, path)
+                    continue
+                if inner != ".":
+                    _step(os.rmdir, inner, top, errors, path, before)
     except OSError as error:
         _not_opened(error, name, dir_fd, errors, shown)
         return
-    before = len(errors)
-    try:
-        if os.fstat(top).st_dev != device:
-            note(errors, shown + ": is on another file system; left alone")
-            return
-        lifted = "." + os.urandom(4).hex() + "-"
-        count = 0
-        waiting = [(inner, shown + "/" + inner) for inner in _unlink_files(top, errors, shown)]
-        while waiting:
-            inner, path = waiting.pop()
-            try:
-                fd = os.open(inner, FOLDER, dir_fd=top)
-            except OSError as error:
-                _not_opened(error, inner, top, errors, path)
-                continue
-            try:
-                if os.fstat(fd).st_dev != device:
-                    note(errors, path + ": is on another file system; left alone")
-                    continue
-                for deeper in _unlink_files(fd, errors, path):
-                    try:
-                        os.rmdir(deeper, dir_fd=fd)
-                        continue
-                    except OSError:
-                        pass  # it is not empty, most likely; else the rename says what is wrong
-                    count += 1
-                    whole = short(path + "/" + deeper)
-                    try:
-                        os.rename(deeper, lifted + str(count), src_dir_fd=fd, dst_dir_fd=top)
-                    except OSError as error:
-                        if error.errno not in GONE:
-                            note(errors, whole + ": " + reason(error))
-                        continue
-                    waiting.append((lifted + str(count), whole))
-            finally:
-                os.close(fd)
-            _step(os.rmdir, inner, top, errors, path, before)
-    except OSError as error:
-        note(errors, shown + ": " + reason(error))
-    finally:
-        os.close(top)
     _step(os.rmdir, name, dir_fd, errors, shown, before)
+
+
+def _lift(name: str, fd: int, new: str, top: int, errors: list[str], shown: str) -> bool:
+    """Remove a folder that is empty; rename any other into ``top``. True: the latter."""
+    try:
+        os.rmdir(name, dir_fd=fd)
+        return False
+    except OSError:
+        pass  # it is not empty, most likely; else the rename says what is wrong
+    try:
+        os.rename(name, new, src_dir_fd=fd, dst_dir_fd=top)
+        return True
+    except OSError as error:
+        note_unless_gone(errors, shown, error)
+        return False
 
 
 def _not_opened(error: OSError, name: str, dir_fd: int, errors: list[str], shown: str) -> None:
     if error.errno in NOT_A_FOLDER:
         _step(os.unlink, name, dir_fd, errors, shown)
-    elif error.errno not in GONE:
-        note(errors, shown + ": " + reason(error))
+    else:
+        note_unless_gone(errors, shown, error)
 
 
 def _unlink_files(fd: int, errors: list[str], shown: str) -> list[str]:
@@ -242,42 +278,15 @@ def _step(action: object, name: str, dir_fd: int, errors: list[str], shown: str,
     try:
         action(name, dir_fd=dir_fd)  # type: ignore[operator]
     except OSError as error:
-        told = error.errno == errno.ENOTEMPTY and 0 <= before < len(errors)
-        if error.errno not in GONE and not told:
-            note(errors, shown + ": " + reason(error))
+        if not (error.errno == errno.ENOTEMPTY and 0 <= before < len(errors)):
+            note_unless_gone(errors, shown, error)
 
 
-def read_file(name: str, dir_fd: int, limit: int = 16 << 20) -> bytes:
-    """The bytes of a regular file; OSError for anything else or for more than ``limit``."""
-    fd = os.open(name, FILE, dir_fd=dir_fd)
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-        if status.st_size > limit:
-            raise OSError(errno.EFBIG, "too large")
-        parts: list[bytes] = []
-        while True:
-            part = os.read(fd, 1 << 20)
-            if not part:
-                return b"".join(parts)
-            parts.append(part)
-    finally:
-        os.close(fd)
-
-
-def reason(error: OSError) -> str:
-    """The system's own words for an error, without paths."""
-    return error.strerror or type(error).__name__
-
-
-# The files that modules were compiled from: each is looked at once, however many modules include it.
-
-Stamp = Tuple[int, int, int, int]  # inode, size, mtime and ctime in ns
+# The files that modules were compiled from
 
 
 class Files:
-    """Remembers what it saw: stamps, SHA-256 digests (empty where there are none), real paths."""
+    """Remembers what it saw, for many modules include the same: stamps, SHA-256 digests, real paths."""
 
     def __init__(self) -> None:
         self.stamp = lru_cache(None)(stamp_of)
