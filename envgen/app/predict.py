@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from envgen.doctor import collect, remedies
 from envgen.doctor.collect import compose_env, throw_away
@@ -24,6 +26,7 @@ PROGRAM = run.Program(("predict_vllm",))
 TIMEOUT = 300.0  # seconds; two idle cores need 15 to 40
 MODELS = Path(run.__file__).parent / "models.json"
 SERVER = "vllm.entrypoints.openai.api_server"
+CONTRADICTED = {"expect": "is never logged", "forbid": "is logged"}
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,11 @@ class Prediction:
         """Whether a script may go on: nothing was refused or contradicted, and the release could be asked."""
         return self.judgement.verdict is Verdict.FITS
 
+    @property
+    def chosen(self) -> str:
+        """``attention FLASHINFER, moe MARLIN``."""
+        return ", ".join(f"{step} {name}" for step, name in backends(self.effective).items())
+
 
 def vllm_words(service: Service) -> tuple[str, ...] | None:
     """What follows `vllm serve` in the command of a service; None for one that starts something else."""
@@ -68,37 +76,34 @@ def vllm_words(service: Service) -> tuple[str, ...] | None:
     return None
 
 
+def servers(profile: Profile) -> list[str]:
+    """The services that start vLLM."""
+    return [name for name, service in profile.services.items() if vllm_words(service) is not None]
+
+
 def choose_service(profile: Profile, wanted: str | None) -> str:
     """The service to ask about: the wanted one, or the only one of the profile that starts vLLM."""
-    if wanted is not None:
-        if vllm_words(profile.services[wanted]) is None:
-            command = " ".join(profile.services[wanted].command)
-            raise UsageError(
-                f"{wanted} starts `{command}`, not `vllm serve`: there is no release to ask",
-                hint=_others(profile) or "name a service that starts `vllm serve`",
-            )
-        return wanted
-    found = [name for name, service in profile.services.items() if vllm_words(service) is not None]
-    if len(found) != 1:
+    found = servers(profile)
+    hint = f"envgen predict {found[0]} --profile {profile.name}" if found else ""
+    if wanted is not None and wanted not in found:
+        command = " ".join(profile.services[wanted].command)
+        raise UsageError(
+            f"{wanted} starts `{command}`, not `vllm serve`: there is no release to ask",
+            hint=hint or "name a service that starts `vllm serve`",
+        )
+    if wanted is None and len(found) != 1:
         many = f"several services start vLLM: {', '.join(found)}" if found else "no service starts `vllm serve`"
-        hint = f"envgen predict {found[0]} --profile {profile.name}" if found else "another profile? add --profile NAME"
-        raise UsageError(f"profile {profile.name}: {many}", hint=hint)
-    return found[0]
-
-
-def _others(profile: Profile) -> str:
-    found = [name for name, service in profile.services.items() if vllm_words(service) is not None]
-    return f"envgen predict {found[0]} --profile {profile.name}" if found else ""
+        raise UsageError(f"profile {profile.name}: {many}", hint=hint or "another profile? add --profile NAME")
+    return wanted or found[0]
 
 
 def place_in_engine(engine: Engine, profile: Profile, root: Path, service: str) -> Place:
-    """The running container of the service, of another one of the profile, else a throw-away one of the image."""
+    """The running container of the service, else a throw-away one of the image."""
     python = collect.program(profile)
-    running = [one for one in ours(engine.containers(profile.compose_name), root) if one.state == "running"]
-    same = [one for one in running if one.service == service]
-    if same:
-        execute = run.in_container(engine, same[0].id, workdir=str(profile.working_dir))
-        return Place(execute, python, f"container {same[0].name}", profile.gpu is not GpuMode.NONE)
+    for one in ours(engine.containers(profile.compose_name), root):
+        if one.state == "running" and one.service == service:
+            execute = run.in_container(engine, one.id, workdir=str(profile.working_dir))
+            return Place(execute, python, f"container {one.name}", profile.gpu is not GpuMode.NONE)
     if engine.image(profile.image_name) is None:
         raise NotFoundError(
             f"the image {profile.image_name} is not built: there is no release to ask",
@@ -112,7 +117,7 @@ def place_on_host(profile: Profile, service: str, python: Path) -> Place:
     """A Python of this machine that has a vLLM, with the variables that the service has of its own."""
     derived = service_env(profile)  # paths of the container
     env = {name: value for name, value in compose_env(profile, service).items() if name not in derived}
-    return Place(run.on_host(env), str(python), f"{python}", has_gpu=True)
+    return Place(run.on_host(env), str(python), str(python), has_gpu=True)
 
 
 def predict(profile: Profile, service: str, place: Place, gpu: Gpu, *, pretend: bool) -> Prediction:
@@ -128,21 +133,7 @@ def predict(profile: Profile, service: str, place: Place, gpu: Gpu, *, pretend: 
     return Prediction(service, place.shown, answer, judge(answer, described))
 
 
-def expected(profile: Profile, service: str) -> Mapping[str, str]:
-    """The patterns of ``ready.expect``."""
-    ready = profile.services[service].ready
-    return ready.expect if ready else {}
-
-
-def patterns_to_write(profile: Profile, found: Prediction) -> dict[str, str]:
-    """Those that the release's own lines give and `ready.expect` lacks or has wrong."""
-    return {name: pattern for name, pattern in found.judgement.patterns.items() if name not in found.judgement.shown}
-
-
-def own_place(profile: Profile, service: str) -> tuple[str, ...]:
-    """Where the profile's own patterns stand in a project file, or those of its variant."""
-    variant = ("variants", profile.variant) if profile.variant else ()
-    return ("profiles", profile.name, *variant, "services", service, "ready", "expect")
+# Before a service is started
 
 
 class PredictedRefusal(EnvgenError):
@@ -163,7 +154,7 @@ class PredictedRefusal(EnvgenError):
 
 def foresee(engine: Engine, profile: Profile, root: Path, service: str) -> list[str]:
     """What is worth a note before a service is started. PredictedRefusal where the release would end it."""
-    if profile.gpu is GpuMode.NONE or vllm_words(profile.services[service]) is None:
+    if profile.gpu is GpuMode.NONE or service not in servers(profile):
         return []
     gpu = target(profile)
     try:
@@ -175,30 +166,33 @@ def foresee(engine: Engine, profile: Profile, root: Path, service: str) -> list[
         raise PredictedRefusal(profile, service, found)
     if isinstance(found.answer, run.Failure):
         return [f"the release could not be asked what it would choose: {found.answer}"]
-    chosen = ", ".join(f"{step} {name}" for step, name in backends(found.effective).items())
-    notes = [f"this release would choose on {gpu.name}: {chosen}"] if chosen else []
+    notes = [f"this release would choose on {gpu.name}: {found.chosen}"] if found.chosen else []
     notes += [f"not asked: {one}" for one in judged.unasked]
-    notes += [
-        f"ready.{one.kind}.{one.name}: {one.pattern!r} {CONTRADICTED[one.kind]}; this release logs: {one.seen}"
-        for one in judged.contradictions
-    ]
+    notes += contradicted(judged)
     return notes + [one for one in judged.caveats if "cubins" in one]
 
 
-CONTRADICTED = {"expect": "is never logged", "forbid": "is logged"}
+def contradicted(judged: Judgement) -> list[str]:
+    """A line for each pattern that the release's own lines contradict."""
+    return [
+        f"ready.{one.kind}.{one.name}: {one.pattern!r} {CONTRADICTED[one.kind]}; this release logs: {one.seen}"
+        for one in judged.contradictions
+    ]
+
+
+# In doctor's words
 
 
 def examine(engine: Engine, context: Context, root: Path) -> list[Finding]:
     """What `doctor --deep` reports of each server: the whole answer, every refusal and contradiction a finding."""
-    profile = context.profile
-    servers = [name for name, service in profile.services.items() if vllm_words(service) is not None]
+    profile, found = context.profile, list[Finding]()
     if profile.gpu is GpuMode.NONE:
         return []
-    gpu, found = target(profile), list[Finding]()
-    for name in [context.service] if context.service in servers else servers:
+    names = servers(profile)
+    for name in [context.service] if context.service in names else names:
         try:
             place = place_in_engine(engine, profile, root, name)
-            found += findings(predict(profile, name, place, gpu, pretend=False), context)
+            found += findings(predict(profile, name, place, target(profile), pretend=False), context)
         except EnvgenError as problem:
             found.append(_not_asked(name, str(problem).splitlines()[0], context))
     return [replace(one, check="deep.predict") for one in found]
@@ -206,7 +200,7 @@ def examine(engine: Engine, context: Context, root: Path) -> list[Finding]:
 
 def findings(found: Prediction, context: Context) -> list[Finding]:
     """A prediction in doctor's words."""
-    judged, name = found.judgement, found.service
+    judged, name, chosen = found.judgement, found.service, found.chosen
     reported = [
         error(f"{name}: this release refuses what it asks for ({one.step})", one.message[:600],
               one.first or "kernels that the release has for this GPU", _without_backend(one.step, name, context),
@@ -218,9 +212,8 @@ def findings(found: Prediction, context: Context) -> list[Finding]:
         title = f"{name} would start, but never be called ready: ready.{odd.kind}.{odd.name} {CONTRADICTED[odd.kind]}"
         wanted = f"{odd.kind}: {odd.pattern}" + (f"; {odd.first}" if odd.first else "")
         reported.append(error(title, odd.seen, wanted, _again(name, context, *words), case="contradicts"))
-    chosen = ", ".join(f"{step} {backend}" for step, backend in backends(found.effective).items())
-    platform = found.effective.get("platform") or {}
     if judged.verdict is Verdict.FITS:
+        platform = found.effective.get("platform") or {}
         title = f"{name}: on {platform.get('name')} this release would choose {chosen}"
         reported.append(ok(title, quantization=found.effective.get("quantization"), kv_cache=found.effective.get("kv")))
     elif chosen and not reported:
@@ -246,3 +239,54 @@ def _without_backend(step: str, service: str, context: Context) -> Remedy:
     if step == "attention" and asked:
         return remedies.line(f"services: {{{service}: {{args: {{{asked[0]}: null}}}}}}")
     return _again(service, context)
+
+
+# Patterns for `ready.expect` of a project file: put in as text at the nodes' places, so that all else stays
+
+
+def expected(profile: Profile, service: str) -> Mapping[str, str]:
+    """The patterns of ``ready.expect``."""
+    ready = profile.services[service].ready
+    return ready.expect if ready else {}
+
+
+def own_place(profile: Profile, service: str) -> tuple[str, ...]:
+    """Where the profile's own patterns stand in a project file, or those of its variant."""
+    variant = ("variants", profile.variant) if profile.variant else ()
+    return ("profiles", profile.name, *variant, "services", service, "ready", "expect")
+
+
+def with_patterns(text: str, path: Sequence[str], patterns: Mapping[str, str]) -> str | None:
+    """``text`` with each pattern set in the mapping at ``path``; None where the file has no such mapping.
+
+    An entry that is there is replaced, another one is put in front. Comments, order and quotes of the rest are kept.
+    """
+    mapping: yaml.Node | None = yaml.compose(text, yaml.BaseLoader)
+    for key in path:
+        children = mapping.value if isinstance(mapping, yaml.MappingNode) else ()
+        mapping = next((value for name, value in children if name.value == key), None)
+    if not isinstance(mapping, yaml.MappingNode) or not mapping.value:
+        return None
+    present = {key.value: value for key, value in mapping.value if isinstance(key, yaml.ScalarNode)}
+    first = mapping.value[0][0].start_mark
+    after = ", " if mapping.flow_style else "\n" + " " * first.column
+    added = "".join(f"{name}: {quoted(pattern)}{after}" for name, pattern in patterns.items() if name not in present)
+    edits = [(first.index, first.index, added)]
+    for name, pattern in patterns.items():
+        if name in present:
+            edits.append((present[name].start_mark.index, present[name].end_mark.index, quoted(pattern)))
+    for start, end, new in sorted(edits, key=lambda one: one[0], reverse=True):
+        text = text[:start] + new + text[end:]
+    return text
+
+
+def snippet(path: Sequence[str], patterns: Mapping[str, str]) -> str:
+    """What to paste where the file has no such mapping."""
+    lines = [f"{'  ' * depth}{key}:" for depth, key in enumerate(path)]
+    lines += [f"{'  ' * len(path)}{name}: {quoted(pattern)}" for name, pattern in patterns.items()]
+    return "\n".join(lines)
+
+
+def quoted(text: str) -> str:
+    """A YAML scalar, right in block and flow style: a regular expression may hold any character."""
+    return "'" + text.replace("'", "''") + "'"

@@ -61,28 +61,25 @@ def runs_on(code: str, major: int, minor: int) -> bool:
 
 def judge(library: Library, archs: Iterable[tuple[int, int]]) -> Finding:
     """One library against every GPU of the profile."""
-    wanted = sorted(set(archs))
+    wanted, held = sorted(set(archs)), ", ".join(library.archs)
     if library.problem:
         return Finding(library, "error", library.problem)
     if not library.archs:
         return Finding(library, "none", "holds no GPU code")
-    machine = [code for code in library.archs if code.startswith("sm_")]
-    unable = [pair for pair in wanted if not any(runs_on(code, *pair) for code in library.archs)]
+    unable = [f"{gpu[0]}.{gpu[1]}" for gpu in wanted if not any(runs_on(code, *gpu) for code in library.archs)]
     if unable:
-        gpus = ", ".join(f"{major}.{minor}" for major, minor in unable)
-        return Finding(library, "error", f"holds {', '.join(library.archs)}: nothing that a GPU of {gpus} can run")
-    slow = [pair for pair in wanted if not any(runs_on(code, *pair) for code in machine)]
-    if slow:
-        return Finding(library, "ptx", f"holds {', '.join(library.archs)}: compiled by the driver when it is loaded")
-    return Finding(library, "ok", ", ".join(library.archs))
+        return Finding(library, "error", f"holds {held}: nothing that a GPU of {', '.join(unable)} can run")
+    machine = [code for code in library.archs if code.startswith("sm_")]
+    if not all(any(runs_on(code, *gpu) for code in machine) for gpu in wanted):
+        return Finding(library, "ptx", f"holds {held}: compiled by the driver when it is loaded")
+    return Finding(library, "ok", held)
 
 
 def findings(audit: Audit, archs: Sequence[tuple[int, int]], folders: Sequence[str]) -> list[Finding]:
     """All libraries that this environment uses: of the cache those of its own version and archs."""
-    used = [
-        library
+    return [
+        judge(library, archs)
         for library in audit.libraries
         if library.owner != "cache"
         or (library.arch in folders and library.version == (audit.version or library.version))
     ]
-    return [judge(library, archs) for library in used]

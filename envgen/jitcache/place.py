@@ -22,6 +22,8 @@ from envgen.render.locking import folder_of, namespace_here, volume_of
 
 CACHE = "flashinfer"  # the key of the profile's `caches`
 BASE = "FLASHINFER_WORKSPACE_BASE"
+SOURCE = "flashinfer"
+NO_ARCH = "none"  # the layout without an arch folder: no GPU and FLASHINFER_CUDA_ARCH_LIST unset
 _KEY = re.compile(r"-([0-9a-f]{12})")
 
 
@@ -102,11 +104,7 @@ def mount_here(engine: Engine, profile: Profile, project_root: Path) -> Mount:
     if CACHE not in profile.caches:
         raise NotFoundError(f"profile {profile.name} keeps no FlashInfer cache", hint="add `caches: {flashinfer: ...}`")
     image = engine.image(profile.image_name)
-    return mount_for(profile, project_root, namespace_here(profile, project_root, image.labels if image else None))
-
-
-def mount_for(profile: Profile, project_root: Path, key: str) -> Mount:
-    """The mount of the profile's cache in the namespace ``key``, whether it exists or not."""
+    key = namespace_here(profile, project_root, image.labels if image else None)
     cache = profile.caches[CACHE]
     if cache.host is None:
         return Mount(volume_of(profile, CACHE, key), cache.path.path, "volume")
@@ -128,32 +126,23 @@ def mount_of(mounts: Sequence[Mount], root: str) -> Mount | None:
     return max(covering, key=lambda mount: len(mount.target), default=None)
 
 
-# What a user asks for: module names or globs, narrowed by version and arch.
-
-NO_ARCH = "none"  # the layout without an arch folder: no GPU and FLASHINFER_CUDA_ARCH_LIST unset
+# What a user asks for
 
 
 @dataclass(frozen=True)
 class Query:
-    """``archs`` are folder names as FlashInfer writes them; None: all of them."""
+    """Module names or globs. ``archs`` are folder names as FlashInfer writes them; None: all of them."""
 
     patterns: tuple[str, ...] = ()
     version: str = ""
     archs: tuple[str, ...] | None = None
 
-    def request(self, operation: str, root: str) -> dict[str, object]:
-        """The agent's JSON request."""
-        archs = None if self.archs is None else list(self.archs)
-        narrowed = {"patterns": list(self.patterns), "version": self.version, "archs": archs}
-        return {"operation": operation, "root": root, **narrowed}
-
 
 def make_query(patterns: tuple[str, ...] = (), version: str | None = None, arch: str | None = None) -> Query:
     """Build a query from a command line. RefusedError for what could lead out of the cache, before Docker is asked."""
-    archs = None if arch is None else arch_folders(arch)
-    query = Query(patterns, version or "", archs)
+    query = Query(patterns, version or "", None if arch is None else arch_folders(arch))
     try:
-        check_request(list(patterns), query.version, None if archs is None else list(archs))
+        check_request(list(patterns), query.version, list(query.archs or ()))
     except Fault as fault:
         raise RefusedError(fault.message, hint="name a module as `envgen cache list` shows it") from None
     if version == "":
@@ -187,20 +176,15 @@ def _normal(arch: CudaArch, twelve: str) -> CudaArch:
 
 def seconds(text: str) -> float:
     """An age such as ``30d``, ``12h``, ``45m``, ``90s``. UsageError for anything else."""
-    units = {"d": 86400, "h": 3600, "m": 60, "s": 1}
-    number, unit = text[:-1], text[-1:]
-    if unit in units and number.isascii() and number.isdigit() and len(number) < 10:
-        return float(number) * units[unit]
-    raise UsageError(f"{text!r} is not an age", hint="write it like 30d, 12h or 45m")
-
-
-# Which files of a mounted checkout are not those of a revision, as a container sees them.
-
-SOURCE = "flashinfer"
+    found = re.fullmatch(r"([0-9]{1,9})([dhms])", text)
+    if found is None:
+        raise UsageError(f"{text!r} is not an age", hint="write it like 30d, 12h or 45m")
+    return float(found[1]) * {"d": 86400, "h": 3600, "m": 60, "s": 1}[found[2]]
 
 
 def changed_files(profile: Profile, root: Path, revision: str) -> tuple[str, ...]:
-    """Paths in the container of all that differs: edited, added, deleted, not yet known to git; in submodules too.
+    """Paths in the container of all that differs from a revision of the mounted checkout: edited, added, deleted, not
+    yet known to git; in submodules too.
 
     A submodule that is at another commit counts as a whole folder.
     """

@@ -14,6 +14,7 @@ from envgen.engine.values import COMPOSE_PROJECT, MEMORY, Container
 from envgen.errors import EngineError, EnvgenError, NotFoundError, RefusedError
 from envgen.inside import run
 from envgen.inside.jit.judge import Holder, Module
+from envgen.inside.jit.locks import BATCH, LockId
 from envgen.inside.jit.locks import holders as local_holders
 from envgen.jitcache.audit import Audit
 from envgen.jitcache.place import Place, Query, arch_folders, find_place, root_in
@@ -192,82 +193,18 @@ class Failure:
     data: Refusal
 
 
-# Talking to the agent: send the program, read its one JSON document, and put what it says into errors for people.
-
 TIMEOUT = 900.0  # 160 microseconds a file: a million files are three minutes
 ROOT_USER = "0:0"
-_FILES = sorted(
-    f"jit/{path.stem}" for path in (run.FOLDER / "jit").glob("*.py") if path.stem not in ("__init__", "main")
-)
+_FILES = sorted(f"jit/{path.stem}" for path in (run.FOLDER / "jit").glob("*.py") if path.stem[0] != "_")
 # -I: nothing of the container's own settings or working folder; -S: no site-packages, which halves the start.
-AGENT = run.Program((*_FILES, "jit/main"), flags=("-I", "-S"), watch=True, bytes=64 << 20)
-
-
-def send(engine: Engine, python: str, place: Place, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the agent at ``place`` and return its document. EngineError when it gave none."""
-    if place.container is None:
-        execute = run.in_image(engine, place.image, mounts=place.mounts, user=ROOT_USER, hold=True, memory=MEMORY)
-    else:
-        # Root may delete what any service wrote; with no explicit root the container's own user decides, by its HOME.
-        user = ROOT_USER if place.root else ""
-        execute = run.in_container(engine, place.container.id, user=user, hold=True)
-    answer = run.ask(execute, python, AGENT, request, timeout=TIMEOUT)
-    if isinstance(answer, run.Failure):
-        said = " / ".join([str(answer), *answer.stack[-3:]])
-        raise EngineError(f"{python} in {place.shown} gave no answer: {said}", hint=run.NEEDED)
-    return answer
-
-
-def not_found(data: Refusal, query: Query) -> NotFoundError:
-    """The error for names and globs that match nothing, with near matches from what is there."""
-    missing = data.missing
-    scope = f" in version {query.version}" if query.version else ""
-    if query.archs is not None:
-        scope += f" for arch {' or '.join(arch or 'none' for arch in query.archs)}"
-    message = f"no module matches {', '.join(map(visible, missing))}{scope}" if missing else "the cache is empty"
-    return NotFoundError(message, hint=_near(data))
-
-
-def _near(data: Refusal) -> str:
-    missing, names = data.missing, data.names
-    if not names:
-        return "nothing has been compiled there yet; `envgen cache list` shows all versions and archs"
-    near = [match for name in missing for match in difflib.get_close_matches(name, names, 3, 0.5)]
-    stems = [name.strip("*?") for name in missing if len(name.strip("*?")) > 2]
-    near += [name for stem in stems for name in names if stem in name][:5]
-    if near:
-        return f"did you mean {', '.join(map(visible, dict.fromkeys(near)))}?"
-    return "`envgen cache list` shows what is there"
-
-
-def what_is_locked(lock: str) -> str:
-    """``0.5.3/121a/cached_ops/tmp/page.lock`` → ``page (0.5.3/121a) is being built``."""
-    head, _, name = lock.rpartition("/")
-    where, _, _ = head.partition("/cached_ops")
-    if name == "flashinfer_jit.lock":
-        return f"a batch build runs in {where}"
-    return f"{visible(name.removesuffix('.lock'))} ({where}) is being built"
-
-
-def describe_holders(holders: Sequence[Holder]) -> str:
-    """``by pid 42 in serve: ninja -v …``; says so when no holder can be seen."""
-    if not holders:
-        return "by a process that can't be seen from here"
-    parts = []
-    for holder in holders:
-        where = f" in {holder.where}" if holder.where else ""
-        if run.MARK in holder.command:
-            parts.append(f"by an envgen that is still running there (pid {holder.pid}{where})")
-            continue
-        parts.append(f"by pid {holder.pid}{where}: {visible(holder.command) or 'unknown command'}")
-    return " and ".join(parts)
-
+AGENT = run.Program(
+    (*(name for name in _FILES if name != "jit/main"), "jit/main"), flags=("-I", "-S"), watch=True, bytes=64 << 20
+)
 
 L = TypeVar("L", Module, Building)
 P = TypeVar("P", Inventory, Recorded, Audit, Cleared)
 T = TypeVar("T")
 NOTHING = Query()
-LockId = tuple[int, int]  # device and inode of a lock file: the same in every container on this cache
 
 
 class JitCache:
@@ -278,18 +215,20 @@ class JitCache:
         self.profile = profile
         self.root = root
 
-    def inventory(self, query: Query, *, thorough: bool = False) -> Inventory:
+    def place(self) -> Place | None:
+        """Where the agent runs; None while there is no cache."""
+        return find_place(self.engine, self.profile, self.root)
+
+    def inventory(self, query: Query = NOTHING, *, thorough: bool = False) -> Inventory:
         """Every module that the query chooses. NotFoundError for a name or glob that matches nothing.
 
         ``thorough``: every byte that it was compiled from is read, and files that speak against it are named.
         """
-        place = find_place(self.engine, self.profile, self.root)
+        place = self.place()
         if place is None and not query.patterns:
             return Inventory(root_in({}, self.profile), False, (), (), Leftovers(0, 0), ())
         place, found = self._judged(Inventory, query, "list", place, thorough=thorough)
-        if found.building or any(module.locked for module in found.modules):
-            found = self._name_holders(place, found)
-        return found
+        return self._name_holders(place, found)
 
     def baseline(self, query: Query, *, force: bool = False, since: int = 0) -> Recorded:
         """Record what the chosen modules are made of; not where files changed since, unless ``force``."""
@@ -297,24 +236,24 @@ class JitCache:
 
     def used(self) -> Used:
         """The modules that earlier runs used, whatever version they were of, also those that were cleared since."""
-        place = find_place(self.engine, self.profile, self.root)
+        place = self.place()
         return self.ask(Used, place, {"operation": "used", "root": place.root}) if place else Used()
 
     def record_missing(self, say: Callable[[str], None]) -> None:
         """Record baselines where a service runs (elsewhere the sources can't be seen) and modules have none."""
-        place = find_place(self.engine, self.profile, self.root)
+        place = self.place()
         if place is None or place.container is None:
             return
-        names = tuple(sorted({m.name for m in self.inventory(Query()).modules if m.guess and m.state == "fresh"}))
+        names = tuple(sorted({m.name for m in self.inventory().modules if m.guess and m.state == "fresh"}))
         if names:
-            recorded = [record.name for record in self.baseline(Query(names)).modules if record.recorded]
+            recorded = {record.name for record in self.baseline(Query(names)).modules if record.recorded}
             if recorded:
-                say(f"recorded baselines of {', '.join(sorted(set(recorded)))}")
+                say(f"recorded baselines of {', '.join(sorted(recorded))}")
 
     def audit(self) -> Audit:
         """The GPU code in every library of the cache and of the packages beside it."""
         names = [arch.sm for arch in self.profile.cuda.arch_list.archs]
-        return self._judged(Audit, Query(), "audit", names=names)[1]
+        return self._judged(Audit, NOTHING, "audit", names=names)[1]
 
     def clear(
         self, query: Query, *, everything: bool = False, dry_run: bool = False, causes: Mapping[str, Any] | None = None
@@ -335,22 +274,23 @@ class JitCache:
     ) -> tuple[Place, P]:
         """Where an operation was asked, and its answer. The agent is told what it needs to tell stale and foreign; a
         service's own environment counts, where one runs."""
-        place = place or find_place(self.engine, self.profile, self.root)
+        place = place or self.place()
         if place is None:
-            raise not_found(Refusal(missing=tuple(query.patterns)), query)
+            raise not_found(Refusal(missing=query.patterns), query)
         environ = {"CUDA_HOME": self.profile.cuda.home.path}
         if place.container is None:
             environ |= service_env(self.profile)
         request = {
-            **query.request(operation, place.root), "python": self.profile.base.python, "environ": environ,
-            "expected_archs": sorted(arch_folders(str(self.profile.cuda.arch_list))), "blind": place.container is None,
+            **vars(query), "operation": operation, "root": place.root, "python": self.profile.base.python,
+            "environ": environ, "expected_archs": sorted(arch_folders(str(self.profile.cuda.arch_list))),
+            "blind": place.container is None,
         }  # fmt: skip
         found = self.ask(kind, place, {**request, **more}, query)
         return place, replace(found, place=place.shown)
 
     def ask(self, kind: type[T], place: Place, request: Mapping[str, Any], query: Query = NOTHING) -> T:
         """The answer to one operation of the agent; its refusals as errors."""
-        document = send(self.engine, self.profile.base.python, place, request)
+        document = self._send(place, request)
         try:
             if document.get("ok") is True:
                 return bind(kind, document.get("result"))
@@ -362,6 +302,23 @@ class JitCache:
         if failure.kind == "refused":
             raise self._held(place, failure.data.held) if failure.data.held else RefusedError(failure.message)
         raise EngineError(f"the JIT cache could not be read in {place.shown}: {failure.message}")
+
+    def _send(self, place: Place, request: Mapping[str, Any]) -> dict[str, Any]:
+        if place.container is None:
+            execute = run.in_image(
+                self.engine, place.image, mounts=place.mounts, user=ROOT_USER, hold=True, memory=MEMORY
+            )
+        else:
+            # Root may delete what any service wrote; with no explicit root the container's own user decides, by its
+            # HOME.
+            user = ROOT_USER if place.root else ""
+            execute = run.in_container(self.engine, place.container.id, user=user, hold=True)
+        python = self.profile.base.python
+        answer = run.ask(execute, python, AGENT, request, timeout=TIMEOUT)
+        if isinstance(answer, run.Failure):
+            said = " / ".join([str(answer), *answer.stack[-3:]])
+            raise EngineError(f"{python} in {place.shown} gave no answer: {said}", hint=run.NEEDED)
+        return answer
 
     # Other processes
 
@@ -382,7 +339,7 @@ class JitCache:
 
     def _look(self, container: Container, locks: Sequence[LockId], libraries: Sequence[Any]) -> Looked | None:
         """Ask one more container who holds or uses what; None when it can't answer (no Python in it, say)."""
-        request = {"operation": "look", "locks": [list(lock) for lock in locks], "libraries": list(libraries)}
+        request = {"operation": "look", "locks": locks, "libraries": libraries}
         try:
             return self.ask(Looked, Place("/", container.name, container), request)
         except EnvgenError:
@@ -397,17 +354,14 @@ class JitCache:
         unseen = cleared.unseen if place.container else 0
         for container in self._sharing(place):
             seen = self._look(container, (), libraries)
-            if seen is None:
-                unseen += 1
-                continue
-            unseen += seen.unseen
-            users += [replace(user, where=self._label(container)) for user in seen.users]
+            unseen += seen.unseen if seen else 1
+            users += [replace(user, where=self._label(container)) for user in seen.users] if seen else []
         return tuple(users), unseen
 
     def _holders(self, place: Place, locks: Sequence[LockId]) -> dict[LockId, list[Holder]]:
         """Who holds these locks, asked of the other containers on this cache, then of this machine."""
         found: dict[LockId, list[Holder]] = {lock: [] for lock in locks}
-        for container in self._sharing(place):
+        for container in self._sharing(place) if locks else ():
             seen = self._look(container, locks, ())
             for lock, holders in zip(locks, seen.holders if seen else (), strict=False):
                 found[lock] += [replace(holder, where=self._label(container)) for holder in holders]
@@ -419,27 +373,65 @@ class JitCache:
         return found
 
     def _held(self, place: Place, held: Sequence[HeldLock]) -> RefusedError:
-        unknown = [(lock.device, lock.inode) for lock in held if not lock.holders]
-        asked = self._holders(place, unknown) if unknown else {}
+        asked = self._holders(place, [(lock.device, lock.inode) for lock in held if not lock.holders])
         lines = []
         for lock in held:
             holders = [replace(holder, where=self._label(place.container)) for holder in lock.holders]
-            holders = holders or asked.get((lock.device, lock.inode), [])
+            holders = holders or asked[lock.device, lock.inode]
             lines.append(f"{what_is_locked(lock.lock)}, {describe_holders(holders)}")
         return RefusedError("nothing was changed: " + "; ".join(lines), hint="wait until it is done, or stop it")
 
     def _name_holders(self, place: Place, found: Inventory) -> Inventory:
         entries: list[Module | Building] = [*found.modules, *found.building]
         unknown = sorted({(e.lock[0], e.lock[1]) for e in entries if e.locked and not e.holders and len(e.lock) == 2})
-        asked = self._holders(place, unknown) if unknown else {}
-        own = self._label(place.container)
+        asked = {(*lock,): holders for lock, holders in self._holders(place, unknown).items()}
 
         def named(entry: L) -> L:
-            if not entry.locked:
-                return entry
-            holders = [replace(holder, where=own) for holder in entry.holders]
-            other = asked.get((entry.lock[0], entry.lock[1]), []) if len(entry.lock) == 2 else []
-            return replace(entry, holders=list(holders or other))
+            holders = [replace(holder, where=self._label(place.container)) for holder in entry.holders]
+            return replace(entry, holders=holders or asked.get((*entry.lock,), []))
 
         modules = tuple(named(module) for module in found.modules)
         return replace(found, modules=modules, building=tuple(named(batch) for batch in found.building))
+
+
+# Refusals, in words for people
+
+
+def not_found(data: Refusal, query: Query) -> NotFoundError:
+    """The error for names and globs that match nothing, with near matches from what is there."""
+    missing, names = data.missing, data.names
+    scope = f" in version {query.version}" if query.version else ""
+    if query.archs is not None:
+        scope += f" for arch {' or '.join(arch or 'none' for arch in query.archs)}"
+    near = [match for name in missing for match in difflib.get_close_matches(name, names, 3, 0.5)]
+    stems = [name.strip("*?") for name in missing if len(name.strip("*?")) > 2]
+    near += [name for stem in stems for name in names if stem in name][:5]
+    if not names:
+        hint = "nothing has been compiled there yet; `envgen cache list` shows all versions and archs"
+    elif near:
+        hint = f"did you mean {', '.join(map(visible, dict.fromkeys(near)))}?"
+    else:
+        hint = "`envgen cache list` shows what is there"
+    message = f"no module matches {', '.join(map(visible, missing))}{scope}" if missing else "the cache is empty"
+    return NotFoundError(message, hint=hint)
+
+
+def what_is_locked(lock: str) -> str:
+    """``0.5.3/121a/cached_ops/tmp/page.lock`` → ``page (0.5.3/121a) is being built``."""
+    head, _, name = lock.rpartition("/")
+    where, _, _ = head.partition("/cached_ops")
+    if name == BATCH:
+        return f"a batch build runs in {where}"
+    return f"{visible(name.removesuffix('.lock'))} ({where}) is being built"
+
+
+def describe_holders(holders: Sequence[Holder]) -> str:
+    """``by pid 42 in serve: ninja -v …``; says so when no holder can be seen."""
+    parts = []
+    for holder in holders:
+        where = f" in {holder.where}" if holder.where else ""
+        if run.MARK in holder.command:
+            parts.append(f"by an envgen that is still running there (pid {holder.pid}{where})")
+        else:
+            parts.append(f"by pid {holder.pid}{where}: {visible(holder.command) or 'unknown command'}")
+    return " and ".join(parts) or "by a process that can't be seen from here"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from envgen import files
 from envgen.engine.values import COMPOSE_PROJECT, Mount
 from envgen.errors import EngineError, EnvgenError, NotFoundError, RefusedError, UsageError
-from envgen.jitcache.place import CACHE, Place, find_place, key_in, mount_here, mount_of, root_in, throw_away
+from envgen.jitcache.place import CACHE, key_in, mount_here, mount_of, root_in, throw_away
 from envgen.jitcache.service import JitCache
 from envgen.render import locking
 from envgen.render.locking import lock_of_image
@@ -85,21 +86,24 @@ def made_mount(cache: JitCache) -> Mount:
     return mount
 
 
-def _place(cache: JitCache, mount: Mount, archive: Mount) -> Place:
-    """With the cache and the archive. It sees no process; holders are asked elsewhere."""
+def _move(cache: JitCache, mount: Mount, archive: Mount, operation: str, **more: Any) -> Moved:
+    """Ask a container with the cache and the archive. It sees no process; holders are asked elsewhere."""
     root = root_in({}, cache.profile) or mount.target
-    return throw_away(cache.engine, cache.profile, root, mount, archive)
+    place = throw_away(cache.engine, cache.profile, root, mount, archive)
+    key = key_in(mount.source)
+    request = {"operation": operation, "root": place.root, "key": key, **more}
+    return replace(cache.ask(Moved, place, request), key=key)
 
 
 def save(cache: JitCache, target: Path, *, force: bool = False) -> Moved:
     """Write the cache into ``target``."""
+    taken = RefusedError(f"{target} is there already", hint="name another file, or add --force")
     if target.exists() and not force:
-        raise _there_already(target)
+        raise taken
     folder = target.absolute().parent
     if not folder.is_dir():
         raise UsageError(f"the folder {folder} is not there")
     mount = _source_mount(cache)
-    key = key_in(mount.source)
     try:
         stage = files.Scratch("save", folder)
     except OSError as error:
@@ -107,13 +111,11 @@ def save(cache: JitCache, target: Path, *, force: bool = False) -> Moved:
     with stage as work:
         written = Path(work, "cache")
         written.touch(0o600)
-        place = _place(cache, mount, Mount(str(written), ARCHIVE, "bind"))
         made = _made_of(cache) if cache.profile.caches.get(CACHE) else {}
-        request = {
-            "operation": "save", "root": place.root, "target": ARCHIVE, "key": key,
-            "made_of": made if key and key == locking.key_of(made) else {},
-        }  # fmt: skip
-        moved = cache.ask(Moved, place, request)
+        key = key_in(mount.source)
+        archive = Mount(str(written), ARCHIVE, "bind")
+        known = made if key and key == locking.key_of(made) else {}
+        moved = _move(cache, mount, archive, "save", target=ARCHIVE, made_of=known)
         if not written.stat().st_size:
             raise EngineError(
                 "the archive was written on the engine's machine, which is another one",
@@ -125,20 +127,16 @@ def save(cache: JitCache, target: Path, *, force: bool = False) -> Moved:
             else:
                 files.name_new(str(written), str(target))
         except FileExistsError:
-            raise _there_already(target) from None
+            raise taken from None
         except OSError as error:
             raise UsageError(f"{target} can't be written: {reason_of(error)}") from None
-    return replace(moved, key=key)
-
-
-def _there_already(target: Path) -> RefusedError:
-    return RefusedError(f"{target} is there already", hint="name another file, or add --force")
+    return moved
 
 
 def _source_mount(cache: JitCache) -> Mount:
-    place = find_place(cache.engine, cache.profile, cache.root)
+    place = cache.place()
     mount = mount_of(place.container.mounts, place.root) if place and place.container else None
-    if place and place.container is None:
+    if place and not place.container:
         mount = place.mounts[0]
     if mount is None:
         raise NotFoundError("there is no cache to save yet", hint="`envgen cache list` shows what is there")
@@ -152,19 +150,14 @@ def load(
 
     ``force``: one of another environment too. ``replacing``: instead of modules that are there.
     """
-    if not source.is_file():
-        raise UsageError(f"there is no archive {source}")
-    mount = made_mount(cache)
-    place = _place(cache, mount, Mount(str(source.absolute()), ARCHIVE, "bind", read_only=True))
-    made = _made_of(cache)
-    request = {"operation": "load", "root": place.root, "source": ARCHIVE, "key": key_in(mount.source),
-               "made_of": made, "force": force, "replace": replacing, "dry_run": dry_run}  # fmt: skip
-    return replace(cache.ask(Moved, place, request), key=key_in(mount.source))
+    archive = Mount(str(source.absolute()), ARCHIVE, "bind", read_only=True)
+    options = {"force": force, "replace": replacing, "dry_run": dry_run}
+    return _move(cache, made_mount(cache), archive, "load", source=ARCHIVE, made_of=_made_of(cache), **options)
 
 
 def stale_inside(cache: JitCache) -> tuple[str, int, Callable[[], str]] | None:
     """What killed loads and clears left in the profile's cache: where, how much, and what removes it."""
-    place = find_place(cache.engine, cache.profile, cache.root)
+    place = cache.place()
     if place is None:
         return None
     request = {"operation": "sweep", "root": place.root}
@@ -202,17 +195,20 @@ def _users(cache: JitCache, source: str) -> tuple[str, ...]:
     return tuple(
         container.name
         for container in cache.engine.containers(all=True)
-        if container.id not in left
-        and any(m.source == source or m.source.startswith(source + "/") for m in container.mounts)
+        if container.id not in left and any(f"{m.source}/".startswith(f"{source}/") for m in container.mounts)
     )
+
+
+def _ask(cache: JitCache, mounts: Sequence[Mount], **request: Any) -> Done:
+    place = throw_away(cache.engine, cache.profile, "/", *mounts)
+    return cache.ask(Done, place, {"operation": "spaces", **request})
 
 
 def _measured(cache: JitCache, found: Sequence[Space]) -> list[Space]:
     if not found:
         return []
     mounts = [Mount(s.source, f"/envgen-spaces/{n}", s.kind, read_only=True) for n, s in enumerate(found)]
-    request = {"operation": "spaces", "roots": [mount.target for mount in mounts]}
-    measured = cache.ask(Done, throw_away(cache.engine, cache.profile, "/", *mounts), request).spaces
+    measured = _ask(cache, mounts, roots=[mount.target for mount in mounts]).spaces
     if len(measured) != len(found):
         raise EngineError(f"the answer has {len(measured)} spaces for {len(found)} that were asked about")
     return [replace(space, **vars(one)) for space, one in zip(found, measured, strict=True)]
@@ -228,9 +224,7 @@ def gc(cache: JitCache, keep: int, *, dry_run: bool) -> list[Space]:
             cache.engine.remove_container(left.id)
     found = spaces(cache)
     doomed = [space for space in found[keep:] if not space.current and not space.users]
-    fates: dict[str, str] = {}
-    for space in reversed(doomed):
-        fates[space.source] = "would go" if dry_run else _remove(cache, space)
+    fates = {space.source: "would go" if dry_run else _remove(cache, space) for space in reversed(doomed)}
     return [replace(space, fate=fates.get(space.source, "kept")) for space in found]
 
 
@@ -242,8 +236,7 @@ def _remove(cache: JitCache, space: Space) -> str:
             cache.engine.remove_volume(space.source)
             return "removed"
         mount = Mount(str(Path(space.source).parent), "/envgen-parent", "bind")
-        request = {"operation": "spaces", "parent": mount.target, "remove": [Path(space.source).name]}
-        errors = cache.ask(Done, throw_away(cache.engine, cache.profile, "/", mount), request).errors
+        errors = _ask(cache, [mount], parent=mount.target, remove=[Path(space.source).name]).errors
     except EnvgenError as error:
         return f"not removed: {error}"
     return f"not removed: {errors[0]}" if errors else "removed"

@@ -13,7 +13,7 @@ from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import EngineError
 from envgen.inside.run import text_of
 from envgen.inside.warm import MARK
-from envgen.jitcache.place import Place, Query, arch_folders, find_place, throw_away
+from envgen.jitcache.place import Place, Query, arch_folders, throw_away
 from envgen.jitcache.service import JitCache, Recorded
 from envgen.jitcache.space import made_mount
 from envgen.render.environment import service_env, user_env, with_start_up
@@ -68,15 +68,8 @@ class Warm:
         self._since = 0.0
         self._tail: list[str] = []
 
-    def run(self, names: Sequence[str], jobs: int | None) -> None:
+    def run(self, names: Sequence[str], jobs: int | None, *, again: bool = True) -> None:
         """Build these modules; those whose compiler was killed once more: the gate knows by then what it needs."""
-        self._once(names, jobs)
-        killed = [name for name in names if name in self.built and self.built[name].killed]
-        if killed:
-            self.show(f"{', '.join(killed)}: the compiler was killed (memory); once more")
-            self._once(killed, jobs)
-
-    def _once(self, names: Sequence[str], jobs: int | None) -> None:
         self._tail = []
         # -P (3.11) isn't everywhere: the empty entry that -c puts first would make /flashinfer a package.
         start = "import sys; sys.path[:] = [p for p in sys.path if p]; "
@@ -85,6 +78,10 @@ class Warm:
         if not self.built and code:
             reason = next((line for line in reversed(self._tail) if line.strip()), f"exit code {code}")
             raise EngineError(f"FlashInfer could not be imported in {self.where}: {reason}", hint="run `envgen doctor`")
+        killed = [name for name in names if name in self.built and self.built[name].killed]
+        if killed and again:
+            self.show(f"{', '.join(killed)}: the compiler was killed (memory); once more")
+            self.run(killed, jobs, again=False)
 
     def _line(self, line: str) -> None:
         if line.startswith(MARK):
@@ -160,7 +157,7 @@ def compiling(cache: JitCache) -> Place:
     The cache is made where there is none yet. EngineError where neither can compile.
     """
     profile = cache.profile
-    place = find_place(cache.engine, profile, cache.root)
+    place = cache.place()
     if place is not None and place.container is not None:
         return place
     if cache.engine.image(profile.image_name) is None:

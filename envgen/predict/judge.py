@@ -28,15 +28,14 @@ class First:
     family: int = 0
 
 
-CUBINS = (
-    "FlashInfer's cubins: flashinfer-cubin of FlashInfer's version, or VLLM_HAS_FLASHINFER_CUBIN=1 where they are"
-    " already there; otherwise NVIDIA's artifactory must be reachable when the server starts"
-)
 FIRSTS = (
     First(
         "FlashInfer attention with sinks on compute capability 12.x",
         r"FLASHINFER.*(sink setting|attention sinks) not supported",
-        "0.28.0", CUBINS, "vllm#49718, vllm#52148; asked of 0.32.0", 12,
+        "0.28.0",
+        "FlashInfer's cubins: flashinfer-cubin of FlashInfer's version, or VLLM_HAS_FLASHINFER_CUBIN=1 where they are"
+        " already there; otherwise NVIDIA's artifactory must be reachable when the server starts",
+        "vllm#49718, vllm#52148; asked of 0.32.0", 12,
     ),
     First(
         "--moe-backend", r"unrecognized arguments:.*--moe-backend", "0.19.1", "", "the flag is in 0.19.1",
@@ -58,16 +57,12 @@ FIRSTS = (
 )  # fmt: skip
 
 
-def first(words: str, version: str, family: int) -> First | None:
-    """What is known about a refusal. A release that should do it already is told only what it needs."""
-    for one in FIRSTS:
-        if one.family in (0, family) and re.search(one.refusal, words, re.DOTALL):
-            return one
-    return None
-
-
-def sentence(one: First, version: str) -> str:
-    """One sentence for people."""
+def first(words: str, version: str, family: int) -> str:
+    """What is known about a refusal, in one sentence; empty: nothing. A release that should do it already is told only
+    what it needs."""
+    one = next((f for f in FIRSTS if f.family in (0, family) and re.search(f.refusal, words, re.DOTALL)), None)
+    if one is None:
+        return ""
     if not one.release:
         return f"{one.what}: {one.source}"
     needs = f"; it needs {one.needs}" if one.needs else ""
@@ -136,6 +131,11 @@ SUBJECTS = {
     "quantization": ("quantization=",),
 }
 LEVELS = ("INFO", "WARNING", "ERROR", "CRITICAL")
+CUBINS = "FlashInfer's cubins are not here, and NVIDIA's artifactory can't be reached from here"
+CUBINS_NEEDED = (
+    "this holds only where the server can reach NVIDIA's artifactory, or has the cubins (flashinfer-cubin of"
+    " FlashInfer's version, or VLLM_HAS_FLASHINFER_CUBIN=1 where they are there already)"
+)
 
 
 def judge(answer: Mapping[str, Any] | Failure, service: Service) -> Judgement:
@@ -154,18 +154,11 @@ def judge(answer: Mapping[str, Any] | Failure, service: Service) -> Judgement:
     if plain.verdict is not Verdict.FITS and better:
         lost = [one.message for one in plain.refusals] or [one.seen for one in plain.contradictions]
         return replace(able, caveats=(*able.caveats, f"{CUBINS_NEEDED}; without them: {'; '.join(lost)}"), cubins=True)
-    if backends(answer) != backends(with_cubins(answer)):
-        other = ", ".join(f"{step} {name}" for step, name in backends(with_cubins(answer)).items())
-        note = f"{CUBINS}; with the cubins it would choose: {other}"
-        return replace(plain, caveats=(*plain.caveats, note))
+    chosen = backends(with_cubins(answer))
+    if backends(answer) != chosen:
+        other = ", ".join(f"{step} {name}" for step, name in chosen.items())
+        return replace(plain, caveats=(*plain.caveats, f"{CUBINS}; with the cubins it would choose: {other}"))
     return plain
-
-
-CUBINS = "FlashInfer's cubins are not here, and NVIDIA's artifactory can't be reached from here"
-CUBINS_NEEDED = (
-    "this holds only where the server can reach NVIDIA's artifactory, or has the cubins (flashinfer-cubin of"
-    " FlashInfer's version, or VLLM_HAS_FLASHINFER_CUBIN=1 where they are there already)"
-)
 
 
 def with_cubins(answer: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -185,62 +178,46 @@ def backends(answer: Mapping[str, Any]) -> dict[str, str]:
 def _judge(answer: Mapping[str, Any], service: Service) -> Judgement:
     version = str(answer.get("vllm", {}).get("version", ""))
     family = int((answer.get("platform") or {}).get("capability", [0])[0])
-    refusals = tuple(_refusal(one, version, family) for one in answer["refusals"])
-    unasked = tuple(f"{one['step']}: {one['why']}" for one in answer["unasked"])
+
+    def better(pattern: str, seen: str) -> str:
+        """Which release takes CUTLASS where this one falls back to Marlin."""
+        fallen = "cutlass" in pattern.lower() and "marlin" in seen.lower()
+        return first("expected CUTLASS, chose MARLIN", version, family) if fallen else ""
+
+    refusals = tuple(
+        Refusal(str(one["step"]), str(one["message"]), first(str(one["message"]), version, family))
+        for one in answer["refusals"]
+    )
     lines = by_subject(answer)
+    every = [line for some in lines.values() for line in some]
     ready = service.ready or Ready()
     shown: dict[str, str] = {}
     wrong: list[Contradiction] = []
     later: list[str] = []
     for name, pattern in ready.expect.items():
-        line = _first_match(pattern, [one for some in lines.values() for one in some])
         subject = _subject(name, pattern)
-        if line:
-            shown[name] = _short(line, pattern)
+        if line := _first_match(pattern, every):
+            shown[name] = line
         elif lines.get(subject) and not any(one.step == subject for one in refusals):
             seen = _telling(subject, answer, lines)
-            wrong.append(Contradiction("expect", name, pattern, seen, _better(pattern, seen, version, family)))
+            wrong.append(Contradiction("expect", name, pattern, seen, better(pattern, seen)))
         elif not refusals:
             later.append(name)
     for name, pattern in ready.forbid.items():
-        if line := _first_match(pattern, [one for some in lines.values() for one in some]):
-            seen = _short(line, pattern)
-            expected = " ".join(ready.expect.values())
-            wrong.append(Contradiction("forbid", name, pattern, seen, _better(expected, seen, version, family)))
-    essential = [one for one in answer["unasked"] if one["step"] != "speculative-config"]
-    verdict = (
-        Verdict.REFUSED
-        if refusals
-        else Verdict.CONTRADICTS
-        if wrong
-        else Verdict.UNKNOWN
-        if essential
-        else Verdict.FITS
-    )
+        if seen := _first_match(pattern, every):
+            wrong.append(Contradiction("forbid", name, pattern, seen, better(" ".join(ready.expect.values()), seen)))
+    verdict = Verdict.FITS
+    if refusals:
+        verdict = Verdict.REFUSED
+    elif wrong:
+        verdict = Verdict.CONTRADICTS
+    elif any(one["step"] != "speculative-config" for one in answer["unasked"]):
+        verdict = Verdict.UNKNOWN
+    unasked = tuple(f"{one['step']}: {one['why']}" for one in answer["unasked"])
     return Judgement(
-        verdict,
-        refusals,
-        tuple(wrong),
-        shown,
-        tuple(later),
-        unasked,
-        caveats(answer, service),
+        verdict, refusals, tuple(wrong), shown, tuple(later), unasked, caveats(answer, service),
         patterns=patterns(answer),
-    )
-
-
-def _refusal(one: Mapping[str, Any], version: str, family: int) -> Refusal:
-    message = str(one["message"])
-    known = first(message, version, family)
-    return Refusal(str(one["step"]), message, sentence(known, version) if known else "")
-
-
-def _better(pattern: str, seen: str, version: str, family: int) -> str:
-    """Which release takes CUTLASS where this one falls back to Marlin."""
-    if "cutlass" not in pattern.lower() or "marlin" not in seen.lower():
-        return ""
-    known = first("expected CUTLASS, chose MARLIN", version, family)
-    return sentence(known, version) if known else ""
+    )  # fmt: skip
 
 
 def by_subject(answer: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -255,23 +232,20 @@ def by_subject(answer: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def _subject(name: str, pattern: str) -> str:
-    lowered = name.lower()
-    for subject in SUBJECTS:
-        if lowered == subject or (subject == "quantization" and lowered == "quantisation"):
-            return subject
+    lowered = name.lower().replace("quantisation", "quantization")
+    if lowered in SUBJECTS:
+        return lowered
     # Only a pattern that nothing else could mean: what it doesn't match may be logged later.
     named = [subject for subject, words in SUBJECTS.items() if any(word in pattern.lower() for word in words)]
     return named[0] if len(named) == 1 and "backend" in pattern.lower() else ""
 
 
 def _first_match(pattern: str, lines: Sequence[str]) -> str:
-    return next((line for line in lines if re.search(pattern, line)), "")
-
-
-def _short(line: str, pattern: str) -> str:
-    """A line, or of one that is very long the part that the pattern found."""
-    found = re.search(pattern, line)
-    return line if len(line) < 300 or found is None else f"… {found[0]} …"
+    """The first line that the pattern finds, or of one that is very long the part that it found."""
+    for line in lines:
+        if found := re.search(pattern, line):
+            return line if len(line) < 300 else f"… {found[0]} …"
+    return ""
 
 
 def _telling(subject: str, answer: Mapping[str, Any], lines: Mapping[str, Sequence[str]]) -> str:
@@ -283,22 +257,18 @@ def _telling(subject: str, answer: Mapping[str, Any], lines: Mapping[str, Sequen
 
 def _line_of(subject: str, answer: Mapping[str, Any]) -> str:
     """The line that names the choice: the last one with its words."""
-    chosen = (answer.get("asked", {}).get(subject) or {}).get("backend")
-    if not chosen:
+    if not (answer.get("asked", {}).get(subject) or {}).get("backend"):
         return ""
     words = re.compile(r"\busing\b.*backend", re.IGNORECASE)
-    found = [
-        line for line in by_subject(answer).get(subject, ()) if words.search(line) and "KV cache layout" not in line
-    ]
-    return found[-1] if found else ""
+    lines = by_subject(answer).get(subject, ())
+    return next((line for line in reversed(lines) if words.search(line) and "KV cache layout" not in line), "")
 
 
 def patterns(answer: Mapping[str, Any]) -> dict[str, str]:
     """Regular expressions for `ready.expect`, made of the release's own lines."""
     found = {}
     for subject in ("attention", "moe"):
-        line = _line_of(subject, answer)
-        if cut := re.search(r"^.*?\bUsing\b.*?\bbackend\b", line):
+        if cut := re.search(r"^.*?\bUsing\b.*?\bbackend\b", _line_of(subject, answer)):
             found[subject] = escape(cut[0])
     if quantization := re.search(r"quantization=\w+", str(answer.get("config_line") or "")):
         found["quantization"] = quantization[0]
@@ -326,7 +296,8 @@ def caveats(answer: Mapping[str, Any], service: Service) -> tuple[str, ...]:
         found.append(
             "Triton finds no driver here and is switched off: what only decides between Triton and others, may differ"
         )
-    if not (answer.get("platform") or {}).get("real", True) and (answer.get("platform") or {}).get("count", 1) > 1:
+    platform = answer.get("platform") or {}
+    if not platform.get("real", True) and platform.get("count", 1) > 1:
         where = f"{len(service.cluster.nodes)} machines" if service.cluster else "one machine"
-        found.append(f"{answer['platform']['count']} GPUs are assumed: one a worker, on {where}")
+        found.append(f"{platform['count']} GPUs are assumed: one a worker, on {where}")
     return tuple(found)

@@ -1,34 +1,52 @@
-"""`envgen cache`: the group. Each command's file is imported when the command is used."""
+"""`envgen cache`: FlashInfer's compiled modules, in the profile's cache."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
-from envgen.cli import Groups, LazyGroup
+from envgen.app import whose
+from envgen.app.places import at
+from envgen.app.session import Session
+from envgen.cli import FullGroup
+from envgen.cli.caches import print as shown
+from envgen.cli.common import LARGEST, json_option, print_json, project_options
+from envgen.cli.look.explain import open_log
+from envgen.engine.host import compilers
+from envgen.errors import NotFoundError, UsageError
+from envgen.explain import log_lines
+from envgen.inside.jit.main import named_in
+from envgen.jitcache import space
+from envgen.jitcache.audit import findings
+from envgen.jitcache.place import arch_folders, changed_files, make_query, seconds
+from envgen.jitcache.service import JitCache, Used
+from envgen.jitcache.warm import warm as compile_modules
+from envgen.text import progress, visible
+
+F = TypeVar("F", bound=Callable[..., Any])
+patterns_argument = click.argument("patterns", nargs=-1, metavar="[NAME|GLOB]...")
+dry_run_option = click.option("-n", "--dry-run", is_flag=True, help="Show the plan; change nothing.")
 
 
-class CacheGroup(LazyGroup):
-    """The commands of `envgen cache`."""
-
-    groups: ClassVar[Groups] = {
-        "Commands": {
-            "list": ("caches.read:list_", "Show every compiled module: size, objects, age, state."),
-            "why": ("caches.read:why", "Say why a module is stale, or that it is not."),
-            "modules": ("caches.read:modules", "Print the names of the modules that earlier runs used."),
-            "clear": ("caches.clear:clear", "Remove compiled modules, by name or by cause."),
-            "warm": ("caches.warm:warm", "Compile modules before anything needs them."),
-            "baseline": ("caches.read:baseline", "Record the bytes that modules were compiled from."),
-            "gc": ("caches.space:gc", "Remove namespaces that were not used for long."),
-            "save": ("caches.space:save", "Write the whole cache into an archive that keeps its times."),
-            "load": ("caches.space:load", "Put a saved cache into the profile's."),
-            "audit": ("caches.audit:audit", "Show which GPU code each library really holds."),
-        }
-    }
+def narrowing(function: F) -> F:
+    """Add --version and --arch."""
+    version = click.option("--version", "version", metavar="V", help="Only this FlashInfer version, as listed.")
+    arch = click.option("--arch", metavar="A", help="Only this arch: 12.1a or 121a; `none`: without one.")
+    return version(arch(function))
 
 
-@click.group(cls=CacheGroup)
+def open_cache(session: Session) -> JitCache:
+    """The cache of the chosen profile."""
+    there = at(session.profile())
+    return JitCache(there.connect(), there.profile, session.loaded().project.root)
+
+
+@click.group(cls=FullGroup)
 def command() -> None:
     """FlashInfer's JIT cache: what is compiled, what is stale and why, and clearing one module at a time.
 
@@ -38,3 +56,334 @@ def command() -> None:
       envgen cache why fused_moe_120
       envgen cache clear fused_moe_120
     """
+
+
+@command.command("list")
+@patterns_argument
+@narrowing
+@json_option
+@project_options
+def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None, as_json: bool) -> int:
+    """Show every compiled module: size, objects, age, state, and whether it is being built.
+
+    \b
+    Examples:
+      envgen cache list
+      envgen cache list 'fused_moe_*' --arch 12.1a
+      envgen cache list --version 0.5.3 --json
+    """
+    inventory = open_cache(session).inventory(make_query(patterns, version, arch))
+    if as_json:
+        print_json(asdict(inventory))
+    else:
+        shown.print_inventory(inventory)
+    return 0
+
+
+@command.command()
+@click.argument("patterns", nargs=-1, required=True, metavar="NAME|GLOB...")
+@narrowing
+@json_option
+@project_options
+def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None, as_json: bool) -> int:
+    """Say why a module is stale, or that it is not: reads every file that it was compiled from.
+
+    Ends with 1 when a module is stale.
+
+    \b
+    Examples:
+      envgen cache why fused_moe_120
+      envgen cache why '*' --json
+    """
+    evidence = open_cache(session).inventory(make_query(patterns, version, arch), thorough=True)
+    if as_json:
+        print_json(asdict(evidence))
+    else:
+        shown.print_evidence(evidence)
+    return 1 if any(module.state == "stale" for module in evidence.modules) else 0
+
+
+@command.command()
+@click.option(
+    "--from-log", "log", is_flag=False, flag_value="", metavar="[FILE]",
+    help="Those that this log names (`-`: stdin); without FILE: FlashInfer's own records in the cache.",
+)  # fmt: skip
+@json_option
+@project_options
+def modules(session: Session, log: str | None, as_json: bool) -> int:
+    """Print the names of the modules that earlier runs used, as `cache warm` takes them: attention modules too.
+
+    From FlashInfer's own records in the profile's cache: of all versions, and of modules that were cleared since. Or
+    from a log of another machine: FlashInfer 0.7.2 names each module that it begins to build, and any release
+    those whose build failed or was printed (FLASHINFER_JIT_VERBOSE).
+
+    \b
+    Examples:
+      envgen cache warm $(envgen cache modules)
+      envgen logs serve | envgen cache modules --from-log -
+    """
+    found = _from_log(log) if log else open_cache(session).used()
+    for problem in found.problems:
+        progress(f"left out: {visible(problem)}")
+    if not found.names:
+        raise NotFoundError(
+            f"{log} names no module" if log else "no module was compiled or loaded in this cache yet",
+            hint="name modules yourself: envgen cache warm fused_moe_120",
+        )
+    if as_json:
+        print_json({"modules": found.names})
+    else:
+        click.echo("\n".join(map(visible, found.names)))
+    return 0
+
+
+def _from_log(log: str) -> Used:
+    with sys.stdin.buffer if log == "-" else open_log(Path(log)) as file:
+        return Used(tuple(sorted({name for line in log_lines(file) for name in named_in(line)})))
+
+
+@command.command()
+@patterns_argument
+@narrowing
+@click.option("--stale", is_flag=True, help="What is proven stale.")
+@click.option("--guessed", is_flag=True, help="And what is stale by a guess: `list` shows it as stale?.")
+@click.option("--foreign", is_flag=True, help="What this environment's version and arch will never use.")
+@click.option("--older-than", metavar="AGE", help="What was built longer ago: 30d, 12h, 45m.")
+@click.option(
+    "--changed",
+    metavar="REV",
+    is_flag=False,
+    flag_value="HEAD",
+    default=None,
+    help="What is compiled from files of the mounted checkout that differ from REV (HEAD when left out).",
+)
+@click.option("--all", "everything", is_flag=True, help="Every module (that --version and --arch leave).")
+@dry_run_option
+@click.option("-y", "--yes", is_flag=True, help="Don't ask before --all.")
+@json_option
+@project_options
+def clear(
+    session: Session,
+    patterns: tuple[str, ...],
+    version: str | None,
+    arch: str | None,
+    stale: bool,
+    guessed: bool,
+    foreign: bool,
+    older_than: str | None,
+    changed: str | None,
+    everything: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Remove compiled modules, and the sources generated for them; nothing else.
+
+    Takes the lock that FlashInfer takes: a module that is being built is refused, and so is all that was named with it.
+
+    \b
+    Examples:
+      envgen cache clear fused_moe_120
+      envgen cache clear 'batch_decode_*' --version 0.5.3
+      envgen cache clear 'fp4_gemm_*' --arch 12.1a --dry-run
+      envgen cache clear --stale
+      envgen cache clear --changed=main
+      envgen cache clear --all --yes
+    """
+    by_cause = stale or guessed or foreign or older_than is not None or changed is not None
+    # What contradicts itself, and what means everything without saying so.
+    if everything and patterns:
+        raise UsageError("--all takes no names", hint="name modules, or say --all")
+    if everything and by_cause:
+        raise UsageError("--all leaves nothing to choose by cause", hint="leave one of them out")
+    stars = [pattern for pattern in patterns if pattern and not pattern.strip("*")]
+    if stars or not (patterns or everything or by_cause):
+        what = f"{stars[0]!r} means every module" if stars else "names no module"
+        raise UsageError(f"cache clear: {what}", hint="name one as `envgen cache list` shows it, or say --all")
+    query = make_query(patterns, version, arch)
+    causes: dict[str, Any] = {"stale": stale or guessed, "guessed": guessed, "foreign": foreign}
+    if older_than is not None:
+        causes["older_than"] = seconds(older_than)
+    if changed is not None:
+        causes["changed"] = list(changed_files(session.profile(), session.loaded().project.root, changed))
+    cache = open_cache(session)
+    whose.demand(cache.engine, cache.profile, cache.root)
+    if everything and not yes and not dry_run:
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise UsageError(
+                "cache clear --all needs --yes when stdin is not a terminal", hint="add --yes or --dry-run"
+            )
+        shown.print_cleared(cache.clear(query, everything=True, dry_run=True))
+        click.confirm("Clear all of this?", abort=True, err=True)
+    cleared = cache.clear(query, everything=everything, dry_run=dry_run, causes=causes if by_cause else None)
+    if as_json:
+        print_json(asdict(cleared))
+    else:
+        shown.print_cleared(cleared)
+    return 1 if cleared.errors else 0
+
+
+@command.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("-j", "--jobs", type=click.IntRange(1, LARGEST), metavar="N", help="At most N compilers at once.")
+@json_option
+@project_options
+def warm(session: Session, names: tuple[str, ...], jobs: int | None, as_json: bool) -> int:
+    """Compile modules by FlashInfer's own build; without names: what is partial or stale.
+
+    In a running service, else in a throw-away container of the image: kernels are ready before a model takes the
+    memory. Each compiler starts when its memory is free. Attention modules go by their full names. What is proven
+    stale is cleared first. Records a baseline. Ends with 1 when a module could not be compiled.
+
+    \b
+    Examples:
+      envgen cache warm
+      envgen cache warm fused_moe_120 page --jobs 4
+    """
+    make_query(names)  # refuses paths
+    cache = open_cache(session)
+    wanted = jobs if jobs is not None else cache.profile.build.max_jobs.count
+    progress(compilers(wanted, cache.engine.info()))
+    built, recorded = compile_modules(cache, names, wanted, progress)
+    if as_json:
+        baselines = {record.name for record in recorded.modules if record.recorded} if recorded else set()
+        rows = [
+            {"name": one.name, "outcome": one.outcome, "seconds": one.seconds, "killed": one.killed,
+             "error": one.error, "baseline": one.name in baselines}
+            for one in built
+        ]  # fmt: skip
+        print_json({"modules": rows})
+    else:
+        shown.print_built(built, recorded)
+    return 0 if all(one.outcome in ("done", "masked") for one in built) else 1
+
+
+@command.command()
+@patterns_argument
+@narrowing
+@click.option("--force", is_flag=True, help="Also where files changed after it was compiled: you know better.")
+@json_option
+@project_options
+def baseline(
+    session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None, force: bool, as_json: bool
+) -> int:
+    """Record the bytes of every file that modules were compiled from, so that `list` and `why` are certain.
+
+    Ends with 1 when a module could not be recorded.
+
+    \b
+    Examples:
+      envgen cache baseline
+      envgen cache baseline page rope
+    """
+    recorded = open_cache(session).baseline(make_query(patterns, version, arch), force=force)
+    if as_json:
+        print_json(asdict(recorded))
+    else:
+        shown.print_recorded(recorded)
+    return 0 if all(module.recorded for module in recorded.modules) else 1
+
+
+@command.command()
+@click.option(
+    "--keep", type=click.IntRange(1, LARGEST), default=3, show_default=True, metavar="N", help="How many stay."
+)
+@dry_run_option
+@json_option
+@project_options
+def gc(session: Session, keep: int, dry_run: bool, as_json: bool) -> int:
+    """Remove the namespaces of this profile that were not used for the longest time.
+
+    Never the one that the profile uses now, never one that a container has mounted. Ends with 1 when one could not be
+    removed.
+
+    \b
+    Examples:
+      envgen cache gc --keep 2 --dry-run
+      envgen cache gc --keep 2
+    """
+    found = space.gc(open_cache(session), keep, dry_run=dry_run)
+    if as_json:
+        print_json([vars(one) for one in found])
+    else:
+        shown.print_spaces(found, dry_run=dry_run)
+    return 1 if any(one.fate.startswith("not removed") for one in found) else 0
+
+
+@command.command()
+@click.argument("archive", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--force", is_flag=True, help="Replace FILE.")
+@json_option
+@project_options
+def save(session: Session, archive: Path, force: bool, as_json: bool) -> int:
+    """Write the whole cache into one archive, with times to the nanosecond: a restored one is not compiled again.
+
+    Refused while a module is being built. Baselines that are missing are recorded first, where a service runs.
+
+    \b
+    Example:
+      envgen cache save kernels.tar.gz
+    """
+    cache = open_cache(session)
+    cache.record_missing(progress)
+    moved = space.save(cache, archive, force=force)
+    if as_json:
+        print_json(vars(moved))
+    else:
+        shown.print_moved(moved, f"saved into {archive}")
+    return 0
+
+
+@command.command()
+@click.argument("archive", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--force", is_flag=True, help="Also what was compiled in another environment.")
+@click.option("--replace", "replacing", is_flag=True, help="Remove modules of the same FlashInfer version for it.")
+@click.option("-n", "--dry-run", is_flag=True, help="Check FILE and show what would go; change nothing.")
+@json_option
+@project_options
+def load(session: Session, archive: Path, force: bool, replacing: bool, dry_run: bool, as_json: bool) -> int:
+    """Put a saved cache into the profile's. Refused where modules of the same FlashInfer version are there already.
+
+    The archive is unpacked aside and checked whole before anything is put in its place: links, devices and paths that
+    lead out of the cache are refused.
+
+    \b
+    Examples:
+      envgen cache load kernels.tar.gz
+      envgen cache load kernels.tar.gz --replace --dry-run
+    """
+    moved = space.load(open_cache(session), archive, force=force, replacing=replacing, dry_run=dry_run)
+    if as_json:
+        print_json(vars(moved))
+    else:
+        shown.print_moved(moved, f"{'would load' if dry_run else 'loaded'} from {archive}")
+    return 0
+
+
+@command.command()
+@json_option
+@project_options
+def audit(session: Session, as_json: bool) -> int:
+    """Show which GPU code each library really holds: of the cache, vLLM, flash-attn, and what Triton's ptxas knows.
+
+    Ends with 1 when the profile's GPU can't run one of them.
+
+    \b
+    Example:
+      envgen cache audit
+    """
+    cache = open_cache(session)
+    found = cache.audit()
+    wanted = cache.profile.cuda.arch_list
+    judged = findings(found, [(arch.major, arch.minor) for arch in wanted.archs], arch_folders(str(wanted)))
+    bad = any(one.verdict == "error" for one in judged) or any(one.missing for one in found.assemblers)
+    if as_json:
+        rows = [
+            {"path": one.library.path, "owner": one.library.owner, "archs": list(one.library.archs),
+             "verdict": one.verdict, "message": one.message}
+            for one in judged
+        ]  # fmt: skip
+        print_json({"libraries": rows, "assemblers": [vars(assembler) for assembler in found.assemblers]})
+    else:
+        shown.print_audit(found, judged, bad=bad)
+    return 1 if bad else 0

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 
 import click
 
-from envgen.app.places import at
-from envgen.app.session import Session
 from envgen.inside.jit.judge import Module
-from envgen.jitcache.service import Cleared, Inventory, JitCache, Recorded, describe_holders
+from envgen.jitcache.audit import Audit, Finding
+from envgen.jitcache.service import Cleared, Inventory, Recorded, describe_holders
+from envgen.jitcache.space import Moved, Space
+from envgen.jitcache.warm import Built
 from envgen.text import counted, duration, progress, size, table, visible
 
 # What `list` says in one word about each kind of evidence.
@@ -26,6 +27,29 @@ CAUSES = {
     "touched": "touched files",
     "switches": "other switches",
 }
+OUTCOMES = {
+    "done": "compiled",
+    "masked": "not compiled: a prebuilt library wins",
+    "unknown": "not compiled: no generator of this FlashInfer takes its name alone; its first use compiles it",
+    "failed": "failed",
+}
+
+
+def print_table(rows: Sequence[tuple[str, ...]], right: Iterable[int]) -> None:
+    click.echo("\n".join(table(rows, right=right)))
+
+
+def _age(when: float) -> str:
+    """How long ago, in one unit: 5m, 3h, 12d."""
+    return duration(time.time() - when) if when else "-"
+
+
+def _names(names: Sequence[str], more: str = " and {} more") -> str:
+    return ", ".join(map(visible, names[:5])) + (more.format(len(names) - 5) if len(names) > 5 else "")
+
+
+def _in(version: str, arch: str) -> str:
+    return "/".join(part for part in (version, arch) if part)
 
 
 def print_inventory(inventory: Inventory) -> None:
@@ -40,13 +64,11 @@ def print_inventory(inventory: Inventory) -> None:
         rows += [_row(module) for module in inventory.modules]
         print_table(rows, right=(3, 4, 5))
         total = sum(module.bytes for module in inventory.modules)
-        count = len(inventory.modules)
-        click.echo(f"{count} module{'s' * (count != 1)}, {size(total)}")
+        click.echo(f"{counted(len(inventory.modules), 'module')}, {size(total)}")
         if any(module.guess for module in inventory.modules):
             click.echo("? = a guess by times of change; `envgen cache baseline` makes later answers certain")
     for batch in inventory.building:
-        where = "/".join(part for part in (batch.version, batch.arch) if part)
-        click.echo(f"a batch build runs in {where}, {describe_holders(batch.holders)}")
+        click.echo(f"a batch build runs in {_in(batch.version, batch.arch)}, {describe_holders(batch.holders)}")
     if inventory.leftovers.count:
         click.echo(f"left behind by an interrupted clear: {size(inventory.leftovers.bytes)}; the next clear deletes it")
 
@@ -61,25 +83,66 @@ def _row(module: Module) -> tuple[str, ...]:
     elif module.state == "partial":
         state = "partial, no .so"
     else:
-        state = _state(module.state, guess=module.guess)
         words = sorted({CAUSES[one.kind] for one in module.reasons if one.kind in CAUSES})
-        state += f": {', '.join(words)}" if words and module.state in ("stale", "fresh") else ""
+        state = _state(module) + (f": {', '.join(words)}" if words and module.state in ("stale", "fresh") else "")
     state = state if module.locked is not None else f"{state} lock unreadable".strip()
     return (visible(module.version), visible(module.arch) or "-", visible(module.name), size(module.bytes),
-            str(module.objects), age(module.modified), state)  # fmt: skip
+            str(module.objects), _age(module.modified), state)  # fmt: skip
+
+
+def _state(module: Module) -> str:
+    return f"{module.state}?" if module.guess else "-" if module.state == "unknown" else module.state
+
+
+def print_evidence(evidence: Inventory) -> None:
+    """Each module with its state and everything that speaks against it."""
+    progress(f"{evidence.root} in {evidence.place}")
+    package = evidence.package
+    progress(f"imported: FlashInfer {package.version} from {package.root}" if package.root else "imported: none found")
+    for module in evidence.modules:
+        click.echo(f"{visible(module.name)} ({_in(module.version, module.arch)}): {_state(module)}")
+        for reason in module.reasons:
+            count = len(reason.files) + reason.more
+            files = f"{counted(count, 'file')}: " if count else ""
+            click.echo(f"  {files}{visible(reason.message)}")
+            for path in reason.files[:10]:
+                click.echo(f"    {visible(path)}")
+            if count > 10:
+                click.echo(f"    and {count - 10} more")
+        if module.state == "fresh" and module.baseline == "recorded":
+            click.echo(f"  every file has the bytes that it was compiled from ({module.checked})")
+        elif module.baseline != "recorded" and module.kind == "ninja" and module.state != "partial":
+            what = (
+                "its baseline is of an earlier build" if module.baseline == "outdated" else "no baseline was recorded"
+            )
+            click.echo(f"  {what}: {counted(module.checked, 'file')} judged by their times of change, a guess")
+        if module.state in ("stale", "debug"):
+            click.echo(f"  cure: envgen cache clear {visible(module.name)}")
+
+
+def print_recorded(recorded: Recorded) -> None:
+    """What was recorded, and what was not and why."""
+    progress(f"{recorded.root} in {recorded.place}")
+    for module in recorded.modules:
+        what = f"{visible(module.name)} ({_in(module.version, module.arch)})"
+        if module.recorded:
+            click.echo(f"recorded {what}: {counted(module.files, 'file')}")
+            continue
+        click.echo(f"not recorded {what}: {visible(module.reason)}")
+        for path in module.changed[:5]:
+            click.echo(f"    {visible(path)}")
 
 
 def print_cleared(cleared: Cleared) -> None:
     verb = "would remove" if cleared.dry_run else "removed"
     progress(f"{cleared.root} in {cleared.place}")
     for target in cleared.modules:
-        where = "/".join(part for part in (target.version, target.arch) if part)
+        name = f"{visible(target.name)} ({_in(target.version, target.arch)})"
         if target.gone or cleared.dry_run:
             why = f": {visible(target.why)}" if target.why else ""
-            taken = f"{size(target.bytes)} in {counted(target.files, 'file')}"
-            click.echo(f"{verb} {visible(target.name)} ({where}), {taken}{why}")
+            click.echo(f"{verb} {name}, {size(target.bytes)} in {counted(target.files, 'file')}{why}")
         if target.damaged:
-            progress(f"{visible(target.name)} ({where}): its build.ninja is damaged; generated sources may remain")
+            progress(f"{name}: its build.ninja is damaged; generated sources may remain")
     for item in cleared.generated:
         if item.kept_for:
             click.echo(f"kept {visible(item.path)}: also compiled by {_names(item.kept_for)}")
@@ -95,85 +158,57 @@ def print_cleared(cleared: Cleared) -> None:
         progress(f"left alone, stale only by a guess: {_names(cleared.guesses)}; add --guessed to clear them too")
     for error in cleared.errors:
         progress(f"could not remove {visible(error)}")
-    _print_users(cleared)
-
-
-def _print_users(cleared: Cleared) -> None:
-    """A process keeps the library that it has loaded; only a restart makes it compile and load the new one."""
-    for name in cleared.restart:
-        users = [user for user in cleared.users if user.where == name]
+    # A process keeps the library that it has loaded; only a restart makes it compile and load the new one.
+    for where in cleared.restart:
+        users = [user for user in cleared.users if user.where == where]
         modules = sorted({module for user in users for module in user.modules})
         pids = ", ".join(str(user.pid) for user in users)
-        click.echo(f"restart {visible(name)}: it still runs {_names(modules)} (pid {pids})")
+        click.echo(f"restart {visible(where)}: it still runs {_names(modules)} (pid {pids})")
     if cleared.unseen:
         progress(f"{cleared.unseen} processes or containers could not be looked into: restart those that use the cache")
 
 
-def _state(state: str, *, guess: bool) -> str:
-    return f"{state}?" if guess else "-" if state == "unknown" else state
+def print_built(built: Sequence[Built], recorded: Recorded | None) -> None:
+    for one in built:
+        took = f" in {one.seconds:.1f}s" if one.outcome == "done" else ""
+        click.echo(f"{one.name}: {OUTCOMES.get(one.outcome, one.outcome)}{took}")
+        for line in one.error.splitlines():
+            click.echo(f"    {line}")
+        for record in recorded.modules if recorded else ():
+            if record.name == one.name and not record.recorded:
+                progress(f"{one.name}: no baseline recorded, {record.reason}: {', '.join(record.changed[:3])}")
+    if not built:
+        click.echo("nothing to compile: no module is partial or stale")
 
 
-def print_table(rows: Sequence[tuple[str, ...]], right: Iterable[int]) -> None:
-    click.echo("\n".join(table(rows, right=right)))
+def print_spaces(found: Sequence[Space], *, dry_run: bool) -> None:
+    rows = [("NAMESPACE", "SIZE", "MODULES", "LAST USED", "")]
+    for space in found:
+        used = "now, by " + ", ".join(space.users) if space.users else f"{_age(space.used)} ago"
+        word = ", ".join(part for part in ("current" if space.current else "", space.fate) if part)
+        rows.append((space.key, size(space.bytes), str(space.libraries), used, word))
+    if found:
+        print_table(rows, right=(1, 2))
+    gone = sum(space.bytes for space in found if space.fate in ("removed", "would go"))
+    click.echo(f"{'would free' if dry_run else 'freed'} {size(gone)}")
 
 
-def age(modified: float) -> str:
-    """How long ago, in one unit: 5m, 3h, 12d."""
-    return duration(time.time() - modified) if modified else "-"
+def print_moved(moved: Moved, what: str) -> None:
+    for problem in moved.problems:
+        progress(visible(problem))
+    if moved.replaced:
+        progress(f"instead of {counted(len(moved.replaced), 'module')} of before: {_names(moved.replaced, ', ...')}")
+    held = f"{counted(moved.modules, 'module')}, {size(moved.bytes)} in {counted(moved.files, 'file')}"
+    click.echo(f"{what}: {held}" + (f", namespace {moved.key}" if moved.key else ""))
 
 
-def _names(names: Sequence[str]) -> str:
-    shown = [visible(name) for name in names[:5]]
-    return ", ".join(shown) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-
-
-def print_evidence(evidence: Inventory) -> None:
-    """Each module with its state and everything that speaks against it."""
-    progress(f"{evidence.root} in {evidence.place}")
-    package = evidence.package
-    progress(f"imported: FlashInfer {package.version} from {package.root}" if package.root else "imported: none found")
-    for module in evidence.modules:
-        _print_why(module)
-
-
-def _print_why(module: Module) -> None:
-    where = "/".join(part for part in (module.version, module.arch) if part)
-    click.echo(f"{visible(module.name)} ({where}): {_state(module.state, guess=module.guess)}")
-    for reason in module.reasons:
-        count = len(reason.files) + reason.more
-        files = f"{count} file{'s' * (count != 1)}: " if count else ""
-        click.echo(f"  {files}{visible(reason.message)}")
-        for path in reason.files[:10]:
-            click.echo(f"    {visible(path)}")
-        if count > 10:
-            click.echo(f"    and {count - 10} more")
-    if module.state == "fresh" and module.baseline == "recorded":
-        click.echo(f"  every file has the bytes that it was compiled from ({module.checked})")
-    elif module.baseline != "recorded" and module.kind == "ninja" and module.state != "partial":
-        what = "its baseline is of an earlier build" if module.baseline == "outdated" else "no baseline was recorded"
-        click.echo(f"  {what}: {counted(module.checked, 'file')} judged by their times of change, a guess")
-    if module.state in ("stale", "debug"):
-        click.echo(f"  cure: envgen cache clear {visible(module.name)}")
-
-
-def print_recorded(recorded: Recorded) -> None:
-    """What was recorded, and what was not and why."""
-    progress(f"{recorded.root} in {recorded.place}")
-    for module in recorded.modules:
-        where = "/".join(part for part in (module.version, module.arch) if part)
-        if module.recorded:
-            click.echo(f"recorded {visible(module.name)} ({where}): {counted(module.files, 'file')}")
-            continue
-        click.echo(f"not recorded {visible(module.name)} ({where}): {visible(module.reason)}")
-        for path in module.changed[:5]:
-            click.echo(f"    {visible(path)}")
-
-
-version_option = click.option("--version", "version", metavar="V", help="Only this FlashInfer version, as listed.")
-arch_option = click.option("--arch", metavar="A", help="Only this arch: 12.1a or 121a; `none`: without one.")
-
-
-def open_cache(session: Session) -> JitCache:
-    """The cache of the chosen profile."""
-    there = at(session.profile())
-    return JitCache(there.connect(), there.profile, session.loaded().project.root)
+def print_audit(found: Audit, judged: Sequence[Finding], *, bad: bool) -> None:
+    progress(f"{found.root} in {found.place}")
+    for one in sorted(judged, key=lambda one: (one.verdict == "error", one.library.owner, one.library.name)):
+        library = f"{visible(one.library.owner)}  {visible(one.library.name)}"
+        click.echo(f"{one.verdict:5}  {library}: {visible(one.message)}")
+    for assembler in found.assemblers:
+        if assembler.missing:
+            click.echo(f"error  triton  {visible(assembler.path)}: does not know {', '.join(assembler.missing)}")
+    good = "" if bad else ", all of which the profile's GPU can run"
+    click.echo(counted(len(judged), "library", "libraries") + good)

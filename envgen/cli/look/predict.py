@@ -18,7 +18,6 @@ from envgen.cli.common import json_option, print_json, project_options, variant_
 from envgen.errors import ExitCode
 from envgen.predict import gpus
 from envgen.predict.judge import Verdict
-from envgen.predict.write import snippet, with_patterns
 from envgen.profile.model import Profile
 from envgen.text import progress
 
@@ -88,7 +87,8 @@ def command(
 
 def _write(session: Session, profile: Profile, found: Prediction) -> None:
     """Put patterns into the project file, or print what to paste; both on stderr, as results are on stdout."""
-    patterns = app.patterns_to_write(profile, found)
+    judged = found.judgement
+    patterns = {name: pattern for name, pattern in judged.patterns.items() if name not in judged.shown}
     if not patterns:
         progress("--write: ready.expect has what this release logs already")
         return
@@ -98,13 +98,13 @@ def _write(session: Session, profile: Profile, found: Prediction) -> None:
     overridden = [name for name in patterns if mine.get(name) != app.expected(plain, found.service).get(name)]
     file = session.loaded().project.file
     before = file.read_text(encoding="utf-8")
-    after = None if overridden else with_patterns(before, path, patterns)
+    after = None if overridden else app.with_patterns(before, path, patterns)
     if after is None:
         why = (
             "envgen.local.yaml, a variable or --set decides these" if overridden else f"no {'.'.join(path)} of its own"
         )
         progress(f"--write: {file.name} is unchanged ({why}); what to paste where it belongs:")
-        progress(snippet(path, patterns))
+        progress(app.snippet(path, patterns))
         return
     files.write(file, after.encode())
     progress("".join(difflib.unified_diff(
@@ -151,18 +151,20 @@ def text(found: Prediction, profile: Profile) -> list[str]:
     answer = found.effective
     lines = [f"{found.service} (profile {profile.name}{variant}): {_release(answer)}, asked in {found.place}"]
     lines += [f"  {title:<13} {value}" for title, value in _choices(answer) if value]
-    titles = ["log", *[""] * 99]
-    shown = list(dict.fromkeys(one for one in _telling(answer)))
-    lines += [f"  {title:<13} {line}" for title, line in zip(titles, shown, strict=False)]
+    # The lines of the selectors: what a server's log shows of the choice. A note has the one about the artifactory.
+    told = dict.fromkeys(
+        one["text"]
+        for one in answer.get("lines", ())
+        if one["step"] in ("attention", "moe") and one["level"] != "DEBUG" and "artifactory" not in one["text"]
+    )
+    lines += [f"  {'' if number else 'log':<13} {line}" for number, line in enumerate(told)]
     lines += [f"  ready.expect  {name}: {line}" for name, line in judged.shown.items()]
     lines += [f"  ready.expect  {name}: logged later than the choice, not judged" for name in judged.unjudged]
     for refusal in judged.refusals:
         lines.append(f"refused ({refusal.step}): {refusal.message}")
         lines += [f"  {refusal.first}"] if refusal.first else []
-    for one in judged.contradictions:
-        verb = app.CONTRADICTED[one.kind]
-        lines.append(f"ready.{one.kind}.{one.name}: {one.pattern!r} {verb}; this release logs: {one.seen}")
-        lines += [f"  {one.first}"] if one.first else []
+    for line, one in zip(app.contradicted(judged), judged.contradictions, strict=True):
+        lines += [line, f"  {one.first}"] if one.first else [line]
     lines += [f"not asked: {one}" for one in judged.unasked]
     lines += [f"note: {one}" for one in judged.caveats]
     lines.append({
@@ -209,12 +211,3 @@ def _choices(answer: Any) -> list[tuple[str, str]]:
         facts += "attention sinks, " if model.get("sinks") else ""
         found.append(("model", f"{model['name']}: {facts}config.json from {origin}"))
     return found
-
-
-def _telling(answer: Any) -> list[str]:
-    """The lines of the selectors: what a server's log shows of the choice. A note has the one about the artifactory."""
-    return [
-        one["text"]
-        for one in answer.get("lines", ())
-        if one["step"] in ("attention", "moe") and one["level"] != "DEBUG" and "artifactory" not in one["text"]
-    ]

@@ -224,7 +224,9 @@ def remove(name: str, dir_fd: int, device: int, errors: list[str], shown: str) -
                         for deeper in _unlink_files(fd, errors, path):
                             count += 1
                             whole = short(path + "/" + deeper)
-                            if _lift(deeper, fd, lifted + str(count), top, errors, whole):
+                            if inner == ".":  # it is in the top one already
+                                waiting.append((deeper, whole))
+                            elif _lift(deeper, fd, lifted + str(count), top, errors, whole):
                                 waiting.append((lifted + str(count), whole))
                 except OSError as error:
                     _not_opened(error, inner, top, errors, path)

@@ -8,8 +8,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envgen.app.predict import snippet, with_patterns
 from envgen.predict.judge import escape
-from envgen.predict.write import snippet, with_patterns
 
 PATH = ("profiles", "prod", "services", "serve", "ready", "expect")
 TEXT = """\
