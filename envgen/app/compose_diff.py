@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -48,6 +47,7 @@ _APART = frozenset(
      "init", "devices")
 )  # fmt: skip
 _DEFAULTS = {"restart": "no", "ipc": "private", "privileged": "false"}
+_NO_ENGINE = Endpoint(DEFAULT_SOCKET)  # never asked: `config` only reads
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,8 @@ def compare(profile: Profile, root: Path, file: Path, pairs: Mapping[str, str]) 
     theirs, ours = _theirs(file), _ours(profile, root)
     known = {name_like(name): name for name in theirs["services"]}
     for own, other in pairs.items():
-        for name, there, what in (
-            (own, profile.services, "profile " + profile.name),
-            (other, theirs["services"], file.name),
-        ):
+        sides = (own, profile.services, f"profile {profile.name}"), (other, theirs["services"], file.name)
+        for name, there, what in sides:
             if name not in there:
                 raise UsageError(f"there is no service {name!r} in {what}", hint=near(name, list(there)))
         known = {key: name for key, name in known.items() if name != other} | {own: other}
@@ -81,17 +79,14 @@ def compare(profile: Profile, root: Path, file: Path, pairs: Mapping[str, str]) 
             found.append(Difference(other, "service", "there", ""))
             continue
         one = _facts(theirs, other, "")
-        two = _facts(ours, own, str(profile.base.image))
-        for name, value in names.derived_env(profile).items():  # the image has some of them, not the Compose file
-            two.setdefault(f"environment {name}", value)
-        for key in _added(profile, own):
-            if key not in one:
-                two.pop(key, None)
-        found += [
-            Difference(own, key, _shown(key, one.get(key, "")), _shown(key, two.get(key, "")))
-            for key in sorted({*one, *two})
-            if one.get(key, "") != two.get(key, "")
-        ]
+        # The image has some of the derived variables, not the Compose file.
+        derived = {f"environment {name}": value for name, value in names.derived_env(profile).items()}
+        two = derived | _facts(ours, own, str(profile.base.image))
+        two = {key: value for key, value in two.items() if key in one or key not in _added(profile, own)}
+        for key in sorted({*one, *two}):
+            before, after = one.get(key, ""), two.get(key, "")
+            if before != after:
+                found.append(Difference(own, key, _shown(key, before), _shown(key, after)))
     return found + [Difference(own, "service", "", "there") for own in profile.services if own not in known]
 
 
@@ -111,16 +106,13 @@ def _added(profile: Profile, service: str) -> set[str]:
 
 
 def _theirs(file: Path) -> dict[str, Any]:
-    top = read_foreign(file, file.name)
+    top, folder = read_foreign(file, file.name), file.resolve().parent
     if not is_recipe(top):
-        return _config(
-            Compose(_endpoint(), [file], file.resolve().parent, {"COMPOSE_DISABLE_ENV_FILE": "0"}), file.name
-        )
-    document = _plain(as_compose(top, Draft("recipe", "main")))
-    with files.Scratch("engine") as folder:
-        made = Path(folder) / "compose.json"
-        made.write_text(json.dumps(document), encoding="utf-8")
-        return _config(Compose(_endpoint(), [made], file.resolve().parent), file.name)
+        return _config(Compose(_NO_ENGINE, [file], folder, {"COMPOSE_DISABLE_ENV_FILE": "0"}), file.name)
+    with files.Scratch("engine") as scratch:
+        made = Path(scratch) / "compose.json"
+        made.write_text(json.dumps(_plain(as_compose(top, Draft("recipe", "main")))), encoding="utf-8")
+        return _config(Compose(_NO_ENGINE, [made], folder), file.name)
 
 
 def _plain(node: Node) -> Any:
@@ -142,11 +134,7 @@ def _ours(profile: Profile, root: Path) -> dict[str, Any]:
             used.append(root / own_path(profile.compose.path))
         user = {names.UID_VARIABLE: str(os.getuid()), names.GID_VARIABLE: str(os.getgid())}
         environment = names.compose_environment(profile, root) | user
-        return _config(Compose(_endpoint(), used, root.resolve() / "compose", environment), "the profile")
-
-
-def _endpoint() -> Endpoint:
-    return Endpoint(DEFAULT_SOCKET)  # never asked: `config` only reads
+        return _config(Compose(_NO_ENGINE, used, root.resolve() / "compose", environment), "the profile")
 
 
 def _config(compose: Compose, name: str) -> dict[str, Any]:
@@ -156,9 +144,8 @@ def _config(compose: Compose, name: str) -> dict[str, Any]:
         # A broken line of .env is quoted behind `near`: it may be a secret.
         lines = [line.partition(" near ")[0] for line in error.stderr.splitlines() if "level=warning" not in line]
         hint = "`docker compose config` must accept it: set the variables and make the files that it asks for"
-        raise UsageError(
-            f"Compose does not accept {name}: {redact_secrets(' '.join(lines)[-400:])}", hint=hint
-        ) from None
+        why = redact_secrets(" ".join(lines)[-400:])
+        raise UsageError(f"Compose does not accept {name}: {why}", hint=hint) from None
     found: dict[str, Any] = json.loads(done.stdout)
     return {**found, "services": found.get("services") or {}, "volumes": found.get("volumes") or {}}
 
@@ -179,21 +166,17 @@ def _facts(document: Mapping[str, Any], name: str, base: str) -> dict[str, str]:
     for flag, value in flags.items():
         found[f"command --{flag}"] = shlex.join(value) if isinstance(value, list) else str(value)
     for variable, value in (service.get("environment") or {}).items():
-        found[f"environment {variable}"] = (
-            "(empty, or from the shell)" if not value or secret_like(variable) else str(value)
-        )
+        unknown = not value or secret_like(variable)
+        found[f"environment {variable}"] = "(empty, or from the shell)" if unknown else str(value)
     for port in service.get("ports") or ():
         key = f"port {port['target']}/{port.get('protocol', 'tcp')}"
-        found[key] = " ".join(
-            filter(None, (found.get(key), f"{port.get('host_ip', '')}:{port.get('published', 'any')}"))
-        )
+        found[key] = f"{found.get(key, '')} {port.get('host_ip', '')}:{port.get('published', 'any')}".strip()
     for volume in service.get("volumes") or ():
         source = str(volume.get("source", ""))
         named = document["volumes"].get(source) or {} if volume["type"] == "volume" else None
         source = os.path.realpath(source) if named is None else str(named.get("name", source))
-        found[f"volume {volume['target']}"] = (
-            f"{volume['type']} {source}{' ro' * bool(volume.get('read_only'))}".strip()
-        )
+        read_only = " ro" if volume.get("read_only") else ""
+        found[f"volume {volume['target']}"] = f"{volume['type']} {source}{read_only}".strip()
     for limit, value in (service.get("ulimits") or {}).items():
         soft, hard = (value["soft"], value["hard"]) if isinstance(value, dict) else (value, value)
         found[f"ulimit {limit}"] = f"{soft}:{hard}"
@@ -228,20 +211,14 @@ def _health(health: Mapping[str, Any] | None) -> dict[str, str]:
     elif test[1:2] == [names.WITH_START_UP]:
         text = shlex.join(test[2:])
     else:
+        words = ["sh", "-c", *test[1:2]] if test[:1] == ["CMD-SHELL"] else test[1:]
         where = asked(" ".join(test[1:]))
-        text = (
-            f"http {where[0]} port {where[1]}"
-            if where
-            else test[1]
-            if test[:1] == ["CMD-SHELL"]
-            else shlex.join(test[1:])
-        )
-        text = re.sub(r"^", "sh -c ", shlex.quote(text)) if test[:1] == ["CMD-SHELL"] and not where else text
+        text = f"http {where[0]} port {where[1]}" if where else shlex.join(words)
     found = {"health": text}
-    for key in ("interval", "timeout", "start_period"):
-        if health.get(key):
-            found[f"health {key}"] = seconds(str(health[key]))
-    return found | ({"health retries": str(health["retries"])} if health.get("retries") else {})
+    for key in ("interval", "timeout", "start_period", "retries"):
+        if value := health.get(key):
+            found[f"health {key}"] = str(value) if key == "retries" else seconds(str(value))
+    return found
 
 
 def _text(value: Any) -> str:

@@ -139,9 +139,11 @@ def archive(
 
 def chains(layers: Sequence[str]) -> list[str]:
     """What Docker's own store calls each layer: by all below it, too."""
-    return list(
-        accumulate(layers, lambda below, one: f"sha256:{hashlib.sha256(f'{below} {one}'.encode()).hexdigest()}")
-    )
+
+    def on(below: str, one: str) -> str:
+        return f"sha256:{hashlib.sha256(f'{below} {one}'.encode()).hexdigest()}"
+
+    return list(accumulate(layers, on))
 
 
 def _of_docker(image: Image, known: int) -> list[Mount]:

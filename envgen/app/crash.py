@@ -180,21 +180,20 @@ def _members(
     compose_files: Sequence[Path] = (), *, examine: bool = True,
 ) -> dict[str, bytes]:  # fmt: skip
     facts = {"profile": profile.name, "variant": profile.variant, "image": profile.image_name, **findings}
-    members = dict(
-        collect(engine, container_id, service, compose_files=compose_files, secrets=profile.secrets, findings=facts)
-    )
-    members["explanations.json"] = _explanations(members["server.log"])
-    if examine:
-        members["doctor.json"] = _doctor(engine, profile, root, service)
-    return members
+    found = collect(engine, container_id, service, compose_files=compose_files, secrets=profile.secrets, findings=facts)
+    # All that the rules know in the whole log, best first.
+    known = classify(found["server.log"].decode("utf-8", "replace").splitlines(), kind="serve")
+    members = {**found, "explanations.json": as_json([one.data() for one in known]).encode()}
+    return members | ({"doctor.json": _doctor(engine, profile, root, service)} if examine else {})
 
 
 def _written(profile: Profile, root: Path, service: str, collected: Callable[[], Mapping[str, bytes]]) -> str:
     known = [value for name in profile.secrets if (value := os.environ.get(name, ""))]
     try:
         members = collected()
-        folder = state_dir(root, FOLDER)
-        target = _free_name(folder, service)
+        stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+        names = (f"{stamp}-{service}{f'-{number}' if number > 1 else ''}.tar.gz" for number in range(1, 1000))
+        target = next(at for name in names if not (at := state_dir(root, FOLDER) / name).exists())
         write_bundle(target, members, known=known, within=root)
     except (EnvgenError, OSError) as error:
         progress(f"  the crash bundle could not be written: {reason_of(error)}")
@@ -203,21 +202,6 @@ def _written(profile: Profile, root: Path, service: str, collected: Callable[[],
         return str(target.relative_to(Path.cwd()))
     except ValueError:
         return str(target)
-
-
-def _free_name(folder: Path, service: str) -> Path:
-    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-    for number in range(1, 1000):
-        target = folder / (f"{stamp}-{service}.tar.gz" if number == 1 else f"{stamp}-{service}-{number}.tar.gz")
-        if not target.exists():
-            break
-    return target
-
-
-def _explanations(log: bytes) -> bytes:
-    """All that the rules know in the whole log, best first."""
-    found = classify(log.decode("utf-8", "replace").splitlines(), kind="serve")
-    return as_json([one.data() for one in found]).encode()
 
 
 def _doctor(engine: Engine, profile: Profile, root: Path, service: str) -> bytes:

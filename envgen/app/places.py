@@ -110,10 +110,8 @@ class Opened:
         whose.demand(self.engine, self.profile, self.root, take(self.profile, service))
         found = self.engine.containers(self.profile.compose_name, service)
         if not found:
-            on = f" on {self.node}" if self.node else ""
-            raise NotFoundError(
-                f"{service} is not running{on}", hint=f"envgen up {service} --profile {self.profile.name}"
-            )
+            what = f"{service} is not running" + (f" on {self.node}" if self.node else "")
+            raise NotFoundError(what, hint=f"envgen up {service} --profile {self.profile.name}")
         return found[0]
 
     def named(self, text: str) -> str:
@@ -196,10 +194,9 @@ def places(session: Session, names: Sequence[str] = (), node: str | None = None)
     wanted = nodes_of(profile, names)
     if node is not None:
         if node not in wanted:
-            known = (
-                f"they are on {', '.join(one for one in wanted if one)}" if any(wanted) else "no service has `cluster`"
-            )
-            raise UsageError(f"{' '.join(names) or f'profile {profile.name}'} is not on {node}", hint=known)
+            there = ", ".join(filter(None, wanted))
+            hint = f"they are on {there}" if there else "no service has `cluster`"
+            raise UsageError(f"{' '.join(names) or f'profile {profile.name}'} is not on {node}", hint=hint)
         wanted = [node]
     if wanted == [""]:
         return Places(profile, [opened(session)])
@@ -218,9 +215,7 @@ def nodes_of(profile: Profile, names: Sequence[str] = ()) -> list[str]:
         if profile.services[name].cluster is not None:
             nodes.choose(profile, name)  # names the machine that is not described
     chosen = [profile.services[name] for name in names or profile.services]
-    shared = [
-        one.cluster.nodes for one in chosen if one.cluster and all(node in profile.nodes for node in one.cluster.nodes)
-    ]
+    shared = [one.cluster.nodes for one in chosen if one.cluster and profile.nodes.keys() >= {*one.cluster.nodes}]
     found = list(dict.fromkeys(node for each in shared for node in each))
     if not found or (len(shared) < len(chosen) and _host("", profile) not in [_host(node, profile) for node in found]):
         found.append("")
@@ -273,10 +268,8 @@ def _compose(
 def changed(here: Callable[[], Opened], found: Sequence[Container]) -> dict[str, bool]:
     """Container id -> whether `up` would replace it for its settings; ``here`` is asked where one can be compared."""
     known = [one for one in found if one.running and not one.one_off and CONFIG_HASH in one.labels]
-    if not known:
-        return {}
-    opened_here = here()
-    return settings_differ(opened_here.compose, opened_here.profile, known, os.environ)
+    place = here() if known else None
+    return settings_differ(place.compose, place.profile, known, os.environ) if place else {}
 
 
 def containers_of(here: Opened, names: Sequence[str], *, all: bool, foreign: bool = False) -> tuple[Container, ...]:

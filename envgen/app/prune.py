@@ -77,9 +77,7 @@ def remove(items: Sequence[Item]) -> list[str]:
     for item in items:
         try:
             left.append(item.remove() or "")
-        except EnvgenError as error:
-            left.append(str(error))
-        except OSError as error:
+        except (EnvgenError, OSError) as error:
             left.append(reason_of(error))
     return left
 
@@ -110,12 +108,7 @@ def _removed_folders(
         image = engine.image(image_name) if image_name not in ours else None
         if image is not None and image.labels.get(PROJECT) == project.name:
             yield Item("image", image_name, image.size, why, partial(engine.remove_image, image_name))
-        overlays = [
-            one for one in engine.volumes(f"{name}-env-") if re.fullmatch(f"{re.escape(name)}-env-[0-9a-f]{{12}}", one)
-        ]
-        sizes = engine.volume_sizes() if overlays else {}
-        for volume in overlays:
-            yield Item("overlay", volume, sizes.get(volume, 0), why, partial(engine.remove_volume, volume))
+        yield from _volumes(engine, name, engine.volumes(f"{name}-env-"), why)
         yield Item("name", name, 0, why, partial(engine.remove_volume, f"{name}-owner"))
 
 
@@ -140,18 +133,21 @@ def _overlays(
     foreign: Mapping[str, Owner],
 ) -> Iterator[Item]:
     """Editable installs for another base image, Python or set of sources than a profile has now."""
-    wanted = {overlay_volume(profile) for profile in profiles if profile.mounted_sources}
-    mounted = {mount.source for container in containers for mount in container.mounts}
-    sizes: Mapping[str, int] | None = None
+    kept = {overlay_volume(profile) for profile in profiles if profile.mounted_sources}
+    kept |= {mount.source for container in containers for mount in container.mounts}
     for profile in project.profiles.values():
-        if profile.name in foreign:
-            continue
-        name = re.compile(re.escape(f"{profile.compose_name}-env-") + "[0-9a-f]{12}")
-        for volume in engine.volumes_of(profile.compose_name):
-            if name.fullmatch(volume) and volume not in wanted | mounted:
-                sizes = engine.volume_sizes() if sizes is None else sizes
-                why = f"installed sources that profile {profile.name} no longer has so"
-                yield Item("overlay", volume, sizes.get(volume, 0), why, partial(engine.remove_volume, volume))
+        if profile.name not in foreign:
+            found = [one for one in engine.volumes_of(profile.compose_name) if one not in kept]
+            why = f"installed sources that profile {profile.name} no longer has so"
+            yield from _volumes(engine, profile.compose_name, found, why)
+
+
+def _volumes(engine: Engine, name: str, found: Sequence[str], why: str) -> Iterator[Item]:
+    """Those of ``found`` that are overlays of ``name``."""
+    overlays = [one for one in found if re.fullmatch(f"{re.escape(name)}-env-[0-9a-f]{{12}}", one)]
+    sizes = engine.volume_sizes() if overlays else {}
+    for volume in overlays:
+        yield Item("overlay", volume, sizes.get(volume, 0), why, partial(engine.remove_volume, volume))
 
 
 def _caches(
@@ -198,21 +194,15 @@ def _temporaries(root: Path) -> Iterator[Item]:
 def _old(root: Path, kind: str, folder: str, kept: int) -> Iterator[Item]:
     """All but the newest: by their time, for the names of logs begin with the profile's."""
     parts = (STATE, folder)
-    found = sorted(_files(root, parts), key=lambda entry: (entry[1].st_mtime_ns, entry[0]))
-    found = [entry for entry in found if not entry[0].startswith(".")]
-    for name, status in found[:-kept]:
+    try:  # a folder that is reached through no link
+        with files.folder(root.joinpath(*parts), root, create=False) as fd, os.scandir(fd) as entries:
+            plain = [one for one in entries if one.is_file(follow_symlinks=False) and not one.name.startswith(".")]
+            found = [(one.stat(follow_symlinks=False), one.name) for one in plain]
+    except (OSError, RefusedError):
+        return
+    for status, name in sorted(found, key=lambda entry: (entry[0].st_mtime_ns, entry[1]))[:-kept]:
         why = f"the newest {kept} stay"
         yield Item(kind, "/".join((*parts, name)), status.st_size, why, partial(_remove_file, root, parts, name))
-
-
-def _files(root: Path, parts: Sequence[str]) -> list[tuple[str, os.stat_result]]:
-    """The files in a folder of the project that is reached through no link."""
-    try:
-        with files.folder(root.joinpath(*parts), root, create=False) as fd, os.scandir(fd) as entries:
-            plain = [entry for entry in entries if entry.is_file(follow_symlinks=False)]
-            return [(entry.name, entry.stat(follow_symlinks=False)) for entry in plain]
-    except (OSError, RefusedError):
-        return []
 
 
 def _remove_file(root: Path, parts: Sequence[str], name: str) -> str:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from envgen.app import nodes, weights, whose
@@ -19,7 +18,6 @@ from envgen.app.places import Opened, containers_of, known_service, opened, plac
 from envgen.app.predict import foresee
 from envgen.app.session import Session, of_running
 from envgen.app.watch import Canary
-from envgen.engine.client import Engine
 from envgen.engine.endpoint import demand_plugin
 from envgen.engine.owner import Owner, this_owner
 from envgen.engine.values import Container
@@ -36,12 +34,12 @@ Agree = Callable[[str], bool]  # puts a question to the user; False without a te
 
 def _there(here: Opened, service: str) -> Container:
     """The container of a service of ours, running or not. NotFoundError with the command that makes one."""
-    whose.demand(here.engine, here.profile, here.root, take(here.profile, service))
-    found = here.engine.containers(here.profile.compose_name, service, all=True)
+    profile = here.profile
+    whose.demand(here.engine, profile, here.root, take(profile, service))
+    found = here.engine.containers(profile.compose_name, service, all=True)
     if not found:
-        raise NotFoundError(
-            f"{service} has no container to start", hint=f"envgen up {service} --profile {here.profile.name}"
-        )
+        up = f"envgen up {service} --profile {profile.name}"
+        raise NotFoundError(f"{service} has no container to start", hint=up)
     return found[0]
 
 
@@ -68,8 +66,7 @@ def again(verb: str, session: Session, service: str, timeout: int | None) -> tup
             raise refused
         hint = f"envgen up {service} --profile {profile.name}"
         raise ServiceError(f"{service} was not started: {''.join(lines[-1:])}", hint=hint)
-    keep = keeper((here,), service)
-    launcher = Launcher(here.engine, here.compose, profile, service, progress, keep)
+    launcher = Launcher(here.engine, here.compose, profile, service, progress, keeper((here,), service))
     return profile, launcher.await_ready(container, timeout)
 
 
@@ -99,9 +96,14 @@ def remove(here: Opened, names: Sequence[str], *, volumes: bool, take_over: bool
     profile, engine, compose = here.profile, here.engine, here.compose
     if not take_over:
         whose.demand(engine, profile, here.root, f"envgen down --profile {profile.name} --take-over")
-    whose.note_older(engine, profile, here.root)
     found = sorted(one.name for one in containers_of(here, names, all=True, foreign=take_over))
-    doomed = _volumes(here) if volumes else []
+    doomed = []
+    if volumes:  # the named ones of the rendered file that exist
+        config = json.loads(compose.run("--profile", "*", "config", "--format", "json").stdout)
+        known = [
+            str(one.get("name", key)) for key, one in (config.get("volumes") or {}).items() if not one.get("external")
+        ]
+        doomed = sorted(name for name in known if engine.volume(name) is not None)
     if dry_run:
         return Removed(found, doomed)
     if take_over:
@@ -115,14 +117,6 @@ def remove(here: Opened, names: Sequence[str], *, volumes: bool, take_over: bool
     if volumes:
         whose.release(engine, profile)
     return Removed(found, doomed)
-
-
-def _volumes(here: Opened) -> list[str]:
-    """The named volumes of the rendered file that exist."""
-    config = json.loads(here.compose.run("--profile", "*", "config", "--format", "json").stdout)
-    volumes = (config.get("volumes") or {}).items()
-    names = [str(volume.get("name", key)) for key, volume in volumes if not volume.get("external")]
-    return sorted(name for name in names if here.engine.volume(name) is not None)
 
 
 def one_off(session: Session, service: str, argv: Sequence[str], options: Sequence[str], *, tty: bool) -> int:
@@ -195,7 +189,6 @@ def check(session: Session, service: str, agree: Agree, *, take_over: bool = Fal
     other = whose.other_owner(engine, profile, root)
     if other and not take_over:
         raise whose.refused(engine, profile, root, other, take(profile, service))
-    whose.note_older(engine, profile, root)
     commit = weights.locked_commit(profile, root, service)
     look = partial(
         preflight.check, engine, profile, root, service, here.digest,
@@ -204,8 +197,10 @@ def check(session: Session, service: str, agree: Agree, *, take_over: bool = Fal
     try:
         found = look()
     except PreflightError as refused:
-        if not refused.only_weights or not _fetch(engine, profile, root, service, refused, agree):
+        lacking = [f"  {problem.message}" for problem in refused.problems[1:]]
+        if not refused.only_weights or not agree("\n".join([*lacking, "Fetch them now?"])):
             raise
+        weights.fetch(engine, profile, root, service)
         found = look()
     if other and not other.same_folder(this_owner(root)):
         found = replace(found, running=None)
@@ -251,14 +246,6 @@ def _check_shared(session: Session, service: str, take_over: bool) -> Checked:
     return Checked(ranks[0], service, passed, tuple(differing), other, tuple(ranks))
 
 
-def _fetch(engine: Engine, profile: Profile, root: Path, service: str, refused: PreflightError, agree: Agree) -> bool:
-    question = "\n".join([*(f"  {problem.message}" for problem in refused.problems[1:]), "Fetch them now?"])
-    if not agree(question):
-        return False
-    weights.fetch(engine, profile, root, service)
-    return True
-
-
 def start(
     checked: Checked,
     agree: Agree,
@@ -298,8 +285,7 @@ def start(
         if found.running and (again or checked.differing):
             _end_all(checked)
         return checked.group.start(wait_for_it=wait, install=install, timeout=timeout)
-    keep = keeper((here,), service)
-    launcher = Launcher(here.engine, here.compose, profile, service, progress, keep)
+    launcher = Launcher(here.engine, here.compose, profile, service, progress, keeper((here,), service))
     try:
         return launcher.start(wait=wait, install=install, timeout=timeout)
     except KeyboardInterrupt:
@@ -345,7 +331,7 @@ def check_all(session: Session, names: Sequence[str], agree: Agree, *, take_over
     if not names:
         main_service(session.profile())
     passed, refused = [], list[PreflightError]()
-    for name in names:
+    for name in names:  # before any is looked at
         known_service(session.profile(), name)
     for name in names:
         try:

@@ -122,8 +122,6 @@ def pull(
     """
     model = profile.services[service].model
     assert model is not None
-    mount = _mount(engine, profile, root, make=True)
-    assert mount is not None
     request = {
         "verb": "pull", "repo": model.repo, "revision": model.revision, "commit": commit, "ignore": list(model.ignore),
         "token": shell.get(TOKEN, ""), "endpoint": shell.get(ENDPOINT, ""), "ca": names.CA_FILE,
@@ -179,14 +177,12 @@ class _Progress:
 def preflight(engine: Engine, profile: Profile, root: Path, service: str, commit: str = "") -> Iterator[Problem]:
     """What keeps a service from loading its weights without a network."""
     found = look(engine, profile, root, service, commit)
-    if found.whole:
-        return
-    name, hint = found.model.repo, f"envgen model pull {service} --profile {profile.name}"
+    state = f"{found.state}: {'; '.join(found.problems[:3]) or 'a download was not finished'}"
     if found.state == "absent":
-        yield Problem(f"the weights of {name} are not in the Hugging Face cache", hint=hint)
-    else:
-        shown = "; ".join(found.problems[:3]) or "a download was not finished"
-        yield Problem(f"the weights of {name} are {found.state}: {shown}", hint=hint)
+        state = "not in the Hugging Face cache"
+    if not found.whole:
+        hint = f"envgen model pull {service} --profile {profile.name}"
+        yield Problem(f"the weights of {found.model.repo} are {state}", hint=hint)
 
 
 def report(engine: Engine, profile: Profile, root: Path) -> dict[str, tuple[Problem, ...]]:
@@ -257,6 +253,8 @@ def _ask(
     if engine.image(profile.image_name) is None:
         raise NotFoundError(f"the image {profile.image_name} is not built", hint=f"envgen build -p {profile.name}")
     mounts, env = [mount], {"HOME": "/tmp"}
+    # Files in a folder of the host belong to the user who runs envgen (with sudo: to the caller).
+    user = "" if mount.kind == "volume" else "{}:{}".format(*host_user(engine))
     fetches = on_line is not None
     if fetches:
         env |= {name: value for name, value in (shell or {}).items() if name in PROXY and profile.network.pass_proxy}
@@ -266,7 +264,7 @@ def _ask(
 
     def execute(argv: Sequence[str], stdin: bytes, seconds: float) -> ExecResult:
         return engine.run_once(
-            profile.image_name, argv, stdin=stdin, mounts=mounts, env=env, user=_user(engine, mount),
+            profile.image_name, argv, stdin=stdin, mounts=mounts, env=env, user=user,
             network="bridge" if fetches else "none", timeout=seconds, on_line=on_line,
             memory=FETCH_MEMORY if fetches else MEMORY,
         )  # fmt: skip
@@ -275,11 +273,6 @@ def _ask(
     if isinstance(answer, run.Failure):
         raise WeightsError(f"the Hugging Face cache could not be looked at: {answer}")
     return answer
-
-
-def _user(engine: Engine, mount: Mount) -> str:
-    """Files in a folder of the host belong to the user who runs envgen (with sudo: to the caller)."""
-    return "" if mount.kind == "volume" else "{}:{}".format(*host_user(engine))
 
 
 def _list(found: Any) -> list[Any]:

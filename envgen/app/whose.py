@@ -15,7 +15,7 @@ from pathlib import Path
 from envgen.engine.client import Engine
 from envgen.engine.compose import Compose
 from envgen.engine.host import CREATOR, Creator, lives, this_process
-from envgen.engine.owner import Owner, is_foreign, owner_in, owner_of, this_owner
+from envgen.engine.owner import Owner, owner_in, owner_of, this_owner
 from envgen.engine.values import COMPOSE_PROJECT
 from envgen.errors import EngineError, RefusedError
 from envgen.profile.load import as_instance
@@ -36,9 +36,7 @@ def claim_volume(profile: Profile) -> str:
 
 def claim_labels(profile: Profile, owner: Owner) -> dict[str, str]:
     """Its labels: who holds the name, which process took it, and the image that was built under it."""
-    return {
-        **owner.labels, CREATOR: str(this_process()), PROJECT: profile.project, IMAGE: profile.image_name
-    }  # fmt: skip
+    return {**owner.labels, CREATOR: str(this_process()), PROJECT: profile.project, IMAGE: profile.image_name}
 
 
 def removed_folders(engine: Engine, project: str) -> dict[str, tuple[Owner, str]]:
@@ -77,11 +75,10 @@ def other_owner(engine: Engine, profile: Profile, root: Path) -> Owner | None:
 def _holder(engine: Engine, claimed: Mapping[str, str]) -> Owner | None:
     """Who made the volume of the claim. One folder and user on two computers are two: an engine may serve both."""
     holder, maker = owner_in(claimed), Creator.parse(claimed.get(CREATOR, ""))
-    there = holder is not None and maker is not None and maker.host != this_process().host
-    if not there or engine.info().endpoint.startswith("unix://"):  # a container on this computer has another name
+    # A container on this computer has another name.
+    if holder is None or maker is None or engine.info().endpoint.startswith("unix://"):
         return holder
-    assert holder is not None and maker is not None
-    return replace(holder, host=maker.host)
+    return holder if maker.host == this_process().host else replace(holder, host=maker.host)
 
 
 def demand(engine: Engine, profile: Profile, root: Path, fix: str = "") -> None:
@@ -93,21 +90,16 @@ def demand(engine: Engine, profile: Profile, root: Path, fix: str = "") -> None:
 def refused(engine: Engine, profile: Profile, root: Path, other: Owner, fix: str = "") -> RefusedError:
     """The error for a name that ``other`` holds."""
     mine = this_owner(root)
-    if other.same_folder(mine):
-        what = f"{profile.compose_name} belongs to {other.who}, who made it from this folder, {mine.folder}; "
-        what += f"you are {mine.who}"
-    else:
-        what = f"{profile.compose_name} belongs to another folder: {other}; this one is {mine}"
-        if engine.info().endpoint.startswith("unix://") and other.is_gone:
-            what += "; that folder no longer exists"
     verb = f"up {next(iter(profile.services))}" if profile.services else "build"
     hint = f"to take it over: {fix or f'envgen {verb} --profile {profile.name} --take-over'}"
-    if not other.same_folder(mine):
-        hint += (
-            f"; to work beside it: write `instance: {as_instance(root.name)}` at the top of envgen.local.yaml, "
-            "then `envgen build`"
-        )
-    return RefusedError(what, hint=hint)
+    if other.same_folder(mine):
+        what = f"{profile.compose_name} belongs to {other.who}, who made it from this folder, {mine.folder}"
+        return RefusedError(f"{what}; you are {mine.who}", hint=hint)
+    what = f"{profile.compose_name} belongs to another folder: {other}; this one is {mine}"
+    if engine.info().endpoint.startswith("unix://") and other.is_gone:
+        what += "; that folder no longer exists"
+    beside = f"write `instance: {as_instance(root.name)}` at the top of envgen.local.yaml, then `envgen build`"
+    return RefusedError(what, hint=f"{hint}; to work beside it: {beside}")
 
 
 def claim(engine: Engine, profile: Profile, root: Path, fix: str = "") -> None:
@@ -160,11 +152,3 @@ def make_volumes(engine: Engine, profile: Profile, root: Path) -> None:
         if cache.host is None:
             made = {COMPOSE_PROJECT: profile.shared_name, "com.docker.compose.volume": f"cache-{name}"}
             engine.create_volume(volume_of(profile, name, key), made)
-
-
-def note_older(engine: Engine, profile: Profile, root: Path) -> None:
-    """Name containers of this very folder under the plain name, which no command of this copy does."""
-    found = engine.containers(profile.shared_name, all=True) if profile.instance else ()
-    if names := [one.name for one in found if owner_of(one) and not is_foreign(one, root)]:
-        there = f"made from this folder by an older envgen or by Compose alone: {', '.join(names)}"
-        progress(f"note: {there}; `docker compose -p {profile.shared_name} down` removes them")

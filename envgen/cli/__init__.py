@@ -36,11 +36,11 @@ GROUPS: Groups = {
         "patch": ("patches.patch", "Try, make, carry over, apply and retire patches."),
     },
     "Build": {
-        "build": ("images:build_command", "Render, then build the image of a profile."),
+        "build": ("images:build", "Render, then build the image of a profile."),
         "pull": ("services.running:pull", "Pull the base image of a profile."),
-        "verify": ("images:verify_command", "Build twice without cache and compare the images down to the byte."),
-        "inspect": ("images:inspect_command", "Print every input of an image, as recorded in the image."),
-        "diff": ("images:diff_command", "Say in which inputs two locks or images differ."),
+        "verify": ("images:verify", "Build twice without cache and compare the images down to the byte."),
+        "inspect": ("images:inspect", "Print every input of an image, as recorded in the image."),
+        "diff": ("images:diff", "Say in which inputs two locks or images differ."),
     },
     "Run": {
         "up": ("services.running:up", "Start services and wait until they really answer."),
@@ -137,9 +137,8 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self._commands() and not args[0].startswith("-"):
             near = difflib.get_close_matches(args[0], self._commands(), 1)
-            raise click.UsageError(
-                f"no such command {args[0]!r}." + (f" Did you mean {near[0]!r}?" if near else ""), ctx
-            )
+            meant = f" Did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"no such command {args[0]!r}.{meant}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -165,15 +164,8 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option(
-    "-V",
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_version,
-    help="Show the versions of envgen, Python and what it needs.",
-)
+@click.option("-V", "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version,
+              help="Show the versions of envgen, Python and what it needs.")  # fmt: skip
 def main() -> None:
     """From one YAML file to a proven, running vLLM + FlashInfer container.
 

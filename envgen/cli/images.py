@@ -9,26 +9,14 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
 import click
 
-from envgen.app.build import (
-    Job,
-    Options,
-    Outcome,
-    Verified,
-    build,
-    compilers,
-    job_of,
-    request_of,
-    shell_before,
-    shown_path,
-    up_to_date,
-    verify,
-)
+from envgen.app import build as builds
+from envgen.app.build import Job, Options, Outcome
 from envgen.app.compose_diff import compare
 from envgen.app.session import Session
 from envgen.cli.common import json_option, print_json, project_options
@@ -42,10 +30,18 @@ from envgen.render.locking import lock_of
 from envgen.text import Loudness, counted, progress, short_id, shorten
 
 HEARTBEAT = 30.0  # seconds of silence after which a pipe or a log gets a line that a step still runs
+SHOWN_LINES = 25  # of a step that failed
+SHOWN_DIFFERENCES = 40
+_SHARED = ("image ", "git ", "file ", "patch ", "series ")  # inputs of a lock that are no profile's own
+
+jobs_option = click.option("--max-jobs", type=click.IntRange(1, 9999), metavar="N", help="Compilers at once.")
 
 
 class Display:
-    """``names``: what steps do, by instruction. ``live``: on a terminal, rewrite the last line."""
+    """What a build shows: a line for each step that has ended; on a terminal (``live``) the last line is what runs.
+
+    ``names``: what steps do, by instruction.
+    """
 
     def __init__(self, names: Mapping[str, str], out: TextIO | None = None, *, live: bool = False) -> None:
         self._names = names
@@ -56,33 +52,44 @@ class Display:
 
     def step(self, step: Step) -> None:
         """A step that has begun, written something or ended."""
+        name = self._name_of(step)
         if not step.ended:
-            if name_of(step, self._names):
+            if name:
                 self._running.setdefault(id(step), (step, time.monotonic()))
             return
         self._running.pop(id(step), None)
-        if name := name_of(step, self._names):
+        if name:
             outcome = "cached" if step.cached else f"{step.seconds:.1f}s"
             if step.error:
                 outcome = "FAILED" if step.failed else "cancelled"
-            self._print(line_of(outcome, name))
+            self._print(_line(outcome, name))
 
     def tick(self) -> None:
         """Called a few times a second."""
         now = time.monotonic()
-        if self._running and now - self._said > (0.2 if self._live else HEARTBEAT):
-            rows = []
-            for step, since in self._running.values():
-                said = f": {step.status.strip()}" if step.status.strip() else ""
-                rows.append(line_of(f"… {now - since:.0f}s", shorten(name_of(step, self._names), 70) + said))
-            if self._live:
-                self._print(rows[0] + (f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""), end="")
-            else:
-                self._print("\n".join(rows))
+        if not self._running or now - self._said <= (0.2 if self._live else HEARTBEAT):
+            return
+        rows = []
+        for step, since in self._running.values():
+            said = f": {step.status.strip()}" if step.status.strip() else ""
+            rows.append(_line(f"… {now - since:.0f}s", shorten(self._name_of(step), 70) + said))
+        if self._live:
+            self._print(rows[0] + (f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""), end="")
+        else:
+            self._print("\n".join(rows))
 
     def close(self) -> None:
         """The build has ended."""
         self._print("", end="")
+
+    def _name_of(self, step: Step) -> str:
+        """What is shown of a step; nothing of what is internal, unless it fails."""
+        kind, _, image = step.instruction.partition(" ")
+        if step.internal:
+            return ""
+        if kind == "FROM" and not step.failed:  # it ends in no time where the image is there
+            return "" if step.ended and step.seconds < 0.1 else f"Base image {image}"
+        return self._names.get(step.instruction, step.title if kind == "RUN" or step.failed else "")
 
     def _print(self, text: str, end: str = "\n") -> None:
         if Loudness.quiet:
@@ -94,22 +101,12 @@ class Display:
         print(text, file=self._out, end=end, flush=True)
 
 
-def name_of(step: Step, names: Mapping[str, str]) -> str:
-    """What is shown of a step; nothing of what is internal, unless it fails."""
-    kind, _, image = step.instruction.partition(" ")
-    if step.internal or step.failed:
-        return "" if step.internal else names.get(step.instruction, step.title)
-    if kind == "FROM":  # it ends in no time where the image is there
-        return "" if step.ended and step.seconds < 0.1 else f"Base image {image}"
-    return names.get(step.instruction, step.title if kind == "RUN" else "")
-
-
-def line_of(outcome: str, name: str) -> str:
+def _line(outcome: str, name: str) -> str:
     """``  12.3s  Installs rich``."""
     return f"{outcome:>9}  {shorten(name, 150)}"
 
 
-SHOWN_LINES = 25
+# --- build ------------------------------------------------------------------------------------------------------------
 
 
 @click.command()
@@ -123,30 +120,17 @@ SHOWN_LINES = 25
 @click.option(
     "--platform", type=click.Choice([one.value for one in Platform]), help="Short for --set base.platform=..."
 )
-@click.option("--max-jobs", type=click.IntRange(1, 9999), metavar="N", help="Compilers at once, for this build.")
+@jobs_option
 @click.option("--unlocked", is_flag=True, help="Go by names and tags, whatever envgen.lock says or lacks.")
 @click.option("--take-over", is_flag=True, help="Stop and replace what another folder or user has under this name.")
 @click.option("--target", default="", metavar="STAGE", help="Stop after this stage; the image is IMAGE-STAGE.")
 @click.option("--shell-on-error", is_flag=True, help="Open a shell in what was there before the step that failed.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
 @json_option
-def build_command(
-    session: Session,
-    no_cache: bool,
-    pull: bool,
-    tags: tuple[str, ...],
-    push: bool,
-    cache_from: tuple[str, ...],
-    cache_to: tuple[str, ...],
-    platform: str | None,
-    max_jobs: int | None,
-    unlocked: bool,
-    take_over: bool,
-    target: str,
-    shell_on_error: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> int:
+def build(
+    session: Session, platform: str | None, unlocked: bool, take_over: bool, target: str, shell_on_error: bool,
+    dry_run: bool, as_json: bool, **chosen: Any,
+) -> int:  # fmt: skip
     """Render a profile, then build its image with BuildKit.
 
     If nothing has changed since the last build, BuildKit isn't even asked. The whole output of every build is kept
@@ -169,24 +153,21 @@ def build_command(
     """
     if platform:
         session.sets += (f"base.platform={platform}",)
-    profile, root = session.profile(), session.loaded().project.root
-    if push and not tags:
+    options = Options(**chosen, builder=_builder())
+    if options.push and not options.tags:
         raise UsageError("--push needs a name that leads to a registry", hint="--tag registry.example/name:tag")
     if shell_on_error and (as_json or not (sys.stdin.isatty() and sys.stdout.isatty())):
         raise UsageError("--shell-on-error needs a terminal", hint="run it in a terminal, without --json")
-    builder = _builder()
-    if shell_on_error and builder != OWN:
-        raise UsageError(
-            f"--shell-on-error needs the engine's own builder, not {builder!r}", hint="unset BUILDX_BUILDER"
-        )
-    options = Options(max_jobs, no_cache, pull, tags, push, cache_from, cache_to, builder)
-    job = job_of(profile, root, None if unlocked else lock_of(profile, root), target)
+    if shell_on_error and options.builder != OWN:
+        why = f"--shell-on-error needs the engine's own builder, not {options.builder!r}"
+        raise UsageError(why, hint="unset BUILDX_BUILDER")
+    job = _job(session, target, unlocked=unlocked)
     for warning in session.loaded().warnings:
         progress(f"warning: {warning}")
     if dry_run:
         return _dry_run(job, options, as_json)
     with closing(Display(job.steps, live=not as_json)) as display:
-        outcome = build(
+        outcome = builds.build(
             session, job, on_step=display.step, on_tick=display.tick,
             options=options, unlocked=unlocked, take_over=take_over,
         )  # fmt: skip
@@ -194,7 +175,7 @@ def build_command(
         _show(outcome, as_json)
     except BuildError:
         if shell_on_error and outcome.result and outcome.result.failed:
-            shell_before(job, outcome.result.failed, max_jobs)
+            builds.shell_before(job, outcome.result.failed, options)
         raise
     return ExitCode.OK
 
@@ -203,50 +184,47 @@ def _builder() -> str:
     return os.environ.get("BUILDX_BUILDER") or OWN
 
 
+def _job(session: Session, target: str = "", *, unlocked: bool = False) -> Job:
+    profile, root = session.profile(), session.loaded().project.root
+    return builds.job_of(profile, root, None if unlocked else lock_of(profile, root), target)
+
+
 def make(session: Session, *, take_over: bool = False) -> None:
     """Build the image of the session's profile if it is not up to date; what it prints goes to stderr."""
-    profile, root = session.profile(), session.loaded().project.root
-    job = job_of(profile, root, lock_of(profile, root))
+    job, options = _job(session), Options(builder=_builder())
     with closing(Display(job.steps, live=True)) as display:
-        options = Options(builder=_builder())
-        outcome = build(session, job, on_step=display.step, on_tick=display.tick, options=options, take_over=take_over)
+        outcome = builds.build(
+            session, job, on_step=display.step, on_tick=display.tick, options=options, take_over=take_over
+        )
     _show(outcome, as_json=False, to_stderr=True)
 
 
 def _show(outcome: Outcome, as_json: bool, to_stderr: bool = False) -> None:
     """How the build ended. BuildError when it failed."""
     job, result = outcome.job, outcome.result
-    if result is None:
-        if as_json:
-            print_json({**_head(job), "ok": True, "up_to_date": True, "image_id": outcome.image_id})
-        else:
-            click.echo(f"{job.image} is up to date ({short_id(outcome.image_id)})", err=to_stderr)
-        return
-    for warning in result.warnings:
+    for warning in result.warnings if result else ():
         progress(f"warning: {warning}")
-    if not result.ok:
+    if result and not result.ok:
         raise _failure(outcome, result, quiet=as_json)
     if as_json:
-        print_json(_document(outcome, result))
+        print_json(_document(outcome))
+    elif result is None:
+        click.echo(f"{job.image} is up to date ({short_id(outcome.image_id)})", err=to_stderr)
     else:
         built = f"built {job.image} ({short_id(result.image_id)})"
         if outcome.pushed:  # who pulls it needs the whole digest
             built = f"pushed {', '.join(outcome.pushed)} ({result.image_id})"
-        click.echo(
-            f"{built} in {result.seconds:.1f} s: {counted(len(result.steps), 'step')}, {result.cached} from the cache",
-            err=to_stderr,
-        )
+        steps = f"{counted(len(result.steps), 'step')}, {result.cached} from the cache"
+        click.echo(f"{built} in {result.seconds:.1f} s: {steps}", err=to_stderr)
         if not outcome.pushed and any(service.cluster for service in job.profile.services.values()):
             progress(f"the other machines: envgen nodes push --image --profile {job.profile.name}")
 
 
 def _failure(outcome: Outcome, result: BuildResult, quiet: bool) -> BuildError:
     """Show what the failing step wrote last; the error itself says which step, why, and what to do."""
-    cause = outcome.cause
-    if not quiet:
-        for line in result.last_lines[-SHOWN_LINES:]:
-            progress(f"    {shorten(line.strip(), 300)}", always=True)
-    step = result.failed
+    cause, step = outcome.cause, result.failed
+    for line in [] if quiet else result.last_lines[-SHOWN_LINES:]:
+        progress(f"    {shorten(line.strip(), 300)}", always=True)
     what = f"the build of {outcome.job.image} failed"
     if step:
         code = f" (exit code {step.exit_code})" if step.exit_code is not None else ""
@@ -258,25 +236,27 @@ def _failure(outcome: Outcome, result: BuildResult, quiet: bool) -> BuildError:
         what += f"\n    {shorten(step.error, 500)}"
     hints = [cause.cure] if cause else []
     error = BuildError(what, hint="; ".join([*hints, f"the whole output is in {outcome.log}"]))
-    error.details = _document(outcome, result)
+    error.details = _document(outcome)
     return error
 
 
-def _document(outcome: Outcome, result: BuildResult) -> dict[str, Any]:
-    failure = None
-    if not result.ok:
-        failure = {
-            "step": result.failed.title if result.failed else None,
-            "exit_code": result.failed.exit_code if result.failed else None,
-            "lines": result.last_lines[-SHOWN_LINES:],
-            "error": result.error or None,
-            "cause": asdict(outcome.cause) if outcome.cause else None,
-        }
+def _document(outcome: Outcome) -> dict[str, Any]:
+    result = outcome.result
+    head = {**_head(outcome.job), "ok": True, "up_to_date": True, "image_id": outcome.image_id}
+    if result is None:
+        return head
+    failed = result.failed
+    failure = {
+        "step": failed.title if failed else None,
+        "exit_code": failed.exit_code if failed else None,
+        "lines": result.last_lines[-SHOWN_LINES:],
+        "error": result.error or None,
+        "cause": asdict(outcome.cause) if outcome.cause else None,
+    }
     return {
-        **_head(outcome.job),
+        **head,
         "ok": result.ok,
         "up_to_date": False,
-        "image_id": result.image_id,
         "pushed": list(outcome.pushed),
         "seconds": round(result.seconds, 3),
         "steps": [
@@ -285,7 +265,7 @@ def _document(outcome: Outcome, result: BuildResult) -> dict[str, Any]:
         ],
         "compilers": outcome.compilers or None,
         "log": outcome.log,
-        "failure": failure,
+        "failure": None if result.ok else failure,
     }
 
 
@@ -300,9 +280,9 @@ def _dry_run(job: Job, options: Options, as_json: bool) -> int:
         engine, trouble = connect(), ""
     except EngineError as error:
         engine, trouble = None, str(error)
-    how = compilers(job.profile, engine, options.max_jobs)
-    argv = argv_of(request_of(job, options))
-    current = bool(engine and options.plain and up_to_date(job, engine))
+    how = job.compilers(engine, options)
+    argv = argv_of(builds.request_of(job, options))
+    current = bool(engine and builds.up_to_date(job, options, engine))
     if as_json:
         plan = {**_head(job), "dry_run": True, "up_to_date": current, "argv": argv}
         print_json({**plan, "compilers": how, "engine": trouble or "ok"})
@@ -311,20 +291,20 @@ def _dry_run(job: Job, options: Options, as_json: bool) -> int:
         progress(f"no engine: {trouble}")
     click.echo(f"image    {job.image}{' (up to date: nothing would be built)' if current else ''}")
     click.echo(f"digest   {job.rendered.digest}")
-    click.echo(f"files    {', '.join(sorted(job.rendered.files))} into {shown_path(job, job.folder)}")
+    click.echo(f"files    {', '.join(sorted(job.rendered.files))} into {job.shown(job.folder)}")
     click.echo(how)
     click.echo(f"command  {shlex.join(argv)}")
     return ExitCode.OK
 
 
-SHOWN = 40
+# --- verify -----------------------------------------------------------------------------------------------------------
 
 
 @click.command()
 @project_options
-@click.option("--max-jobs", type=click.IntRange(1, 9999), metavar="N", help="Compilers at once.")
+@jobs_option
 @json_option
-def verify_command(session: Session, max_jobs: int | None, as_json: bool) -> int:
+def verify(session: Session, max_jobs: int | None, as_json: bool) -> int:
     """Build the image of a profile twice without cache, from two folders, and compare the images.
 
     Content is compared: files, modes, owners, links, bytes and configuration; times don't count. Where it differs, each
@@ -335,28 +315,27 @@ def verify_command(session: Session, max_jobs: int | None, as_json: bool) -> int
     Example:
       envgen verify -p prod
     """
-    verified = verify(session, max_jobs)
-    _show_verified(verified, as_json)
-    return ExitCode.FINDINGS if verified.found else ExitCode.OK
-
-
-def _show_verified(verified: Verified, as_json: bool) -> None:
+    verified = builds.verify(session, max_jobs)
     ids, found = verified.ids, verified.found
     same = ids[0] == ids[1]
-    content = "same content" if verified.same_content else "different content"
+    code = ExitCode.FINDINGS if found else ExitCode.OK
     if as_json:
         times = [round(each, 1) for each in verified.seconds]
         document = {"same_content": verified.same_content, "same_id": same, "image_ids": list(ids), "seconds": times}
         print_json({**document, "differences": list(map(asdict, found))})
-        return
-    click.echo(content)
+        return code
+    click.echo("same content" if verified.same_content else "different content")
     click.echo(f"same ID: {ids[0]}" if same else f"different IDs: {ids[0]} and {ids[1]}")
-    for difference in found[:SHOWN]:
+    for difference in found[:SHOWN_DIFFERENCES]:
         click.echo(f"  {difference}")
-    if len(found) > SHOWN:
-        progress(f"{len(found) - SHOWN} more; --json lists all")
+    if len(found) > SHOWN_DIFFERENCES:
+        progress(f"{len(found) - SHOWN_DIFFERENCES} more; --json lists all")
     if any(d.path.rpartition("/")[2].startswith(".wh.") for d in found):
         progress("hint: a step removed files of a lower layer; the time of that cannot be set (docs/reproducible.md)")
+    return code
+
+
+# --- inspect ----------------------------------------------------------------------------------------------------------
 
 
 @click.command()
@@ -364,7 +343,7 @@ def _show_verified(verified: Verified, as_json: bool) -> None:
 @project_options
 @click.option("--sbom", is_flag=True, help="Print what is installed in it as an SPDX 2.3 document instead.")
 @json_option
-def inspect_command(session: Session, image: str | None, sbom: bool, as_json: bool) -> int:
+def inspect(session: Session, image: str | None, sbom: bool, as_json: bool) -> int:
     """Print every input of IMAGE (default: the image of the profile) as recorded in the image.
 
     \b
@@ -388,11 +367,9 @@ def inspect_command(session: Session, image: str | None, sbom: bool, as_json: bo
         print_json({key: document[key] for key in ("image", "id", "labels", "inputs", "open")})
         return ExitCode.OK
     click.echo(f"{found.image} ({short_id(found.id)})")
-    for name, value in sorted(found.labels.items()):
-        click.echo(f"  {name}  {value or '(none)'}")
-    for name, value in sorted(found.inputs.items()):
+    for name, value in (*sorted(found.labels.items()), *sorted(found.inputs.items())):
         if not name.endswith(" sha256"):
-            click.echo(f"  {name}  {value}")
+            click.echo(f"  {name}  {value or '(none)'}")
     for text in found.open:
         progress(f"not locked: {text}")
     if not found.inputs:
@@ -400,16 +377,7 @@ def inspect_command(session: Session, image: str | None, sbom: bool, as_json: bo
     return ExitCode.OK
 
 
-_SHARED = ("image ", "git ", "file ", "patch ", "series ")
-
-
-@dataclass(frozen=True)
-class Side:
-    """What was named: a lock (``profile`` is "") or an image of a profile."""
-
-    name: str
-    profile: str
-    inputs: Mapping[str, str]
+# --- diff -------------------------------------------------------------------------------------------------------------
 
 
 @click.command()
@@ -422,7 +390,7 @@ class Side:
     "--service", "pairs", multiple=True, metavar="A=B", help="With --with: A of the profile is B of the file."
 )
 @json_option
-def diff_command(
+def diff(
     session: Session, first: str | None, second: str | None, other: Path | None, pairs: tuple[str, ...], as_json: bool
 ) -> int:
     """Say in which inputs FIRST and SECOND differ. Each is a lock file or the name of an image.
@@ -442,8 +410,7 @@ def diff_command(
     if other is not None or pairs or first is None or second is None:
         hint = "envgen diff FIRST SECOND, or envgen diff --with FILE"
         raise UsageError("name two locks or images, or one Compose file", hint=hint)
-    one, two = _side(first), _side(second)
-    found = changes(*_alike(one, two))
+    found = changes(*_alike(_side(first), _side(second)))
     if as_json:
         print_json({"changes": list(map(asdict, found))})
     else:
@@ -458,10 +425,9 @@ def _with(session: Session, file: Path, pairs: Sequence[str], as_json: bool) -> 
     if len(named) != len(pairs):
         raise UsageError("--service wants A=B", hint="A is a service of the profile, B one of the file")
     found = compare(session.profile(), session.loaded().project.root, file, named)
-    services = list(dict.fromkeys(one.service for one in found))
     if as_json:
         print_json({"differences": list(map(asdict, found))})
-    for service in [] if as_json else services:
+    for service in [] if as_json else dict.fromkeys(one.service for one in found):
         click.echo(service)
         for one in found:
             if one.service == service:
@@ -471,29 +437,31 @@ def _with(session: Session, file: Path, pairs: Sequence[str], as_json: bool) -> 
     return ExitCode.FINDINGS if found else ExitCode.OK
 
 
+Side = tuple[str, Mapping[str, str]]  # the profile of an image ("" for a lock), and the inputs
+
+
 def _side(name: str) -> Side:
-    path = Path(name)
-    if path.is_file():
-        return Side(name, "", facts(read_lock(path)))
+    if Path(name).is_file():
+        return "", facts(read_lock(Path(name)))
     found = read(connect(), name)
     if not found.inputs:
         raise UsageError(f"{name} was built without a lock, so it has no inputs to compare")
-    return Side(name, found.profile, found.inputs)
+    return found.profile, found.inputs
 
 
 def _alike(one: Side, two: Side) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Inputs by the same names: of a lock beside an image, what concerns the image's profile and platform."""
-    if bool(one.profile) == bool(two.profile):
-        return one.inputs, two.inputs
-    image, lock = (one, two) if one.profile else (two, one)
-    platforms = {word for name in image.inputs for word in name.split(" ")[:1] if word.startswith("linux/")}
+    if bool(one[0]) == bool(two[0]):
+        return one[1], two[1]
+    (profile, image), (_, lock) = (one, two) if one[0] else (two, one)
+    platforms = {word for name in image for word in name.split(" ")[:1] if word.startswith("linux/")}
     kept = {}
-    for name, value in lock.inputs.items():
+    for name, value in lock.items():
         if name.startswith(_SHARED):
-            if name in image.inputs:  # what other profiles ask for is not the image's business
+            if name in image:  # what other profiles ask for is not the image's business
                 kept[name] = value
-        elif name.startswith(f"{image.profile} "):
-            rest = name.removeprefix(f"{image.profile} ")
+        elif name.startswith(f"{profile} "):
+            rest = name.removeprefix(f"{profile} ")
             if rest.split(" ")[0] in platforms:
                 kept[rest] = value
-    return (image.inputs, kept) if one.profile else (kept, image.inputs)
+    return (image, kept) if one[0] else (kept, image)

@@ -36,9 +36,8 @@ def write_bundle(
     its place, since its content is unknown. Either the whole file appears or nothing changes. UsageError when
     it can't be written there; ValueError for a member's name that leaves the archive.
     """
-    data = archive(members, known=known)
     try:
-        files.write(target, data, mode=0o600, within=within)
+        files.write(target, archive(members, known=known), mode=0o600, within=within)
     except OSError as problem:
         hint = "name a file in a folder that is there, is yours and has space"
         raise UsageError(f"{target} can't be written: {reason_of(problem)}", hint=hint) from None
@@ -46,13 +45,19 @@ def write_bundle(
 
 def archive(members: Mapping[str, bytes | str], *, known: Iterable[str] = ()) -> bytes:
     """The bytes of such an archive: names sorted, no times, no owners."""
-    known = tuple(known)
+    known, cleaned = tuple(known), dict[str, bytes]()
+    for name, content in members.items():
+        path = PurePosixPath(redact(name, known=known))
+        if path.is_absolute() or ".." in path.parts or not path.parts:
+            raise ValueError(f"not a name inside an archive: {name!r}")
+        text = content if isinstance(content, str) else as_text(content)
+        cleaned[str(path)] = redact(_STEERING.sub("", text), known=known).encode("utf-8", "replace")
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for name, content in sorted(_clean(members, known).items()):
+        for name, data in sorted(cleaned.items()):
             info = tarfile.TarInfo(name)
-            info.size, info.mode, info.mtime = len(content), 0o644, 0
-            tar.addfile(info, io.BytesIO(content))
+            info.size, info.mode, info.mtime = len(data), 0o644, 0
+            tar.addfile(info, io.BytesIO(data))
     return gzip.compress(plain.getvalue(), mtime=0)
 
 
@@ -65,17 +70,6 @@ def as_json(document: Any) -> str:
         return sorted(value) if isinstance(value, (set, frozenset)) else str(value)
 
     return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False, default=plain) + "\n"
-
-
-def _clean(members: Mapping[str, bytes | str], known: tuple[str, ...]) -> dict[str, bytes]:
-    cleaned: dict[str, bytes] = {}
-    for name, content in members.items():
-        path = PurePosixPath(redact(name, known=known))
-        if path.is_absolute() or ".." in path.parts or not path.parts:
-            raise ValueError(f"not a name inside an archive: {name!r}")
-        text = content if isinstance(content, str) else as_text(content)
-        cleaned[str(path)] = redact(_STEERING.sub("", text), known=known).encode("utf-8", "replace")
-    return cleaned
 
 
 def as_text(content: bytes) -> str:
@@ -131,10 +125,9 @@ def parse(lines: Iterable[str]) -> Iterator[Process]:
         head, _, rest = stat.rpartition(")")  # a program's name may hold blanks and brackets
         pid, _, name = head.partition("(")
         fields = rest.split()
-        if not pid.strip().isdigit() or len(fields) < 22 or not all(_is_number(f) for f in fields[1:22]):
-            continue
-        memory = int(fields[21]) * _PAGE
-        yield Process(int(pid), int(fields[1]), int(fields[2]), fields[0], memory, name, command.strip())
+        if pid.strip().isdigit() and len(fields) >= 22 and all(f.removeprefix("-").isdigit() for f in fields[1:22]):
+            parent, group, memory = int(fields[1]), int(fields[2]), int(fields[21]) * _PAGE
+            yield Process(int(pid), parent, group, fields[0], memory, name, command.strip())
 
 
 def tree(found: Sequence[Process]) -> str:
@@ -157,10 +150,6 @@ def tree(found: Sequence[Process]) -> str:
     zombies = sum(one.zombie for one in found)
     lines.append(f"{counted(len(found), 'process', 'processes')}, {zombies} of them zombies")
     return "\n".join(lines) + "\n"
-
-
-def _is_number(text: str) -> bool:
-    return text.removeprefix("-").isdigit()
 
 
 LOG_LINES = 1_000_000  # the most that a bundle holds of a server's log: hours of it at any real rate
@@ -215,12 +204,13 @@ def collect(
     container = _ask(lambda: engine.container(container_id)) if container_id else None
     found: Container | None = container if isinstance(container, Container) else None
     running = found is not None and found.state == "running"
+    none = f"not available: no container of {service} was there\n"
     members: dict[str, Callable[[], str]] = {
         "README.txt": lambda: ABOUT,
         "findings.json": lambda: as_json({"service": service, **(findings or {})}),
-        "server.log": lambda: engine.logs(container_id, tail=LOG_LINES, timestamps=True) if found else _none(service),
-        "container.json": lambda: _container(engine, container_id, frozenset(secrets)) if found else _none(service),
-        "compose.txt": lambda: _neighbours(engine, found) if found else _none(service),
+        "server.log": lambda: engine.logs(container_id, tail=LOG_LINES, timestamps=True) if found else none,
+        "container.json": lambda: _container(engine, container_id, frozenset(secrets)) if found else none,
+        "compose.txt": lambda: _neighbours(engine, found) if found else none,
         "processes.txt": lambda: tree(processes(engine, container_id)) if running else _not_running(found),
         "memory.txt": lambda: _memory(engine, container_id, running),
         "gpu.txt": lambda: _gpu(engine, container_id, running),
@@ -243,10 +233,6 @@ def _ask(make: Callable[[], Any]) -> Any:
 def _text(make: Callable[[], str]) -> str:
     text = str(_ask(make))
     return text if not text or text.endswith("\n") else text + "\n"
-
-
-def _none(service: str) -> str:
-    return f"not available: no container of {service} was there\n"
 
 
 def _not_running(container: Container | None) -> str:

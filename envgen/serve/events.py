@@ -29,12 +29,9 @@ def short_answer(method: str, url: str, headers: Mapping[str, str], timeout: flo
             response = session.request(method, url, headers=headers, timeout=timeout, stream=True,
                                        allow_redirects=False)  # fmt: skip
             return response.status_code, document_of(response)
-    except requests.Timeout:
-        raise OSError(f"no answer within {timeout:g} s") from None
-    except requests.ConnectionError:
-        raise OSError("it refuses connections, or closes them") from None
     except requests.RequestException as error:
-        raise OSError(f"{type(error).__name__}: {error}") from None
+        late = f"no answer within {timeout:g} s"
+        raise OSError(late if isinstance(error, requests.Timeout) else _reason(error)) from None
 
 
 def document_of(response: requests.Response | bytes) -> Any:
@@ -246,29 +243,27 @@ def ask(
     ``timeout``: seconds between two signs of life of the completion; the first prompt may compile kernels.
     ``on_step`` hears what is being waited for. Never raises for what the service does.
     """
-    with requests.Session() as session:
-        session.trust_env = False  # a proxy has no business between us and our own machine
-        if question.api_key:
-            session.headers["Authorization"] = f"Bearer {question.api_key}"
-        on_step("/v1/models")
-        found = _listed(session, base_url, question.model)
-        if found is not None:
-            return found
-        on_step("its first token")
-        return _completed(session, base_url, question, timeout, on_step)
+    headers = {"Authorization": f"Bearer {question.api_key}"} if question.api_key else {}
+    on_step("/v1/models")
+    found = _listed(base_url, question.model, headers)
+    if found is not None:
+        return found
+    on_step("its first token")
+    return _completed(base_url, question, headers, timeout, on_step)
 
 
-def _listed(session: requests.Session, base_url: str, model: str) -> Answer | None:
+def _listed(base_url: str, model: str, headers: Mapping[str, str]) -> Answer | None:
     """None when /v1/models lists ``model``."""
     try:
-        listed = session.get(f"{base_url}/v1/models", timeout=10, stream=True)
-        names = model_names(document_of(listed))
-    except requests.RequestException as error:
-        return Answer(False, f"{base_url} does not answer yet ({_reason(error)})")
-    if listed.status_code in (401, 403):
-        return Answer(False, f"/v1/models answers {listed.status_code}: {_KEY}", fatal=True)
-    if listed.status_code != 200:
-        return Answer(False, f"/v1/models answers {listed.status_code}")
+        status, document = short_answer("GET", f"{base_url}/v1/models", headers, 10)
+    except OSError as error:
+        return Answer(False, f"{base_url} does not answer yet ({error})")
+    if status in (401, 403):
+        key = "it wants an API key; write `secrets: [VLLM_API_KEY]` and export it in your shell"
+        return Answer(False, f"/v1/models answers {status}: {key}", fatal=True)
+    if status != 200:
+        return Answer(False, f"/v1/models answers {status}")
+    names = model_names(document)
     if names is None:
         return Answer(False, "/v1/models answers 200 with something that is not a list of models", refused=True)
     if model not in names:
@@ -282,11 +277,8 @@ def listing(names: Sequence[str], model: str) -> str:
     return f"/v1/models lists {shown or 'nothing'}, not {model}"
 
 
-_KEY = "it wants an API key; write `secrets: [VLLM_API_KEY]` and export it in your shell"
-
-
 def _completed(
-    session: requests.Session, base_url: str, question: Question, timeout: float, on_step: Callable[[str], None]
+    base_url: str, question: Question, headers: Mapping[str, str], timeout: float, on_step: Callable[[str], None]
 ) -> Answer:
     body = {"model": question.model, "prompt": question.prompt, "max_tokens": MAX_TOKENS, "temperature": 0,
             "logprobs": 1, "stream": True}  # fmt: skip
@@ -301,18 +293,19 @@ def _completed(
             yield first, chunk
 
     try:
-        with session.post(f"{base_url}/v1/completions", json=body, timeout=(10, timeout), stream=True) as response:
-            if response.status_code != 200:
-                return judge(response.status_code, document_of(response))
-            if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
-                answer = judge(200, document_of(response), question.expect_text)
-            else:
+        with requests.Session() as session:
+            session.trust_env = False
+            response = session.post(f"{base_url}/v1/completions", json=body, headers=headers, timeout=(10, timeout),
+                                    stream=True)  # fmt: skip
+            streams = response.headers.get("Content-Type", "").startswith("text/event-stream")
+            if response.status_code == 200 and streams:
                 completion = read_events(counted(response.iter_content(chunk_size=None)))
                 answer = judge_completion(completion, question.expect_text)
+            else:
+                answer = judge(response.status_code, document_of(response), question.expect_text)
     except requests.RequestException as error:
-        if first:
-            return Answer(False, f"the first answer broke off in the middle ({_reason(error)})", refused=True)
-        return Answer(False, f"the first prompt was not answered ({_reason(error)})")
+        what = "answer broke off in the middle" if first else "prompt was not answered"
+        return Answer(False, f"the first {what} ({_reason(error)})", refused=bool(first))
     except BrokenOff as error:
         return Answer(False, f"the first answer broke off in the middle: {error}", refused=True)
     except NoCompletion as error:
@@ -338,10 +331,9 @@ def judge_completion(completion: Completion, expect_text: str | None = None) -> 
     text = completion.text
     if not text:
         return Answer(False, "the first prompt was answered with an empty text", fatal=True)
-    for value in completion.logprobs:
-        if not math.isfinite(value):
-            why = f"the first completion has a NaN or infinite log probability ({value:g})"
-            return Answer(False, why, fatal=True)
+    bad = next((value for value in completion.logprobs if not math.isfinite(value)), None)
+    if bad is not None:
+        return Answer(False, f"the first completion has a NaN or infinite log probability ({bad:g})", fatal=True)
     if expect_text is not None and expect_text not in text:
         why = f"the first prompt was completed with {visible(text)!r}, which does not contain {expect_text!r}"
         return Answer(False, why, text=visible(text), fatal=True)
@@ -360,7 +352,7 @@ def _reason(error: requests.RequestException) -> str:
     if isinstance(error, requests.Timeout):
         return "time-out"
     if isinstance(error, (requests.ConnectionError, requests.exceptions.ChunkedEncodingError)):
-        return "connection refused or closed"
+        return "it refuses connections, or closes them"
     return type(error).__name__
 
 

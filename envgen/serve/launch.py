@@ -31,7 +31,7 @@ from envgen.errors import EnvgenError, ExitCode, Problem, ProcessError, RefusedE
 from envgen.explain import cause_of
 from envgen.files import state_dir
 from envgen.profile.model import GpuMode, Profile, Service
-from envgen.profile.values import own_path
+from envgen.profile.values import PortMapping, own_path
 from envgen.redact import redact
 from envgen.render.compose import PROXY, overlay_file
 from envgen.render.environment import (
@@ -57,15 +57,15 @@ def guard_file(profile: Profile, root: Path, folder: Path, unmapped: Holds[str] 
     """
     volumes = list(_volumes(profile, root))
     path = folder / FILE
-    services: dict[str, dict[str, Any]] = {name: {"volumes": volumes} for name in profile.services if volumes}
-    for name in profile.services:
-        if name in unmapped:
-            services.setdefault(name, {})["userns_mode"] = "host"
+    services = {
+        name: ({"volumes": volumes} if volumes else {}) | ({"userns_mode": "host"} if name in unmapped else {})
+        for name in profile.services
+        if volumes or name in unmapped
+    }
     if not services:
         path.unlink(missing_ok=True)
         return None
-    document = {"services": services}
-    content = (json.dumps(document, indent=1) + "\n").encode()
+    content = (json.dumps({"services": services}, indent=1) + "\n").encode()
     if not path.is_file() or files.read(path) != content:
         files.write(path, content, within=root)
     return path
@@ -109,12 +109,8 @@ def _settings(folder: Path) -> Iterator[Path]:
 
 
 def _bind(source: Path, target: str, *, read_only: bool) -> dict[str, Any]:
-    volume = {"type": "bind", "source": _literal(str(source)), "target": _literal(target)}
+    volume = {"type": "bind", "source": str(source).replace("$", "$$"), "target": target.replace("$", "$$")}
     return {**volume, "read_only": read_only, "bind": {"create_host_path": False}}
-
-
-def _literal(text: str) -> str:
-    return text.replace("$", "$$")
 
 
 Say = Callable[[str], None]
@@ -134,7 +130,7 @@ class Started:
     seconds: float
     url: str
     already: bool
-    awaited: Awaited = field(default_factory=lambda: Awaited(Answer(True), {}, {}))
+    awaited: Awaited = field(default_factory=lambda: Awaited(Answer(True)))
 
 
 def compose_for(
@@ -206,16 +202,17 @@ class Launcher:
             already = container.id in running
             if install and self.service.interactive:
                 self._install("exec", "-T")
-            awaited = self.wait(container.id, timeout) if wait else None
+            awaited = self.wait(container.id, timeout) if wait else Awaited(Answer(True))
             return self._started(container, began, already, awaited)
         except NotReady as error:
             failed = self.failed(error.failure)
             self._clean_up(before)
             raise failed from None
-        except (ServiceError, ProcessError, RefusedError) as error:
+        except ProcessError as error:
             self._clean_up(before)
-            if isinstance(error, ProcessError):
-                raise ServiceError(f"{self.name} was not started: {error}") from None
+            raise ServiceError(f"{self.name} was not started: {error}") from None
+        except (ServiceError, RefusedError):
+            self._clean_up(before)
             raise
         except KeyboardInterrupt:
             if not self.created:  # later it is only the waiting that ends
@@ -240,14 +237,11 @@ class Launcher:
             raise self.failed(error.failure) from None
         return self._started(container, began, False, awaited)
 
-    def _started(self, container: Container, began: float, already: bool, awaited: Awaited | None) -> Started:
+    def _started(self, container: Container, began: float, already: bool, awaited: Awaited) -> Started:
         container = self.engine.container(container.id) or container
-        seconds = time.monotonic() - began
-        if awaited is None:
-            return Started(container, seconds, self.url, already)
         if already:  # its phases were over before we looked; what we saw of them is the time it took to read its log
             awaited = replace(awaited, phases={})
-        return Started(container, seconds, self.url, already, awaited)
+        return Started(container, time.monotonic() - began, self.url, already, awaited)
 
     @property
     def url(self) -> str:
@@ -284,19 +278,18 @@ class Launcher:
         """The in-image command installs what is not installed yet; it needs nothing when all is."""
         lines: list[str] = []
         done = self.compose.stream(*how, self.name, "envgen-install", on_line=lambda line: self._note(line, lines))
-        if done.code:
-            if lacking := undeclared(self.profile, self.name, lines):
-                raise lacking
-            # All lines have been shown; the last one says what failed, unless the disk is full: then anything fails.
-            cause = cause_of(lines)
-            full = cause if cause and cause.kind == "no_space" else None
-            said = full.summary if full else lines[-1].removeprefix("envgen: ") if lines else ""
-            chosen = f"--profile {self.profile.name} {self.name}"
-            look = f"to look closer: envgen up {chosen} --no-install; envgen exec {chosen} -- envgen-install"
-            raise ServiceError(
-                f"the mounted sources could not be installed (exit code {done.code})" + (f": {said}" if said else ""),
-                hint=full.cure if full else look,
-            )
+        if not done.code:
+            return
+        if lacking := undeclared(self.profile, self.name, lines):
+            raise lacking
+        # All lines have been shown; the last one says what failed, unless the disk is full: then anything fails.
+        said = lines[-1].removeprefix("envgen: ") if lines else ""
+        chosen = f"--profile {self.profile.name} {self.name}"
+        hint = f"to look closer: envgen up {chosen} --no-install; envgen exec {chosen} -- envgen-install"
+        if (cause := cause_of(lines)) and cause.kind == "no_space":
+            said, hint = cause.summary, cause.cure
+        what = f"the mounted sources could not be installed (exit code {done.code})"
+        raise ServiceError(what + (f": {said}" if said else ""), hint=hint)
 
     def _patience(self) -> float:
         if self.service.ready:
@@ -318,11 +311,11 @@ class Launcher:
         container = failure.container
         log = self.engine.logs(container.id, tail=CAUSE_LINES) if container else ""
         lines = [log_text(line) for line in (*failure.lines, *log.splitlines())]
-        code = container.exit_code if container and not container.running else None
-        oom_killed = container is not None and container.oom_killed
-        known = (
-            None if failure.says_all else cause_of(lines, exit_code=code or None, service=True, oom_killed=oom_killed)
-        )
+        known = None
+        if not failure.says_all:
+            code = container.exit_code or None if container and not container.running else None
+            oom_killed = container is not None and container.oom_killed
+            known = cause_of(lines, exit_code=code, service=True, oom_killed=oom_killed)
         self.say(f"  {self.name}: {failure.reason}; saving a crash bundle")
         kept = self.keep(failure, known.summary if known else "")
         again = f"envgen up {self.name} --profile {self.profile.name} --no-wait keeps it running for a closer look"
@@ -366,20 +359,16 @@ def undeclared(profile: Profile, service: str, lines: Sequence[str]) -> ServiceE
     """What uv explains where the build of a mounted source imports what is not installed. Its own advice is for a
     build in isolation: here the profile says what is installed before, or the image has it."""
     found = next((match for line in lines if (match := _UNDECLARED.search(line))), None)
-    named = [
-        name
-        for name, one in profile.mounted_sources.items()
-        if found and canonicalize_name(one.distribution) == found[1]
-    ]
-    if found is None or not named:
-        return None
-    key, module = f"sources.{named[0]}.install.requires", found[2]
-    place = key if profile.sources[named[0]].install.requires else "pip.tools"
-    why = f"which {key} does not name" if place == key else "which its pyproject.toml does not name"
-    return ServiceError(
-        f"{named[0]} could not be installed: its build imports {module}, {why}",
-        hint=f"add the package of {module} to {place}, then: envgen up --build {service} --profile {profile.name}",
-    )
+    for name, source in profile.mounted_sources.items() if found else ():
+        if found and canonicalize_name(source.distribution) == found[1]:
+            key, module = f"sources.{name}.install.requires", found[2]
+            names, place = (key, key) if source.install.requires else ("its pyproject.toml", "pip.tools")
+            add = f"add the package of {module} to {place}"
+            return ServiceError(
+                f"{name} could not be installed: its build imports {module}, which {names} does not name",
+                hint=f"{add}, then: envgen up --build {service} --profile {profile.name}",
+            )
+    return None
 
 
 def service_url(service: Service, engine_host: str) -> str:
@@ -387,21 +376,23 @@ def service_url(service: Service, engine_host: str) -> str:
 
     ``engine_host``: the engine's address (unix://... or tcp://host:port); ports are published on that machine.
     """
-    inside = service.ready.port if service.ready and service.ready.port else None
-    for port in service.host_ports:
-        if inside in (None, port.container):
-            host = urlsplit(engine_host).hostname or "127.0.0.1"
-            return f"http://{port.address if port.address not in ('', '0.0.0.0') else host}:{port.host}"
-    return ""
+    port = _answering(service)
+    if port is None:
+        return ""
+    host = urlsplit(engine_host).hostname or "127.0.0.1"
+    return f"http://{port.address if port.address not in ('', '0.0.0.0') else host}:{port.host}"
+
+
+def _answering(service: Service) -> PortMapping | None:
+    inside = service.ready.port if service.ready else None
+    return next((port for port in service.host_ports if not inside or inside == port.container), None)
 
 
 def reachable_url(service: Service, endpoint: Endpoint) -> str:
     """The same service as this process reaches it: what an ssh:// engine publishes, through ssh."""
-    url = service_url(service, endpoint.host)
-    if not url or not endpoint.host.startswith("ssh://"):
-        return url
-    inside = service.ready.port if service.ready and service.ready.port else None
-    port = next(port for port in service.host_ports if inside in (None, port.container))
+    port = _answering(service)
+    if port is None or not endpoint.host.startswith("ssh://"):
+        return service_url(service, endpoint.host)
     address = port.address if port.address not in ("", "0.0.0.0", "::") else "127.0.0.1"
     address = f"[{address}]" if ":" in address else address
     return f"http://127.0.0.1:{forward(endpoint.host, f'{address}:{port.host}').port}"
@@ -467,10 +458,11 @@ def differences(
 
     Compose itself decides (its dry run); the lines are ours. Raises ProcessError when Compose fails.
     """
-    if not _would_recreate(compose, service):
+    done = compose.run("--dry-run", "up", "--detach", "--no-build", "--pull", "never", service)
+    lines = (done.stdout + b"\n" + done.stderr).decode(errors="replace").splitlines()
+    if not any(line.rstrip().endswith(" Recreate") for line in lines):
         return ()
-    wanted = _wanted(compose, service)
-    found = tuple(_named(engine, profile, wanted, running))
+    found = tuple(_named(engine, profile, _wanted(compose, service), running))
     return found or ("settings of the Compose file that have no line of their own here",)
 
 
@@ -478,20 +470,12 @@ def _passed(profile: Profile) -> tuple[str, ...]:
     return (*profile.secrets, *(PROXY if profile.network.pass_proxy else ()))
 
 
-def _would_recreate(compose: Compose, service: str) -> bool:
-    done = compose.run("--dry-run", "up", "--detach", "--no-build", "--pull", "never", service)
-    text = done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")
-    return any(line.rstrip().endswith(" Recreate") for line in text.splitlines())
-
-
 def _wanted(compose: Compose, service: str) -> Mapping[str, Any]:
     text = compose.run("config", "--format", "json", service).stdout.replace(b"$$", b"$")  # it doubles every one
     try:
-        services = read_json(text)["services"]
-        wanted = services[service]
+        return dict(read_json(text)["services"][service])
     except (ValueError, KeyError, TypeError):
         raise ServiceError(f"docker compose config describes no service {service}") from None
-    return wanted if isinstance(wanted, dict) else {}
 
 
 def _named(engine: Engine, profile: Profile, wanted: Mapping[str, Any], running: Container) -> Iterator[str]:
@@ -501,8 +485,11 @@ def _named(engine: Engine, profile: Profile, wanted: Mapping[str, Any], running:
     details = engine.inspect(running.id) or {}
     config = details.get("Config") or {}
     command = wanted.get("command")
-    if isinstance(command, list) and command != (config.get("Cmd") or []):
-        yield from _words(list(config.get("Cmd") or []), command)
+    old = list(config.get("Cmd") or [])
+    if isinstance(command, list) and command != old:
+        shown = [f"-{redact(word)}" for word in old if word not in command]
+        shown += [f"+{redact(word)}" for word in command if word not in old]
+        yield f"command: {' '.join(shown) or 'the same words in another order'}"
     user = str(wanted.get("user") or "")
     if user != running.user and (user or ":" in running.user):  # without a user of its own it has the image's
         yield f"user: {running.user or 'root'} is now {user or 'root'}"
@@ -511,24 +498,14 @@ def _named(engine: Engine, profile: Profile, wanted: Mapping[str, Any], running:
     yield from _ports(wanted.get("ports") or [], running)
 
 
-def _words(old: list[str], new: list[str]) -> Iterator[str]:
-    gone, added = [word for word in old if word not in new], [word for word in new if word not in old]
-    shown = [*(f"-{redact(word)}" for word in gone), *(f"+{redact(word)}" for word in added)]
-    yield f"command: {' '.join(shown) or 'the same words in another order'}"
-
-
 def _environment(engine: Engine, profile: Profile, wanted: Mapping[str, Any], running: Container) -> Iterator[str]:
     base = engine.image(running.image_id)
     inherited = base.env if base else {}
-    hidden = set(_passed(profile))
-    for name in sorted(wanted):
-        value = wanted[name]
-        if value is None:  # passed on where the terminal has it, and it has not
-            continue
+    for name, value in sorted(wanted.items()):
         old = running.env.get(name)
-        if old == str(value):
+        if value is None or old == str(value):  # None: passed on where the terminal has it, and it has not
             continue
-        if name in hidden:
+        if name in _passed(profile):
             yield f"environment: {name} has another value"
         elif old is None:
             yield f"environment: {name}={redact(str(value))} is new"
@@ -541,9 +518,7 @@ def _environment(engine: Engine, profile: Profile, wanted: Mapping[str, Any], ru
 
 def _mounts(wanted: Sequence[Any], running: Container) -> Iterator[str]:
     old = {mount.target: mount.source for mount in running.mounts}
-    new = {
-        str(one["target"]): str(one.get("source", "")) for one in wanted if isinstance(one, dict) and "target" in one
-    }
+    new = {str(one["target"]): str(one.get("source", "")) for one in wanted}
     moved: list[str] = []
     for target in sorted(old.keys() | new.keys()):
         if target not in new:
@@ -559,6 +534,6 @@ def _mounts(wanted: Sequence[Any], running: Container) -> Iterator[str]:
 
 def _ports(wanted: Sequence[Any], running: Container) -> Iterator[str]:
     old = sorted({f"{port.host}:{port.container}" for port in running.ports})
-    new = sorted({f"{one.get('published')}:{one.get('target')}" for one in wanted if isinstance(one, dict)})
+    new = sorted({f"{one.get('published')}:{one.get('target')}" for one in wanted})
     if old != new:
         yield f"ports: {', '.join(old) or 'none'}, now {', '.join(new) or 'none'}"

@@ -191,15 +191,12 @@ def _has_package(folder: Path, package: str) -> bool:
 
 def files(profile: Profile, root: Path) -> Iterator[Problem]:
     """What the profile names on this machine and is not there: the CA file, the wheelhouse."""
-    ca, wheelhouse = profile.network.ca_certificates, profile.build.wheelhouse
-    if ca is not None and not (root / Path(ca.path).expanduser()).is_file():
-        yield Problem(
-            f"network.ca_certificates: there is no file {ca}", hint="correct network.ca_certificates, or unset it"
-        )
-    if wheelhouse is not None and not (root / Path(wheelhouse.path).expanduser()).is_dir():
-        yield Problem(
-            f"build.wheelhouse: there is no folder {wheelhouse}", hint="correct build.wheelhouse, or unset it"
-        )
+    for key, found, kind, there in (
+        ("network.ca_certificates", profile.network.ca_certificates, "file", Path.is_file),
+        ("build.wheelhouse", profile.build.wheelhouse, "folder", Path.is_dir),
+    ):
+        if found is not None and not there(root / Path(found.path).expanduser()):
+            yield Problem(f"{key}: there is no {kind} {found}", hint=f"correct {key}, or unset it")
 
 
 def _ports(engine: Engine, profile: Profile, name: str, mine: tuple[Container, ...]) -> Iterator[Problem]:
@@ -260,22 +257,15 @@ def changed_meanwhile(
     """What Compose prints where a port was taken, or a mounted folder went, between the check and the start, as the
     check would say it."""
     gone = next((found[1] or found[2] for line in lines if (found := _VANISHED.search(line))), None)
-    if gone is not None:
-        return _vanished(profile, root, name, Path(gone.strip()))
-    service = profile.services[name]
-    refused = {int(found[1]) for line in lines if (found := _BIND.search(line))}
-    port = next((one for one in service.ports if one.host in refused), None)
-    if port is None:
-        return None
-    who = holders(engine)(port) or "another program"
-    return RefusedError(
-        f"{name} was not started: port {port.host} was taken by {who} in the meantime",
-        hint=_leave_open(profile, name, port.host),
-    )
-
-
-def _vanished(profile: Profile, root: Path, name: str, path: Path) -> RefusedError:
-    up = f"envgen up {name} --profile {profile.name}"
+    if gone is None:
+        refused = {int(found[1]) for line in lines if (found := _BIND.search(line))}
+        port = next((one for one in profile.services[name].ports if one.host in refused), None)
+        if port is None:
+            return None
+        who = holders(engine)(port) or "another program"
+        taken = f"{name} was not started: port {port.host} was taken by {who} in the meantime"
+        return RefusedError(taken, hint=_leave_open(profile, name, port.host))
+    path, up = Path(gone.strip()), f"envgen up {name} --profile {profile.name}"
     for source, one in profile.mounted_sources.items():
         assert one.origin.checkout is not None
         folder = _place(root, one.origin.checkout.path)
@@ -340,7 +330,7 @@ def check_memory(needed: int, *, unified: bool, root: Path = Path("/")) -> tuple
     try:
         meminfo = (root / "proc/meminfo").read_text(encoding="utf-8")
     except OSError:
-        return [], ["free memory is unknown: /proc/meminfo is not there"]
+        meminfo = ""
     available = mem_available(meminfo)
     if available is None:
         return [], ["free memory is unknown: /proc/meminfo does not have it"]
@@ -349,13 +339,11 @@ def check_memory(needed: int, *, unified: bool, root: Path = Path("/")) -> tuple
         hint = "stop something (`ps axo rss,pid,comm --sort=-rss | head` shows the largest), or lower needs_memory"
         return [Problem(message, hint=hint)], []
     found = re.search(r"^MemFree:\s+(\d+) kB$", meminfo, re.MULTILINE)
-    if unified and found and (free := int(found[1]) << 10) < needed:
-        return [], [
-            f"of the {available / GIB:.1f} GiB that can be had, only {free / GIB:.1f} GiB are unused, "
-            "the rest is page cache; a GPU "
-            "that shares this memory may count that as taken: sync; echo 3 | sudo tee /proc/sys/vm/drop_caches"
-        ]
-    return [], []
+    if not (unified and found and (free := int(found[1]) << 10) < needed):
+        return [], []
+    note = f"of the {available / GIB:.1f} GiB that can be had, only {free / GIB:.1f} GiB are unused, the rest is page "
+    note += "cache; a GPU that shares this memory may count that as taken: sync; echo 3 | sudo tee "
+    return [], [note + "/proc/sys/vm/drop_caches"]
 
 
 LIMIT = 900.0  # seconds, for a cache of a million files

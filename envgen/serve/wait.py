@@ -49,10 +49,8 @@ class LogReader:
         window: float | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._engine = engine
-        self._container_id = container_id
+        self._engine, self._container_id, self._now = engine, container_id, now
         self._since = instant(since)
-        self._now = now
         old = self._since and window is not None and now() - float(self._since) > window
         self._until = f"{float(self._since) + (window or 0):.9f}" if old else ""
         self._last = ""  # the stamp of the last line that was handed out
@@ -96,8 +94,8 @@ class Evidence:
             if name not in self.seen and pattern.found_in(line):
                 self.seen[name] = line
         if self.forbidden is None:
-            name_ = next((name for name, pattern in self._unwanted.items() if pattern.found_in(line)), None)
-            self.forbidden = (name_, line) if name_ is not None else None
+            shown = ((name, line) for name, pattern in self._unwanted.items() if pattern.found_in(line))
+            self.forbidden = next(shown, None)
 
     def restart(self) -> None:
         """The program was started again: what an earlier run has shown counts no more."""
@@ -110,7 +108,7 @@ class Evidence:
         return tuple(name for name in self._wanted if name not in self.seen)
 
 
-_LINES = 20
+_LAST = 20
 _PATIENCE = 5.0  # seconds; the port closes before the program has ended
 
 
@@ -126,22 +124,17 @@ class LastWords:
 def last_words(engine: Engine, container_id: str) -> LastWords:
     """Its state in a few words, and its last lines. It gets some seconds to end, for its port closes before that."""
     try:
-        container = _settled(engine, container_id)
+        deadline = time.monotonic() + _PATIENCE
+        container = engine.container(container_id)
+        while container and container.state == "running" and time.monotonic() < deadline:
+            time.sleep(POLL)
+            container = engine.container(container_id)
         if container is None:
             return LastWords(None, "its container is gone")
-        lines = tuple(log_text(line) for line in engine.logs(container_id, tail=_LINES).splitlines())
+        lines = tuple(log_text(line) for line in engine.logs(container_id, tail=_LAST).splitlines())
     except EngineError as error:
         return LastWords(None, str(error))
     return LastWords(container, f"{container.name}: {_state(container)}", lines)
-
-
-def _settled(engine: Engine, container_id: str) -> Container | None:
-    deadline = time.monotonic() + _PATIENCE
-    while True:
-        container = engine.container(container_id)
-        if container is None or container.state != "running" or time.monotonic() > deadline:
-            return container
-        time.sleep(0.25)
 
 
 def _state(container: Container) -> str:
@@ -195,9 +188,7 @@ class Progress:
     """The phases of one start. ``clock`` gives seconds; ``limits`` are the profile's."""
 
     def __init__(self, limits: Phases, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limits = limits
-        self._clock = clock
-        self._lines = tuple((re.compile(pattern), phase, detail) for pattern, phase, detail in PHASE_LINES)
+        self._limits, self._clock = limits, clock
         self.restart()
 
     def restart(self) -> None:
@@ -210,31 +201,29 @@ class Progress:
     def feed(self, line: str) -> None:
         """Take in one line of the log."""
         line = _SPEAKER.sub("", line.rsplit("\r", 1)[-1])
-        for pattern, phase, detail in self._lines:
-            found = pattern.search(line[:2000])
-            if found is None:
-                continue
-            if phase is not None and self.phase is not Phase.ANSWER:
-                self._enter(phase)
-            self.detail = detail(found) or self.detail
-            return
+        for pattern, phase, detail in PHASE_LINES:
+            if found := re.search(pattern, line[:2000]):
+                if phase is not None and self.phase is not Phase.ANSWER:
+                    self._enter(phase)
+                self.detail = detail(found) or self.detail
+                return
 
     def answering(self) -> None:
         """The port answers: what is waited for now is the completion."""
-        if self.phase is not Phase.ANSWER:
-            self._enter(Phase.ANSWER)
+        self._enter(Phase.ANSWER)
 
     def _enter(self, phase: Phase) -> None:
-        if phase is self.phase:
-            return
-        now = self._clock()
-        self._spent[self.phase] = self._spent.get(self.phase, 0.0) + now - self._since
-        self.phase, self._since, self.detail = phase, now, ""
+        if phase is not self.phase:
+            self._spent = self._so_far()
+            self.phase, self._since, self.detail = phase, self._clock(), ""
+
+    def _so_far(self) -> dict[Phase, float]:
+        spent = self._spent.get(self.phase, 0.0) + self._clock() - self._since
+        return {**self._spent, self.phase: spent}
 
     def took(self) -> dict[str, float]:
         """Seconds spent in each phase so far, in the order of a start."""
-        spent = dict(self._spent)
-        spent[self.phase] = spent.get(self.phase, 0.0) + self._clock() - self._since
+        spent = self._so_far()
         return {phase.value: round(spent[phase], 1) for phase in Phase if phase in spent}
 
     def words(self) -> str:
@@ -264,8 +253,8 @@ class Awaited:
     """A container that is ready: its answer, the seconds of each phase, what the log has shown."""
 
     answer: Answer
-    phases: dict[str, float]
-    shown: dict[str, str]
+    phases: dict[str, float] = field(default_factory=dict)
+    shown: dict[str, str] = field(default_factory=dict)
     restarts: int = 0
     prompt: str = ""
 
@@ -298,10 +287,7 @@ class Waiter:
     def __init__(
         self, engine: Engine, name: str, service: Service, url: str, say: Callable[[str], None], api_key: str = ""
     ) -> None:
-        self._engine = engine
-        self._name = name
-        self._url = url
-        self._say = say
+        self._engine, self._name, self._url, self._say = engine, name, url, say
         self._ready = service.ready or Ready()
         self._policy = service.restart
         model = self._ready.model if url else None
@@ -411,14 +397,13 @@ class Waiter:
         """The answer is there; so must be what the log has to show."""
         self.progress.answering()
         until = time.monotonic() + LINGER
-        while True:
-            self._read(reader, container)
-            if not self._evidence.missing:
-                shown = {name: log_text(line) for name, line in self._evidence.seen.items()}
-                return Awaited(answer, self.progress.took(), shown, self._restarts, self._ready.prompt)
-            if time.monotonic() > until:
-                break
+        self._read(reader, container)
+        while self._evidence.missing and time.monotonic() < until:
             time.sleep(POLL)
+            self._read(reader, container)
+        if not self._evidence.missing:
+            shown = {name: log_text(line) for name, line in self._evidence.seen.items()}
+            return Awaited(answer, self.progress.took(), shown, self._restarts, self._ready.prompt)
         wanted = "; ".join(f"ready.expect.{name}: {self._evidence.expect[name]}" for name in self._evidence.missing)
         raise self._failure(container, f"it answers, but its log never showed {wanted}", says_all=True)
 
@@ -430,16 +415,10 @@ class Waiter:
             raise self._failure(container, f"not ready in time, still {self.progress.words()}: {state}")
 
     def _failure(self, container: Container | None, reason: str, *, says_all: bool = False) -> NotReady:
+        restarts = container.restarts if container else self._restarts
+        seen, missing = dict(self._evidence.seen), self._evidence.missing
         return NotReady(
-            Failure(
-                reason.strip(),
-                container,
-                self.progress.took(),
-                dict(self._evidence.seen),
-                self._evidence.missing,
-                container.restarts if container else self._restarts,
-                says_all=says_all,
-            )
+            Failure(reason.strip(), container, self.progress.took(), seen, missing, restarts, says_all=says_all)
         )
 
     def _tell(self, container: Container) -> None:

@@ -1,4 +1,4 @@
-"""Commands on the services of a profile."""
+"""Commands on the services of a profile: `envgen up`, `down`, `ps`, `logs`, `exec` and their like."""
 
 from __future__ import annotations
 
@@ -41,8 +41,6 @@ from envgen.text import progress, table
 timeout_option = click.option(
     "--timeout", type=click.IntRange(1, LARGEST), metavar="SECONDS", help="Give up waiting after this long."
 )
-
-
 node_option = click.option("--node", metavar="NAME", help="Of a service with `cluster`: this machine.")
 
 
@@ -60,9 +58,8 @@ def inside_options(function: F) -> F:
         *args: Any, variables: tuple[str, ...], user: str | None, workdir: str | None, interactive: bool, wanted: bool,
         no_tty: bool, **kwargs: Any,
     ) -> Any:  # fmt: skip
-        words = [f"--env={one}" for one in variables]
-        words += [f"--user={user}"] if user is not None else []
-        words += [f"--workdir={workdir}"] if workdir is not None else []
+        given = [*(("env", one) for one in variables), ("user", user), ("workdir", workdir)]
+        words = [f"--{name}={value}" for name, value in given if value is not None]
         return function(*args, inside=words, tty=not no_tty, **kwargs)
 
     return wrapper  # type: ignore[return-value]
@@ -91,40 +88,16 @@ def command_of(argv: tuple[str, ...]) -> tuple[str, ...]:
 @click.option("--recreate", is_flag=True, help="Replace a running container whose settings differ, without asking.")
 @click.option("--take-over", is_flag=True, help="Stop and replace what another folder or user runs under this name.")
 @click.option("--stay", is_flag=True, help="Then watch a service with `cluster`; if a part of it fails, take all down.")
-@click.option(
-    "--canary",
-    type=Figure(0, LARGEST),
-    default=30,
-    show_default=True,
-    metavar="SECONDS",
-    help="With --stay: send a small request this often; 0: none.",
-)
-@click.option(
-    "--canary-timeout",
-    type=Figure(1, LARGEST),
-    default=60,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long its answer may take; after two in a row that fail all is taken down.",
-)
+@click.option("--canary", type=Figure(0, LARGEST), default=30, show_default=True, metavar="SECONDS",
+              help="With --stay: send a small request this often; 0: none.")  # fmt: skip
+@click.option("--canary-timeout", type=Figure(1, LARGEST), default=60, show_default=True, metavar="SECONDS",
+              help="How long its answer may take; after two in a row that fail all is taken down.")  # fmt: skip
 @json_option
 def up(
-    session: Session,
-    names: tuple[str, ...],
-    variant: str,
-    build_first: bool,
-    no_wait: bool,
-    timeout: int | None,
-    follow: bool,
-    no_install: bool,
-    no_predict: bool,
-    recreate: bool,
-    take_over: bool,
-    stay: bool,
-    canary: float,
-    canary_timeout: float,
-    as_json: bool,
-) -> int:
+    session: Session, names: tuple[str, ...], variant: str, build_first: bool, no_wait: bool, timeout: int | None,
+    follow: bool, no_install: bool, no_predict: bool, recreate: bool, take_over: bool, stay: bool, canary: float,
+    canary_timeout: float, as_json: bool,
+) -> int:  # fmt: skip
     """Start each SERVICE (default: all of the profile) in turn, and wait until it answers.
 
     First everything is checked: the image is current, mounted checkouts are there, ports are free, and the memory, GPU
@@ -187,19 +160,19 @@ def up(
 
 def document(profile: Profile, service: str, started: Started, *, waited: bool) -> dict[str, Any]:
     """How a start ended, for machines."""
-    container = started.container
+    container, awaited = started.container, started.awaited
     return {
         "already_running": started.already,
-        "completion": started.awaited.answer.text,
+        "completion": awaited.answer.text,
         "container": container.name,
         "health": container.health,
-        "first_token_seconds": round(started.awaited.answer.first_token, 3),
+        "first_token_seconds": round(awaited.answer.first_token, 3),
         "id": container.id,
         "image": container.image_id,
-        "log_shows": started.awaited.shown,
+        "log_shows": awaited.shown,
         "open_ports": list(open_ports(with_ports(profile, [container]).services[service])),
-        "phases": started.awaited.phases,
-        "restarts": started.awaited.restarts,
+        "phases": awaited.phases,
+        "restarts": awaited.restarts,
         "seconds": round(started.seconds, 1),
         "service": service,
         "state": container.state,
@@ -229,9 +202,8 @@ def report(profile: Profile, service: str, started: Started, *, waited: bool = T
     for name, line in awaited.shown.items():
         click.echo(f"  {name}: {line.strip()[:160]}")
     if awaited.restarts:
-        click.echo(
-            f"  Docker restarted it {awaited.restarts} times on the way: envgen logs {service} --profile {profile.name}"
-        )
+        look = f"envgen logs {service} --profile {profile.name}"
+        click.echo(f"  Docker restarted it {awaited.restarts} times on the way: {look}")
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -300,25 +272,27 @@ def down(session: Session, names: tuple[str, ...], volumes: bool, take_over: boo
     done, left = each(found, work)
     containers = [here.named(name) for here, one in done for name in one.containers]
     doomed = [here.named(name) for here, one in done for name in one.volumes]
-    if as_json:
-        print_json({"containers": containers, "dry_run": dry_run, "left": left, "volumes": doomed})
-        return ExitCode.ENGINE if left else ExitCode.OK
     verb = "would be removed" if dry_run else "removed"
-    for kind, removed in (("container", containers), ("volume", doomed)):
-        for name in removed:
-            click.echo(f"{kind} {name} {verb}")
-    if not (containers or doomed or left):
-        click.echo(f"no containers for {_whose(profile, names)}")
-        for name in whose.removed_folders(found.found[0].engine, profile.project):
-            progress(f"note: the folder of {name} is no longer there; `envgen prune` removes what it left")
-    return _left(left)
+    lines = [f"container {name} {verb}" for name in containers] + [f"volume {name} {verb}" for name in doomed]
+    document = {"containers": containers, "dry_run": dry_run, "left": left, "volumes": doomed}
+    nothing = not (lines or left or as_json)
+    code = _ended(
+        document if as_json else None, [f"no containers for {_whose(profile, names)}"] if nothing else lines, left
+    )
+    for name in whose.removed_folders(found.found[0].engine, profile.project) if nothing else ():
+        progress(f"note: the folder of {name} is no longer there; `envgen prune` removes what it left")
+    return code
 
 
-def _left(lines: Sequence[str]) -> int:
-    """Print what could not be done on machines that do not answer."""
-    for line in lines:
+def _ended(document: Any, lines: Sequence[str], left: Sequence[str]) -> int:
+    """Print the document, else the lines; and what could not be done on machines that do not answer."""
+    if document is not None:
+        print_json(document)
+    for line in () if document is not None else lines:
+        click.echo(line)
+    for line in left:
         progress(line, always=True)
-    return ExitCode.ENGINE if lines else ExitCode.OK
+    return ExitCode.ENGINE if left else ExitCode.OK
 
 
 def _whose(profile: Profile, names: Sequence[str]) -> str:
@@ -338,14 +312,10 @@ def stop(session: Session, names: tuple[str, ...], as_json: bool) -> int:
     """
     done, left = each(places(session, names), partial(services.halt, names=names))
     found = [here.named(name) for here, stopped in done for name in stopped]
-    if as_json:
-        print_json({"containers": found, "left": left})
-        return ExitCode.ENGINE if left else ExitCode.OK
-    for name in found:
-        click.echo(f"container {name} stopped")
+    lines = [f"container {name} stopped" for name in found]
     if not found and not left:
-        click.echo(f"no running containers for {_whose(session.profile(), names)}")
-    return _left(left)
+        lines = [f"no running containers for {_whose(session.profile(), names)}"]
+    return _ended({"containers": found, "left": left} if as_json else None, lines, left)
 
 
 @click.command()
@@ -396,27 +366,18 @@ def ps(session: Session, everything: bool, only_ids: bool, as_json: bool) -> int
         mine = [one for one in ours(there, here.root) if everything or not one.one_off]
         differ = {} if only_ids else changed(lambda: here, mine)  # noqa: B023
         rows += [as_data(one, here.digest, differ.get(one.id), here.node) for one in mine]
-        whose.note_older(here.engine, profile, here.root)
         if hidden := len(there) - len(ours(there, here.root)):
             other = whose.other_owner(here.engine, profile, here.root)
             progress(f"note: {here.named('not shown')}: {hidden} of another folder, {other}")
         if here.node and not mine:
             progress(f"note: {here.named('no containers')}")
-    if as_json:
-        print_json(rows)
-    elif only_ids:
-        for row in rows:
-            click.echo(row["id"])
-    elif not rows and not found.lost:
-        click.echo(f"no containers for profile {profile.name}")
-    elif rows:
-        click.echo("\n".join(listing(rows)))
-        for name in sorted({str(row["service"]) for row in rows if row["open_ports"]}):
-            if name in profile.services and (said := exposed(profile, name)):
-                progress(f"note: {said}")
-    for error in found.lost.values():
-        progress(f"{error}", always=True)
-    return ExitCode.ENGINE if found.lost else ExitCode.OK
+    lines = [str(row["id"]) for row in rows] if only_ids else listing(rows) if rows else []
+    if not (rows or only_ids or found.lost):
+        lines = [f"no containers for profile {profile.name}"]
+    for name in sorted({str(row["service"]) for row in rows if row["open_ports"] and not (only_ids or as_json)}):
+        if name in profile.services and (said := exposed(profile, name)):
+            progress(f"note: {said}")
+    return _ended(rows if as_json else None, lines, [str(error) for error in found.lost.values()])
 
 
 def listing(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -502,11 +463,12 @@ def logs(
         raise NotFoundError(
             f"no containers for {_whose(profile, names)}", hint=" ".join(["envgen up --profile", profile.name, *names])
         )
-    words = ["--profile", "*", "logs", *(["--no-log-prefix"] if len(names) == 1 else [])]
-    words += ["--timestamps"] if timestamps or len(names) != 1 else []
-    words += ["--follow"] if follow else []
-    words += ["--tail", str(tail)] if tail is not None else []
-    words += [f"--since={since}"] if since is not None else []
+    alone = len(names) == 1
+    given = {
+        "--no-log-prefix": alone, "--timestamps": timestamps or not alone, "--follow": follow,
+        f"--tail={tail}": tail is not None, f"--since={since}": since is not None,
+    }  # fmt: skip
+    words = ["--profile", "*", "logs", *(word for word, wanted in given.items() if wanted)]
     code = show_logs({here.node: here.compose for here in having}, *words, *names)
     return code or (ExitCode.ENGINE if found.lost else ExitCode.OK)
 

@@ -186,9 +186,7 @@ def test_a_left_over_claim_gives_way(root: Path, profile: Profile) -> None:
     assert engine.labels[CLAIM][FOLDER] == str(root)
 
 
-def test_a_copy_has_its_own_names_and_shares_the_caches(
-    root: Path, profile: Profile, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_copy_has_its_own_names_and_shares_the_caches(root: Path, profile: Profile) -> None:
     own = replace(profile, instance="fix")
     assert (own.compose_name, own.image_name) == ("lab-dev--fix", "lab:dev--fix")
     engine: Any = Volumes(container(root), images=("lab:dev--fix",))
@@ -197,10 +195,6 @@ def test_a_copy_has_its_own_names_and_shares_the_caches(
     assert {"lab-dev--fix-owner", "lab-dev-cache-jit"} < set(engine.labels)
     made = engine.labels["lab-dev-cache-jit"]
     assert (made["com.docker.compose.project"], made["com.docker.compose.volume"]) == ("lab-dev", "cache-jit")
-    whose.note_older(engine, profile, root)
-    assert capsys.readouterr().err == ""
-    whose.note_older(engine, own, root)
-    assert "by Compose alone: lab-dev-web-1; `docker compose -p lab-dev down`" in capsys.readouterr().err
     whose.make_volumes(other_engine := Volumes(), profile, root)  # type: ignore[arg-type]
     assert other_engine.labels == {}  # there Compose makes them, as ever
 

@@ -200,10 +200,10 @@ def test_logs_take_dockers_options(engine: StubEngine, asked: Words) -> None:
     assert "no containers for web of profile prod" in fails(NotFoundError, "logs", "web")
     engine.found = [container("web"), container("srv")]
     assert invoke("logs", "-ft", "--since", "10m", "-n", "5", "web").return_value == 7
-    assert invoke("logs", "--tail", "5").return_value == 7
+    assert invoke("logs", "--tail=5").return_value == 7
     assert asked == [
-        ("--profile", "*", "logs", "--no-log-prefix", "--timestamps", "--follow", "--tail", "5", "--since=10m", "web"),
-        ("--profile", "*", "logs", "--timestamps", "--tail", "5"),
+        ("--profile", "*", "logs", "--no-log-prefix", "--timestamps", "--follow", "--tail=5", "--since=10m", "web"),
+        ("--profile", "*", "logs", "--timestamps", "--tail=5"),
     ]
 
 
