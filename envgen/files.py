@@ -24,6 +24,7 @@ from envgen.errors import RefusedError, UsageError
 from envgen.text import reason_of
 
 LARGEST = 64 << 20  # of a file that is read whole
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -145,15 +146,14 @@ def name_new(written: str, name: str, directory: int | None = None) -> None:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
             raise
         # A file system without hard links: an empty file reserves the name.
-        os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory))
+        os.close(os.open(name, _NEW, 0o600, dir_fd=directory))
         os.rename(written, name, src_dir_fd=directory, dst_dir_fd=directory)
 
 
 def _temporary(directory: int, mode: int) -> tuple[int, str]:
     while True:
         name = f".envgen-{secrets.token_hex(8)}.tmp"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(name, flags, mode, dir_fd=directory)
+        descriptor = os.open(name, _NEW, mode, dir_fd=directory)
         if _take(descriptor, name, directory):
             return descriptor, name
 
@@ -161,8 +161,7 @@ def _temporary(directory: int, mode: int) -> tuple[int, str]:
 def create(path: Path, *, within: Path) -> TextIO:
     """A new text file to write to line by line. FileExistsError where anything has that name already."""
     with folder(path.parent, within) as directory:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(path.name, flags, 0o644, dir_fd=directory)
+        descriptor = os.open(path.name, _NEW, 0o644, dir_fd=directory)
     return os.fdopen(descriptor, "w", encoding="utf-8", errors="replace")
 
 
@@ -247,23 +246,16 @@ def _mode_of(name: str, directory: int) -> int | None:
 @contextlib.contextmanager
 def folder(path: Path, within: Path | None = None, *, create: bool = True) -> Iterator[int]:
     """A descriptor of a folder. Below ``within`` no link is followed, and with ``create`` missing folders are made."""
-    if within is None:
-        descriptor = os.open(path, _DIRECTORY)
-    else:
-        descriptor = os.open(within, _DIRECTORY)
-        at = within
-        try:
-            for part in path.relative_to(within).parts:
-                if part == "..":
-                    raise RefusedError(f"{path} leads out of {within}")
-                at = at / part
-                inner = _enter(descriptor, part, at, create)
-                os.close(descriptor)
-                descriptor = inner
-        except BaseException:
-            os.close(descriptor)
-            raise
+    at = path if within is None else within
+    descriptor = os.open(at, _DIRECTORY)
     try:
+        for part in path.relative_to(at).parts:
+            if part == "..":
+                raise RefusedError(f"{path} leads out of {within}")
+            at = at / part
+            inner = _enter(descriptor, part, at, create)
+            os.close(descriptor)
+            descriptor = inner
         yield descriptor
     finally:
         os.close(descriptor)
@@ -410,17 +402,8 @@ def _trees(root: Path, names: Sequence[str]) -> Iterator[Path]:
 _PACKAGE = Path(__file__).resolve().parent
 
 
-def templates_dir() -> Path:
-    """The folder of the Jinja2 templates. Raises FileNotFoundError when the install is broken."""
-    return _find("templates")
-
-
-def docker_dir() -> Path:
-    """The folder of the programs that run in builds and containers. FileNotFoundError when the install is broken."""
-    return _find("docker")
-
-
-def _find(name: str) -> Path:
+def data_dir(name: str) -> Path:
+    """The folder ``docker`` (programs for builds and containers) or ``templates``. FileNotFoundError: reinstall."""
     for folder in (_PACKAGE / "_data" / name, _PACKAGE.parent / name):
         if folder.is_dir():
             return folder

@@ -21,7 +21,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from envgen import files
 from envgen.bench.record import METRICS, SUFFIX, Metric, Record, utc
 from envgen.errors import RefusedError, ResultsError
-from envgen.files import templates_dir
+from envgen.files import data_dir
 from envgen.redact import redact
 from envgen.text import reason_of, visible
 
@@ -293,7 +293,7 @@ def page(records: Sequence[Record]) -> str:
     """The page as text: the same records give the same bytes."""
     found = compare(records)
     environment = Environment(
-        loader=FileSystemLoader(templates_dir() / "results"), autoescape=True, undefined=StrictUndefined,
+        loader=FileSystemLoader(data_dir("templates") / "results"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters["safe_text"] = lambda text: visible(redact(str(text)))

@@ -330,10 +330,8 @@ class Progress:
             step = self._steps[number] = Step(text)
         elif ended := _ENDED.fullmatch(text):
             step.ended, step.cached = True, text == "CACHED"
-            step.seconds, step.error = (
-                float(ended[2] or 0),
-                "context canceled" if text == "CANCELED" else ended[3] or "",
-            )
+            step.seconds = float(ended[2] or 0)
+            step.error = "context canceled" if text == "CANCELED" else ended[3] or ""
         elif text == step.name:
             step.ended = False  # it is named again whenever it goes on after another one
         elif written := _WRITTEN.fullmatch(text):

@@ -17,7 +17,7 @@ from envgen.engine.client import Engine
 from envgen.engine.process import in_background
 from envgen.engine.values import MISSHAPEN, ExecResult, Mount
 from envgen.errors import EngineError, EnvgenError, LockError, Problem
-from envgen.files import docker_dir
+from envgen.files import data_dir
 from envgen.inside import run
 from envgen.lock import ask
 from envgen.lock.ask import Upgrade, apt_asks, apt_build, keep, python_asks, python_sets
@@ -76,7 +76,7 @@ def resolve_packages(
         "python": {p.name: _python_request(p, keep.get(p.name, {})) for p in python},
         "apt": {p.name: {"build": list(apt_build(p)), "runtime": list(p.apt.runtime)} for p in apt},
     }
-    library = docker_dir() / "runtime" / "lib"
+    library = data_dir("docker") / "runtime" / "lib"
     texts = [(library / name).read_text("utf-8") for name in ("with-index", "with-network")]
     start = ["sh", "-c", _START, "sh", profile.base.python, *texts, " ".join(profile.base.apt)]
     proxies = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from envgen import files as file_io
 from envgen.binding import digest_of
 from envgen.errors import EnvgenError, Problem, ProjectError, RefusedError
-from envgen.files import docker_dir, state_dir
+from envgen.files import data_dir, state_dir
 from envgen.lock.ask import locked
 from envgen.lock.model import ProfileLock, load
 from envgen.profile.model import Profile, Project
@@ -80,7 +80,7 @@ def dockerfile(plan: Plan) -> str:
 
 def scripts() -> dict[str, str]:
     """The programs of all Dockerfiles: path in the project -> text. They are the same for every profile."""
-    top = docker_dir()
+    top = data_dir("docker")
     paths = [path for part in ("build", "runtime") for path in (top / part).rglob("*")]
     files = [path for path in paths if path.is_file() and path.suffix != ".pyc"]
     return {f"{FOLDER}/{path.relative_to(top).as_posix()}": path.read_text("utf-8") for path in sorted(files)}

@@ -15,7 +15,7 @@ from typing import Any
 import jinja2
 import yaml
 
-from envgen.files import templates_dir
+from envgen.files import data_dir
 
 
 class Quoted(str):
@@ -227,7 +227,7 @@ def _only_quoted(value: Any) -> Any:
 @lru_cache(maxsize=1)
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(templates_dir()),
+        loader=jinja2.FileSystemLoader(data_dir("templates")),
         undefined=jinja2.StrictUndefined,
         finalize=_only_quoted,
         trim_blocks=True,

@@ -13,7 +13,7 @@ from envgen import files
 from envgen.app.move_in import draft_of, write, write_file
 from envgen.cli.common import json_option, print_json
 from envgen.errors import ExitCode, RefusedError, UsageError
-from envgen.files import templates_dir
+from envgen.files import data_dir
 from envgen.profile import schema
 from envgen.profile.shape import PROJECT_NAME, matches
 from envgen.text import counted, reason_of
@@ -94,7 +94,7 @@ def _from(folder: Path, source: Path | None) -> str:
 def _starter(folder: Path, chosen: str, names: list[str]) -> list[str]:
     """Write the starter's files that are not there yet; their names."""
     written = []
-    templates = templates_dir() / "init"
+    templates = data_dir("templates") / "init"
     texts = {file: (templates / file.lstrip(".")).read_text(encoding="utf-8") for file in names}
     texts = {file: text.replace(_NAME_MARK, chosen) for file, text in texts.items()}
     texts[schema.FILE_NAME] = schema.text()

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from envgen.files import docker_dir
+from envgen.files import data_dir
 
-TOP = docker_dir().parent
+TOP = data_dir("docker").parent
 PYTHON = [p for part in ("build", "runtime") for p in sorted((TOP / "docker" / part).rglob("*")) if p.is_file()]
 PYTHON = [
     path

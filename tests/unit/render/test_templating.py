@@ -13,7 +13,7 @@ from envgen.render.quote import Quoted
 
 @pytest.fixture
 def templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(quote, "templates_dir", lambda: tmp_path)
+    monkeypatch.setattr(quote, "data_dir", lambda _name: tmp_path)
     quote._environment.cache_clear()
     yield tmp_path  # type: ignore[misc]
     quote._environment.cache_clear()
