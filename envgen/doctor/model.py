@@ -350,11 +350,12 @@ class System:
 
 @dataclass(frozen=True)
 class PatchedFile:
-    """A file that a patch changed when the image was built."""
+    """A file that a patch changed: is it as the build left it, or are the patch's lines in what is imported?"""
 
     package: str
     path: str
-    state: str  # same, changed, missing
+    state: str  # same, changed, missing; of a claimed patch: there, missing, no-file
+    patch: str = ""
 
 
 @dataclass(frozen=True)
@@ -450,16 +451,6 @@ class Flags:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A file that a patch of the image's label changes: do its added lines are in what is imported?"""
-
-    patch: str
-    package: str
-    path: str
-    state: str  # there, missing, no-file
-
-
-@dataclass(frozen=True)
 class Load:
     """One real load of a vocabulary by openai-harmony, without a network."""
 
@@ -500,7 +491,7 @@ class Probe:
     known: tuple[KnownVariable, ...] = ()
     flags: Flags = Flags()
     defaults: Mapping[str, float] = field(default_factory=dict)  # of the installed vLLM, where its sources tell
-    claimed: tuple[Claim, ...] = ()
+    claimed: tuple[PatchedFile, ...] = ()
     loads: tuple[Load, ...] = ()
     errors: tuple[PartError, ...] = ()
     noise: int = 0

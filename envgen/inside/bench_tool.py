@@ -6,6 +6,7 @@ prompts from is served to it on loopback, because it would download one. Its fil
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import http.server
 import importlib.util
@@ -39,10 +40,8 @@ def probe(request: Doc) -> Doc:
         return {"version": "", "help": ""}
     found: Doc = {"version": "unknown", "help": ""}
     for name in request["distributions"]:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             found["version"] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            pass
     if request["help"]:  # in its own process: a tool may exit, print or import anything
         done = subprocess.run([sys.executable, "-m", module, "--help"], stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)  # fmt: skip
@@ -99,19 +98,15 @@ def watch(words: List[str], env: Dict[str, str], names: Dict[str, str], silence:
     last, seen = time.time(), -1
     try:
         while time.time() - last <= silence:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 return child.wait(0.2)
-            except subprocess.TimeoutExpired:
-                pass
             size = sum(os.path.getsize(path) for path in names.values() if os.path.exists(path))
             if size != seen:
                 last, seen = time.time(), size
         return -9
     finally:
-        try:
+        with contextlib.suppress(OSError):
             os.killpg(child.pid, signal.SIGKILL)
-        except OSError:
-            pass
         child.wait()
 
 

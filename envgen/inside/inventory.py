@@ -51,16 +51,12 @@ def python(folders: List[str]) -> List[Dict[str, str]]:
 
 def release() -> Dict[str, str]:
     """/etc/os-release as a mapping."""
-    found = {}
     try:
         with open("/etc/os-release", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                key, equals, value = line.strip().partition("=")
-                if equals:
-                    found[key] = value.strip("\"'")
+            pairs = [line.strip().partition("=") for line in file]
     except OSError:
-        pass
-    return found
+        return {}
+    return {key: value.strip("\"'") for key, equals, value in pairs if equals}
 
 
 def everything(request: Doc) -> Doc:

@@ -83,15 +83,12 @@ def ask_kernel() -> Doc:
     return {"kernel": "silu_and_mul", "seconds": round(seconds, 1), "worst": worst, "right": worst < 0.02}
 
 
-def compare(kernel: str, seconds: float) -> Doc:
-    """The smallest and the largest number of tokens; `envgen bench --kernels` asks for more."""
-    return compared({"kernel": kernel, "tokens": [4, 320], "seconds": seconds})
-
-
 QUESTIONS: Dict[str, Callable[[], Doc]] = {
     "vllm": lambda: import_of("vllm"), "flashinfer": lambda: import_of("flashinfer"),
     "fused_moe": ask_fused_moe, "gpu": ask_gpu, "kernel": ask_kernel,
-    "attention": lambda: compare("attention", 540), "moe": lambda: compare("moe", 270),
+    # The smallest and the largest number of tokens; `envgen bench --kernels` asks for more.
+    "attention": lambda: compared({"kernel": "attention", "tokens": [4, 320], "seconds": 540}),
+    "moe": lambda: compared({"kernel": "moe", "tokens": [4, 320], "seconds": 270}),
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ would have made. What ninja prints goes to stdout as it is; lines that start wit
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import json
@@ -150,10 +151,8 @@ def build(names: list[str]) -> int:
         spec = spec_of(name, known)
         if spec is None:
             for make in (activation, attention):
-                try:
+                with contextlib.suppress(Exception):
                     spec = spec or make(name)
-                except Exception:
-                    pass
         if spec is None:
             say(event="unknown", module=name)
             worst = 1

@@ -34,18 +34,11 @@ def active_folder(document: Doc, package: str) -> str | None:
 
 def python_files(folder: str) -> Iterator[str]:
     """The paths of all Python files below a folder; links to folders are not followed, data folders not looked at."""
-    waiting = [folder]
-    while waiting:
-        try:
-            entries = list(os.scandir(waiting.pop()))
-        except OSError:
-            continue
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                if entry.name not in SKIPPED:
-                    waiting.append(entry.path)
-            elif entry.name.endswith(".py") and entry.is_file():
-                yield entry.path
+    for top, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in SKIPPED]
+        for name in names:
+            if name.endswith(".py") and os.path.isfile(os.path.join(top, name)):
+                yield os.path.join(top, name)
 
 
 def read_bytes(path: str) -> bytes:
@@ -54,14 +47,6 @@ def read_bytes(path: str) -> bytes:
             return file.read(FILE_LIMIT)
     except OSError:
         return b""
-
-
-def files_with(folder: str, word: bytes) -> Iterator[tuple[str, bytes]]:
-    """The Python files below a folder that hold a word."""
-    for path in python_files(folder):
-        data = read_bytes(path)
-        if word in data:
-            yield path, data
 
 
 def tree_of(path: str, data: bytes) -> ast.Module | None:
@@ -75,17 +60,13 @@ def tree_of(path: str, data: bytes) -> ast.Module | None:
 def assigned(node: ast.Assign) -> Iterator[str]:
     """The names in `os.environ["NAME"] = ...`: done whatever the user has set."""
     for target in node.targets:
-        if isinstance(target, ast.Subscript) and names_environ(target.value):
+        if isinstance(target, ast.Subscript):
             index: Any = target.slice
             index = getattr(index, "value", index)  # a string; up to Python 3.8 the node of one
             name = getattr(index, "value", index)
-            if isinstance(name, str):
+            # `os.environ` or `environ`
+            if isinstance(name, str) and getattr(target.value, "attr", getattr(target.value, "id", "")) == "environ":
                 yield name
-
-
-def names_environ(node: ast.AST) -> bool:
-    """`os.environ` or `environ`."""
-    return getattr(node, "attr", getattr(node, "id", "")) == "environ"
 
 
 def look(path: str, data: bytes, facts: dict[str, Doc], relative: str) -> None:
@@ -165,7 +146,10 @@ def package_variables(package: str, folder: str, names: list[str]) -> list[Doc]:
     pattern = re.compile(prefix.encode() + rb"[A-Z0-9_]+[A-Z0-9]")
     mine = re.compile(("(?:" + "|".join(facts) + r")\b").encode())
     known = {found.decode() for found in pattern.findall(listed)}
-    for path, data in files_with(folder, prefix.encode()):
+    for path in python_files(folder):
+        data = read_bytes(path)
+        if prefix.encode() not in data:
+            continue
         if unknown and not listed:
             known.update(found.decode() for found in pattern.findall(data))
         if any(name in data for name in unknown) or is_telling(data, mine):
@@ -179,7 +163,6 @@ def package_variables(package: str, folder: str, names: list[str]) -> list[Doc]:
 
 def known_variables(request: Doc, document: Doc) -> list[Doc]:
     """Each variable with a source's prefix: does the installed release read it, set it itself, call it by-gone?"""
-
     found = []
     for package in request.get("packages", []):
         folder, prefix = active_folder(document, package["package"]), package["package"].upper() + "_"
@@ -219,16 +202,13 @@ def serve_flags(request: Doc, document: Doc) -> Doc:
     """The flags of the service's command against those that the installed vLLM's sources name."""
     asked = request.get("flags", [])
     folder = active_folder(document, "vllm") if asked else None
-    if folder is None:
-        return {}
-    return judged_flags(asked, folder)
+    return judged_flags(asked, folder) if folder is not None else {}
 
 
 def judged_flags(asked: list[str], folder: str) -> Doc:
     """Which of these flags the vLLM in this folder doesn't know, and where it was read."""
     flags, read, frontend = {"--help"}, [], False
-    engine = os.path.join(folder, ENGINE_ARGS)
-    for path in [engine, *sorted(python_files(os.path.join(folder, SERVER_ARGS)))]:
+    for path in [os.path.join(folder, ENGINE_ARGS), *sorted(python_files(os.path.join(folder, SERVER_ARGS)))]:
         data = read_bytes(path)
         if b"add_argument(" in data or b"FrontendArgs" in data:
             flags |= flags_in(path, data)
@@ -262,9 +242,8 @@ def claimed_patches(request: Doc, document: Doc) -> list[Doc]:
         if folder is None:
             continue
         path = os.path.join(os.path.dirname(folder), claim["file"])
-        state = "no-file"
-        if os.path.isfile(path):
-            text = read_bytes(path).decode("utf-8", "replace").replace("\r\n", "\n")
-            state = "there" if all(block in text for block in claim["blocks"]) else "missing"
+        text = read_bytes(path).decode("utf-8", "replace").replace("\r\n", "\n")
+        state = "there" if all(block in text for block in claim["blocks"]) else "missing"
+        state = state if os.path.isfile(path) else "no-file"
         found.append({"patch": claim["patch"], "package": claim["package"], "path": path, "state": state})
     return found
