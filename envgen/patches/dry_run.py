@@ -9,7 +9,6 @@ import tarfile
 import warnings
 import zipfile
 import zlib
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -34,17 +33,13 @@ class File:
 
 
 class Tree(Protocol):
-    """A source at one version, only ever read."""
+    """A source at one version, only ever read. ``label``: for people; ``version``: its release, "" for none."""
 
     @property
-    def label(self) -> str:
-        """What it is, for people: ``vllm 0.14.0``."""
-        ...
+    def label(self) -> str: ...
 
     @property
-    def version(self) -> str:
-        """Its release number, or nothing when it has none."""
-        ...
+    def version(self) -> str: ...
 
     def read(self, names: Collection[str]) -> dict[str, File]:
         """The named files; those that are not there are left out."""
@@ -191,10 +186,10 @@ class HunkVerdict:
     """One hunk. ``line`` is its line in the patch; ``offset`` how many lines off it was found."""
 
     file: str
-    number: int
+    number: int  # 0: a file without hunks (a rename, a mode)
     line: int
     heading: str
-    state: State
+    state: State = State.CONFLICT
     offset: int = 0
     expected: tuple[str, ...] = ()  # the lines that the patch wants to find
     actual: tuple[str, ...] = ()  # the most similar lines that the source has
@@ -206,7 +201,7 @@ class HunkVerdict:
 class Verdict:
     """One patch against one source. ``measured`` is how it would stand if its range did not matter."""
 
-    patch: str
+    name: str
     path: str
     applies_to: str
     state: State
@@ -238,7 +233,7 @@ class DryRun:
 APPLY = ("apply", "--whitespace=nowarn")
 # Less context than the patch has, as git itself offers it. One line is the least that still says where.
 _FUZZ = ("-C2", "-C1")
-_SUCCEEDED = re.compile(r"^Hunk #(\d+) succeeded at (\d+)(?: \(offset (-?\d+) lines?\))?", re.MULTILINE)
+_SUCCEEDED = re.compile(r"^Hunk #(\d+) succeeded at \d+(?: \(offset (-?\d+) lines?\))?", re.MULTILINE)
 _CHECKING = re.compile(r"^Checking patch (.*)\.\.\.$", re.MULTILINE)
 
 
@@ -247,97 +242,70 @@ def dry_run(tree: Tree, series: Series, *, beyond_range: bool = False) -> DryRun
 
     ``beyond_range`` also measures patches that are not for this version (their state stays "out of range").
     """
-    names = {name for patch in series.patches for name in patch.touches}
+    verdicts = []
     with files.Scratch("patches") as scratch:
         folder = Path(scratch, "source")
         folder.mkdir()
-        put(folder, tree.read(names))
-        stage = Stage(folder)
-        verdicts = []
+        put(folder, tree.read({name for patch in series.patches for name in patch.touches}))
         for patch in series.patches:
             inside = in_range(patch.header.applies_to, tree.version)
-            if not inside and not beyond_range:
-                verdicts.append(_verdict(patch, State.OUT_OF_RANGE, None))
-                continue
-            found = stage.try_patch(patch)
-            if not inside:
-                found = replace(found, state=State.OUT_OF_RANGE)
-            verdicts.append(found)
+            state, hunks, reason = _tried(folder, patch) if inside or beyond_range else (None, (), "")
+            now = state if inside and state else State.OUT_OF_RANGE
+            verdicts.append(Verdict(patch.name, patch.path, patch.header.applies_to, now, state, hunks, reason))
     return DryRun(series.folder, tree.label, tree.version, tuple(verdicts))
 
 
-def _verdict(
-    patch: Patch, state: State, measured: State | None, hunks: tuple[HunkVerdict, ...] = (), reason: str = ""
-) -> Verdict:
-    return Verdict(patch.name, patch.path, patch.header.applies_to, state, measured, hunks, reason)
+def _tried(folder: Path, patch: Patch) -> tuple[State, tuple[HunkVerdict, ...], str]:
+    """Judge one patch, and apply it if it fits (a fuzzy one too, so that those after it can be judged)."""
+    code, said = _apply(folder, patch.content, "--check", "-v")
+    if code == 0:
+        hunks = tuple(_placed(patch, said))
+        compiled = _compiling(folder, patch)
+        _apply(folder, patch.content)
+        if broken := sorted(compiled - _compiling(folder, patch)):
+            return State.CONFLICT, hunks, f"leaves {broken[0]}, which Python cannot compile"
+        return State.OFFSET if any(hunk.offset for hunk in hunks) else State.APPLIES, hunks, ""
+    if _apply(folder, patch.content, "--check", "-R")[0] == 0:
+        return State.ALREADY, (), ""
+    hunks = tuple(_judged(folder, *part) for part in _parts(patch))
+    states = {hunk.state for hunk in hunks}
+    if State.CONFLICT in states:
+        return State.CONFLICT, hunks, ""
+    if State.ALREADY in states:
+        return State.ALREADY if states == {State.ALREADY} else State.PARTLY, hunks, ""
+    if State.FUZZY in states and any(_apply(folder, patch.content, less)[0] == 0 for less in _FUZZ):
+        return State.FUZZY, hunks, ""
+    return State.CONFLICT, hunks, _first_error(said)  # each part fits alone, but not all of them together
 
 
-class Stage:
-    """A folder with the files that a series touches. Patches that fit change it, so that the next is on them."""
+def _judged(folder: Path, verdict: HunkVerdict, alone: bytes) -> HunkVerdict:
+    """One hunk by itself: does it fit, is it in already, or does it fit with less context?"""
+    code, said = _apply(folder, alone, "--check", "-v")
+    if code == 0:
+        offset = next((int(match[2] or 0) for match in _SUCCEEDED.finditer(said)), 0)
+        return replace(verdict, state=State.OFFSET if offset else State.APPLIES, offset=offset)
+    if _apply(folder, alone, "--check", "-R")[0] == 0:
+        return replace(verdict, state=State.ALREADY)
+    if any(_apply(folder, alone, "--check", less)[0] == 0 for less in _FUZZ):
+        return replace(verdict, state=State.FUZZY)
+    path = folder / verdict.file
+    if not path.is_file():
+        return replace(verdict, reason="the source has no such file")
+    if not verdict.expected:
+        return replace(verdict, reason=_first_error(said))
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    at, actual = most_similar(verdict.expected, lines)
+    return replace(verdict, actual=actual, actual_at=at)
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
 
-    def try_patch(self, patch: Patch) -> Verdict:
-        """Judge one patch, and apply it if it fits (a fuzzy one too, so that those after it can be judged)."""
-        code, said = self._apply(patch.content, "--check", "-v")
-        if code == 0:
-            hunks = tuple(_placed(patch, said))
-            compiled = self._compiling(patch)
-            self._apply(patch.content)
-            broken = sorted(compiled - self._compiling(patch))
-            if broken:
-                reason = f"leaves {broken[0]}, which Python cannot compile"
-                return _verdict(patch, State.CONFLICT, State.CONFLICT, hunks, reason)
-            state = State.OFFSET if any(hunk.offset for hunk in hunks) else State.APPLIES
-            return _verdict(patch, state, state, hunks)
-        if self._apply(patch.content, "--check", "-R")[0] == 0:
-            return _verdict(patch, State.ALREADY, State.ALREADY)
-        return self._judge_parts(patch, said)
+def _apply(folder: Path, content: bytes, *options: str) -> tuple[int, str]:
+    answer = git([*APPLY, *options, "-"], cwd=folder, stdin=content, check=False)
+    return answer.code, answer.stderr
 
-    def _judge_parts(self, patch: Patch, said: str) -> Verdict:
-        hunks = tuple(self._judge(*part) for part in _parts(patch))
-        states = {hunk.state for hunk in hunks}
-        reason = "" if hunks else _first_error(said)
-        if State.CONFLICT in states or not hunks:
-            state = State.CONFLICT
-        elif State.ALREADY in states:
-            state = State.ALREADY if states == {State.ALREADY} else State.PARTLY
-        elif State.FUZZY in states:
-            state = State.FUZZY
-            fitted = any(self._apply(patch.content, less)[0] == 0 for less in _FUZZ)
-            if not fitted:
-                state, reason = State.CONFLICT, _first_error(said)
-        else:  # each part fits alone, but not all of them together
-            state, reason = State.CONFLICT, _first_error(said)
-        return _verdict(patch, state, state, hunks, reason)
 
-    def _judge(self, verdict: HunkVerdict, alone: bytes) -> HunkVerdict:
-        """One hunk by itself: does it fit, is it in already, or does it fit with less context?"""
-        code, said = self._apply(alone, "--check", "-v")
-        if code == 0:
-            offset = next((int(match[3] or 0) for match in _SUCCEEDED.finditer(said)), 0)
-            return replace(verdict, state=State.OFFSET if offset else State.APPLIES, offset=offset)
-        if self._apply(alone, "--check", "-R")[0] == 0:
-            return replace(verdict, state=State.ALREADY)
-        if any(self._apply(alone, "--check", less)[0] == 0 for less in _FUZZ):
-            return replace(verdict, state=State.FUZZY)
-        path = self.folder / verdict.file
-        if not path.is_file():
-            return replace(verdict, reason="the source has no such file")
-        if not verdict.expected:
-            return replace(verdict, reason=_first_error(said))
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        at, actual = most_similar(verdict.expected, lines)
-        return replace(verdict, actual=actual, actual_at=at)
-
-    def _apply(self, content: bytes, *options: str) -> tuple[int, str]:
-        answer = git([*APPLY, *options, "-"], cwd=self.folder, stdin=content, check=False)
-        return answer.code, answer.stderr
-
-    def _compiling(self, patch: Patch) -> set[str]:
-        """The Python files of a patch that compile as they now are, or are not there."""
-        return {name for name in patch.touches if name.endswith(".py") and compiles(self.folder / name)}
+def _compiling(folder: Path, patch: Patch) -> set[str]:
+    """The Python files of a patch that compile as they now are, or are not there."""
+    return {name for name in patch.touches if name.endswith(".py") and compiles(folder / name)}
 
 
 def compiles(path: Path) -> bool:
@@ -358,20 +326,19 @@ def _placed(patch: Patch, said: str) -> Iterator[HunkVerdict]:
     sections = _CHECKING.split(said)
     by_file = dict(zip(sections[1::2], sections[2::2], strict=False))
     for hunk, _ in _parts(patch):
-        found = {int(m[1]): int(m[3] or 0) for m in _SUCCEEDED.finditer(by_file.get(hunk.file, ""))}
+        found = {int(number): int(offset or 0) for number, offset in _SUCCEEDED.findall(by_file.get(hunk.file, ""))}
         offset = found.get(hunk.number, 0)
         yield replace(hunk, state=State.OFFSET if offset else State.APPLIES, offset=offset)
 
 
 def _parts(patch: Patch) -> Iterator[tuple[HunkVerdict, bytes]]:
-    """Each hunk, and a patch with that hunk alone. A file without hunks (a rename, a mode) is one part, number 0."""
+    """Each hunk, and a patch with that hunk alone. A file without hunks is one part."""
     for changed in read_patch(patch.content, patch.path, Place(patch.path)):
         name = strip(changed.target if changed.source == "/dev/null" else changed.source)
         if not changed.hunks:
-            yield HunkVerdict(name, 0, 1, "the whole file", State.CONFLICT), changed.alone()
+            yield HunkVerdict(name, 0, 1, "the whole file"), changed.alone()
         for number, hunk in enumerate(changed.hunks, 1):
-            verdict = HunkVerdict(name, number, hunk.line, hunk.heading, State.CONFLICT, expected=hunk.expected)
-            yield verdict, changed.alone(hunk)
+            yield HunkVerdict(name, number, hunk.line, hunk.heading, expected=hunk.expected), changed.alone(hunk)
 
 
 def _first_error(said: str) -> str:
@@ -381,39 +348,20 @@ def _first_error(said: str) -> str:
 
 
 def most_similar(expected: Sequence[str], lines: Sequence[str]) -> tuple[int, tuple[str, ...]]:
-    """(line number from 1, lines) of the stretch that shares most lines with ``expected``; (0, ()) when none does.
+    """(line number from 1, lines) of the stretch around the most letters in a row that are as ``expected``.
 
-    A rare line weighs more than one that stands everywhere (``else:``, a bracket, nothing).
+    (0, ()) where no line is.
     """
-    common = Counter(line.strip() for line in lines)
-    weights = [1 / common[line.strip()] if line.strip() else 0.0 for line in lines]
-    wanted = Counter(line.strip() for line in expected)
-    size = min(len(expected), len(lines))
-    best, at = 0.0, -1
-    for start in range(len(lines) - size + 1):
-        left = dict(wanted)
-        score = 0.0
-        for position in range(start, start + size):
-            line = lines[position].strip()
-            if left.get(line, 0):
-                left[line] -= 1
-                aligned = expected[position - start].strip() == line
-                score += weights[position] * (1.1 if aligned else 1.0)
-        if score > best + 1e-9:
-            best, at = score, start
-    if at < 0:
-        return 0, ()
-    return at + 1, tuple(lines[at : at + size])
+    wanted, there = ([line.strip() for line in text] for text in (expected, lines))
+    blocks = difflib.SequenceMatcher(None, wanted, there, autojunk=False).get_matching_blocks()
+    best = max(blocks, key=lambda block: len("".join(wanted[block.a : block.a + block.size])))
+    at = max(0, best.b - best.a)
+    return (at + 1, tuple(lines[at : at + len(expected)])) if best.size else (0, ())
 
 
-_SHORT = {
-    State.APPLIES: "applies",
-    State.OFFSET: "offset",
-    State.FUZZY: "FUZZY",
-    State.ALREADY: "ALREADY IN",
-    State.PARTLY: "PARTLY IN",
-    State.CONFLICT: "CONFLICT",
-}
+# --- how verdicts look: lines for people, keys for programs -----------------------------------------------------------
+
+_SHORT = {State.OFFSET: "offset", State.FUZZY: "FUZZY", State.ALREADY: "ALREADY IN", State.PARTLY: "PARTLY IN"}
 _CURES = {
     State.FUZZY: "some context differs, and builds apply exactly: carry it over with `envgen patch refresh`",
     State.ALREADY: "the source has it: narrow its Applies-To, or remove it with `envgen patch drop`",
@@ -428,24 +376,19 @@ def report_lines(run: DryRun, *, only_bad: bool = False) -> list[str]:
     for verdict in run.verdicts:
         if only_bad and verdict.ok:
             continue
-        found.append(f"  {'ok ' if verdict.ok else 'BAD'} {verdict.patch}: {_sentence(verdict)}")
+        sentence = verdict.state.value
+        if verdict.state is State.OUT_OF_RANGE:
+            sentence += f", skipped (it is for {verdict.applies_to})"
+        elif verdict.state is State.OFFSET:
+            sentence += f" ({', '.join(f'{hunk.offset:+d}' for hunk in verdict.hunks if hunk.offset)} lines)"
+        found.append(f"  {'ok ' if verdict.ok else 'BAD'} {verdict.name}: {sentence}")
         if verdict.ok:
             continue
-        if verdict.reason:
-            found.append(f"        {visible(verdict.reason)}")
+        found += [f"        {visible(verdict.reason)}"] if verdict.reason else []
         for hunk in verdict.hunks:
             found += _hunk(verdict, hunk, run.tree)
-        if verdict.state in _CURES:
-            found.append(f"      hint: {_CURES[verdict.state]}")
+        found.append(f"      hint: {_CURES[verdict.state]}")
     return found
-
-
-def _sentence(verdict: Verdict) -> str:
-    if verdict.state is State.OUT_OF_RANGE:
-        return f"out of range, skipped (it is for {verdict.applies_to})"
-    if verdict.state is State.OFFSET:
-        return f"applies with offset ({', '.join(f'{h.offset:+d}' for h in verdict.hunks if h.offset)} lines)"
-    return str(verdict.state.value)
 
 
 def _hunk(verdict: Verdict, hunk: HunkVerdict, tree: str) -> list[str]:
@@ -454,30 +397,21 @@ def _hunk(verdict: Verdict, hunk: HunkVerdict, tree: str) -> list[str]:
     found = [head + (f" ({visible(hunk.reason)})" if hunk.reason else "")]
     if hunk.state is not State.CONFLICT or not hunk.expected:
         return found
-    if not hunk.actual:
-        return found + [f"        -{visible(line, lines=True)}" for line in hunk.expected]
-    found.append("        --- what the patch expects")
-    found.append(f"        +++ what {tree} has from line {hunk.actual_at} on")
-    compared = list(difflib.unified_diff(hunk.expected, hunk.actual, lineterm="", n=3))[2:]
+    compared = [f"-{line}" for line in hunk.expected]
+    if hunk.actual:
+        found.append("        --- what the patch expects")
+        found.append(f"        +++ what {tree} has from line {hunk.actual_at} on")
+        compared = list(difflib.unified_diff(hunk.expected, hunk.actual, lineterm="", n=3))[2:]
     return found + [f"        {visible(line, lines=True)}" for line in compared]
-
-
-# --- several releases -------------------------------------------------------------------------------------------------
-
-
-def cell(verdict: Verdict) -> str:
-    """One field of the matrix; in brackets where the patch is not for that release, and so is skipped."""
-    short = _SHORT[verdict.measured] if verdict.measured else "?"
-    return f"({short.lower()})" if verdict.state is State.OUT_OF_RANGE else short
 
 
 def report_matrix(runs: Sequence[DryRun]) -> list[str]:
     """Releases down, patches across, and the last release that each patch fits."""
-    names = [verdict.patch for verdict in runs[0].verdicts]
+    names = [verdict.name for verdict in runs[0].verdicts]
     found = [f"{runs[0].series}: {counted(len(names), 'patch', 'patches')}, {counted(len(runs), 'release')}"]
     found += [f"  [{number}] {name}" for number, name in enumerate(names, 1)]
     rows = [["", *(f"[{number}]" for number in range(1, len(names) + 1))]]
-    rows += [[r.version, *(cell(verdict) for verdict in r.verdicts)] for r in runs]
+    rows += [[run.version, *map(_cell, run.verdicts)] for run in runs]
     found += table(rows, indent="  ")
     if any(v.state is State.OUT_OF_RANGE for r in runs for v in r.verdicts):
         found.append("  (in brackets: not for that release, so a build leaves it out)")
@@ -486,49 +420,40 @@ def report_matrix(runs: Sequence[DryRun]) -> list[str]:
     return found
 
 
+def _cell(verdict: Verdict) -> str:
+    """One field of the matrix; in brackets where the patch is not for that release, and so is skipped."""
+    measured = verdict.measured or State.CONFLICT
+    short = _SHORT.get(measured, "CONFLICT" if measured is State.CONFLICT else measured.value)
+    return f"({short.lower()})" if verdict.state is State.OUT_OF_RANGE else short
+
+
 def last_fits(runs: Sequence[DryRun]) -> dict[str, str]:
     """The newest of these releases that each patch fits, its range not considered."""
     found: dict[str, str] = {}
     for run in runs:
         for verdict in run.verdicts:
             fits = verdict.measured is not None and verdict.measured.fits
-            found[verdict.patch] = run.version if fits else found.get(verdict.patch, "")
+            found[verdict.name] = run.version if fits else found.get(verdict.name, "")
     return found
 
 
-# --- for programs -----------------------------------------------------------------------------------------------------
-
-
 def as_document(source: str, run: DryRun) -> dict[str, Any]:
-    """One dry run with stable keys."""
+    """One dry run for programs."""
+    patches = [
+        {
+            **vars(one),
+            "ok": one.ok,
+            "state": one.state.value,
+            "measured": one.measured.value if one.measured else None,
+            "hunks": [{**vars(hunk), "state": hunk.state.value} for hunk in one.hunks],
+        }
+        for one in run.verdicts
+    ]
     return {
         "source": source,
         "series": run.series,
         "tree": run.tree,
-        "version": run.version or None,
+        "version": run.version,
         "ok": run.ok,
-        "patches": [_verdict_document(verdict) for verdict in run.verdicts],
-    }
-
-
-def _verdict_document(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "name": verdict.patch,
-        "path": verdict.path,
-        "applies_to": verdict.applies_to or None,
-        "state": verdict.state.value,
-        "measured": verdict.measured.value if verdict.measured else None,
-        "ok": verdict.ok,
-        "reason": verdict.reason or None,
-        "hunks": [
-            {
-                **{name: value for name, value in vars(hunk).items() if name not in ("number", "actual_at")},
-                "hunk": hunk.number,
-                "state": hunk.state.value,
-                "expected": hunk.expected if hunk.state is State.CONFLICT else (),
-                "actual_line": hunk.actual_at or None,
-                "reason": hunk.reason or None,
-            }
-            for hunk in verdict.hunks
-        ],
+        "patches": patches,
     }
