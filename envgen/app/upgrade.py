@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import email.parser
-import heapq
 import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -174,23 +173,22 @@ def _flags(places: Sequence[str], label: str, used: Sequence[Use]) -> list[Findi
 # Strings that stand side by side, as Python joins them. vLLM is formatted with double quotes.
 _STRINGS = re.compile(r'(?:[fFrR]{0,2}"(?:[^"\\\n]|\\.)+"\s*)+')
 _STRING = re.compile(r'"((?:[^"\\\n]|\\.)+)"')
-# What is filled in: {...} and %s.
-_FILLED = re.compile(r"\{[^{}]*\}|%(?:\(\w+\))?[-+ #0-9.]*[sdrfgixc]")
 
 
-def _messages(texts: Mapping[str, str]) -> set[str]:
-    return {"".join(_STRING.findall(one)) for text in texts.values() for one in _STRINGS.findall(text) if " " in one}
+def _messages(texts: Mapping[str, str]) -> str:
+    found = {"".join(_STRING.findall(one)) for text in texts.values() for one in _STRINGS.findall(text) if " " in one}
+    return "\n".join(found)
 
 
-def _log(before: set[str], after: set[str], old: str, new: str, used: Iterable[Use]) -> list[Finding]:
+def _log(before: str, after: str, old: str, new: str, used: Iterable[Use]) -> list[Finding]:
+    """Patterns whose text the old release spells and the new one doesn't. Where a value is filled in, none can tell."""
     found = []
     wanted = [(one.name, one.place, "") for one in used if one.kind == "pattern"]
     for pattern, place, what in [*wanted, *((line, None, "a phase of the start: ") for line, *_ in PHASE_LINES)]:
-        (was, line), (now, near) = (max(_nearest(text, side) for text in samples(pattern)) for side in (before, after))
-        if now < was and was >= 0.5:
-            message = f"{what}{pattern!r} finds {line!r} of {old}, and nothing that {new} logs"
-            found.append(Finding(message, place, f"the nearest there: {near!r}" if near else ""))
-    there, then = ("\n".join(side).lower() for side in (before, after))
+        texts = [text for text in samples(pattern) if len(text) > 5]
+        if any(text in before for text in texts) and not any(text in after for text in texts):
+            found.append(Finding(f"{what}{pattern!r} finds a line of {old}, and nothing that {new} logs", place))
+    there, then = before.lower(), after.lower()
     phrases = {one.has: rule.rule for rule in rules_for("serve") for one in rule.patterns if " " in one.has}
     if lost := [f"{text!r} (rule {rule})" for text, rule in phrases.items() if text in there and text not in then]:
         found.append(Finding(f"`envgen explain` knows lines of {old} that {new} does not log: {', '.join(lost)}"))
@@ -207,35 +205,6 @@ def samples(pattern: str) -> list[str]:
     special = re.compile(r"\\\w[+*?]*|\[[^\]]*\][+*?]*|\.?[+*?]+|\.|\{[^}]*\}|[$^]")
     longest = (max(special.split(one), key=len) for one in text.split("|"))
     return ["".join(chr(ord(c) - 0xE000) if 0xE000 < ord(c) < 0xE100 else c for c in one) for one in longest]
-
-
-def _nearest(text: str, messages: Iterable[str]) -> tuple[float, str]:
-    """Which message's lines may hold ``text``, and what part of it the message itself spells."""
-    words = [word for word in re.findall(r"\w+", text) if len(word) > 3]
-    shared = ((sum(word in one for word in words), -len(one), one) for one in messages)
-    likely = [one for count, _, one in heapq.nlargest(100, shared) if count]
-    best = max(likely, key=lambda message: _spelt(text, message), default="")
-    return (_spelt(text, best) / len(text), best) if best else (0.0, "")
-
-
-def _spelt(text: str, message: str) -> int:
-    """How much of ``text`` a message spells where the text may be a part of its line; 0 where it can't be.
-
-    Anything can stand where something is filled in. All places of the message are tried at once.
-    """
-    shape = [one for one in re.split(r"(\0)", _FILLED.sub("\0", message.replace('\\"', '"'))) if one]
-    letters = [None if one == "\0" else letter for one in shape for letter in one]
-    states = dict.fromkeys(range(len(letters)), 0)
-    for wanted in text:
-        reached: dict[int, int] = {}
-        for place, count in states.items():
-            if place < len(letters) and letters[place] in (None, wanted):
-                step, more = (place, count) if letters[place] is None else (place + 1, count + 1)
-                reached[step] = max(more, reached.get(step, 0))
-                if letters[place] is None:
-                    reached[place + 1] = max(count, reached.get(place + 1, 0))
-        states = reached
-    return max(states.values(), default=0)
 
 
 NGC = "nvidia/pytorch"

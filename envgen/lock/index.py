@@ -122,11 +122,6 @@ class PackageIndex:
             raise EnvgenError(f"the package index has no wheel of {name} {version}")
         return io.BufferedReader(_Parts(lambda part: self._get(found[-1], "*/*", part), f"{name} {version}"), PART)
 
-    def cached_versions(self, name: str) -> list[str]:
-        """The versions whose source distribution is in the cache."""
-        stem = f"{canonicalize_name(name)}-"
-        return [f.name[len(stem) : -len(".tar.gz")] for f in self.cache.glob(f"{stem}[0-9]*.tar.gz")]
-
     def _archive(self, name: str, version: str) -> Path:
         return self.cache / f"{canonicalize_name(name)}-{version}.tar.gz"
 

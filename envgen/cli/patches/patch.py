@@ -26,7 +26,7 @@ from envgen.errors import EnvgenError, ExitCode, RefusedError, UsageError
 from envgen.patches import series as series_folder
 from envgen.patches.checkout import Checkout, Outcome, Refreshed
 from envgen.patches.checkout import refresh as carry
-from envgen.patches.dry_run import DryRun, State, Tree, as_document, dry_run, last_fits, report_lines, report_matrix
+from envgen.patches.dry_run import DryRun, Tree, as_document, dry_run, last_fits, report_lines, report_matrix
 from envgen.patches.series import head_of, in_range, read_header, rewrite, set_field
 from envgen.text import counted, progress, visible
 
@@ -56,44 +56,33 @@ def list_(session: Session, sources: tuple[str, ...], as_json: bool) -> int:
     """
     documents: list[dict[str, Any]] = []
     for target in find_targets(session, sources):
-        series = target.series()
-        fitting = series.for_version(target.version)
-        late = {patch.name for patch in fitting.split(target.source.package)[1]}
-        rows: list[dict[str, Any]] = [
+        series, version, package = target.series(), target.version, target.source.package
+        late = {patch.name for patch in series.for_version(version).split(package)[1]}
+        rows = [
             {
                 "name": patch.name,
                 "path": patch.path,
                 "title": patch.header.title,
                 "applies_to": patch.header.applies_to or None,
-                "in_range": in_range(patch.header.applies_to, target.version),
-                "python_only": patch.name in late or patch.is_python_only(target.source.package),
+                "in_range": in_range(patch.header.applies_to, version),
+                "python_only": patch.name in late or patch.is_python_only(package),
                 "touches": list(patch.touches),
                 "fields": dict(patch.header.fields),
             }
             for patch in series.patches
         ]
-        documents.append(
-            {
-                "source": target.name,
-                "profile": target.profile,
-                "series": f"{series.folder}/series",
-                "version": target.version or None,
-                "patches": rows,
-            }
-        )
-    if as_json:
-        print_json({"sources": documents})
-        return ExitCode.OK
-    for document in documents:
-        click.echo(
-            f"{document['source']} {document['version'] or ''} (profile {document['profile']})".replace("  ", " ")
-        )
-        for row in document["patches"]:
+        head = {"source": target.name, "profile": target.profile, "series": f"{series.folder}/series"}
+        documents.append({**head, "version": version or None, "patches": rows})
+        if as_json:
+            continue
+        click.echo(f"{target.name} {version} (profile {target.profile})".replace("  ", " "))
+        for row in rows:
             kind = "Python only" if row["python_only"] else "built with the wheel"
             note = "" if row["in_range"] else ", SKIPPED: not for this version"
-            click.echo(
-                f"  {row['name']}\n      {row['title']}\n      {kind}; for {row['applies_to'] or 'every version'}{note}"
-            )
+            click.echo(f"  {row['name']}\n      {row['title']}")
+            click.echo(f"      {kind}; for {row['applies_to'] or 'every version'}{note}")
+    if as_json:
+        print_json({"sources": documents})
     return ExitCode.OK
 
 
@@ -102,7 +91,6 @@ def list_(session: Session, sources: tuple[str, ...], as_json: bool) -> int:
 @click.option("--release", "releases", multiple=True, metavar="V", help="Against this release; may be repeated.")
 @click.option("--range", "span", metavar="A..B", help="Against every release from A to B: a matrix.")
 @click.option("--ref", metavar="REF", help="Against a branch, tag or commit of the source's repository.")
-@click.option("--allow-fuzzy", is_flag=True, help="Let a patch pass that fits with less context than it has.")
 @json_option
 @project_options
 def check(
@@ -111,7 +99,6 @@ def check(
     releases: tuple[str, ...],
     span: str | None,
     ref: str | None,
-    allow_fuzzy: bool,
     as_json: bool,
 ) -> int:
     """Try patches against bare sources. Nothing is built, and nothing but a cache is written.
@@ -127,40 +114,31 @@ def check(
     if sum(map(bool, (releases, span, ref))) > 1:
         raise UsageError("--release, --range and --ref exclude each other")
     targets = find_targets(session, sources)
-    bare = Sources(say=progress)
     found: list[tuple[Target, list[DryRun]]] = []
-    untried: dict[str, list[str]] = {}
-    empty = [target for target in targets if not target.series().patches]
-    for target in empty:
-        progress(f"{target.folder} has no patches yet; `envgen patch new NAME {target.name}` makes one")
+    untried: dict[str, list[str]] = {}  # releases of a range that can't be read
+    empty = False
     for target in targets:
-        if target in empty:
+        series = target.series()
+        if not series.patches:
+            empty = True
+            progress(f"{target.folder} has no patches yet; `envgen patch new NAME {target.name}` makes one")
             continue
-        missing = untried.setdefault(target.name, []) if span else None
-        trees = _trees(bare, target, releases, span, ref, missing, alone=len(targets) == 1)
+        trees = _trees(Sources(say=progress), target, releases, span, ref, untried, alone=len(targets) == 1)
         beyond = bool(span) or len(releases) > 1
         if trees:
-            found.append((target, [dry_run(tree, target.series(), beyond_range=beyond) for tree in trees]))
+            found.append((target, [dry_run(tree, series, beyond_range=beyond) for tree in trees]))
     if not found and not empty:
         raise UsageError("none of these sources has such a release", hint="see the names: envgen patch list")
     if as_json:
-        documents = []
-        for target, runs in found:
-            documents += [as_document(target.name, run) for run in runs]
+        documents = [as_document(target.name, run) for target, runs in found for run in runs]
         last = {target.name: last_fits(runs) for target, runs in found}
         print_json({"rehearsals": documents, "last_fits": last, "untried": untried})
-    else:
-        for target, runs in found:
-            if span or len(runs) > 1:
-                click.echo("\n".join(report_matrix(runs)))
-            else:
-                click.echo("\n".join(report_lines(runs[0])))
-            if left := untried.get(target.name):
-                click.echo(f"not tried: {', '.join(left)}")
-                click.echo(f"    try the tag: envgen patch check {target.name} --ref v{left[0]}")
-    bad = [verdict for _, runs in found for one in runs for verdict in one.verdicts if not verdict.ok]
-    passes = all(allow_fuzzy and verdict.state is State.FUZZY for verdict in bad)
-    return ExitCode.OK if passes else ExitCode.FINDINGS
+    for target, runs in found if not as_json else ():
+        click.echo("\n".join(report_matrix(runs) if span or len(runs) > 1 else report_lines(runs[0])))
+        if left := untried.get(target.name):
+            click.echo(f"not tried: {', '.join(left)}")
+            click.echo(f"    try the tag: envgen patch check {target.name} --ref v{left[0]}")
+    return ExitCode.OK if all(run.ok for _, runs in found for run in runs) else ExitCode.FINDINGS
 
 
 def _trees(
@@ -169,48 +147,33 @@ def _trees(
     releases: Sequence[str],
     span: str | None,
     ref: str | None,
-    untried: list[str] | None,
+    untried: dict[str, list[str]],
     *,
     alone: bool,
 ) -> list[Tree]:
-    """What a source is held against. With several sources, one without such a release is passed over and said.
-
-    ``untried`` gets the releases of a range that can't be read.
-    """
+    """What a source is held against. With several sources, one without such a release is passed over and said."""
     if ref:
         return [bare.ref(target, ref)]
+    if not releases and not span:
+        return [bare.built(target)]
     wanted = list(releases)
     if span:
-        wanted = versions_between(_available(bare, target), span)
+        wanted = versions_between(bare.index.versions(target.source.distribution), span)
         if not wanted:
             progress(f"{target.name}: no release in {span}")
-            return []
+        untried[target.name] = []
         _prefetch(bare, target, wanted)
-    if not wanted:
-        return [bare.built(target)]
     trees: list[Tree] = []
     for version in wanted:
         try:
             trees.append(bare.release(target, version))
         except EnvgenError as error:
-            if untried is not None:
-                untried.append(version)
+            if span:
+                untried[target.name].append(version)
             elif alone:
                 raise
             progress(f"{target.name}: {error}")
     return trees
-
-
-def _available(bare: Sources, target: Target) -> list[str]:
-    name = target.source.distribution
-    try:
-        return bare.index.versions(name)
-    except EnvgenError as error:
-        cached = bare.index.cached_versions(name)
-        if not cached:
-            raise
-        progress(f"{error}; taking {counted(len(cached), 'release')} from the cache")
-        return cached
 
 
 def _prefetch(bare: Sources, target: Target, versions: Sequence[str]) -> None:
