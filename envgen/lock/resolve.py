@@ -207,45 +207,47 @@ def resolve(
     """The lock of ``every`` profile, with ``profiles`` brought up to date. Never raises for an input: see problems."""
     out = Outcome(old)
     engine = _engine(tools, out)
-    asked_images, asked_git, asked_models = _start(profiles, old, upgrade, tools, engine)
-    images: dict[str, ImageLock] = {**old.images, **_answers(asked_images, out)}
+    questions = _questions(profiles, old, upgrade, tools, engine)
+    asked = {kind: _started(each, tools.say) for kind, each in questions.items()}
+    images: dict[str, ImageLock] = {**old.images, **_answers(asked["images"], out)}
     python, apt = _packages(profiles, replace(old, images=images), upgrade, tools, engine, out)
     files = {e.url: e.sha256 for p in profiles for e in p.tiktoken.encodings.values()}
     mine = {folder: patches[folder] for p in profiles for folder in ask.patched(p).values() if folder in patches}
     out.lock = _pruned(
         Lock(
             images=images,
-            git={**old.git, **_answers(asked_git, out)},
+            git={**old.git, **_answers(asked["git"], out)},
             files={**old.files, **files},
             patches={**old.patches, **mine},
             python={**old.python, **python},
             apt={**old.apt, **apt},
-            models={**old.models, **_answers(asked_models, out)},
+            models={**old.models, **_answers(asked["models"], out)},
         ),
         every,
     )
     return out
 
 
-# --- images and git, each in a thread ---------------------------------------------------------------------------------
+# --- images, git and models, each in a thread -------------------------------------------------------------------------
 
 
-_Job = Future[tuple[Any, "LockError | None"]]  # the answer, or why there is none
+_Question = tuple[str, Callable[[], Any]]  # a name for people, and what asks
+_Job = Future["Any | LockError"]
 
 
-def _job(name: str, function: Callable[[], Any], say: Say) -> _Job:
-    def work() -> tuple[Any, LockError | None]:
+def _started(questions: Mapping[str, _Question], say: Say) -> dict[str, _Job]:
+    def job(name: str, ask_it: Callable[[], Any]) -> Any | LockError:
         started = time.monotonic()
         try:
-            found = function()
+            found = ask_it()
         except EnvgenError as error:
             failed = LockError(str(error))
             failed.problems = error.problems
-            return None, failed
+            return failed
         say(f"{name}: {_told(found)} ({time.monotonic() - started:.1f} s)")
-        return found, None
+        return found
 
-    return in_background(work)
+    return {key: in_background(functools.partial(job, *question)) for key, question in questions.items()}
 
 
 def _told(found: Any) -> str:
@@ -259,32 +261,28 @@ def _told(found: Any) -> str:
     return "resolved"
 
 
-def _start(
+def _questions(
     profiles: Sequence[Profile], old: Lock, upgrade: Upgrade, tools: Tools, engine: Engine | None
-) -> tuple[dict[str, _Job], dict[str, _Job], dict[str, _Job]]:
-    """Ask for all images, refs and revisions of models that have no answer, or whose answer shall move."""
-    images: dict[str, _Job] = {}
-    git: dict[str, _Job] = {}
-    models: dict[str, _Job] = {}
+) -> dict[str, dict[str, _Question]]:
+    """All images, refs and revisions of models that have no answer, or whose answer shall move."""
+    images, git, models = dict[str, _Question](), dict[str, _Question](), dict[str, _Question]()
+    every = [one for profile in profiles for one in ask.repositories(profile)]
+    for one in every:
+        if one.key not in git and (one.key not in old.git or upgrade.wants(one.name)):
+            same = [other for other in every if other.key == one.key]
+            # What one profile replaces is still to be asked for another one.
+            without = set.intersection(*(set(other.without) for other in same))
+            whole = replace(one, submodules=any(o.submodules for o in same), without=tuple(sorted(without)))
+            git[one.key] = f"{one.name} {one.ref}", functools.partial(_ask_git, tools, whole)
     for profile in profiles:
         name = str(profile.base.image)
-        there = old.images.get(name)
-        if name not in images and (there is None or upgrade.wants("base", name)):
-            images[name] = _job(name, functools.partial(_ask_image, profile, tools, engine), tools.say)
-        for one in ask.repositories(profile):
-            known = old.git.get(one.key)
-            if one.key not in git and (known is None or upgrade.wants(one.name)):
-                same = [other for p in profiles for other in ask.repositories(p) if other.key == one.key]
-                # What one profile replaces is still to be asked for another one.
-                without = set.intersection(*(set(other.without) for other in same))
-                whole = replace(one, submodules=any(o.submodules for o in same), without=tuple(sorted(without)))
-                git[one.key] = _job(f"{one.name} {one.ref}", functools.partial(_ask_git, tools, whole), tools.say)
-        for name, model in ask.models_of(profile).items():
+        if name not in images and (name not in old.images or upgrade.wants("base", name)):
+            images[name] = name, functools.partial(_ask_image, profile, tools, engine)
+        for service, model in ask.models_of(profile).items():
             key = model_key(model.repo, model.revision)
-            if key not in models and (key not in old.models or upgrade.wants(name, model.repo)):
-                question = functools.partial(_ask_model, tools, model)
-                models[key] = _job(f"{model.repo} {model.revision}", question, tools.say)
-    return images, git, models
+            if key not in models and (key not in old.models or upgrade.wants(service, model.repo)):
+                models[key] = f"{model.repo} {model.revision}", functools.partial(_ask_model, tools, model)
+    return {"images": images, "git": git, "models": models}
 
 
 def _ask_image(profile: Profile, tools: Tools, engine: Engine | None) -> ImageLock:
@@ -324,14 +322,10 @@ def _online(tools: Tools, name: str) -> None:
 
 def _answers(jobs: Mapping[str, _Job], out: Outcome) -> dict[str, Any]:
     """What was found; a question without an answer is a problem, and what was there stays."""
-    found = {}
-    for key, job in jobs.items():
-        answer, error = job.result()
-        if error is None:
-            found[key] = answer
-        else:
-            out.problems += error.problems
-    return found
+    answers = {key: job.result() for key, job in jobs.items()}
+    for answer in answers.values():
+        out.problems += answer.problems if isinstance(answer, LockError) else ()
+    return {key: answer for key, answer in answers.items() if not isinstance(answer, LockError)}
 
 
 def _engine(tools: Tools, out: Outcome) -> Engine | None:
@@ -356,9 +350,9 @@ def _packages(
         mine = ask.locked(profile, lock)
         if mine.base is None:
             continue  # told already
-        platform = profile.base.platform.value if profile.base.platform else ""
         wanted = groups.setdefault((str(profile.base.image), profile.base.python, profile.base.apt), ([], []))
-        here = platform or _platform(profile, engine)
+        image = engine.image(str(profile.base.image)) if engine else None
+        here = profile.base.platform.value if profile.base.platform else f"linux/{image.architecture}" if image else ""
         if (here not in mine.python if here else not mine.python) or upgrade.wants_python(profile, lock):
             wanted[0].append(profile)
         if (here not in mine.apt if here else not mine.apt) or upgrade.wants("apt"):
@@ -382,11 +376,6 @@ def _packages(
             for step, reason in found.open.items() if found else ():
                 out.notes.append(f"{profile.name}: {step} is not locked: {reason}")
     return python, apt
-
-
-def _platform(profile: Profile, engine: Engine | None) -> str:
-    image = engine.image(str(profile.base.image)) if engine else None
-    return f"linux/{image.architecture}" if image else ""
 
 
 def _ask_inside(
@@ -442,12 +431,16 @@ def _pruned(lock: Lock, every: Sequence[Profile]) -> Lock:
     folders = {folder for p in every for folder in ask.patched(p).values()}
     names = {p.name for p in every}
     models = {model_key(m.repo, m.revision) for p in every for m in ask.models_of(p).values()}
+
+    def kept(found: Mapping[str, Any], wanted: set[str]) -> dict[str, Any]:
+        return {key: value for key, value in found.items() if key in wanted}
+
     return Lock(
-        images={k: v for k, v in lock.images.items() if k in images},
-        git={k: v for k, v in lock.git.items() if k in git},
-        files={k: v for k, v in lock.files.items() if k in files},
-        patches={k: v for k, v in lock.patches.items() if k in folders},
-        python={k: v for k, v in lock.python.items() if k in names},
-        apt={k: v for k, v in lock.apt.items() if k in names},
-        models={k: v for k, v in lock.models.items() if k in models},
+        kept(lock.images, images),
+        kept(lock.git, git),
+        kept(lock.files, files),
+        kept(lock.patches, folders),
+        kept(lock.python, names),
+        kept(lock.apt, names),
+        kept(lock.models, models),
     )

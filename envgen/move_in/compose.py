@@ -202,8 +202,7 @@ CACHES = {
     ".cache/torch": "torch", ".triton": "triton", ".cache/uv": "uv", ".cache/ccache": "ccache",
 }  # fmt: skip
 _OWN_FILE = "write it into a Compose file of yours, and name that in `compose:` of the profile"
-_ONE_FILE = "other files are not read: `docker compose config --no-interpolate` makes one file of them"
-_DEEP = 8  # services that extend each other
+_ONE_FILE = "is not followed: `docker compose config --no-interpolate` makes one file without it"
 _ENGINE = re.compile(r"vllm|sglang|llama|tensorrt|trt|pytorch|cuda|tgi|text-generation|triton")
 _OF_CALLER = re.compile(r"\$\{?[A-Z_]*UID\b.*:\$\{?[A-Z_]*GID\b.*|\$\{?[A-Z_]*UID\b[^:]*(:-\d+)?\}?")
 # Keys whose values mean the same here, by Compose's name.
@@ -381,20 +380,8 @@ class Reader:
                 self.note(node, f"services.{name}", "expected a mapping")
                 continue
             own = self.draft.services[name] = _name(name, {one.name for one in made})
-            made.append(_Service(own, self._extended(node, services, f"services.{name}", 0)))
+            made.append(_Service(own, node))
         return made
-
-    def _extended(self, node: Node, services: Mapping[str, Node], what: str, depth: int) -> Node:
-        extends = node.items.get("extends")
-        if extends is None:
-            return node
-        rest = node.with_items({key: one for key, one in node.items.items() if key != "extends"})
-        below = services.get(_plain(extends, "service") or extends.text)
-        if "file" in _map(extends) or below is None or below.kind != MAP or depth > _DEEP:
-            why = "it extends itself" if depth > _DEEP else "there is no such service"
-            self.note(extends, f"{what}.extends", _ONE_FILE if "file" in _map(extends) else why)
-            return rest
-        return _laid_over(self._extended(below, services, what, depth + 1), rest)
 
     def _outside(self, text: str) -> str:
         """Why a file that this one names is not read; "" for a plain one in its folder or below."""
@@ -516,6 +503,8 @@ class Reader:
                 continue
             elif key in handlers:
                 handlers[key](service, key, node)
+            elif key == "extends":
+                self.note(node, f"{service.what}.extends", _ONE_FILE)
             elif key in ("stdin_open", "tty") and node.text.lower() in ("true", "false"):
                 if node.text.lower() == "true":
                     self.draft.put(*at, "interactive", value=True)
@@ -722,21 +711,6 @@ class Reader:
                 self.draft.remark(*at, text=f"Was any {count}: the engine chose.")
             if ids:
                 self.draft.put(*at, value=ids, at=device)
-
-
-def _laid_over(below: Node, over: Node) -> Node:
-    """A service on top of the one that it extends: mappings merge, lists are joined, commands are replaced."""
-    items = dict(below.items)
-    for key, node in over.items.items():
-        under = items.get(key)
-        if under is not None and under.kind == node.kind == MAP:
-            items[key] = _laid_over(under, node)
-        elif under is not None and under.kind == node.kind == LIST and key not in ("command", "entrypoint", "test"):
-            joined = [*under.elements, *node.elements]
-            items[key] = node.with_items({str(number): one for number, one in enumerate(joined)})
-        else:
-            items[key] = node
-    return over.with_items(items)
 
 
 def asked(test: str) -> tuple[str, str] | None:

@@ -250,11 +250,6 @@ def commit_all(folder: Path, *, first: bool = False) -> str:
     return git(["rev-parse", "HEAD"], cwd=folder).text
 
 
-def as_left(patch: Patch) -> EnvgenError:
-    """The error for a patch that does not even fit what it was made for."""
-    return RefusedError(f"{patch.path} does not fit the version that it is carried from", hint="name it with --from")
-
-
 MOST_SUCCESSORS = 60  # for one vanished file; each has to be fetched where the source is a git server
 
 
@@ -292,7 +287,8 @@ def refresh(series: Series, old: Tree, new: Tree) -> list[Refreshed]:
         for patch in series.patches:
             if in_range(patch.header.applies_to, old.version):
                 if git([*APPLY, "-"], cwd=folder, stdin=patch.content, check=False).code:
-                    raise as_left(patch)
+                    message = f"{patch.path} does not fit the version that it is carried from"
+                    raise RefusedError(message, hint="name it with --from")
                 commits[patch.name] = commit_all(folder)
         git(["checkout", "--quiet", "--detach", base], cwd=folder)
         git(["rm", "--quiet", "-r", "--ignore-unmatch", "."], cwd=folder)

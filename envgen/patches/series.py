@@ -375,7 +375,10 @@ def load_series(root: Path, name: str) -> Series:
         seen[entry] = number
         try:
             if not _NAME.fullmatch(entry):
-                raise _bad_name(entry, place)
+                leaves = entry.startswith("/") or ".." in entry.split("/")
+                what = "leaves the folder of the series" if leaves else "is not the name of a patch"
+                hint = "letters, digits and ._+- ; one name a line, without options such as -p1"
+                raise _refusal(f"{entry!r} {what}", place, hint)
             path = f"{folder}/{entry}"
             patches.append(make_patch(entry, path, _read(root, path, place), place))
         except ProjectError as error:
@@ -383,17 +386,6 @@ def load_series(root: Path, name: str) -> Series:
     if problems:
         raise ProjectError(problems)
     return Series(folder, tuple(patches))
-
-
-def _bad_name(entry: str, place: Place) -> ProjectError:
-    if entry.startswith("/"):
-        message, hint = f"{entry!r} is an absolute path", "name a file beside the series"
-    elif ".." in entry.split("/"):
-        message, hint = f"{entry!r} leaves the folder of the series", "name a file beside the series"
-    else:
-        message = f"{entry!r} is not the name of a patch"
-        hint = "letters, digits and ._+- ; one name a line, without options such as -p1"
-    return ProjectError([Problem(message, place, hint)])
 
 
 def _read(root: Path, path: str, place: Place) -> bytes:
@@ -413,11 +405,6 @@ def _read(root: Path, path: str, place: Place) -> bytes:
         raise ProjectError([Problem(f"{path} does not exist", place, "correct the name, or remove the line")]) from None
     except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
         raise ProjectError([Problem(f"{path} cannot be read: {error}", place)]) from None
-
-
-def folders(names: Sequence[str]) -> tuple[str, ...]:
-    """The series folders for source names, sorted: what .dockerignore lets in."""
-    return tuple(sorted(f"patches/{name}" for name in names))
 
 
 _TITLE = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")

@@ -119,14 +119,6 @@ def _document(found: app.Plan) -> dict[str, Any]:
         "torch": found.torch or None,
         "patches": [as_document(run.series, run) for run in found.runs],
         "predictions": {one.service: one.judgement.verdict.value for one in found.predictions},
-        "findings": [
-            {
-                "message": one.message,
-                "hint": one.hint or None,
-                "place": str(one.place or "") or None,
-                "stops": one.stops,
-            }
-            for one in found.findings
-        ],
+        "findings": [{**vars(one), "place": str(one.place or "") or None} for one in found.findings],
         "diff": found.diff if found.edits else "",
     }

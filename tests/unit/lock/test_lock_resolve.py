@@ -12,7 +12,7 @@ from envgen.engine.values import Image
 from envgen.errors import EngineError, LockError
 from envgen.lock.ask import Upgrade
 from envgen.lock.model import GitLock, ImageLock, Lock
-from envgen.lock.resolve import Tools, _ask_image, _job, resolve
+from envgen.lock.resolve import Tools, _ask_image, _started, resolve
 from envgen.profile.load import load_project
 
 
@@ -25,13 +25,13 @@ def fails(error: Exception) -> Any:
 
 def test_trouble_of_others() -> None:
     said: list[str] = []
-    found, error = _job("base", fails(EngineError("no engine")), said.append).result()
-    assert found is None and error is not None and "no engine" in str(error) and not said
+    found = _started({"x": ("base", fails(EngineError("no engine")))}, said.append)["x"].result()
+    assert isinstance(found, LockError) and "no engine" in str(found) and not said
 
 
 def test_a_defect_of_envgen() -> None:
     with pytest.raises(TypeError, match="ours"):
-        _job("base", fails(TypeError("ours")), print).result()
+        _started({"x": ("base", fails(TypeError("ours")))}, print)["x"].result()
 
 
 COMMIT = "b" * 40
