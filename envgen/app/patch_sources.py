@@ -148,67 +148,46 @@ class Sources:
         return SdistTree(archive, f"{target.name} {version}", version)
 
     def built(self, target: Target) -> Tree:
-        """What the profile's build starts from."""
-        origin = target.source.origin
+        """What the profile's build starts from: the locked commit, wherever its ref points by now; else the ref."""
+        origin, version = target.source.origin, target.version
         if origin.git is None:
-            return self.release(target, target.version)
-        ref, version = origin.git_ref, target.version
-        if target.commit:
-            try:
-                return self._locked(target, origin.git, ref)
-            except EnvgenError as error:
-                if not version:
-                    raise
-                self._say(f"{error}; taking the source distribution of {version} instead of the locked commit")
-                return self.release(target, version)
-        known = self._known_commit(origin.git, ref)
-        if known is not None:
-            return known
-        if version and self.index.cached(target.source.distribution, version):
+            return self.release(target, version)
+        ref, instead = origin.git_ref, "instead of the locked commit" if target.commit else "instead"
+        cached = version and not target.commit and self.index.cached(target.source.distribution, version)
+        if cached and not self._has(origin.git, ref):
             return self.release(target, version)
         try:
-            return self.ref(target, ref)
+            found = self.ref(target, target.commit or ref)
         except EnvgenError as error:
             if not version:
                 raise
-            self._say(f"{error}; taking the source distribution of {version} instead")
+            self._say(f"{error}; taking the source distribution of {version} {instead}")
             return self.release(target, version)
+        label = f"{ref} of {without_login(origin.git)}, locked at {target.commit[:12]}"
+        return replace(found, label=label, version=version) if target.commit else found
 
-    def _locked(self, target: Target, url: str, ref: str) -> Tree:
-        """The commit of the lock, wherever its ref points by now."""
-        if self._known_commit(url, target.commit) is None:
-            self.ref(target, target.commit)
-        label = f"{ref} of {without_login(url)}, locked at {target.commit[:12]}"
-        return GitTree(Mirror(self._folder(url)), target.commit, label, target.version)
-
-    def ref(self, target: Target, ref: str) -> Tree:
+    def ref(self, target: Target, ref: str) -> GitTree:
         """A branch, tag or commit of the source's repository; only the files that are asked for are transferred."""
         url = target.source.origin.git
         if url is None:
             hint = "name a checkout with --checkout, or a release with --release"
             raise UsageError(f"{target.name} comes from the package index, which has no refs", hint=hint)
-        known = self._known_commit(url, ref)
-        if known is not None:
-            return known
-        mirror = Mirror.at(self._folder(url), url)
-        self._say(f"fetching {ref} of {url}")
-        options = ["--quiet", "--depth=1", "--filter=blob:none", "--no-tags"]
-        mirror.git(["fetch", *options, "origin", f"+{ref}:{_name(ref)}"], timeout=self._seconds)
-        return self._tree(mirror, url, ref)
-
-    def _known_commit(self, url: str, ref: str) -> Tree | None:
-        """A tag or commit that was fetched before; a branch may have moved since."""
         mirror = Mirror(self._folder(url))
-        if not (version_of_ref(ref) or _COMMIT.fullmatch(ref)) or not (mirror.folder / "HEAD").is_file():
-            return None
-        if mirror.git(["rev-parse", "--verify", "--quiet", f"{_name(ref)}^{{commit}}"], check=False).code:
-            return None
-        return self._tree(mirror, url, ref)
-
-    def _tree(self, mirror: Mirror, url: str, ref: str) -> Tree:
+        if not self._has(url, ref):
+            mirror = Mirror.at(mirror.folder, url)
+            self._say(f"fetching {ref} of {url}")
+            options = ["--quiet", "--depth=1", "--filter=blob:none", "--no-tags"]
+            mirror.git(["fetch", *options, "origin", f"+{ref}:{_name(ref)}"], timeout=self._seconds)
         commit = mirror.git(["rev-parse", f"{_name(ref)}^{{commit}}"]).text
         shown = ref if not _COMMIT.fullmatch(ref) else ref[:12]
         return GitTree(mirror, commit, f"{shown} of {url}", version_of_ref(ref))
+
+    def _has(self, url: str, ref: str) -> bool:
+        """Whether a tag or commit was fetched before; a branch may have moved since."""
+        mirror = Mirror(self._folder(url))
+        if not (version_of_ref(ref) or _COMMIT.fullmatch(ref)) or not (mirror.folder / "HEAD").is_file():
+            return False
+        return not mirror.git(["rev-parse", "--verify", "--quiet", f"{_name(ref)}^{{commit}}"], check=False).code
 
     def _folder(self, url: str) -> Path:
         return Path(files.cache_dir(), "git", hashlib.sha256(url.encode()).hexdigest()[:24])

@@ -210,7 +210,7 @@ _SAME = {"network_mode": "network"} | {
     key: key for key in ("container_name", "cpuset", "restart", "shm_size", "user", "working_dir")
 }
 _AS_WITHOUT = {("network_mode", "bridge"), ("network_mode", "default"), ("restart", "no")}
-_SILENT = frozenset(("image", "build", "pull_policy", "profiles", "expose", "init", "gpus", "runtime"))
+_SILENT = frozenset(("image", "build", "pull_policy", "profiles", "expose", "extends", "init", "gpus", "runtime"))
 _WORDS = frozenset(("environment", "entrypoint", "command"))  # read before the others
 
 
@@ -381,6 +381,8 @@ class Reader:
                 continue
             own = self.draft.services[name] = _name(name, {one.name for one in made})
             made.append(_Service(own, node))
+            if "extends" in node.items:
+                self.note(node.items["extends"], f"services.{name}.extends", _ONE_FILE)
         return made
 
     def _outside(self, text: str) -> str:
@@ -503,8 +505,6 @@ class Reader:
                 continue
             elif key in handlers:
                 handlers[key](service, key, node)
-            elif key == "extends":
-                self.note(node, f"{service.what}.extends", _ONE_FILE)
             elif key in ("stdin_open", "tty") and node.text.lower() in ("true", "false"):
                 if node.text.lower() == "true":
                     self.draft.put(*at, "interactive", value=True)
