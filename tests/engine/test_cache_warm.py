@@ -49,42 +49,57 @@ COPY --chmod=0755 bin/ /opt/envgen/bin/
 
 PAGE = ("flashinfer_page_binding.cuda.o", "page.cuda.o")  # its objects
 VOLUME = f"{NAME}-prod-cache-flashinfer"
+MODULES = "0.5.3/121a/cached_ops"
 
 
 @dataclass(frozen=True)
 class Warmed:
-    """A project with both modules compiled behind compile-gate, and what `cache warm` printed."""
+    """A project with the cache that the lab's image compiled without the gate, and `page` cleared and compiled again.
+
+    ``others`` are the stamps of the other module before that; ``said`` is what `cache modules`, `cache warm` without
+    names, and `cache warm` with both names printed.
+    """
 
     root: Path
-    out: str
-    err: str
+    others: dict[str, str]
+    said: tuple[str, str, str]
 
-    def inside(self, text: str) -> str:
-        """A shell on the cache, which is /c there."""
-        return docker("run", "--rm", "--network", "none", "-v", f"{VOLUME}:/c", "--entrypoint", "sh", f"{NAME}:prod",
-                      "-c", text)  # fmt: skip
 
-    def stamps(self, folder: str) -> dict[str, str]:
-        """Time, to the nanosecond, and inode of each file below a folder."""
-        lines = self.inside(f"cd /c/{folder} && find . -type f -exec stat -c '%n %y %i' {{}} +").splitlines()
-        return dict(line.split(" ", 1) for line in lines)
+def inside(text: str) -> str:
+    """A shell on the cache, which is /c there."""
+    return docker("run", "--rm", "--network", "none", "-v", f"{VOLUME}:/c", "--entrypoint", "sh", f"{NAME}:prod",
+                  "-c", text)  # fmt: skip
+
+
+def stamps(folder: str) -> dict[str, str]:
+    """Time, to the nanosecond, and inode of each file below a folder."""
+    lines = inside(f"cd /c/{folder} && find . -type f -exec stat -c '%n %y %i' {{}} +").splitlines()
+    return dict(line.split(" ", 1) for line in lines)
 
 
 @pytest.fixture(scope="module")
 def warmed(jit_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warmed]:
-    """Half a minute to two for each module: compiled once for all tests, which leave the cache as they found it."""
+    """Half a minute to two for a module: one is compiled, for all tests, which leave the cache as they found it."""
     root = tmp_path_factory.mktemp("warm")
     (root / "Dockerfile.lab").write_text(IMAGE)
     (root / "envgen.yaml").write_text(PROJECT)
     docker("build", "-q", "-t", f"{NAME}:prod", "--build-arg", f"LAB={jit_image}", "-f", str(root / "Dockerfile.lab"),
            str(RUNTIME))  # fmt: skip
+
+    def cache(*words: str) -> str:
+        told = io.StringIO()
+        with redirect_stdout(told), redirect_stderr(told):
+            code = main(["cache", *words, "--file", str(root / "envgen.yaml")])
+        assert code == 0, told.getvalue()
+        return told.getvalue()
+
     try:
-        out, err = io.StringIO(), io.StringIO()
-        with redirect_stdout(out), redirect_stderr(err):
-            code = main(["cache", "warm", "page", "quantization", "--file", str(root / "envgen.yaml")])
-        assert code == 0, err.getvalue()
+        inside("cp -a /prebuilt/0.5.3 /c/")
+        others = stamps(f"{MODULES}/quantization")
+        cache("clear", "page")
+        said = cache("modules"), cache("warm"), cache("warm", "page", "quantization")
         assert docker("ps", "-aq", "--filter", f"ancestor={NAME}:prod") == "", "the throw-away container is gone"
-        yield Warmed(root, out.getvalue(), err.getvalue())
+        yield Warmed(root, others, said)
     finally:
         docker("volume", "rm", "-f", VOLUME, check=False)
         docker("image", "rm", "-f", f"{NAME}:prod", check=False)
@@ -97,10 +112,10 @@ def envgen(warmed: Warmed, cache_command: Envgen, monkeypatch: pytest.MonkeyPatc
 
 
 def test_without_a_service_in_a_throw_away_container(warmed: Warmed, envgen: Envgen) -> None:
-    assert "page: compiled in" in warmed.out and "quantization: compiled in" in warmed.out
-    assert f"compiling in a throw-away container of {NAME}:prod" in warmed.err
+    said = warmed.said[-1]
+    assert "page: compiled in" in said and f"compiling in a throw-away container of {NAME}:prod" in said
     # The gate has stood before each compiler, and has learned what it took.
-    learned = warmed.inside("cd /c/.envgen/learned && cat */page/*.cuda.o")
+    learned = inside("cd /c/.envgen/learned && cat */page/*.cuda.o")
     assert [int(line.split()[0]) > 100 for line in learned.splitlines()] == [True, True], learned
     assert [(one["name"], one["state"]) for one in envgen.json("list")["modules"]] == [
         ("page", "fresh"),
@@ -108,31 +123,25 @@ def test_without_a_service_in_a_throw_away_container(warmed: Warmed, envgen: Env
     ]
 
 
-def test_of_a_cleared_module_alone_the_objects_are_compiled(warmed: Warmed, envgen: Envgen) -> None:
-    modules = "0.5.3/121a/cached_ops"
-    before, learned = warmed.stamps(f"{modules}/quantization"), warmed.stamps(".envgen/learned")
-    assert len(before) > 2
-    envgen("clear", "page")
+def test_of_a_cleared_module_alone_the_objects_are_compiled(warmed: Warmed) -> None:
+    modules, nothing, said = warmed.said
     # Its name is known yet, from the lock that FlashInfer took.
-    assert envgen("modules").splitlines()[-2:] == ["page", "quantization"]
-    said = envgen("warm")
-    assert "nothing to compile" in said, "what is gone is not partial"
-    said = envgen("warm", "page", "quantization")
-    assert warmed.stamps(f"{modules}/quantization") == before
-    again = warmed.stamps(".envgen/learned")
-    compiled = sorted(name.split("/", 2)[2] for name in again if again[name] != learned.get(name))
+    assert modules.splitlines()[-2:] == ["page", "quantization"]
+    assert "nothing to compile" in nothing, "what is gone is not partial"
+    assert len(warmed.others) > 2 and stamps(f"{MODULES}/quantization") == warmed.others, said
+    compiled = sorted(name.split("/", 2)[2] for name in stamps(".envgen/learned"))
     assert compiled == [f"page/{name}" for name in sorted(PAGE)], said
 
 
 def test_what_compilers_took_travels_with_the_modules(warmed: Warmed, envgen: Envgen) -> None:
     contents = "cd /c/.envgen/learned && find . -type f | sort | xargs grep ''"
-    learned, names = warmed.inside(contents), warmed.inside("ls /c/.envgen").split()
+    learned, names = inside(contents), inside("ls /c/.envgen").split()
     assert names == ["baseline", "gate", "learned"]
     assert "left out" not in envgen("save", "kernels.tar")
     docker("volume", "rm", VOLUME)
     assert "2 modules" in envgen("load", "kernels.tar")
-    assert warmed.inside(contents) == learned
-    assert warmed.inside("ls /c/.envgen").split() == ["baseline", "learned"]
+    assert inside(contents) == learned
+    assert inside("ls /c/.envgen").split() == ["baseline", "learned"]
     (warmed.root / "kernels.tar").unlink()
 
 
