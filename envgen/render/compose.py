@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from envgen.profile.model import Cluster, GpuMode, Health, Profile, Service
-from envgen.profile.values import ContainerPath, PortMapping, own_path
+from envgen.profile.values import ContainerPath, HostPath, PortMapping, own_path
 from envgen.render import environment as names
 from envgen.render.locking import folder_of, volume_of
 from envgen.render.quote import Quoted, compose_text, compose_variable, render, yaml_key, yaml_text
@@ -41,9 +41,8 @@ def compose_files(profile: Profile, key: str = "") -> dict[str, str]:
     for name, service in profile.services.items():
         if service.cluster is not None:
             for part in CLUSTER_PARTS:
-                files[cluster_file(profile, name, part)] = render(
-                    "compose.cluster.yaml.j2", _cluster(profile, name, part)
-                )
+                text = render("compose.cluster.yaml.j2", _cluster(profile, name, part))
+                files[cluster_file(profile, name, part)] = text
     return files
 
 
@@ -58,17 +57,15 @@ def _cluster(profile: Profile, name: str, part: str) -> dict[str, object]:
     assert service.cluster is not None
     words = [*service.argv, *cluster_flags(service.cluster)]
     words += ["--headless"] if part == "worker" else []
-    return {
-        "profile": profile,
-        "part": part,
-        "name": yaml_key(name),
-        "words": words,
-        "rank": compose_variable(names.NODE_RANK, None, reason="this machine's rank: 0 for the head"),
-        "address": compose_variable(names.NODE_ADDRESS, None, reason="this machine's address on the cable"),
-        "interface": compose_variable(names.NODE_INTERFACE, None, reason="the interface of that address"),
-        "master": compose_variable(names.HEAD_ADDRESS, None, reason="the head's address on the cable"),
-        "rdma": compose_variable(names.NODE_RDMA, None, reason="this machine's RDMA devices"),
+    facts = {
+        "rank": (names.NODE_RANK, "this machine's rank: 0 for the head"),
+        "address": (names.NODE_ADDRESS, "this machine's address on the cable"),
+        "interface": (names.NODE_INTERFACE, "the interface of that address"),
+        "master": (names.HEAD_ADDRESS, "the head's address on the cable"),
+        "rdma": (names.NODE_RDMA, "this machine's RDMA devices"),
     }
+    variables = {key: compose_variable(name, None, reason=reason) for key, (name, reason) in facts.items()}
+    return {"profile": profile, "part": part, "name": yaml_key(name), "words": words, **variables}
 
 
 def cluster_flags(cluster: Cluster) -> list[str]:
@@ -139,6 +136,8 @@ def _common(profile: Profile, key: str, proxy: list[str]) -> Block:
     """What all services have in common."""
     platform = compose_text(profile.base.platform.value) if profile.base.platform else None
     shm = profile.shm_size if profile.ipc != "host" else None
+    wheels = profile.build.wheelhouse
+    wheelhouse = {"wheelhouse": _host(names.WHEELHOUSE_VARIABLE, wheels, "your folder of wheels")} if wheels else None
     return {
         "image": compose_text(profile.image_name),
         "platform": platform,
@@ -147,7 +146,7 @@ def _common(profile: Profile, key: str, proxy: list[str]) -> Block:
             "dockerfile": compose_text(profile.dockerfile),
             "platforms": platform and Quoted(f"[{platform}]"),
             "args": {yaml_key(name): Quoted("") for name in proxy},
-            "additional_contexts": {"wheelhouse": _wheelhouse(profile)} if profile.build.wheelhouse else None,
+            "additional_contexts": wheelhouse,
             "secrets": Quoted("[jobs, ca_certificates]"),
         },
         "init": Quoted("true"),
@@ -175,16 +174,16 @@ def _texts(values: Mapping[str, str]) -> dict[str, Quoted]:
     return {yaml_key(name): compose_text(value) for name, value in values.items()}
 
 
+def _host(variable: str, path: HostPath, reason: str, after: str = "") -> Quoted:
+    """A path of the host: a variable, with a default unless only one machine has it."""
+    return compose_variable(variable, names.compose_path(path), reason=reason, after=after)
+
+
 def _ca(profile: Profile) -> Quoted:
     path = profile.network.ca_certificates
-    default = names.compose_path(path) if path else "/dev/null"
-    return compose_variable(names.CA_VARIABLE, default, reason="the PEM file of your CA certificates")
-
-
-def _wheelhouse(profile: Profile) -> Quoted:
-    path = profile.build.wheelhouse
-    default = names.compose_path(path) if path else None
-    return compose_variable(names.WHEELHOUSE_VARIABLE, default, reason="your folder of wheels")
+    if path is None:
+        return compose_variable(names.CA_VARIABLE, "/dev/null")
+    return _host(names.CA_VARIABLE, path, "the PEM file of your CA certificates")
 
 
 def _bind(source: Quoted, target: ContainerPath, *, read_only: bool = False, create: str = "false") -> Block:
@@ -206,8 +205,7 @@ def _volumes(profile: Profile, key: str) -> list[Block]:
     found = []
     for name, source in profile.mounted_sources.items():
         assert source.origin.checkout is not None
-        default = names.compose_path(source.origin.checkout)
-        text = compose_variable(names.checkout_variable(name), default, reason=f"the folder of your {name} checkout")
+        text = _host(names.checkout_variable(name), source.origin.checkout, f"the folder of your {name} checkout")
         found.append(_bind(text, source.mount))
     if profile.mounted_sources:
         found.append(_volume("overlay", names.OVERLAY))
@@ -215,9 +213,8 @@ def _volumes(profile: Profile, key: str) -> list[Block]:
         if cache.host is None:
             found.append(_volume(f"cache-{name}", cache.path.path))
         else:
-            default = names.compose_path(cache.host)
-            reason, below = f"a folder for the cache {name}", folder_of(name, key)
-            text = compose_variable(names.cache_variable(name), default, reason=reason, after=below)
+            variable, below = names.cache_variable(name), folder_of(name, key)
+            text = _host(variable, cache.host, f"a folder for the cache {name}", below)
             found.append(_bind(text, cache.path, create="true"))
     return [*found, _bind(_ca(profile), ContainerPath(names.CA_FILE), read_only=True)]
 
@@ -225,8 +222,7 @@ def _volumes(profile: Profile, key: str) -> list[Block]:
 def _mounts(service: str, described: Service) -> list[Block]:
     found = []
     for name, mount in described.mounts.items():
-        reason = f"the file or folder {name} of {service}"
-        text = compose_variable(names.mount_variable(service, name), names.compose_path(mount.host), reason=reason)
+        text = _host(names.mount_variable(service, name), mount.host, f"the file or folder {name} of {service}")
         found.append(_bind(text, mount.path, read_only=mount.read_only))
     return found
 

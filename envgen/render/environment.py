@@ -32,8 +32,7 @@ def nvcc_threads(profile: Profile) -> int:
 
 def build_env(profile: Profile) -> list[Pair]:
     """The variables of the stages that compile."""
-    size = [Pair("CCACHE_MAXSIZE", ccache_size(profile))] if profile.build.ccache else []
-    return cuda_env(profile) + size
+    return cuda_env(profile) + ([Pair("CCACHE_MAXSIZE", ccache_size(profile))] if profile.build.ccache else [])
 
 
 def ccache_size(profile: Profile) -> str:
@@ -192,18 +191,12 @@ def compose_environment(profile: Profile, root: Path) -> dict[str, str]:
 
     jobs = profile.build.max_jobs.count
     env = {} if jobs is None else {JOBS_VARIABLE: str(jobs)}
-    for name, source in profile.mounted_sources.items():
-        if source.origin.checkout is not None:
-            env[checkout_variable(name)] = absolute(source.origin.checkout)
-    for name, cache in profile.caches.items():
-        if cache.host is not None:
-            env[cache_variable(name)] = absolute(cache.host)
+    paths = {checkout_variable(name): source.origin.checkout for name, source in profile.mounted_sources.items()}
+    paths |= {cache_variable(name): cache.host for name, cache in profile.caches.items()}
     for name, service in profile.services.items():
-        env.update({mount_variable(name, key): absolute(one.host) for key, one in service.mounts.items()})
-    if profile.network.ca_certificates is not None:
-        env[CA_VARIABLE] = absolute(profile.network.ca_certificates)
-    if profile.build.wheelhouse is not None:
-        env[WHEELHOUSE_VARIABLE] = absolute(profile.build.wheelhouse)
+        paths |= {mount_variable(name, key): one.host for key, one in service.mounts.items()}
+    paths |= {CA_VARIABLE: profile.network.ca_certificates, WHEELHOUSE_VARIABLE: profile.build.wheelhouse}
+    env |= {variable: absolute(path) for variable, path in paths.items() if path is not None}
     if any(service.model is not None for service in profile.services.values()):
         env[OFFLINE_VARIABLE] = "1"
     return env | port_environment(profile)

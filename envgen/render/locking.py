@@ -55,12 +55,9 @@ def requirements(profile: Profile, lock: ProfileLock | None) -> dict[str, str]:
     if lock is None or not lock.python:
         return {}
     found = {}
-    for wanted in python_sets(profile):
-        if wanted.sdist:
-            continue
-        pins = {platform: python.sets.get(wanted.name) for platform, python in sorted(lock.python.items())}
-        if all(value is not None for value in pins.values()):
-            found[wanted.name] = _requirements({p: v for p, v in pins.items() if v is not None})
+    for step in (wanted.name for wanted in python_sets(profile) if not wanted.sdist):
+        if all(step in python.sets for python in lock.python.values()):
+            found[step] = _requirements({each: lock.python[each].sets[step] for each in sorted(lock.python)})
     return found
 
 
@@ -116,11 +113,8 @@ def manifest(profile: Profile, lock: ProfileLock | None) -> str:
 def _named_source(source: Source) -> dict[str, str]:
     """What a source is called as a package, where it is from, and which series of patches is meant for it."""
     origin = source.origin
-    asked = (
-        f"{without_login(origin.git)} {origin.git_ref}"
-        if origin.git
-        else str(origin.pypi or origin.wheel or origin.folder or "")
-    )
+    named = str(origin.pypi or origin.wheel or origin.folder or "")
+    asked = f"{without_login(origin.git)} {origin.git_ref}" if origin.git else named
     patches = source.patches if source.patches and origin.kind != "checkout" else ""
     return {"distribution": source.distribution, "kind": origin.kind, "origin": asked, "patches": patches}
 
@@ -174,10 +168,8 @@ def _source(profile: Profile, lock: ProfileLock | None) -> str:
         return f"checkout at {source.mount.path}"
     if origin.folder is not None:
         return f"folder {origin.folder}"
-    if origin.pypi is not None:
-        return str(origin.pypi)
-    if origin.wheel is not None:
-        return str(origin.wheel)
+    if pinned := origin.pypi or origin.wheel:
+        return str(pinned)
     locked = lock.git.get(CACHE) if lock else None
     return f"{origin.git} {locked.commit if locked else origin.git_ref}"
 
@@ -200,9 +192,6 @@ def series_of(profile: Profile, root: Path | None) -> dict[str, Series]:
 
 def namespace_here(profile: Profile, root: Path, labels: Mapping[str, str] | None) -> str:
     """The key as `envgen up` renders it: by the project's lock, unless the image (its ``labels``) has none."""
-    cache = profile.caches.get(CACHE)
-    if cache is None or not cache.namespace:
-        return ""
     return namespace(profile, lock_of_image(profile, root, labels), series_of(profile, root))
 
 
@@ -237,5 +226,5 @@ def places_of(profile: Profile, root: Path, labels: Mapping[str, str] | None) ->
     for name, cache in profile.caches.items():
         if cache.host is None:
             yield volume_of(profile, name, key), cache.path.path, "volume"
-            continue
-        yield machine[cache_variable(name)] + folder_of(name, key), cache.path.path, "bind"
+        else:
+            yield machine[cache_variable(name)] + folder_of(name, key), cache.path.path, "bind"

@@ -35,9 +35,7 @@ def command(session: Session, with_origin: bool, changed: bool, variant: str, as
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
     with_origin = with_origin or changed
-    listing = [
-        one for one in (values(profile, loaded.trees[profile.name]) if with_origin else ()) if one.place or not changed
-    ]
+    listing = [one for one in values(profile, loaded.trees[profile.name]) if one.place or not changed]
     if as_json:
         document: dict[str, Any] = {
             "project": loaded.project.name,

@@ -97,18 +97,15 @@ def _starter(folder: Path, chosen: str, names: list[str]) -> list[str]:
     templates = data_dir("templates") / "init"
     texts = {file: (templates / file.lstrip(".")).read_text(encoding="utf-8") for file in names}
     texts = {file: text.replace(_NAME_MARK, chosen) for file, text in texts.items()}
-    texts[schema.FILE_NAME] = schema.text()
-    for file, text in texts.items():
-        if file == ".gitignore" and (folder / file).exists():
-            added = complete(folder / file, text)
-            click.echo(f"added {', '.join(added)} to {folder / file}" if added else f"kept {folder / file}", err=True)
-            continue
-        if file != "envgen.yaml" and (folder / file).exists():
-            click.echo(f"kept {folder / file}", err=True)
-            continue
-        write_file(folder / file, text)
-        click.echo(f"wrote {folder / file}", err=True)
-        written.append(file)
+    for file, text in {**texts, schema.FILE_NAME: schema.text()}.items():
+        path, done = folder / file, "kept"
+        if not path.exists() or file == "envgen.yaml":
+            write_file(path, text)
+            written.append(file)
+            done = "wrote"
+        elif file == ".gitignore" and (added := complete(path, text)):
+            done = f"added {', '.join(added)} to"
+        click.echo(f"{done} {path}", err=True)
     return written
 
 

@@ -39,17 +39,7 @@ def pull(session: Session, service: str | None, as_json: bool) -> int:
     Example:
       envgen model pull serve
     """
-    root, profile = session.loaded().project.root, session.profile()
-    name = weights.choose(profile, service)
-    there = at(profile, name)
-    engine, profile = there.connect(), there.profile
-    commit, size = weights.fetch(engine, profile, root, name)
-    found = weights.look(engine, profile, root, name, weights.locked_commit(profile, root, name))
-    if as_json:
-        print_json({**_as_json(found), "fetched": size})
-    else:
-        click.echo(there.named(f"{found.model.repo} is complete: {size / GIB:.1f} GiB at {commit[:12]}"))
-    return 0 if found.whole else 1
+    return _weights(session, service, as_json, fetch=True)
 
 
 @command.command("check")
@@ -63,12 +53,22 @@ def check(session: Session, service: str | None, as_json: bool) -> int:
     Example:
       envgen model check serve
     """
+    return _weights(session, service, as_json, fetch=False)
+
+
+def _weights(session: Session, service: str | None, as_json: bool, *, fetch: bool) -> int:
     root, profile = session.loaded().project.root, session.profile()
     name = weights.choose(profile, service)
     there = at(profile, name)
-    found = weights.look(there.connect(), there.profile, root, name, weights.locked_commit(profile, root, name))
+    engine = there.connect()
+    commit, fetched = weights.fetch(engine, there.profile, root, name) if fetch else ("", 0)
+    found = weights.look(engine, there.profile, root, name, weights.locked_commit(there.profile, root, name))
     if as_json:
-        print_json(_as_json(found))
+        plain = {key: value for key, value in vars(found).items() if key != "model"}
+        more = {"fetched": fetched} if fetch else {}
+        print_json({**plain, "repo": found.model.repo, "revision": found.model.revision, **more})
+    elif fetch:
+        click.echo(there.named(f"{found.model.repo} is complete: {fetched / GIB:.1f} GiB at {commit[:12]}"))
     else:
         size = f", {found.bytes / GIB:.1f} GiB in {counted(found.files, 'file')}" if found.files else ""
         click.echo(f"{found.model.repo} is {found.state}{size}{f' at {found.commit[:12]}' if found.commit else ''}")
@@ -102,8 +102,3 @@ def list_(session: Session, as_json: bool) -> int:
     if not found:
         click.echo("no models in the cache")
     return 0
-
-
-def _as_json(found: weights.Weights) -> dict[str, object]:
-    plain = {name: value for name, value in vars(found).items() if name != "model"}
-    return {**plain, "repo": found.model.repo, "revision": found.model.revision}

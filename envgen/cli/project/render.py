@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -38,33 +39,36 @@ def command(session: Session, check: bool, stdout: bool, force: bool, as_json: b
         raise UsageError("--check and --stdout exclude each other")
     if session.sets and not (stdout and session.profile_name):
         raise UsageError("--set would not reach the committed files", hint="use it with --stdout and -p PROFILE")
-    files, root = _files(session, alone=stdout)
+    project = session.loaded(local=False).project
+    chosen, root = session.profile(local=False) if session.profile_name else None, project.root
+    if stdout and chosen:  # alone, so that an override of it may break what other profiles render
+        _print(render_profile(chosen, lock_of(chosen, root), root=root).files, as_json)
+        return ExitCode.OK
+    files = outputs.render_project(project, only=chosen.name if chosen else None)
     if stdout:
         _print(files, as_json)
         return ExitCode.OK
+    foreign = outputs.foreign(root, files)
     if check:
-        return _check(root, files, as_json)
-    kept = _make_way(root, files, force=force)
+        return _check(root, files, foreign, as_json)
+    if foreign and not force:
+        raise RefusedError(
+            f"not written by `envgen render`, so not overwritten: {', '.join(foreign)}",
+            hint="move them away, give the profile another `dockerfile:`, or run `envgen render --force`, "
+            "which keeps each as FILE.orig",
+        )
+    kept = outputs.keep_originals(root, foreign)
     written = outputs.write(root, files)
     if as_json:
         print_json({"written": written, "unchanged": sorted(set(files) - set(written)), "kept": kept})
-    for path in written:
-        progress(f"wrote {path}")
+    for line in (*(f"kept {path}" for path in kept), *(f"wrote {path}" for path in written)):
+        progress(line)
     if not written:
         progress(f"{counted(len(files), 'file is', 'files are')} up to date")
     return ExitCode.OK
 
 
-def _files(session: Session, *, alone: bool) -> tuple[dict[str, bytes], Path]:
-    """The files to write, check or print, and the project's folder."""
-    project = session.loaded(local=False).project
-    chosen = session.profile(local=False) if session.profile_name else None
-    if alone and chosen:  # so that an override of it may break what other profiles render
-        return dict(render_profile(chosen, lock_of(chosen, project.root), root=project.root).files), project.root
-    return outputs.render_project(project, only=chosen.name if chosen else None), project.root
-
-
-def _print(files: dict[str, bytes], as_json: bool) -> None:
+def _print(files: Mapping[str, bytes], as_json: bool) -> None:
     if as_json:
         print_json({path: content.decode() for path, content in files.items()})
         return
@@ -73,38 +77,22 @@ def _print(files: dict[str, bytes], as_json: bool) -> None:
         click.echo(content.decode(), nl=False)
 
 
-def _make_way(root: Path, files: dict[str, bytes], *, force: bool) -> list[str]:
-    """Refuse to overwrite what envgen did not write; with ``force`` keep a copy of each, and return the copies."""
-    foreign = outputs.foreign(root, files)
-    if foreign and not force:
-        raise RefusedError(
-            f"not written by `envgen render`, so not overwritten: {', '.join(foreign)}",
-            hint="move them away, give the profile another `dockerfile:`, or run `envgen render --force`, "
-            "which keeps each as FILE.orig",
-        )
-    kept = outputs.keep_originals(root, foreign)
-    for path in kept:
-        progress(f"kept {path}")
-    return kept
-
-
-def _check(root: Path, files: dict[str, bytes], as_json: bool) -> int:
-    drift, foreign = outputs.diff(root, files), outputs.foreign(root, files)
+def _check(root: Path, files: Mapping[str, bytes], foreign: list[str], as_json: bool) -> int:
+    drifted = {path: drift for path in sorted(files) if (drift := outputs.diff(root, {path: files[path]}))}
+    text = "".join(drifted.values())
     if as_json:
-        print_json({"drift": drift, "files": sorted(files), "foreign": foreign})
-    elif drift:
-        click.echo(drift, nl=False)
-    drifted = [os.path.relpath(root / path) for path in files if drift and outputs.diff(root, {path: files[path]})]
+        print_json({"drift": text, "files": sorted(files), "foreign": foreign})
+    else:
+        click.echo(text, nl=False)
     wrong = "is not what the project file renders to"
-    for line in as_annotations(Problem(wrong, Place(path), "envgen render") for path in drifted):
+    places = (Place(os.path.relpath(root / path)) for path in drifted)
+    for line in as_annotations(Problem(wrong, place, "envgen render") for place in places):
         progress(line, always=True)
     if foreign:
-        progress(
-            f"not written by `envgen render`: {', '.join(foreign)}; `envgen render --force` keeps each as FILE.orig"
-        )
-        return ExitCode.FINDINGS
-    if drift:
+        hint = "`envgen render --force` keeps each as FILE.orig"
+        progress(f"not written by `envgen render`: {', '.join(foreign)}; {hint}")
+    elif drifted:
         progress("the committed files have drifted from the project file: run `envgen render`")
-        return ExitCode.FINDINGS
-    progress(f"{counted(len(files), 'file is', 'files are')} up to date")
-    return ExitCode.OK
+    else:
+        progress(f"{counted(len(files), 'file is', 'files are')} up to date")
+    return ExitCode.FINDINGS if foreign or drifted else ExitCode.OK
