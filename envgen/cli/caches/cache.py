@@ -46,6 +46,14 @@ def open_cache(session: Session) -> JitCache:
     return JitCache(there.connect(), there.profile, session.loaded().project.root)
 
 
+def _show(found: Any, as_json: bool, show: Callable[..., None], *words: str) -> None:
+    """The answer as one document, or as ``show`` prints it."""
+    if as_json:
+        print_json(asdict(found))
+    else:
+        show(found, *words)
+
+
 @click.group(cls=FullGroup)
 def command() -> None:
     """FlashInfer's JIT cache: what is compiled, what is stale and why, and clearing one module at a time.
@@ -72,11 +80,7 @@ def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch
       envgen cache list 'fused_moe_*' --arch 12.1a
       envgen cache list --version 0.5.3 --json
     """
-    inventory = open_cache(session).inventory(make_query(patterns, version, arch))
-    if as_json:
-        print_json(asdict(inventory))
-    else:
-        shown.print_inventory(inventory)
+    _show(open_cache(session).inventory(make_query(patterns, version, arch)), as_json, shown.print_inventory)
     return 0
 
 
@@ -96,10 +100,7 @@ def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: 
       envgen cache why '*' --json
     """
     evidence = open_cache(session).inventory(make_query(patterns, version, arch), thorough=True)
-    if as_json:
-        print_json(asdict(evidence))
-    else:
-        shown.print_evidence(evidence)
+    _show(evidence, as_json, shown.print_evidence)
     return 1 if any(module.state == "stale" for module in evidence.modules) else 0
 
 
@@ -216,10 +217,7 @@ def clear(
         shown.print_cleared(cache.clear(query, everything=True, dry_run=True))
         click.confirm("Clear all of this?", abort=True, err=True)
     cleared = cache.clear(query, everything=everything, dry_run=dry_run, causes=causes if by_cause else None)
-    if as_json:
-        print_json(asdict(cleared))
-    else:
-        shown.print_cleared(cleared)
+    _show(cleared, as_json, shown.print_cleared)
     return 1 if cleared.errors else 0
 
 
@@ -277,10 +275,7 @@ def baseline(
       envgen cache baseline page rope
     """
     recorded = open_cache(session).baseline(make_query(patterns, version, arch), force=force)
-    if as_json:
-        print_json(asdict(recorded))
-    else:
-        shown.print_recorded(recorded)
+    _show(recorded, as_json, shown.print_recorded)
     return 0 if all(module.recorded for module in recorded.modules) else 1
 
 
@@ -326,11 +321,7 @@ def save(session: Session, archive: Path, force: bool, as_json: bool) -> int:
     """
     cache = open_cache(session)
     cache.record_missing(progress)
-    moved = space.save(cache, archive, force=force)
-    if as_json:
-        print_json(vars(moved))
-    else:
-        shown.print_moved(moved, f"saved into {archive}")
+    _show(space.save(cache, archive, force=force), as_json, shown.print_moved, f"saved into {archive}")
     return 0
 
 
@@ -353,10 +344,7 @@ def load(session: Session, archive: Path, force: bool, replacing: bool, dry_run:
       envgen cache load kernels.tar.gz --replace --dry-run
     """
     moved = space.load(open_cache(session), archive, force=force, replacing=replacing, dry_run=dry_run)
-    if as_json:
-        print_json(vars(moved))
-    else:
-        shown.print_moved(moved, f"{'would load' if dry_run else 'loaded'} from {archive}")
+    _show(moved, as_json, shown.print_moved, f"{'would load' if dry_run else 'loaded'} from {archive}")
     return 0
 
 

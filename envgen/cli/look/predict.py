@@ -114,33 +114,22 @@ def _write(session: Session, profile: Profile, found: Prediction) -> None:
 
 def document(found: Prediction, profile: Profile) -> dict[str, Any]:
     """The answer and its judgement as JSON."""
-    judged = found.judgement
-    answer = found.effective
-    asked = answer.get("asked", {})
+    judged, answer = found.judgement, found.effective
     return {
-        "attention": asked.get("attention"),
-        "caveats": list(judged.caveats),
-        "contradictions": list(map(asdict, judged.contradictions)),
+        **asdict(judged),
+        **{key: answer.get(key) for key in ("model", "quantization", "rank", "versions")},
+        **{key: answer.get("asked", {}).get(key) for key in ("attention", "moe")},
         "gpu": answer.get("platform"),
         "kv_cache": answer.get("kv"),
         "lines": [one for one in answer.get("lines", ()) if one["level"] != "DEBUG"],
-        "model": answer.get("model"),
-        "moe": asked.get("moe"),
-        "patterns": dict(judged.patterns),
         "place": found.place,
         "profile": profile.name,
-        "quantization": answer.get("quantization"),
-        "rank": answer.get("rank"),
         "refusals": [{**asdict(one), "reasons": list(one.reasons)} for one in judged.refusals],
         "release": answer.get("vllm"),
         "service": found.service,
-        "shown": dict(judged.shown),
         "stubs": list(answer.get("stubs", ())),
-        "unasked": list(judged.unasked),
-        "unjudged": list(judged.unjudged),
         "variant": profile.variant,
         "verdict": judged.verdict.value,
-        "versions": answer.get("versions"),
     }
 
 
