@@ -36,7 +36,7 @@ Execute = Callable[[Sequence[str], bytes, float], ExecResult]
 
 
 def text_of(name: str) -> str:
-    """The text of one of our programs: ``probe/main`` is ``envgen/inside/probe/main.py``."""
+    """The text of one of our programs: ``probe/facts`` is ``envgen/inside/probe/facts.py``."""
     return (FOLDER / f"{name}.py").read_text(encoding="utf-8")
 
 
