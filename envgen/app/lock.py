@@ -125,16 +125,18 @@ def _failure(session: Session, outcome: Outcome) -> LockError:
 def _asked_at(session: Session, message: str) -> Place | None:
     """Where the project file asks for the input that a message begins with."""
     for profile in _profiles(session)[1]:
-        if message.startswith((f"{profile.base.image}:", f"{profile.base.image} ")):
-            return place_of(session, profile.name, "base.image")
+        starts = {
+            f"{profile.base.image}:": "base.image",
+            f"{profile.base.image} ": "base.image",
+            f"the Python packages of profile {profile.name}:": "pip",
+            f"the Debian packages of profile {profile.name}:": "apt",
+        }
         for name, source in profile.sources.items():
-            git = source.origin.git
-            if git and message.startswith(f"{source.origin.git_ref} of {without_login(git)}:"):
-                return place_of(session, profile.name, f"sources.{name}.origin")
-        if message.startswith(f"the Python packages of profile {profile.name}:"):
-            return place_of(session, profile.name, "pip")
-        if message.startswith(f"the Debian packages of profile {profile.name}:"):
-            return place_of(session, profile.name, "apt")
+            if git := source.origin.git:
+                starts[f"{source.origin.git_ref} of {without_login(git)}:"] = f"sources.{name}.origin"
+        for start, key in starts.items():
+            if message.startswith(start):
+                return place_of(session, profile.name, key)
     return None
 
 

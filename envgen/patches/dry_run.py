@@ -22,6 +22,7 @@ from envgen.patches.series import Patch, Series, in_range, read_patch, strip
 from envgen.text import counted, reason_of, table, visible
 
 LARGEST = 16 << 20  # bytes of one file
+_AGAIN = "delete it; it is fetched again"
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,15 @@ class Tree(Protocol):
         ...
 
 
+@contextlib.contextmanager
+def _reading(what: str, hint: str) -> Iterator[None]:
+    """EnvgenError for an archive that is damaged."""
+    try:
+        yield
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
+        raise EnvgenError(f"cannot read {what}: {reason_of(error)}", hint=hint) from None
+
+
 @dataclass(frozen=True)
 class SdistTree:
     """A source distribution (.tar.gz), read without unpacking it."""
@@ -61,7 +71,10 @@ class SdistTree:
     def read(self, names: Collection[str]) -> dict[str, File]:
         """The named files. Nothing is written anywhere, so what else the archive holds can do no harm."""
         wanted, found = set(names), dict[str, File]()
-        with self._opened() as archive:
+        with (
+            _reading(self.archive.name, "delete it; it is fetched again"),
+            tarfile.open(self.archive, "r|gz") as archive,
+        ):
             for member in archive:
                 name = member.name.split("/", 1)[-1]
                 if name not in wanted:
@@ -79,18 +92,11 @@ class SdistTree:
 
     def names(self) -> set[str]:
         """All plain files, from the archive's own list."""
-        with self._opened() as archive:
+        with (
+            _reading(self.archive.name, "delete it; it is fetched again"),
+            tarfile.open(self.archive, "r|gz") as archive,
+        ):
             return {member.name.split("/", 1)[-1] for member in archive if member.isfile()}
-
-    @contextlib.contextmanager
-    def _opened(self) -> Iterator[tarfile.TarFile]:
-        try:
-            with tarfile.open(self.archive, "r|gz") as archive:
-                yield archive
-        except (tarfile.TarError, EOFError, OSError) as error:
-            raise EnvgenError(
-                f"cannot read {self.archive.name}: {reason_of(error)}", hint="delete it; it is fetched again"
-            ) from None
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,7 @@ class WheelTree:
 
     def read(self, names: Collection[str]) -> dict[str, File]:
         """The named files."""
-        with self._archive() as archive:
+        with _reading(self.label, "try again"), zipfile.ZipFile(self.file) as archive:
             there = {info.filename: info for info in archive.infolist() if info.filename in names}
             if large := [name for name, info in there.items() if info.file_size > LARGEST]:
                 raise EnvgenError(f"{large[0]} in {self.label} is too large to be patched")
@@ -111,16 +117,8 @@ class WheelTree:
 
     def names(self) -> set[str]:
         """All plain files."""
-        with self._archive() as archive:
+        with _reading(self.label, "try again"), zipfile.ZipFile(self.file) as archive:
             return {info.filename for info in archive.infolist() if not info.is_dir()}
-
-    @contextlib.contextmanager
-    def _archive(self) -> Iterator[zipfile.ZipFile]:
-        try:
-            with zipfile.ZipFile(self.file) as archive:
-                yield archive
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
-            raise EnvgenError(f"cannot read {self.label}: {reason_of(error)}", hint="try again") from None
 
 
 @dataclass(frozen=True)

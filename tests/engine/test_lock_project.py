@@ -89,12 +89,15 @@ def test_a_production_profile_wants_a_lock(project: Project) -> None:
 @pytest.mark.usefixtures("unlocked")
 def test_a_kill_leaves_no_lock_and_no_container(project: Project) -> None:
     child = project.start("lock")
-    time.sleep(1.5)
+    here = ("--filter", "label=dev.envgen.throwaway", "--filter", f"ancestor={MY_BASE}")
+    deadline = time.monotonic() + 60
+    while not docker("ps", "-q", *here) and time.monotonic() < deadline:
+        time.sleep(0.2)
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=60)
     assert child.returncode == 130, err
     assert not (project.root / "envgen.lock").exists()
-    assert docker("ps", "-aq", "--filter", "label=dev.envgen.throwaway", "--filter", f"ancestor={MY_BASE}") == ""
+    assert docker("ps", "-aq", *here) == ""
 
 
 @pytest.mark.usefixtures("unlocked")
