@@ -170,18 +170,18 @@ def buildable(request: BuildRequest, engine: Engine) -> None:
 def up_to_date(job: Job, options: Options, engine: Engine) -> str:
     """The id of the image if a build is known to change nothing; "": BuildKit has to be asked.
 
-    The image says which files it was built from. What they do not name is a base image without a lock, which is
-    looked for in the image; and the wheels in a folder, which BuildKit compares.
+    The image says which files it was built from. What they do not name is a base image without a lock: the image must
+    have its layers, and other variables and labels only where the Dockerfile sets them. Wheels BuildKit compares.
     """
     known = options.plain and not job.target and not job.profile.build.wheelhouse
     image = engine.image(job.image) if known else None
     if image is None or image.labels.get(preflight.RENDER_LABEL) != job.rendered.digest:
         return ""
     base = None if job.lock and job.lock.base else engine.image(str(job.profile.base.image))
-    if base is not None and not (
-        image.layers[: len(base.layers)] == base.layers and base.labels.items() <= image.labels.items()
-    ):
-        return ""
+    if base is not None:
+        changed = (base.env.items() ^ image.env.items()) | (base.labels.items() ^ image.labels.items())
+        if image.layers[: len(base.layers)] != base.layers or any(f" {name}=" not in job.text for name, _ in changed):
+            return ""
     return image.id
 
 
