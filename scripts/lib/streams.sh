@@ -50,7 +50,6 @@ stream() {
     (
       # shellcheck disable=SC1090  # written by scripts/engine
       [[ $group != engine/* ]] || . "$engine"
-      export ENVGEN_REQUIRE_ENGINE=1
       exec "$python" -m pytest -q "tests/${words[0]}" "${words[@]:1}"
     ) >"$log" 2>&1 </dev/null &
     set +m
