@@ -111,9 +111,9 @@ RUN --mount=type=secret,id=ca_certificates \
 FROM origin AS encodings
 RUN --mount=type=secret,id=ca_certificates \
     --mount=from=scripts,source=/runtime/lib/with-network,target=/run/envgen/lib/with-network \
-    --mount=from=scripts,source=/build/fetch-file,target=/run/envgen/fetch-file \
-    sh /run/envgen/lib/with-network python3 /run/envgen/fetch-file /encodings/o200k_base.tiktoken 446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d https://openaipublic.blob.core.windows.net/encodings/o200k_base.tiktoken \
-    && sh /run/envgen/lib/with-network python3 /run/envgen/fetch-file /encodings/cl100k_base.tiktoken 223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7 https://openaipublic.blob.core.windows.net/encodings/cl100k_base.tiktoken
+    --mount=from=scripts,source=/build/fetch,target=/run/envgen/fetch \
+    sh /run/envgen/lib/with-network python3 /run/envgen/fetch file /encodings/o200k_base.tiktoken 446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d https://openaipublic.blob.core.windows.net/encodings/o200k_base.tiktoken \
+    && sh /run/envgen/lib/with-network python3 /run/envgen/fetch file /encodings/cl100k_base.tiktoken 223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7 https://openaipublic.blob.core.windows.net/encodings/cl100k_base.tiktoken
 
 FROM base AS final
 
@@ -192,7 +192,7 @@ LABEL dev.envgen.project="mxfp4" \
       org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
       dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch" \
       org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-      dev.envgen.render="cd52cd728e1fd66efb46e6984ddd86ab56a77f536e2f62821637eab92c192ef3"
+      dev.envgen.render="a46e6ec6c1035b40d17f111f2084bb017aa48577b58eb9798e9cdf050c5b58c4"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

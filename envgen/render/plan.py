@@ -205,8 +205,9 @@ class Plan:
         runtime = f"/profiles/{self.profile.name}/runtime"
         if manifest := locking.manifest(self.profile, self.lock):
             found[f"{runtime}/manifest.json"] = manifest
-        if sources := list(self._mounted_sources()):
-            found[f"{runtime}/sources.json"] = json.dumps({"#": WRITTEN, "sources": sources}, indent=1) + "\n"
+        # One source a line.
+        if sources := ",\n".join(map(json.dumps, self._mounted_sources())):
+            found[f"{runtime}/sources.json"] = f'{{"#": "{WRITTEN}", "sources": [\n{sources}\n]}}\n'
         return found
 
     def _mounted_sources(self) -> Iterator[dict[str, object]]:

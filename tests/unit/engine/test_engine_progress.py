@@ -56,13 +56,13 @@ def test_the_step_that_broke_is_known_with_its_exit_code() -> None:
 def test_a_step_that_was_killed_beside_another_is_not_the_one_that_broke() -> None:
     progress = Progress()
     for line in (
-        "#5 [a 1/1] RUN make", "#6 [b 1/1] RUN fetch-sdist humanize 99.0",
+        "#5 [a 1/1] RUN make", "#6 [b 1/1] RUN fetch sdist humanize 99.0",
         '#5 ERROR: process "/bin/sh -c make" did not complete successfully: exit code: 137',
-        '#6 ERROR: process "/bin/sh -c fetch-sdist" did not complete successfully: exit code: 1',
+        '#6 ERROR: process "/bin/sh -c fetch sdist" did not complete successfully: exit code: 1',
         "#7 [c 1/1] RUN x", "#7 ERROR: rpc error: code = Canceled desc = context canceled",
     ):  # fmt: skip
         progress.feed(line)
-    assert progress.failed is not None and progress.failed.title == "[b 1/1] RUN fetch-sdist humanize 99.0"
+    assert progress.failed is not None and progress.failed.title == "[b 1/1] RUN fetch sdist humanize 99.0"
     assert [step.failed for step in progress.steps] == [True, True, False]
 
 

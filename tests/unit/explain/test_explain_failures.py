@@ -80,7 +80,7 @@ LOGS = [
                          "depends on `iniconfig`, but doesn't declare it as a build dependency."),
     ("source_release", '#28 ERROR: process "/bin/sh -c make" did not complete successfully: exit code: 137: context '
                        "canceled: context canceled\n"
-                       "#20 fetch-sdist: no source distribution of humanize 99.0 on https://index.example.org/simple"),
+                       "#20 fetch: no source distribution of humanize 99.0 on https://index.example.org/simple"),
     ("protected_package", "protect: torch 2.10 of the base image was replaced by 2.9 in /x\n"
                           "protect: an installation broke pip.protect; switch the dependency off in pip.override"),
     ("dockerfile", "ERROR: failed to solve: dockerfile parse error on line 2: unknown instruction: RUNN"),

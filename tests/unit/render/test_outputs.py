@@ -198,7 +198,7 @@ def test_each_profile_renders_the_same_programs(tmp_path: Path) -> None:
 def test_the_digest_covers_the_programs_that_the_steps_mount(monkeypatch: pytest.MonkeyPatch) -> None:
     found = profile(sources={"vllm": source()})
     before = render_profile(found).digest
-    for path, same in (("docker/build/build-wheel", False), ("docker/build/fetch-file", True)):
+    for path, same in (("docker/build/build-wheel", False), ("docker/build/patch-installed", True)):
         monkeypatch.setattr(outputs, "docker_files", lambda plan, path=path: {**docker_files(plan), path: "#!other"})
         assert (outputs.render_profile(found).digest == before) is same, path
 
