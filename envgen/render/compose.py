@@ -106,18 +106,25 @@ def _context(profile: Profile, key: str) -> dict[str, object]:
     jobs = compose_variable(names.JOBS_VARIABLE, str(profile.build.max_jobs.count or ""))
     proxy = [name for name in PROXY if profile.network.pass_proxy]
     passed = [*profile.secrets, *(name for name in proxy if name not in profile.secrets)]
-    groups: list[tuple[str, Mapping[str, str]]] = [("user", user_env)] if user_env else []
-    groups += [(f"env-{name}", group) for name, group in profile.env.items()]
+    derived = {"MAX_JOBS": jobs, **_texts(names.service_env(profile))}
+    blocks: list[tuple[str, str, Block]] = [
+        ("service", "", _common(profile, key, proxy)),
+        ("env-derived", "What follows from the profile itself.", derived),
+        (
+            "env-passed",
+            "Taken from the shell that starts a service; never stored.",
+            {yaml_key(name): Quoted("") for name in passed},
+        ),
+        *([("user", "", _texts(user_env))] if user_env else []),
+        *((f"env-{name}", "", _texts(group)) for name, group in profile.env.items()),
+    ]
     named = {"overlay": names.overlay_volume(profile)} if profile.mounted_sources else {}
     named |= {f"cache-{n}": volume_of(profile, n, key) for n, cache in profile.caches.items() if cache.host is None}
     # The caches of a copy (`instance`) are those of the plain one: its `down --volumes` must leave them.
     shared = [f"cache-{name}" for name in profile.caches] if profile.instance else []
     return {
         "profile": profile,
-        "common": _lines(_common(profile, key, proxy), "  "),
-        "derived": _lines({"MAX_JOBS": jobs, **_texts(names.service_env(profile))}, "  "),
-        "passed": _lines({yaml_key(name): Quoted("") for name in passed}, "  "),
-        "groups": [(Quoted(name), _lines(_texts(group), "  ")) for name, group in groups],
+        "blocks": [(Quoted(name), Quoted(comment), _lines(block, "  ")) for name, comment, block in blocks],
         "services": [
             (yaml_key(name), _lines(_service(profile, name, number, key), "    "))
             for number, name in enumerate(profile.services)
