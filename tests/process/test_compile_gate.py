@@ -263,6 +263,17 @@ def test_a_killed_keeper_is_replaced_by_one_that_knows_what_runs(lab: Lab) -> No
     leaves_nothing(lab)
 
 
+def test_where_every_keeper_dies_the_compiler_runs_anyway(lab: Lab) -> None:
+    lab.gate = lab.folder / "compile-gate"
+    first = "\n    gates: dict[socket.socket, Entry] = {}\n"
+    text = GATE.read_text()
+    assert first in text and "\nTICK = 1.0 " in text
+    lab.gate.write_text(text.replace(first, "\n    os._exit(1)\n").replace("\nTICK = 1.0 ", "\nTICK = 0.05 "))
+    lab.gate.chmod(0o755)
+    assert lab.start(lab.source("a.cu")).wait(60) == 0
+    assert lab.names("end") == ["a.cu"]
+
+
 def test_a_waiting_gate_ends_at_once_and_is_forgotten(lab: Lab) -> None:
     for name in ("a.cu", "b.cu"):
         lab.expect(name, 900, 5)
