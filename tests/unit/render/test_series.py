@@ -86,7 +86,7 @@ def test_a_python_patch_that_shares_a_file_with_a_built_one_is_built_too(folder:
     [
         ("../evil.patch", "leaves the folder"),
         ("a/../../evil.patch", "leaves the folder"),
-        ("/etc/passwd", "absolute path"),
+        ("/etc/passwd", "leaves the folder of the series"),
         ("sub/a.patch", "is not the name of a patch"),
         ("a b.patch", "is not the name of a patch"),
         ("a.patch -p2", "is not the name of a patch"),
