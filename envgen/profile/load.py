@@ -33,7 +33,7 @@ class Loaded:
     """A project, the trees that its profiles were bound from, and the warnings for the user."""
 
     project: Project
-    trees: Mapping[str, Node]  # profile name -> merged tree; see explain.py
+    trees: Mapping[str, Node]  # profile name -> merged tree; see schema.values
     warnings: tuple[str, ...]
 
 
