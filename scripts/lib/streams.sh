@@ -32,7 +32,8 @@ take_group() {
   local lock group
   exec {lock}>"$1/lock"
   flock "$lock"
-  group=$([ -e "$1/stop" ] || grep -m1 -E "^($2)/" "$1/queue") || return 1
+  [ ! -e "$1/stop" ] || return 1
+  group=$(grep -m1 -E "^($2)/" "$1/queue") || return 1
   awk -v group="$group" '$0 != group' "$1/queue" >"$1/queue.new"
   mv "$1/queue.new" "$1/queue"
   printf '%s\n' "$group"
