@@ -27,11 +27,11 @@ from envgen.profile.model import Profile
 from envgen.render.environment import checkout_variable, compose_environment
 from envgen.render.locking import lock_of_image, mounts_of
 from envgen.render.outputs import render_profile
+from envgen.serve.preflight import RENDER_LABEL
 
 T = TypeVar("T")
 PATIENCE = 5.0  # seconds for all questions together
 SIZES = 1.5  # of these, for the sizes of volumes: the engine looks at every file
-RENDER_LABEL = "dev.envgen.render"
 _TAIL = 4096
 
 

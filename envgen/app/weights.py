@@ -228,7 +228,7 @@ def _mount(engine: Engine, profile: Profile, root: Path, *, make: bool = False) 
             engine.create_volume(volume, {"dev.envgen.project": profile.project, "dev.envgen.profile": profile.name})
         return Mount(volume, HOME, "volume", read_only=not make)
     folder = (root / Path(cache.host.path).expanduser()).resolve()
-    if engine.info().endpoint.startswith("unix://"):
+    if engine.info().local:
         if make:
             make_folder(folder)
         elif not folder.is_dir():

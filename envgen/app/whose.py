@@ -44,7 +44,7 @@ def removed_folders(engine: Engine, project: str) -> dict[str, tuple[Owner, str]
     holder, and the image's name. Nothing for a remote engine, or for what took the name in another machine or
     container: its folders can't be seen from here."""
     here, found = this_process(), {}
-    if not engine.info().endpoint.startswith("unix://"):
+    if not engine.info().local:
         return {}
     for volume in engine.volumes(f"{project}-"):
         labels = engine.volume_labels(volume) or {}
@@ -76,7 +76,7 @@ def _holder(engine: Engine, claimed: Mapping[str, str]) -> Owner | None:
     """Who made the volume of the claim. One folder and user on two computers are two: an engine may serve both."""
     holder, maker = owner_in(claimed), Creator.parse(claimed.get(CREATOR, ""))
     # A container on this computer has another name.
-    if holder is None or maker is None or engine.info().endpoint.startswith("unix://"):
+    if holder is None or maker is None or engine.info().local:
         return holder
     return holder if maker.host == this_process().host else replace(holder, host=maker.host)
 
@@ -96,7 +96,7 @@ def refused(engine: Engine, profile: Profile, root: Path, other: Owner, fix: str
         what = f"{profile.compose_name} belongs to {other.who}, who made it from this folder, {mine.folder}"
         return RefusedError(f"{what}; you are {mine.who}", hint=hint)
     what = f"{profile.compose_name} belongs to another folder: {other}; this one is {mine}"
-    if engine.info().endpoint.startswith("unix://") and other.is_gone:
+    if engine.info().local and other.is_gone:
         what += "; that folder no longer exists"
     beside = f"write `instance: {as_instance(root.name)}` at the top of envgen.local.yaml, then `envgen build`"
     return RefusedError(what, hint=f"{hint}; to work beside it: {beside}")

@@ -48,7 +48,7 @@ def _of_container(engine: Engine, container: Container) -> dict[str, Any]:
     found: dict[str, Any] = {"container": container.name, "variant": container.labels.get("dev.envgen.variant", "")}
     info = engine.info()
     found["host"] = {"arch": info.arch, "cpus": info.cpus, "memory": info.memory, "engine": info.version}
-    if info.endpoint.startswith("unix://"):
+    if info.local:
         found["host"]["kernel"] = platform.release()
     if image := engine.image(container.image_id):
         found["image"] = {"name": next(iter(image.repo_tags), ""), "id": image.id,

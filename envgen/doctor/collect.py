@@ -196,7 +196,7 @@ def throw_away(
 ) -> tuple[run.Execute, list[Mount]]:
     """A runner in a throw-away container with what Compose would mount and set, as far as it exists; these mounts."""
     mounted, user = mounts(profile, root, engine, service), run_as(engine, profile, service)
-    if engine.info().endpoint.startswith("unix://"):
+    if engine.info().local:
         mounted = [one for one in mounted if one.kind == "volume" or Path(one.source).exists()]
     inside = run.in_image(engine, profile.image_name, mounts=mounted, env=compose_env(profile, service), user=user,
                           memory=memory, absent=[])  # fmt: skip
@@ -370,7 +370,7 @@ def _look(subject: Subject, service: str, containers: Sequence[Container], engin
     profile = subject.profile
     info = attempt(engine.info)
     image = attempt(lambda: engine.image(profile.image_name))
-    local = info is not None and info.endpoint.startswith("unix://")
+    local = info is not None and info.local
     machine = promised.compose_environment(profile, subject.root) if local else {}
     folders = {name: machine.get(promised.checkout_variable(name), "") for name in profile.mounted_sources}
     return {
@@ -398,7 +398,7 @@ def attempt(ask: Callable[[], T]) -> T | None:
 
 def _host_facts(profile: Profile, info: EngineInfo | None, ports: tuple[tuple[int, str], ...] = ()) -> Host:
     """What costs next to nothing to know: some files, some system calls."""
-    local = info is not None and info.endpoint.startswith("unix://")
+    local = info is not None and info.local
     return Host(
         disk_path=info.data_root if info else "",
         disk_free=attempt(lambda: shutil.disk_usage(info.data_root).free) if info and local else None,

@@ -46,7 +46,7 @@ def plan(context: Context, findings: Iterable[Finding], engine: Engine, root: Pa
 def _missing_folders(context: Context, engine: Engine, root: Path) -> list[Fix]:
     """Host folders of caches that are not there: Docker would make them, owned by root."""
     machine, image = promised.compose_environment(context.profile, root), context.image
-    if image is None or (context.engine is not None and not context.engine.endpoint.startswith("unix://")):
+    if image is None or (context.engine is not None and not context.engine.local):
         return []  # the folders of another machine cannot be seen from here
     found = []
     for name, cache in context.profile.caches.items():

@@ -23,7 +23,7 @@ def compilers(wanted: int | None, engine: EngineInfo | None, *, root: Path = Pat
     """
     cores: list[tuple[int, str]] = []
     memory: list[tuple[int, str]] = []
-    if engine is None or engine.endpoint.startswith("unix://"):
+    if engine is None or engine.local:
         cores.append((len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, ""))
         with contextlib.suppress(OSError):
             available = mem_available((root / "proc/meminfo").read_text(encoding="utf-8"))

@@ -146,6 +146,11 @@ class EngineInfo:
     containerd_store: bool = False  # images are kept as they were pulled or pushed, by containerd
     remapped: bool = False  # userns-remap: the numbers of users in its containers are others on the machine
 
+    @property
+    def local(self) -> bool:
+        """True where the engine is on this machine for certain: paths and ports mean the same to both."""
+        return self.endpoint.startswith("unix://")
+
 
 # The engine's JSON answers as values of ``values.py``. Pure; the only place that knows the API's field names.
 

@@ -184,16 +184,14 @@ def cause_of(
     exit_code: int | None = None,
     service: bool = False,
     oom_killed: bool = False,
-    memory: str = "",
 ) -> Cause | None:
     """The cause of a failure from its output; None when no rule knows it.
 
     ``service``: the output is a service's, not a build's. ``oom_killed``: what Docker says of the container.
-    ``memory``: what else proves that memory ran out.
     """
     found = {one.rule: one.evidence for one in classify(lines, kind="serve" if service else "build") if one.failure}
-    if oom_killed or memory:
-        found.setdefault("out_of_memory", memory or "Docker reports that it was killed because memory ran out")
+    if oom_killed:
+        found.setdefault("out_of_memory", "Docker reports that it was killed because memory ran out")
     for rule in rules_for("serve" if service else "build"):
         evidence = found.get(rule.rule)
         if evidence is None and exit_code in rule.codes:

@@ -367,7 +367,7 @@ class JitCache:
                 found[lock] += [replace(holder, where=self._label(container)) for holder in holders]
         missing = [lock for lock in locks if not found[lock]]
         # A builder on the host itself, on a bind mount. Elsewhere (a remote engine) the numbers would mean nothing.
-        if missing and self.engine.info().endpoint.startswith("unix://"):
+        if missing and self.engine.info().local:
             for lock, entries in local_holders(missing).items():
                 found[lock] += [replace(bind(Holder, entry), where="this machine") for entry in entries]
         return found

@@ -267,7 +267,7 @@ def _neighbours(engine: Engine, container: Container) -> str:
 
 def _memory(engine: Engine, container_id: str, running: bool) -> str:
     parts = []
-    if engine.info().endpoint.startswith("unix://"):
+    if engine.info().local:
         parts.append("==> /proc/meminfo <==\n" + Path("/proc/meminfo").read_text(encoding="utf-8"))
     if running:
         done = engine.exec(container_id, ["sh", "-c", _CGROUP], timeout=_PATIENCE)
@@ -281,13 +281,13 @@ def _gpu(engine: Engine, container_id: str, running: bool) -> str:
         done = engine.exec(container_id, ["sh", "-c", "command -v nvidia-smi && exec nvidia-smi -q"], timeout=_PATIENCE)
         if done.code == 0:
             return done.stdout.decode(errors="replace")
-    if not engine.info().endpoint.startswith("unix://"):
+    if not engine.info().local:
         return "not available: the container has no nvidia-smi that works, and the engine is on another machine\n"
     return process.run(["nvidia-smi", "-q"], timeout=_PATIENCE).stdout.decode(errors="replace")
 
 
 def _kernel(engine: Engine) -> str:
-    if not engine.info().endpoint.startswith("unix://"):
+    if not engine.info().local:
         return "not available: the engine is on another machine\n"
     done = process.run(["dmesg"], timeout=_PATIENCE, check=False)
     if done.code:

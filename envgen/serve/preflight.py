@@ -78,7 +78,7 @@ def check(
     image = engine.image(profile.image_name)
     problems = [*of_image(profile, image, digest)]
     problems += refusals(engine, profile, root, name, running=bool(mine), notes=notes)
-    if engine.info().endpoint.startswith("unix://"):
+    if engine.info().local:
         problems += _ports(engine, profile, name, mine)
     notes += exposure(profile, name)
     gpu, _ = gpu_mode(engine, profile.gpu)
@@ -116,7 +116,7 @@ def refusals(
     ``running``: the service has its memory already. ``notes`` gets what may still go wrong.
     """
     service, problems = profile.services[name], list[Problem]()
-    if engine.info().endpoint.startswith("unix://"):  # what a remote engine's machine has can't be seen here
+    if engine.info().local:  # what a remote engine's machine has can't be seen here
         problems += [*_mounts(profile, root), *_own_mounts(profile, root, name), *files(profile, root)]
         if service.needs_memory is not None and not running:
             short, said = check_memory(service.needs_memory.bytes, unified=profile.gpu is not GpuMode.NONE)
@@ -139,7 +139,7 @@ def of_image(profile: Profile, image: Image | None, digest: str) -> Iterator[Pro
 def check_again(engine: Engine, profile: Profile, root: Path, container: Container) -> None:
     """PreflightError where ``container`` would end and not start again: folders that it mounts, as the profile still
     has it, are gone."""
-    if engine.info().endpoint.startswith("unix://"):
+    if engine.info().local:
         mounted = {mount.source for mount in container.mounts}
         problems = [*_mounts(profile, root, mounted), *_own_mounts(profile, root, container.service, mounted)]
         if problems:
@@ -278,7 +278,7 @@ def changed_meanwhile(
 
 def holders(engine: Engine) -> Holder:
     """Who has a port of the engine's machine. Of a remote one its containers alone are known."""
-    listeners = host.listening() if engine.info().endpoint.startswith("unix://") else ()
+    listeners = host.listening() if engine.info().local else ()
     everybody = engine.containers()
 
     def holder(port: PortMapping) -> str:
@@ -363,7 +363,7 @@ def prepare(engine: Engine, profile: Profile, root: Path, service: str) -> None:
     image = engine.image(profile.image_name)
     places = list(places_of(profile, root, image.labels if image else None))
     folders = [Path(place) for place, _target, kind in places if kind == "bind"]
-    if folders and engine.info().endpoint.startswith("unix://"):
+    if folders and engine.info().local:
         for folder in folders:
             make_folder(folder)
     owner = run_as(engine, profile, service)

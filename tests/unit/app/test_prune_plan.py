@@ -177,7 +177,7 @@ def test_what_a_removed_folder_left(
         remove_container = remove_image = remove_volume = remove_network = print
 
         def info(self) -> Any:
-            return SimpleNamespace(endpoint="tcp://x" if case == "remote" else "unix:///x")
+            return SimpleNamespace(local=case != "remote")
 
         def volumes(self, text: str) -> tuple[str, ...]:
             return tuple(volume for volume in volumes if text in volume)

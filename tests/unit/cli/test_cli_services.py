@@ -55,7 +55,7 @@ class StubEngine:
         self.labels: dict[str, Mapping[str, str]] = {}  # of volumes
 
     def info(self) -> Any:
-        return SimpleNamespace(endpoint="unix:///x")
+        return SimpleNamespace(local=True)
 
     def volumes(self, text: str) -> tuple[str, ...]:
         return tuple(name for name in self.labels if text in name)

@@ -211,11 +211,3 @@ def test_a_very_long_line_is_cut_in_the_evidence() -> None:
 def test_any_text_is_taken(lines: list[str], code: int | None) -> None:
     cause = cause_of(lines, exit_code=code)
     assert cause is None or cause.kind in {rule.rule for rule in rules_for("build")}
-
-
-def test_the_kernel_s_count_makes_a_killed_step_a_matter_of_memory() -> None:
-    cause = cause_of(["Killed"], exit_code=1, memory="the kernel's memory killer ended 1 program meanwhile")
-    assert cause is not None and cause.kind == "out_of_memory" and "1 program" in cause.evidence
-    # The log of the build says the same to `envgen explain`.
-    found = cause_of([f"{cause.summary}: {cause.evidence}"])
-    assert found is not None and found.kind == "out_of_memory"

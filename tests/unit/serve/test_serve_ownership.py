@@ -53,7 +53,7 @@ def test_root_under_userns_remap_is_told_before_it_fails(
     monkeypatch.setenv("SUDO_GID", "1000")
     (tmp_path / "envgen.yaml").write_text(PROJECT.replace("USER", user))
     profile = load_project(file=tmp_path / "envgen.yaml", environ={}).project.profiles["prod"]
-    info = SimpleNamespace(endpoint="unix:///x", remapped=remapped, rootless=False)
+    info = SimpleNamespace(local=True, remapped=remapped, rootless=False)
     engine: Any = SimpleNamespace(info=lambda: info, image=lambda _name: None)
     prepare(engine, profile, tmp_path, "web")
     assert (tmp_path / "hub").is_dir()

@@ -53,7 +53,7 @@ class Stub:
     """An engine on this machine."""
 
     def info(self) -> Any:
-        return SimpleNamespace(endpoint="unix:///x", remapped=False)
+        return SimpleNamespace(local=True, remapped=False)
 
     def containers(self, *_: object, **__: object) -> tuple[()]:
         return ()
