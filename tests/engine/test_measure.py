@@ -107,7 +107,8 @@ def test_accept(cpu_server: CpuServer) -> None:
     files = []
     for label, speed in (("turtle", "0.01"), ("rocket", "1000000")):
         notes = cpu_server.project.root / f"{label}.md"
-        notes.write_text(f"# {label}\n| test | t/s |\n|-|-|\n| pp32 | {speed} |\n| tg16 | {speed} |\n")
+        # Decode alone: this model's prefill takes no longer than the latency, and then there is no rate to compare.
+        notes.write_text(f"# {label}\n| test | t/s |\n|-|-|\n| tg16 | {speed} |\n")
         done = cpu_server.project.envgen("results", "import", notes.name, "--date", "2026-01-09", "--json").json
         files.append(done["runs"][0]["file"])
     words = ("accept", *CPU, *SMALL, "-n", "40", "--max-per-token", "60000", "--set", EXPECT, "--reference")
