@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from envgen.app import nodes, predict, weights
 from envgen.app.places import At, all_at
@@ -20,6 +22,8 @@ from envgen.errors import EnvgenError
 from envgen.explain import cause_of
 from envgen.jitcache.place import make_query
 from envgen.jitcache.service import JitCache
+from envgen.profile.load import LOCAL_NAME
+from envgen.render import environment as promised
 from envgen.serve import preflight
 from envgen.serve.launch import CAUSE_LINES
 from envgen.text import counted, progress
@@ -119,6 +123,8 @@ def apply_fixes(looked: Sequence[Looked], *, dry_run: bool, agree: Callable[[int
     ``agree`` is asked with the number of steps. A step that fails is said, and the others are done.
     """
     steps = [step for one in looked for step in plan(one)]
+    for line in moved(looked[0].subject):
+        progress(f"  {line}")
     if not steps:
         progress("  nothing here that --fix can fix; each finding names its own command")
         return False
@@ -164,3 +170,41 @@ def _stale(engine: Engine, subject: Subject) -> list[Fix]:
 
     title = f"clear {counted(len(found.modules), 'stale JIT module')}: {names}"
     return [Fix(title, "envgen cache clear --stale", clear)]
+
+
+def moved(subject: Subject) -> list[str]:
+    """Checkouts that are not where the profile says, and lie in exactly one place nearby: what to write where."""
+    machine = promised.compose_environment(subject.profile, subject.root)
+    lines: list[str] = []
+    for name, source in subject.profile.mounted_sources.items():
+        configured = Path(machine.get(promised.checkout_variable(name), ""))
+        if _is_checkout(configured, source.package):
+            continue
+        candidates = nearby(name, source.package, [subject.root, *configured.parents[:1]])
+        if len(candidates) != 1:
+            continue
+        place = json.dumps(str(candidates[0]))  # a YAML scalar too
+        lines += [
+            f"{name} is not in {configured}, but in {candidates[0]}. Put this into {LOCAL_NAME}, then run `envgen up`:",
+            "  profiles:",
+            f"    {subject.profile.name}:",
+            f"      sources: {{{name}: {{origin: {{checkout: {place}}}}}}}",
+        ]
+    return lines
+
+
+def nearby(name: str, package: str, places: list[Path]) -> list[Path]:
+    """Checkouts of ``package`` in these folders, in those above and beside them, under a name that says so."""
+    found: dict[Path, None] = {}
+    for place in places:
+        for folder in (place, place.parent, place / "checkouts", place / "src"):
+            for called in dict.fromkeys((name, package, package.replace("_", "-"))):
+                candidate = folder / called
+                if _is_checkout(candidate, package):
+                    found[candidate.resolve()] = None
+    return list(found)
+
+
+def _is_checkout(folder: Path, package: str) -> bool:
+    built = any((folder / name).is_file() for name in ("pyproject.toml", "setup.py"))
+    return built and (folder / package / "__init__.py").is_file()

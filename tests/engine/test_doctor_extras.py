@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import tarfile
+import textwrap
 import uuid
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -241,6 +242,21 @@ def test_fix_makes_and_hands_over_cache_folders(box: Box, tmp_path: Path) -> Non
 def test_fix_asks_and_without_anybody_to_ask_does_nothing(box: Box, tmp_path: Path) -> None:
     done = box.project.envgen("doctor", "--fix", code=2)
     assert "--yes" in done.err and not (tmp_path / "models").exists()
+
+
+def test_fix_finds_a_checkout_that_was_moved(box: Box, tmp_path: Path) -> None:
+    checkout = tmp_path / "flashinfer"
+    (checkout / "flashinfer").mkdir(parents=True)
+    (checkout / "flashinfer" / "__init__.py").touch()
+    (checkout / "pyproject.toml").touch()
+    (tmp_path / "models").mkdir()
+    told = box.project.envgen("doctor", "--fix", "--yes", code=None).err
+    assert f"but in {checkout}. Put this into envgen.local.yaml" in told
+    lines = told.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.strip() == "profiles:")
+    (tmp_path / "envgen.local.yaml").write_text(textwrap.dedent("\n".join(lines[start : start + 3])))
+    assert str(checkout) in box.project.envgen("config", "--json").out
+    assert "Put this" not in box.project.envgen("doctor", "--fix", "--yes", code=None).err
 
 
 def test_scripts_of_the_project_run_inside(box: Box, tmp_path: Path) -> None:

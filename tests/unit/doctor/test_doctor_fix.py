@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from envgen.app.doctor import nearby
 from envgen.doctor import fix, remedies
 from envgen.doctor.model import Context, error, ok
 from envgen.engine.values import ExecResult, Mount
@@ -28,6 +29,31 @@ class Hand:
     def exec(self, container: str, argv: list[str], *, user: str = "", timeout: float = 0) -> ExecResult:
         self.asked.append((container, argv, user))
         return ExecResult(self.code, b"", b"first\nlast words")
+
+
+def checkout(folder: Path, package: str = "flashinfer") -> Path:
+    (folder / package).mkdir(parents=True)
+    (folder / package / "__init__.py").touch()
+    (folder / "pyproject.toml").touch()
+    return folder
+
+
+def test_a_checkout_beside_the_project_is_found(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    assert nearby("flashinfer", "flashinfer", [project]) == []
+    one = checkout(tmp_path / "flashinfer")
+    assert nearby("flashinfer", "flashinfer", [project]) == [one]
+    (project / "flashinfer").symlink_to(one)  # the same one, by another name
+    assert nearby("flashinfer", "flashinfer", [project]) == [one]
+
+
+def test_two_places_are_no_answer_and_a_bare_folder_is_none(tmp_path: Path) -> None:
+    (tmp_path / "src" / "flashinfer" / "flashinfer").mkdir(parents=True)
+    assert nearby("flashinfer", "flashinfer", [tmp_path]) == []
+    checkout(tmp_path / "a" / "flashinfer")
+    checkout(tmp_path / "b" / "flashinfer")
+    assert len(nearby("flashinfer", "flashinfer", [tmp_path / "a", tmp_path / "b"])) == 2
 
 
 def plan(context: Context, *findings: Any, hand: Hand | None = None) -> list[fix.Fix]:
