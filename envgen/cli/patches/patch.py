@@ -26,7 +26,7 @@ from envgen.errors import EnvgenError, ExitCode, RefusedError, UsageError
 from envgen.patches import series as series_folder
 from envgen.patches.checkout import Checkout, Outcome, Refreshed
 from envgen.patches.checkout import refresh as carry
-from envgen.patches.dry_run import DryRun, Tree, as_document, dry_run, last_fits, report_lines, report_matrix
+from envgen.patches.dry_run import DryRun, State, Tree, as_document, dry_run, last_fits, report_lines, report_matrix
 from envgen.patches.series import head_of, in_range, read_header, rewrite, set_field
 from envgen.text import counted, progress, visible
 
@@ -91,6 +91,7 @@ def list_(session: Session, sources: tuple[str, ...], as_json: bool) -> int:
 @click.option("--release", "releases", multiple=True, metavar="V", help="Against this release; may be repeated.")
 @click.option("--range", "span", metavar="A..B", help="Against every release from A to B: a matrix.")
 @click.option("--ref", metavar="REF", help="Against a branch, tag or commit of the source's repository.")
+@click.option("--allow-fuzzy", is_flag=True, help="Let a patch pass that fits with less context than it has.")
 @json_option
 @project_options
 def check(
@@ -99,6 +100,7 @@ def check(
     releases: tuple[str, ...],
     span: str | None,
     ref: str | None,
+    allow_fuzzy: bool,
     as_json: bool,
 ) -> int:
     """Try patches against bare sources. Nothing is built, and nothing but a cache is written.
@@ -138,7 +140,9 @@ def check(
         if left := untried.get(target.name):
             click.echo(f"not tried: {', '.join(left)}")
             click.echo(f"    try the tag: envgen patch check {target.name} --ref v{left[0]}")
-    return ExitCode.OK if all(run.ok for _, runs in found for run in runs) else ExitCode.FINDINGS
+    bad = [verdict for _, runs in found for run in runs for verdict in run.verdicts if not verdict.ok]
+    passes = all(allow_fuzzy and verdict.state is State.FUZZY for verdict in bad)
+    return ExitCode.OK if passes else ExitCode.FINDINGS
 
 
 def _trees(
