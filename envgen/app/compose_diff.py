@@ -18,9 +18,7 @@ from envgen.engine.compose import Compose
 from envgen.engine.endpoint import DEFAULT_SOCKET, Endpoint
 from envgen.errors import ProcessError, UsageError
 from envgen.move_in.compose import (
-    as_compose,
     asked,
-    is_recipe,
     name_like,
     of_image,
     read_foreign,
@@ -28,6 +26,7 @@ from envgen.move_in.compose import (
     split_command,
 )
 from envgen.move_in.draft import Draft
+from envgen.move_in.recipe import as_compose, is_recipe
 from envgen.profile.model import GpuMode, Profile
 from envgen.profile.tree import LIST, MAP, NULL, Node, near
 from envgen.profile.values import own_path

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from envgen import files
 from envgen.errors import EnvgenError, Problem, ProjectError, RefusedError
-from envgen.move_in.compose import Reader, as_compose, is_recipe, read_foreign
+from envgen.move_in.compose import Reader, read_foreign
 from envgen.move_in.draft import Draft, Unplaced, local_text, text_of
+from envgen.move_in.recipe import as_compose, is_recipe
 from envgen.profile.load import FILE_NAME, LOCAL_NAME, load_project
 from envgen.profile.shape import NAME, matches
 from envgen.render import outputs
