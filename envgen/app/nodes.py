@@ -305,40 +305,6 @@ def _connection(profile: Profile, source: Seen, target: Seen, meeting: int) -> F
     return Finding("ok", what, text)
 
 
-@dataclass(frozen=True)
-class Row:
-    """A machine in the list. ``image``: same (as the first that has it), other, missing; "" where nothing answers."""
-
-    name: str
-    context: str
-    address: str
-    docker: str = ""
-    image: str = ""
-    containers: tuple[str, ...] = ()
-    trouble: str = ""
-
-
-def rows(profile: Profile) -> list[Row]:
-    """All machines of the profile, asked at the same time: do they answer, and what they have and run."""
-
-    def ask(name: str) -> tuple[Row, str]:
-        machine = profile.nodes[name]
-        row = Row(name, machine.context, machine.address)
-        try:
-            engine = connect(environment(machine))
-            image = engine.image(profile.image_name)
-            running = tuple(one.name for one in engine.containers())
-            return replace(row, docker=engine.info().version, containers=running), content(image) if image else ""
-        except EngineError as error:
-            return replace(row, trouble=error.problems[0].message), ""
-
-    with ThreadPoolExecutor(max(1, len(profile.nodes))) as pool:
-        asked = list(pool.map(ask, profile.nodes))
-    first = next((image for _, image in asked if image), "")
-    words = {first: "same", "": "missing"}
-    return [replace(row, image=words.get(image, "other")) if row.docker else row for row, image in asked]
-
-
 # --- comparing --------------------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ import click
 
 from envgen.app.session import Session
 from envgen.engine.compose import Compose
-from envgen.errors import Output
+from envgen.errors import ExitCode, Output, UsageError
 from envgen.profile.layers import misspelt
 from envgen.text import progress, with_own_colours
 
@@ -58,34 +58,68 @@ def _with_session(function: F, *file_names: str) -> F:
     return wrapper  # type: ignore[return-value]
 
 
-variant_option = click.option(
-    "--variant", default="", metavar="NAME", help="Lay a variant of the profile over it (`envgen config` lists them)."
-)
+def variant_option(function: F) -> F:
+    """Add --variant, which goes into the ``session``; stands below ``project_options``."""
+
+    @click.option("--variant", default="", metavar="NAME",
+                  help="Lay a variant of the profile over it (`envgen config` lists them).")  # fmt: skip
+    @functools.wraps(function)
+    def wrapper(*args: Any, session: Session, variant: str, **kwargs: Any) -> Any:
+        session.variant = variant
+        return function(*args, session=session, **kwargs)
+
+    return wrapper  # type: ignore[return-value]
 
 
-def _wants_json(context: click.Context, _parameter: click.Parameter, value: bool) -> bool:
-    if value and (output := context.find_object(Output)):
-        output.json = True
-    return value
+def _keep_json(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    context.ensure_object(Output).json |= value
 
 
 # Eager: an error in any other option is a document, too.
 json_option = click.option(
-    "--json", "as_json", is_flag=True, is_eager=True, callback=_wants_json, help="Print one JSON document on stdout."
-)
+    "--json", "as_json", is_flag=True, is_eager=True, expose_value=False, callback=_keep_json,
+    help="Print one JSON document on stdout.",
+)  # fmt: skip
+
+
+def reporting(function: F) -> F:
+    """The options of a command that works with a project and has --json."""
+    return project_options(json_option(function))
+
+
+def wants_json() -> bool:
+    """Whether the command line asks for JSON."""
+    return click.get_current_context().ensure_object(Output).json
+
+
+def answer(document: Any, lines: Iterable[str] = (), code: int = ExitCode.OK) -> int:
+    """Print what a command has found: ``document`` with --json, else the ``lines``. Returns ``code``."""
+    if wants_json():
+        print_json(document)
+    else:
+        for line in lines:
+            click.echo(line)
+    return code
 
 
 def print_json(document: Any) -> None:
     """Print ``document`` with stable keys; results go to stdout, everything else to stderr."""
-    context = click.get_current_context(silent=True)
-    if context and (output := context.find_object(Output)):
-        output.printed = True
+    click.get_current_context().ensure_object(Output).printed = True
     click.echo(json.dumps(document, indent=2, sort_keys=True))
 
 
 def ask(question: str) -> bool:
     """A yes from the terminal; False without a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty() and click.confirm(question, err=True)
+
+
+def confirm(what: str, question: str, lines: Iterable[str]) -> None:
+    """A yes to ``lines``, from the terminal. UsageError without a terminal, click.Abort without a yes."""
+    if wants_json() or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(f"{what} needs --yes when stdin is not a terminal", hint="add --yes or --dry-run")
+    for line in lines:
+        click.echo(line)
+    click.confirm(question, abort=True, err=True)
 
 
 def show_logs(composes: Mapping[str, Compose], *words: str) -> int:

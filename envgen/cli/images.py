@@ -7,9 +7,10 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,11 +20,11 @@ from envgen.app import build as builds
 from envgen.app.build import Job, Options, Outcome
 from envgen.app.compose_diff import compare
 from envgen.app.session import Session
-from envgen.cli.common import json_option, print_json, project_options
+from envgen.cli.common import answer, print_json, reporting, wants_json
 from envgen.engine.buildx import OWN, BuildResult, Step, argv_of
 from envgen.engine.client import Engine, connect
 from envgen.errors import BuildError, EngineError, ExitCode, NotFoundError, UsageError
-from envgen.lock.image import read, take, write_sbom
+from envgen.lock.image import Manifest, read, take, write_sbom
 from envgen.lock.model import changes, facts, read_lock
 from envgen.profile.model import Platform
 from envgen.render.locking import lock_of
@@ -110,7 +111,7 @@ def _line(outcome: str, name: str) -> str:
 
 
 @click.command()
-@project_options
+@reporting
 @click.option("--no-cache", is_flag=True, help="Run every step again.")
 @click.option("--pull", is_flag=True, help="Look for a newer base image in its registry.")
 @click.option("--tag", "tags", multiple=True, metavar="REF", help="A further name of the image (repeatable).")
@@ -126,10 +127,9 @@ def _line(outcome: str, name: str) -> str:
 @click.option("--target", default="", metavar="STAGE", help="Stop after this stage; the image is IMAGE-STAGE.")
 @click.option("--shell-on-error", is_flag=True, help="Open a shell in what was there before the step that failed.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
-@json_option
 def build(
     session: Session, platform: str | None, unlocked: bool, take_over: bool, target: str, shell_on_error: bool,
-    dry_run: bool, as_json: bool, **chosen: Any,
+    dry_run: bool, **chosen: Any,
 ) -> int:  # fmt: skip
     """Render a profile, then build its image with BuildKit.
 
@@ -156,7 +156,7 @@ def build(
     options = Options(**chosen, builder=_builder())
     if options.push and not options.tags:
         raise UsageError("--push needs a name that leads to a registry", hint="--tag registry.example/name:tag")
-    if shell_on_error and (as_json or not (sys.stdin.isatty() and sys.stdout.isatty())):
+    if shell_on_error and (wants_json() or not (sys.stdin.isatty() and sys.stdout.isatty())):
         raise UsageError("--shell-on-error needs a terminal", hint="run it in a terminal, without --json")
     if shell_on_error and options.builder != OWN:
         why = f"--shell-on-error needs the engine's own builder, not {options.builder!r}"
@@ -165,14 +165,14 @@ def build(
     for warning in session.loaded().warnings:
         progress(f"warning: {warning}")
     if dry_run:
-        return _dry_run(job, options, as_json)
-    with closing(Display(job.steps, live=not as_json)) as display:
+        return _dry_run(job, options)
+    with closing(Display(job.steps, live=not wants_json())) as display:
         outcome = builds.build(
             session, job, on_step=display.step, on_tick=display.tick,
             options=options, unlocked=unlocked, take_over=take_over,
         )  # fmt: skip
     try:
-        _show(outcome, as_json)
+        _show(outcome)
     except BuildError:
         if shell_on_error and outcome.result and outcome.result.failed:
             builds.shell_before(job, outcome.result.failed, options)
@@ -196,26 +196,27 @@ def make(session: Session, *, take_over: bool = False) -> None:
         outcome = builds.build(
             session, job, on_step=display.step, on_tick=display.tick, options=options, take_over=take_over
         )
-    _show(outcome, as_json=False, to_stderr=True)
+    _show(outcome, on_the_way=True)
 
 
-def _show(outcome: Outcome, as_json: bool, to_stderr: bool = False) -> None:
-    """How the build ended. BuildError when it failed."""
+def _show(outcome: Outcome, *, on_the_way: bool = False) -> None:
+    """How the build ended; on stderr where it is not what the command is about. BuildError when it failed."""
     job, result = outcome.job, outcome.result
     for warning in result.warnings if result else ():
         progress(f"warning: {warning}")
+    as_json = wants_json() and not on_the_way
     if result and not result.ok:
         raise _failure(outcome, result, quiet=as_json)
     if as_json:
         print_json(_document(outcome))
     elif result is None:
-        click.echo(f"{job.image} is up to date ({short_id(outcome.image_id)})", err=to_stderr)
+        click.echo(f"{job.image} is up to date ({short_id(outcome.image_id)})", err=on_the_way)
     else:
         built = f"built {job.image} ({short_id(result.image_id)})"
         if outcome.pushed:  # who pulls it needs the whole digest
             built = f"pushed {', '.join(outcome.pushed)} ({result.image_id})"
         steps = f"{counted(len(result.steps), 'step')}, {result.cached} from the cache"
-        click.echo(f"{built} in {result.seconds:.1f} s: {steps}", err=to_stderr)
+        click.echo(f"{built} in {result.seconds:.1f} s: {steps}", err=on_the_way)
         if not outcome.pushed and any(service.cluster for service in job.profile.services.values()):
             progress(f"the other machines: envgen nodes push --image --profile {job.profile.name}")
 
@@ -273,7 +274,7 @@ def _head(job: Job) -> dict[str, Any]:
     return {"profile": job.profile.name, "image": job.image, "digest": job.rendered.digest}
 
 
-def _dry_run(job: Job, options: Options, as_json: bool) -> int:
+def _dry_run(job: Job, options: Options) -> int:
     """The exact plan. Works without an engine too; then it can't say whether the image is up to date."""
     engine: Engine | None
     try:
@@ -283,28 +284,28 @@ def _dry_run(job: Job, options: Options, as_json: bool) -> int:
     how = job.compilers(engine, options)
     argv = argv_of(builds.request_of(job, options))
     current = bool(engine and builds.up_to_date(job, options, engine))
-    if as_json:
-        plan = {**_head(job), "dry_run": True, "up_to_date": current, "argv": argv}
-        print_json({**plan, "compilers": how, "engine": trouble or "ok"})
-        return ExitCode.OK
-    if trouble:
+    if trouble and not wants_json():
         progress(f"no engine: {trouble}")
-    click.echo(f"image    {job.image}{' (up to date: nothing would be built)' if current else ''}")
-    click.echo(f"digest   {job.rendered.digest}")
-    click.echo(f"files    {', '.join(sorted(job.rendered.files))} into {job.shown(job.folder)}")
-    click.echo(how)
-    click.echo(f"command  {shlex.join(argv)}")
-    return ExitCode.OK
+    plan = {**_head(job), "dry_run": True, "up_to_date": current, "argv": argv}
+    return answer(
+        {**plan, "compilers": how, "engine": trouble or "ok"},
+        [
+            f"image    {job.image}{' (up to date: nothing would be built)' if current else ''}",
+            f"digest   {job.rendered.digest}",
+            f"files    {', '.join(sorted(job.rendered.files))} into {job.shown(job.folder)}",
+            how,
+            f"command  {shlex.join(argv)}",
+        ],
+    )
 
 
 # --- verify -----------------------------------------------------------------------------------------------------------
 
 
 @click.command()
-@project_options
+@reporting
 @jobs_option
-@json_option
-def verify(session: Session, max_jobs: int | None, as_json: bool) -> int:
+def verify(session: Session, max_jobs: int | None) -> int:
     """Build the image of a profile twice without cache, from two folders, and compare the images.
 
     Content is compared: files, modes, owners, links, bytes and configuration; times don't count. Where it differs, each
@@ -317,22 +318,22 @@ def verify(session: Session, max_jobs: int | None, as_json: bool) -> int:
     """
     verified = builds.verify(session, max_jobs)
     ids, found = verified.ids, verified.found
-    same = ids[0] == ids[1]
-    code = ExitCode.FINDINGS if found else ExitCode.OK
-    if as_json:
-        times = [round(each, 1) for each in verified.seconds]
-        document = {"same_content": verified.same_content, "same_id": same, "image_ids": list(ids), "seconds": times}
-        print_json({**document, "differences": list(map(asdict, found))})
-        return code
-    click.echo("same content" if verified.same_content else "different content")
-    click.echo(f"same ID: {ids[0]}" if same else f"different IDs: {ids[0]} and {ids[1]}")
-    for difference in found[:SHOWN_DIFFERENCES]:
-        click.echo(f"  {difference}")
+    document = {
+        "same_content": verified.same_content, "same_id": ids[0] == ids[1], "image_ids": list(ids),
+        "seconds": [round(each, 1) for each in verified.seconds], "differences": list(map(asdict, found)),
+    }  # fmt: skip
+    return answer(document, _verdict(verified), ExitCode.FINDINGS if found else ExitCode.OK)
+
+
+def _verdict(verified: builds.Verified) -> Iterator[str]:
+    ids, found = verified.ids, verified.found
+    yield "same content" if verified.same_content else "different content"
+    yield f"same ID: {ids[0]}" if ids[0] == ids[1] else f"different IDs: {ids[0]} and {ids[1]}"
+    yield from (f"  {difference}" for difference in found[:SHOWN_DIFFERENCES])
     if len(found) > SHOWN_DIFFERENCES:
         progress(f"{len(found) - SHOWN_DIFFERENCES} more; --json lists all")
     if any(d.path.rpartition("/")[2].startswith(".wh.") for d in found):
         progress("hint: a step removed files of a lower layer; the time of that cannot be set (docs/reproducible.md)")
-    return code
 
 
 # --- inspect ----------------------------------------------------------------------------------------------------------
@@ -340,10 +341,9 @@ def verify(session: Session, max_jobs: int | None, as_json: bool) -> int:
 
 @click.command()
 @click.argument("image", required=False)
-@project_options
+@reporting
 @click.option("--sbom", is_flag=True, help="Print what is installed in it as an SPDX 2.3 document instead.")
-@json_option
-def inspect(session: Session, image: str | None, sbom: bool, as_json: bool) -> int:
+def inspect(session: Session, image: str | None, sbom: bool) -> int:
     """Print every input of IMAGE (default: the image of the profile) as recorded in the image.
 
     \b
@@ -352,7 +352,7 @@ def inspect(session: Session, image: str | None, sbom: bool, as_json: bool) -> i
       envgen inspect mxfp4:prod --json
       envgen inspect mxfp4:prod --sbom > mxfp4.spdx.json
     """
-    if sbom and as_json:
+    if sbom and wants_json():
         raise UsageError("--sbom and --json would both print to stdout", hint="give one of the two")
     engine = connect()
     found = read(engine, image or session.profile().image_name)
@@ -362,19 +362,19 @@ def inspect(session: Session, image: str | None, sbom: bool, as_json: bool) -> i
             raise NotFoundError(f"the image {found.image} is gone")
         click.echo(write_sbom(found, made, take(engine, found.id)).decode(), nl=False)
         return ExitCode.OK
-    if as_json:
-        document = asdict(found)
-        print_json({key: document[key] for key in ("image", "id", "labels", "inputs", "open")})
-        return ExitCode.OK
-    click.echo(f"{found.image} ({short_id(found.id)})")
+    document = asdict(found)
+    return answer({key: document[key] for key in ("image", "id", "labels", "inputs", "open")}, _recorded(found))
+
+
+def _recorded(found: Manifest) -> Iterator[str]:
+    yield f"{found.image} ({short_id(found.id)})"
     for name, value in (*sorted(found.labels.items()), *sorted(found.inputs.items())):
         if not name.endswith(" sha256"):
-            click.echo(f"  {name}  {value or '(none)'}")
+            yield f"  {name}  {value or '(none)'}"
     for text in found.open:
         progress(f"not locked: {text}")
     if not found.inputs:
         progress("it was built without a lock, so it records no inputs")
-    return ExitCode.OK
 
 
 # --- diff -------------------------------------------------------------------------------------------------------------
@@ -383,16 +383,15 @@ def inspect(session: Session, image: str | None, sbom: bool, as_json: bool) -> i
 @click.command()
 @click.argument("first", required=False)
 @click.argument("second", required=False)
-@project_options
+@reporting
 @click.option("--with", "other", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False),
               help="Compare what the profile runs with what this Compose file (or recipe) runs.")  # fmt: skip
 @click.option(
     "--service", "pairs", multiple=True, metavar="A=B", help="With --with: A of the profile is B of the file."
 )
-@json_option
 def diff(
-    session: Session, first: str | None, second: str | None, other: Path | None, pairs: tuple[str, ...], as_json: bool
-) -> int:
+    session: Session, first: str | None, second: str | None, other: Path | None, pairs: tuple[str, ...]
+) -> int:  # fmt: skip
     """Say in which inputs FIRST and SECOND differ. Each is a lock file or the name of an image.
 
     With --with, say what differs when the profile runs rather than an existing Compose file: both as
@@ -406,32 +405,25 @@ def diff(
       envgen diff --with compose.yaml --service serve=vllm
     """
     if other is not None and first is None:
-        return _with(session, other, pairs, as_json)
+        return _with(session, other, pairs)
     if other is not None or pairs or first is None or second is None:
         hint = "envgen diff FIRST SECOND, or envgen diff --with FILE"
         raise UsageError("name two locks or images, or one Compose file", hint=hint)
     found = changes(*_alike(_side(first), _side(second)))
-    if as_json:
-        print_json({"changes": list(map(asdict, found))})
-    else:
-        for change in found:
-            click.echo(str(change))
-        progress(f"{counted(len(found), 'input differs', 'inputs differ')}" if found else "all inputs are the same")
+    answer({"changes": list(map(asdict, found))}, map(str, found))
+    if not wants_json():
+        progress(counted(len(found), "input differs", "inputs differ") if found else "all inputs are the same")
     return ExitCode.FINDINGS if found else ExitCode.OK
 
 
-def _with(session: Session, file: Path, pairs: Sequence[str], as_json: bool) -> int:
+def _with(session: Session, file: Path, pairs: Sequence[str]) -> int:
     named = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
     if len(named) != len(pairs):
         raise UsageError("--service wants A=B", hint="A is a service of the profile, B one of the file")
     found = compare(session.profile(), session.loaded().project.root, file, named)
-    if as_json:
-        print_json({"differences": list(map(asdict, found))})
-    for service in [] if as_json else dict.fromkeys(one.service for one in found):
-        click.echo(service)
-        for one in found:
-            if one.service == service:
-                click.echo(f"  {one}")
+    services = dict.fromkeys(one.service for one in found)
+    lines = ([name, *(f"  {one}" for one in found if one.service == name)] for name in services)
+    answer({"differences": list(map(asdict, found))}, chain.from_iterable(lines))
     progress(counted(len(found), "difference") + ", without what envgen gives every container" if found else
              "both run the same, but for what envgen gives every container")  # fmt: skip
     return ExitCode.FINDINGS if found else ExitCode.OK

@@ -191,9 +191,6 @@ def test_a_machine_that_cannot_be_reached_an_image_that_is_missing_and_one_that_
         found = ready.envgen("nodes", "check", "--set", "apt.runtime=[less]", code=6).stdout
         assert f"spark-1: the image {IMAGE} is older than the profile" in found
         assert f"spark-2: the image {IMAGE} is not there" in found
-        listed = json.loads(ready.envgen("nodes", "-p", "cpu", "--json").stdout)["nodes"]
-        assert [one["image"] for one in listed] == ["same", "missing"]
-        assert all(one["docker"] and not one["trouble"] for one in listed)
     finally:
         ready.docker("spark-2", "tag", "kept:1", IMAGE)
     subprocess.run(
@@ -203,8 +200,6 @@ def test_a_machine_that_cannot_be_reached_an_image_that_is_missing_and_one_that_
     ready.write(spark_2={"context": "gone"})
     [message] = failed(ready.check(6))
     assert "10.66.0.99" in message and "image" not in message  # ssh's own words
-    shown = ready.envgen("nodes", code=3)
-    assert "no answer" in shown.stdout and "spark-2: " in shown.stderr and "10.66.0.99" in shown.stderr
 
 
 def test_ports_that_are_blocked_and_one_that_is_taken(ready: Pair) -> None:

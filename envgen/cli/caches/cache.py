@@ -15,7 +15,7 @@ from envgen.app.places import at
 from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.caches import print as shown
-from envgen.cli.common import LARGEST, json_option, print_json, project_options
+from envgen.cli.common import LARGEST, answer, confirm, reporting
 from envgen.cli.look.explain import open_log
 from envgen.engine.host import compilers
 from envgen.errors import NotFoundError, UsageError
@@ -46,14 +46,6 @@ def open_cache(session: Session) -> JitCache:
     return JitCache(there.connect(), there.profile, session.loaded().project.root)
 
 
-def _show(found: Any, as_json: bool, show: Callable[..., None], *words: str) -> None:
-    """The answer as one document, or as ``show`` prints it."""
-    if as_json:
-        print_json(asdict(found))
-    else:
-        show(found, *words)
-
-
 @click.group(cls=FullGroup)
 def command() -> None:
     """FlashInfer's JIT cache: what is compiled, what is stale and why, and clearing one module at a time.
@@ -69,9 +61,8 @@ def command() -> None:
 @command.command("list")
 @patterns_argument
 @narrowing
-@json_option
-@project_options
-def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None, as_json: bool) -> int:
+@reporting
+def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None) -> int:
     """Show every compiled module: size, objects, age, state, and whether it is being built.
 
     \b
@@ -80,16 +71,15 @@ def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch
       envgen cache list 'fused_moe_*' --arch 12.1a
       envgen cache list --version 0.5.3 --json
     """
-    _show(open_cache(session).inventory(make_query(patterns, version, arch)), as_json, shown.print_inventory)
-    return 0
+    found = open_cache(session).inventory(make_query(patterns, version, arch))
+    return answer(asdict(found), shown.inventory(found))
 
 
 @command.command()
 @click.argument("patterns", nargs=-1, required=True, metavar="NAME|GLOB...")
 @narrowing
-@json_option
-@project_options
-def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None, as_json: bool) -> int:
+@reporting
+def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None) -> int:
     """Say why a module is stale, or that it is not: reads every file that it was compiled from.
 
     Ends with 1 when a module is stale.
@@ -99,9 +89,8 @@ def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: 
       envgen cache why fused_moe_120
       envgen cache why '*' --json
     """
-    evidence = open_cache(session).inventory(make_query(patterns, version, arch), thorough=True)
-    _show(evidence, as_json, shown.print_evidence)
-    return 1 if any(module.state == "stale" for module in evidence.modules) else 0
+    found = open_cache(session).inventory(make_query(patterns, version, arch), thorough=True)
+    return answer(asdict(found), shown.evidence(found), any(module.state == "stale" for module in found.modules))
 
 
 @command.command()
@@ -109,9 +98,8 @@ def why(session: Session, patterns: tuple[str, ...], version: str | None, arch: 
     "--from-log", "log", is_flag=False, flag_value="", metavar="[FILE]",
     help="Those that this log names (`-`: stdin); without FILE: FlashInfer's own records in the cache.",
 )  # fmt: skip
-@json_option
-@project_options
-def modules(session: Session, log: str | None, as_json: bool) -> int:
+@reporting
+def modules(session: Session, log: str | None) -> int:
     """Print the names of the modules that earlier runs used, as `cache warm` takes them: attention modules too.
 
     From FlashInfer's own records in the profile's cache: of all versions, and of modules that were cleared since. Or
@@ -131,11 +119,7 @@ def modules(session: Session, log: str | None, as_json: bool) -> int:
             f"{log} names no module" if log else "no module was compiled or loaded in this cache yet",
             hint="name modules yourself: envgen cache warm fused_moe_120",
         )
-    if as_json:
-        print_json({"modules": found.names})
-    else:
-        click.echo("\n".join(map(visible, found.names)))
-    return 0
+    return answer({"modules": found.names}, map(visible, found.names))
 
 
 def _from_log(log: str) -> Used:
@@ -161,23 +145,11 @@ def _from_log(log: str) -> Used:
 @click.option("--all", "everything", is_flag=True, help="Every module (that --version and --arch leave).")
 @dry_run_option
 @click.option("-y", "--yes", is_flag=True, help="Don't ask before --all.")
-@json_option
-@project_options
+@reporting
 def clear(
-    session: Session,
-    patterns: tuple[str, ...],
-    version: str | None,
-    arch: str | None,
-    stale: bool,
-    guessed: bool,
-    foreign: bool,
-    older_than: str | None,
-    changed: str | None,
-    everything: bool,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
-) -> int:
+    session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None, stale: bool, guessed: bool,
+    foreign: bool, older_than: str | None, changed: str | None, everything: bool, dry_run: bool, yes: bool,
+) -> int:  # fmt: skip
     """Remove compiled modules, and the sources generated for them; nothing else.
 
     Takes the lock that FlashInfer takes: a module that is being built is refused, and so is all that was named with it.
@@ -210,23 +182,17 @@ def clear(
     cache = open_cache(session)
     whose.demand(cache.engine, cache.profile, cache.root)
     if everything and not yes and not dry_run:
-        if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise UsageError(
-                "cache clear --all needs --yes when stdin is not a terminal", hint="add --yes or --dry-run"
-            )
-        shown.print_cleared(cache.clear(query, everything=True, dry_run=True))
-        click.confirm("Clear all of this?", abort=True, err=True)
-    cleared = cache.clear(query, everything=everything, dry_run=dry_run, causes=causes if by_cause else None)
-    _show(cleared, as_json, shown.print_cleared)
-    return 1 if cleared.errors else 0
+        lines = shown.cleared(cache.clear(query, everything=True, dry_run=True))
+        confirm("cache clear --all", "Clear all of this?", lines)
+    done = cache.clear(query, everything=everything, dry_run=dry_run, causes=causes if by_cause else None)
+    return answer(asdict(done), shown.cleared(done), bool(done.errors))
 
 
 @command.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("-j", "--jobs", type=click.IntRange(1, LARGEST), metavar="N", help="At most N compilers at once.")
-@json_option
-@project_options
-def warm(session: Session, names: tuple[str, ...], jobs: int | None, as_json: bool) -> int:
+@reporting
+def warm(session: Session, names: tuple[str, ...], jobs: int | None) -> int:
     """Compile modules by FlashInfer's own build; without names: what is partial or stale.
 
     In a running service, else in a throw-away container of the image: kernels are ready before a model takes the
@@ -243,28 +209,22 @@ def warm(session: Session, names: tuple[str, ...], jobs: int | None, as_json: bo
     wanted = jobs if jobs is not None else cache.profile.build.max_jobs.count
     progress(compilers(wanted, cache.engine.info()))
     built, recorded = compile_modules(cache, names, wanted, progress)
-    if as_json:
-        baselines = {record.name for record in recorded.modules if record.recorded} if recorded else set()
-        rows = [
-            {"name": one.name, "outcome": one.outcome, "seconds": one.seconds, "killed": one.killed,
-             "error": one.error, "baseline": one.name in baselines}
-            for one in built
-        ]  # fmt: skip
-        print_json({"modules": rows})
-    else:
-        shown.print_built(built, recorded)
-    return 0 if all(one.outcome in ("done", "masked") for one in built) else 1
+    baselines = {record.name for record in recorded.modules if record.recorded} if recorded else set()
+    rows = [
+        {"name": one.name, "outcome": one.outcome, "seconds": one.seconds, "killed": one.killed,
+         "error": one.error, "baseline": one.name in baselines}
+        for one in built
+    ]  # fmt: skip
+    failed = any(one.outcome not in ("done", "masked") for one in built)
+    return answer({"modules": rows}, shown.built(built, recorded), failed)
 
 
 @command.command()
 @patterns_argument
 @narrowing
 @click.option("--force", is_flag=True, help="Also where files changed after it was compiled: you know better.")
-@json_option
-@project_options
-def baseline(
-    session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None, force: bool, as_json: bool
-) -> int:
+@reporting
+def baseline(session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None, force: bool) -> int:
     """Record the bytes of every file that modules were compiled from, so that `list` and `why` are certain.
 
     Ends with 1 when a module could not be recorded.
@@ -274,9 +234,8 @@ def baseline(
       envgen cache baseline
       envgen cache baseline page rope
     """
-    recorded = open_cache(session).baseline(make_query(patterns, version, arch), force=force)
-    _show(recorded, as_json, shown.print_recorded)
-    return 0 if all(module.recorded for module in recorded.modules) else 1
+    found = open_cache(session).baseline(make_query(patterns, version, arch), force=force)
+    return answer(asdict(found), shown.recorded(found), not all(module.recorded for module in found.modules))
 
 
 @command.command()
@@ -284,9 +243,8 @@ def baseline(
     "--keep", type=click.IntRange(1, LARGEST), default=3, show_default=True, metavar="N", help="How many stay."
 )
 @dry_run_option
-@json_option
-@project_options
-def gc(session: Session, keep: int, dry_run: bool, as_json: bool) -> int:
+@reporting
+def gc(session: Session, keep: int, dry_run: bool) -> int:
     """Remove the namespaces of this profile that were not used for the longest time.
 
     Never the one that the profile uses now, never one that a container has mounted. Ends with 1 when one could not be
@@ -298,19 +256,15 @@ def gc(session: Session, keep: int, dry_run: bool, as_json: bool) -> int:
       envgen cache gc --keep 2
     """
     found = space.gc(open_cache(session), keep, dry_run=dry_run)
-    if as_json:
-        print_json([vars(one) for one in found])
-    else:
-        shown.print_spaces(found, dry_run=dry_run)
-    return 1 if any(one.fate.startswith("not removed") for one in found) else 0
+    stayed = any(one.fate.startswith("not removed") for one in found)
+    return answer([vars(one) for one in found], shown.spaces(found, dry_run=dry_run), stayed)
 
 
 @command.command()
 @click.argument("archive", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--force", is_flag=True, help="Replace FILE.")
-@json_option
-@project_options
-def save(session: Session, archive: Path, force: bool, as_json: bool) -> int:
+@reporting
+def save(session: Session, archive: Path, force: bool) -> int:
     """Write the whole cache into one archive, with times to the nanosecond: a restored one is not compiled again.
 
     Refused while a module is being built. Baselines that are missing are recorded first, where a service runs.
@@ -321,8 +275,8 @@ def save(session: Session, archive: Path, force: bool, as_json: bool) -> int:
     """
     cache = open_cache(session)
     cache.record_missing(progress)
-    _show(space.save(cache, archive, force=force), as_json, shown.print_moved, f"saved into {archive}")
-    return 0
+    moved = space.save(cache, archive, force=force)
+    return answer(asdict(moved), shown.moved(moved, f"saved into {archive}"))
 
 
 @command.command()
@@ -330,9 +284,8 @@ def save(session: Session, archive: Path, force: bool, as_json: bool) -> int:
 @click.option("--force", is_flag=True, help="Also what was compiled in another environment.")
 @click.option("--replace", "replacing", is_flag=True, help="Remove modules of the same FlashInfer version for it.")
 @click.option("-n", "--dry-run", is_flag=True, help="Check FILE and show what would go; change nothing.")
-@json_option
-@project_options
-def load(session: Session, archive: Path, force: bool, replacing: bool, dry_run: bool, as_json: bool) -> int:
+@reporting
+def load(session: Session, archive: Path, force: bool, replacing: bool, dry_run: bool) -> int:
     """Put a saved cache into the profile's. Refused where modules of the same FlashInfer version are there already.
 
     The archive is unpacked aside and checked whole before anything is put in its place: links, devices and paths that
@@ -344,14 +297,12 @@ def load(session: Session, archive: Path, force: bool, replacing: bool, dry_run:
       envgen cache load kernels.tar.gz --replace --dry-run
     """
     moved = space.load(open_cache(session), archive, force=force, replacing=replacing, dry_run=dry_run)
-    _show(moved, as_json, shown.print_moved, f"{'would load' if dry_run else 'loaded'} from {archive}")
-    return 0
+    return answer(asdict(moved), shown.moved(moved, f"{'would load' if dry_run else 'loaded'} from {archive}"))
 
 
 @command.command()
-@json_option
-@project_options
-def audit(session: Session, as_json: bool) -> int:
+@reporting
+def audit(session: Session) -> int:
     """Show which GPU code each library really holds: of the cache, vLLM, flash-attn, and what Triton's ptxas knows.
 
     Ends with 1 when the profile's GPU can't run one of them.
@@ -365,13 +316,10 @@ def audit(session: Session, as_json: bool) -> int:
     wanted = cache.profile.cuda.arch_list
     judged = findings(found, [(arch.major, arch.minor) for arch in wanted.archs], arch_folders(str(wanted)))
     bad = any(one.verdict == "error" for one in judged) or any(one.missing for one in found.assemblers)
-    if as_json:
-        rows = [
-            {"path": one.library.path, "owner": one.library.owner, "archs": list(one.library.archs),
-             "verdict": one.verdict, "message": one.message}
-            for one in judged
-        ]  # fmt: skip
-        print_json({"libraries": rows, "assemblers": [vars(assembler) for assembler in found.assemblers]})
-    else:
-        shown.print_audit(found, judged, bad=bad)
-    return 1 if bad else 0
+    rows = [
+        {"path": one.library.path, "owner": one.library.owner, "archs": list(one.library.archs),
+         "verdict": one.verdict, "message": one.message}
+        for one in judged
+    ]  # fmt: skip
+    document = {"libraries": rows, "assemblers": [vars(assembler) for assembler in found.assemblers]}
+    return answer(document, shown.audit(found, judged, bad=bad), bad)

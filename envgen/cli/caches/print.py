@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-
-import click
+from collections.abc import Iterator, Sequence
 
 from envgen.inside.jit.judge import Module
 from envgen.jitcache.audit import Audit, Finding
@@ -35,10 +33,6 @@ OUTCOMES = {
 }
 
 
-def print_table(rows: Sequence[tuple[str, ...]], right: Iterable[int]) -> None:
-    click.echo("\n".join(table(rows, right=right)))
-
-
 def _age(when: float) -> str:
     """How long ago, in one unit: 5m, 3h, 12d."""
     return duration(time.time() - when) if when else "-"
@@ -52,25 +46,25 @@ def _in(version: str, arch: str) -> str:
     return "/".join(part for part in (version, arch) if part)
 
 
-def print_inventory(inventory: Inventory) -> None:
+def inventory(inventory: Inventory) -> Iterator[str]:
     if inventory.place:
         progress(f"{inventory.root} in {inventory.place}")
     for problem in inventory.problems:
         progress(f"left out: {visible(problem)}")
     if not inventory.modules:
-        click.echo("no compiled modules" if inventory.exists else "no compiled modules: there is no cache yet")
+        yield "no compiled modules" if inventory.exists else "no compiled modules: there is no cache yet"
     else:
         rows: list[tuple[str, ...]] = [("VERSION", "ARCH", "MODULE", "SIZE", "OBJECTS", "AGE", "STATE")]
         rows += [_row(module) for module in inventory.modules]
-        print_table(rows, right=(3, 4, 5))
+        yield from table(rows, right=(3, 4, 5))
         total = sum(module.bytes for module in inventory.modules)
-        click.echo(f"{counted(len(inventory.modules), 'module')}, {size(total)}")
+        yield f"{counted(len(inventory.modules), 'module')}, {size(total)}"
         if any(module.guess for module in inventory.modules):
-            click.echo("? = a guess by times of change; `envgen cache baseline` makes later answers certain")
+            yield "? = a guess by times of change; `envgen cache baseline` makes later answers certain"
     for batch in inventory.building:
-        click.echo(f"a batch build runs in {_in(batch.version, batch.arch)}, {describe_holders(batch.holders)}")
+        yield f"a batch build runs in {_in(batch.version, batch.arch)}, {describe_holders(batch.holders)}"
     if inventory.leftovers.count:
-        click.echo(f"left behind by an interrupted clear: {size(inventory.leftovers.bytes)}; the next clear deletes it")
+        yield f"left behind by an interrupted clear: {size(inventory.leftovers.bytes)}; the next clear deletes it"
 
 
 def _row(module: Module) -> tuple[str, ...]:
@@ -94,66 +88,66 @@ def _state(module: Module) -> str:
     return f"{module.state}?" if module.guess else "-" if module.state == "unknown" else module.state
 
 
-def print_evidence(evidence: Inventory) -> None:
+def evidence(evidence: Inventory) -> Iterator[str]:
     """Each module with its state and everything that speaks against it."""
     progress(f"{evidence.root} in {evidence.place}")
     package = evidence.package
     progress(f"imported: FlashInfer {package.version} from {package.root}" if package.root else "imported: none found")
     for module in evidence.modules:
-        click.echo(f"{visible(module.name)} ({_in(module.version, module.arch)}): {_state(module)}")
+        yield f"{visible(module.name)} ({_in(module.version, module.arch)}): {_state(module)}"
         for reason in module.reasons:
             count = len(reason.files) + reason.more
             files = f"{counted(count, 'file')}: " if count else ""
-            click.echo(f"  {files}{visible(reason.message)}")
+            yield f"  {files}{visible(reason.message)}"
             for path in reason.files[:10]:
-                click.echo(f"    {visible(path)}")
+                yield f"    {visible(path)}"
             if count > 10:
-                click.echo(f"    and {count - 10} more")
+                yield f"    and {count - 10} more"
         if module.state == "fresh" and module.baseline == "recorded":
-            click.echo(f"  every file has the bytes that it was compiled from ({module.checked})")
+            yield f"  every file has the bytes that it was compiled from ({module.checked})"
         elif module.baseline != "recorded" and module.kind == "ninja" and module.state != "partial":
             what = (
                 "its baseline is of an earlier build" if module.baseline == "outdated" else "no baseline was recorded"
             )
-            click.echo(f"  {what}: {counted(module.checked, 'file')} judged by their times of change, a guess")
+            yield f"  {what}: {counted(module.checked, 'file')} judged by their times of change, a guess"
         if module.state in ("stale", "debug"):
-            click.echo(f"  cure: envgen cache clear {visible(module.name)}")
+            yield f"  cure: envgen cache clear {visible(module.name)}"
 
 
-def print_recorded(recorded: Recorded) -> None:
+def recorded(recorded: Recorded) -> Iterator[str]:
     """What was recorded, and what was not and why."""
     progress(f"{recorded.root} in {recorded.place}")
     for module in recorded.modules:
         what = f"{visible(module.name)} ({_in(module.version, module.arch)})"
         if module.recorded:
-            click.echo(f"recorded {what}: {counted(module.files, 'file')}")
+            yield f"recorded {what}: {counted(module.files, 'file')}"
             continue
-        click.echo(f"not recorded {what}: {visible(module.reason)}")
+        yield f"not recorded {what}: {visible(module.reason)}"
         for path in module.changed[:5]:
-            click.echo(f"    {visible(path)}")
+            yield f"    {visible(path)}"
 
 
-def print_cleared(cleared: Cleared) -> None:
+def cleared(cleared: Cleared) -> Iterator[str]:
     verb = "would remove" if cleared.dry_run else "removed"
     progress(f"{cleared.root} in {cleared.place}")
     for target in cleared.modules:
         name = f"{visible(target.name)} ({_in(target.version, target.arch)})"
         if target.gone or cleared.dry_run:
             why = f": {visible(target.why)}" if target.why else ""
-            click.echo(f"{verb} {name}, {size(target.bytes)} in {counted(target.files, 'file')}{why}")
+            yield f"{verb} {name}, {size(target.bytes)} in {counted(target.files, 'file')}{why}"
         if target.damaged:
             progress(f"{name}: its build.ninja is damaged; generated sources may remain")
     for item in cleared.generated:
         if item.kept_for:
-            click.echo(f"kept {visible(item.path)}: also compiled by {_names(item.kept_for)}")
+            yield f"kept {visible(item.path)}: also compiled by {_names(item.kept_for)}"
         elif item.gone or cleared.dry_run:
-            click.echo(f"{verb} {visible(item.path)}, {size(item.bytes)} in {counted(item.files, 'file')}")
+            yield f"{verb} {visible(item.path)}, {size(item.bytes)} in {counted(item.files, 'file')}"
     if cleared.leftovers.count:
-        click.echo(f"{verb} what an interrupted clear had left behind, {size(cleared.leftovers.bytes)}")
+        yield f"{verb} what an interrupted clear had left behind, {size(cleared.leftovers.bytes)}"
     if not cleared.modules:
-        click.echo("nothing to clear")
+        yield "nothing to clear"
     freed = cleared.freed + (cleared.leftovers.bytes if cleared.dry_run else 0)
-    click.echo(f"{'would free' if cleared.dry_run else 'freed'} {size(freed)}")
+    yield f"{'would free' if cleared.dry_run else 'freed'} {size(freed)}"
     if cleared.guesses:
         progress(f"left alone, stale only by a guess: {_names(cleared.guesses)}; add --guessed to clear them too")
     for error in cleared.errors:
@@ -163,52 +157,52 @@ def print_cleared(cleared: Cleared) -> None:
         users = [user for user in cleared.users if user.where == where]
         modules = sorted({module for user in users for module in user.modules})
         pids = ", ".join(str(user.pid) for user in users)
-        click.echo(f"restart {visible(where)}: it still runs {_names(modules)} (pid {pids})")
+        yield f"restart {visible(where)}: it still runs {_names(modules)} (pid {pids})"
     if cleared.unseen:
         progress(f"{cleared.unseen} processes or containers could not be looked into: restart those that use the cache")
 
 
-def print_built(built: Sequence[Built], recorded: Recorded | None) -> None:
+def built(built: Sequence[Built], recorded: Recorded | None) -> Iterator[str]:
     for one in built:
         took = f" in {one.seconds:.1f}s" if one.outcome == "done" else ""
-        click.echo(f"{one.name}: {OUTCOMES.get(one.outcome, one.outcome)}{took}")
+        yield f"{one.name}: {OUTCOMES.get(one.outcome, one.outcome)}{took}"
         for line in one.error.splitlines():
-            click.echo(f"    {line}")
+            yield f"    {line}"
         for record in recorded.modules if recorded else ():
             if record.name == one.name and not record.recorded:
                 progress(f"{one.name}: no baseline recorded, {record.reason}: {', '.join(record.changed[:3])}")
     if not built:
-        click.echo("nothing to compile: no module is partial or stale")
+        yield "nothing to compile: no module is partial or stale"
 
 
-def print_spaces(found: Sequence[Space], *, dry_run: bool) -> None:
+def spaces(found: Sequence[Space], *, dry_run: bool) -> Iterator[str]:
     rows = [("NAMESPACE", "SIZE", "MODULES", "LAST USED", "")]
     for space in found:
         used = "now, by " + ", ".join(space.users) if space.users else f"{_age(space.used)} ago"
         word = ", ".join(part for part in ("current" if space.current else "", space.fate) if part)
         rows.append((space.key, size(space.bytes), str(space.libraries), used, word))
     if found:
-        print_table(rows, right=(1, 2))
+        yield from table(rows, right=(1, 2))
     gone = sum(space.bytes for space in found if space.fate in ("removed", "would go"))
-    click.echo(f"{'would free' if dry_run else 'freed'} {size(gone)}")
+    yield f"{'would free' if dry_run else 'freed'} {size(gone)}"
 
 
-def print_moved(moved: Moved, what: str) -> None:
+def moved(moved: Moved, what: str) -> Iterator[str]:
     for problem in moved.problems:
         progress(visible(problem))
     if moved.replaced:
         progress(f"instead of {counted(len(moved.replaced), 'module')} of before: {_names(moved.replaced, ', ...')}")
     held = f"{counted(moved.modules, 'module')}, {size(moved.bytes)} in {counted(moved.files, 'file')}"
-    click.echo(f"{what}: {held}" + (f", namespace {moved.key}" if moved.key else ""))
+    yield f"{what}: {held}" + (f", namespace {moved.key}" if moved.key else "")
 
 
-def print_audit(found: Audit, judged: Sequence[Finding], *, bad: bool) -> None:
+def audit(found: Audit, judged: Sequence[Finding], *, bad: bool) -> Iterator[str]:
     progress(f"{found.root} in {found.place}")
     for one in sorted(judged, key=lambda one: (one.verdict == "error", one.library.owner, one.library.name)):
         library = f"{visible(one.library.owner)}  {visible(one.library.name)}"
-        click.echo(f"{one.verdict:5}  {library}: {visible(one.message)}")
+        yield f"{one.verdict:5}  {library}: {visible(one.message)}"
     for assembler in found.assemblers:
         if assembler.missing:
-            click.echo(f"error  triton  {visible(assembler.path)}: does not know {', '.join(assembler.missing)}")
+            yield f"error  triton  {visible(assembler.path)}: does not know {', '.join(assembler.missing)}"
     good = "" if bad else ", all of which the profile's GPU can run"
-    click.echo(counted(len(judged), "library", "libraries") + good)
+    yield counted(len(judged), "library", "libraries") + good

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import click
 
 from envgen.app.prune import Item, find, held_elsewhere, no_folder, remove
 from envgen.app.session import Session
-from envgen.cli.caches.print import print_table
-from envgen.cli.common import json_option, print_json, project_options
+from envgen.cli.common import answer, confirm, reporting
 from envgen.engine.client import connect
-from envgen.errors import UsageError
 from envgen.profile.model import Profile
-from envgen.text import counted, progress, size, visible
+from envgen.text import counted, progress, size, table, visible
 
 
 @click.command("prune")
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would be removed.")
 @click.option("-y", "--yes", is_flag=True, help="Don't ask.")
-@json_option
-@project_options
-def command(session: Session, dry_run: bool, yes: bool, as_json: bool) -> int:
+@reporting
+def command(session: Session, dry_run: bool, yes: bool) -> int:
     """Remove what is left of earlier and killed runs, on the engine and in the project.
 
     Throw-away containers, images without a name, overlays and cache namespaces that no profile uses, unfinished files,
@@ -42,13 +38,10 @@ def command(session: Session, dry_run: bool, yes: bool, as_json: bool) -> int:
             whose = f"belongs to {other}, not to {project.root}"
             progress(f"note: profile {name} {whose}: nothing under its name is touched")
     if dry_run:
-        return _show(items, None, as_json)
+        return _show(items, None)
     if items and not yes:
-        if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise UsageError("prune needs --yes when stdin is not a terminal", hint="add --yes or --dry-run")
-        _table(items)
-        click.confirm("Remove all of this?", abort=True, err=True)
-    return _show(items, remove(items), as_json)
+        confirm("prune", "Remove all of this?", _table(items))
+    return _show(items, remove(items))
 
 
 def _variants(session: Session) -> list[Profile]:
@@ -61,31 +54,28 @@ def _variants(session: Session) -> list[Profile]:
     return found
 
 
-def _show(items: Sequence[Item], left: Sequence[str] | None, as_json: bool) -> int:
+def _show(items: Sequence[Item], left: Sequence[str] | None) -> int:
     """What would go (``left`` is None), or what went and why the rest stayed."""
     stayed = left or [""] * len(items)
     freed = sum(item.bytes for item, why in zip(items, stayed, strict=True) if not why)
-    if as_json:
-        rows = [
-            {"kind": item.kind, "name": item.name, "bytes": item.bytes, "why": item.why,
-             "removed": left is not None and not why, "left": why}
-            for item, why in zip(items, stayed, strict=True)
-        ]  # fmt: skip
-        print_json({"items": rows, "bytes": freed})
-    elif not items:
-        click.echo("nothing is left behind")
-    else:
-        if left is None:
-            _table(items)
+    rows = [
+        {"kind": item.kind, "name": item.name, "bytes": item.bytes, "why": item.why,
+         "removed": left is not None and not why, "left": why}
+        for item, why in zip(items, stayed, strict=True)
+    ]  # fmt: skip
+
+    def lines() -> Iterator[str]:
+        if left is None and items:
+            yield from _table(items)
         for item, why in zip(items, stayed, strict=True):
             if why:
                 progress(f"not removed: {item.kind} {visible(item.name)}: {visible(why)}")
         verb = "would remove" if left is None else "removed"
-        click.echo(f"{verb} {counted(stayed.count(''), 'thing')}, {size(freed)}")
-    return 1 if any(stayed) else 0
+        yield f"{verb} {counted(stayed.count(''), 'thing')}, {size(freed)}" if items else "nothing is left behind"
+
+    return answer({"items": rows, "bytes": freed}, lines(), any(stayed))
 
 
-def _table(items: Sequence[Item]) -> None:
-    rows: list[tuple[str, ...]] = [("KIND", "NAME", "SIZE", "WHY")]
-    rows += [(item.kind, visible(item.name), size(item.bytes), visible(item.why)) for item in items]
-    print_table(rows, right=(2,))
+def _table(items: Sequence[Item]) -> list[str]:
+    rows = [(item.kind, item.name, size(item.bytes), item.why) for item in items]
+    return table([("KIND", "NAME", "SIZE", "WHY"), *rows], right=(2,))

@@ -12,7 +12,7 @@ from envgen.app.crash import write_report
 from envgen.app.doctor import apply_fixes, joined, look
 from envgen.app.places import at, known_service
 from envgen.app.session import Session, of_running
-from envgen.cli.common import json_option, print_json, project_options
+from envgen.cli.common import print_json, reporting, wants_json
 from envgen.doctor import report
 from envgen.doctor.model import Severity, Subject
 from envgen.engine.session import DOCTOR, hurried
@@ -22,7 +22,7 @@ from envgen.text import wants_colour
 
 @click.command()
 @click.argument("service", required=False)
-@project_options
+@reporting
 @click.option("--run", "throw_away", is_flag=True, help="With nothing running, look inside a throw-away container.")
 @click.option("--deep", is_flag=True, help="Also import for real, ask the packages, and run a kernel (minutes).")
 @click.option("--fix", is_flag=True, help="Fix what can be fixed safely, after showing it.")
@@ -31,20 +31,11 @@ from envgen.text import wants_colour
 @click.option("--bundle", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Write findings, versions, files and logs to a redacted FILE (.tar.gz).")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit 1 for warnings too.")
-@json_option
 @hurried(DOCTOR)
 def command(
-    session: Session,
-    service: str | None,
-    throw_away: bool,
-    deep: bool,
-    fix: bool,
-    dry_run: bool,
-    yes: bool,
-    bundle: Path | None,
-    strict: bool,
-    as_json: bool,
-) -> int:
+    session: Session, service: str | None, throw_away: bool, deep: bool, fix: bool, dry_run: bool, yes: bool,
+    bundle: Path | None, strict: bool,
+) -> int:  # fmt: skip
     """Check host, image and container, and prove which flashinfer and vllm are imported.
 
     A probe in the container reports what -c, -m and console scripts import of each source, by folder. Exit code 0: no
@@ -65,7 +56,7 @@ def command(
     plain = session.profile()
     session = of_running(session, service, lambda: at(plain, service).connect())
     project, profile = session.loaded().project, session.profile()
-    _options_fit(fix, dry_run, yes, as_json)
+    _options_fit(fix, dry_run, yes)
     subject = Subject(profile, project.root, service, throw_away, project.file.name, load=deep)
     looked = look(subject, deep=deep)
     if fix and apply_fixes(looked, dry_run=dry_run, agree=(lambda _count: True) if yes else _agreed):
@@ -73,7 +64,7 @@ def command(
     if bundle is not None:
         write_report(bundle, looked)
     found = joined(looked)
-    if as_json:
+    if wants_json():
         print_json(report.as_data(found))
     else:
         colour = wants_colour(sys.stdout, os.environ)
@@ -82,10 +73,10 @@ def command(
     return ExitCode.FINDINGS if found.worst >= limit else ExitCode.OK
 
 
-def _options_fit(fix: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
+def _options_fit(fix: bool, dry_run: bool, yes: bool) -> None:
     if (dry_run or yes) and not fix:
         raise UsageError("--dry-run and --yes go with --fix", hint="envgen doctor --fix --dry-run")
-    if fix and as_json and not (yes or dry_run):
+    if fix and wants_json() and not (yes or dry_run):
         raise UsageError("--fix --json can't ask", hint="add --yes or --dry-run")
 
 

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import click
 
-from envgen.cli.common import json_option, print_json
+from envgen.cli.common import answer, json_option
 from envgen.errors import ExitCode, UsageError
 from envgen.explain import Explanation, classify, log_lines
 from envgen.files import NotAFile, state_dir
@@ -23,7 +23,7 @@ from envgen.text import counted, reason_of, shorten
 @click.argument("log", required=False, type=click.Path(path_type=Path, allow_dash=True))
 @click.option("--kind", type=click.Choice(["build", "jit", "serve"]), help="Ask only the rules for such logs.")
 @json_option
-def command(log: Path | None, kind: str | None, as_json: bool) -> int:
+def command(log: Path | None, kind: str | None) -> int:
     """Explain a log of a build, of a kernel's compilation or of a server: cause, evidence, cure.
 
     LOG is a file, or `-` for stdin; default: the project's newest build log. Ctrl-C ends the reading of what a program
@@ -46,11 +46,9 @@ def command(log: Path | None, kind: str | None, as_json: bool) -> int:
 
     with sys.stdin.buffer if name == "-" else open_log(Path(name)) as file:
         found = classify(read(file), kind=kind)
-    if as_json:
-        print_json({"log": name, "lines": count, "explanations": [one.data() for one in found]})
-    else:
-        click.echo(_text(found, name, count))
-    return ExitCode.FINDINGS if any(one.failure for one in found) else ExitCode.OK
+    code = ExitCode.FINDINGS if any(one.failure for one in found) else ExitCode.OK
+    document = {"log": name, "lines": count, "explanations": [one.data() for one in found]}
+    return answer(document, [_text(found, name, count)], code)
 
 
 def open_log(path: Path) -> BinaryIO:

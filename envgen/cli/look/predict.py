@@ -14,7 +14,7 @@ from envgen.app import predict as app
 from envgen.app.places import at, known_service
 from envgen.app.predict import Prediction
 from envgen.app.session import Session
-from envgen.cli.common import json_option, print_json, project_options, variant_option
+from envgen.cli.common import answer, reporting, variant_option
 from envgen.errors import ExitCode
 from envgen.predict import gpus
 from envgen.predict.judge import Verdict
@@ -24,22 +24,13 @@ from envgen.text import progress
 
 @click.command()
 @click.argument("service", required=False)
-@project_options
+@reporting
 @variant_option
 @click.option("--gpu", metavar="NAME", help="The GPU to report: gb10, h100, ... or a compute capability (12.1).")
 @click.option("--python", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="PATH",
               help="Ask the vLLM of a Python on this machine instead of the profile's image.")  # fmt: skip
 @click.option("--write", "write_", is_flag=True, help="Put the release's own log lines into ready.expect, as patterns.")
-@json_option
-def command(
-    session: Session,
-    service: str | None,
-    variant: str,
-    gpu: str | None,
-    python: Path | None,
-    write_: bool,
-    as_json: bool,
-) -> int:
+def command(session: Session, service: str | None, gpu: str | None, python: Path | None, write_: bool) -> int:
     """Ask the release that SERVICE would run what it would choose on a GPU, without that GPU.
 
     vLLM's own argument parser, configuration and selectors run in the profile's image (or in its running container)
@@ -62,7 +53,6 @@ def command(
       envgen predict serve --gpu 12.1 --json
       envgen predict serve --python ~/venvs/vllm/bin/python
     """
-    session.variant = variant
     profile = session.profile()
     if service is not None:
         known_service(profile, service)
@@ -75,11 +65,7 @@ def command(
         place = app.place_in_engine(there.connect(), there.profile, session.loaded().project.root, name)
     progress(f"asking {place.shown} what it would choose for {name}")
     found = app.predict(profile, name, place, chosen, pretend=gpu is not None)
-    if as_json:
-        print_json(document(found, profile))
-    else:
-        for line in text(found, profile):
-            click.echo(line)
+    answer(document(found, profile), text(found, profile))
     if write_:
         _write(session, profile, found)
     return ExitCode.OK if found.ends_well else ExitCode.FINDINGS

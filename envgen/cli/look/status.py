@@ -9,15 +9,14 @@ import click
 
 from envgen.app.session import Session
 from envgen.app.status import Status, look
-from envgen.cli.common import json_option, print_json, project_options
+from envgen.cli.common import answer, reporting
 from envgen.cli.services.running import as_data, listing
 from envgen.text import short_id, size, table
 
 
 @click.command()
-@project_options
-@json_option
-def command(session: Session, as_json: bool) -> int:
+@reporting
+def command(session: Session) -> int:
     """Show profile, image, containers, checkouts, caches, lock, last build and last run on one screen.
 
     It takes a few seconds at most: what the engine or git do not answer by then is left out. It changes nothing.
@@ -28,11 +27,7 @@ def command(session: Session, as_json: bool) -> int:
       envgen status -p prod --json
     """
     found = look(session)
-    if as_json:
-        print_json(_document(found))
-    else:
-        click.echo("\n".join(_screen(found)))
-    return 0
+    return answer(_document(found), _screen(found))
 
 
 def _document(found: Status) -> dict[str, Any]:

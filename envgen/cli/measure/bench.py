@@ -22,7 +22,7 @@ from envgen.bench.client import find
 from envgen.bench.compare import Series
 from envgen.bench.record import METRICS, Run
 from envgen.bench.tools import PLANS, TOOLS, Measured, Place, Plan, find_tool, measure_all, references
-from envgen.cli.common import LARGEST, Figure, json_option, print_json, project_options, variant_option
+from envgen.cli.common import LARGEST, Figure, answer, reporting, variant_option
 from envgen.doctor.collect import program
 from envgen.engine.client import Engine, connect
 from envgen.engine.owner import ours
@@ -58,7 +58,6 @@ class Asked:
     key_variable: str | None
     timeout: int
     results: Path | None
-    as_json: bool
 
     def folder(self, server: Server | None = None) -> Path:
         """Where the records are."""
@@ -77,18 +76,15 @@ def server_options(function: Any) -> Any:
                      help="Silence after which a request, or a tool, has failed."),
         click.option("--results", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
                      help="Where the record is written (default: results/ beside the project file)."),
-        variant_option,
-        json_option,
     ]  # fmt: skip
 
     @functools.wraps(function)
-    def wrapper(session: Session, variant: str, **given: Any) -> Any:
+    def wrapper(session: Session, **given: Any) -> Any:
         require("bench")
-        session.variant = variant
         ours = {one.name: given.pop(one.name) for one in fields(Asked) if one.name in given}
         return function(asked=Asked(session, **ours), **given)
 
-    return project_options(with_options(wrapper, *options))
+    return reporting(variant_option(with_options(wrapper, *options)))
 
 
 def with_options(function: Any, *options: Callable[[Any], Any]) -> Any:
@@ -225,7 +221,7 @@ def report(asked: Asked, kind: str, parameters: Mapping[str, Any], work: Work) -
                 raise ServiceError(f"{problem.message}\n  {kept}", hint=problem.hint) from None
             raise
         run.end(outcome, summary)
-    return finish(asked, outcome, summary, run.path)
+    return finish(outcome, summary, run.path)
 
 
 def default_folder() -> Path:
@@ -268,14 +264,11 @@ def _gone(reason: str, server: Server, kept: str) -> EnvgenError:
     return ServiceError("\n".join([*lines, f"  {kept}"] if kept else lines), hint=hint)
 
 
-def finish(asked: Asked, outcome: str, summary: Mapping[str, Any], path: Path) -> int:
+def finish(outcome: str, summary: Mapping[str, Any], path: Path) -> int:
     """Print what ends each of these verbs; the exit code."""
-    if asked.as_json:
-        print_json({"outcome": outcome, "record": str(path), **summary})
-    else:
-        for line in (*shown(summary), f"{outcome}; the record is {path}"):
-            click.echo(line)
-    return ExitCode.OK if outcome == "passed" else ExitCode.FINDINGS
+    code = ExitCode.OK if outcome == "passed" else ExitCode.FINDINGS
+    lines = (*shown(summary), f"{outcome}; the record is {path}")
+    return answer({"outcome": outcome, "record": str(path), **summary}, lines, code)
 
 
 def shown(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -494,7 +487,7 @@ def _kernels(asked: Asked) -> int:
     with terminable(), record.start(asked.folder(server), "kernels", told, {"tokens": checks.KERNEL_TOKENS}) as kept:
         outcome, found = checks.kernels(execute, program(profile) if profile else "python3", kept.sample)
         kept.end(outcome, {"criteria": found["criteria"]})
-    return finish(asked, outcome, found, kept.path)
+    return finish(outcome, found, kept.path)
 
 
 def _run_tool(trial: Trial, run: Run, plan: Plan, place: Place) -> list[Measured]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from envgen.bench.notes import moment, parse
 from envgen.bench.notes import shipped as shipped_runs
 from envgen.bench.record import Record, plain, resolve, runs, utc, write_imported
 from envgen.cli import FullGroup
-from envgen.cli.common import json_option, print_json
+from envgen.cli.common import answer, json_option
 from envgen.cli.measure.bench import default_folder, require
 from envgen.errors import UsageError
 from envgen.text import progress, table, visible
@@ -40,7 +40,7 @@ def command() -> None:
 @command.command("list")
 @folder_option
 @json_option
-def list_(folder: Path | None, as_json: bool) -> int:
+def list_(folder: Path | None) -> int:
     """Show every run, oldest first: when, kind, what, outcome.
 
     \b
@@ -51,16 +51,16 @@ def list_(folder: Path | None, as_json: bool) -> int:
     found, bad = runs(where)
     for line in bad:
         progress(f"left out: {line}")
-    if as_json:
-        listed = [{**_who(one), "summary": plain(one.summary)} for one in found]
-        print_json({"folder": str(where), "damaged": bad, "runs": listed})
-    elif not found:
-        progress(f"no runs in {where}")
-    else:
-        rows = [("RUN", "WHEN (UTC)", "KIND", "WHAT", "OUTCOME")]
-        rows += [(one.id, f"{one.started:%Y-%m-%d %H:%M}", one.kind, one.title, one.outcome) for one in found]
-        click.echo("\n".join(table(rows)))
-    return 0
+    listed = [{**_who(one), "summary": plain(one.summary)} for one in found]
+    return answer({"folder": str(where), "damaged": bad, "runs": listed}, _table(where, found))
+
+
+def _table(where: Path, found: Sequence[Record]) -> Iterator[str]:
+    if not found:
+        return progress(f"no runs in {where}")
+    rows = [("RUN", "WHEN (UTC)", "KIND", "WHAT", "OUTCOME")]
+    yield from table([*rows, *((one.id, f"{one.started:%Y-%m-%d %H:%M}", one.kind, one.title, one.outcome)
+                               for one in found)])  # fmt: skip
 
 
 @command.command("show")
@@ -68,7 +68,7 @@ def list_(folder: Path | None, as_json: bool) -> int:
 @folder_option
 @html_option
 @json_option
-def show(run: str, folder: Path | None, html: Path | None, as_json: bool) -> int:
+def show(run: str, folder: Path | None, html: Path | None) -> int:
     """Show all of RUN (default: the newest): outcome, figures, criteria, parameters, environment.
 
     \b
@@ -77,11 +77,8 @@ def show(run: str, folder: Path | None, html: Path | None, as_json: bool) -> int
     """
     found = _compared([run], folder, html)
     (record,) = found.runs.values()
-    if as_json:
-        print_json({**plain(vars(record)), "started": utc(record.started), "figures": _rows(found)})
-    else:
-        _print(found)
-    return 0
+    document = {**plain(vars(record)), "started": utc(record.started), "figures": _rows(found)}
+    return answer(document, _lines(found))
 
 
 @command.command("compare")
@@ -89,7 +86,7 @@ def show(run: str, folder: Path | None, html: Path | None, as_json: bool) -> int
 @folder_option
 @html_option
 @json_option
-def compare_(runs: tuple[str, ...], folder: Path | None, html: Path | None, as_json: bool) -> int:
+def compare_(runs: tuple[str, ...], folder: Path | None, html: Path | None) -> int:
     """Compare two or more RUNs: figures, significance against the first, and what differed in their environments.
 
     \b
@@ -100,12 +97,8 @@ def compare_(runs: tuple[str, ...], folder: Path | None, html: Path | None, as_j
     if not 2 <= len(runs) <= 26:
         raise UsageError("compare takes 2 to 26 runs", hint="envgen results compare latest~1 latest")
     found = _compared(runs, folder, html)
-    if as_json:
-        named = {name: _who(one) for name, one in found.runs.items()}
-        print_json({"runs": named, "figures": _rows(found), "differing": found.differing})
-    else:
-        _print(found)
-    return 0
+    named = {name: _who(one) for name, one in found.runs.items()}
+    return answer({"runs": named, "figures": _rows(found), "differing": found.differing}, _lines(found))
 
 
 @command.command("import")
@@ -115,7 +108,7 @@ def compare_(runs: tuple[str, ...], folder: Path | None, html: Path | None, as_j
 @click.option("--date", metavar="DATE", help="When it was measured, for files without a date: 2026-01-09.")
 @folder_option
 @json_option
-def import_(file: Path | None, shipped: bool, date: str | None, folder: Path | None, as_json: bool) -> int:
+def import_(file: Path | None, shipped: bool, date: str | None, folder: Path | None) -> int:
     """Make records of figures that others measured, out of lab notes in Markdown.
 
     Lines with figures that are not imported are listed with the reason. Importing the same again changes nothing.
@@ -137,15 +130,11 @@ def import_(file: Path | None, shipped: bool, date: str | None, folder: Path | N
         path, new = write_imported(target, run)
         done.append({"label": run.label, "date": f"{run.started:%Y-%m-%d}", "figures": len(run.samples), "new": new,
                      "file": str(path)})  # fmt: skip
-    if as_json:
-        print_json({"folder": str(target), "runs": done, "left_out": [vars(one) for one in left]})
-        return 0
-    for item in done:
-        state = "imported" if item["new"] else "there already"
-        click.echo(visible(f"{state}: {item['label']}, {item['date']}, {item['figures']} figures"))
-    for one in left:
-        click.echo(visible(f"left out: line {one.line}: {one.why}: {one.text}"))
-    return 0
+    lines = [f"{'imported' if one['new'] else 'there already'}: {one['label']}, {one['date']}, {one['figures']} figures"
+             for one in done]  # fmt: skip
+    lines += [f"left out: line {one.line}: {one.why}: {one.text}" for one in left]
+    document = {"folder": str(target), "runs": done, "left_out": [vars(one) for one in left]}
+    return answer(document, map(visible, lines))
 
 
 def _compared(names: Sequence[str], folder: Path | None, html: Path | None) -> Comparison:
@@ -176,6 +165,6 @@ def _rows(found: Comparison) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _print(found: Comparison) -> None:
+def _lines(found: Comparison) -> Iterator[str]:
     for section in sections(found):
-        click.echo("\n".join([*filter(None, [section.title]), *table(section.rows, right=section.right), ""]))
+        yield from (*filter(None, [section.title]), *table(section.rows, right=section.right), "")

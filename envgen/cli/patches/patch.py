@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from envgen.app.patch_sources import (
 )
 from envgen.app.session import Session
 from envgen.cli import FullGroup
-from envgen.cli.common import json_option, print_json, project_options
+from envgen.cli.common import answer, project_options, reporting
 from envgen.errors import EnvgenError, ExitCode, RefusedError, UsageError
 from envgen.patches import series as series_folder
 from envgen.patches.checkout import Checkout, Outcome, Refreshed
@@ -45,9 +44,8 @@ def command() -> None:
 
 @command.command("list")
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...")
-@json_option
-@project_options
-def list_(session: Session, sources: tuple[str, ...], as_json: bool) -> int:
+@reporting
+def list_(session: Session, sources: tuple[str, ...]) -> int:
     """Show the patches of each source: what for, for which versions, and whether a compiler has to see them.
 
     \b
@@ -59,31 +57,25 @@ def list_(session: Session, sources: tuple[str, ...], as_json: bool) -> int:
         series, version, package = target.series(), target.version, target.source.package
         late = {patch.name for patch in series.for_version(version).split(package)[1]}
         rows = [
-            {
-                "name": patch.name,
-                "path": patch.path,
-                "title": patch.header.title,
-                "applies_to": patch.header.applies_to or None,
-                "in_range": in_range(patch.header.applies_to, version),
-                "python_only": patch.name in late or patch.is_python_only(package),
-                "touches": list(patch.touches),
-                "fields": dict(patch.header.fields),
-            }
+            {"name": patch.name, "path": patch.path, "title": patch.header.title,
+             "applies_to": patch.header.applies_to or None, "in_range": in_range(patch.header.applies_to, version),
+             "python_only": patch.name in late or patch.is_python_only(package), "touches": list(patch.touches),
+             "fields": dict(patch.header.fields)}
             for patch in series.patches
-        ]
+        ]  # fmt: skip
         head = {"source": target.name, "profile": target.profile, "series": f"{series.folder}/series"}
         documents.append({**head, "version": version or None, "patches": rows})
-        if as_json:
-            continue
-        click.echo(f"{target.name} {version} (profile {target.profile})".replace("  ", " "))
-        for row in rows:
+    return answer({"sources": documents}, _listed(documents))
+
+
+def _listed(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for one in documents:
+        yield " ".join(filter(None, (one["source"], one["version"], f"(profile {one['profile']})")))
+        for row in one["patches"]:
             kind = "Python only" if row["python_only"] else "built with the wheel"
             note = "" if row["in_range"] else ", SKIPPED: not for this version"
-            click.echo(f"  {row['name']}\n      {row['title']}")
-            click.echo(f"      {kind}; for {row['applies_to'] or 'every version'}{note}")
-    if as_json:
-        print_json({"sources": documents})
-    return ExitCode.OK
+            yield f"  {row['name']}\n      {row['title']}"
+            yield f"      {kind}; for {row['applies_to'] or 'every version'}{note}"
 
 
 @command.command("check")
@@ -92,17 +84,11 @@ def list_(session: Session, sources: tuple[str, ...], as_json: bool) -> int:
 @click.option("--range", "span", metavar="A..B", help="Against every release from A to B: a matrix.")
 @click.option("--ref", metavar="REF", help="Against a branch, tag or commit of the source's repository.")
 @click.option("--allow-fuzzy", is_flag=True, help="Let a patch pass that fits with less context than it has.")
-@json_option
-@project_options
+@reporting
 def check(
-    session: Session,
-    sources: tuple[str, ...],
-    releases: tuple[str, ...],
-    span: str | None,
-    ref: str | None,
+    session: Session, sources: tuple[str, ...], releases: tuple[str, ...], span: str | None, ref: str | None,
     allow_fuzzy: bool,
-    as_json: bool,
-) -> int:
+) -> int:  # fmt: skip
     """Try patches against bare sources. Nothing is built, and nothing but a cache is written.
 
     Without an option: against what the profiles build. Exits with 1 where a build would stop.
@@ -131,30 +117,26 @@ def check(
             found.append((target, [dry_run(tree, series, beyond_range=beyond) for tree in trees]))
     if not found and not empty:
         raise UsageError("none of these sources has such a release", hint="see the names: envgen patch list")
-    if as_json:
-        documents = [as_document(target.name, run) for target, runs in found for run in runs]
-        last = {target.name: last_fits(runs) for target, runs in found}
-        print_json({"rehearsals": documents, "last_fits": last, "untried": untried})
-    for target, runs in found if not as_json else ():
-        click.echo("\n".join(report_matrix(runs) if span or len(runs) > 1 else report_lines(runs[0])))
-        if left := untried.get(target.name):
-            click.echo(f"not tried: {', '.join(left)}")
-            click.echo(f"    try the tag: envgen patch check {target.name} --ref v{left[0]}")
+
+    def lines() -> Iterator[str]:
+        for target, runs in found:
+            yield from report_matrix(runs) if span or len(runs) > 1 else report_lines(runs[0])
+            if left := untried.get(target.name):
+                yield f"not tried: {', '.join(left)}"
+                yield f"    try the tag: envgen patch check {target.name} --ref v{left[0]}"
+
+    documents = [as_document(target.name, run) for target, runs in found for run in runs]
+    last = {target.name: last_fits(runs) for target, runs in found}
     bad = [verdict for _, runs in found for run in runs for verdict in run.verdicts if not verdict.ok]
     passes = all(allow_fuzzy and verdict.state is State.FUZZY for verdict in bad)
-    return ExitCode.OK if passes else ExitCode.FINDINGS
+    code = ExitCode.OK if passes else ExitCode.FINDINGS
+    return answer({"rehearsals": documents, "last_fits": last, "untried": untried}, lines(), code)
 
 
 def _trees(
-    bare: Sources,
-    target: Target,
-    releases: Sequence[str],
-    span: str | None,
-    ref: str | None,
-    untried: dict[str, list[str]],
-    *,
-    alone: bool,
-) -> list[Tree]:
+    bare: Sources, target: Target, releases: Sequence[str], span: str | None, ref: str | None,
+    untried: dict[str, list[str]], *, alone: bool,
+) -> list[Tree]:  # fmt: skip
     """What a source is held against. With several sources, one without such a release is passed over and said."""
     if ref:
         return [bare.ref(target, ref)]
@@ -166,7 +148,9 @@ def _trees(
         if not wanted:
             progress(f"{target.name}: no release in {span}")
         untried[target.name] = []
-        _prefetch(bare, target, wanted)
+        with ThreadPoolExecutor(4) as pool:  # several downloads at once; a failure is reported when its result is used
+            for version in wanted:
+                pool.submit(bare.index.fetch, target.source.distribution, version)
     trees: list[Tree] = []
     for version in wanted:
         try:
@@ -178,17 +162,6 @@ def _trees(
                 raise
             progress(f"{target.name}: {error}")
     return trees
-
-
-def _prefetch(bare: Sources, target: Target, versions: Sequence[str]) -> None:
-    """Several downloads at once; a failure is reported when its result is used."""
-
-    def fetch(version: str) -> None:
-        with contextlib.suppress(EnvgenError):
-            bare.index.fetch(target.source.distribution, version)
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(fetch, versions))
 
 
 SHOWN_LINES = 60
@@ -208,14 +181,9 @@ checkout_option = click.option(
 @click.option("--applies-to", metavar="RANGE", help="The versions it is for, as in '>=0.14.0, <0.15'.")
 @project_options
 def new(
-    session: Session,
-    name: str,
-    source: str | None,
-    checkout: Path | None,
-    only: tuple[str, ...],
-    description: str,
+    session: Session, name: str, source: str | None, checkout: Path | None, only: tuple[str, ...], description: str,
     applies_to: str | None,
-) -> int:
+) -> int:  # fmt: skip
     """Make a patch from what was changed in a mounted checkout.
 
     With patches applied there (`envgen patch apply`), or made there before, from what was changed since. The files of
@@ -255,18 +223,11 @@ def new(
 @click.option("--from", "origin", metavar="V", help="The release that they fit now (default: what the profile builds).")
 @click.option("--applies-to", metavar="RANGE", help="Write this range into the patches that are carried.")
 @click.option("-n", "--dry-run", is_flag=True, help="Say what would come out; write nothing.")
-@json_option
-@project_options
+@reporting
 def refresh(
-    session: Session,
-    source: str | None,
-    release: str | None,
-    ref: str | None,
-    origin: str | None,
-    applies_to: str | None,
-    dry_run: bool,
-    as_json: bool,
-) -> int:
+    session: Session, source: str | None, release: str | None, ref: str | None, origin: str | None,
+    applies_to: str | None, dry_run: bool,
+) -> int:  # fmt: skip
     """Carry a series to another version by three-way merge. Written only when every patch comes through.
 
     \b
@@ -284,20 +245,11 @@ def refresh(
     results = carry(target.series(), old, fresh)
     failed = [result for result in results if result.outcome is Outcome.CONFLICT]
     written = [] if failed or dry_run else _write(target.root, target.folder, results, applies_to)
-    if as_json:
-        rows = [
-            {
-                "name": r.patch.name,
-                "outcome": r.outcome.value,
-                "conflicts": [list(pair) for pair in r.conflicts],
-                "moved": list(r.moved),
-            }
-            for r in results
-        ]
-        print_json({"source": target.name, "from": old.label, "to": fresh.label, "patches": rows, "written": written})
-    else:
-        click.echo(f"{target.folder}: {old.label} -> {fresh.label}")
-        _show(results)
+    rows = [
+        {"name": r.patch.name, "outcome": r.outcome.value, "conflicts": r.conflicts, "moved": r.moved} for r in results
+    ]
+    document = {"source": target.name, "from": old.label, "to": fresh.label, "patches": rows, "written": written}
+    answer(document, [f"{target.folder}: {old.label} -> {fresh.label}", *_outcomes(results)])
     if failed:
         progress("nothing was written: one of them conflicts")
         return ExitCode.FINDINGS
@@ -306,19 +258,18 @@ def refresh(
     return ExitCode.OK
 
 
-def _show(results: list[Refreshed]) -> None:
+def _outcomes(results: list[Refreshed]) -> Iterator[str]:
     for result in results:
         where = f", now in {', '.join(result.moved)}" if result.moved else ""
-        click.echo(f"  {result.patch.name}: {result.outcome.value}{where}")
+        yield f"  {result.patch.name}: {result.outcome.value}{where}"
         if result.outcome is Outcome.GONE:
-            click.echo(f"      hint: retire it with `envgen patch drop {result.patch.name}`, or narrow its Applies-To")
+            yield f"      hint: retire it with `envgen patch drop {result.patch.name}`, or narrow its Applies-To"
         for file, text in result.conflicts:
-            click.echo(f"      {visible(file)}")
+            yield f"      {visible(file)}"
             lines = text.splitlines()
-            for line in lines[:SHOWN_LINES]:
-                click.echo(f"        {visible(line)}")
+            yield from (f"        {visible(line)}" for line in lines[:SHOWN_LINES])
             if len(lines) > SHOWN_LINES:
-                click.echo(f"        ... and {len(lines) - SHOWN_LINES} more lines (--json has them all)")
+                yield f"        ... and {len(lines) - SHOWN_LINES} more lines (--json has them all)"
 
 
 def _write(root: Path, folder: str, results: list[Refreshed], applies_to: str | None) -> list[str]:
@@ -340,9 +291,8 @@ def _write(root: Path, folder: str, results: list[Refreshed], applies_to: str | 
 @source_argument
 @checkout_option
 @click.option("-R", "--reverse", is_flag=True, help="Take back what was applied.")
-@json_option
-@project_options
-def apply(session: Session, source: str | None, checkout: Path | None, reverse: bool, as_json: bool) -> int:
+@reporting
+def apply(session: Session, source: str | None, checkout: Path | None, reverse: bool) -> int:
     """Apply a series to a mounted checkout, or take it back: all of it, or nothing.
 
     The checkout must be clean, and for --reverse exactly as the patches left it. No branch is touched.
@@ -357,11 +307,8 @@ def apply(session: Session, source: str | None, checkout: Path | None, reverse: 
     if reverse:
         manifest = there.reverse()
         names = [patch["name"] for patch in manifest.patches]
-        if as_json:
-            print_json({"checkout": str(there.folder), "reversed": names})
-        else:
-            click.echo(f"{there.folder}: {counted(len(names), 'patch', 'patches')} taken back")
-        return ExitCode.OK
+        line = f"{there.folder}: {counted(len(names), 'patch', 'patches')} taken back"
+        return answer({"checkout": str(there.folder), "reversed": names}, [line])
     bare = there.bare()
     run = dry_run(bare, target.series())
     if not run.ok:
@@ -371,13 +318,9 @@ def apply(session: Session, source: str | None, checkout: Path | None, reverse: 
     if not series.patches:
         raise RefusedError(f"no patch of {target.folder} is for {bare.version}")
     manifest = there.apply(series)
-    if as_json:
-        document = as_document(target.name, run)
-        print_json({"checkout": str(there.folder), "applied": list(manifest.patches), "rehearsal": document})
-    else:
-        click.echo("\n".join(report_lines(run)))
-        click.echo(f"{there.folder}: {counted(len(manifest.patches), 'patch is', 'patches are')} in")
-    return ExitCode.OK
+    document = {"checkout": str(there.folder), "applied": list(manifest.patches)}
+    line = f"{there.folder}: {counted(len(manifest.patches), 'patch is', 'patches are')} in"
+    return answer({**document, "rehearsal": as_document(target.name, run)}, [*report_lines(run), line])
 
 
 @command.command("drop")

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import click
 import yaml
 
 from envgen.app.session import Session
-from envgen.cli.common import json_option, print_json, project_options, variant_option
+from envgen.cli.common import print_json, reporting, variant_option, wants_json
 from envgen.profile.schema import plain, values
 from envgen.profile.tree import VARIANT
 
 
 @click.command()
-@project_options
+@reporting
 @click.option("--explain", "with_origin", is_flag=True, help="One value a line, and where it comes from.")
 @click.option("--changed", is_flag=True, help="The same without what is a default.")
 @variant_option
-@json_option
-def command(session: Session, with_origin: bool, changed: bool, variant: str, as_json: bool) -> None:
+def command(session: Session, with_origin: bool, changed: bool) -> None:
     """Show the values of a profile after all layers are merged.
 
     \b
@@ -29,32 +27,25 @@ def command(session: Session, with_origin: bool, changed: bool, variant: str, as
       envgen config -p prod --set build.max_jobs=4
       envgen config -p prod --variant upstream --explain
     """
-    session.variant = variant
-    loaded = session.loaded()
-    profile = session.profile()
+    loaded, profile = session.loaded(), session.profile()
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
     with_origin = with_origin or changed
     listing = [one for one in values(profile, loaded.trees[profile.name]) if one.place or not changed]
-    if as_json:
-        document: dict[str, Any] = {
-            "project": loaded.project.name,
-            "file": str(loaded.project.file),
-            "profile": profile.name,
-            "variant": profile.variant,
-            "values": plain(profile),
-            "warnings": list(loaded.warnings),
-        }
-        if with_origin:
-            document["origins"] = [
-                {"key": v.key, "value": v.value, "layer": v.layer, "place": str(v.place) if v.place else None}
-                for v in listing
-            ]
-        print_json(document)
+    if wants_json():
+        origins = [
+            {"key": v.key, "value": v.value, "layer": v.layer, "place": str(v.place) if v.place else None}
+            for v in listing
+        ]
+        print_json({
+            "project": loaded.project.name, "file": str(loaded.project.file), "profile": profile.name,
+            "variant": profile.variant, "values": plain(profile), "warnings": list(loaded.warnings),
+            **({"origins": origins} if with_origin else {}),
+        })  # fmt: skip
     elif with_origin:
         for value in listing:
             origin = str(value.place) if value.place else "default"
-            origin += f", variant {variant}" if value.layer == VARIANT else ""
+            origin += f", variant {profile.variant}" if value.layer == VARIANT else ""
             origin += f"; over {value.over}" if value.over else ""
             click.echo(f"{value.key} = {json.dumps(value.value, ensure_ascii=False)}  # {origin}")
     else:

@@ -11,7 +11,7 @@ import click
 
 from envgen import files
 from envgen.app.move_in import draft_of, write, write_file
-from envgen.cli.common import json_option, print_json
+from envgen.cli.common import answer, json_option
 from envgen.errors import ExitCode, RefusedError, UsageError
 from envgen.files import data_dir
 from envgen.profile import schema
@@ -28,7 +28,7 @@ _NAME_MARK = "starter-project"  # the name in templates/init/envgen.yaml
 @click.option("--from", "source", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False),
               help="A Compose file or a recipe to begin with; Dockerfiles may follow.")  # fmt: skip
 @json_option
-def command(paths: tuple[Path, ...], name: str | None, source: Path | None, as_json: bool) -> int:
+def command(paths: tuple[Path, ...], name: str | None, source: Path | None) -> int:
     """Write a commented starter project into DIR.
 
     Files that are there stay as they are; an existing .gitignore gets the lines that it lacks.
@@ -67,12 +67,9 @@ def command(paths: tuple[Path, ...], name: str | None, source: Path | None, as_j
             click.echo(f"wrote {folder / file}", err=True)
     written = _starter(folder, chosen, [file for file in _FILES if moved is None or file != "envgen.yaml"])
     go = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
-    if as_json:
-        found = asdict(moved) if moved else {"unplaced": [], "services": {}, "broken": ""}
-        print_json({**found, "written": [*(moved.written if moved else ()), *written], "folder": str(folder)})
-    elif moved is not None:
-        for one in moved.unplaced:
-            click.echo(str(one))
+    found = asdict(moved) if moved else {"unplaced": [], "services": {}, "broken": ""}
+    found |= {"written": [*(moved.written if moved else ()), *written], "folder": str(folder)}
+    answer(found, map(str, moved.unplaced) if moved else ())
     if moved is None:
         click.echo(f"next: {go}envgen config --explain", err=True)
         return ExitCode.OK

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
 import click
 
 from envgen.app import lock
 from envgen.app.session import Session
-from envgen.cli.common import json_option, print_json, project_options
+from envgen.cli.common import answer, reporting
 from envgen.errors import ExitCode, Place, Problem, UsageError, as_annotations
 from envgen.lock.ask import Stale
 from envgen.lock.model import FILE_NAME
@@ -17,15 +18,12 @@ from envgen.text import counted, progress
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@project_options
+@reporting
 @click.option("--check", is_flag=True, help="Work offline; exit 1 and print what is missing or has changed.")
 @click.option("--upgrade", is_flag=True, help="Resolve the named inputs anew (all where none is named).")
 @click.option("--offline", is_flag=True, help="Use what is there already; fail where something must be asked.")
 @click.option("--dry-run", is_flag=True, help="Resolve and show what would change; write nothing.")
-@json_option
-def command(
-    session: Session, names: tuple[str, ...], check: bool, upgrade: bool, offline: bool, dry_run: bool, as_json: bool
-) -> int:
+def command(session: Session, names: tuple[str, ...], check: bool, **how: bool) -> int:
     """Write envgen.lock: base image, commits, packages, files and patches, each exactly.
 
     Only what has no answer yet is asked for; everything else stays. NAME, with --upgrade: base, apt, pip, a source
@@ -37,36 +35,25 @@ def command(
       envgen lock --check
       envgen lock --upgrade vllm
     """
-    if names and not upgrade:
+    if names and not how["upgrade"]:
         raise UsageError("names go with --upgrade", hint=f"envgen lock --upgrade {' '.join(names)}")
-    if check and (upgrade or dry_run):
+    if check and (how["upgrade"] or how["dry_run"]):
         raise UsageError("--check changes nothing, so --upgrade and --dry-run say nothing with it")
     if session.sets:
         raise UsageError("--set would not reach the committed lock")
-    if check:
-        return _check(session, as_json)
-    return _lock(session, names, upgrade, offline, dry_run, as_json)
+    return _check(session) if check else _lock(session, names, how)
 
 
-def _check(session: Session, as_json: bool) -> int:
+def _check(session: Session) -> int:
     found = lock.check(session)
-    if as_json:
-        rows = [
-            {"profile": p, "name": s.name, "message": s.message} for p, items in (found or {}).items() for s in items
-        ]
-        print_json({"exists": found is not None, "stale": rows})
-    elif found is None:
-        progress("there is no envgen.lock: run `envgen lock`")
-    else:
-        _show_stale(session, found)
-    if found is None or any(found.values()):
-        return ExitCode.FINDINGS
-    if not as_json:
-        progress("envgen.lock is up to date")
-    return ExitCode.OK
+    rows = [{"profile": p, "name": s.name, "message": s.message} for p, items in (found or {}).items() for s in items]
+    code = ExitCode.FINDINGS if found is None or rows else ExitCode.OK
+    return answer({"exists": found is not None, "stale": rows}, _stale(session, found), code)
 
 
-def _show_stale(session: Session, found: dict[str, list[Stale]]) -> None:
+def _stale(session: Session, found: dict[str, list[Stale]] | None) -> Iterator[str]:
+    if found is None:
+        return progress("there is no envgen.lock: run `envgen lock`")
     told: dict[str, list[str]] = {}
     problems: list[Problem] = []
     for profile, items in found.items():
@@ -75,24 +62,23 @@ def _show_stale(session: Session, found: dict[str, list[Stale]]) -> None:
             told.setdefault(f"{place}: {item}" if place else str(item), []).append(profile)
             problems.append(Problem(str(item), place or Place(FILE_NAME), "envgen lock"))
     for sentence, profiles in told.items():
-        click.echo(f"{sentence} ({', '.join(profiles)})")
+        yield f"{sentence} ({', '.join(profiles)})"
     for line in as_annotations(dict.fromkeys(problems)):
         progress(line, always=True)
-    if told:
-        progress("envgen.lock is stale: run `envgen lock`")
+    progress("envgen.lock is stale: run `envgen lock`" if told else "envgen.lock is up to date")
 
 
-def _lock(session: Session, names: tuple[str, ...], upgrade: bool, offline: bool, dry_run: bool, as_json: bool) -> int:
-    made = lock.update(session, names, upgrade=upgrade, offline=offline, dry_run=dry_run)
-    if as_json:
-        changes = list(map(asdict, made.changes))
-        print_json({"changes": changes, "notes": made.notes, "written": made.written, "dry_run": dry_run})
-        return ExitCode.OK
+def _lock(session: Session, names: tuple[str, ...], how: Mapping[str, bool]) -> int:
+    made = lock.update(session, names, **how)
+    document = {"changes": list(map(asdict, made.changes)), "notes": made.notes, "written": made.written}
+    return answer({**document, "dry_run": how["dry_run"]}, _changes(made, how["dry_run"]))
+
+
+def _changes(made: lock.Updated, dry_run: bool) -> Iterator[str]:
     for change in made.changes:
         if not change.name.endswith(" sha256") or change.before:
-            click.echo(f"{change.name}: {change.after}" if made.first else str(change))
+            yield f"{change.name}: {change.after}" if made.first else str(change)
     if dry_run:
         progress(f"{counted(len(made.changes), 'input')} would change" if made.changes else "nothing would change")
     else:
         progress(f"wrote {FILE_NAME}" if made.written else f"{FILE_NAME} is up to date")
-    return ExitCode.OK

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
 import click
 
 from envgen.app import weights
 from envgen.app.places import at
 from envgen.app.session import Session
 from envgen.cli import FullGroup
-from envgen.cli.common import json_option, print_json, project_options
+from envgen.cli.common import answer, reporting, wants_json
 from envgen.text import counted, progress
 
 GIB = 1 << 30
@@ -27,9 +30,8 @@ def command() -> None:
 
 @command.command("pull")
 @click.argument("service", required=False)
-@project_options
-@json_option
-def pull(session: Session, service: str | None, as_json: bool) -> int:
+@reporting
+def pull(session: Session, service: str | None) -> int:
     """Fetch the weights of SERVICE into the Hugging Face cache; continue what was begun.
 
     They are fetched by the image's huggingface_hub, at the commit that envgen.lock names, and belong to you.
@@ -39,50 +41,45 @@ def pull(session: Session, service: str | None, as_json: bool) -> int:
     Example:
       envgen model pull serve
     """
-    return _weights(session, service, as_json, fetch=True)
+    return _weights(session, service, fetch=True)
 
 
 @command.command("check")
 @click.argument("service", required=False)
-@project_options
-@json_option
-def check(session: Session, service: str | None, as_json: bool) -> int:
+@reporting
+def check(session: Session, service: str | None) -> int:
     """Check without a network that the weights of SERVICE are whole (exit code 1: they are not).
 
     \b
     Example:
       envgen model check serve
     """
-    return _weights(session, service, as_json, fetch=False)
+    return _weights(session, service, fetch=False)
 
 
-def _weights(session: Session, service: str | None, as_json: bool, *, fetch: bool) -> int:
+def _weights(session: Session, service: str | None, *, fetch: bool) -> int:
     root, profile = session.loaded().project.root, session.profile()
     name = weights.choose(profile, service)
     there = at(profile, name)
     engine = there.connect()
     commit, fetched = weights.fetch(engine, there.profile, root, name) if fetch else ("", 0)
     found = weights.look(engine, there.profile, root, name, weights.locked_commit(there.profile, root, name))
-    if as_json:
-        plain = {key: value for key, value in vars(found).items() if key != "model"}
-        more = {"fetched": fetched} if fetch else {}
-        print_json({**plain, "repo": found.model.repo, "revision": found.model.revision, **more})
-    elif fetch:
-        click.echo(there.named(f"{found.model.repo} is complete: {fetched / GIB:.1f} GiB at {commit[:12]}"))
-    else:
-        size = f", {found.bytes / GIB:.1f} GiB in {counted(found.files, 'file')}" if found.files else ""
-        click.echo(f"{found.model.repo} is {found.state}{size}{f' at {found.commit[:12]}' if found.commit else ''}")
-        for problem in found.problems:
-            click.echo(f"  {problem}")
-        if not found.whole:
-            progress(f"hint: envgen model pull {name} --profile {profile.name}")
-    return 0 if found.whole else 1
+    document = {key: value for key, value in vars(found).items() if key != "model"}
+    document |= {"repo": found.model.repo, "revision": found.model.revision}
+    if fetch:
+        line = there.named(f"{found.model.repo} is complete: {fetched / GIB:.1f} GiB at {commit[:12]}")
+        return answer(document | {"fetched": fetched}, [line], not found.whole)
+    size = f", {found.bytes / GIB:.1f} GiB in {counted(found.files, 'file')}" if found.files else ""
+    line = f"{found.model.repo} is {found.state}{size}{f' at {found.commit[:12]}' if found.commit else ''}"
+    code = answer(document, [line, *(f"  {problem}" for problem in found.problems)], not found.whole)
+    if not (found.whole or wants_json()):
+        progress(f"hint: envgen model pull {name} --profile {profile.name}")
+    return code
 
 
 @command.command("list")
-@project_options
-@json_option
-def list_(session: Session, as_json: bool) -> int:
+@reporting
+def list_(session: Session) -> int:
     """List the models in the profile's Hugging Face cache.
 
     \b
@@ -92,13 +89,13 @@ def list_(session: Session, as_json: bool) -> int:
     root, profile = session.loaded().project.root, session.profile()
     there = at(profile)
     found = weights.cached(there.connect(), there.profile, root)
-    if as_json:
-        print_json([dict(one) for one in found])
-        return 0
+    return answer([dict(one) for one in found], _models(found))
+
+
+def _models(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for one in found:
         refs = ", ".join(f"{ref} {str(commit)[:12]}" for ref, commit in dict(one.get("refs") or {}).items())
         partial = f", {counted(one['partial'], 'file')} not finished" if one.get("partial") else ""
-        click.echo(f"{one.get('repo')}  {int(one.get('bytes') or 0) / GIB:.1f} GiB  {refs}{partial}")
+        yield f"{one.get('repo')}  {int(one.get('bytes') or 0) / GIB:.1f} GiB  {refs}{partial}"
     if not found:
-        click.echo("no models in the cache")
-    return 0
+        yield "no models in the cache"

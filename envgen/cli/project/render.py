@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 
 import click
 
 from envgen.app.session import Session
-from envgen.cli.common import json_option, print_json, project_options
+from envgen.cli.common import answer, print_json, reporting, wants_json
 from envgen.errors import ExitCode, Place, Problem, RefusedError, UsageError, as_annotations
 from envgen.render import outputs
 from envgen.render.locking import lock_of
@@ -18,12 +19,11 @@ from envgen.text import counted, progress
 
 
 @click.command()
-@project_options
+@reporting
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 with a unified diff where a file has drifted.")
 @click.option("--stdout", is_flag=True, help="Print the files instead of writing them.")
 @click.option("--force", is_flag=True, help="Overwrite files that envgen did not write; each is kept as FILE.orig.")
-@json_option
-def command(session: Session, check: bool, stdout: bool, force: bool, as_json: bool) -> int:
+def command(session: Session, check: bool, stdout: bool, force: bool) -> int:
     """Write Dockerfiles, Compose files and .dockerignore from the project file.
 
     envgen.local.yaml and ENVGEN_ variables are left out: what is committed is the same on every machine.
@@ -42,15 +42,13 @@ def command(session: Session, check: bool, stdout: bool, force: bool, as_json: b
     project = session.loaded(local=False).project
     chosen, root = session.profile(local=False) if session.profile_name else None, project.root
     if stdout and chosen:  # alone, so that an override of it may break what other profiles render
-        _print(render_profile(chosen, lock_of(chosen, root), root=root).files, as_json)
-        return ExitCode.OK
+        return _print(render_profile(chosen, lock_of(chosen, root), root=root).files)
     files = outputs.render_project(project, only=chosen.name if chosen else None)
     if stdout:
-        _print(files, as_json)
-        return ExitCode.OK
+        return _print(files)
     foreign = outputs.foreign(root, files)
     if check:
-        return _check(root, files, foreign, as_json)
+        return _check(root, files, foreign)
     if foreign and not force:
         raise RefusedError(
             f"not written by `envgen render`, so not overwritten: {', '.join(foreign)}",
@@ -59,7 +57,7 @@ def command(session: Session, check: bool, stdout: bool, force: bool, as_json: b
         )
     kept = outputs.keep_originals(root, foreign)
     written = outputs.write(root, files)
-    if as_json:
+    if wants_json():
         print_json({"written": written, "unchanged": sorted(set(files) - set(written)), "kept": kept})
     for line in (*(f"kept {path}" for path in kept), *(f"wrote {path}" for path in written)):
         progress(line)
@@ -68,22 +66,16 @@ def command(session: Session, check: bool, stdout: bool, force: bool, as_json: b
     return ExitCode.OK
 
 
-def _print(files: Mapping[str, bytes], as_json: bool) -> None:
-    if as_json:
-        print_json({path: content.decode() for path, content in files.items()})
-        return
-    for path, content in sorted(files.items()):
-        click.echo(f"# --- {path}")
-        click.echo(content.decode(), nl=False)
+def _print(files: Mapping[str, bytes]) -> int:
+    texts = {path: content.decode() for path, content in sorted(files.items())}
+    lines = ((f"# --- {path}", text.removesuffix("\n")) for path, text in texts.items())
+    return answer(texts, chain.from_iterable(lines))
 
 
-def _check(root: Path, files: Mapping[str, bytes], foreign: list[str], as_json: bool) -> int:
+def _check(root: Path, files: Mapping[str, bytes], foreign: list[str]) -> int:
     drifted = {path: drift for path in sorted(files) if (drift := outputs.diff(root, {path: files[path]}))}
     text = "".join(drifted.values())
-    if as_json:
-        print_json({"drift": text, "files": sorted(files), "foreign": foreign})
-    else:
-        click.echo(text, nl=False)
+    answer({"drift": text, "files": sorted(files), "foreign": foreign}, [text.removesuffix("\n")] if text else ())
     wrong = "is not what the project file renders to"
     places = (Place(os.path.relpath(root / path)) for path in drifted)
     for line in as_annotations(Problem(wrong, place, "envgen render") for place in places):

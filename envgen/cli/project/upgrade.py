@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import click
 
 from envgen.app import upgrade as app
 from envgen.app.session import Session
-from envgen.cli.common import ask, json_option, print_json, project_options
+from envgen.cli.common import answer, ask, print_json, reporting, wants_json
 from envgen.cli.look.predict import text as prediction_text
 from envgen.errors import ExitCode, RefusedError, UsageError
 from envgen.patches.dry_run import as_document, report_lines
@@ -20,20 +21,13 @@ from envgen.text import progress, table
 @click.command()
 @click.argument("source", required=False)
 @click.argument("version", required=False)
-@project_options
+@reporting
 @click.option("--python", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="PATH",
               help="Ask the vLLM of this Python what it would choose, as `envgen predict --python` does.")  # fmt: skip
 @click.option("--yes", is_flag=True, help="Write without asking.")
 @click.option("--dry-run", is_flag=True, help="Show what would change; write nothing.")
-@json_option
 def command(
-    session: Session,
-    source: str | None,
-    version: str | None,
-    python: Path | None,
-    yes: bool,
-    dry_run: bool,
-    as_json: bool,
+    session: Session, source: str | None, version: str | None, python: Path | None, yes: bool, dry_run: bool
 ) -> int:
     """Move SOURCE to the release VERSION (default: the newest that fits): look first, then change envgen.yaml.
 
@@ -57,10 +51,10 @@ def command(
     if yes and dry_run:
         raise UsageError("--yes writes, and --dry-run does not: name one of them")
     if source is None:
-        return _rows(session, as_json)
+        return _rows(session)
     found = app.plan(session, source, version, python)
     stops = any(one.stops for one in found.findings)
-    if as_json:
+    if wants_json():
         if yes and found.edits:
             found.write()
         print_json({**_document(found), "written": yes and bool(found.edits)})
@@ -80,21 +74,20 @@ def command(
     return ExitCode.FINDINGS if stops else ExitCode.OK
 
 
-def _rows(session: Session, as_json: bool) -> int:
+def _rows(session: Session) -> int:
     rows = app.rows(session)
-    if as_json:
-        print_json({"sources": [{**asdict(one), "place": str(one.place)} for one in rows]})
-        return ExitCode.OK
+    return answer({"sources": [{**asdict(one), "place": str(one.place)} for one in rows]}, _table(rows))
+
+
+def _table(rows: Sequence[app.Row]) -> Iterator[str]:
     shown = [["source", "profile", "now", "newest", "patches", ""]]
     for one in rows:
         newest = "the same" if one.now and one.newest == one.now else one.newest
         place = f"{one.place.file}:{one.place.line}" if one.place.line else one.place.file
         shown.append([one.source, one.profile, one.now, newest, one.patches, one.note or place])
-    for line in table(shown):
-        click.echo(line)
+    yield from table(shown)
     if moves := [one for one in rows if one.newest and one.newest != one.now]:
         progress(f"next: envgen upgrade {moves[-1].source} -p {moves[-1].profile}")
-    return ExitCode.OK
 
 
 def _text(found: app.Plan, source: str) -> list[str]:

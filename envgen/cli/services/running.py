@@ -18,13 +18,14 @@ from envgen.cli.common import (
     LARGEST,
     F,
     Figure,
+    answer,
     ask,
-    json_option,
-    print_json,
     project_options,
     project_options_without_f,
+    reporting,
     show_logs,
     variant_option,
+    wants_json,
 )
 from envgen.cli.images import make
 from envgen.engine.compose import attach
@@ -36,7 +37,7 @@ from envgen.profile.model import Profile
 from envgen.render.environment import with_start_up
 from envgen.serve.launch import Started
 from envgen.serve.preflight import with_ports
-from envgen.text import progress, table
+from envgen.text import progress, short_id, table
 
 timeout_option = click.option(
     "--timeout", type=click.IntRange(1, LARGEST), metavar="SECONDS", help="Give up waiting after this long."
@@ -77,7 +78,7 @@ def command_of(argv: tuple[str, ...]) -> tuple[str, ...]:
 
 @click.command()
 @click.argument("names", metavar="[SERVICE]...", nargs=-1)
-@project_options
+@reporting
 @variant_option
 @click.option("--build", "build_first", is_flag=True, help="Build the image first if it is not up to date.")
 @click.option("--no-wait", is_flag=True, help="Return as soon as the container is created.")
@@ -92,11 +93,10 @@ def command_of(argv: tuple[str, ...]) -> tuple[str, ...]:
               help="With --stay: send a small request this often; 0: none.")  # fmt: skip
 @click.option("--canary-timeout", type=Figure(1, LARGEST), default=60, show_default=True, metavar="SECONDS",
               help="How long its answer may take; after two in a row that fail all is taken down.")  # fmt: skip
-@json_option
 def up(
-    session: Session, names: tuple[str, ...], variant: str, build_first: bool, no_wait: bool, timeout: int | None,
+    session: Session, names: tuple[str, ...], build_first: bool, no_wait: bool, timeout: int | None,
     follow: bool, no_install: bool, no_predict: bool, recreate: bool, take_over: bool, stay: bool, canary: float,
-    canary_timeout: float, as_json: bool,
+    canary_timeout: float,
 ) -> int:  # fmt: skip
     """Start each SERVICE (default: all of the profile) in turn, and wait until it answers.
 
@@ -125,7 +125,6 @@ def up(
       envgen up serve --stay
       envgen up serve --set services.serve.args.max-model-len=8192
     """
-    session.variant = variant
     if stay and (len(names) != 1 or no_wait or follow):
         raise UsageError("--stay is for one service, without --no-wait and --follow")
     if stay:
@@ -139,15 +138,13 @@ def up(
             checked, ask, wait=not no_wait, install=not no_install, predict=not no_predict, recreate=recreate,
             timeout=timeout,
         ):  # fmt: skip
-            if as_json:
-                documents.append(document(one.here.profile, one.service, started, waited=not no_wait))
-            else:
+            documents.append(document(one.here.profile, one.service, started, waited=not no_wait))
+            if not wants_json():
                 report(one.here.profile, one.service, started, waited=not no_wait)
     except EnvgenError as error:
         error.details = {"started": documents}
         raise
-    if as_json:
-        print_json(documents[0] if len(names) == 1 else documents)
+    answer(documents[0] if len(names) == 1 else documents)
     if stay:
         services.stay(session, checked[0], Canary(canary, canary_timeout), timeout)
     elif unwatched := [one.service for one in checked if one.restarts]:
@@ -211,7 +208,7 @@ def report(profile: Profile, service: str, started: Started, *, waited: bool = T
 @project_options
 @variant_option
 @inside_options
-def run(session: Session, argv: tuple[str, ...], variant: str, inside: list[str], tty: bool) -> int:
+def run(session: Session, argv: tuple[str, ...], inside: list[str], tty: bool) -> int:
     """Run a command in a new container with the image, mounts and environment of a service; it is removed afterwards.
 
     SERVICE is the first word where the profile has a service of that name; else `dev`, or the first of the profile.
@@ -223,16 +220,14 @@ def run(session: Session, argv: tuple[str, ...], variant: str, inside: list[str]
       envgen run -e LEVEL=2 serve env
       envgen run dev bash
     """
-    session.variant = variant
     profile = session.profile()
     service, words = (argv[0], argv[1:]) if argv[0] in profile.services else (services.main_service(profile), argv)
     return services.one_off(session, service, command_of(words), inside, tty=tty)
 
 
 @click.command()
-@project_options
-@json_option
-def pull(session: Session, as_json: bool) -> int:
+@reporting
+def pull(session: Session) -> int:
     """Pull the base image of the profile: the one that envgen.lock names, else the newest of its tag.
 
     The images of services are built, not pulled: `envgen build`.
@@ -242,21 +237,16 @@ def pull(session: Session, as_json: bool) -> int:
       envgen pull --profile prod
     """
     name, image_id = pull_base(session)
-    if as_json:
-        print_json({"image": name, "id": image_id})
-    else:
-        click.echo(f"pulled {name} ({image_id.removeprefix('sha256:')[:12]})")
-    return 0
+    return answer({"image": name, "id": image_id}, [f"pulled {name} ({short_id(image_id)})"])
 
 
 @click.command()
 @click.argument("names", metavar="[SERVICE]...", nargs=-1)
-@project_options
+@reporting
 @click.option("-v", "--volumes", is_flag=True, help="Also remove named volumes: caches and installed sources.")
 @click.option("--take-over", is_flag=True, help="Also what another folder or user has under this name.")
 @click.option("--dry-run", is_flag=True, help="Show what would be removed.")
-@json_option
-def down(session: Session, names: tuple[str, ...], volumes: bool, take_over: bool, dry_run: bool, as_json: bool) -> int:
+def down(session: Session, names: tuple[str, ...], volumes: bool, take_over: bool, dry_run: bool) -> int:
     """Stop and remove each SERVICE, or all services of the profile. Volumes stay unless --volumes is given.
 
     \b
@@ -275,21 +265,16 @@ def down(session: Session, names: tuple[str, ...], volumes: bool, take_over: boo
     verb = "would be removed" if dry_run else "removed"
     lines = [f"container {name} {verb}" for name in containers] + [f"volume {name} {verb}" for name in doomed]
     document = {"containers": containers, "dry_run": dry_run, "left": left, "volumes": doomed}
-    nothing = not (lines or left or as_json)
-    code = _ended(
-        document if as_json else None, [f"no containers for {_whose(profile, names)}"] if nothing else lines, left
-    )
+    nothing = not (lines or left or wants_json())
+    code = _ended(document, [f"no containers for {_whose(profile, names)}"] if nothing else lines, left)
     for name in whose.removed_folders(found.found[0].engine, profile.project) if nothing else ():
         progress(f"note: the folder of {name} is no longer there; `envgen prune` removes what it left")
     return code
 
 
 def _ended(document: Any, lines: Sequence[str], left: Sequence[str]) -> int:
-    """Print the document, else the lines; and what could not be done on machines that do not answer."""
-    if document is not None:
-        print_json(document)
-    for line in () if document is not None else lines:
-        click.echo(line)
+    """Print the document, or the lines; and what could not be done on machines that do not answer."""
+    answer(document, lines)
     for line in left:
         progress(line, always=True)
     return ExitCode.ENGINE if left else ExitCode.OK
@@ -301,9 +286,8 @@ def _whose(profile: Profile, names: Sequence[str]) -> str:
 
 @click.command()
 @click.argument("names", metavar="[SERVICE]...", nargs=-1)
-@project_options
-@json_option
-def stop(session: Session, names: tuple[str, ...], as_json: bool) -> int:
+@reporting
+def stop(session: Session, names: tuple[str, ...]) -> int:
     """Stop each SERVICE, or all services of the profile. Their containers stay: `envgen start` continues them.
 
     \b
@@ -315,43 +299,38 @@ def stop(session: Session, names: tuple[str, ...], as_json: bool) -> int:
     lines = [f"container {name} stopped" for name in found]
     if not found and not left:
         lines = [f"no running containers for {_whose(session.profile(), names)}"]
-    return _ended({"containers": found, "left": left} if as_json else None, lines, left)
+    return _ended({"containers": found, "left": left}, lines, left)
 
 
 @click.command()
 @click.argument("names", metavar="SERVICE...", nargs=-1, required=True)
-@project_options
+@reporting
 @timeout_option
-@json_option
-def start(session: Session, names: tuple[str, ...], timeout: int | None, as_json: bool) -> int:
+def start(session: Session, names: tuple[str, ...], timeout: int | None) -> int:
     """Start the stopped container of each SERVICE as it is, and wait until it answers. `up` looks at the profile again.
 
     \b
     Example:
       envgen start serve
     """
-    return _again("start", session, names, timeout, as_json)
+    return _again("start", session, names, timeout)
 
 
-def _again(verb: str, session: Session, names: Sequence[str], timeout: int | None, as_json: bool) -> int:
+def _again(verb: str, session: Session, names: Sequence[str], timeout: int | None) -> int:
     documents = []
     for name in names:
         profile, started = services.again(verb, session, name, timeout)
-        if as_json:
-            documents.append(document(profile, name, started, waited=True))
-        else:
+        documents.append(document(profile, name, started, waited=True))
+        if not wants_json():
             report(profile, name, started)
-    if as_json:
-        print_json(documents[0] if len(names) == 1 else documents)
-    return 0
+    return answer(documents[0] if len(names) == 1 else documents)
 
 
 @click.command()
-@project_options
+@reporting
 @click.option("-a", "--all", "everything", is_flag=True, help="Also what `envgen run` has started.")
 @click.option("-q", "--quiet", "only_ids", is_flag=True, help="Only the containers' ids.")
-@json_option
-def ps(session: Session, everything: bool, only_ids: bool, as_json: bool) -> int:
+def ps(session: Session, everything: bool, only_ids: bool) -> int:
     """Show the services of a profile: state, health, ports, and whether image and settings still are the profile's.
 
     \b
@@ -374,10 +353,10 @@ def ps(session: Session, everything: bool, only_ids: bool, as_json: bool) -> int
     lines = [str(row["id"]) for row in rows] if only_ids else listing(rows) if rows else []
     if not (rows or only_ids or found.lost):
         lines = [f"no containers for profile {profile.name}"]
-    for name in sorted({str(row["service"]) for row in rows if row["open_ports"] and not (only_ids or as_json)}):
+    for name in sorted({str(row["service"]) for row in rows if row["open_ports"] and not (only_ids or wants_json())}):
         if name in profile.services and (said := exposed(profile, name)):
             progress(f"note: {said}")
-    return _ended(rows if as_json else None, lines, [str(error) for error in found.lost.values()])
+    return _ended(rows, lines, [str(error) for error in found.lost.values()])
 
 
 def listing(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -475,10 +454,9 @@ def logs(
 
 @click.command()
 @click.argument("names", metavar="SERVICE...", nargs=-1, required=True)
-@project_options
+@reporting
 @timeout_option
-@json_option
-def restart(session: Session, names: tuple[str, ...], timeout: int | None, as_json: bool) -> int:
+def restart(session: Session, names: tuple[str, ...], timeout: int | None) -> int:
     """Restart each SERVICE, or start it where it has ended, and wait until it answers.
 
     A running server keeps the kernels that it has loaded.
@@ -487,7 +465,7 @@ def restart(session: Session, names: tuple[str, ...], timeout: int | None, as_js
     Example:
       envgen restart serve
     """
-    return _again("restart", session, names, timeout, as_json)
+    return _again("restart", session, names, timeout)
 
 
 @click.command("exec", context_settings={"allow_interspersed_args": False})
@@ -508,8 +486,7 @@ def exec_(
       envgen exec dev python3 -c 'import flashinfer; print(flashinfer.__file__)'
       envgen exec -u nobody -w /tmp -e LEVEL=2 dev env
     """
-    words = command_of(argv)
-    return _attach(session, service, node, words, inside, tty)
+    return _attach(session, service, node, command_of(argv), inside, tty)
 
 
 @click.command()

@@ -116,7 +116,7 @@ def test_a_run_that_fails_has_one_hint(tmp_path: Path, monkeypatch: pytest.Monke
         raise ServiceError("the tool failed", hint="try another")
 
     monkeypatch.setattr(bench, "find", lambda url, **_: Target(url, "m"))
-    asked = bench.Asked(Session(), None, "http://h", None, None, None, 1, tmp_path, False)
+    asked = bench.Asked(Session(), None, "http://h", None, None, None, 1, tmp_path)
     with pytest.raises(ServiceError) as caught:
         bench.report(asked, "bench", {}, work)
     assert re.fullmatch(r"the tool failed\n  what was measured is kept in .*\n +hint: try another", str(caught.value))

@@ -269,6 +269,7 @@ def test_up_without_a_service_is_for_all_and_names_what_failed(
     monkeypatch.setattr("envgen.app.services.check", lambda _session, name, _agree, **_: Checked(name))
     monkeypatch.setattr("envgen.app.services.start", start)
     monkeypatch.setattr("envgen.cli.services.running.report", lambda *_, **__: None)
+    monkeypatch.setattr("envgen.cli.services.running.document", lambda *_, **__: {})
     assert "1 of 2 services did not start: web\nweb is not ready" in fails(ServiceError, "up")
     assert begun == ["web", "srv"]
 
@@ -302,12 +303,3 @@ def test_ps_compares_the_settings_of_what_runs(
     assert row["settings"] == (None if said == "-" else said)
     monkeypatch.setattr(Compose, "run", lambda *_, **__: Completed((), 1, b"", b"no such option\n"))
     assert json.loads(invoke("ps", "--json").output)[0]["settings"] is None
-
-
-def test_options_of_nodes_without_a_command_are_those_of_the_list(tmp_path: Path) -> None:
-    file = tmp_path / "envgen.yaml"
-    file.write_text(FILE)
-    done = CliRunner().invoke(cli.main, ["nodes", "-p", "prod", "-f", str(file), "--json"])
-    assert json.loads(done.stdout) == {"nodes": []}
-    done = CliRunner().invoke(cli.main, ["nodes", "-p", "prod", "check"])
-    assert isinstance(done.exception, UsageError) and "options go behind check" in str(done.exception)
