@@ -486,7 +486,7 @@ def test_a_command_that_cannot_be_run_is_named(tmp_path: Path, command: str, cod
     assert f"envgen: cannot run {command}: " in done.stderr
 
 
-# --- build-requires ---------------------------------------------------------------------------------------------------
+# --- pip-install --needs ----------------------------------------------------------------------------------------------
 
 BACKEND = """\
 def get_requires_for_build_editable(settings):
@@ -507,8 +507,8 @@ profiles:
 """
 
 
-def build_requires(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPTS["build-requires"]), *words, str(folder)]
+def needs(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPTS["pip-install"]), "--needs", str(folder), *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
@@ -522,20 +522,20 @@ def with_backend(folder: Path, body: str, requires: str = "[]") -> Path:
 
 def test_what_is_installed_already_is_not_wanted_again(tmp_path: Path) -> None:
     wanted = """["pytest", "pytest>=9999", "nosuch-package", 'nosuch-too; python_version < "3"']"""
-    done = build_requires(with_backend(tmp_path, "return []", wanted))
+    done = needs(with_backend(tmp_path, "return []", wanted))
     assert (done.returncode, done.stdout) == (0, "pytest>=9999\nnosuch-package\n")
 
 
 def test_a_backend_is_asked_for_more(tmp_path: Path) -> None:
     with_backend(tmp_path, "return ['pytest', 'nosuch-package']")
-    assert build_requires(tmp_path).stdout == ""
-    done = build_requires(tmp_path, "--ask")
+    assert needs(tmp_path).stdout == ""
+    done = needs(tmp_path, "--ask")
     assert (done.returncode, done.stdout) == (0, "nosuch-package\n")
 
 
 @pytest.mark.parametrize("body", ["raise ValueError('first\\nthe reason')", "raise SystemExit('the reason')"])
 def test_a_backend_that_fails_is_one_sentence(tmp_path: Path, body: str) -> None:
-    done = build_requires(with_backend(tmp_path, body), "--ask")
+    done = needs(with_backend(tmp_path, body), "--ask")
     assert done.returncode == 1
     assert done.stderr.splitlines()[1:] == [f"its build backend ours failed: {body[6:].split('(')[0]}: the reason"]
 
@@ -551,13 +551,13 @@ def test_a_backend_that_fails_is_one_sentence(tmp_path: Path, body: str) -> None
 )
 def test_a_damaged_pyproject_is_one_sentence(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
-    done = build_requires(tmp_path)
+    done = needs(tmp_path)
     assert said in done.stderr and len(done.stderr.splitlines()) <= 1, done.stderr
     assert done.returncode == (1 if said else 0)
 
 
 def test_a_project_without_pyproject_is_built_by_setuptools(tmp_path: Path) -> None:
-    done = build_requires(tmp_path)
+    done = needs(tmp_path)
     assert done.returncode == 0 and done.stdout in ("", "setuptools>=40.8.0\n")
 
 
