@@ -141,13 +141,13 @@ RUN --mount=type=secret,id=ca_certificates \
     python3 /run/envgen/lib/with-index python3 /run/envgen/lib/pip-install --own vllm --never flashinfer-python -- /run/envgen/wheels/*.whl
 
 # Applies patches of Python code alone to what is installed: an edit of one costs this step and no compiler.
-RUN --mount=from=scripts,source=/build/patch-installed,target=/run/envgen/patch-installed \
+RUN --mount=from=scripts,source=/build/apply-patches,target=/run/envgen/apply-patches \
     --mount=source=patches/flashinfer/0001-rewrite-build-ninja.patch,target=/run/envgen/patches/flashinfer/0001-rewrite-build-ninja.patch \
     --mount=source=patches/vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch,target=/run/envgen/patches/vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch \
     --mount=source=patches/vllm/0002-assume-32bit-indexing-if-there.patch,target=/run/envgen/patches/vllm/0002-assume-32bit-indexing-if-there.patch \
     --mount=source=patches/vllm/0003-fastsafetensors-own-device.patch,target=/run/envgen/patches/vllm/0003-fastsafetensors-own-device.patch \
-    python3 /run/envgen/patch-installed flashinfer /run/envgen/patches/flashinfer/0001-rewrite-build-ninja.patch \
-    && python3 /run/envgen/patch-installed vllm /run/envgen/patches/vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch /run/envgen/patches/vllm/0002-assume-32bit-indexing-if-there.patch /run/envgen/patches/vllm/0003-fastsafetensors-own-device.patch
+    sh /run/envgen/apply-patches --installed python3 flashinfer /run/envgen/patches/flashinfer/0001-rewrite-build-ninja.patch \
+    && sh /run/envgen/apply-patches --installed python3 vllm /run/envgen/patches/vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch /run/envgen/patches/vllm/0002-assume-32bit-indexing-if-there.patch /run/envgen/patches/vllm/0003-fastsafetensors-own-device.patch
 
 # Installs what containers run: the entry point, health check and tools; and the vocabulary files.
 RUN --mount=from=scripts,source=/runtime,target=/run/envgen/runtime \
@@ -192,7 +192,7 @@ LABEL dev.envgen.project="mxfp4" \
       org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
       dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch" \
       org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-      dev.envgen.render="6302251ddd1738cc7b6d3e3a1f7dad5091d2bf213b763dfdeb6a2d559fc46f13"
+      dev.envgen.render="9042c6a37ebf7afa2f58832a15bceba8efd845473ba9c0afd1527f8c6cf0ead6"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

@@ -88,7 +88,7 @@ def apt_words(lock: ProfileLock | None, step: str, names: tuple[str, ...]) -> tu
         return unique.pop() or names  # nothing to bring: all of it is in the base image, which the lock names
     words: list[str] = []
     for platform, each in lists.items():
-        words += ["--arch", platform.rpartition("/")[2], *each]
+        words += ["--arch=" + platform.rpartition("/")[2], *each]
     return tuple(words)
 
 

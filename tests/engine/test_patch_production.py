@@ -90,7 +90,7 @@ def test_an_edited_python_patch_runs_only_what_comes_after_the_wheels(built: Pro
     found = built.envgen(*BUILD, "--json").json
     run = [step["name"] for step in found["steps"] if not step["cached"]]
     assert not [name for name in run if "build-wheel" in name or "envgen/fetch " in name]
-    assert [name for name in run if "patch-installed" in name]
+    assert [name for name in run if "apply-patches --installed" in name]
 
 
 def test_build_tries_the_locked_commit(engine: Engine, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ SAFE_NAMES = set(  # one word a name
     HF_HUB_CACHE XDG_CACHE_HOME TRANSFORMERS_OFFLINE TMPDIR SSL_CERT_FILE REQUESTS_CA_BUNDLE""".split()  # noqa: SIM905
 )
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH", "COOKIE", "SIGNATURE", "PRIVATE")
-# One file a package, as `sha256sum --check` reads it; the build's script patch-installed writes it.
+# One file a package, as `sha256sum --check` reads it; the build's script apply-patches writes it.
 NOTES = "/opt/envgen/patched"
 # What a locked build says about its inputs, and the packages of the base image that no installation may replace.
 MANIFEST = "/opt/envgen/manifest.json"

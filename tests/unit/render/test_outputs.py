@@ -73,10 +73,11 @@ def test_patches_decide_how_they_are_applied(tmp_path: Path) -> None:
     (folder / "a.patch").write_text("--- a/vllm/a.py\n+++ b/vllm/a.py\n@@ -1,1 +1,1 @@\n-a\n+b\n")
     found = profile(sources={"vllm": source(patches="vllm")})
     first = render_profile(found, root=tmp_path)
-    assert b"patch-installed" in first.files["Dockerfile"]
+    assert b"apply-patches --installed" in first.files["Dockerfile"]
     (folder / "a.patch").write_text("--- a/csrc/a.cu\n+++ b/csrc/a.cu\n@@ -1,1 +1,1 @@\n-a\n+b\n")
     second = render_profile(found, root=tmp_path)
     assert b"apply-patches" in second.files["Dockerfile"]
+    assert b"--installed" not in second.files["Dockerfile"]
     (folder / "a.patch").unlink()
     (folder / "a.patch").symlink_to("/etc/hostname")
     with pytest.raises(ProjectError, match="leaves the project"):
@@ -198,7 +199,7 @@ def test_each_profile_renders_the_same_programs(tmp_path: Path) -> None:
 def test_the_digest_covers_the_programs_that_the_steps_mount(monkeypatch: pytest.MonkeyPatch) -> None:
     found = profile(sources={"vllm": source()})
     before = render_profile(found).digest
-    for path, same in (("docker/build/build-wheel", False), ("docker/build/patch-installed", True)):
+    for path, same in (("docker/build/build-wheel", False), ("docker/build/apply-patches", True)):
         monkeypatch.setattr(outputs, "docker_files", lambda plan, path=path: {**docker_files(plan), path: "#!other"})
         assert (outputs.render_profile(found).digest == before) is same, path
 

@@ -169,7 +169,7 @@ def test_every_program_that_a_step_mounts_is_there() -> None:
     found = profile(sources=sources, tiktoken=encoding(), pip=Pip(deps=("x",)))
     text = dockerfile(Plan(found, patches={"vllm": series}))
     mounted = set(re.findall(r"from=scripts,source=(/\S+?),", text))
-    assert "/build/patch-installed" in mounted and "/build/fetch" in mounted
+    assert "/build/apply-patches" in mounted and "/build/fetch" in mounted
     for path in mounted:
         assert used(f"--mount=from=scripts,source={path},target=", scripts()), path
 
