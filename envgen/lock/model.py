@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,9 @@ class Pinned:
 class PatchLock:
     file: str
     sha256: str
+
+    def __str__(self) -> str:
+        return f"{self.file} {self.sha256}"
 
 
 @dataclass(frozen=True)
@@ -181,48 +184,23 @@ format: {FORMAT}
 
 def text_of(lock: Lock) -> str:
     """The whole file: sorted, so that it diffs well."""
-    document: dict[str, Any] = {"files": dict(lock.files), "models": dict(lock.models)}
-    document["images"] = {
-        name: {
-            "digest": one.digest,
-            "platforms": dict(one.platforms),
-            "resolved": one.resolved,
-            "created": one.created,
-        }
-        for name, one in lock.images.items()
-    }
-    document["git"] = {
-        key: {
-            "commit": one.commit,
-            "kind": one.kind,
-            "submodules": {module.path: f"{module.commit} {module.url}" for module in one.submodules},
-        }
-        for key, one in lock.git.items()
-    }
-    document["patches"] = {
-        folder: [f"{patch.file} {patch.sha256}" for patch in series] for folder, series in lock.patches.items()
-    }
-    document["python"] = {
-        profile: {
-            platform: {
-                "asks": one.asks,
-                "python": one.python,
-                "sets": {name: sorted(map(str, pins)) for name, pins in one.sets.items()},
-                "open": dict(one.open),
-            }
-            for platform, one in platforms.items()
-        }
-        for profile, platforms in lock.python.items()
-    }
-    document["apt"] = {
-        profile: {
-            platform: {"asks": one.asks, "build": list(one.build), "runtime": list(one.runtime)}
-            for platform, one in platforms.items()
-        }
-        for profile, platforms in lock.apt.items()
-    }
-    filled = {key: value for key, value in document.items() if value}
+    filled = {key: _written(value) for key, value in vars(lock).items() if value}
     return HEAD + (yaml.safe_dump(filled, width=10_000) if filled else "")
+
+
+_OF_THE_KEY = ("name", "url", "ref")  # of images and git refs: the key above them says it
+
+
+def _written(value: Any) -> Any:
+    """As it stands in the file."""
+    if isinstance(value, tuple):
+        if value and isinstance(value[0], Submodule):
+            return {module.path: f"{module.commit} {module.url}" for module in value}
+        # Of patches and Debian packages the order is part of it.
+        return sorted(map(str, value)) if value and isinstance(value[0], Pinned) else list(map(str, value))
+    if isinstance(value, (ImageLock, GitLock, PythonLock, AptLock)):
+        value = {key: one for key, one in vars(value).items() if key not in _OF_THE_KEY}
+    return {key: _written(one) for key, one in value.items()} if isinstance(value, Mapping) else value
 
 
 def save(path: Path, lock: Lock) -> bool:
@@ -246,10 +224,31 @@ def exclusive(state: Path) -> contextlib.AbstractContextManager[None]:
 
 @dataclass(frozen=True)
 class _Text:
-    """A scalar: its pattern, and what that is."""
+    """A scalar: its pattern, what that is, and what is made of it."""
 
     what: str
     pattern: str = r"(?s).*"
+    make: Callable[[str], Any] = str
+
+
+@dataclass(frozen=True)
+class _Record:
+    """A mapping with these keys. ``make`` gets the key that it is at, and its values by name."""
+
+    make: Callable[..., Any]
+    keys: Mapping[str, Any]
+
+
+def _git(key: str, commit: str, kind: str, submodules: Mapping[str, str]) -> GitLock:
+    url, _, ref = key.rpartition(" ")
+    inner = ((path, *text.split(" ", 1)) for path, text in submodules.items())
+    return GitLock(url, ref, commit, kind, tuple(Submodule(path, address, at) for path, at, address in inner))
+
+
+def _pinned(text: str) -> Pinned:
+    package, *hashes = text.split(" ")
+    name, _, version = package.partition("==")
+    return Pinned(name, version, tuple(hashes))
 
 
 _SHA, _COMMIT = r"[0-9a-f]{64}", r"(?:[0-9a-f]{40}|[0-9a-f]{64})"
@@ -259,32 +258,35 @@ _IMAGE = {
     "digest": _DIGEST,
     "platforms": {_ANY: _DIGEST},
     "resolved": _Text("how", "registry|local"),
-    "created": _Text("seconds", "[0-9]{1,12}"),
+    "created": _Text("seconds", "[0-9]{1,12}", int),
 }
 _GIT = {
     "commit": _Text("a commit of 40 hexadecimal digits", _COMMIT),
     "kind": _Text("a kind", "tag|branch|commit|pull"),
     "submodules": {_ANY: _Text("a commit and an address", rf"{_COMMIT} .*")},
 }
-_PIN = _Text("a package, its version and the sha256 of its files", rf"[^ ]*==[^ ]*( {_SHA})+")
 _PYTHON = {
     "asks": _Text("a digest"),
     "python": _Text("a version"),
-    "sets": {_ANY: [_PIN]},
+    "sets": {_ANY: [_Text("a package, its version and the sha256 of its files", rf"[^ ]*==[^ ]*( {_SHA})+", _pinned)]},
     "open": {_ANY: _Text("a reason")},
 }
 _APT = {"asks": _Text("a digest"), "build": [_Text("text")], "runtime": [_Text("text")]}
-# What stands where: a record by its keys, a mapping by _ANY (which may be missing), a list by its one item.
-_FILE = {
-    "format": _Text("a number"),
-    "images": {_ANY: _IMAGE},
-    "git": {_ANY: _GIT},
-    "files": {_ANY: _Text("a sha256", _SHA)},
-    "patches": {_ANY: [_Text("a file and its sha256", rf"[^ ]* {_SHA}")]},
-    "models": {_ANY: _Text("a commit", _COMMIT)},
-    "python": {_ANY: {_ANY: _PYTHON}},
-    "apt": {_ANY: {_ANY: _APT}},
-}
+_PATCH = _Text("a file and its sha256", rf"[^ ]* {_SHA}", lambda text: PatchLock(*text.split(" ")))
+# What stands where: a record, a mapping by _ANY (which may be missing), a list by its one item.
+_FILE = _Record(
+    lambda _key, format, **found: Lock(**found),
+    {
+        "format": _Text("a number"),
+        "images": {_ANY: _Record(ImageLock, _IMAGE)},
+        "git": {_ANY: _Record(_git, _GIT)},
+        "files": {_ANY: _Text("a sha256", _SHA)},
+        "patches": {_ANY: [_PATCH]},
+        "models": {_ANY: _Text("a commit", _COMMIT)},
+        "python": {_ANY: {_ANY: _Record(lambda _key, **found: PythonLock(**found), _PYTHON)}},
+        "apt": {_ANY: {_ANY: _Record(lambda _key, **found: AptLock(**found), _APT)}},
+    },
+)
 
 
 def load(root: Path) -> Lock | None:
@@ -306,14 +308,14 @@ def read_lock(path: Path) -> Lock:
         hint = "use the envgen that wrote it; or remove the file and run `envgen lock`"
         raise ProjectError([Problem(message, place, hint)])
     problems: list[Problem] = []
-    found = _plain(top, _FILE, "", problems)
+    found: Lock = _read(top, _FILE, "", "", problems)
     if problems:
         raise ProjectError(problems)
-    return _lock(found)
+    return found
 
 
-def _plain(node: Node, shape: Any, key: str, problems: list[Problem]) -> Any:
-    """The value at ``node`` as ``shape`` describes it; None, and a problem, for anything else."""
+def _read(node: Node, shape: Any, key: str, name: str, problems: list[Problem]) -> Any:
+    """What ``shape`` makes of the value at ``node``, below ``name``; None, and a problem, for anything else."""
 
     def bad(message: str, at: Node = node, where: str = key) -> None:
         hint = "bring back what was committed; or remove the file, and `envgen lock` writes a new one"
@@ -322,59 +324,31 @@ def _plain(node: Node, shape: Any, key: str, problems: list[Problem]) -> Any:
     if isinstance(shape, _Text):
         if node.kind in ("map", "list", "null") or not re.fullmatch(shape.pattern, node.text):
             return bad(f"expected {shape.what}, found {node.seen()}")
-        return node.text
+        return shape.make(node.text)
     if isinstance(shape, list):
         if node.kind != "list":
             return bad("expected a list")
-        return [_plain(child, shape[0], key, problems) for child in node.elements]
-    if _ANY in shape and (node.kind == "null" or (node.kind == "list" and not node.items)):
+        return tuple(_read(child, shape[0], key, "", problems) for child in node.elements)
+    keys = shape.keys if isinstance(shape, _Record) else {}
+    if not keys and (node.kind == "null" or (node.kind == "list" and not node.items)):
         return {}
     if node.kind != "map":
         return bad(f"expected a mapping, found {node.seen()}")
     found: dict[str, Any] = {}
-    for name, child in node.items.items():
-        where = f"{key}.{name}".lstrip(".")
-        if (inner := shape.get(name, shape.get(_ANY))) is None:
+    before = len(problems)
+    for child_name, child in node.items.items():
+        where = f"{key}.{child_name}".lstrip(".")
+        if (inner := keys.get(child_name) if keys else shape[_ANY]) is None:
             bad("unknown key", child, where)
         else:
-            found[name] = _plain(child, inner, where, problems)
-    for name, inner in shape.items():
-        if name not in (_ANY, *node.items):
-            found[name] = {}
-            if not isinstance(inner, dict) or _ANY not in inner:
-                bad(f"{name} is missing", where=f"{key}.{name}".lstrip("."))
-    return found
-
-
-def _lock(found: dict[str, Any]) -> Lock:
-    """A lock from a file without problems."""
-    git = {}
-    for key, one in found["git"].items():
-        url, _, ref = key.rpartition(" ")
-        modules = ((path, *text.split(" ", 1)) for path, text in one["submodules"].items())
-        inner = tuple(Submodule(path, address, commit) for path, commit, address in modules)
-        git[key] = GitLock(url, ref, one["commit"], one["kind"], inner)
-    images = {name: ImageLock(name, **{**one, "created": int(one["created"])}) for name, one in found["images"].items()}
-    patches = {f: tuple(PatchLock(*text.split(" ")) for text in series) for f, series in found["patches"].items()}
-    python = {
-        profile: {platform: _python(one) for platform, one in platforms.items()}
-        for profile, platforms in found["python"].items()
-    }
-    apt = {
-        profile: {p: AptLock(one["asks"], tuple(one["build"]), tuple(one["runtime"])) for p, one in platforms.items()}
-        for profile, platforms in found["apt"].items()
-    }
-    return Lock(images, git, found["files"], patches, python, apt, found["models"])
-
-
-def _python(one: dict[str, Any]) -> PythonLock:
-    def pinned(text: str) -> Pinned:
-        package, *hashes = text.split(" ")
-        name, _, version = package.partition("==")
-        return Pinned(name, version, tuple(hashes))
-
-    sets = {name: tuple(map(pinned, texts)) for name, texts in one["sets"].items()}
-    return PythonLock(one["asks"], one["python"], sets, one["open"])
+            found[child_name] = _read(child, inner, where, child_name, problems)
+    for missing in (name for name in keys if name not in node.items):
+        found[missing] = {}
+        if not isinstance(keys[missing], dict):
+            bad(f"{missing} is missing", where=f"{key}.{missing}".lstrip("."))
+    if not keys:
+        return found
+    return shape.make(name, **found) if len(problems) == before else None
 
 
 # --- compared ---------------------------------------------------------------------------------------------------------
