@@ -8,7 +8,7 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 from envgen import files
 from envgen.engine import process
-from envgen.engine.endpoint import Endpoint, find_endpoint, plugin_argv
+from envgen.engine.endpoint import find_endpoint, plugin_argv
 from envgen.errors import EngineError
 
 # The engine's own builder, which alone sees the engine's images. It has this name since DOCKER_HOST names the engine.
@@ -112,15 +112,15 @@ class BuildResult:
         return lines or self.error.splitlines()
 
 
-def argv_of(request: BuildRequest, environ: Mapping[str, str] | None = None) -> list[str]:
+def argv_of(request: BuildRequest) -> list[str]:
     """The whole command line of a build."""
-    return [*plugin_argv("buildx", environ), "--builder", request.builder, "build", *request.words()]
+    return [*plugin_argv("buildx"), "--builder", request.builder, "build", *request.words()]
 
 
-def platforms(builder: str, endpoint: Endpoint | None = None) -> tuple[str, ...]:
+def platforms(builder: str) -> tuple[str, ...]:
     """What the builder can run, natively or by the emulators that its kernel has (binfmt_misc), as it says itself."""
-    env = (endpoint or find_endpoint()).environment
-    done = process.run([*plugin_argv("buildx"), "inspect", "--bootstrap", builder], env=env, timeout=120)
+    argv = [*plugin_argv("buildx"), "inspect", "--bootstrap", builder]
+    done = process.run(argv, env=find_endpoint().environment, timeout=120)
     lines = re.findall(r"^Platforms:(.*)$", done.stdout.decode(errors="replace"), re.M)
     return tuple(dict.fromkeys(word.strip(" *") for line in lines for word in line.split(",") if word.strip()))
 
@@ -131,13 +131,11 @@ def build(
     on_line: Callable[[str], None] = lambda _line: None,
     on_step: Callable[[Step], None] = lambda _step: None,
     on_tick: Callable[[], None] | None = None,
-    endpoint: Endpoint | None = None,
 ) -> BuildResult:
     """Build. ``on_line`` gets each line of buildx, ``on_step`` each step that has begun, written something or ended.
 
     A step that fails is in the result; EngineError means that buildx itself could not be run.
     """
-    endpoint = endpoint or find_endpoint()
     progress = Progress()
     started = time.monotonic()
 
@@ -151,7 +149,7 @@ def build(
         metadata = Path(folder) / "metadata.json"
         *words, context = argv_of(request)
         env = {
-            **endpoint.environment,
+            **find_endpoint().environment,
             **request.environment(),
             "BUILDX_METADATA_PROVENANCE": "disabled",
             # Else buildx runs git in the project's folder, and git obeys the commands in that repository's config.
@@ -188,11 +186,10 @@ def _csv(*fields: str) -> str:
     return ",".join('"' + f.replace('"', '""') + '"' if re.search(r'[,"\n]', f) else f for f in fields)
 
 
-def proxy_arguments(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+def proxy_arguments() -> tuple[str, ...]:
     """The proxy variables that are set here; BuildKit keeps these names out of the image's history by itself."""
-    environ = os.environ if environ is None else environ
     names = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
-    return tuple(name for upper in names for name in (upper, upper.lower()) if environ.get(name))
+    return tuple(name for upper in names for name in (upper, upper.lower()) if os.environ.get(name))
 
 
 # Reads what ``buildx build --progress=plain`` prints: the steps, and which one failed. Never fails on odd input.
@@ -250,20 +247,30 @@ class Step:
         return int(found[1]) if found else None
 
 
+def _instructions(dockerfile: str) -> Iterator[tuple[int, str, str]]:
+    """Each comment line and each instruction: its place in the text, the stage that it is in, itself in one line."""
+    stage = ""
+    for found in re.finditer(r"^(?:#.*|(?:.*\\\n)*.*)\n?", dockerfile, re.MULTILINE):
+        text = found[0].replace("\\\n", " ").rstrip("\n")
+        if text.startswith("FROM "):
+            stage = text.split()[-1]
+        yield found.start(), stage, text if text.startswith("#") else _one_line(text)
+
+
 def names_in(dockerfile: str) -> dict[str, str]:
     """Instruction -> what it does: the first sentence of the comment above it, for a RUN without one that of its stage.
 
     The instruction is written as in ``Step.instruction``.
     """
     found, said, of_stage = {}, "", ""
-    for line in re.sub(r"\\\n", " ", dockerfile).splitlines():
-        if line.startswith("#"):
-            said = said or re.split(r"\.(?: (?=\(?[A-Z])|$)", line[1:].strip())[0]
+    for _, _, text in _instructions(dockerfile):
+        if text.startswith("#"):
+            said = said or re.split(r"\.(?: (?=\(?[A-Z])|$)", text[1:].strip())[0]
             continue
-        if line.startswith("FROM "):
+        if text.startswith("FROM "):
             of_stage = said
-        elif line.startswith("RUN ") and (said or of_stage):
-            found[_one_line(line)] = said or of_stage
+        elif text.startswith("RUN ") and (said or of_stage):
+            found[text] = said or of_stage
         said = ""
     return found
 
@@ -275,18 +282,9 @@ def stages_in(dockerfile: str) -> list[str]:
 
 def before(dockerfile: str, step: Step) -> str:
     """The Dockerfile up to ``step``, whose stage is then its last; empty where it has no such step."""
-    lines, number, stage = dockerfile.splitlines(keepends=True), 0, ""
-    while number < len(lines):
-        end = number + 1
-        while end < len(lines) and not lines[number].startswith("#") and lines[end - 1].endswith("\\\n"):
-            end += 1
-        instruction = "".join(lines[number:end]).replace("\\\n", " ")
-        if instruction.startswith("FROM "):
-            stage = instruction.split()[-1]
-        elif stage == step.stage and _one_line(instruction) == step.instruction:
-            return "".join(lines[:number])
-        number = end
-    return ""
+    wanted = step.stage, step.instruction
+    at = next((at for at, *what in _instructions(dockerfile) if tuple(what) == wanted), 0)
+    return dockerfile[:at]
 
 
 def _one_line(instruction: str) -> str:

@@ -60,6 +60,7 @@ _KILLER = (
 )
 _UPGRADE = {"Connection": "Upgrade", "Upgrade": "tcp"}
 IMAGE = 6 * 3600  # seconds to read or load an image; the engine may write all of it aside before it answers
+SAVING = 1800  # seconds to save an image
 PART = 1 << 20  # bytes handed on at once; the engine gives them in frames of 32 KiB
 LOG_TIME = 30  # seconds to read a log; what comes later is left out
 
@@ -93,14 +94,14 @@ class Engine:
             return image_of(self._api.inspect_image(name))
         return None
 
-    def save_image(self, name: str, path: Path, timeout: float = 1800) -> None:
+    def save_image(self, name: str, path: Path) -> None:
         """Write an image into a file, as `docker image save` does."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + SAVING
         with self._told(f"image {name}"), path.open("wb") as file:
             for chunk in self._work.get_image(name):
                 file.write(chunk)
                 if time.monotonic() > deadline:
-                    raise EngineError(f"image {name}: it was not saved within {timeout:g} s")
+                    raise EngineError(f"image {name}: it was not saved within {SAVING} s")
 
     def images(self) -> tuple[Image, ...]:
         """All images."""
@@ -469,7 +470,7 @@ def _exit_code(ended: requests.Response) -> int:
 def connect(environ: Mapping[str, str] | None = None) -> Engine:
     """The engine that ``docker`` itself would use: EngineError: absent, stopped, forbidden, too old, no engine."""
     endpoint = find_endpoint(environ)
-    with told(endpoint, environ=environ):
+    with told(endpoint):
         session = Session(endpoint, DEFAULT_DOCKER_API_VERSION)
         greeting = session.get(f"{session.base_url}/_ping", timeout=GREETING)
         if greeting.status_code >= 400:

@@ -117,10 +117,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def find_plugin(name: str, environ: Mapping[str, str] | None = None) -> Path | None:
+def find_plugin(name: str) -> Path | None:
     """The program of a Docker plugin (``buildx``, ``compose``), searched where ``docker`` searches it."""
-    environ = os.environ if environ is None else environ
-    folder = config_dir(environ)
+    folder = config_dir(os.environ)
     extra = _read_json(folder / "config.json").get("cliPluginsExtraDirs")
     named = [str(path) for path in extra] if isinstance(extra, list) else []
     for place in (*named, str(folder / "cli-plugins"), *SYSTEM_PLUGINS):
@@ -130,12 +129,11 @@ def find_plugin(name: str, environ: Mapping[str, str] | None = None) -> Path | N
     return None
 
 
-def plugin_argv(name: str, environ: Mapping[str, str] | None = None) -> list[str]:
+def plugin_argv(name: str) -> list[str]:
     """How to start a plugin; ``Endpoint.environment`` tells it where the engine is."""
-    environ = os.environ if environ is None else environ
-    if program := find_plugin(name, environ):
+    if program := find_plugin(name):
         return [str(program)]
-    if name == "compose" and shutil.which("docker-compose", path=environ.get("PATH")):
+    if name == "compose" and shutil.which("docker-compose"):
         raise EngineError(
             "only the old `docker-compose` (v1) is here, and envgen needs Docker Compose v2",
             hint="install the package docker-compose-plugin (Debian: docker-compose)",
@@ -147,9 +145,9 @@ def plugin_argv(name: str, environ: Mapping[str, str] | None = None) -> list[str
     )
 
 
-def plugin_version(name: str, environ: Mapping[str, str] | None = None) -> str:
+def plugin_version(name: str) -> str:
     """The version of a Docker plugin, such as ``0.29.1``; "" where it gives none. EngineError where it is absent."""
-    done = process.run([*plugin_argv(name, environ), "version"], timeout=20, check=False)
+    done = process.run([*plugin_argv(name), "version"], timeout=20, check=False)
     found = re.search(r"\bv?(\d+\.\d+(?:\.\d+)?)", done.stdout.decode(errors="replace"))
     return found[1] if found else ""
 

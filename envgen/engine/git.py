@@ -140,14 +140,13 @@ def ask_server(arguments: Sequence[str], *, timeout: float = 120) -> Answer:
         return _run(_FETCHING, arguments, Path(empty), env, timeout=timeout)
 
 
-def server_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+def server_environment() -> dict[str, str]:
     """How servers are reached: without a question at a terminal, by known protocols, else as the user has set it."""
-    environ = os.environ if environ is None else environ
     found = {"GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_TERMINAL_PROMPT": "0"}
     for name in ("GIT_ASKPASS", "SSH_ASKPASS"):
-        found[name] = environ.get(name) or "true"
-    if not environ.get("GIT_SSH"):
-        found["GIT_SSH_COMMAND"] = environ.get("GIT_SSH_COMMAND") or "ssh -o BatchMode=yes -o ConnectTimeout=15"
+        found[name] = os.environ.get(name) or "true"
+    if not os.environ.get("GIT_SSH"):
+        found["GIT_SSH_COMMAND"] = os.environ.get("GIT_SSH_COMMAND") or "ssh -o BatchMode=yes -o ConnectTimeout=15"
     return found
 
 

@@ -179,15 +179,7 @@ def lives(creator: Creator) -> bool | None:
         return False  # the machine was started again since
     if (creator.host, creator.boot, creator.namespace) != (here.host, here.boot, here.namespace):
         return None
-    if creator.start:
-        return _start(creator.pid) == creator.start
-    try:
-        os.kill(creator.pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return _start(creator.pid) == creator.start if creator.start else None
 
 
 def judge(row: Mapping[str, Any], now: float) -> Leftover | None:

@@ -15,10 +15,9 @@ from envgen.profile.model import Profile
 ROOT = "0:0"
 
 
-def caller(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
+def caller() -> tuple[int, int]:
     """Uid and gid of the user who runs envgen; under sudo of the one who called it."""
-    found = os.environ if environ is None else environ
-    uid, gid = found.get("SUDO_UID", ""), found.get("SUDO_GID", "")
+    uid, gid = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
     if os.getuid() == 0 and uid.isdecimal() and gid.isdecimal():
         return int(uid), int(gid)
     return os.getuid(), os.getgid()

@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ Late = subprocess.TimeoutExpired
 
 # What a program gets between the polite signal and SIGKILL. buildx needs about a second to tell the engine to stop.
 GRACE = 10.0
+TICK = 0.2  # seconds
 _TAIL = 64 << 10
 _LONGEST_LINE = 1 << 20
 
@@ -82,17 +82,13 @@ def stream(
     on_line: Callable[[str, bytes], None],
     *,
     env: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
-    timeout: float | None = None,
     on_tick: Callable[[], None] | None = None,
-    tick: float = 0.2,
 ) -> Completed:
     """Run a program and hand each line to ``on_line("stdout" | "stderr", line)`` as it comes, without its newline.
 
-    ``on_tick`` is called at least every ``tick`` seconds, so that a display can show time passing. The exit code is the
+    ``on_tick`` is called at least every ``TICK`` seconds, so that a display can show time passing. The exit code is the
     caller's to judge.
     """
-    deadline = None if timeout is None else time.monotonic() + timeout
     tail = bytearray()
 
     def note(channel: str, line: bytes) -> None:
@@ -101,23 +97,19 @@ def stream(
             del tail[:-_TAIL]
         on_line(channel, line)
 
-    with _started(argv, env, cwd, subprocess.DEVNULL) as child:
-        for _ in _pump(child, note, tick):
+    with _started(argv, env, None, subprocess.DEVNULL) as child:
+        for _ in _pump(child, note):
             if on_tick:
                 on_tick()
-            if deadline is not None and time.monotonic() > deadline:
-                _drain(child)
-                stop(child, signal.SIGTERM)
-                raise ProcessTimeout(argv, timeout or 0, tail.decode(errors="replace"))
         child.wait()
     return Completed(tuple(argv), child.returncode, b"", bytes(tail))
 
 
-def interactive(argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> int:
+def interactive(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> int:
     """Run a program on our own terminal and return its exit code. Ctrl-C is the program's, not ours."""
     # A handler, not SIG_IGN: a program inherits what is ignored, while a handler falls back to the default in it.
     with _handling(lambda _signum, _frame: None, signal.SIGINT):
-        return _popen(argv, env, cwd=cwd).wait()
+        return _popen(argv, env).wait()
 
 
 def start(
@@ -229,15 +221,15 @@ def terminable() -> Iterator[None]:
         yield
 
 
-def _pump(child: subprocess.Popen[bytes], on_line: Callable[[str, bytes], None], tick: float) -> Iterator[None]:
-    """Hand over lines of both pipes as they come; yields after each read and at least every ``tick`` seconds."""
+def _pump(child: subprocess.Popen[bytes], on_line: Callable[[str, bytes], None]) -> Iterator[None]:
+    """Hand over lines of both pipes as they come; yields after each read and at least every ``TICK`` seconds."""
     assert child.stdout and child.stderr
     rest = {"stdout": bytearray(), "stderr": bytearray()}
     with selectors.DefaultSelector() as selector:
         selector.register(child.stdout, selectors.EVENT_READ, "stdout")
         selector.register(child.stderr, selectors.EVENT_READ, "stderr")
         while selector.get_map():
-            for ready, _ in selector.select(tick):
+            for ready, _ in selector.select(TICK):
                 data = os.read(ready.fd, 64 << 10)
                 buffer = rest[ready.data]
                 if not data:

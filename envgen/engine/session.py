@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
-import os
 import re
 import shutil
 import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import wait
 from typing import Any, TypeVar, cast
 
@@ -131,7 +130,7 @@ def read_all(response: requests.Response) -> requests.Response:
 
 
 @contextlib.contextmanager
-def told(endpoint: Endpoint, what: str = "", environ: Mapping[str, str] | None = None) -> Iterator[None]:
+def told(endpoint: Endpoint, what: str = "") -> Iterator[None]:
     """Turns whatever the SDK raises inside into EngineError. ``what``: begins the engine's own words."""
     prefix = f"{what}: " if what else ""
     try:
@@ -143,7 +142,7 @@ def told(endpoint: Endpoint, what: str = "", environ: Mapping[str, str] | None =
     except (requests.exceptions.JSONDecodeError, requests.exceptions.InvalidJSONError):  # an OSError, a ValueError
         raise EngineError("the engine's answer is not JSON: is this address a Docker Engine's?") from None
     except (OSError, docker.errors.DockerException) as error:  # all errors of requests are OSErrors
-        raise unreachable(endpoint, error, environ) from None
+        raise unreachable(endpoint, error) from None
     except _OF_ANOTHER_FORM as error:
         if not _from_an_answer(error):
             raise
@@ -173,7 +172,7 @@ def message_of(response: requests.Response) -> str:
         return response.text.strip()[:500] or f"the engine answered {response.status_code}"
 
 
-def unreachable(endpoint: Endpoint, error: BaseException, environ: Mapping[str, str] | None = None) -> EngineError:
+def unreachable(endpoint: Endpoint, error: BaseException) -> EngineError:
     """The sentence for an engine that can't be reached, or is gone in the middle of an answer."""
     if found := forwards.get((endpoint.host, "")):
         return found.trouble()
@@ -189,8 +188,7 @@ def unreachable(endpoint: Endpoint, error: BaseException, environ: Mapping[str, 
     if isinstance(cause, ConnectionRefusedError) and endpoint.local:
         return EngineError(f"the Docker Engine at {where} is stopped", hint=_START)
     if endpoint.local and isinstance(cause, OSError) and cause.errno in (errno.ENOENT, errno.ENOTDIR):
-        path = (os.environ if environ is None else environ).get("PATH")
-        if endpoint.said_by == "the default" and not shutil.which("docker", path=path):
+        if endpoint.said_by == "the default" and not shutil.which("docker"):
             return EngineError(
                 "Docker is not installed: there is no program `docker` and no socket /var/run/docker.sock",
                 hint="https://docs.docker.com/engine/install/; in a checkout of envgen: scripts/engine up",

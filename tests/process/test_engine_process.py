@@ -73,25 +73,18 @@ def test_lines_come_as_they_are_written() -> None:
         ["sh", "-c", "echo a; sleep 0.5; echo b >&2; printf 'c\\r\\nno newline'; exit 3"],
         lambda channel, line: seen.append((channel, line, time.monotonic())),
         on_tick=lambda: ticks.append(time.monotonic()),
-        tick=0.05,
     )
     assert done.code == 3 and done.stderr == b"b\n"
     assert sorted((channel, line) for channel, line, _ in seen) == [
         ("stderr", b"b"), ("stdout", b"a"), ("stdout", b"c"), ("stdout", b"no newline"),
     ]  # fmt: skip
-    assert seen[1][2] - seen[0][2] > 0.3 and len(ticks) >= 5
+    assert seen[1][2] - seen[0][2] > 0.3 and len(ticks) >= 3
 
 
 def test_a_line_without_end_does_not_fill_the_memory() -> None:
     sizes: list[int] = []
     process.stream(["head", "-c", "5000000", "/dev/zero"], lambda _channel, line: sizes.append(len(line)))
     assert sum(sizes) == 5_000_000 and max(sizes) < 1_200_000
-
-
-def test_a_streamed_program_that_takes_too_long(tmp_path: Path) -> None:
-    with pytest.raises(process.ProcessTimeout):
-        process.stream(["sh", "-c", f"echo $$ >{tmp_path}/pid; exec yes"], lambda *_: None, timeout=0.5)
-    assert gone(int((tmp_path / "pid").read_text()))
 
 
 INTERRUPTED = """

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,19 +59,20 @@ def test_any_path_survives_the_commas(path: str) -> None:
     )
 
 
-def test_the_engine_s_own_builder_is_named(tmp_path: Path) -> None:
+def test_the_engine_s_own_builder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plugin = tmp_path / "cli-plugins" / "docker-buildx"
     plugin.parent.mkdir()
     plugin.touch(0o755)
-    env = {"DOCKER_CONFIG": str(tmp_path), "PATH": ""}
-    argv = argv_of(request(), env)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    argv = argv_of(request())
     assert argv[:4] == [str(plugin), "--builder", "default", "build"]
-    assert argv_of(request(builder="farm"), env)[:4] == [str(plugin), "--builder", "farm", "build"]
+    assert argv_of(request(builder="farm"))[:4] == [str(plugin), "--builder", "farm", "build"]
 
 
-def test_only_proxies_that_are_set_are_passed_and_by_name() -> None:
+def test_only_proxies_that_are_set_are_passed_and_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     env = {"HTTPS_PROXY": "http://user:secret@proxy", "no_proxy": "localhost", "HTTP_PROXY": ""}
-    assert proxy_arguments(env) == ("HTTPS_PROXY", "no_proxy")
+    monkeypatch.setattr(os, "environ", env)
+    assert proxy_arguments() == ("HTTPS_PROXY", "no_proxy")
 
 
 def test_a_failed_result_shows_the_step_or_buildx_s_own_words() -> None:

@@ -76,17 +76,18 @@ def test_a_bare_path_is_a_socket() -> None:
     assert find_endpoint({"DOCKER_HOST": "/run/x.sock"}).host == "unix:///run/x.sock"
 
 
-def test_plugins_of_the_user_come_first(config: Path) -> None:
+def test_plugins_of_the_user_come_first(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = program(config / "cli-plugins", "docker-buildx")
-    env = {"DOCKER_CONFIG": str(config), "PATH": ""}
-    assert find_plugin("buildx", env) == mine
-    assert plugin_argv("buildx", env) == [str(mine)]
+    monkeypatch.setenv("DOCKER_CONFIG", str(config))
+    assert find_plugin("buildx") == mine
+    assert plugin_argv("buildx") == [str(mine)]
 
 
-def test_plugins_in_a_configured_folder(config: Path, tmp_path: Path) -> None:
+def test_plugins_in_a_configured_folder(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = program(tmp_path / "extra", "docker-compose")
     (config / "config.json").write_text(json.dumps({"cliPluginsExtraDirs": [str(tmp_path / "extra")]}))
-    assert find_plugin("compose", {"DOCKER_CONFIG": str(config)}) == other
+    monkeypatch.setenv("DOCKER_CONFIG", str(config))
+    assert find_plugin("compose") == other
 
 
 def test_what_docker_s_programs_are_given() -> None:
@@ -117,19 +118,21 @@ def test_addresses_of_another_kind(host: str) -> None:
 
 def test_buildx_absent(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envgen.engine.endpoint.SYSTEM_PLUGINS", ())
+    monkeypatch.setenv("DOCKER_CONFIG", str(config))
     with pytest.raises(EngineError, match="no buildx plugin") as caught:
-        plugin_argv("buildx", {"DOCKER_CONFIG": str(config), "PATH": ""})
+        plugin_argv("buildx")
     assert "docker-buildx-plugin" in str(caught.value) and caught.value.exit_code == ExitCode.ENGINE
 
 
 def test_compose_absent_and_compose_v1(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envgen.engine.endpoint.SYSTEM_PLUGINS", ())
-    env = {"DOCKER_CONFIG": str(config), "PATH": str(tmp_path / "bin")}
+    monkeypatch.setenv("DOCKER_CONFIG", str(config))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with pytest.raises(EngineError, match="no compose plugin"):
-        plugin_argv("compose", env)
+        plugin_argv("compose")
     program(tmp_path / "bin", "docker-compose")
     with pytest.raises(EngineError, match=r"only the old `docker-compose` \(v1\) is here"):
-        plugin_argv("compose", env)
+        plugin_argv("compose")
 
 
 @pytest.mark.parametrize(
@@ -204,8 +207,11 @@ DEFAULT = Endpoint(DEFAULT_SOCKET)
         (DEFAULT, OSError(113, "No route to host"), "bin", "No route to host"),
     ],
 )
-def test_one_clear_sentence(tmp_path: Path, endpoint: Endpoint, error: OSError, path: str, sentence: str) -> None:
+def test_one_clear_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: Endpoint, error: OSError, path: str, sentence: str
+) -> None:
     program(tmp_path / "bin", "docker")
-    told = unreachable(endpoint, error, {"PATH": str(tmp_path / path) if path else ""})
+    monkeypatch.setenv("PATH", str(tmp_path / path) if path else "")
+    told = unreachable(endpoint, error)
     assert sentence in str(told) and told.exit_code == ExitCode.ENGINE
     assert len(told.problems) == 1 and "\n" not in told.problems[0].message
