@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
@@ -319,29 +318,18 @@ class Engine:
         argv: Sequence[str],
         *,
         stdin: bytes = b"",
-        mounts: Sequence[Mount] = (),
-        env: Mapping[str, str] | None = None,
-        user: str = "",
-        unmapped: bool = False,
-        network: str = "none",
         timeout: float = 60,
-        memory: int = MEMORY,
-        ulimits: Mapping[str, tuple[int, int]] | None = None,
         hold: bool = False,
         on_line: Callable[[str], None] | None = None,
+        **container: Any,
     ) -> ExecResult:
-        """Run a program in a throw-away container that is always removed; the image's entrypoint is bypassed.
+        """Run a program in a throw-away container that is always removed. ``container``: as in ``_throwaway``.
 
-        It gets ``memory`` bytes, no swap, at most ``PIDS`` processes, and ``ulimits`` (soft, hard). ``on_line`` hears
-        each line as it is written.
-        ``unmapped``: its users are those of the machine under userns-remap too, as any that is not root always is.
+        ``on_line`` hears each line as it is written.
         """
         what = f"`{argv[0]}` in a container of {image}"
         output = Output(on_line)
-        body = self._throwaway(image, argv, bool(stdin), mounts, user, unmapped, env or {}, network, memory)
-        body["HostConfig"]["Ulimits"] = [
-            {"Name": name, "Soft": soft, "Hard": hard} for name, (soft, hard) in (ulimits or {}).items()
-        ]
+        body = self._throwaway(image, argv, bool(stdin), **container)
         with self._told(what), process.terminable(), self._started(body, what, hold) as (stream, ended):
             talk(stream, stdin, timeout, what, output.take, lambda: None)
             return output.result(_exit_code(ended))
@@ -354,7 +342,7 @@ class Engine:
         EngineError, at the end, when it fails. Closed early, it removes the container.
         """
         what = f"`{argv[0]}` in a container of {image}"
-        body = self._throwaway(image, argv, True, mounts, "0:0", unmapped=True)
+        body = self._throwaway(image, argv, True, mounts=mounts, user="0:0", unmapped=True)
         body["HostConfig"]["LogConfig"] = {"Type": "none"}  # else the engine also writes all of it to a log
         part, errors = bytearray(), bytearray()
         with self._told(what), self._started(body, what, hold=True) as (stream, ended):
@@ -377,14 +365,20 @@ class Engine:
         image: str,
         argv: Sequence[str],
         stdin: bool,
-        mounts: Sequence[Mount],
-        user: str,
-        unmapped: bool,
-        env: Mapping[str, str] = MappingProxyType({}),
+        *,
+        mounts: Sequence[Mount] = (),
+        env: Mapping[str, str] | None = None,
+        user: str = "",
+        unmapped: bool = False,
         network: str = "none",
         memory: int = MEMORY,
+        ulimits: Mapping[str, tuple[int, int]] | None = None,
     ) -> dict[str, Any]:
-        """The request for a container that bypasses the image's entrypoint and health check."""
+        """The request for a container that bypasses the image's entrypoint and health check.
+
+        It gets ``memory`` bytes, no swap, at most ``PIDS`` processes, and ``ulimits`` (soft, hard).
+        ``unmapped``: its users are those of the machine under userns-remap too, as any that is not root always is.
+        """
         host = {
             "AutoRemove": True,
             "NetworkMode": network,
@@ -392,6 +386,7 @@ class Engine:
             "Memory": memory,
             "MemorySwap": memory,
             "PidsLimit": PIDS,
+            "Ulimits": [{"Name": name, "Soft": at, "Hard": most} for name, (at, most) in (ulimits or {}).items()],
             "Mounts": [
                 {"Type": m.kind, "Source": m.source, "Target": m.target, "ReadOnly": m.read_only}
                 | ({"BindOptions": {"CreateMountpoint": True}} if m.create else {})
@@ -404,7 +399,7 @@ class Engine:
             "Image": image,
             "Entrypoint": [argv[0]],
             "Cmd": list(argv[1:]),
-            "Env": [f"{name}={value}" for name, value in env.items()],
+            "Env": [f"{name}={value}" for name, value in (env or {}).items()],
             "User": user,
             **dict.fromkeys(("OpenStdin", "StdinOnce", "AttachStdin"), stdin),
             **dict.fromkeys(("AttachStdout", "AttachStderr"), True),

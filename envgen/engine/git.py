@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from envgen import files
 from envgen.engine import process
@@ -69,37 +70,21 @@ class Answer:
 class Repository:
     """Something that answers git questions."""
 
-    def git(
-        self,
-        arguments: Sequence[str],
-        *,
-        stdin: bytes = b"",
-        env: Mapping[str, str] = {},
-        check: bool = True,
-        timeout: float = 120,
-    ) -> Answer:
-        """Run ``git ARGUMENTS``. With ``check`` a failure raises an ``EnvgenError`` with git's own words."""
+    def git(self, arguments: Sequence[str], *, env: Mapping[str, str] = {}, **how: Any) -> Answer:
+        """Run ``git ARGUMENTS``. ``how``: stdin, timeout, check, as in ``_run``."""
         options, cwd, own = self._way()
-        return _run(options, arguments, cwd, {**own, **env}, stdin, timeout, check)
+        return _run(options, arguments, cwd, {**own, **env}, **how)
 
     def _way(self) -> tuple[Sequence[str], Path, Mapping[str, str]]:
         """git's options, the folder to run it in, and its variables."""
         raise NotImplementedError
 
 
-def git(
-    arguments: Sequence[str],
-    *,
-    cwd: Path,
-    stdin: bytes = b"",
-    env: Mapping[str, str] = {},
-    check: bool = True,
-    timeout: float = 120,
-) -> Answer:
+def git(arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str] = {}, **how: Any) -> Answer:
     """Run ``git ARGUMENTS`` in ``cwd``, a folder that envgen made. For a checkout use ``WorkTree``."""
     options = ["-c", "core.autocrlf=false", "-c", "core.fsmonitor=false"]
     env = {**_ALONE, "GIT_CEILING_DIRECTORIES": str(cwd.parent), **env}
-    return _run(options, arguments, cwd, env, stdin, timeout, check)
+    return _run(options, arguments, cwd, env, **how)
 
 
 @dataclass(frozen=True)
@@ -137,7 +122,7 @@ def ask_server(arguments: Sequence[str], *, timeout: float = 120) -> Answer:
     """
     with files.Scratch("git") as empty:
         env = {**server_environment(), "GIT_CEILING_DIRECTORIES": str(Path(empty).parent)}
-        return _run(_FETCHING, arguments, Path(empty), env, timeout=timeout)
+        return _run(_FETCHING, arguments, Path(empty), env, timeout=timeout, check=False)
 
 
 def server_environment() -> dict[str, str]:
@@ -397,7 +382,7 @@ def _named_safe(folder: Path) -> bool:
     """Whether the user's own configuration, or the machine's, trusts this folder of another user."""
     words = ["config", "--type=path", "-z", "--get-all", "safe.directory"]
     trusted = False
-    for value in _run((), words, Path("/"), {"GIT_DIR": os.devnull}).stdout.split(b"\0")[:-1]:
+    for value in _run((), words, Path("/"), {"GIT_DIR": os.devnull}, check=False).stdout.split(b"\0")[:-1]:
         name = os.fsdecode(value)
         if not name:
             trusted = False  # an empty value forgets those before it
@@ -434,8 +419,9 @@ def _run(
     env: Mapping[str, str],
     stdin: bytes = b"",
     timeout: float = 120,
-    check: bool = False,
+    check: bool = True,
 ) -> Answer:
+    """With ``check`` a failure raises an ``EnvgenError`` with git's own words."""
     program, without = shutil.which("git"), shutil.which("env")
     if program is None or without is None:
         raise EngineError("the program 'git' is not there", hint="install git")

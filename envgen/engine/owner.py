@@ -113,10 +113,5 @@ def owner_of(container: Container) -> Owner | None:
 
 def ours(containers: Sequence[Container], root: Path) -> tuple[Container, ...]:
     """Those that no project in another folder than ``root`` made."""
-    return tuple(one for one in containers if not is_foreign(one, root))
-
-
-def is_foreign(container: Container, root: Path) -> bool:
-    """Whether a project in another folder than ``root`` made it."""
-    found = owner_of(container)
-    return found is not None and not found.same_folder(Owner(str(root)))
+    owners = ((one, owner_of(one)) for one in containers)
+    return tuple(one for one, owner in owners if owner is None or owner.same_folder(Owner(str(root))))

@@ -36,7 +36,6 @@ QUESTION = 8  # for what an engine answers at once; a busy one has been seen to 
 START = 60  # until a program in a container, or a container, has been started
 WORK = 300  # for what takes its time: removing a volume of many files, starting a container
 PATIENT = 30  # up to this a request is a question, not work
-SICK = 1.0  # for a question to an engine that did not answer the last one
 DOCTOR = 6.0  # for all questions of `envgen doctor` to one engine
 LARGEST = 16 << 20  # bytes of one answer; the list of 5,000 containers has 8 MiB
 
@@ -57,10 +56,7 @@ def hurried(seconds: float) -> Iterator[None]:
 
 
 class Session(docker.APIClient):
-    """The SDK's client. Every request ends in time, and no answer is larger than LARGEST.
-
-    An engine that did not answer gets SICK seconds for the next question, until it answers one.
-    """
+    """The SDK's client. Every request ends in time, and no answer is larger than LARGEST."""
 
     def __init__(self, endpoint: Endpoint, version: str, seconds: int = QUESTION) -> None:
         """``seconds``: the time of a request that names none."""
@@ -68,7 +64,6 @@ class Session(docker.APIClient):
             super().__init__(base_url=endpoint.url, version=version, timeout=seconds)
         self.trust_env = False  # neither a proxy nor ~/.netrc has a say between us and the engine
         self._host = endpoint.host
-        self._answers = True
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
         """One request. With ``stream`` the time is that until the answer begins."""
@@ -78,7 +73,6 @@ class Session(docker.APIClient):
             limit, shown = max(0.0, budget - spent[self._host]), budget
         elif not budget and limit <= PATIENT:
             limit = shown = min(limit, QUESTION)
-            limit = limit if self._answers else min(limit, SICK)
         streams = options.pop("stream", False)
         options["timeout"] = limit + 5  # of the socket, between two bytes: the whole is over before
 
@@ -89,17 +83,13 @@ class Session(docker.APIClient):
         began = time.monotonic()
         try:
             if limit:
-                answer = within(limit, ask)
-                self._answers = True
-                return answer
+                return within(limit, ask)
         except TimeoutError:
-            self._answers = False
+            pass
         finally:
             spent[self._host] += time.monotonic() - began
-        raise EngineTimeout(
-            f"the Docker Engine did not answer within {shown:g} s",
-            hint="is it stopped or overloaded? `docker version` shows whether it answers",
-        )
+        hint = "is it stopped or overloaded? `docker version` shows whether it answers"
+        raise EngineTimeout(f"the Docker Engine did not answer within {shown:g} s", hint=hint)
 
 
 def within(seconds: float, ask: Callable[[], T]) -> T:

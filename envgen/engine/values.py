@@ -217,7 +217,7 @@ def container_of(document: Mapping[str, Any]) -> Container:
         name=str(document.get("Name", "")).removeprefix("/"),
         service=str(labels.get(COMPOSE_SERVICE, "")),
         state=str(state.get("Status", "")),
-        health=_health(state),
+        health=str((state.get("Health") or {}).get("Status") or "").removeprefix("none"),
         exit_code=int(state.get("ExitCode") or 0),
         image_id=str(document.get("Image", "")),
         labels=labels,
@@ -264,11 +264,6 @@ def too_old(version: Mapping[str, Any]) -> str:
     if int(major) < MINIMUM_ENGINE:
         return f"this Docker Engine is {said}; envgen needs version {MINIMUM_ENGINE} or newer"
     return ""
-
-
-def _health(state: Mapping[str, Any]) -> str:
-    status = str((state.get("Health") or {}).get("Status") or "")
-    return "" if status == "none" else status
 
 
 def _texts(labels: Any) -> dict[str, str]:

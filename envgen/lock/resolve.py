@@ -30,6 +30,8 @@ from envgen.text import counted, last_printed
 TIMEOUT = 900
 _CA = "/run/secrets/ca_certificates"
 PROGRAM = run.Program(("resolve",))
+# Then each step replaces what the one before it has brought.
+_CLASH = "{}: no versions suit pip.tools, pip.deps and the sources together: {}"
 # $1 Python, $2 with-index, $3 with-network, $4 packages; then the program, which is run as a build step would be.
 # Where the base image has no Python: installs what brings it, as the build's first step will, and keeps the list of
 # packages as it was before, so that these are locked too.
@@ -103,7 +105,7 @@ def resolve_packages(
             f"linux/{said['arch']}",
             {p.name: _python_answer(p, base_digest, said["python"][p.name]) for p in python},
             {p.name: _apt_answer(p, base_digest, said["apt"]) for p in apt},
-            [note for p in python if (note := _clash(p, said["python"][p.name]))],
+            [_CLASH.format(p.name, why) for p in python if (why := said["python"][p.name].get("ok", {}).get("clash"))],
         )
     except MISSHAPEN as problem:
         raise _could_not_ask(profile, f"{type(problem).__name__}: {problem}") from None
@@ -114,12 +116,6 @@ def _could_not_ask(profile: Profile, why: str) -> LockError:
         f"packages for {profile.base.image}: its {profile.base.python} could not be asked: {why}",
         hint="does it have Python 3.8 or newer, with pip? If not: base.apt: [python3, python3-dev, python3-pip]",
     )
-
-
-def _clash(profile: Profile, said: Mapping[str, Any]) -> str:
-    """Why no versions suit all steps of a profile; then each step replaces what the one before it has brought."""
-    clash = said["ok"].get("clash") if "ok" in said else ""
-    return f"{profile.name}: no versions suit pip.tools, pip.deps and the sources together: {clash}" if clash else ""
 
 
 def _python_request(profile: Profile, keep: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
@@ -169,12 +165,6 @@ def _hint(text: str) -> str:
     if "dns error" in lowered or ("resolve" in lowered and "host" in lowered) or "connection" in lowered:
         return "do containers of this engine reach the network?"
     return ""
-
-
-def _explained_engine(error: EngineError) -> LockError:
-    """An engine's trouble, as the reason why packages are not locked."""
-    problem = error.problems[0]
-    return LockError(f"packages: they are resolved in the base image, but {problem.message}", hint=problem.hint)
 
 
 Say = Callable[[str], None]
@@ -232,18 +222,13 @@ def resolve(
 
 
 _Question = tuple[str, Callable[[], Any]]  # a name for people, and what asks
-_Job = Future["Any | LockError"]
+_Job = Future[Any]
 
 
 def _started(questions: Mapping[str, _Question], say: Say) -> dict[str, _Job]:
-    def job(name: str, ask_it: Callable[[], Any]) -> Any | LockError:
+    def job(name: str, ask_it: Callable[[], Any]) -> Any:
         started = time.monotonic()
-        try:
-            found = ask_it()
-        except EnvgenError as error:
-            failed = LockError(str(error))
-            failed.problems = error.problems
-            return failed
+        found = ask_it()
         say(f"{name}: {_told(found)} ({time.monotonic() - started:.1f} s)")
         return found
 
@@ -322,10 +307,13 @@ def _online(tools: Tools, name: str) -> None:
 
 def _answers(jobs: Mapping[str, _Job], out: Outcome) -> dict[str, Any]:
     """What was found; a question without an answer is a problem, and what was there stays."""
-    answers = {key: job.result() for key, job in jobs.items()}
-    for answer in answers.values():
-        out.problems += answer.problems if isinstance(answer, LockError) else ()
-    return {key: answer for key, answer in answers.items() if not isinstance(answer, LockError)}
+    found = {}
+    for key, job in jobs.items():
+        try:
+            found[key] = job.result()
+        except EnvgenError as error:
+            out.problems += error.problems
+    return found
 
 
 def _engine(tools: Tools, out: Outcome) -> Engine | None:
@@ -363,7 +351,8 @@ def _packages(
         try:
             answers = _ask_inside(lock.images[name], pythons, apts, lock, upgrade, tools, engine)
         except EngineError as error:
-            out.problems += _explained_engine(error).problems
+            message = f"packages: they are resolved in the base image, but {error.problems[0].message}"
+            out.problems.append(replace(error.problems[0], message=message))
             continue
         except LockError as error:
             out.problems += error.problems
@@ -425,22 +414,15 @@ def _take(
 
 def _pruned(lock: Lock, every: Sequence[Profile]) -> Lock:
     """Without what no profile asks for any more."""
-    images = {str(p.base.image) for p in every}
-    git = {one.key for p in every for one in ask.repositories(p)}
-    files = {e.url for p in every for e in p.tiktoken.encodings.values()}
-    folders = {folder for p in every for folder in ask.patched(p).values()}
     names = {p.name for p in every}
-    models = {model_key(m.repo, m.revision) for p in every for m in ask.models_of(p).values()}
-
-    def kept(found: Mapping[str, Any], wanted: set[str]) -> dict[str, Any]:
-        return {key: value for key, value in found.items() if key in wanted}
-
-    return Lock(
-        kept(lock.images, images),
-        kept(lock.git, git),
-        kept(lock.files, files),
-        kept(lock.patches, folders),
-        kept(lock.python, names),
-        kept(lock.apt, names),
-        kept(lock.models, models),
-    )
+    wanted = {
+        "images": {str(p.base.image) for p in every},
+        "git": {one.key for p in every for one in ask.repositories(p)},
+        "files": {e.url for p in every for e in p.tiktoken.encodings.values()},
+        "patches": {folder for p in every for folder in ask.patched(p).values()},
+        "python": names,
+        "apt": names,
+        "models": {model_key(m.repo, m.revision) for p in every for m in ask.models_of(p).values()},
+    }
+    kept = {part: {k: v for k, v in vars(lock)[part].items() if k in keys} for part, keys in wanted.items()}
+    return Lock(**kept)

@@ -21,7 +21,7 @@ from envgen.binding import bind
 from envgen.engine.git import WorkTree, git
 from envgen.errors import EnvgenError, RefusedError, UsageError
 from envgen.patches.dry_run import APPLY, GitTree, Tree, compiles, put
-from envgen.patches.series import Patch, Series, head_of, in_range, version_of_ref
+from envgen.patches.series import Patch, Series, in_range, version_of_ref, without_head
 
 MANIFEST = "envgen-patches.json"
 _FORMAT = 2
@@ -332,7 +332,7 @@ def _carry(folder: Path, patch: Patch, commit: str | None) -> Refreshed:
         return Refreshed(patch, Outcome.GONE)
     names = git(["diff", "--name-only", "--no-renames", "-z", "HEAD~1", "HEAD"], cwd=folder).text.split("\0")
     moved = tuple(name for name in names if name and name not in patch.touches)
-    same = diff == patch.content[len(head_of(patch.content)) :]
+    same = diff == without_head(patch.content)
     return Refreshed(patch, Outcome.SAME if same else Outcome.CARRIED, diff, moved=moved)
 
 

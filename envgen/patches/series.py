@@ -58,6 +58,11 @@ def head_of(content: bytes) -> bytes:
     return content[:end]
 
 
+def without_head(content: bytes) -> bytes:
+    """The diff alone."""
+    return content[len(head_of(content)) :]
+
+
 def read_header(content: bytes, file: str) -> Header:
     """Read a patch's fields. Raises ``ProjectError`` when ``Applies-To`` is not a version range."""
     fields: list[tuple[str, str]] = []
@@ -66,20 +71,16 @@ def read_header(content: bytes, file: str) -> Header:
         if match:
             fields.append((match[1], match[2].strip()))
             if match[1].lower() == "applies-to":
-                _check_range(match[2], Place(file, number, 1, text=line))
+                try:
+                    SpecifierSet(match[2])
+                except InvalidSpecifier:
+                    message = f"{match[2].strip()!r} is not a range of versions"
+                    place = Place(file, number, 1, text=line)
+                    raise _refusal(message, place, "as in: Applies-To: >=0.13.0, <0.17") from None
         elif fields and line.startswith((" ", "\t")):
             name, value = fields[-1]
             fields[-1] = (name, f"{value}\n{'' if line.strip() == '.' else line.strip()}")
     return Header(tuple(fields))
-
-
-def _check_range(text: str, place: Place) -> None:
-    # Imported here, as in `in_range`: most renders need no version at all.
-    try:
-        SpecifierSet(text)
-    except InvalidSpecifier:
-        hint = "as in: Applies-To: >=0.13.0, <0.17"
-        raise ProjectError([Problem(f"{text.strip()!r} is not a range of versions", place, hint)]) from None
 
 
 def in_range(applies_to: str, version: str) -> bool:
@@ -145,7 +146,10 @@ def read_patch(content: bytes, file: str, fallback: Place) -> list[FilePatch]:
     if not content.strip():
         raise _refusal("changes no file: it is empty", fallback, "remove it from the series")
     lines = _Lines(content.decode("utf-8", "surrogateescape").split("\n"), file)
-    _refuse_binary(lines)
+    for number, line in enumerate(lines.all, 1):
+        if line.rstrip("\r") == "GIT binary patch" or line.startswith("Binary files "):
+            hint = "a binary file can't be read in review: fetch it in the source's install.prepare instead"
+            raise _refusal("changes a binary file", lines.place(number), hint)
     found = _parsed(lines)
     if not found:
         raise _refusal("changes no file", fallback, "remove it from the series")
@@ -243,13 +247,6 @@ def _hunk(lines: _Lines, number: int) -> tuple[Hunk, int]:
         hunk.lines.append(line)
         at += 1
     return hunk, at
-
-
-def _refuse_binary(lines: _Lines) -> None:
-    for number, line in enumerate(lines.all, 1):
-        if line.rstrip("\r") == "GIT binary patch" or line.startswith("Binary files "):
-            hint = "a binary file can't be read in review: fetch it in the source's install.prepare instead"
-            raise _refusal("changes a binary file", lines.place(number), hint)
 
 
 def _check_info(changed: FilePatch, lines: _Lines) -> None:
@@ -444,7 +441,7 @@ def add(root: Path, folder: str, title: str, head: str, diff: bytes) -> str:
     content = head.encode() + b"\n" + diff
     there = sorted(path.name for path in file.parent.glob("*.patch"))
     for other in entries(text):
-        if (file.parent / other).is_file() and _diff_of(files.read(file.parent / other)) == diff:
+        if (file.parent / other).is_file() and without_head(files.read(file.parent / other)) == diff:
             raise RefusedError(f"{folder}/{other} is this change already", hint="edit the checkout further first")
     name = next_name([*entries(text), *there], title)
     for other in there:  # written by a run that was killed before it named the file in the series
@@ -455,10 +452,6 @@ def add(root: Path, folder: str, title: str, head: str, diff: bytes) -> str:
     files.write(root / path, content, within=root)
     files.write(file, (text + ("\n" if text and not text.endswith("\n") else "") + f"{name}\n").encode())
     return path
-
-
-def _diff_of(patch: bytes) -> bytes:
-    return patch[len(head_of(patch)) :]
 
 
 def remove(root: Path, folder: str, wanted: str) -> str:

@@ -132,10 +132,11 @@ class Binding:
         if len(node.text) > _INTEGER_DIGITS:
             return self.wrong(node, path, f"{node.text[:20]}... is too large")
         value = int(node.text)
-        if key.low is not None and key.high is None and value < key.low:
-            return self.wrong(node, path, f"{value} is too small; the least is {key.low}")
-        if key.low is not None and key.high is not None and not key.low <= value <= key.high:
-            return self.wrong(node, path, f"{value} is out of range ({key.low} to {key.high})")
+        if key.low is not None and not key.low <= value <= (value if key.high is None else key.high):
+            wrong = (
+                f"too small; the least is {key.low}" if key.high is None else f"out of range ({key.low} to {key.high})"
+            )
+            return self.wrong(node, path, f"{value} is {wrong}")
         return value
 
     def text(self, node: Node, path: str, pattern: str = "") -> Any:
@@ -497,8 +498,5 @@ def _required(field: Field) -> str:
     if field.shape.kind != shapes.RECORD:
         return field.key.doc
     inner = [one for one in fields_of(field.shape.type).values() if one.required]
-    return f"write `{field.name}: {{{', '.join(f'{one.name}: {_example(one)}' for one in inner)}}}`"
-
-
-def _example(field: Field) -> str:
-    return str(field.shape.type.EXAMPLE) if field.shape.kind == shapes.VALUE else "..."
+    keys = (f"{one.name}: {getattr(one.shape.type, 'EXAMPLE', '...')}" for one in inner)
+    return f"write `{field.name}: {{{', '.join(keys)}}}`"

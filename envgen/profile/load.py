@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import UserDict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from envgen import files
 from envgen.errors import Place, Problem, ProjectError, RefusedError, UsageError
@@ -37,27 +38,14 @@ class Loaded:
     warnings: tuple[str, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class _Profiles(Mapping[str, Profile]):
+class _Profiles(UserDict[str, "Profile | list[Problem]"]):
     """The profiles of a project. One that an override broke raises when it is asked for, not before."""
 
-    good: dict[str, Profile]
-    broken: dict[str, list[Problem]]
-    order: list[str]
-
     def __getitem__(self, name: str) -> Profile:
-        if name in self.broken:
-            raise ProjectError(self.broken[name])
-        return self.good[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.order
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.order)
-
-    def __len__(self) -> int:
-        return len(self.order)
+        found = self.data[name]
+        if isinstance(found, list):
+            raise ProjectError(found)
+        return found
 
 
 def find(start: Path) -> Path:
@@ -121,8 +109,8 @@ def load_project(
         problems.append(Problem(f"there is no profile {default!r}", place, near(default, list(profiles))))
     if problems:
         _raise(problems)
-    found = _Profiles(builder.good, builder.broken, list(profiles))
-    project = Project(name, default, found, file=path, root=path.parent)
+    found = _Profiles({one: builder.good.get(one) or builder.broken[one] for one in profiles})
+    project = Project(name, default, cast("Mapping[str, Profile]", found), file=path, root=path.parent)
     return Loaded(project, builder.trees, tuple(dict.fromkeys(builder.warnings)))
 
 
@@ -319,7 +307,10 @@ class Builder:
         given = {"name": name, "project": self.project, "variant": variant, "instance": self.instance}
         profile: Profile = binding.record(Profile, tree, "", **given)
         check_profile(profile, tree, binding, self.root)
-        return _chosen_groups(profile), binding.problems
+        if (chosen := profile.env_groups) is not None:  # from here on the other groups are gone
+            env = {name: group for name, group in profile.env.items() if name in chosen}
+            profile = replace(profile, env=MappingProxyType(env))
+        return profile, binding.problems
 
     def _with_overrides(self, tree: Node, shared: Mapping[str, Node], problems: list[Problem]) -> Node:
         for override in self.overrides:
@@ -339,14 +330,6 @@ class Builder:
                 over = layers.without_foreign_checkouts(tree, over, self.warnings)
             tree = layers.merge(tree, over)
         return tree
-
-
-def _chosen_groups(profile: Profile) -> Profile:
-    """The profile with the groups of env that are in use; from here on the others are gone."""
-    if profile.env_groups is None:
-        return profile
-    env = {name: group for name, group in profile.env.items() if name in profile.env_groups}
-    return replace(profile, env=MappingProxyType(env))
 
 
 LENGTH = 40

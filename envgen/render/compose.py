@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from envgen.profile.model import Cluster, GpuMode, Health, Profile, Service
-from envgen.profile.values import ContainerPath, HostPath, PortMapping, own_path
+from envgen.profile.values import ContainerPath, HostPath, own_path
 from envgen.render import environment as names
 from envgen.render.locking import folder_of, volume_of
 from envgen.render.quote import Quoted, compose_text, compose_variable, render, yaml_key, yaml_text
@@ -276,7 +276,10 @@ def _service(profile: Profile, name: str, number: int, key: str) -> Block:
         "cpuset": text(service.cpuset),
         "stdin_open": yes,
         "tty": yes,
-        "ports": [_port(name, port) for port in service.ports],
+        "ports": [
+            yaml_text(str(port).replace("auto", f"${{{names.port_variable(name, port)}:-{port.container}}}"))
+            for port in service.ports
+        ],
         "restart": text(service.restart),
         "labels": _texts(labels),
         "container_name": text(service.container_name, copy),
@@ -289,11 +292,6 @@ def _service(profile: Profile, name: str, number: int, key: str) -> Block:
         "volumes": [*_volumes(profile, key), *_mounts(name, service)] if service.mounts else [],
         "healthcheck": _health(service.health) if service.health else None,
     }
-
-
-def _port(service: str, port: PortMapping) -> Quoted:
-    number = f"${{{names.port_variable(service, port)}:-{port.container}}}"
-    return yaml_text(str(port).replace("auto", number))
 
 
 def _user(profile: Profile, service: str) -> Quoted | None:

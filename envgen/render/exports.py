@@ -132,7 +132,7 @@ def workflow(profile: Profile, image: ImageRef, *, install: str, branch: str, ru
         "needs": "check",
         # A fork's pull request may not publish.
         "if": "github.event_name != 'pull_request'",
-        "runs-on": runs_on or _machine(profile),
+        "runs-on": runs_on or f"ubuntu-24.04{'-arm' if profile.base.platform is Platform.ARM64 else ''}",
         "timeout-minutes": 360,
         "permissions": {"contents": "read", **({"packages": "write"} if github else {})},
         "env": {"IMAGE": str(image)},
@@ -157,10 +157,6 @@ def workflow(profile: Profile, image: ImageRef, *, install: str, branch: str, ru
 def workflow_text(document: Doc) -> str:
     """As a file."""
     return WORKFLOW_HEAD + yaml.dump(document, Dumper=Quoting, sort_keys=False, allow_unicode=False, width=10**6)
-
-
-def _machine(profile: Profile) -> str:
-    return "ubuntu-24.04-arm" if profile.base.platform is Platform.ARM64 else "ubuntu-24.04"
 
 
 def _build(profile: Profile, image: ImageRef, github: bool) -> Iterable[Doc]:
