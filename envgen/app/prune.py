@@ -137,7 +137,7 @@ def _overlays(
     kept |= {mount.source for container in containers for mount in container.mounts}
     for profile in project.profiles.values():
         if profile.name not in foreign:
-            found = [one for one in engine.volumes_of(profile.compose_name) if one not in kept]
+            found = [one for one in engine.volumes(project=profile.compose_name) if one not in kept]
             why = f"installed sources that profile {profile.name} no longer has so"
             yield from _volumes(engine, profile.compose_name, found, why)
 
@@ -172,7 +172,7 @@ def _caches(
                 yield Item("stage", *swept[:2], "of an interrupted load or clear", swept[2])
         if not made.namespace or made.host is not None or profile.instance:
             continue  # those that a copy uses are shared: what no copy needs, the plain one sees
-        owned = set(engine.volumes_of(profile.compose_name))
+        owned = set(engine.volumes(project=profile.compose_name))
         with contextlib.suppress(EngineError):
             for one in space.spaces(cache):
                 recent = time.time() - one.used < UNUSED

@@ -15,41 +15,9 @@ import docker.errors
 import requests
 from docker.constants import DEFAULT_DOCKER_API_VERSION
 
-from envgen.engine import process
+from envgen.engine import process, session, values
 from envgen.engine.endpoint import Endpoint, find_endpoint
 from envgen.engine.host import CREATOR, THROWAWAY, Leftover, judge, this_process
-from envgen.engine.session import (
-    GREETING,
-    QUESTION,
-    START,
-    WORK,
-    Attached,
-    Output,
-    Session,
-    Tail,
-    message_of,
-    read_all,
-    talk,
-    told,
-    within,
-)
-from envgen.engine.values import (
-    COMPOSE_PROJECT,
-    COMPOSE_SERVICE,
-    LOG_LIMIT,
-    MEMORY,
-    PIDS,
-    Container,
-    EngineInfo,
-    ExecResult,
-    Image,
-    Mount,
-    container_of,
-    image_of,
-    info_of,
-    is_new_enough,
-    too_old,
-)
 from envgen.errors import EngineError
 
 # Marks what an exec started, so that all of it can be found again and ended when its time is up.
@@ -73,24 +41,24 @@ class Engine:
         # The engine's own version of the API: newer engines refuse those that the SDK would choose.
         version = self._greeting.get("api-version") or DEFAULT_DOCKER_API_VERSION
         # The SDK has no types for some of its methods.
-        self._api: Any = Session(endpoint, version)
-        self._work: Any = Session(endpoint, version, WORK)  # for requests that take their time
-        self._info: EngineInfo | None = None
+        self._api: Any = session.Session(endpoint, version)
+        self._work: Any = session.Session(endpoint, version, session.WORK)  # for requests that take their time
+        self._info: values.EngineInfo | None = None
 
     def _told(self, what: str = "") -> contextlib.AbstractContextManager[None]:
-        return told(self.endpoint, what)
+        return session.told(self.endpoint, what)
 
-    def info(self) -> EngineInfo:
+    def info(self) -> values.EngineInfo:
         """The engine's own facts (asked once, then remembered)."""
         if self._info is None:
             with self._told("info"):
-                self._info = info_of(self._api.info(), self._greeting, self.endpoint.host)
+                self._info = values.info_of(self._api.info(), self._greeting, self.endpoint.host)
         return self._info
 
-    def image(self, name: str) -> Image | None:
+    def image(self, name: str) -> values.Image | None:
         """The image of that name or id; None if it isn't there. Never pulls."""
         with self._told(f"image {name}"), _absent():
-            return image_of(self._api.inspect_image(name))
+            return values.image_of(self._api.inspect_image(name))
         return None
 
     def save_image(self, name: str, path: Path) -> None:
@@ -102,7 +70,7 @@ class Engine:
                 if time.monotonic() > deadline:
                     raise EngineError(f"image {name}: it was not saved within {SAVING} s")
 
-    def images(self) -> tuple[Image, ...]:
+    def images(self) -> tuple[values.Image, ...]:
         """All images."""
         with self._told("images"):
             found = (self.image(str(row["Id"])) for row in self._api.images())
@@ -115,9 +83,9 @@ class Engine:
                 self._url("images", "load"), params={"quiet": "1"}, data=parts, stream=True, timeout=IMAGE,
                 headers={"Content-Type": "application/x-tar"},
             )  # fmt: skip
-            answer = read_all(response)
+            answer = session.read_all(response)
             if answer.status_code >= 400:
-                raise EngineError(f"the image was not loaded: {message_of(answer)}")
+                raise EngineError(f"the image was not loaded: {session.message_of(answer)}")
             for line in answer.text.splitlines():
                 if error := json.loads(line or "{}").get("error"):
                     raise EngineError(f"the image was not loaded: {error}")
@@ -137,21 +105,21 @@ class Engine:
         with self._told(f"image {name}"):
             self._work.tag(name, repository, tag)
 
-    def container(self, name: str) -> Container | None:
+    def container(self, name: str) -> values.Container | None:
         """The container of that name or id; None if it isn't there."""
         found = self.inspect(name)
         with self._told(f"container {name}"):
-            return container_of(found) if found is not None else None
+            return values.container_of(found) if found is not None else None
 
     def containers(
         self, project: str | None = None, service: str | None = None, all: bool = False
-    ) -> tuple[Container, ...]:
+    ) -> tuple[values.Container, ...]:
         """Containers, of a Compose project and service if named; only running ones unless ``all``.
 
         One-off containers (`docker compose run`) are in a project, but are not containers of a service.
         """
-        labels = [f"{COMPOSE_PROJECT}={project}"] if project is not None else []
-        labels += [f"{COMPOSE_SERVICE}={service}"] if service is not None else []
+        labels = [f"{values.COMPOSE_PROJECT}={project}"] if project is not None else []
+        labels += [f"{values.COMPOSE_SERVICE}={service}"] if service is not None else []
         with self._told("containers"):
             names = [
                 str(row["Id"]) for row in self._api.containers(all=all, filters={"label": labels} if labels else {})
@@ -184,7 +152,7 @@ class Engine:
             with contextlib.closing(response):
                 if response.status_code >= 400:
                     return ""
-                found, deadline = Tail(LOG_LIMIT), time.monotonic() + LOG_TIME
+                found, deadline = session.Tail(values.LOG_LIMIT), time.monotonic() + LOG_TIME
                 for data in response.iter_content(None):
                     found.feed(data)
                     if time.monotonic() > deadline:
@@ -209,26 +177,21 @@ class Engine:
         with self._told(f"volume {name}"):
             self._work.create_volume(name, labels=dict(labels))
 
-    def volumes(self, text: str) -> tuple[str, ...]:
-        """The names of all volumes that have ``text`` in their name, sorted."""
+    def volumes(self, text: str = "", *, project: str = "") -> tuple[str, ...]:
+        """The names of the volumes that have ``text`` in their name, or that Compose made for a project; sorted."""
+        label = {"label": f"{values.COMPOSE_PROJECT}={project}"} if project else {}
         with self._told("volumes"):
-            found = self._api.volumes(filters={"name": text})
-            return tuple(sorted(str(volume["Name"]) for volume in found["Volumes"] or ()))
-
-    def volumes_of(self, project: str) -> tuple[str, ...]:
-        """The names of the volumes that Compose made for a project."""
-        with self._told("volumes"):
-            found = self._api.volumes(filters={"label": f"{COMPOSE_PROJECT}={project}"})
+            found = self._api.volumes(filters=label or {"name": text})
             return tuple(sorted(str(volume["Name"]) for volume in found["Volumes"] or ()))
 
     def volume_sizes(self) -> Mapping[str, int]:
         """How many bytes each volume holds. Slow: the engine looks at every file."""
         with self._told("volumes"):
-            found = self._work.get(self._url("system", "df"), params={"type": "volume"}, timeout=WORK)
+            found = self._work.get(self._url("system", "df"), params={"type": "volume"}, timeout=session.WORK)
             volumes = found.json().get("Volumes") or ()
             return {str(one["Name"]): max(0, int((one.get("UsageData") or {}).get("Size") or 0)) for one in volumes}
 
-    def dangling(self, label: str) -> tuple[Image, ...]:
+    def dangling(self, label: str) -> tuple[values.Image, ...]:
         """Images without a name that carry ``label`` (KEY or KEY=VALUE)."""
         with self._told("images"):
             rows = self._api.images(filters={"dangling": True, "label": [label]})
@@ -259,7 +222,7 @@ class Engine:
     def networks_of(self, project: str) -> tuple[str, ...]:
         """The names of the networks that Compose made for a project."""
         with self._told("networks"):
-            found = self._api.networks(filters={"label": f"{COMPOSE_PROJECT}={project}"})
+            found = self._api.networks(filters={"label": f"{values.COMPOSE_PROJECT}={project}"})
             return tuple(sorted(str(network["Name"]) for network in found))
 
     def remove_network(self, name: str) -> None:
@@ -279,13 +242,13 @@ class Engine:
         timeout: float = 60,
         hold: bool = False,
         on_line: Callable[[str], None] | None = None,
-    ) -> ExecResult:
+    ) -> values.ExecResult:
         """Run a program in a running container. EngineError on time-out (the program is killed) or over-long output.
 
         ``hold``: its stdin stays open until it ends; that it closes before means that envgen is gone. ``on_line`` gets
         each line as it is written.
         """
-        output = Output(on_line)
+        output = session.Output(on_line)
         what = f"`{argv[0]}` in container {container_id[:12]}"
         mark = f"{_MARK}={os.urandom(16).hex()}"
         variables = [mark, *(f"{name}={value}" for name, value in (env or {}).items())]
@@ -300,14 +263,14 @@ class Engine:
             exec_id = str(created["Id"])
             body = {"Detach": False, "Tty": False}
             stream = self._attached(self._url("exec", exec_id, "start"), what, json=body, hold=hold)
-            talk(stream, stdin, timeout, what, output.take, kill)
+            session.talk(stream, stdin, timeout, what, output.take, kill)
             return output.result(int(self._api.exec_inspect(exec_id)["ExitCode"] or 0))
 
-    def _attached(self, url: str, what: str, *, hold: bool, **request: Any) -> Attached:
-        response = self._api.post(url, headers=_UPGRADE, stream=True, timeout=START, **request)
+    def _attached(self, url: str, what: str, *, hold: bool, **request: Any) -> session.Attached:
+        response = self._api.post(url, headers=_UPGRADE, stream=True, timeout=session.START, **request)
         if response.status_code not in (101, 200):
-            raise EngineError(f"{what}: {message_of(read_all(response))}")
-        return Attached(response, hold=hold)
+            raise EngineError(f"{what}: {session.message_of(session.read_all(response))}")
+        return session.Attached(response, hold=hold)
 
     def _url(self, *parts: str) -> str:
         return "/".join([self._api.base_url, f"v{self._api.api_version}", *(quote(part, safe="") for part in parts)])
@@ -322,20 +285,20 @@ class Engine:
         hold: bool = False,
         on_line: Callable[[str], None] | None = None,
         **container: Any,
-    ) -> ExecResult:
+    ) -> values.ExecResult:
         """Run a program in a throw-away container that is always removed. ``container``: as in ``_throwaway``.
 
         ``on_line`` hears each line as it is written.
         """
         what = f"`{argv[0]}` in a container of {image}"
-        output = Output(on_line)
+        output = session.Output(on_line)
         body = self._throwaway(image, argv, bool(stdin), **container)
         with self._told(what), process.terminable(), self._started(body, what, hold) as (stream, ended):
-            talk(stream, stdin, timeout, what, output.take, lambda: None)
+            session.talk(stream, stdin, timeout, what, output.take, lambda: None)
             return output.result(_exit_code(ended))
 
     def stream_once(
-        self, image: str, argv: Sequence[str], *, stdin: bytes, mounts: Sequence[Mount] = ()
+        self, image: str, argv: Sequence[str], *, stdin: bytes, mounts: Sequence[values.Mount] = ()
     ) -> Generator[bytes, None, None]:
         """What a program writes to stdout, as root in a throw-away container without a network. Its stdin stays open.
 
@@ -351,7 +314,7 @@ class Engine:
                     if channel == 1:
                         part += data
                     else:
-                        errors = (errors + data)[-LOG_LIMIT:]
+                        errors = (errors + data)[-values.LOG_LIMIT :]
                     if len(part) >= PART:
                         yield bytes(part)
                         part.clear()
@@ -366,12 +329,12 @@ class Engine:
         argv: Sequence[str],
         stdin: bool,
         *,
-        mounts: Sequence[Mount] = (),
+        mounts: Sequence[values.Mount] = (),
         env: Mapping[str, str] | None = None,
         user: str = "",
         unmapped: bool = False,
         network: str = "none",
-        memory: int = MEMORY,
+        memory: int = values.MEMORY,
         ulimits: Mapping[str, tuple[int, int]] | None = None,
     ) -> dict[str, Any]:
         """The request for a container that bypasses the image's entrypoint and health check.
@@ -385,7 +348,7 @@ class Engine:
             "Init": False,
             "Memory": memory,
             "MemorySwap": memory,
-            "PidsLimit": PIDS,
+            "PidsLimit": values.PIDS,
             "Ulimits": [{"Name": name, "Soft": at, "Hard": most} for name, (at, most) in (ulimits or {}).items()],
             "Mounts": [
                 {"Type": m.kind, "Source": m.source, "Target": m.target, "ReadOnly": m.read_only}
@@ -422,7 +385,7 @@ class Engine:
             time.sleep(0.1)
 
     @contextlib.contextmanager
-    def _started(self, body: Mapping[str, Any], what: str, hold: bool) -> Iterator[tuple[Attached, Any]]:
+    def _started(self, body: Mapping[str, Any], what: str, hold: bool) -> Iterator[tuple[session.Attached, Any]]:
         """A container that is removed afterwards: what it reads and writes, and an answer when it has ended."""
         container_id = str(self._work.create_container_from_config(body)["Id"])
         try:
@@ -432,7 +395,7 @@ class Engine:
             try:
                 # Asked before it starts: when it ends, the engine removes it, and then has no exit code to tell.
                 url = self._url("containers", container_id, "wait")
-                ended = self._api.post(url, params={"condition": "next-exit"}, stream=True, timeout=QUESTION)
+                ended = self._api.post(url, params={"condition": "next-exit"}, stream=True, timeout=session.QUESTION)
                 self._work.start(container_id)
             except BaseException:
                 stream.close()
@@ -459,21 +422,21 @@ class _absent(contextlib.suppress):
 
 
 def _exit_code(ended: requests.Response) -> int:
-    return int(within(QUESTION, lambda: read_all(ended).json())["StatusCode"])
+    return int(session.within(session.QUESTION, lambda: session.read_all(ended).json())["StatusCode"])
 
 
 def connect(environ: Mapping[str, str] | None = None) -> Engine:
     """The engine that ``docker`` itself would use: EngineError: absent, stopped, forbidden, too old, no engine."""
     endpoint = find_endpoint(environ)
-    with told(endpoint):
-        session = Session(endpoint, DEFAULT_DOCKER_API_VERSION)
-        greeting = session.get(f"{session.base_url}/_ping", timeout=GREETING)
+    with session.told(endpoint):
+        asked = session.Session(endpoint, DEFAULT_DOCKER_API_VERSION)
+        greeting = asked.get(f"{asked.base_url}/_ping", timeout=session.GREETING)
         if greeting.status_code >= 400:
-            raise docker.errors.APIError(str(greeting.reason), greeting, message_of(greeting))
-        if not is_new_enough(greeting.headers):
-            version: Any = session.version(api_version=False)
+            raise docker.errors.APIError(str(greeting.reason), greeting, session.message_of(greeting))
+        if not values.is_new_enough(greeting.headers):
+            version: Any = asked.version(api_version=False)
             if not isinstance(version, dict):
                 raise EngineError(f"what answers at {endpoint.host} is not a Docker Engine")
-            if reason := too_old(version):
+            if reason := values.too_old(version):
                 raise EngineError(reason, hint="install a newer one: https://docs.docker.com/engine/install/")
     return Engine(endpoint, greeting.headers)

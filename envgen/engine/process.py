@@ -50,12 +50,6 @@ class Completed:
     stdout: bytes
     stderr: bytes
 
-    def check(self) -> Completed:
-        """Raise ProcessError unless the program ended with 0."""
-        if self.code:
-            raise ProcessError(self.argv, self.code, self.stderr.decode(errors="replace"))
-        return self
-
 
 def run(
     argv: Sequence[str],
@@ -66,15 +60,16 @@ def run(
     timeout: float | None = 60,
     check: bool = True,
 ) -> Completed:
-    """Run a program and return all that it wrote."""
+    """Run a program and return all that it wrote. With ``check`` ProcessError unless it ends with 0."""
     with _started(argv, env, cwd, subprocess.PIPE if stdin is not None else subprocess.DEVNULL) as child:
         try:
             stdout, stderr = child.communicate(stdin, timeout=timeout)
         except subprocess.TimeoutExpired as error:
             stop(child, signal.SIGKILL)
             raise ProcessTimeout(argv, timeout or 0, (error.stderr or b"").decode(errors="replace")) from None
-    done = Completed(tuple(argv), child.returncode, stdout, stderr)
-    return done.check() if check else done
+    if check and child.returncode:
+        raise ProcessError(argv, child.returncode, stderr.decode(errors="replace"))
+    return Completed(tuple(argv), child.returncode, stdout, stderr)
 
 
 def stream(

@@ -113,10 +113,8 @@ def read_all(response: requests.Response) -> requests.Response:
             raise EngineError(
                 f"the engine's answer has more than {LARGEST >> 20} MiB: is this a Docker Engine's address?"
             )
-    whole = requests.Response()
-    whole.status_code, whole.headers, whole.reason = response.status_code, response.headers, response.reason
-    whole.url, whole.request, whole.raw = response.url, response.request, io.BytesIO(body)
-    return whole
+    response._content = bytes(body)
+    return response
 
 
 @contextlib.contextmanager

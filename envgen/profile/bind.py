@@ -373,10 +373,7 @@ class Report:
 
     def node(self, path: str) -> Node | None:
         """The node at ``path``, or None where the value is a default."""
-        node: Node | None = self.tree
-        for part in self._full(path)[0]:
-            node = node.items.get(part) if node is not None else None
-        return node
+        return self.tree.at(self._full(path)[0])
 
     def is_shared(self, path: str) -> bool:
         """True when the value at ``path`` comes from the shared project file."""
@@ -386,7 +383,7 @@ class Report:
     def names(self, path: str) -> list[str]:
         """The keys written at ``path``."""
         node = self.node(path)
-        return list(node.items) if node is not None and node.kind == MAP else []
+        return node.names if node is not None else []
 
 
 def _covers(key: str, other: str) -> bool:

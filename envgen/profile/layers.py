@@ -43,7 +43,10 @@ class Override:
 
     path: tuple[str, ...]
     node: Node
-    from_environment: bool
+
+    @property
+    def from_environment(self) -> bool:
+        return self.node.source.layer == ENVIRONMENT
 
 
 _PART = r'"(?:[^"]|"")*"|[^."]+'
@@ -68,7 +71,7 @@ def _override(path: tuple[str, ...], text: str, source: Source, problems: list[P
         flow = source.text[:1] in ("[", "{", '"', "'")
         node, found = parse_value(source) if flow else (scalar(source.text, source), [])
     problems += found
-    return [Override(path, node, source.layer == ENVIRONMENT)] if node is not None and not found else []
+    return [Override(path, node)] if node is not None and not found else []
 
 
 def from_sets(sets: Iterable[str], problems: list[Problem]) -> list[Override]:
@@ -155,8 +158,7 @@ def spelled_out(tree: Node) -> Node:
         return tree
     made = dict(services.items)
     for name, service in services.items.items():
-        mounts = service.items.get("mounts")
-        if mounts is not None and mounts.kind == MAP:
+        if (mounts := service.items.get("mounts")) is not None and mounts.kind == MAP:
             entries = {key: _mount(node) for key, node in mounts.items.items()}
             made[name] = service.with_items({**service.items, "mounts": mounts.with_items(entries)})
     return tree.with_items({**tree.items, "services": services.with_items(made)})
@@ -376,10 +378,8 @@ def entry_of(path: Sequence[str]) -> tuple[tuple[str, ...], str]:
 
 def entries(tree: Node, prefix: Sequence[str]) -> list[str]:
     """The names in the mapping at ``prefix``."""
-    node: Node | None = tree
-    for part in prefix:
-        node = node.items.get(part) if node is not None else None
-    return list(node.items) if node is not None and node.kind == MAP else []
+    node = tree.at(prefix)
+    return node.names if node is not None else []
 
 
 def as_tree(path: Sequence[str], node: Node) -> Node:

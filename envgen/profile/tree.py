@@ -83,6 +83,18 @@ class Node:
         """The elements of a list."""
         return list(self.items.values())
 
+    @property
+    def names(self) -> list[str]:
+        """The keys of a mapping; none for anything else."""
+        return list(self.items) if self.kind == MAP else []
+
+    def at(self, path: Iterable[str]) -> Node | None:
+        """The value at ``path``, if there is one."""
+        node: Node | None = self
+        for part in path:
+            node = node.items.get(part) if node is not None else None
+        return node
+
     def place(self, key: str = "") -> Place:
         """Where the value stands."""
         return self.source.place(self.line, self.column, key)
@@ -154,8 +166,7 @@ def lay_over(tree: Node, name: str) -> Node | None:
 
     Its values keep their places; their layer says that they came by a variant.
     """
-    node = tree.items.get("variants")
-    node = node.items.get(name) if node is not None and node.kind == MAP else None
+    node = tree.at(("variants", name))
     if node is None or node.kind != MAP:
         return None
     sources: dict[int, Source] = {}
