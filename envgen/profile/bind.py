@@ -19,24 +19,10 @@ from typing import Any
 
 from envgen.errors import Place, Problem
 from envgen.profile import shape as shapes
+from envgen.profile import tree as nodes
 from envgen.profile.model import Mount, Profile, Source, Variant
 from envgen.profile.shape import ENV_NAME, Field, Key, Shape, fields_of, matches, meaning
-from envgen.profile.tree import (
-    BOOL,
-    FLOAT,
-    INT,
-    LIST,
-    MAP,
-    NULL,
-    PROJECT,
-    TEXT,
-    Node,
-    join_path,
-    near,
-    overlay,
-    plain_kind,
-    written,
-)  # fmt: skip
+from envgen.profile.tree import Node, join_path, near, overlay, plain_kind, written
 from envgen.profile.values import HostPath, own_path, plain_text
 
 _INTEGER_DIGITS = 15
@@ -69,16 +55,16 @@ class Binding:
         """The record of class ``cls`` at ``node``; ``given`` are fields that no file sets."""
         values: dict[str, Any] = dict(given)
         fields = fields_of(cls)
-        if node.kind != MAP:
-            hint = f"write it like {cls.EXAMPLE}" if node.kind == TEXT and hasattr(cls, "EXAMPLE") else ""
+        if node.kind != nodes.MAP:
+            hint = f"write it like {cls.EXAMPLE}" if node.kind == nodes.TEXT and hasattr(cls, "EXAMPLE") else ""
             self.wrong(node, path, f"expected a mapping, found {node.seen()}", hint)
-        for name, child in node.items.items() if node.kind == MAP else ():
+        for name, child in node.items.items() if node.kind == nodes.MAP else ():
             key = _below(path, name)
             field = fields.get(name)
             if field is None:
                 hint = COMPOSE.get(cls.__name__, {}).get(name) or near(name, list(fields))
                 self.report("unknown key", child.key_place(key), hint)
-            elif child.kind != NULL:
+            elif child.kind != nodes.NULL:
                 value = self.value(field.shape, child, key, field.key)
                 if value is not _WRONG:
                     values[name] = value
@@ -87,7 +73,7 @@ class Binding:
                 continue
             values[name] = _stand_in(field.shape)
             key = _below(path, name)
-            if node.kind == MAP and key not in self.broken:
+            if node.kind == nodes.MAP and key not in self.broken:
                 self.broken.add(key)
                 if not self.partial:
                     self.report("is required", node.key_place(key), _required(field))
@@ -109,25 +95,25 @@ class Binding:
         self.problems += inner.problems
         if inner.problems:
             self.broken.add(path)
-        changed = written(overlay(node)) if node.kind == MAP else ()
+        changed = written(overlay(node)) if node.kind == nodes.MAP else ()
         changes = MappingProxyType({join_path(where): text for where, text, _ in changed})
         return Variant(changes=changes, description=bound.description)
 
     def _scalar(self, shape: Shape, node: Node, path: str, key: Key) -> Any:
         if shape.type is bool:
-            if node.kind != BOOL:
+            if node.kind != nodes.BOOL:
                 hint = "YAML 1.2 knows only true and false" if node.text.lower() in ("yes", "no", "on", "off") else ""
                 return self.wrong(node, path, f"expected true or false, found {node.seen()}", hint)
             return node.text[0] in "tT"
         if shape.type is int:
             return self._number(node, path, key)
-        if node.kind != TEXT:
-            hint = f'quote it: "{node.text}"' if node.kind in (INT, FLOAT, BOOL) else ""
+        if node.kind != nodes.TEXT:
+            hint = f'quote it: "{node.text}"' if node.kind in (nodes.INT, nodes.FLOAT, nodes.BOOL) else ""
             return self.wrong(node, path, f"expected text, found {node.seen()}", hint)
         return self.text(node, path, key.item)
 
     def _number(self, node: Node, path: str, key: Key) -> Any:
-        if node.kind != INT or not re.fullmatch(r"-?(0|[1-9][0-9]*)", node.text):
+        if node.kind != nodes.INT or not re.fullmatch(r"-?(0|[1-9][0-9]*)", node.text):
             return self.wrong(node, path, f"expected a whole number, found {node.seen()}")
         if len(node.text) > _INTEGER_DIGITS:
             return self.wrong(node, path, f"{node.text[:20]}... is too large")
@@ -153,8 +139,8 @@ class Binding:
 
     def _value(self, shape: Shape, node: Node, path: str, _key: Key) -> Any:
         type_ = shape.type
-        if node.kind != TEXT and node.kind != getattr(type_, "NUMBER", ""):
-            hint = _for_number(type_, node.text) if node.kind in (INT, FLOAT) else ""
+        if node.kind != nodes.TEXT and node.kind != getattr(type_, "NUMBER", ""):
+            hint = _for_number(type_, node.text) if node.kind in (nodes.INT, nodes.FLOAT) else ""
             return self.wrong(node, path, f"expected text such as {type_.EXAMPLE}, found {node.seen()}", hint)
         try:
             return type_.parse(plain_text(node.text))
@@ -164,7 +150,7 @@ class Binding:
     def _enum(self, shape: Shape, node: Node, path: str, _key: Key) -> Any:
         members: type[Enum] = shape.type
         known = {str(member.value): member for member in members}
-        if node.text in known and node.kind not in (MAP, LIST):
+        if node.text in known and node.kind not in (nodes.MAP, nodes.LIST):
             return known[node.text]
         hint = near(node.text, list(known))
         message = f"expected one of {', '.join(known)}; found {node.seen()}"
@@ -172,8 +158,8 @@ class Binding:
 
     def _sequence(self, shape: Shape, node: Node, path: str, key: Key) -> Any:
         assert shape.inner is not None
-        if node.kind != LIST:
-            hint = _as_list(shape.inner, node.text, path) if node.kind not in (MAP, NULL) else ""
+        if node.kind != nodes.LIST:
+            hint = _as_list(shape.inner, node.text, path) if node.kind not in (nodes.MAP, nodes.NULL) else ""
             return self.wrong(node, path, f"expected a list, found {node.seen()}", hint)
         found = [self.value(shape.inner, child, f"{path}[{i}]", key) for i, child in enumerate(node.elements)]
         return tuple(value for value in found if value is not _WRONG)
@@ -181,8 +167,8 @@ class Binding:
     def _mapping(self, shape: Shape, node: Node, path: str, key: Key) -> Any:
         inner = shape.inner
         assert inner is not None
-        if node.kind != MAP:
-            hint = _list_for_mapping(inner, node) if node.kind == LIST else ""
+        if node.kind != nodes.MAP:
+            hint = _list_for_mapping(inner, node) if node.kind == nodes.LIST else ""
             return self.wrong(node, path, f"expected a mapping, found {node.seen()}", hint)
         texts = inner.type is str
         nested = replace(key, names=ENV_NAME) if inner.kind == shapes.MAPPING else key
@@ -192,7 +178,7 @@ class Binding:
             if key.names and not matches(key.names, name):
                 message = f"{_short(name)} is not a name that can stand here"
                 self.report(message, child.key_place(where), meaning(key.names))
-            elif child.kind != NULL or (texts and not self.overlay):
+            elif child.kind != nodes.NULL or (texts and not self.overlay):
                 value = self.source_text(child, where) if texts else self.value(inner, child, where, nested)
                 if value is not _WRONG:
                     values[name] = value
@@ -200,22 +186,22 @@ class Binding:
 
     def source_text(self, node: Node, path: str) -> Any:
         """The value of a variable: the text as it is in the file, so that 0.70 stays 0.70."""
-        if node.kind == NULL:
+        if node.kind == nodes.NULL:
             return self.wrong(node, path, "has no value", 'write "" for an empty text')
-        if node.kind in (MAP, LIST):
+        if node.kind in (nodes.MAP, nodes.LIST):
             return self.wrong(node, path, f"expected text, found {node.seen()}", "quote it to pass it on as text")
         return self.text(node, path)
 
     def _arg(self, _shape: Shape, node: Node, path: str, _key: Key) -> Any:
         """The value of a command-line argument."""
-        if node.kind == BOOL:
+        if node.kind == nodes.BOOL:
             return node.text[0] in "tT"
-        if node.kind == LIST:
+        if node.kind == nodes.LIST:
             if not node.items:
                 return self.wrong(node, path, "is an empty list", "write true for a bare flag")
             words = [self.source_text(child, f"{path}[{i}]") for i, child in enumerate(node.elements)]
             return _WRONG if any(word is _WRONG for word in words) else tuple(words)
-        if node.kind == MAP:
+        if node.kind == nodes.MAP:
             before = len(self.problems)
             document = self.json_value(node, path)
             wrong = len(self.problems) > before
@@ -224,18 +210,18 @@ class Binding:
 
     def json_value(self, node: Node, path: str) -> Any:
         """What a mapping in ``args`` means as JSON."""
-        if node.kind == MAP:
+        if node.kind == nodes.MAP:
             for name, child in node.items.items():
                 try:
                     plain_text(name)
                 except ValueError as error:
                     self.report(f"the key {_short(name)} {error}", child.key_place(path))
             return {name: self.json_value(child, f"{path}.{name}") for name, child in node.items.items()}
-        if node.kind == LIST:
+        if node.kind == nodes.LIST:
             return [self.json_value(child, f"{path}[{i}]") for i, child in enumerate(node.elements)]
-        if node.kind in (NULL, BOOL):
-            return None if node.kind == NULL else node.text[0] in "tT"
-        if node.kind in (INT, FLOAT):
+        if node.kind in (nodes.NULL, nodes.BOOL):
+            return None if node.kind == nodes.NULL else node.text[0] in "tT"
+        if node.kind in (nodes.INT, nodes.FLOAT):
             try:
                 number = json.loads(node.text) if len(node.text) <= 30 else math.nan
             except ValueError:
@@ -378,7 +364,7 @@ class Report:
     def is_shared(self, path: str) -> bool:
         """True when the value at ``path`` comes from the shared project file."""
         node = self.node(path)
-        return node is not None and node.source.layer == PROJECT
+        return node is not None and node.source.layer == nodes.PROJECT
 
     def names(self, path: str) -> list[str]:
         """The keys written at ``path``."""
@@ -447,7 +433,7 @@ COMPOSE: Mapping[str, Mapping[str, str]] = {
 
 def _list_for_mapping(inner: Shape, node: Node) -> str:
     """For a list as in Compose where entries have names here."""
-    texts = [child.text for child in node.elements if child.kind == TEXT]
+    texts = [child.text for child in node.elements if child.kind == nodes.TEXT]
     if inner.type is Mount and texts:
         return f"give each a name: {{first: {_spelled(texts[0])}}}"
     if inner.type is str and all("=" in text for text in texts) and texts:
@@ -457,7 +443,7 @@ def _list_for_mapping(inner: Shape, node: Node) -> str:
 
 def _spelled(text: str) -> str:
     """``text`` as YAML reads it back, also inside a list."""
-    plain = _PLAIN.fullmatch(text) and plain_kind(text) == TEXT and not text.startswith("-")
+    plain = _PLAIN.fullmatch(text) and plain_kind(text) == nodes.TEXT and not text.startswith("-")
     return text if plain else json.dumps(text, ensure_ascii=False)
 
 
@@ -485,7 +471,7 @@ def _as_list(inner: Shape, text: str, path: str) -> str:
             items = ["sh", "-c", text] if _SHELL.search(text) else shlex.split(text)
         except ValueError:  # a quote that is never closed
             return "write it as a list, one word an item"
-    elif inner.kind == shapes.VALUE and plain_kind(text) != TEXT:
+    elif inner.kind == shapes.VALUE and plain_kind(text) != nodes.TEXT:
         return _for_number(inner.type, text).replace("write ", "write it as a list: [") + "]"
     return f"write it as a list: [{', '.join(map(_spelled, items))}]"
 

@@ -12,23 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from envgen.errors import Place, Problem
+from envgen.profile import tree as nodes
 from envgen.profile.model import ORIGIN_KINDS, Mount, Profile
 from envgen.profile.shape import NAME, RECORD, SEQUENCE, Shape, fields_of, matches
-from envgen.profile.tree import (
-    DEFAULT,
-    ENVIRONMENT,
-    LIST,
-    MAP,
-    NULL,
-    SET,
-    TEXT,
-    Node,
-    Source,
-    join_path,
-    near,
-    parse_value,
-    scalar,
-)
+from envgen.profile.tree import Node, Source, join_path, near, parse_value, scalar
 from envgen.profile.values import plain_text
 from envgen.text import shorten
 
@@ -46,7 +33,7 @@ class Override:
 
     @property
     def from_environment(self) -> bool:
-        return self.node.source.layer == ENVIRONMENT
+        return self.node.source.layer == nodes.ENVIRONMENT
 
 
 _PART = r'"(?:[^"]|"")*"|[^."]+'
@@ -84,7 +71,7 @@ def from_sets(sets: Iterable[str], problems: list[Problem]) -> list[Override]:
             problems.append(Problem("is not an assignment", place, "write it like --set build.max_jobs=4"))
             continue
         name, value = assigned.groups()
-        source = Source(f"--set {shorten(name, 80)}", SET)
+        source = Source(f"--set {shorten(name, 80)}", nodes.SET)
         try:
             path = split_path(plain_text(name.strip()))
         except ValueError as error:
@@ -108,7 +95,7 @@ def from_environ(environ: Mapping[str, str], problems: list[Problem]) -> list[Ov
         if not name.startswith(PREFIX) or name in RESERVED or not is_key or not text.strip():
             continue
         if all(parts):
-            overrides += _override(parts, text, Source(name, ENVIRONMENT), problems)
+            overrides += _override(parts, text, Source(name, nodes.ENVIRONMENT), problems)
         else:
             problems.append(Problem("is not a path", Place(name), "write it like ENVGEN_BUILD__MAX_JOBS"))
     return overrides
@@ -140,17 +127,17 @@ _ENTRIES = (("sources",), ("caches",), ("services",), ("nodes",), ("ulimits",), 
 def section(top: Node, name: str, problems: list[Problem]) -> Node:
     """The mapping ``name`` of a file's top; an empty one where it is missing."""
     node = top.items.get(name)
-    if node is not None and node.kind == MAP:
+    if node is not None and node.kind == nodes.MAP:
         return node
-    if node is not None and node.kind != NULL:
+    if node is not None and node.kind != nodes.NULL:
         problems.append(Problem(f"expected a mapping, found {node.seen()}", node.place(name)))
-    return Node(MAP, top.source)
+    return Node(nodes.MAP, top.source)
 
 
 def spelled_out(tree: Node) -> Node:
     """``tree`` (a profile, or defaults) with the short form of mounts, HOST:CONTAINER[:ro], as keys."""
     variants = tree.items.get("variants")
-    if variants is not None and variants.kind == MAP:
+    if variants is not None and variants.kind == nodes.MAP:
         varied = variants.with_items({name: spelled_out(node) for name, node in variants.items.items()})
         tree = tree.with_items({**tree.items, "variants": varied})
     services = tree.items.get("services")
@@ -158,21 +145,21 @@ def spelled_out(tree: Node) -> Node:
         return tree
     made = dict(services.items)
     for name, service in services.items.items():
-        if (mounts := service.items.get("mounts")) is not None and mounts.kind == MAP:
+        if (mounts := service.items.get("mounts")) is not None and mounts.kind == nodes.MAP:
             entries = {key: _mount(node) for key, node in mounts.items.items()}
             made[name] = service.with_items({**service.items, "mounts": mounts.with_items(entries)})
     return tree.with_items({**tree.items, "services": services.with_items(made)})
 
 
 def _mount(node: Node) -> Node:
-    if node.kind != TEXT or not matches(Mount.TEXT, node.text):
+    if node.kind != nodes.TEXT or not matches(Mount.TEXT, node.text):
         return node
     host, path, *mode = node.text.split(":")
     at = (node.source, node.line, node.column)
     items = {"host": scalar(host, *at, quoted=True), "path": scalar(path, *at, quoted=True)}
     if mode == ["ro"]:
         items["read_only"] = scalar("true", *at)
-    return replace(node, kind=MAP, text="", items=items)
+    return replace(node, kind=nodes.MAP, text="", items=items)
 
 
 Chain = tuple[list[str], bool]
@@ -197,18 +184,18 @@ def chains(profiles: dict[str, Node], problems: list[Problem]) -> dict[str, Chai
             above = [], whole
         for step in reversed(steps):
             above = found[step] = [*above[0], step], above[1]
-    return {name: found[name] for name, node in profiles.items() if node.kind == MAP}
+    return {name: found[name] for name, node in profiles.items() if node.kind == nodes.MAP}
 
 
 def _parent(
     name: str, steps: Mapping[str, None], profiles: Mapping[str, Node], problems: list[Problem]
 ) -> tuple[str | None, bool]:
     """What ``name`` extends, if anything, and whether that can be followed; ``steps``: where we come from."""
-    parent = profiles[name].items.get("extends") if profiles[name].kind == MAP else None
-    if parent is None or parent.kind == NULL:
+    parent = profiles[name].items.get("extends") if profiles[name].kind == nodes.MAP else None
+    if parent is None or parent.kind == nodes.NULL:
         return None, True
     place = parent.place(f"profiles.{name}.extends")
-    if parent.kind in (MAP, LIST):
+    if parent.kind in (nodes.MAP, nodes.LIST):
         problems.append(Problem(f"expected the name of a profile, found {parent.seen()}", place))
     elif parent.text in steps:
         # A circle is reported the same way wherever it was entered.
@@ -231,9 +218,9 @@ def merge(base: Node, over: Node, path: tuple[str, ...] = ()) -> Node:
     _drop_alternatives(items, over, path)
     for name, node in over.items.items():
         below = items.get(name)
-        if node.kind == NULL and below is not None and below.kind != NULL:
+        if node.kind == nodes.NULL and below is not None and below.kind != nodes.NULL:
             del items[name]
-        elif below is not None and below.kind == MAP and node.kind == MAP:
+        elif below is not None and below.kind == nodes.MAP and node.kind == nodes.MAP:
             items[name] = merge(below, node, (*path, name))
         else:
             items[name] = node if below is None else replace(node, below=below)
@@ -242,7 +229,7 @@ def merge(base: Node, over: Node, path: tuple[str, ...] = ()) -> Node:
 
 def _drop_alternatives(items: dict[str, Node], over: Node, path: tuple[str, ...]) -> None:
     """Remove from ``items`` what an alternative named in ``over`` replaces."""
-    named = {name for name, node in over.items.items() if node.kind != NULL}
+    named = {name for name, node in over.items.items() if node.kind != nodes.NULL}
     if len(path) == 3 and path[0] == "sources" and path[2] == "origin":
         kinds = named & set(ORIGIN_KINDS)
         if kinds and not kinds & items.keys():
@@ -268,7 +255,7 @@ def layered(
     shared: dict[str, Node] = {}
     for name in sorted(orders, key=lambda name: len(orders[name][0])):
         parent = shared.get(orders[name][0][-2]) if len(orders[name][0]) > 1 else None
-        shared[name] = _laid_over(parent or merge(Node(MAP, defaults.source), defaults), profiles, [name])
+        shared[name] = _laid_over(parent or merge(Node(nodes.MAP, defaults.source), defaults), profiles, [name])
     made: dict[str, Node] = {}
     for name, (order, _whole) in orders.items():
         tree = profiles[name].with_items(shared[name].items)
@@ -298,7 +285,7 @@ def _without_removed(tree: Node, over: Node, above: Sequence[Node]) -> Node:
 def _laid_over(tree: Node, profiles: Mapping[str, Node], order: Sequence[str]) -> Node:
     for step in order:
         node = profiles.get(step)
-        if node is not None and node.kind == MAP:
+        if node is not None and node.kind == nodes.MAP:
             tree = merge(tree, node.with_items({k: v for k, v in node.items.items() if k != "extends"}))
     return tree
 
@@ -315,7 +302,7 @@ def name_dockerfiles(files: Sequence[tuple[Node, dict[str, Node]]], trees: Mappi
         if "dockerfile" not in tree.items and matches(NAME, name):
             file = f"Dockerfile.{name}" if "dockerfile" in taken else "Dockerfile"
             taken.add("dockerfile")
-            node = scalar(file, Source("default", DEFAULT), quoted=True)
+            node = scalar(file, Source("default", nodes.DEFAULT), quoted=True)
             made[name] = tree.with_items({**tree.items, "dockerfile": node})
     return made
 
@@ -328,7 +315,7 @@ def without_foreign_checkouts(tree: Node, over: Node, warnings: list[str]) -> No
     """
     mode = tree.items.get("mode")
     sources = over.items.get("sources")
-    if mode is None or mode.text != "production" or sources is None or sources.kind != MAP:
+    if mode is None or mode.text != "production" or sources is None or sources.kind != nodes.MAP:
         return over
     kept: dict[str, Node] = {}
     for name, node in sources.items.items():
@@ -349,7 +336,7 @@ def spell(tree: Node, override: Override) -> tuple[str, ...]:
     path: list[str] = []
     node: Node | None = tree
     for part in override.path:
-        names = node.items if node is not None and node.kind == MAP else {}
+        names = node.items if node is not None and node.kind == nodes.MAP else {}
         spelled = next((name for name in names if _folded(name) == _folded(part)), None)
         if spelled is None and len(path) == 3 and path[0] == "services" and path[2] == "args":
             spelled = part.lower().replace("_", "-")
@@ -385,7 +372,7 @@ def entries(tree: Node, prefix: Sequence[str]) -> list[str]:
 def as_tree(path: Sequence[str], node: Node) -> Node:
     """A tree that holds ``node`` alone, at ``path``."""
     for part in reversed(path):
-        node = Node(MAP, node.source, items={part: node})
+        node = Node(nodes.MAP, node.source, items={part: node})
     return node
 
 
