@@ -30,8 +30,6 @@ from envgen.text import counted, last_printed
 TIMEOUT = 900
 _CA = "/run/secrets/ca_certificates"
 PROGRAM = run.Program(("resolve",))
-# Then each step replaces what the one before it has brought.
-_CLASH = "{}: no versions suit pip.tools, pip.deps and the sources together: {}"
 # $1 Python, $2 with-index, $3 with-network, $4 packages; then the program, which is run as a build step would be.
 # Where the base image has no Python: installs what brings it, as the build's first step will, and keeps the list of
 # packages as it was before, so that these are locked too.
@@ -52,6 +50,10 @@ printf %s "$index" >"$folder/with-index"
 printf %s "$network" >"$folder/with-network"
 exec "$python" "$folder/with-index" "$@"
 """
+
+
+# Then each step replaces what the one before it has brought.
+_CLASH = "{}: no versions suit pip.tools, pip.deps and the sources together: {}"
 
 
 @dataclass(frozen=True)
