@@ -25,7 +25,7 @@ from envgen.inside.run import text_of
 from envgen.profile.model import Machine, Profile
 from envgen.profile.values import ImageRef
 
-PROGRAM = run.Program(("node",), watch=True)
+PROGRAM = run.Program("node", watch=True)
 LISTENS = "envgen-listens"
 PROGRESS = "envgen-progress "
 MEETING = 60.0  # seconds that the two ends wait for each other

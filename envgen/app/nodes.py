@@ -30,7 +30,7 @@ from envgen.render.outputs import render_profile
 from envgen.serve.preflight import of_image
 from envgen.text import progress, size
 
-PROGRAM = run.Program(("node",))
+PROGRAM = run.Program("node")
 FACTS = 25.0  # seconds for the facts of one machine: an import of nothing, and samples of the weights
 DEEP = 1800.0  # seconds to read all of the weights: 60 GB of a slow disk
 LINK = 6.0  # seconds for one connection

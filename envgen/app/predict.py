@@ -22,7 +22,7 @@ from envgen.predict.judge import Judgement, Verdict, backends, judge, with_cubin
 from envgen.profile.model import GpuMode, Profile, Service
 from envgen.render.environment import service_env
 
-PROGRAM = run.Program(("predict_vllm",))
+PROGRAM = run.Program("predict_vllm")
 TIMEOUT = 300.0  # seconds; two idle cores need 15 to 40
 MODELS = Path(run.__file__).parent / "models.json"
 SERVER = "vllm.entrypoints.openai.api_server"

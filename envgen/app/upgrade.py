@@ -31,6 +31,7 @@ from envgen.engine.git import ask_server
 from envgen.errors import EnvgenError, Place, Problem, RefusedError, UsageError
 from envgen.explain import rules_for
 from envgen.inside import run
+from envgen.inside.common import read_bytes
 from envgen.inside.probe import sources as probe
 from envgen.patches.dry_run import DryRun, GitTree, Tree, dry_run, put
 from envgen.patches.series import load_series, version_of, version_of_ref
@@ -153,7 +154,7 @@ def _flags(places: Sequence[str], label: str, used: Sequence[Use]) -> list[Findi
     for place in places:
         facts.append({one.name: {"name": one.name, "known": False, "assigned": [], "note": ""} for one in used})
         for path in probe.python_files(place):
-            data = probe.read_bytes(path)
+            data = read_bytes(path)
             if b"deprecated" in data and any(one.name.encode() in data for one in used):
                 probe.look(path, data, facts[-1], path)
     for one in used:

@@ -23,7 +23,7 @@ from envgen.render.compose import PROXY
 from envgen.serve.preflight import make_folder
 from envgen.text import progress
 
-PROGRAM = run.Program(("hub",))
+PROGRAM = run.Program("hub")
 CACHE = "huggingface"
 HOME = "/run/envgen/huggingface"  # where the cache is mounted in a throw-away container
 LOOK = 60.0  # seconds to look at the headers of all shards

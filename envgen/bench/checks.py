@@ -343,7 +343,7 @@ def gigabytes(size: int) -> str:
 
 # --- kernels against torch --------------------------------------------------------------------------------------------
 
-KERNELS = run.Program(("kernels",), flags=("-X", "faulthandler"))
+KERNELS = run.Program("kernels", flags=("-X", "faulthandler"))
 KERNEL_TITLES = {"attention": "attention with sinks", "moe": "fused MoE"}
 KERNEL_TOKENS = (4, 16, 64, 128, 256, 320)  # the lab notes' sizes
 KERNEL_SECONDS = 600.0  # for one kind: FlashInfer compiles two modules for attention

@@ -20,7 +20,7 @@ from envgen.profile.model import Profile
 from envgen.redact import without_login
 from envgen.serve.crash import processes
 
-PROGRAM = run.Program(("inventory",))
+PROGRAM = run.Program("inventory")
 _GPU = ["nvidia-smi", "--query-compute-apps=used_gpu_memory", "--format=csv,noheader,nounits"]
 
 

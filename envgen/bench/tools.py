@@ -19,7 +19,7 @@ from envgen.errors import ServiceError, UsageError
 from envgen.inside import run
 from envgen.text import duration, progress, visible
 
-PROGRAM = run.Program(("bench_tool",))
+PROGRAM = run.Program("bench_tool")
 LLAMA_BENCHY, VLLM = "llama-benchy", "vllm"
 TOOLS = {  # its module, the distributions that it may come from, and what helps where it is missing
     LLAMA_BENCHY: ("llama_benchy", ["llama-benchy"], "add `llama-benchy` to pip.tools of the profile and run `envgen "

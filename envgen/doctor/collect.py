@@ -35,7 +35,7 @@ from envgen.render.outputs import render_profile
 from envgen.serve.preflight import holders, with_ports
 from envgen.text import last_printed
 
-PROGRAM = run.Program(("probe/imports", "probe/sources", "probe/facts"))
+PROGRAM = run.Program("probe/facts")
 Facts: TypeAlias = "tuple[Probe | None, Trouble | None]"  # or the reason for none: exactly one of the two
 Answer: TypeAlias = "tuple[Facts, tuple[float, float]]"  # and when it was asked and given
 T = TypeVar("T")

@@ -31,7 +31,7 @@ QUESTIONS = {
     "kernel": (300, "a kernel", {"flashinfer"}), "attention": (600, "attention with sinks", {"vllm", "flashinfer"}),
     "moe": (300, "fused MoE", {"vllm", "flashinfer"}),
 }  # fmt: skip
-PROGRAM = run.Program(("kernels",), flags=("-X", "faulthandler"))
+PROGRAM = run.Program("kernels", flags=("-X", "faulthandler"))
 
 
 def questions(packages: set[str]) -> dict[str, int]:

@@ -22,6 +22,8 @@ import time
 from importlib import metadata
 from typing import Any, Dict, List
 
+from envgen.inside.common import read_text
+
 Doc = Dict[str, Any]
 
 LINES = 20  # of a tool's output that are handed over
@@ -71,10 +73,11 @@ def run(request: Doc) -> Doc:
         env.update(request["env"], no_proxy=env["NO_PROXY"])
         began = time.time()
         code = watch(words, env, names, float(request["silence"]))
-        lines = read(names["output"]).splitlines()
+        output, result, events = (read_text(names[name], LONGEST) for name in ("output", "result", "progress"))
+        lines = output.splitlines()
         return {
-            "code": code, "seconds": time.time() - began, "result": read(names["result"]), "tail": lines[-LINES:],
-            "progress": requests_of(read(names["progress"])),
+            "code": code, "seconds": time.time() - began, "result": result, "tail": lines[-LINES:],
+            "progress": requests_of(events),
             "fell_back": [line for line in lines if "Falling back" in line][:3],
         }  # fmt: skip
     finally:
@@ -108,15 +111,6 @@ def watch(words: List[str], env: Dict[str, str], names: Dict[str, str], silence:
         with contextlib.suppress(OSError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-
-
-def read(path: str) -> str:
-    """A file's text; "" when there is none."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(LONGEST).decode("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 def requests_of(text: str) -> List[Doc]:

@@ -15,6 +15,8 @@ import sys
 from importlib import metadata
 from typing import Any, Dict, List
 
+from envgen.inside.common import normal
+
 Doc = Dict[str, Any]
 FIELDS = ("Package", "Version", "Architecture", "db:Status-Status")
 
@@ -40,7 +42,7 @@ def python(folders: List[str]) -> List[Dict[str, str]]:
     seen = set()
     for distribution in importlib.metadata.distributions(path=sys.path + folders):
         name, place = distribution.metadata["Name"], str(distribution.locate_file(""))
-        key = (re.sub(r"[-_.]+", "-", name or "").lower(), os.path.realpath(place))
+        key = (normal(name or ""), os.path.realpath(place))
         if not name or key in seen:
             continue
         seen.add(key)

@@ -20,6 +20,8 @@ import subprocess
 import time
 from importlib import metadata
 
+from envgen.inside.common import listing, read_text
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List, Set, Tuple
@@ -66,13 +68,13 @@ def facts(request: Doc) -> Doc:
     ``checkouts`` hold."""
     return {
         "versions": {name: version for name in request["packages"] for version in versions(name)},
-        "interfaces": {name: interface(name) for name in listed(NET)},
-        "rdma": {name: rdma_port(name) for name in listed(RDMA)},
+        "interfaces": {name: interface(name) for name in listing(NET)},
+        "rdma": {name: rdma_port(name) for name in listing(RDMA)},
         "memory_free": memory_free(),
         "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         "now": time.time(),
         "driver": driver(),
-        "gpus": len(listed("/proc/driver/nvidia/gpus")),
+        "gpus": len(listing("/proc/driver/nvidia/gpus")),
         "taken": [port for port in request["ports"] if is_taken(port)],
         "disk_free": shutil.disk_usage("/").free,
         "model": manifest(request["model"], bool(request.get("deep"))) if request.get("model") else None,
@@ -87,19 +89,8 @@ def versions(package: str) -> List[str]:
         return []
 
 
-def listed(folder: str) -> List[str]:
-    try:
-        return sorted(os.listdir(folder))[:100]
-    except OSError:
-        return []
-
-
 def read(*path: str) -> str:
-    try:
-        with open(os.path.join(*path), encoding="utf-8", errors="replace") as file:
-            return file.read(1 << 16).strip()
-    except OSError:
-        return ""
+    return read_text(os.path.join(*path)).strip()
 
 
 def interface(name: str) -> Doc:
@@ -126,7 +117,7 @@ def rdma_port(name: str) -> Doc:
     port = os.path.join(RDMA, name, "ports", "1")
     attributes = os.path.join(port, "gid_attrs")
     found = []
-    for index in listed(os.path.join(attributes, "types")):
+    for index in listing(os.path.join(attributes, "types")):
         gid = read(port, "gids", index).replace(":", "")
         if read(attributes, "types", index) == "RoCE v2" and re.match("0{20}ffff[0-9a-f]{8}$", gid):
             mask = number_of(read(attributes, "ndevs", index), SIOCGIFNETMASK) or b"\xff" * 4

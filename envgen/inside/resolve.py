@@ -18,6 +18,8 @@ import tempfile
 import zipfile
 from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 
+from envgen.inside.common import normal
+
 Doc = Dict[str, Any]
 Present = Dict[str, Tuple[str, Any]]  # name -> version, distribution
 File = Tuple[str, str]  # name, sha256
@@ -25,10 +27,6 @@ File = Tuple[str, str]  # name, sha256
 ARCHS = {"x86_64": "amd64", "aarch64": "arm64"}
 # Debian's list of packages as the base image has it, where Python itself had to be installed first.
 DPKG = os.environ.get("ENVGEN_DPKG_BEFORE") or "/var/lib/dpkg"
-
-
-def normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 class Failed(Exception):

@@ -42,23 +42,22 @@ def text_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class Program:
-    """Files of ``envgen/inside``; the last one has ``answer(request)``.
+    """A file of ``envgen/inside`` with ``answer(request)``; sent with ``common`` and all of its own folder."""
 
-    ``jit/main`` is imported there as ``envgen.inside.jit.main``, a file outside of a folder by its bare name.
-    """
-
-    names: tuple[str, ...]
+    entry: str
     flags: tuple[str, ...] = ()  # of Python
     watch: bool = False  # end when envgen does, which keeps stdin open so long
     bytes: int = BYTES  # the longest answer
 
     def files(self) -> dict[str, str]:
         """Module name -> source."""
-        return {module_of(name): text_of(name) for name in self.names}
+        folder, slash, _ = self.entry.rpartition("/")
+        beside = [f"{folder}/{path.stem}" for path in (FOLDER / folder).glob("[!_]*.py")] if slash else [self.entry]
+        return {module_of(name): text_of(name) for name in ("common", *beside)}
 
 
 def module_of(name: str) -> str:
-    return "envgen.inside." + name.replace("/", ".") if "/" in name else name
+    return "envgen.inside." + name.replace("/", ".")
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,7 @@ def ask(
     mark = f"{PREFIX}{secrets.token_hex(8)}"
     envelope = {
         "starter": STARTER,  # the probe starts other interpreters
-        "frame": text_of("frame"), "files": program.files(), "entry": module_of(program.names[-1]),
+        "frame": text_of("frame"), "files": program.files(), "entry": module_of(program.entry),
         "request": dict(request), "mark": mark, "seconds": timeout, "bytes": program.bytes, "watch": program.watch,
     }  # fmt: skip
     argv = [python, *program.flags, "-c", STARTER]

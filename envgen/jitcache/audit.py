@@ -5,28 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from envgen.inside.jit.libraries import parse_arch, runs
-
-
-@dataclass(frozen=True)
-class Library:
-    """A library and the GPU code in it. ``owner``: cache, or the package that it belongs to."""
-
-    path: str
-    owner: str
-    name: str
-    version: str
-    arch: str
-    archs: tuple[str, ...]
-    problem: str
-
-
-@dataclass(frozen=True)
-class Assembler:
-    """A ptxas that Triton brings, and which archs of the profile its text does not know."""
-
-    path: str
-    missing: tuple[str, ...]
+from envgen.inside.jit.libraries import Assembler, Library, parse_arch, runs
 
 
 @dataclass(frozen=True)

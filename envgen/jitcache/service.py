@@ -13,7 +13,7 @@ from envgen.engine.client import Engine
 from envgen.engine.values import COMPOSE_PROJECT, MEMORY, Container
 from envgen.errors import EngineError, EnvgenError, NotFoundError, RefusedError
 from envgen.inside import run
-from envgen.inside.jit.judge import Holder, Module
+from envgen.inside.jit.judge import Holder, Module, Record
 from envgen.inside.jit.locks import BATCH, LockId
 from envgen.inside.jit.locks import holders as local_holders
 from envgen.jitcache.audit import Audit
@@ -31,19 +31,6 @@ class Package:
 
     root: str = ""
     version: str = ""
-
-
-@dataclass(frozen=True)
-class Record:
-    """One baseline that was recorded, or why it was not and which files speak against it."""
-
-    version: str
-    arch: str
-    name: str
-    recorded: bool
-    files: int
-    reason: str
-    changed: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -195,11 +182,7 @@ class Failure:
 
 TIMEOUT = 900.0  # 160 microseconds a file: a million files are three minutes
 ROOT_USER = "0:0"
-_FILES = sorted(f"jit/{path.stem}" for path in (run.FOLDER / "jit").glob("*.py") if path.stem[0] != "_")
-# -I: nothing of the container's own settings or working folder; -S: no site-packages, which halves the start.
-AGENT = run.Program(
-    (*(name for name in _FILES if name != "jit/main"), "jit/main"), flags=("-I", "-S"), watch=True, bytes=64 << 20
-)
+AGENT = run.Program("jit/main", watch=True, bytes=64 << 20)
 
 L = TypeVar("L", Module, Building)
 P = TypeVar("P", Inventory, Recorded, Audit, Cleared)
@@ -281,8 +264,8 @@ class JitCache:
         if place.container is None:
             environ |= service_env(self.profile)
         request = {
-            **vars(query), "operation": operation, "root": place.root, "python": self.profile.base.python,
-            "environ": environ, "expected_archs": sorted(arch_folders(str(self.profile.cuda.arch_list))),
+            **vars(query), "operation": operation, "root": place.root, "environ": environ,
+            "expected_archs": sorted(arch_folders(str(self.profile.cuda.arch_list))),
             "blind": place.container is None,
         }  # fmt: skip
         found = self.ask(kind, place, {**request, **more}, query)

@@ -66,7 +66,7 @@ def read(engine: Engine, name: str) -> Manifest:
 
 TIMEOUT = 120
 UV = "/opt/envgen/uv"  # where a build puts uv, outside of the interpreter's own folders
-PROGRAM = run.Program(("inventory",))
+PROGRAM = run.Program("inventory")
 # The interpreter that the build worked with; an image that envgen did not build has no such link.
 _CHOOSE = 'for python in /opt/envgen/bin/base-python python3; do command -v "$python" && break; done >/dev/null\n'
 _CHOOSE += 'shift; exec "$python" "$@"'

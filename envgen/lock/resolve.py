@@ -29,7 +29,7 @@ from envgen.text import counted, last_printed
 
 TIMEOUT = 900
 _CA = "/run/secrets/ca_certificates"
-PROGRAM = run.Program(("resolve",))
+PROGRAM = run.Program("resolve")
 # $1 Python, $2 with-index, $3 with-network, $4 packages; then the program, which is run as a build step would be.
 # Where the base image has no Python: installs what brings it, as the build's first step will, and keeps the list of
 # packages as it was before, so that these are locked too.

@@ -15,7 +15,7 @@ from envgen.engine import host
 from envgen.engine.client import Engine
 from envgen.engine.host import GIB, mem_available
 from envgen.engine.owner import ROOT, caller, run_as
-from envgen.engine.values import Container, Image, Mount
+from envgen.engine.values import Container, EngineInfo, Image, Mount
 from envgen.errors import EngineError, EnvgenError, ExitCode, Problem, RefusedError
 from envgen.profile.exposure import API_KEY, asks_for_key, closer, exposed, left_open
 from envgen.profile.model import GpuMode, Mode, Profile
@@ -293,9 +293,11 @@ def holders(engine: Engine) -> Holder:
 
 def gpu_mode(engine: Engine, wanted: GpuMode) -> tuple[GpuMode, Problem | None]:
     """Which way this engine can give a GPU: the NVIDIA runtime, or CDI, or a Problem."""
-    if wanted is GpuMode.NONE:
-        return GpuMode.NONE, None
-    info = engine.info()
+    return (GpuMode.NONE, None) if wanted is GpuMode.NONE else gpu_offered(engine.info(), wanted)
+
+
+def gpu_offered(info: EngineInfo, wanted: GpuMode) -> tuple[GpuMode, Problem | None]:
+    """The same, of an engine that has been asked what it is."""
     has_runtime = "nvidia" in info.runtimes
     has_cdi = any(device.startswith("nvidia.com/gpu") for device in info.cdi_devices)
     hint = "install the NVIDIA Container Toolkit, or start without a GPU: --set gpu=none"

@@ -27,7 +27,7 @@ class Proof:
 
 
 def ask_agent(python: str, root: Path, operation: str, **request: object) -> dict:
-    """The cache's agent as a container would run it, in an isolated Python.
+    """The cache's agent as a container would run it, in a Python of its own.
 
     Its stdin stays open while it works: the end of it means that nothing waits for the answer.
     """
@@ -44,7 +44,7 @@ def ask_agent(python: str, root: Path, operation: str, **request: object) -> dic
             child.stdin.close()
         return ExecResult(child.returncode, out, err)
 
-    request = {"operation": operation, "root": str(root), "python": python, **request}
+    request = {"operation": operation, "root": str(root), **request}
     start = time.time()
     said = ask(execute, python, AGENT, request, timeout=900)
     document = {"ok": False, "message": str(said)} if isinstance(said, Failure) else dict(said)

@@ -10,7 +10,9 @@ from envgen.engine.endpoint import OLDEST, outdated
 from envgen.engine.values import Container, EngineInfo, Image
 from envgen.inside.probe.facts import is_secret
 from envgen.profile.exposure import asks_for_key, closer, exposed, left_open
+from envgen.profile.model import GpuMode
 from envgen.redact import redact
+from envgen.serve.preflight import gpu_offered
 from envgen.text import counted
 
 GIB = 1 << 30
@@ -68,24 +70,22 @@ def disk(_context: Context, host: Host) -> Finding | None:
 @check("host.gpu", Where.HOST, needs="engine")
 def gpu_runtime(context: Context, engine: EngineInfo) -> Finding | None:
     """The engine can hand a GPU to a container, when the profile wants one."""
-    mode, runtimes = context.profile.gpu.value, ", ".join(engine.runtimes)
-    cdi = any(device.startswith("nvidia.com/gpu") for device in engine.cdi_devices)
-    runtime = "nvidia" in engine.runtimes
-    if mode == "none":
+    wanted = context.profile.gpu
+    if wanted is GpuMode.NONE:
         return None
-    cure = remedies.command("sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml")
-    if context.profile.gpu.asks_engine:
-        if cdi or runtime:
-            return ok(f"the engine offers GPUs through {'CDI' if cdi else 'the NVIDIA runtime'}")
-        if mode == "required":
-            return error("the engine offers no GPU", runtimes, "gpu: required", cure, case="no-gpu")
+    mode, problem = gpu_offered(engine, wanted)
+    if problem is not None:
+        words = (
+            "runtime configure --runtime=docker"
+            if wanted is GpuMode.ALL
+            else "cdi generate --output=/etc/cdi/nvidia.yaml"
+        )
+        cure, case = remedies.command(f"sudo nvidia-ctk {words}"), {"cdi": "no-cdi", "all": "no-runtime"}
+        seen = ", ".join(engine.runtimes) or "no runtimes"
+        return error(problem.message, seen, f"gpu: {wanted.value}", cure, case=case.get(wanted.value, "no-gpu"))
+    if mode is GpuMode.NONE:
         return info("the engine offers no GPU, so services start without one (gpu: auto)")
-    if mode == "cdi" and not cdi:
-        return error("the engine knows no CDI device nvidia.com/gpu", "none", "gpu: cdi", cure, case="no-cdi")
-    if mode == "all" and not runtime and not cdi:
-        cure = remedies.command("sudo nvidia-ctk runtime configure --runtime=docker")
-        return error("the engine has no NVIDIA runtime", runtimes, "gpu: all", cure, case="no-runtime")
-    return ok(f"the engine can give GPUs to containers (gpu: {mode})")
+    return ok(f"the engine can give GPUs to containers (gpu: {mode.value})")
 
 
 @check("host.ports", Where.HOST, needs="host")

@@ -408,7 +408,7 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
     if not patterns and not os.path.exists(root):
         return {**answer, "exists": False}
     with asked(request) as cache:
-        package = package_of(request)
+        package = package_of()
         judge = Judge(cache, request, package, thorough=thorough)
         modules: list[dict[str, Any]] = []
         building: list[dict[str, Any]] = []
@@ -436,6 +436,19 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
         return answer
 
 
+@dataclass
+class Record:
+    """One baseline that was recorded, or why it was not and which files speak against it."""
+
+    version: str
+    arch: str
+    name: str
+    recorded: bool
+    files: int
+    reason: str
+    changed: list[str]
+
+
 def run_baseline(request: dict[str, Any]) -> dict[str, Any]:
     """Operation ``baseline``: remember what the chosen modules are made of. One whose files changed after it was linked
     is refused unless ``force``."""
@@ -446,10 +459,9 @@ def run_baseline(request: dict[str, Any]) -> dict[str, Any]:
             for name in (name for name, kind in one.entries.items() if kind == "folder"):
                 recipe = reader.read(one.shelf, name)
                 why, changed = _record(cache, recipe, files, request)
-                done.append({"version": one.shelf.version, "arch": one.shelf.arch, "name": name, "recorded": not why,
-                             "files": 0 if why else len(recipe.inputs), "reason": why,
-                             "changed": changed[:NAMED]})  # fmt: skip
-        return {"root": root_of(request), "modules": done, "problems": cache.problems}
+                count = 0 if why else len(recipe.inputs)
+                done.append(Record(one.shelf.version, one.shelf.arch, name, not why, count, why, changed[:NAMED]))
+        return {"root": root_of(request), "modules": list(map(asdict, done)), "problems": cache.problems}
 
 
 def _record(cache: Cache, recipe: Recipe, files: Files, request: dict[str, Any]) -> tuple[str, list[str]]:

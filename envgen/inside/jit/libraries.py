@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import glob
-import json
+import importlib.util
 import os
 import re
 import stat
 import struct
-import subprocess
-from dataclasses import dataclass, field
+import sys
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from envgen.inside.common import read_bytes, read_text
 from envgen.inside.jit.layout import modules_of, open_cache, root_of
 from envgen.inside.jit.tree import opened, reason
 
@@ -32,53 +34,10 @@ def runs(code: str, device: str) -> bool:
     return made[1] == gpu[1] if made[2] == "a" else made[1] <= gpu[1]
 
 
-# Which FlashInfer this container imports, asked of its own Python: the agent itself runs without site-packages
+# Which FlashInfer this container's Python imports. It is looked for and not imported: that would bring torch along
 
 BESIDE = ("vllm", "flash_attn", "vllm_flash_attn", "flashinfer_jit_cache", "triton")  # packages with GPU code
-
-# Looks without importing FlashInfer, which would bring torch along. Prints the package's folder, its version, where
-# prebuilt libraries lie, and the providers of FlashInfer 0.7: its jit-cache is a small package (only that is imported)
-# that finds them. Of another version than FlashInfer they are ignored there; up to 0.6 such a package stops the import.
-_ASK = """
-import importlib.util, json, os, sys
-def folder(name):
-    try:
-        spec = importlib.util.find_spec(name)
-    except Exception:
-        return ""
-    return os.path.dirname(spec.origin) if spec is not None and spec.origin else ""
-def text_of(path):
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except (OSError, ValueError):
-        return ""
-root = os.path.realpath(folder("flashinfer")) if folder("flashinfer") else ""
-version = "0.0.0+unknown" if root else ""
-for line in text_of(root + "/_build_meta.py").splitlines() if root else ():
-    name, _, value = line.partition("=")
-    if name.split(":")[0].strip() == "__version__":
-        version = value.strip().strip("\\"'")
-cache = folder("flashinfer_jit_cache")
-aot, providers = root + "/data/aot" if root else "", []
-if cache and "get_aot_artifacts" not in text_of(root + "/jit/env.py"):
-    aot = cache + "/jit_cache"
-elif cache:
-    loose = bool(os.environ.get("FLASHINFER_DISABLE_VERSION_CHECK")) or version == "0.0.0+unknown"
-    try:
-        import flashinfer_jit_cache
-        shim = flashinfer_jit_cache.__version__
-        if loose or shim == version or shim.startswith(version + "+"):
-            for one in flashinfer_jit_cache.get_jit_cache_providers():
-                if loose or one.version == shim:
-                    archs = sorted(arch[2:] for arch in one.cuda_architectures)
-                    providers.append([str(one.jit_cache_dir), archs, sorted(one.modules)])
-    except Exception:
-        pass
-beside = {name: folder(name) for name in %r if folder(name)}
-answer = {"root": root, "version": version, "aot": aot, "providers": providers, "beside": beside}
-sys.stdout.buffer.write(b"\\0envgen\\0" + json.dumps(answer).encode())
-"""
+UNKNOWN = "0.0.0+unknown"
 
 
 @dataclass
@@ -113,37 +72,48 @@ class Package:
         return path
 
 
-def run_python(python: str, text: str) -> bytes:
-    """What a text prints behind ``\\0envgen\\0`` in the container's own Python; empty where it can't be asked.
+def folder_of(name: str) -> str:
+    """Where a package lies that would be imported; "" for none."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except Exception:  # of somebody's import hook
+        return ""
+    return os.path.dirname(spec.origin) if spec is not None and spec.origin else ""
 
-    What is printed while Python starts (a .pth file, a sitecustomize) comes before.
+
+def package_of() -> Package:
+    """The FlashInfer of this Python; all empty where there is none.
+
+    From 0.7 on its jit-cache is a small package that finds prebuilt libraries; those of another version than FlashInfer
+    are ignored. Up to 0.6 such a package stops the import.
     """
-    words = [python, "-c", "import sys; sys.path[:] = [p for p in sys.path if p]\n" + text]
-    try:
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    except (OSError, ValueError):
-        return b""
-    return done.stdout.rpartition(b"\0envgen\0")[2]
+    sys.path[:] = [path for path in sys.path if path]  # as a service starts: -c puts the working folder first
+    beside = {name: folder for name in BESIDE if (folder := folder_of(name))}
+    found = Package(os.path.realpath(folder_of("flashinfer")) if folder_of("flashinfer") else "", beside=beside)
+    if found.root:
+        said = re.search(r"^__version__\b[^=\n]*=(.*)$", read_text(found.root + "/_build_meta.py"), re.M)
+        found.version = said[1].strip().strip("\"'") if said else UNKNOWN
+        found.aot = found.root + "/data/aot"
+    cache = beside.get("flashinfer_jit_cache", "")
+    if cache and "get_aot_artifacts" not in read_text(found.root + "/jit/env.py", 1 << 20):
+        found.aot = cache + "/jit_cache"
+    elif cache:
+        with contextlib.suppress(Exception):
+            found.providers = providers_of(found.version)
+    return found
 
 
-def package_of(request: dict[str, Any]) -> Package:
-    """The FlashInfer of the service's own Python, by the profile's name for that; all empty where nothing is known."""
-    python = str(request.get("python") or "")
-    return (read_package(run_python(python, _ASK % (BESIDE,))) if python else None) or Package()
-
-
-def read_package(data: bytes) -> Package | None:
-    """What the question printed; None for anything else, for the Python that answers is the container's."""
-    try:
-        said = json.loads(data)
-        providers = [
-            (str(folder), [str(arch) for arch in archs], {str(name) for name in modules})
-            for folder, archs, modules in said["providers"]
-        ]
-        beside = {name: str(said["beside"][name]) for name in BESIDE if name in said["beside"]}
-        return Package(str(said["root"]), str(said["version"]), str(said["aot"]), providers, beside)
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
+def providers_of(version: str) -> list[tuple[str, list[str], set[str]]]:
+    """What the jit-cache for this FlashInfer names."""
+    shim: Any = importlib.import_module("flashinfer_jit_cache")
+    loose = bool(os.environ.get("FLASHINFER_DISABLE_VERSION_CHECK")) or version == UNKNOWN
+    if not (loose or shim.__version__ == version or shim.__version__.startswith(version + "+")):
+        return []
+    return [
+        (str(one.jit_cache_dir), sorted(arch[2:] for arch in one.cuda_architectures), set(one.modules))
+        for one in shim.get_jit_cache_providers()
+        if loose or one.version == shim.__version__
+    ]
 
 
 # Which GPU code an ELF library holds: the fat binaries in its ``.nv_fatbin`` sections, by their headers alone
@@ -227,53 +197,63 @@ def _read_section(fd: int, position: int, end: int, found: set[str]) -> None:
         position = stop + (-stop % 8)
 
 
+@dataclass
+class Library:
+    """A library and the GPU code in it. ``owner``: cache, or the package that it belongs to."""
+
+    path: str
+    owner: str
+    name: str
+    version: str = ""
+    arch: str = ""
+    archs: list[str] = field(default_factory=list)
+    problem: str = ""
+
+    def look(self) -> Library:
+        """Read it."""
+        try:
+            archs = archs_of(self.path)
+            self.archs, self.problem = archs or [], "is not an ELF file" * (archs is None and self.owner == "cache")
+        except Damaged as error:
+            self.problem = str(error)
+        except OSError as error:
+            self.problem = reason(error)
+        return self
+
+
+@dataclass
+class Assembler:
+    """A ptxas that Triton brings, and which archs of the profile its text does not know."""
+
+    path: str
+    missing: list[str]
+
+
 def run_audit(request: dict[str, Any]) -> dict[str, Any]:
     """Operation ``audit``: the archs in the libraries of the cache and of installed packages, and what Triton's own
     assembler knows."""
-    package = package_of(request)
-    libraries: list[dict[str, object]] = []
-    root = root_of(request)
+    package, root = package_of(), root_of(request)
+    libraries: list[Library] = []
     cache = open_cache(root)
     if cache is not None:
         with cache:
             for shelf, names in modules_of(cache):
-                for name in names:
-                    path = shelf.path + "/" + name + "/" + name + ".so"
-                    if os.path.isfile(path):
-                        libraries.append(_library(path, "cache", name, shelf.version, shelf.arch))
+                paths = {name: shelf.path + "/" + name + "/" + name + ".so" for name in names}
+                libraries += [
+                    Library(path, "cache", name, shelf.version, shelf.arch).look()
+                    for name, path in paths.items()
+                    if os.path.isfile(path)
+                ]
     for owner, folder in package.beside.items():
         for base, folders, files in os.walk(folder):
             folders.sort()
             for path in [base + "/" + name for name in sorted(files) if ".so" in name]:
-                found = _library(path, owner, os.path.relpath(path, folder), "", "")
-                libraries += [found] if found["archs"] or found["problem"] else []
-    return {"root": root, "libraries": libraries, "version": package.version,
-            "assemblers": _assemblers(package.beside, list(request.get("names") or ()))}  # fmt: skip
-
-
-def _library(path: str, owner: str, name: str, version: str, arch: str) -> dict[str, object]:
-    archs: list[str] | None = []
-    problem = ""
-    try:
-        archs = archs_of(path)
-        if archs is None and owner == "cache":
-            problem = "is not an ELF file"
-    except Damaged as error:
-        problem = str(error)
-    except OSError as error:
-        problem = reason(error)
-    return {"path": path, "owner": owner, "name": name, "version": version, "arch": arch,
-            "archs": archs or [], "problem": problem}  # fmt: skip
-
-
-def _assemblers(folders: dict[str, str], names: list[str]) -> list[dict[str, object]]:
-    """Triton's ptxas: does its text know the name of each wanted arch."""
-    found: list[dict[str, object]] = []
-    for path in sorted(glob.glob(glob.escape(folders.get("triton", "")) + "/backends/nvidia/bin/ptxas*")):
-        try:
-            with open(path, "rb") as file:
-                data = file.read()
-        except OSError:
-            continue
-        found.append({"path": path, "missing": [name for name in names if name.encode() not in data]})
-    return found
+                found = Library(path, owner, os.path.relpath(path, folder)).look()
+                libraries += [found] if found.archs or found.problem else []
+    assemblers = []
+    for path in sorted(glob.glob(glob.escape(package.beside.get("triton", "")) + "/backends/nvidia/bin/ptxas*")):
+        data = read_bytes(path, 1 << 30)
+        missing = [name for name in request.get("names") or () if name.encode() not in data]
+        assemblers += [Assembler(path, missing)] if data else []
+    return {"root": root, "libraries": list(map(asdict, libraries)), "version": package.version,
+            "assemblers": list(map(asdict, assemblers))}  # fmt: skip

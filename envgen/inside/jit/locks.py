@@ -15,6 +15,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import Any, Iterator, Tuple
 
+from envgen.inside.common import listing, read_bytes
 from envgen.inside.jit.layout import WORK, Shelf
 from envgen.inside.jit.tree import (
     FILE,
@@ -231,20 +232,20 @@ def holders(locks: list[LockId], proc: str = "/proc") -> dict[LockId, list[dict[
     """
     found: dict[LockId, set[int]] = {lock: set() for lock in locks}
     devices = {(os.major(device), os.minor(device), inode): (device, inode) for device, inode in locks}
-    for pid, major, minor, inode in _FLOCK.findall(_read(proc + "/locks")) if locks else ():
+    for pid, major, minor, inode in _FLOCK.findall(read_bytes(proc + "/locks")) if locks else ():
         place = (int(major, 16), int(minor, 16), int(inode))
         if place in devices and int(pid):  # 0: in another namespace
             found[devices[place]].add(int(pid))
     missing = {lock for lock, held in found.items() if not held}
     for number in pids(proc) if missing else ():
         base = proc + "/" + str(number)
-        for name in names_in(base + "/fd"):
+        for name in listing(base + "/fd"):
             try:
                 status = os.stat(base + "/fd/" + name)
             except OSError:
                 continue  # closed meanwhile
             lock = (status.st_dev, status.st_ino)
-            if lock in missing and b"FLOCK" in _read(base + "/fdinfo/" + name):
+            if lock in missing and b"FLOCK" in read_bytes(base + "/fdinfo/" + name):
                 found[lock].add(number)
     return {key: [{"pid": pid, "command": command(pid, proc)} for pid in sorted(held)] for key, held in found.items()}
 
@@ -273,30 +274,13 @@ def loaded(inodes: dict[int, str], proc: str = "/proc") -> tuple[list[dict[str, 
 
 def pids(proc: str = "/proc") -> list[int]:
     """The processes that this container can see."""
-    return sorted(int(name) for name in names_in(proc) if name.isdigit())
-
-
-def names_in(folder: str | int) -> list[str]:
-    """The names in a folder; none where it can't be seen."""
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
-
-
-def _read(path: str) -> bytes:
-    """A file of /proc; empty where it can't be read."""
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return b""
+    return sorted(int(name) for name in listing(proc) if name.isdigit())
 
 
 def command(pid: int, proc: str = "/proc") -> str:
     """The command line of a process, shortened; its bare name in brackets for a kernel thread or a zombie."""
     base = proc + "/" + str(pid)
-    line, name = _read(base + "/cmdline")[:4096], _read(base + "/comm")
+    line, name = read_bytes(base + "/cmdline")[:4096], read_bytes(base + "/comm")
     if not line:
         return "[" + name.decode("utf-8", "replace").strip() + "]" if name else ""
     text = " ".join(part.decode("utf-8", "replace") for part in line.split(b"\0") if part)
@@ -371,7 +355,7 @@ def sweep(top: int, errors: list[str], *, dry: bool = False) -> dict[str, int]:
 
 
 def _left(top: int) -> list[str]:
-    return sorted(name for name in names_in(top) if name.startswith(WORK) and not _is_held(name, top))
+    return [name for name in listing(top) if name.startswith(WORK) and not _is_held(name, top)]
 
 
 def _is_held(name: str, top: int) -> bool:

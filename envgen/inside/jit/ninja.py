@@ -116,11 +116,6 @@ def _edge(text: str, variables: dict[str, str]) -> Edge | None:
     return Edge(outputs, rest[1:]) if outputs and rest else None
 
 
-def quote(path: str) -> str:
-    """A path as a build line spells it."""
-    return path.replace("$", "$$").replace(" ", "$ ").replace(":", "$:")
-
-
 # ninja's own record of what each object was compiled from: ``.ninja_deps``, versions 3 and 4. Read, never written.
 #
 # A ninja of another version than the container's would delete or misread the log beside it, even when told to change

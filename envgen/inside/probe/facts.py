@@ -8,7 +8,6 @@ never imported. Values of environment variables leave the container only where t
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -17,18 +16,9 @@ import sys
 import time
 from typing import Any, Callable, Dict, Iterator, Tuple
 
+from envgen.inside.common import listing, normal, read_text, sha256_of
 from envgen.inside.probe import sources
-from envgen.inside.probe.imports import (
-    Doc,
-    base_path,
-    call,
-    entries,
-    finder_name,
-    imports,
-    in_child,
-    listing,
-    read_text,
-)
+from envgen.inside.probe.imports import Doc, base_path, call, entries, finder_name, imports, in_child
 
 SAFE_PREFIXES = tuple(
     "FLASHINFER_ VLLM_ TORCH_ TRITON_ TIKTOKEN_ PYTHON NVCC_ CCACHE_ UV_ OMP_ ENVGEN_".split()  # noqa: SIM905
@@ -82,11 +72,6 @@ def is_safe(name: str) -> bool:
 def without_password(value: str) -> str:
     """A harmless name may still hold an address with a password in it."""
     return "(an address with a user: not shown)" if "://" in value and "@" in value else value
-
-
-def normal(name: str) -> str:
-    """A distribution's name as package indexes compare it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def is_site(folder: str) -> bool:
@@ -252,14 +237,6 @@ def folders(request: Doc, _document: Doc) -> list[Doc]:
             fact.update(writable=os.access(path, os.W_OK), empty=not listing(path), dangling=dangling(path))
         found.append(fact)
     return found
-
-
-def sha256_of(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def encodings(request: Doc, _document: Doc) -> list[Doc]:

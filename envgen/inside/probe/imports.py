@@ -181,23 +181,6 @@ def imports(request: Doc, document: Doc) -> None:
     document["imports"] = answers
 
 
-def read_text(path: str, limit: int = 20000) -> str:
-    """The beginning of a file; empty where there is none that can be read."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(limit).decode("utf-8", "replace")
-    except OSError:
-        return ""
-
-
-def listing(folder: str) -> list[str]:
-    """The names in a folder; none where there is no such folder."""
-    try:
-        return sorted(os.listdir(folder or "."))
-    except OSError:
-        return []
-
-
 def entries(document: Doc) -> list[str]:
     """sys.path as the interpreter itself made it."""
     found: list[str] = document.get("python", {}).get("path", sys.path)

@@ -12,6 +12,7 @@ import os
 import re
 from typing import Any, Iterator
 
+from envgen.inside.common import read_bytes
 from envgen.inside.probe.imports import Doc
 
 FILE_LIMIT = 4 << 20
@@ -39,14 +40,6 @@ def python_files(folder: str) -> Iterator[str]:
         for name in names:
             if name.endswith(".py") and os.path.isfile(os.path.join(top, name)):
                 yield os.path.join(top, name)
-
-
-def read_bytes(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read(FILE_LIMIT)
-    except OSError:
-        return b""
 
 
 def tree_of(path: str, data: bytes) -> ast.Module | None:
@@ -147,7 +140,7 @@ def package_variables(package: str, folder: str, names: list[str]) -> list[Doc]:
     mine = re.compile(("(?:" + "|".join(facts) + r")\b").encode())
     known = {found.decode() for found in pattern.findall(listed)}
     for path in python_files(folder):
-        data = read_bytes(path)
+        data = read_bytes(path, FILE_LIMIT)
         if prefix.encode() not in data:
             continue
         if unknown and not listed:
@@ -209,7 +202,7 @@ def judged_flags(asked: list[str], folder: str) -> Doc:
     """Which of these flags the vLLM in this folder doesn't know, and where it was read."""
     flags, read, frontend = {"--help"}, [], False
     for path in [os.path.join(folder, ENGINE_ARGS), *sorted(python_files(os.path.join(folder, SERVER_ARGS)))]:
-        data = read_bytes(path)
+        data = read_bytes(path, FILE_LIMIT)
         if b"add_argument(" in data or b"FrontendArgs" in data:
             flags |= flags_in(path, data)
             read.append(os.path.relpath(path, folder))
@@ -242,7 +235,7 @@ def claimed_patches(request: Doc, document: Doc) -> list[Doc]:
         if folder is None:
             continue
         path = os.path.join(os.path.dirname(folder), claim["file"])
-        text = read_bytes(path).decode("utf-8", "replace").replace("\r\n", "\n")
+        text = read_bytes(path, FILE_LIMIT).decode("utf-8", "replace").replace("\r\n", "\n")
         state = "there" if all(block in text for block in claim["blocks"]) else "missing"
         state = state if os.path.isfile(path) else "no-file"
         found.append({"patch": claim["patch"], "package": claim["package"], "path": path, "state": state})

@@ -117,7 +117,7 @@ def test_the_operation(tmp_path: Path) -> None:
     put(shelf.module("page") / "page.so", elf(fat("sm_121a")))
     put(shelf.module("rope") / "rope.so", elf(fat("sm_90a")))
     put(Shelf(tmp_path, "0.5.3", "90a").module("page") / "page.so", elf(fat("sm_90a")))
-    document = answer({"operation": "audit", "root": str(tmp_path), "python": "python3", "names": ["sm_121a"]})
+    document = answer({"operation": "audit", "root": str(tmp_path), "names": ["sm_121a"]})
     found = bind(Audit, document["result"])
     judged = {(f.library.arch, f.library.name): f.verdict for f in findings(found, [(12, 1)], ["121a"])}
     assert judged == {("121a", "page"): "ok", ("121a", "rope"): "error"}

@@ -72,7 +72,7 @@ class Lab:
         put(ops / name / f"{name}.so")
 
     def ask(self, operation: str, *patterns: str, **more: Any) -> Any:
-        request = {"operation": operation, "root": str(self.root), "patterns": list(patterns), "python": "python3",
+        request = {"operation": operation, "root": str(self.root), "patterns": list(patterns),
                    "expected_archs": ["121a"], "environ": self.environ, **more}  # fmt: skip
         document = answer(request)
         assert document["ok"], document
@@ -109,7 +109,7 @@ def lab(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.delenv(name, raising=False)
     found = Lab(tmp_path, request.param)
 
-    def told(_request: object) -> libraries.Package:
+    def told() -> libraries.Package:
         root = found.imported
         return libraries.Package(str(root), found.version, f"{root}/data/aot", found.providers)
 
@@ -428,8 +428,3 @@ def test_every_target_needs_a_library(tmp_path: Path) -> None:
     assert found.masking("page", ["120f", "121a"]) == str(wheel / "page/page.so")
     assert found.masking("page", ["90a", "121a"]) == ""
     assert found.masking("page", []) == ""
-
-
-@pytest.mark.parametrize("data", [b"", b"[]", b"{", b"null", b'{"root": "", "version": "", "aot": "", "providers": 7}'])
-def test_an_answer_about_the_package_that_can_not_be_read(data: bytes) -> None:
-    assert libraries.read_package(data) is None
