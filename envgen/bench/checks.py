@@ -21,11 +21,10 @@ from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import ServiceError, UsageError
 from envgen.inside import run
 from envgen.logpattern import LogPattern
-from envgen.serve.events import short_answer
+from envgen.serve.events import PROMPT, short_answer
 from envgen.text import last_printed, progress, shorten
 
 PASSED, FAILED, UNKNOWN = "passed", "failed", "not checked"
-PROMPT = "The capital of France is"
 SHORT, LONG, PARALLEL, REPEATS = 12, 4096, 4, 5
 PROMPT_TOKENS, REPLY_TOKENS = 64, 32  # of a request of the stress test
 CHAT_TOKENS = 200  # a reasoning model thinks before it speaks

@@ -1,7 +1,4 @@
-"""Streamed requests to an OpenAI-compatible server: completions and chat, several at a time, each timed.
-
-For smoke and stress only; throughput is measured by llama-benchy and ``vllm bench serve`` (tools.py).
-"""
+"""Streamed requests to an OpenAI-compatible server, several at a time, each timed: for smoke and stress only."""
 
 from __future__ import annotations
 
@@ -127,10 +124,8 @@ def send(
     target: Target, bodies: Sequence[Mapping[str, Any]], *, concurrency: int = 1,
     on_reply: Callable[[Reply], None] = lambda _: None, alive: Callable[[], bool] | None = None,
 ) -> Load:  # fmt: skip
-    """Send all of them, ``concurrency`` at a time.
-
-    ``alive`` is asked every second (in a thread): the connections of a killed container may stay silent.
-    """
+    """Send all of them, ``concurrency`` at a time. ``alive`` is asked every second: the connections of a killed
+    container may stay silent."""
     global aiohttp  # heavy, and there only with the extra, so that it is imported here alone
     import aiohttp
 
@@ -228,10 +223,8 @@ def read(reply: Reply, parts: Sequence[Part]) -> None:
 
 
 def find(url: str, *, model: str | None, key: str, silence: float) -> Target:
-    """Ask the server at ``url`` for its models.
-
-    ServiceError when it doesn't answer as an OpenAI-compatible server does, UsageError when it doesn't have ``model``.
-    """
+    """Ask the server at ``url`` for its models. ServiceError when it is not an OpenAI-compatible server, UsageError
+    when it doesn't have ``model``."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or any(c in url for c in " \r\n\t"):
         raise UsageError(f"{url!r} is not the address of a server", hint="it looks like http://127.0.0.1:8000")

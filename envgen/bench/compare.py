@@ -119,10 +119,8 @@ def table(samples: Iterable[Mapping[str, Any]]) -> Table:
 
 @dataclass(frozen=True)
 class Row:
-    """One cell of one figure: what each run has of it, and each later one against the first (None: nothing).
-
-    ``against`` is what JSON shows: percent with its interval, the p values and a ``verdict``.
-    """
+    """One cell of one figure: what each run has of it, and each later one against the first (None: nothing), as JSON
+    shows it: percent with its interval, the p values and a ``verdict``."""
 
     metric: Metric
     cell: Cell

@@ -27,10 +27,8 @@ _GPU = ["nvidia-smi", "--query-compute-apps=used_gpu_memory", "--format=csv,nohe
 def collect(
     engine: Engine | None, container: Container | None, profile: Profile | None, root: Path | None, service: str
 ) -> dict[str, Any]:
-    """The environment of a run: image, lock, sources, versions, GPU, variables and flags, without secrets.
-
-    What isn't given, or can't be learned, is left out.
-    """
+    """The environment of a run: image, lock, sources, versions, GPU, variables and flags, without secrets; what can't
+    be learned is left out."""
     found: dict[str, Any] = {"envgen": __version__, "service": service}
     if profile is not None:
         origins = {name: source.origin.pypi or source.origin.wheel for name, source in profile.sources.items()}

@@ -167,10 +167,8 @@ def compose_env(profile: Profile, service: str) -> dict[str, str]:
 
 
 def service_env(profile: Profile, service: str) -> dict[str, str]:
-    """All variables that a container of the service should have: those of the image, under those of Compose.
-
-    PYTHONPATH of the image is only a beginning: what the base image has follows it.
-    """
+    """All variables that a container of the service should have: the image's (PYTHONPATH goes on with the base
+    image's), under those of Compose."""
     env = {**promised.derived_env(profile), **compose_env(profile, service)}
     return {name: value for name, value in env.items() if name not in PER_MACHINE}
 

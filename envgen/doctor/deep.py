@@ -1,8 +1,5 @@
-"""`doctor --deep`: what the packages themselves say, asked in the container, and what that means for the profile.
-
-The questions are in ``inside/kernels.py``, each answered in a separate process with a time limit. Which kernels vLLM
-would choose is asked by ``envgen.app.predict``.
-"""
+"""`doctor --deep`: what the packages themselves say (``inside/kernels.py`` asks), and what that means for the
+profile."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""What `doctor --fix` can fix by itself: the plan first, each step with what it will do; acting is the caller's word.
-
-Here: cache folders and lost editable installs. Stale kernels are the JIT cache's own business; the command line puts
-them together. Whatever is not here stays one command of the finding.
-"""
+"""What `doctor --fix` fixes by itself: the plan first; acting is the caller's word. Stale kernels are the cache's
+business."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A project's own checks: scripts in ``checks/`` that run inside the container.
-
-A script that is broken in any way is one finding; the others and envgen's own checks go on.
-"""
+"""A project's own checks: scripts in ``checks/`` that run inside the container. A broken one is one finding."""
 
 from __future__ import annotations
 

@@ -52,15 +52,15 @@ def probe(request: Doc) -> Doc:
 
 
 def run(request: Doc) -> Doc:
-    """Run the tool; {book}, {result}, {folder} and {progress} in its words become addresses of files.
-
-    ``silence``: seconds without a line of output or progress, after which it is killed.
-    """
+    """Run the tool; {book}, {result}, {folder} and {progress} in its words become addresses of files. After ``silence``
+    seconds without output it is killed."""
     folder = tempfile.mkdtemp(prefix="envgen-bench-")
     names = {name: os.path.join(folder, name) for name in ("result", "progress", "output", "book")}
     with open(names["book"], "w", encoding="utf-8") as file:
         file.write(str(request["book"]))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Files, directory=folder))
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)
+    )
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         book = "http://127.0.0.1:%d/book" % server.server_address[1]
@@ -83,13 +83,6 @@ def run(request: Doc) -> Doc:
     finally:
         server.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-class Files(http.server.SimpleHTTPRequestHandler):
-    """The folder, on loopback."""
-
-    def log_message(self, *_: Any) -> None:
-        pass
 
 
 def watch(words: List[str], env: Dict[str, str], names: Dict[str, str], silence: float) -> int:

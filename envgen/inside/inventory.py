@@ -1,7 +1,4 @@
-"""Runs inside the image: what is installed there. Reads only.
-
-Debian packages as dpkg knows them; Python distributions of this interpreter, and of the folders of the request.
-"""
+"""Runs inside the image: what dpkg and Python have installed there. Reads only."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Runs inside a container with the host's network: what a machine of a cluster has, and one TCP connection to another.
-
-Plain facts; comparing them is not done here.
-"""
+"""Runs inside a container with the host's network: facts of a machine of a cluster, and connections to another one."""
 
 from __future__ import annotations
 
@@ -366,16 +363,6 @@ def all_described(request: Doc, paths: List[str]) -> Doc:
     return found
 
 
-def blocks(path: str, size: int) -> Iterator[bytes]:
-    with open(path, "rb") as file:
-        while size > 0:
-            data = file.read(min(BLOCK, size))
-            if not data:
-                raise EOFError("%s became shorter" % path)
-            size -= len(data)
-            yield data
-
-
 # --- the two ends -----------------------------------------------------------------------------------------------------
 
 
@@ -412,19 +399,22 @@ def send(request: Doc) -> Doc:
                     return {"files": len(files)}
 
 
-def serve(folder: str, files: Doc, wanted: List[Any], stream: Any) -> None:
-    for path, offset in wanted:
+def serve(folder: str, files: Doc, wanted: List[str], stream: Any) -> None:
+    for path in wanted:
         if path not in files:
             raise EOFError("the other end asked for something else")
         whole = os.path.join(folder, path)
         state = os.stat(whole)
         told(stream, {"size": state.st_size, "mtime": state.st_mtime_ns, "mode": state.st_mode & 0o777})
-        digest, at = hashlib.sha256(), 0
-        for data in blocks(whole, state.st_size):
-            digest.update(data)
-            if at + len(data) > offset:
-                stream.write(data[max(0, offset - at) :])
-            at += len(data)
+        digest, left = hashlib.sha256(), state.st_size
+        with open(whole, "rb") as file:
+            while left:
+                data = file.read(min(BLOCK, left))
+                if not data:
+                    raise EOFError("%s became shorter" % whole)
+                digest.update(data)
+                stream.write(data)
+                left -= len(data)
         told(stream, {"sha256": digest.hexdigest()})
 
 
@@ -476,7 +466,7 @@ class Receiver:
             told(stream, {"want": []})
             return found
         wanted = [path for path in differing if not self.is_link(path)]
-        told(stream, {"want": [[path, self.offset(path)] for path in wanted]})
+        told(stream, {"want": wanted})
         for path in wanted:
             self.write(path, stream)
         for path in differing:
@@ -494,24 +484,12 @@ class Receiver:
     def size(self, path: str) -> int:
         return 0 if self.is_link(path) else int(self.theirs[path][0])
 
-    def offset(self, path: str) -> int:
-        """How much of a file an earlier run has brought."""
-        try:
-            size = os.lstat(os.path.join(self.folder, path) + PART).st_size
-        except OSError:
-            return 0
-        return size if size <= self.size(path) else 0
-
     def write(self, path: str, stream: Any) -> None:
         whole = os.path.join(self.folder, path)
         self.make_folder(os.path.dirname(whole))
-        offset, head = self.offset(path), heard(stream)
-        digest = hashlib.sha256()
-        for data in blocks(whole + PART, offset) if offset else ():
-            digest.update(data)
-        with open(whole + PART, "r+b" if offset else "wb") as file:
-            file.seek(offset)
-            left = int(head["size"]) - offset
+        head, digest = heard(stream), hashlib.sha256()
+        with open(whole + PART, "wb") as file:
+            left = int(head["size"])
             while left > 0:
                 data = stream.read(min(BLOCK, left))
                 if not data:
@@ -520,7 +498,6 @@ class Receiver:
                 digest.update(data)
                 left -= len(data)
                 self.progress(len(data))
-            file.truncate()
         if heard(stream)["sha256"] != digest.hexdigest():
             os.unlink(whole + PART)
             raise EOFError("%s arrived with other content: run the command again" % path)

@@ -1,8 +1,7 @@
 """Runs inside the container: asks the vLLM that is installed there what it would choose on a GPU that may be absent.
 
-Nothing is chosen here. The release's own argument parser, configuration and selectors answer; what they refuse, they
-refuse in their own words, and what can't be asked is reported as such. Names move between releases: ``PLACES`` has all
-that are known, newest first, and each answer tells which one was used.
+Nothing is chosen here: the release's own parser, configuration and selectors answer. Names move between releases:
+``PLACES`` has all that are known, newest first, and each answer tells which one was used.
 """
 
 from __future__ import annotations
@@ -74,7 +73,8 @@ def answer(request: Doc) -> Doc:
     found: Doc = {"asked": {}, "refusals": [], "unasked": [], "stubs": [], "notes": []}
     found["python"] = sys.version.split()[0]
     with tempfile.TemporaryDirectory(prefix="envgen-predict-") as folder, told(found, lines):
-        prepare_environment(folder)
+        # Nothing is downloaded, and no cache of the service is written.
+        os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_CACHE_ROOT=os.path.join(folder, "cache"))
         ask_all(request, found, lines, folder)
     found["lines"] = lines.kept
     return found
@@ -91,13 +91,6 @@ def told(answers: Doc, lines: Lines) -> Iterator[None]:
         frame = traceback.extract_tb(odd.__traceback__)[-1]
         why = "%s: %s (%s:%s)" % (type(odd).__name__, str(odd)[:1000], frame.filename, frame.lineno)
         answers["unasked"].append({"step": lines.step, "why": str(odd)[:2000] if isinstance(odd, NotAskable) else why})
-
-
-def prepare_environment(folder: str) -> None:
-    """Nothing is downloaded, and no cache of the service is written."""
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    os.environ["VLLM_NO_USAGE_STATS"] = "1"
-    os.environ["VLLM_CACHE_ROOT"] = os.path.join(folder, "cache")
 
 
 def ask_all(request: Doc, found: Doc, lines: Lines, folder: str) -> None:
@@ -519,34 +512,21 @@ def ask_attention(config: Any, found: Doc) -> Doc:
         try:
             name = str(select(**values).get_name())
         except (ValueError, NotImplementedError, AssertionError, ImportError) as no:
-            explain_imports(str(no), found)
             raise Refused(said(no)) from None
         if name not in chosen:
             chosen.append(name)
-    told = {"where": where, "backend": " + ".join(chosen), "asked_for": wanted_backend(config)}
+    wanted = asked_for(config, "attention_config", "backend") or os.environ.get("VLLM_ATTENTION_BACKEND")
+    told = {"where": where, "backend": " + ".join(chosen), "asked_for": wanted}
     with contextlib.suppress(Exception):
         _, layout = named("layout")
         found["kv"]["layout"] = layout()
     return told
 
 
-def explain_imports(refusal: str, found: Doc) -> None:
-    """vLLM calls a backend that it can't import just `ImportError`: find out which import fails."""
-    wanted = re.search(r"backend (?:AttentionBackendEnum\.)?(\w+)\b.*'ImportError'", refusal, re.DOTALL)
-    if wanted is None:
-        return
-    try:
-        registry = importlib.import_module("vllm.v1.attention.backends.registry")
-        registry.AttentionBackendEnum[wanted.group(1)].get_class()
-    except ImportError as problem:
-        found["notes"].append("%s can't be imported: %s" % (wanted.group(1), problem))
-    except Exception:  # its own trouble; what was refused is told already
-        return
-
-
-def wanted_backend(config: Any) -> Optional[str]:
-    wanted = getattr(getattr(config, "attention_config", None), "backend", None)
-    return str(getattr(wanted, "name", wanted)) if wanted is not None else os.environ.get("VLLM_ATTENTION_BACKEND")
+def asked_for(config: Any, part: str, name: str) -> Optional[str]:
+    """What the service's own words choose; None where the choice is left to the release."""
+    found = getattr(getattr(config, part, None), name, None)
+    return None if found in (None, "auto") else str(getattr(found, "name", found))
 
 
 def ask_moe(config: Any, found: Doc) -> Optional[Doc]:
@@ -570,7 +550,7 @@ def ask_moe(config: Any, found: Doc) -> Optional[Doc]:
         raise Refused(said(no)) from None
     except Exception as odd:
         raise NotAskable("%s wants more than a layer's shape: %s: %s" % (where, type(odd).__name__, odd)) from None
-    return {"where": where, "backend": str(chosen.name), "asked_for": wanted_moe(config)}
+    return {"where": where, "backend": str(chosen.name), "asked_for": asked_for(config, "kernel_config", "moe_backend")}
 
 
 # --- what each GPU holds ----------------------------------------------------------------------------------------------
@@ -639,11 +619,6 @@ def gpt_oss_weights(text: Any, parallel: Any, rank: Doc, found: Doc) -> Doc:
     words = 2 * -(-int(text.vocab_size) // size) * hidden  # the first and the last stage of a pipeline hold one each
     ends = 2 if parallel.pipeline_parallel_size == 1 else 1
     return dict(told, weights=rank["layers"] * (moe + attention + router) + ends * words)
-
-
-def wanted_moe(config: Any) -> Optional[str]:
-    wanted = getattr(getattr(config, "kernel_config", None), "moe_backend", None)
-    return str(wanted) if wanted is not None and str(wanted) != "auto" else None
 
 
 def layer(config: Any, experts: int, text: Any) -> Any:

@@ -183,11 +183,8 @@ def seconds(text: str) -> float:
 
 
 def changed_files(profile: Profile, root: Path, revision: str) -> tuple[str, ...]:
-    """Paths in the container of all that differs from a revision of the mounted checkout: edited, added, deleted, not
-    yet known to git; in submodules too.
-
-    A submodule that is at another commit counts as a whole folder.
-    """
+    """Paths in the container of all that differs from a revision of the mounted checkout, in submodules too; one at
+    another commit counts as a whole folder."""
     source = profile.sources.get(SOURCE)
     if source is None or source.origin.checkout is None:
         raise UsageError(

@@ -152,10 +152,8 @@ def warm(
 
 
 def compiling(cache: JitCache) -> Place:
-    """Where modules can be compiled: a running service that has the cache, else the image with the cache mounted.
-
-    The cache is made where there is none yet. EngineError where neither can compile.
-    """
+    """Where modules can be compiled: a running service that has the cache, else the image with the cache mounted (made
+    where there is none yet). EngineError where neither can compile."""
     profile = cache.profile
     place = cache.place()
     if place is not None and place.container is not None:

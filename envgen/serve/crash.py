@@ -30,11 +30,9 @@ _STEERING = re.compile(r"\x1b(?:\[[0-9;?]{0,20}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,2
 def write_bundle(
     target: Path, members: Mapping[str, bytes | str], *, known: Iterable[str] = (), within: Path | None = None
 ) -> None:
-    """Write ``members`` (name in the archive -> content) as a .tar.gz for the owner's eyes (mode 0600).
+    """Write ``members`` (name in the archive -> content) as a .tar.gz with mode 0600, whole or not at all.
 
-    Contents and names are redacted; ``known`` are further secret values. What is not text is left out, with a note in
-    its place, since its content is unknown. Either the whole file appears or nothing changes. UsageError when
-    it can't be written there; ValueError for a member's name that leaves the archive.
+    Contents and names are redacted; ``known`` are further secret values. UsageError when it can't be written there.
     """
     try:
         files.write(target, archive(members, known=known), mode=0o600, within=within)

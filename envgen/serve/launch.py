@@ -166,10 +166,8 @@ def key_of(profile: Profile) -> str:
 
 @dataclass
 class Launcher:
-    """Starts ``name`` of ``profile``. ``say`` gets a line of progress at a time;
-
-    ``keep`` is called for every failure, before anything is removed.
-    """
+    """Starts ``name`` of ``profile``. ``say`` gets a line of progress at a time, ``keep`` every failure before anything
+    is removed."""
 
     engine: Engine
     compose: Compose
@@ -304,10 +302,8 @@ class Launcher:
         return waiter.wait(container_id, time.monotonic() + (timeout if timeout is not None else self._patience()))
 
     def failed(self, failure: Failure) -> ServiceError:
-        """The error to raise: reason and cause in one sentence, the last lines, the bundle, what to do.
-
-        Everything is kept before anything is removed: this is called first.
-        """
+        """The error to raise: reason and cause, the last lines, the bundle, what to do. It is called before anything is
+        removed."""
         container = failure.container
         log = self.engine.logs(container.id, tail=CAUSE_LINES) if container else ""
         lines = [log_text(line) for line in (*failure.lines, *log.splitlines())]

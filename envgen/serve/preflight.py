@@ -1,7 +1,5 @@
-"""What must be true before a service is started, and what is made ready for it then: folders, volumes.
-
-All problems come at once, and nothing has been touched by then.
-"""
+"""What must be true before a service is started (all problems at once), and the folders and volumes that are made
+ready."""
 
 from __future__ import annotations
 

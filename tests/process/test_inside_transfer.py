@@ -93,26 +93,13 @@ def test_a_mirror_has_nothing_that_the_other_end_lacks(two: Two) -> None:
     assert (two.two / "lib/large.so").read_bytes() == (two.one / "lib/large.so").read_bytes()
 
 
-def test_a_file_that_was_cut_off_goes_on_where_it_ended(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
-    content = os.urandom(3 << 20)
-    write(two.one / "weights", content)
-    write(two.two / "weights.envgen-part", content[: 2 << 20])
-    counted: list[int] = []
-    monkeypatch.setattr(two.program.Receiver, "progress", lambda _self, count: counted.append(count))
-    two.copy()
-    assert (two.two / "weights").read_bytes() == content
-    assert sum(counted) == 1 << 20
-    assert not (two.two / "weights.envgen-part").exists()
-
-
-def test_a_rest_of_something_else_is_not_taken_for_a_beginning(two: Two) -> None:
+def test_what_a_run_that_was_cut_off_left_of_a_file_is_replaced(two: Two) -> None:
     write(two.one / "weights", b"a" * 1000)
     write(two.two / "weights", b"old")
-    write(two.two / "weights.envgen-part", b"b" * 500)
-    assert "other content" in two.copy()["error"]
-    assert (two.two / "weights").read_bytes() == b"old"
-    assert two.copy()["files"] == 1  # from the beginning
+    write(two.two / "weights.envgen-part", b"b" * 2000)
+    assert two.copy()["files"] == 1
     assert (two.two / "weights").read_bytes() == b"a" * 1000
+    assert not (two.two / "weights.envgen-part").exists()
 
 
 def test_a_disk_that_is_too_small_gets_nothing(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:

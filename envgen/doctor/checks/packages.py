@@ -196,10 +196,8 @@ def flashinfer_data(context: Context, probe: Probe) -> Judged:
 
 @check("flashinfer.set", Where.INSIDE, needs="probe")
 def flashinfer_set(context: Context, probe: Probe) -> Judged:
-    """flashinfer, its cubins and its prebuilt kernels are of one version: FlashInfer refuses or ignores others.
-
-    Read in ``flashinfer/jit/env.py``: 0.5.3 and 0.6.18 raise RuntimeError at import, 0.7.2 warns.
-    """
+    """flashinfer, its cubins and its prebuilt kernels are of one version: FlashInfer 0.5.3 and 0.6.18 raise
+    RuntimeError at import for others, 0.7.2 ignores them."""
     core, root = named(probe, "flashinfer-python"), active_root(probe, "flashinfer")
     version = (root.version if root else None) or (core[0].version if core else "")
     for name in ("flashinfer-cubin", "flashinfer-jit-cache"):

@@ -22,6 +22,7 @@ from envgen.doctor.model import (
     ok,
     warning,
 )
+from envgen.inside.jit.libraries import runs
 from envgen.text import counted
 
 # What kernels for Blackwell need: FP4 conversions in ptxas, and cuDNN's attention for it.
@@ -158,11 +159,7 @@ def gpu_arch(context: Context, probe: Probe) -> Judged:
     listed = context.profile.cuda.arch_list
     for gpu in {one.capability: one for one in probe.gpus}.values():
         major, minor = (*numbers(gpu.capability), 0, 0)[:2]
-        # A family runs on its newer members, portable code on everything newer of the same major number.
-        if not any(
-            arch.major == major and (arch.minor == minor or (arch.minor < minor and arch.suffix != "a"))
-            for arch in listed.archs
-        ):
+        if not any(runs(arch.sm.removeprefix("sm_"), f"{major}{minor}") for arch in listed.archs):
             arch = f"{major}.{minor}{'a' if major >= 9 else ''}"
             seen = f"compute capability {gpu.capability}; cuda.arch_list: {listed}"
             cure = remedies.line(f"cuda: {{arch_list: {arch}}}")

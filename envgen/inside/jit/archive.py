@@ -1,11 +1,7 @@
 """Operations ``save`` and ``load``: a whole namespace as one tar archive, packed by gzip, and back.
 
-Its first member says what it is; gzip's own checksum and length tell that it is whole. Times are kept to the
-nanosecond, in the extended headers of the POSIX format: ninja compiles again what is younger than its record says, and
-a baseline knows its library by this time. Members are named as they lie below the cache's root.
-
-An archive may come from anywhere: only plain files and folders are taken, only below the root, never more than the disk
-holds, each header is bounded, and nothing is placed before the last byte was read.
+Times are kept to the nanosecond: ninja compiles again what is younger than its record says, and a baseline knows its
+library by this time. An archive may come from anywhere: nothing is placed before its last byte was checked.
 """
 
 from __future__ import annotations
@@ -21,24 +17,9 @@ import tarfile
 import zlib
 from typing import Any, BinaryIO
 
+from envgen.inside.jit import tree
 from envgen.inside.jit.layout import BESIDE, LEARNED, LIVE, OURS, Cache, modules_of, open_cache, root_of
 from envgen.inside.jit.locks import Hold, enter, own_as, scratch, sweep
-from envgen.inside.jit.tree import (
-    DEEPEST,
-    FILE,
-    FOLDER,
-    FULL,
-    GONE,
-    NEW,
-    Fault,
-    below,
-    kind_of,
-    note,
-    opened,
-    reason,
-    refusing,
-    short,
-)
 
 FORMAT = 2
 HEAD = "envgen-cache.json"
@@ -59,8 +40,8 @@ def why_not(name: str) -> str:
     parts = name.split("/")
     if "\0" in name or any(part in ("", ".", "..") for part in parts):
         return "leads out of the cache"
-    if len(parts) > DEEPEST:
-        return "is nested more than " + str(DEEPEST) + " folders deep"
+    if len(parts) > tree.DEEPEST:
+        return "is nested more than " + str(tree.DEEPEST) + " folders deep"
     if len(os.fsencode(name)) > _LONGEST or any(len(os.fsencode(part)) > _PART for part in parts):
         return "has a name longer than any in a cache"
     if (parts[0].startswith(".") and parts[0] != OURS) or any(part.startswith(".envgen-") for part in parts):
@@ -68,15 +49,15 @@ def why_not(name: str) -> str:
     return ""
 
 
-def refused(what: str) -> Fault:
-    return Fault("refused", what + _UNCHANGED)
+def refused(what: str) -> tree.Fault:
+    return tree.Fault("refused", what + _UNCHANGED)
 
 
-def not_taken(name: str, why: str) -> Fault:
-    return refused("the archive is not taken: " + repr(short(name)) + " " + why)
+def not_taken(name: str, why: str) -> tree.Fault:
+    return refused("the archive is not taken: " + repr(tree.short(name)) + " " + why)
 
 
-def damaged(why: str) -> Fault:
+def damaged(why: str) -> tree.Fault:
     return refused("the archive is damaged: " + why)
 
 
@@ -88,19 +69,19 @@ def run_save(request: dict[str, Any]) -> dict[str, Any]:
     root = root_of(request)
     cache = open_cache(root)
     if cache is None:
-        raise Fault("not_found", "there is no cache at " + root)
+        raise tree.Fault("not_found", "there is no cache at " + root)
     with cache:
         chosen = modules_of(cache)
         count = sum(len(names) for _, names in chosen)
         if not count:
-            raise Fault("not_found", "the cache is empty")
+            raise tree.Fault("not_found", "the cache is empty")
         hold = Hold(chosen)
         try:
             writer = _Writer(cache)
             writer.write(request, root)
         except OSError as error:
-            kind = "refused" if error.errno in FULL else "failed"
-            raise Fault(kind, "the archive can't be written: " + reason(error)) from None
+            kind = "refused" if error.errno in tree.FULL else "failed"
+            raise tree.Fault(kind, "the archive can't be written: " + tree.reason(error)) from None
         finally:
             hold.release()
         return {"root": root, "modules": count, "files": writer.files, "bytes": writer.bytes,
@@ -134,32 +115,29 @@ class _Writer:
             os.fsync(out.fileno())
 
     def _unread(self, error: OSError) -> None:
-        note(self.cache.problems, short(str(error.filename)) + ": left out: " + reason(error))
+        tree.note(self.cache.problems, tree.short(str(error.filename)) + ": left out: " + tree.reason(error))
 
     def _add(self, tar: tarfile.TarFile, shown: str, name: str, dir_fd: int) -> bool:
         """Add one file or folder; False for what stays out, above all what ``load`` would refuse."""
         self.members += 1
         if self.members > MOST - 10:
-            raise Fault("refused", "the cache holds more than " + str(MOST) + " files, too many for an archive")
+            raise tree.Fault("refused", "the cache holds more than " + str(MOST) + " files, too many for an archive")
         if name.startswith(".envgen-") or shown == LIVE:
             return False  # what killed runs left; what is nothing to another machine
-        why = why_not(shown)
-        fd = -1
+        why, fd = why_not(shown), -1
         try:
-            if not why:
-                fd = os.open(name, FILE, dir_fd=dir_fd)
-                why = self._add_open(tar, shown, fd)
+            fd = -1 if why else os.open(name, tree.FILE, dir_fd=dir_fd)
         except OSError as error:
-            if error.errno in GONE:
+            if error.errno in tree.GONE:
                 return False
-            if fd >= 0:
-                raise  # the archive can't be written
-            why = reason(error)
-        finally:
-            if fd >= 0:
+            why = tree.reason(error)
+        if fd >= 0:
+            try:
+                why = self._add_open(tar, shown, fd)
+            finally:
                 os.close(fd)
         if why:
-            note(self.cache.problems, short(shown) + ": left out: " + why)
+            tree.note(self.cache.problems, tree.short(shown) + ": left out: " + why)
         return not why
 
     def _add_open(self, tar: tarfile.TarFile, shown: str, fd: int) -> str:
@@ -185,14 +163,12 @@ class _Writer:
 
 
 def run_load(request: dict[str, Any]) -> dict[str, Any]:
-    """Unpack ``source`` aside, check it whole, then put each version in its place by one rename.
-
-    Modules of a version that is there already stop it, unless ``replace``. ``dry_run``: check, and place nothing.
-    """
+    """Unpack ``source`` aside, check it whole, then put each version in its place by one rename; ``dry_run``: place
+    nothing."""
     root = root_of(request)
-    with refusing("the cache " + root + " can't be made"):
+    with tree.refusing("the cache " + root + " can't be made"):
         os.makedirs(root, exist_ok=True)
-        fd = os.open(os.path.realpath(root), FOLDER)
+        fd = os.open(os.path.realpath(root), tree.FOLDER)
     problems: list[str] = []
     try:
         sweep(fd, problems)
@@ -269,9 +245,9 @@ class _Reader:
         except OSError as error:
             if error.errno is None:  # what gzip raises for bytes that are none of its own, and a wrong checksum
                 raise damaged(str(error)) from None
-            if error.errno in FULL:
+            if error.errno in tree.FULL:
                 raise refused("the disk of the cache is full") from None
-            raise Fault("failed", "the archive could not be unpacked: " + reason(error)) from None
+            raise tree.Fault("failed", "the archive could not be unpacked: " + tree.reason(error)) from None
 
     def _members(self, stream: _Bounded) -> None:
         tar = tarfile.TarFile(fileobj=stream)  # type: ignore[arg-type]
@@ -303,12 +279,12 @@ class _Reader:
         except (ValueError, RecursionError):
             raise damaged("its first member is not JSON") from None
         if not isinstance(head, dict) or head.get("format") != FORMAT:
-            raise Fault("refused", "the archive is of another format, by another release of envgen")
+            raise tree.Fault("refused", "the archive is of another format, by another release of envgen")
         if head.get("key") != (self.request.get("key") or "") and not self.request.get("force"):
             what = "the archive is of another environment" + _difference(head.get("made_of"), self.request)
-            raise Fault("refused", what + "; --force takes it anyway")
+            raise tree.Fault("refused", what + "; --force takes it anyway")
         if head.get("root") != self.root:
-            there = short(str(head.get("root")))
+            there = tree.short(str(head.get("root")))
             self.problems.append("saved from " + there + ": FlashInfer from 0.6.1 on has this path in its build files, "
                                  "and will compile again")  # fmt: skip
 
@@ -321,7 +297,7 @@ class _Reader:
             self.modules.add(found.group())
         *folders, name = ["new", *info.name.split("/")]
         try:
-            with below(self.stage, [*folders, name] if info.isdir() else folders, enter) as fd:
+            with tree.below(self.stage, [*folders, name] if info.isdir() else folders, enter) as fd:
                 if info.isreg():
                     self._write(stream, info, name, fd)
         except NotADirectoryError:
@@ -333,7 +309,7 @@ class _Reader:
         if self.room < 0:
             raise refused("the archive holds more than the disk has room for")
         try:
-            out = os.open(name, NEW, 0o644 | (info.mode & 0o111), dir_fd=folder)
+            out = os.open(name, tree.NEW, 0o644 | (info.mode & 0o111), dir_fd=folder)
         except FileExistsError:
             raise not_taken(info.name, "is in it twice") from None
         with os.fdopen(out, "wb") as file:
@@ -353,8 +329,8 @@ def _difference(there: object, request: dict[str, Any]) -> str:
         return ""
     names = [name for name in sorted(set(there) | set(here)) if there.get(name) != here.get(name)]
     return ": " + ", ".join(
-        (name if name.isidentifier() else repr(short(name)))
-        + " was " + short(repr(there.get(name, ""))) + ", here " + short(repr(here.get(name, "")))
+        (name if name.isidentifier() else repr(tree.short(name)))
+        + " was " + tree.short(repr(there.get(name, ""))) + ", here " + tree.short(repr(here.get(name, "")))
         for name in names[:20]
     )  # fmt: skip
 
@@ -369,11 +345,13 @@ def nanoseconds(text: str) -> int:
 
 def _place(root: str, root_fd: int, stage: int, request: dict[str, Any]) -> list[str]:
     """Move what was unpacked to where it belongs, under FlashInfer's locks; the modules that had to go for it."""
-    with below(stage, ["new"], enter) as new, below(stage, ["old"], enter) as old, contextlib.ExitStack() as stack:
+    with tree.below(stage, ["new"], enter) as new, tree.below(
+        stage, ["old"], enter
+    ) as old, contextlib.ExitStack() as stack:
         versions = set(os.listdir(new))
         cache = open_cache(root)
         try:
-            links = [name for name in versions if kind_of(name, root_fd) == "link"]
+            links = [name for name in versions if tree.kind_of(name, root_fd) == "link"]
             if links:
                 raise refused(links[0] + " in the cache is a link")
             there = modules_of(stack.enter_context(cache)) if cache is not None else []
@@ -381,13 +359,15 @@ def _place(root: str, root_fd: int, stage: int, request: dict[str, Any]) -> list
             replaced = [shelf.shown + "/" + name for shelf, names in there for name in names]
             if replaced and not request.get("replace"):
                 what = "%d modules of the same version are there already, %s first" % (len(replaced), replaced[0])
-                raise Fault("refused", what + "; --replace puts those of the archive in their place")
+                raise tree.Fault("refused", what + "; --replace puts those of the archive in their place")
             if not request.get("dry_run"):
                 stack.callback(Hold(there).release)
                 _swap(new, root_fd, old, "")
             return replaced
         except OSError as error:
-            raise Fault("failed", "not everything could be placed: " + reason(error) + "; load again") from None
+            raise tree.Fault(
+                "failed", "not everything could be placed: " + tree.reason(error) + "; load again"
+            ) from None
 
 
 def _is_merged(path: str) -> bool:
@@ -404,11 +384,11 @@ def _swap(source: int, target: int, old: int, path: str) -> None:
     for name in sorted(os.listdir(source), key=lambda name: (not path and name[:1].isdigit(), name)):
         if path + name == LIVE:
             continue  # gates may run here
-        if _is_merged(path + name) and kind_of(name, source) == "folder":
-            with opened(name, source) as inner, below(target, [name], enter) as there:
+        if _is_merged(path + name) and tree.kind_of(name, source) == "folder":
+            with tree.opened(name, source) as inner, tree.below(target, [name], enter) as there:
                 _swap(inner, there, old, path + name + "/")
             continue
-        is_there = kind_of(name, target) != "gone"
+        is_there = tree.kind_of(name, target) != "gone"
         if is_there and name in BESIDE and not path:
             continue
         aside = "%d-%s" % (len(os.listdir(old)), name[:100])

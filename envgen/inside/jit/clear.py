@@ -1,12 +1,4 @@
-"""Operation ``clear``: plan, guard, act, in one call.
-
-All locks are taken before anything is changed, so a held one leaves everything as it was. What goes is first renamed
-into a folder at the top of the cache (generated sources, then the module's folder) and deleted from there: a kill
-leaves the old module or none, and the next clear deletes the rest.
-
-Up to 0.6.0 all modules share ``cached_ops/.ninja_log`` and ``.ninja_deps``. They stay as they are: an output that is
-not there is dirty for ninja whatever the log says, so the module is compiled again, and the others keep their entries.
-"""
+"""Operation ``clear``: plan, guard, act, in one call; docs/jit-cache.md says what goes, and what a kill leaves."""
 
 from __future__ import annotations
 
@@ -15,26 +7,12 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from envgen.inside.jit import tree
 from envgen.inside.jit.judge import Judge, describe
 from envgen.inside.jit.layout import Cache, Choice, Shelf, asked, choose, root_of
 from envgen.inside.jit.libraries import package_of
-from envgen.inside.jit.locks import Hold, loaded, scratch, sweep
+from envgen.inside.jit.locks import Hold, close_all, loaded, scratch, sweep
 from envgen.inside.jit.ninja import parse
-from envgen.inside.jit.tree import (
-    GONE,
-    LISTED,
-    Fault,
-    Measure,
-    below,
-    kind_of,
-    measure,
-    measure_path,
-    note,
-    note_unless_gone,
-    opened,
-    read_file,
-    reason,
-)
 
 # Which of the chosen modules to clear for a cause: stale, foreign, older than, compiled from changed files
 
@@ -49,7 +27,7 @@ class Causes:
         package = package_of()
         self.judge = Judge(cache, request, package)
         if given.get("foreign") and not package.root and self.judge.archs is None:
-            raise Fault("failed", "Python imports no FlashInfer here, so no module can be judged foreign")
+            raise tree.Fault("failed", "Python imports no FlashInfer here, so no module can be judged foreign")
         self.changed = [self.judge.files.real(str(path)) for path in given.get("changed") or ()]
         self.why: dict[str, str] = {}
         self.guesses: list[str] = []
@@ -108,7 +86,7 @@ class Target:
 
     shelf: Shelf
     name: str
-    measure: Measure = field(default_factory=Measure)
+    measure: tree.Measure = field(default_factory=tree.Measure)
     names: list[str] = field(default_factory=list)  # generated paths, relative to generated/
     damaged: bool = False
     gone: bool = False
@@ -126,7 +104,7 @@ class Generated:
     path: str
     modules: list[str] = field(default_factory=list)
     kept_for: list[str] = field(default_factory=list)
-    measure: Measure = field(default_factory=Measure)
+    measure: tree.Measure = field(default_factory=tree.Measure)
     gone: bool = False
 
     @property
@@ -138,19 +116,19 @@ def target_of(shelf: Shelf, name: str, root: str) -> Target | None:
     """Look at one module; None when it vanished. Raises Fault for what must not be cleared."""
     target = Target(shelf, name)
     try:
-        with opened(name, shelf.fd) as fd:
-            measure(fd, target.measure)
+        with tree.opened(name, shelf.fd) as fd:
+            tree.measure(fd, target.measure)
             try:
-                text = os.fsdecode(read_file("build.ninja", fd))
+                text = os.fsdecode(tree.read_file("build.ninja", fd))
             except OSError as error:
-                target.damaged = error.errno not in GONE
+                target.damaged = error.errno not in tree.GONE
                 return target
     except OSError as error:
-        if error.errno in GONE:
+        if error.errno in tree.GONE:
             return None
-        raise Fault("refused", target.shown + " can't be opened: " + reason(error)) from None
+        raise tree.Fault("refused", target.shown + " can't be opened: " + tree.reason(error)) from None
     names, whole = generated_names(text, shelf, root)
-    target.names, target.damaged = names[:LISTED], not whole
+    target.names, target.damaged = names[: tree.LISTED], not whole
     return target
 
 
@@ -187,9 +165,9 @@ def generated_of(targets: list[Target], choices: list[Choice], root: str) -> lis
         items = [item for (fd, _), item in found.items() if fd == shelf.fd]
         for name in others if items else ():
             try:
-                text = os.fsdecode(read_file(name + "/build.ninja", shelf.fd))
+                text = os.fsdecode(tree.read_file(name + "/build.ninja", shelf.fd))
             except OSError as error:
-                stays = [] if error.errno in GONE else items  # in doubt they are kept
+                stays = [] if error.errno in tree.GONE else items  # in doubt they are kept
             else:
                 names, whole = generated_names(text, shelf, root)
                 stays = [item for item in items if item.path in names or (not whole and item.path in text)]
@@ -202,16 +180,20 @@ def _guard(item: Generated) -> bool:
     """Measure a generated path; False when it isn't there. Raises Fault when it is a link, or behind one."""
     *folders, name = ("generated/" + item.path).split("/")
     try:
-        with below(item.shelf.base, folders) as fd:
-            kind = kind_of(name, fd)
+        with tree.below(item.shelf.base, folders) as fd:
+            kind = tree.kind_of(name, fd)
             if kind not in ("folder", "file", "gone"):
-                raise Fault("refused", item.shown + " is a " + kind + ", not a folder or file; nothing was touched")
-            measured = measure_path(name, fd)
+                raise tree.Fault(
+                    "refused", item.shown + " is a " + kind + ", not a folder or file; nothing was touched"
+                )
+            measured = tree.measure_path(name, fd)
     except OSError as error:
-        if error.errno in GONE:
+        if error.errno in tree.GONE:
             return False
         what = item.shelf.prefix + "/" + "/".join(folders)
-        raise Fault("refused", what + " is not a plain folder (" + reason(error) + "); nothing was touched") from None
+        raise tree.Fault(
+            "refused", what + " is not a plain folder (" + tree.reason(error) + "); nothing was touched"
+        ) from None
     item.measure = measured or item.measure
     return measured is not None
 
@@ -231,7 +213,7 @@ def check_mounts(paths: list[str], root: str, mountinfo: str = "/proc/self/mount
     for path in paths:
         for mounted in points:
             if (mounted + "/").startswith(root + "/" + path + "/"):
-                raise Fault("refused", path + " has something mounted at " + mounted + "; nothing was touched")
+                raise tree.Fault("refused", path + " has something mounted at " + mounted + "; nothing was touched")
 
 
 def run_clear(request: dict[str, Any]) -> dict[str, Any]:
@@ -247,7 +229,7 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
         chosen = [(one.shelf, name, kind) for one in choices for name, kind in one.entries.items()]
         links = [shelf.shown + "/" + name for shelf, name, kind in chosen if kind == "link"]
         if links:
-            raise Fault("refused", ", ".join(links) + ": a link, not a module; nothing was touched")
+            raise tree.Fault("refused", ", ".join(links) + ": a link, not a module; nothing was touched")
         hold = Hold([(one.shelf, list(one.entries)) for one in choices], dry=dry)
         try:
             # Only now, under the locks, is what is in build.ninja final.
@@ -262,8 +244,8 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
                 _act(cache, targets, go, hold, errors)
         finally:
             hold.release()
-        if len(targets) > LISTED:
-            note(cache.problems, "not listed here: " + str(len(targets) - LISTED) + " more modules")
+        if len(targets) > tree.LISTED:
+            tree.note(cache.problems, "not listed here: " + str(len(targets) - tree.LISTED) + " more modules")
         parts: list[Target | Generated] = [*targets, *generated]
         freed = sum(part.measure.bytes for part in parts if part.gone or dry)
         why = causes.why if causes else {}
@@ -272,9 +254,9 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
             "dry_run": dry,
             "modules": [{"version": t.shelf.version, "arch": t.shelf.arch, "name": t.name, "bytes": t.measure.bytes,
                          "files": t.measure.files, "damaged": t.damaged, "gone": t.gone, "why": why.get(t.shown, ""),
-                         "libraries": [inode for _, inode, _ in t.measure.libraries]} for t in targets[:LISTED]],
+                         "libraries": [inode for _, inode, _ in t.measure.libraries]} for t in targets[:tree.LISTED]],
             "generated": [{"path": g.shown, "bytes": g.measure.bytes, "files": g.measure.files, "modules": g.modules,
-                           "kept_for": g.kept_for, "gone": g.gone} for g in generated[:LISTED]],
+                           "kept_for": g.kept_for, "gone": g.gone} for g in generated[:tree.LISTED]],
             "leftovers": swept,
             "freed": freed + (0 if dry else swept["bytes"]),
             "users": users,
@@ -290,21 +272,18 @@ def _act(cache: Cache, targets: list[Target], go: list[Generated], hold: Hold, e
     with scratch(cache.fd, errors) as work:
         for number, item in enumerate(go):
             *folders, name = ("generated/" + item.path).split("/")
-            try:
-                with below(item.shelf.base, folders) as fd:
-                    item.gone = _move(name, fd, "generated-" + str(number), work, item.shown, errors)
-            except OSError as error:
-                note_unless_gone(errors, item.shown, error)
+            with tree.noting(errors, item.shown), tree.below(item.shelf.base, folders) as fd:
+                item.gone = _move(name, fd, "generated-" + str(number), work, item.shown, errors)
         for number, target in enumerate(targets):
             target.gone = _move(target.name, target.shelf.fd, "module-" + str(number), work, target.shown, errors)
-        hold.release_modules()
+        close_all(hold.modules)
 
 
 def _move(name: str, source: int, new: str, work: int, shown: str, errors: list[str]) -> bool:
     try:
         os.rename(name, new, src_dir_fd=source, dst_dir_fd=work)
     except OSError as error:
-        if error.errno not in GONE:
-            errors.append(shown + ": " + reason(error))
+        if error.errno not in tree.GONE:
+            errors.append(shown + ": " + tree.reason(error))
             return False
     return True

@@ -1,11 +1,7 @@
-"""What state a module is in, and the evidence for it.
+"""What state a module is in (docs/jit-cache.md lists them), and the evidence for it.
 
-``building`` its lock is held · ``partial`` no library yet · ``masked`` a prebuilt library wins · ``foreign`` of another
-version or arch than this environment uses · ``stale`` compiled from something else than there is now · ``debug``
-compiled without optimisation · ``fresh`` ·
-``unknown`` nothing tells. Without a recorded baseline stale and fresh are guesses: a file that changed after the
-library was linked may have other bytes, or the same again. Times of change (ctime) can't be set to the past, as
-mtimes can.
+Without a recorded baseline stale and fresh are guesses: a file that changed after the library was linked may have the
+same bytes again. Times of change (ctime) can't be set to the past, as mtimes can.
 """
 
 from __future__ import annotations
@@ -17,26 +13,11 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any, Callable, Iterable
 
+from envgen.inside.jit import tree
 from envgen.inside.jit.layout import OURS, Cache, Shelf, asked, choose, root_of
 from envgen.inside.jit.libraries import Package, package_of, runs
 from envgen.inside.jit.locks import BATCH, Held, acquire_inside, enter, holders, own_as, sweep
 from envgen.inside.jit.ninja import Reader, Recipe, library_of
-from envgen.inside.jit.tree import (
-    LISTED,
-    NEW,
-    Fault,
-    Files,
-    Measure,
-    below,
-    digest_of_text,
-    measure,
-    note,
-    note_unless_gone,
-    open_folder,
-    opened,
-    read_file,
-    refusing,
-)
 
 # One module as it is now: what its folder takes, how old it is, and whether it is being built
 
@@ -113,16 +94,16 @@ def describe(shelf: Shelf, name: str, kind: str, problems: list[str]) -> Module 
     found.kind = "other"
     shown = shelf.shown + "/" + name
     try:
-        with opened(name, shelf.fd) as fd:
-            total, names = measure(fd, Measure()), os.listdir(fd)
+        with tree.opened(name, shelf.fd) as fd:
+            total, names = tree.measure(fd, tree.Measure()), os.listdir(fd)
     except FileNotFoundError:
         return None
     except OSError as error:
-        note_unless_gone(problems, shown, error)
+        tree.note_unless_gone(problems, shown, error)
         found.unread = 1
         return found
     for text in total.unread:
-        note(problems, shown + "/" + text)
+        tree.note(problems, shown + "/" + text)
     if "build.ninja" in names:
         found.kind = "ninja"
     elif "meta.json" in names or name.endswith("_cute_dsl"):
@@ -140,8 +121,8 @@ def lock_of(shelf: Shelf, name: str, problems: list[str]) -> tuple[bool | None, 
         acquire_inside("tmp/" + name, shelf.fd, shelf.shown + "/tmp/" + name, dry=True)
     except Held as held:
         return True, list(held.lock)
-    except Fault as fault:
-        note(problems, fault.message)
+    except tree.Fault as fault:
+        tree.note(problems, fault.message)
         return None, []
     return False, []
 
@@ -160,14 +141,14 @@ _SHAPE = {"library": list, "files": dict, "flags": dict, "env": dict, "ninja": s
 
 def _folder(cache: Cache, shelf: Shelf, step: Callable[[int, str], int]) -> Any:
     """The open folder of this shelf's records. Links on the way are not followed."""
-    return below(cache.fd, (*RECORDS, shelf.version, shelf.arch or "none"), step)
+    return tree.below(cache.fd, (*RECORDS, shelf.version, shelf.arch or "none"), step)
 
 
 def read_record(cache: Cache, shelf: Shelf, name: str) -> dict[str, Any] | None:
     """The record of this module; None where there is none that can be read."""
     try:
-        with _folder(cache, shelf, open_folder) as fd:
-            found = json.loads(read_file(file_name(name), fd))
+        with _folder(cache, shelf, tree.open_folder) as fd:
+            found = json.loads(tree.read_file(file_name(name), fd))
     except (OSError, ValueError, RecursionError):
         return None
     # It may have been edited: whatever is read from it later has the type that it must have.
@@ -177,7 +158,7 @@ def read_record(cache: Cache, shelf: Shelf, name: str) -> dict[str, Any] | None:
     return found if sound and all(isinstance(one, list) and len(one) == 5 for one in found["files"].values()) else None
 
 
-def record_of(recipe: Recipe, files: Files, environ: dict[str, str]) -> dict[str, object]:
+def record_of(recipe: Recipe, files: tree.Files, environ: dict[str, str]) -> dict[str, object]:
     """The record of a module as it is now."""
     known = {path: [files.digest(path), *(files.stamp(path) or (0, 0, 0, 0))] for path in recipe.inputs}
     return {"format": FORMAT, "module": recipe.name, "recorded": time.time(), "library": list(recipe.library or ()),
@@ -189,8 +170,8 @@ def record_of(recipe: Recipe, files: Files, environ: dict[str, str]) -> dict[str
 def write_record(cache: Cache, shelf: Shelf, name: str, text: str) -> None:
     """Put the record in its place, whole or not at all."""
     temporary = ".new-" + os.urandom(8).hex()
-    with refusing("/".join(RECORDS) + " can't be written"), _folder(cache, shelf, enter) as fd:
-        with os.fdopen(os.open(temporary, NEW, 0o644, dir_fd=fd), "w", encoding="ascii") as file:
+    with tree.refusing("/".join(RECORDS) + " can't be written"), _folder(cache, shelf, enter) as fd:
+        with os.fdopen(os.open(temporary, tree.NEW, 0o644, dir_fd=fd), "w", encoding="ascii") as file:
             file.write(text)
             own_as(file.fileno(), fd)
         os.rename(temporary, file_name(name), src_dir_fd=fd, dst_dir_fd=fd)
@@ -200,7 +181,7 @@ def file_name(name: str) -> str:
     """A file name of at most 255 bytes, whatever the module's."""
     if len(os.fsencode(name)) <= 200:
         return name + ".json"
-    return os.fsdecode(os.fsencode(name)[:150]) + "-" + digest_of_text(os.fsencode(name))[:16] + ".json"
+    return os.fsdecode(os.fsencode(name)[:150]) + "-" + tree.digest_of_text(os.fsencode(name))[:16] + ".json"
 
 
 # From here on FlashInfer writes build.ninja again when it would be another one; before, only when it was missing.
@@ -221,7 +202,7 @@ class Judge:
         self.cache = cache
         self.package = package
         self.thorough = thorough
-        self.files = Files()
+        self.files = tree.Files()
         self.reader = Reader()
         self.archs: list[str] | None = request.get("expected_archs")
         # In a throw-away container what services mount isn't there: a missing file says nothing then.
@@ -397,11 +378,8 @@ def _differences(flags: dict[str, Any], recipe: Recipe) -> list[str]:
 
 
 def run_list(request: dict[str, Any]) -> dict[str, Any]:
-    """Operation ``list``: the modules that the patterns, version and archs choose (none: all), each with what it takes,
-    how old it is, its state and the evidence for that.
-
-    ``thorough``: read every byte that they were compiled from, and name the files that speak against them.
-    """
+    """Operation ``list``: the modules that the request chooses (none named: all), with state and evidence.
+    ``thorough``: read every byte that they were compiled from, and name the files that speak against them."""
     root, thorough, patterns = root_of(request), bool(request.get("thorough")), request.get("patterns") or []
     answer: dict[str, Any] = {"root": root, "exists": True, "modules": [], "building": [], "package": {},
                               "leftovers": {"count": 0, "bytes": 0}, "problems": []}  # fmt: skip
@@ -414,10 +392,10 @@ def run_list(request: dict[str, Any]) -> dict[str, Any]:
         building: list[dict[str, Any]] = []
         for choice in choose(cache, patterns, not patterns):
             shelf = choice.shelf
-            left = len(modules) + len(choice.entries) - LISTED
+            left = len(modules) + len(choice.entries) - tree.LISTED
             if left > 0:
-                note(cache.problems, shelf.shown + ": " + str(left) + " more modules; name those that you want")
-            for name, kind in list(choice.entries.items())[: LISTED - len(modules)]:
+                tree.note(cache.problems, shelf.shown + ": " + str(left) + " more modules; name those that you want")
+            for name, kind in list(choice.entries.items())[: tree.LISTED - len(modules)]:
                 module = describe(shelf, name, kind, cache.problems)
                 if module is not None:
                     judge.judge(shelf, module)
@@ -454,7 +432,7 @@ def run_baseline(request: dict[str, Any]) -> dict[str, Any]:
     is refused unless ``force``."""
     patterns = request.get("patterns") or []
     with asked(request) as cache:
-        reader, files, done = Reader(), Files(), []
+        reader, files, done = Reader(), tree.Files(), []
         for one in choose(cache, patterns, not patterns):
             for name in (name for name, kind in one.entries.items() if kind == "folder"):
                 recipe = reader.read(one.shelf, name)
@@ -464,7 +442,7 @@ def run_baseline(request: dict[str, Any]) -> dict[str, Any]:
         return {"root": root_of(request), "modules": list(map(asdict, done)), "problems": cache.problems}
 
 
-def _record(cache: Cache, recipe: Recipe, files: Files, request: dict[str, Any]) -> tuple[str, list[str]]:
+def _record(cache: Cache, recipe: Recipe, files: tree.Files, request: dict[str, Any]) -> tuple[str, list[str]]:
     """Record one module; or why not, and the files that speak against it."""
     shelf, name = recipe.shelf, recipe.name
     changed = _changed_since(recipe, files, request)
@@ -477,18 +455,16 @@ def _record(cache: Cache, recipe: Recipe, files: Files, request: dict[str, Any])
     if changed:
         return "files changed after it was compiled", changed
     text = json.dumps(record_of(recipe, files, {**(request.get("environ") or {}), **os.environ}))
-    with opened(name, shelf.fd) as fd:
+    with tree.opened(name, shelf.fd) as fd:
         if library_of(name, fd) != recipe.library:
             return "it was built again meanwhile", []
     write_record(cache, shelf, name, text)
     return "", []
 
 
-def _changed_since(recipe: Recipe, files: Files, request: dict[str, Any]) -> list[str]:
-    """A record must show what the library was made of, not what came later.
-
-    ``since``: when a compilation that we started began, in ns; 0: it isn't known.
-    """
+def _changed_since(recipe: Recipe, files: tree.Files, request: dict[str, Any]) -> list[str]:
+    """What came after the library: a record must show what it was made of. ``since``: when our own compilation began,
+    in ns; 0: it isn't known."""
     if recipe.library is None or request.get("force"):
         return []
     linked = recipe.library[1]

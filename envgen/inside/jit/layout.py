@@ -1,8 +1,6 @@
 """Where modules lie: ``<root>/<version>[/<arch>]/cached_ops/<module>`` in every FlashInfer release from 0.5.3 to 0.7.2.
 
-Without a GPU and without FLASHINFER_CUDA_ARCH_LIST the arch folder is missing. Up to 0.6.0 all modules share one
-``cached_ops/.ninja_log`` and ``.ninja_deps``; from 0.6.1 each has its own. Neither makes a difference here: the shared
-ones are files, and only folders are modules.
+Without a GPU and without FLASHINFER_CUDA_ARCH_LIST the arch folder is missing.
 """
 
 from __future__ import annotations
@@ -73,10 +71,8 @@ def root_of(request: dict[str, Any]) -> str:
 
 
 def open_cache(root: str, version: str = "", archs: list[str] | None = None) -> Cache | None:
-    """Open the root and every ``cached_ops`` of the wanted version and archs; None when there is no root.
-
-    The root itself may be a link (a user moved the cache to a bigger disk). Below it no link is followed.
-    """
+    """Open the root (which may be a link) and every ``cached_ops`` of the wanted version and archs, through no link;
+    None when there is no root."""
     real = os.path.realpath(root)
     try:
         cache = Cache(real, os.open(real, FOLDER))

@@ -42,11 +42,9 @@ UNKNOWN = "0.0.0+unknown"
 
 @dataclass
 class Package:
-    """``root`` is the folder that Python imports, resolved; ``aot`` where libraries would win over compiled ones.
-
-    ``providers``: folder, archs and modules of each package of such libraries, from FlashInfer 0.7 on. ``beside``: the
-    folders of other packages with GPU code.
-    """
+    """``root`` is the folder that Python imports; ``aot`` where libraries would win over compiled ones; ``providers``:
+    folder, archs and modules of each package of such libraries (from 0.7 on); ``beside``: folders of other packages
+    with GPU code."""
 
     root: str = ""
     version: str = ""

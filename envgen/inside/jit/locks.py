@@ -16,20 +16,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, Iterator, Tuple
 
 from envgen.inside.common import listing, read_bytes
+from envgen.inside.jit import tree
 from envgen.inside.jit.layout import WORK, Shelf
-from envgen.inside.jit.tree import (
-    FILE,
-    FOLDER,
-    GONE,
-    Fault,
-    below,
-    measure_path,
-    note_unless_gone,
-    opened,
-    reason,
-    refusing,
-    remove,
-)
 
 BATCH = "flashinfer_jit.lock"  # what FlashInfer's batch builds hold (build_jit_specs)
 BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
@@ -51,14 +39,14 @@ def probe(name: str, dir_fd: int) -> None:
     builder that meets it tries again 50 ms later.
     """
     try:
-        with opened(name, dir_fd, FILE) as fd:
+        with tree.opened(name, dir_fd, tree.FILE) as fd:
             status = os.fstat(fd)
             if stat.S_ISREG(status.st_mode):
                 fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         raise Held(status) from None
     except OSError as error:
-        if error.errno not in GONE:
+        if error.errno not in tree.GONE:
             raise
 
 
@@ -71,7 +59,7 @@ def acquire(name: str, dir_fd: int, shown: str) -> int:
             fd = _open_lock(name, dir_fd)
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
-                raise Fault("refused", "the lock " + shown + " is not a regular file")
+                raise tree.Fault("refused", "the lock " + shown + " is not a regular file")
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Newer filelock releases unlink the file on release: a lock on a file without a name guards nothing.
             if os.path.samestat(os.stat(name, dir_fd=dir_fd, follow_symlinks=False), status):
@@ -83,12 +71,12 @@ def acquire(name: str, dir_fd: int, shown: str) -> int:
                     raise Held(status) from None
                 patience -= 1
                 time.sleep(0.02)  # it may be the instant of another envgen's probe()
-            elif error.errno != errno.EEXIST and error.errno not in GONE:  # made or removed by another at this moment
-                raise Fault("refused", "the lock " + shown + " can't be taken: " + reason(error)) from None
+            elif error.errno not in (errno.EEXIST, *tree.GONE):  # made or removed by another at this moment
+                raise tree.Fault("refused", "the lock " + shown + " can't be taken: " + tree.reason(error)) from None
         finally:
             if fd >= 0:
                 os.close(fd)
-    raise Fault("refused", "the lock " + shown + " changes faster than it can be taken")
+    raise tree.Fault("refused", "the lock " + shown + " changes faster than it can be taken")
 
 
 def _open_lock(name: str, dir_fd: int) -> int:
@@ -97,7 +85,7 @@ def _open_lock(name: str, dir_fd: int) -> int:
         return os.open(name, flags, dir_fd=dir_fd)
     except OSError as error:
         if error.errno == errno.EACCES:
-            return os.open(name, FILE, dir_fd=dir_fd)  # flock doesn't need to write
+            return os.open(name, tree.FILE, dir_fd=dir_fd)  # flock doesn't need to write
         if error.errno != errno.ENOENT:
             raise
     fd = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=dir_fd)
@@ -113,12 +101,12 @@ def acquire_inside(path: str, dir_fd: int, shown: str, *, dry: bool = False) -> 
     """
     *folders, name = path.split("/")
     try:
-        with below(dir_fd, folders) as fd:
+        with tree.below(dir_fd, folders) as fd:
             probe(name, fd)
             return None if dry else acquire(name, fd, shown)
     except OSError as error:
-        if error.errno not in GONE:
-            raise Fault("refused", shown + ": " + reason(error)) from None
+        if error.errno not in tree.GONE:
+            raise tree.Fault("refused", shown + ": " + tree.reason(error)) from None
         return None
 
 
@@ -137,7 +125,7 @@ def enter(fd: int, name: str) -> int:
         fresh = True
     except FileExistsError:
         fresh = False
-    inner = os.open(name, FOLDER, dir_fd=fd)
+    inner = os.open(name, tree.FOLDER, dir_fd=fd)
     if fresh:
         own_as(inner, fd)
     return inner
@@ -148,7 +136,7 @@ def enter(fd: int, name: str) -> int:
 
 def make_lock_folder(shelf_fd: int) -> None:
     """``cached_ops/tmp``, made where it is missing. Raises Fault when it is a link or a file."""
-    with refusing("cached_ops/tmp (the locks) can't be opened"):
+    with tree.refusing("cached_ops/tmp (the locks) can't be opened"):
         os.close(enter(shelf_fd, "tmp"))
 
 
@@ -163,10 +151,8 @@ def raise_limit(wanted: int) -> None:
 
 
 class Hold:
-    """The batch lock of each shelf, and the locks of these modules and inside of them; nothing is waited for.
-
-    Raises a ``refused`` Fault with the holders when one is held. ``dry``: they are tested, and none is taken.
-    """
+    """The batch lock of each shelf, and the locks of these modules and inside of them, without waiting (``dry``: tested
+    only). Raises a ``refused`` Fault with the holders when one is held."""
 
     def __init__(self, shelves: list[tuple[Shelf, list[str]]], *, dry: bool = False) -> None:
         raise_limit(sum(len(names) for _, names in shelves))
@@ -183,12 +169,12 @@ class Hold:
                     self._take(self.modules, shelf, "tmp/" + name + ".lock")
             for shelf, names in shelves if not self._held else []:  # no more come while the module's own lock is ours
                 for name in names:
-                    found = measure_path(name, shelf.fd)
+                    found = tree.measure_path(name, shelf.fd)
                     for path in found.locks if found is not None else ():
                         self._take(self.modules, shelf, name + "/" + path)
             if self._held:
                 known = holders([lock for _, lock in self._held])
-                raise Fault("refused", "is being built", held=[
+                raise tree.Fault("refused", "is being built", held=[
                     {"lock": shown, "device": lock[0], "inode": lock[1], "holders": known[lock]}
                     for shown, lock in self._held])  # fmt: skip
         except BaseException:
@@ -203,11 +189,8 @@ class Hold:
         except Held as held:
             self._held.append((shown, held.lock))
 
-    def release_modules(self) -> None:
-        """Let the builders in again. Closing is releasing; the files stay."""
-        close_all(self.modules)
-
     def release(self) -> None:
+        """Let the builders in again. Closing is releasing; the files stay."""
         close_all(self.modules)
         close_all(self.batches)
 
@@ -288,10 +271,8 @@ def command(pid: int, proc: str = "/proc") -> str:
 
 
 def run_look(request: dict[str, Any]) -> dict[str, Any]:
-    """Operation ``look``: which processes of this container hold these locks, or have loaded these libraries.
-
-    ``locks``: [[device, inode], ...]; ``libraries``: [[inode, module], ...].
-    """
+    """Operation ``look``: which processes of this container hold ``locks`` ([device, inode] each), or have loaded
+    ``libraries`` ([inode, module] each)."""
     locks = [(device, inode) for device, inode in request.get("locks") or ()]
     users, unseen = loaded(dict(request.get("libraries") or ()))
     known = holders(locks)
@@ -307,16 +288,16 @@ def run_look(request: dict[str, Any]) -> dict[str, Any]:
 def scratch(top: int, errors: list[str]) -> Iterator[int]:
     """A new folder in ``top``, open and locked. At the end it goes, with all that is in it."""
     name = WORK + os.urandom(8).hex()
-    with refusing("the cache can't be written"), _alone(top):
+    with tree.refusing("the cache can't be written"), _alone(top):
         os.mkdir(name, 0o700, dir_fd=top)
-        work = os.open(name, FOLDER, dir_fd=top)
+        work = os.open(name, tree.FOLDER, dir_fd=top)
         fcntl.flock(work, fcntl.LOCK_EX)
     try:
         own_as(work, top)
         yield work
     finally:
         try:
-            remove(name, top, os.fstat(top).st_dev, errors, name)
+            tree.remove(name, top, os.fstat(top).st_dev, errors, name)
         finally:
             os.close(work)
 
@@ -350,7 +331,7 @@ def sweep(top: int, errors: list[str], *, dry: bool = False) -> dict[str, int]:
         names = _left(top) if is_alone else []
         found = _measured(top, names)
         for name in names:
-            remove(name, top, os.fstat(top).st_dev, errors, name)
+            tree.remove(name, top, os.fstat(top).st_dev, errors, name)
     return found
 
 
@@ -360,7 +341,7 @@ def _left(top: int) -> list[str]:
 
 def _is_held(name: str, top: int) -> bool:
     try:
-        with opened(name, top) as fd:
+        with tree.opened(name, top) as fd:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         return error.errno in BUSY
@@ -368,7 +349,7 @@ def _is_held(name: str, top: int) -> bool:
 
 
 def _measured(top: int, names: list[str]) -> dict[str, int]:
-    measured = [measure_path(name, top) for name in names]
+    measured = [tree.measure_path(name, top) for name in names]
     return {"count": len(names), "bytes": sum(one.bytes for one in measured if one is not None)}
 
 
@@ -377,7 +358,5 @@ def discard(names: list[str], top: int, errors: list[str]) -> None:
     sweep(top, errors)
     with scratch(top, errors) as work:
         for name in names:
-            try:
+            with tree.noting(errors, name):
                 os.rename(name, name, src_dir_fd=top, dst_dir_fd=work)
-            except OSError as error:
-                note_unless_gone(errors, name, error)

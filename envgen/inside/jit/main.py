@@ -12,7 +12,7 @@ from envgen.inside.jit.judge import run_baseline, run_list
 from envgen.inside.jit.layout import asked, check_name, modules_of, open_cache, root_of
 from envgen.inside.jit.libraries import run_audit
 from envgen.inside.jit.locks import BATCH, discard, run_look, sweep
-from envgen.inside.jit.tree import Fault, Measure, measure, note_unless_gone, opened, read_file
+from envgen.inside.jit.tree import Fault, Measure, measure, noting, opened, read_file
 
 Doc = Dict[str, Any]
 
@@ -61,22 +61,17 @@ def named_in(text: str) -> set[str]:
 
 
 def run_used(request: Doc) -> Doc:
-    """Operation ``used``: the names of all modules that were ever compiled or loaded here, of whatever version and
-    arch, also of those that are gone.
-
-    FlashInfer keeps three records: a module's folder; its lock, which each load opens, too (a clear leaves it, filelock
-    3.20.4 to 3.29 doesn't); and ``flashinfer_jit.log``, where 0.7.2 names what it begins to build.
-    """
+    """Operation ``used``: all modules that were ever compiled or loaded here, by FlashInfer's records: folders, locks
+    (a clear leaves them; filelock 3.20.4 to 3.29 doesn't), and ``flashinfer_jit.log``, where 0.7.2 names what it begins
+    to build."""
     with asked(request) as cache:
         names: set[str] = set()
         for shelf, modules in modules_of(cache):
             names |= set(modules)
-            try:
+            with noting(cache.problems, shelf.shown):
                 with opened("tmp", shelf.fd) as fd:
                     names |= {name[:-5] for name in os.listdir(fd) if name.endswith(".lock") and name != BATCH}
                 names |= named_in(read_file("flashinfer_jit.log", shelf.base).decode("utf-8", "replace"))
-            except OSError as error:
-                note_unless_gone(cache.problems, shelf.shown, error)
         return {"names": sorted(name for name in names if re.fullmatch(NAME, name)), "problems": cache.problems}
 
 

@@ -80,10 +80,8 @@ def _tokens(text: str, variables: dict[str, str]) -> list[tuple[str, str]]:
 
 
 def parse(text: str, variables: dict[str, str] | None = None) -> tuple[list[Edge], bool]:
-    """All build lines, and whether every line could be understood; the file's variables are put into ``variables``.
-
-    A damaged line is skipped, never fatal.
-    """
+    """All build lines, and whether every line could be understood (a damaged one is skipped); the file's variables are
+    put into ``variables``."""
     variables = {} if variables is None else variables
     edges: list[Edge] = []
     whole = True

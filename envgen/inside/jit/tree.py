@@ -67,6 +67,15 @@ def note_unless_gone(problems: list[str], shown: str, error: OSError) -> None:
 
 
 @contextmanager
+def noting(problems: list[str], shown: str) -> Iterator[None]:
+    """An OSError inside is a problem, unless something vanished while we looked."""
+    try:
+        yield
+    except OSError as error:
+        note_unless_gone(problems, shown, error)
+
+
+@contextmanager
 def opened(name: str, dir_fd: int | None = None, flags: int = FOLDER) -> Iterator[int]:
     """The folder (or file, by its flags) ``name``, open; OSError for a link."""
     fd = os.open(name, flags, dir_fd=dir_fd)
@@ -173,11 +182,8 @@ def measure(fd: int, total: Measure, prefix: str = "", depth: int = 0) -> Measur
         note(total.unread, short(prefix) + ": " + TOO_DEEP)
         return total
     for name in folders:
-        try:
-            with opened(name, fd) as inner:
-                measure(inner, total, prefix + name + "/", depth + 1)
-        except OSError as error:
-            note_unless_gone(total.unread, prefix + name, error)
+        with noting(total.unread, prefix + name), opened(name, fd) as inner:
+            measure(inner, total, prefix + name + "/", depth + 1)
     return total
 
 
@@ -204,83 +210,47 @@ def measure_path(name: str, dir_fd: int) -> Measure | None:
 def remove(name: str, dir_fd: int, device: int, errors: list[str], shown: str) -> None:
     """Remove a file or a whole folder below ``dir_fd``, however deep: a container may nest thousands of folders.
 
-    A folder that is not empty is first renamed into the top one, so that nothing recurses and two descriptors do.
-    Every step is relative to an open folder and refuses links: exchanging a folder for a link mid-way leads nowhere.
+    Each folder is first renamed into the top one, so that nothing recurses and two descriptors do. Every step is
+    relative to an open folder and refuses links: exchanging a folder for a link mid-way leads nowhere.
     What is mounted into the cache is left alone. What fails is put into ``errors``; nothing is raised.
     """
-    before, count, lifted = len(errors), 0, "." + os.urandom(4).hex() + "-"
-    try:
-        with opened(name, dir_fd) as top:
-            waiting = [(".", shown)]
-            while waiting:
-                inner, path = waiting.pop()
-                try:
-                    with opened(inner, top) as fd:
-                        if os.fstat(fd).st_dev != device:
-                            note(errors, path + ": is on another file system; left alone")
-                            if inner == ".":
-                                return
-                            continue
-                        for deeper in _unlink_files(fd, errors, path):
-                            count += 1
-                            whole = short(path + "/" + deeper)
-                            if inner == ".":  # it is in the top one already
-                                waiting.append((deeper, whole))
-                            elif _lift(deeper, fd, lifted + str(count), top, errors, whole):
-                                waiting.append((lifted + str(count), whole))
-                except OSError as error:
-                    _not_opened(error, inner, top, errors, path)
+    before, lifted = len(errors), "." + os.urandom(4).hex() + "-"
+    with noting(errors, shown):
+        if kind_of(name, dir_fd) != "folder":
+            os.unlink(name, dir_fd=dir_fd)
+            return
+    with noting(errors, shown), opened(name, dir_fd) as top:
+        waiting, empty = [(".", shown)], []
+        for inner, path in waiting:  # it grows
+            with noting(errors, path), opened(inner, top) as fd:
+                if os.fstat(fd).st_dev != device:
+                    note(errors, path + ": is on another file system; left alone")
                     continue
-                if inner != ".":
-                    _step(os.rmdir, inner, top, errors, path, before)
-    except OSError as error:
-        _not_opened(error, name, dir_fd, errors, shown)
-        return
-    _step(os.rmdir, name, dir_fd, errors, shown, before)
+                with os.scandir(fd) as entries:
+                    found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+                for entry, is_folder in found:
+                    whole = short(path + "/" + entry)
+                    with noting(errors, whole):
+                        if not is_folder:
+                            os.unlink(entry, dir_fd=fd)
+                            continue
+                        new = entry if inner == "." else lifted + str(len(waiting))
+                        if inner != ".":
+                            os.rename(entry, new, src_dir_fd=fd, dst_dir_fd=top)
+                        waiting.append((new, whole))
+                empty.append((inner, path))
+        for inner, path in empty[:0:-1]:
+            _remove_empty(inner, top, errors, path, before)
+        if empty:
+            _remove_empty(name, dir_fd, errors, shown, before)
 
 
-def _lift(name: str, fd: int, new: str, top: int, errors: list[str], shown: str) -> bool:
-    """Remove a folder that is empty; rename any other into ``top``. True: the latter."""
-    try:
-        os.rmdir(name, dir_fd=fd)
-        return False
-    except OSError:
-        pass  # it is not empty, most likely; else the rename says what is wrong
-    try:
-        os.rename(name, new, src_dir_fd=fd, dst_dir_fd=top)
-        return True
-    except OSError as error:
-        note_unless_gone(errors, shown, error)
-        return False
-
-
-def _not_opened(error: OSError, name: str, dir_fd: int, errors: list[str], shown: str) -> None:
-    if error.errno in NOT_A_FOLDER:
-        _step(os.unlink, name, dir_fd, errors, shown)
-    else:
-        note_unless_gone(errors, shown, error)
-
-
-def _unlink_files(fd: int, errors: list[str], shown: str) -> list[str]:
-    """Remove all that is not a folder; the names of those."""
-    try:
-        with os.scandir(fd) as entries:
-            found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    except OSError as error:
-        note(errors, shown + ": " + reason(error))
-        return []
-    for name, is_folder in found:
-        if not is_folder:
-            _step(os.unlink, name, fd, errors, shown + "/" + name)
-    return [name for name, is_folder in found if is_folder]
-
-
-def _step(action: object, name: str, dir_fd: int, errors: list[str], shown: str, before: int = -1) -> None:
+def _remove_empty(name: str, dir_fd: int, errors: list[str], shown: str, before: int) -> None:
     """``before``: how many errors there were; a folder that is not empty because of a later one needs no second."""
     try:
-        action(name, dir_fd=dir_fd)  # type: ignore[operator]
+        os.rmdir(name, dir_fd=dir_fd)
     except OSError as error:
-        if not (error.errno == errno.ENOTEMPTY and 0 <= before < len(errors)):
+        if error.errno != errno.ENOTEMPTY or len(errors) == before:
             note_unless_gone(errors, shown, error)
 
 

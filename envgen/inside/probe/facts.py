@@ -1,9 +1,7 @@
-"""Runs INSIDE the container: collects one document, of the imports and of all that is around them.
+"""Runs INSIDE the container: collects one document of evidence, of the imports and of all that is around them.
 
-What is installed, variables, mounts, vocabularies, what the build noted, CUDA, the GPU, other processes. Compilers are
-asked what they can compile for; the GPU through NVML, in a child, because a broken driver can hang or crash who asks.
-Evidence and no judgement. A part that fails becomes an entry of ``errors``; the packages in question are looked for,
-never imported. Values of environment variables leave the container only where the name is on a list of harmless ones.
+A part that fails becomes an entry of ``errors``. Values of environment variables leave the container only where the
+name is on a list of harmless ones.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Runs INSIDE the container: which file would `import X` take, started in each way, from each folder?
 
-A part that fails becomes an entry of ``errors``; the packages in question are looked for, never imported.
-
 A fresh interpreter per question would cost 15 ms each. Instead one forked child replays what an interpreter does to
 ``sys.path`` before it runs user code, and asks every finder on ``sys.meta_path`` in turn; tests/engine holds each
-answer against an interpreter that was really started that way. The child keeps a hanging, crashing or printing
-import hook away from the document.
+answer against an interpreter that was really started that way.
 """
 
 from __future__ import annotations
