@@ -56,11 +56,11 @@ def test_a_restored_cache_is_not_compiled_again(lab: Lab, envgen: Envgen, tmp_pa
 
     lab.start()
     assert lab.times("page") == before["0.5.3"]
-    lab.build("page", "quantization")
+    lab.build("page", "vllm_comm")
     assert lab.times("page") == before["0.5.3"]
     assert not would_build(lab, "page", "0.5.3")
     states = envgen.states()
-    assert (states["0.5.3 page"], states["0.5.3 quantization"]) == ("fresh", "fresh")  # saved with their baselines
+    assert (states["0.5.3 page"], states["0.5.3 vllm_comm"]) == ("fresh", "fresh")  # saved with their baselines
 
     lab.start("new")
     lab.build("page")
@@ -124,7 +124,7 @@ def test_there_and_back_compiles_nothing(lab: Lab, envgen: Envgen, tmp_path: Pat
         lab.stop()
         # Nothing runs: a throw-away container looks into the namespace of the profile as it stands now.
         found = envgen.json("list", "--version", "0.5.3")["modules"]
-        assert [module["name"] for module in found] == ["page", "quantization"]
+        assert [module["name"] for module in found] == ["page", "vllm_comm"]
         assert envgen.json("list", "--set", "cuda.arch_list=12.0f")["modules"] == []
 
         lab.start(volume=volumes["12.1a"])
@@ -166,8 +166,8 @@ def test_audit_of_real_libraries(lab: Lab, envgen: Envgen) -> None:
     lab.sh(f"cd {CACHE}/0.5.3 && mkdir -p 90a/cached_ops && cp -a 121a/cached_ops/page 90a/cached_ops/")
 
     found = {one["path"].rpartition("/")[2]: one for one in envgen.json("audit", code=1)["libraries"]}
-    assert found["page.so"]["archs"] == found["quantization.so"]["archs"] == ["sm_121a"]
-    assert found["page.so"]["verdict"] == found["quantization.so"]["verdict"] == "ok"
+    assert found["page.so"]["archs"] == found["vllm_comm.so"]["archs"] == ["sm_121a"]
+    assert found["page.so"]["verdict"] == found["vllm_comm.so"]["verdict"] == "ok"
     assert (found["_old.so"]["archs"], found["_old.so"]["verdict"]) == (["sm_100a", "sm_90"], "error")
     assert (found["_ptx.so"]["archs"], found["_ptx.so"]["verdict"]) == (["compute_90"], "ptx")
     assert (found["_fit.so"]["archs"], found["_fit.so"]["verdict"]) == (["sm_120f", "sm_90"], "ok")
@@ -196,6 +196,6 @@ def test_a_service_that_is_not_root_on_a_cache_that_is(lab: Lab, envgen: Envgen)
     lab.start("wheel", "--user", "1000:1000")
     assert "Permission denied" in lab.sh(f"ls {CACHE} 2>&1 || true")
     ops = f"{CACHE}/0.5.3/121a/cached_ops"
-    assert docker("exec", "-u", "0", lab.container, "ls", ops).split() == ["page", "quantization", "tmp"]
+    assert docker("exec", "-u", "0", lab.container, "ls", ops).split() == ["page", "tmp", "vllm_comm"]
     assert "removed page" in envgen("clear", "page", "--version", "0.5.3")
-    assert docker("exec", "-u", "0", lab.container, "ls", ops).split() == ["quantization", "tmp"]
+    assert docker("exec", "-u", "0", lab.container, "ls", ops).split() == ["tmp", "vllm_comm"]

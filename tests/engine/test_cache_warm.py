@@ -95,9 +95,9 @@ def warmed(jit_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
     try:
         inside("cp -a /prebuilt/0.5.3 /c/")
-        others = stamps(f"{MODULES}/quantization")
+        others = stamps(f"{MODULES}/vllm_comm")
         cache("clear", "page")
-        said = cache("modules"), cache("warm"), cache("warm", "page", "quantization")
+        said = cache("modules"), cache("warm"), cache("warm", "page", "vllm_comm")
         assert docker("ps", "-aq", "--filter", f"ancestor={NAME}:prod") == "", "the throw-away container is gone"
         yield Warmed(root, others, said)
     finally:
@@ -119,16 +119,16 @@ def test_without_a_service_in_a_throw_away_container(warmed: Warmed, envgen: Env
     assert [int(line.split()[0]) > 100 for line in learned.splitlines()] == [True, True], learned
     assert [(one["name"], one["state"]) for one in envgen.json("list")["modules"]] == [
         ("page", "fresh"),
-        ("quantization", "fresh"),
+        ("vllm_comm", "fresh"),
     ]
 
 
 def test_of_a_cleared_module_alone_the_objects_are_compiled(warmed: Warmed) -> None:
     modules, nothing, said = warmed.said
     # Its name is known yet, from the lock that FlashInfer took.
-    assert modules.splitlines()[-2:] == ["page", "quantization"]
+    assert modules.splitlines()[-2:] == ["page", "vllm_comm"]
     assert "nothing to compile" in nothing, "what is gone is not partial"
-    assert len(warmed.others) > 2 and stamps(f"{MODULES}/quantization") == warmed.others, said
+    assert len(warmed.others) > 2 and stamps(f"{MODULES}/vllm_comm") == warmed.others, said
     compiled = sorted(name.split("/", 2)[2] for name in stamps(".envgen/learned"))
     assert compiled == [f"page/{name}" for name in sorted(PAGE)], said
 

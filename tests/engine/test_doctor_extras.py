@@ -213,12 +213,12 @@ def test_fix_clears_what_is_stale_and_nothing_else(jit_lab: Lab, engine: Engine)
     states = {
         m["name"]: m["state"] for m in project.envgen("cache", "list", "--version", "0.5.3", "--json").json["modules"]
     }
-    assert states == {"page": "stale", "quantization": "fresh"}
+    assert states == {"page": "stale", "vllm_comm": "fresh"}
     assert "done" in project.envgen("doctor", "--fix", "--yes", code=None).err
     states = {
         m["name"]: m["state"] for m in project.envgen("cache", "list", "--version", "0.5.3", "--json").json["modules"]
     }
-    assert states == {"quantization": "fresh"}
+    assert states == {"vllm_comm": "fresh"}
     assert "stale" not in project.envgen("doctor", "--fix", "--dry-run", code=None).err
 
 
