@@ -27,7 +27,7 @@ RECORDED_SILENT = {"host.disk": "a disk with 30 GiB free", "gpu.arch": "a GPU; t
 # check -> case -> scenario
 FIRES: dict[str, dict[str, str]] = {
     "host.docker": {"absent": "no_engine"},
-    "host.gpu": {"no-cdi": "wants_cdi", "no-runtime": "wants_a_gpu", "no-gpu": "requires_a_gpu"},
+    "host.gpu": {"no-cdi": "wants_cdi", "no-runtime": "little_memory", "no-gpu": "requires_a_gpu"},
     "host.ports": {"taken": "busy_port"},
     "host.exposure": {"open": "busy_port"},
     "host.clock": {"skew": "wrong_clock"},
@@ -43,9 +43,8 @@ FIRES: dict[str, dict[str, str]] = {
     "container.restart": {"endless": "restart_loop", "looping": "restart_loop"},
     "python.start": {"no-document": "no_python", "hook": "hook_kills", "part": "bad_notes", "noise": "wrong_clock"},
     "mounts.sources": {
-        "elsewhere": "mount_elsewhere", "moved": "mount_moved",
-        "missing": "mount_missing", "no-mount": "trap", "empty": "mount_empty", "no-package": "mount_of_another",
-        "read-only": "mount_read_only", "owner": "mount_of_another_user", "dangling": "mount_dangling",
+        "no-mount": "trap", "owner": "mount_of_another_user",
+        **dict.fromkeys(("elsewhere", "moved", "missing", "empty", "no-package", "read-only", "dangling"), "mounts"),
     },
     "import.truth": {
         "trap": "trap", "leftovers": "leftovers", "wheel": "wheel", "other-copy": "other_copy", "missing": "prod_none",
@@ -76,7 +75,7 @@ FIRES: dict[str, dict[str, str]] = {
     "tiktoken.load": {"failed": "vocabulary_missing"},
     "cuda.versions": {"cuda": "bad_versions", "cudnn": "bad_versions", "torch-cuda": "bad_versions"},
     "cuda.compilers": {"arch": "unknown_arch", "broken": "bad_versions"},
-    "gpu.devices": {"none": "wants_a_gpu"},
+    "gpu.devices": {"none": "little_memory"},
     "jit.memory": {"off": "bad_versions"},
     "memory.unified": {"page-cache": "cached_memory"},
     "processes.compilers": {"zombies": "zombies", "orphans": "bad_notes"},

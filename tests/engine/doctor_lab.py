@@ -10,15 +10,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from envgen.cli import run as envgen
-from envgen.doctor import collect
-from envgen.doctor.model import Probe
 from envgen.engine.client import Engine
 from envgen.inside import run
 from envgen.profile.load import load_project, select
@@ -99,8 +97,7 @@ def image(engine: Engine, checkout: Path, tmp_path_factory: pytest.TempPathFacto
     shutil.copytree(LAB, context, dirs_exist_ok=True)
     shutil.copytree(checkout, context / "flashinfer", ignore=shutil.ignore_patterns(".git", "tests"))
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "envgen" / "doctor-lab"
-    for pin in WHEELS:
-        subprocess.run([ROOT / "scripts/fetch-wheel", pin, cache], check=True)
+    subprocess.run([ROOT / "scripts/fetch-wheel", *WHEELS, cache], check=True)
     shutil.copytree(cache, context / "wheels", ignore=shutil.ignore_patterns(".*"))
     docker("build", "-q", "--network", "none", "--build-arg", f"BASE={BASE}", "-t", IMAGE, str(context))
     return IMAGE
@@ -112,13 +109,15 @@ class Lab:
     def __init__(self, engine: Engine, image: str) -> None:
         self.engine, self.image, self.names = engine, image, list[str]()
 
-    def start(self, variant: str, pythonpath: str = "", profile: str = "dev", service: str = "dev") -> str:
+    def start(
+        self, variant: str, pythonpath: str = "", profile: str = "dev", service: str = "dev", args: Sequence[str] = ()
+    ) -> str:
         name = f"{PROJECT}-{len(self.names)}"
         labels = (f"com.docker.compose.project={PROJECT}-{profile}", f"com.docker.compose.service={service}")
         env = [f"PATH={path_of(variant)}", *([f"PYTHONPATH={pythonpath}"] if pythonpath else [])]
         self.names.append(name)
         docker("run", "-d", "--init", "--network", "none", "--name", name, "--label", labels[0], "--label", labels[1],
-               *(word for pair in env for word in ("-e", pair)), self.image)  # fmt: skip
+               *(word for pair in env for word in ("-e", pair)), *args, self.image)  # fmt: skip
         return name
 
     def clear(self) -> None:
@@ -158,15 +157,6 @@ def project(folder: Path, variant: str = "hook", mount: str = PP, python_path: s
 
 def profile_of(folder: Path, name: str = "dev", **values: str) -> Profile:
     return select(load_project(file=project(folder, **values), environ={}).project, name)
-
-
-def probe(
-    engine: Engine, container: str, profile: Profile, variant: str, pythonpath: str = "", folder: str = "/"
-) -> Probe:
-    env = {"PATH": path_of(variant), **({"PYTHONPATH": pythonpath} if pythonpath else {})}
-    found, trouble = collect.ask(execute(engine, container, env, folder), "python3", collect.request(profile, "dev"))
-    assert found is not None, trouble
-    return found
 
 
 def execute(engine: Engine, container: str, env: Mapping[str, str], folder: str) -> run.Execute:

@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from doctor_lab import IMAGE, PP, PROJECT, docker, project
@@ -113,19 +113,12 @@ def no_engine(stage: Stage) -> Report:
 
 
 def no_image(stage: Stage) -> Report:
-    stage.start()
-    stage.clear()
     report = stage.doctor()
     return {"findings": [*report["findings"], *stage.doctor(sets=["image=envgen-test-doctor:none"])["findings"]]}
 
 
 def wants_cdi(stage: Stage) -> Report:
     return stage.doctor(sets=["gpu=cdi"])
-
-
-def wants_a_gpu(stage: Stage) -> Report:
-    stage.start()
-    return stage.doctor(sets=["gpu=all"])
 
 
 def requires_a_gpu(stage: Stage) -> Report:
@@ -209,33 +202,24 @@ def checkout(stage: Stage, name: str) -> Path:
     return folder
 
 
-def mounted(stage: Stage, folder: Path, *args: str, options: str = "", sets: Sequence[str] = ()) -> Report:
-    stage.start(args=["-v", f"{folder}:{PP}{options}", *args])
-    return stage.doctor(sets=[f"sources.flashinfer.origin.checkout={folder}", *sets])
-
-
-def mount_missing(stage: Stage) -> Report:
-    stage.start()
-    return stage.doctor(mount="/nowhere/flashinfer")
-
-
-def mount_empty(stage: Stage) -> Report:
-    return mounted(stage, stage.folder("empty"))
-
-
-def mount_elsewhere(stage: Stage) -> Report:
-    """Another worktree than the profile names is mounted: right inside, and not what the user edits."""
-    folder = checkout(stage, "elsewhere")
-    stage.start(args=["-v", f"{folder}:{PP}"])
-    return stage.doctor(sets=[f"sources.flashinfer.origin.checkout={stage.folder('worktree')}"])
-
-
-def mount_moved(stage: Stage) -> Report:
-    """The checkout makes room for another clone of that name: the container keeps the first."""
-    folder = checkout(stage, "clone")
-    stage.start(args=["-v", f"{folder}:{PP}"])
-    folder.rename(folder.with_name("clone-before"))
-    return stage.doctor(sets=[f"sources.flashinfer.origin.checkout={checkout(stage, 'clone')}"])
+def mounts(stage: Stage) -> Report:
+    """One container with a mount of each kind; doctor is asked about one after the other."""
+    folders = {name: checkout(stage, name) for name in ("elsewhere", "moved", "read-only", "dangling")}
+    folders |= {name: stage.folder(name) for name in ("empty", "another")}
+    (folders["another"] / "README").write_text("")
+    (folders["dangling"] / "3rdparty").symlink_to("/nowhere/3rdparty")
+    args = [f"{folder}:/mounts/{name}{':ro' if name == 'read-only' else ''}" for name, folder in folders.items()]
+    stage.start(args=[word for text in args for word in ("-v", text)])
+    # Another worktree than the profile names is mounted: right inside, and not what the user edits.
+    named = {**folders, "elsewhere": stage.folder("worktree"), "nowhere": folders["empty"]}
+    # The checkout makes room for another clone of that name: the container keeps the first.
+    folders["moved"].rename(folders["moved"].with_name("moved-before"))
+    checkout(stage, "moved")
+    reports = [
+        stage.doctor(mount=f"/mounts/{name}", sets=[f"sources.flashinfer.origin.checkout={folder}"])
+        for name, folder in named.items()
+    ]
+    return {"findings": [finding for report in reports for finding in report["findings"]]}
 
 
 def other_service_died(stage: Stage) -> Report:
@@ -248,27 +232,12 @@ def other_service_died(stage: Stage) -> Report:
     return stage.doctor(sets=["services={dev: {command: [bash]}, serve: {command: [vllm, serve]}}"])
 
 
-def mount_of_another(stage: Stage) -> Report:
-    folder = stage.folder("another")
-    (folder / "README").write_text("")
-    return mounted(stage, folder)
-
-
-def mount_read_only(stage: Stage) -> Report:
-    return mounted(stage, checkout(stage, "read-only"), options=":ro")
-
-
-def mount_dangling(stage: Stage) -> Report:
-    folder = checkout(stage, "dangling")
-    (folder / "3rdparty").symlink_to("/nowhere/3rdparty")
-    return mounted(stage, folder)
-
-
 def mount_of_another_user(stage: Stage) -> Report:
     folder, cache = checkout(stage, "mine"), stage.folder("cache")
     folder.chmod(0o755)
-    args = ["--user", "1234:1234", "-v", f"{cache}:/cache"]
-    return mounted(stage, folder, *args, sets=["caches={flashinfer: {path: /cache}}"])
+    stage.start(args=["--user", "1234:1234", "-v", f"{folder}:{PP}", "-v", f"{cache}:/cache"])
+    sets = [f"sources.flashinfer.origin.checkout={folder}", "caches={flashinfer: {path: /cache}}"]
+    return stage.doctor(sets=sets)
 
 
 # --- what is imported ------------------------------------------------------------------------------------------------
@@ -465,7 +434,7 @@ def cached_memory(stage: Stage) -> Report:
 
 
 def little_memory(stage: Stage) -> Report:
-    """A server that wants a thousandth of it."""
+    """A server that wants a thousandth of it. Its container has no GPU."""
     stage.start()
     return stage.doctor(sets=["gpu=all", "services.dev.args={gpu-memory-utilization: 0.001}"])
 

@@ -5,9 +5,12 @@ One image holds all variants (test_doctor_lab/Dockerfile), one virtual environme
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from doctor_lab import (
@@ -21,7 +24,6 @@ from doctor_lab import (
     execute,
     one,
     path_of,
-    probe,
     profile_of,
     project,
     titles,
@@ -33,10 +35,30 @@ from doctor_lab import shared as shared
 
 from envgen.cli import run as envgen
 from envgen.doctor import collect
+from envgen.doctor.model import from_json
 from envgen.engine.client import Engine
 from envgen.inside import run
 
 pytestmark = pytest.mark.engine
+
+Said = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def said(engine: Engine, shared: str, tmp_path_factory: pytest.TempPathFactory) -> Said:
+    """The probe's document. What several tests look at is asked once."""
+
+    @functools.cache
+    def ask(variant: str, pythonpath: str, mount: str, mode: str) -> dict[str, Any]:
+        profile = profile_of(tmp_path_factory.mktemp("profile"), mode, mount=mount)
+        env = {"PATH": path_of(variant), **({"PYTHONPATH": pythonpath} if pythonpath else {})}
+        request = collect.request(profile, next(iter(profile.services)))
+        live = run.ask(execute(engine, shared, env, W), "python3", collect.PROGRAM, request, timeout=collect.TIMEOUT)
+        assert not isinstance(live, run.Failure), live
+        return dict(live)
+
+    return lambda variant, pythonpath="", mount=PP, mode="dev": ask(variant, pythonpath, mount, mode)
+
 
 # --- the probe against interpreters that are really started ----------------------------------------------------------
 
@@ -46,10 +68,9 @@ PAIRS += [("hook", "."), ("left", f"{PP}:"), ("wheel", "../workspace:/nowhere"),
 
 @pytest.mark.parametrize(("variant", "pythonpath"), PAIRS)
 def test_every_cell_is_what_a_fresh_interpreter_does(
-    engine: Engine, shared: str, tmp_path: Path, variant: str, pythonpath: str
+    engine: Engine, shared: str, said: Said, variant: str, pythonpath: str
 ) -> None:
-    profile = profile_of(tmp_path)
-    found = probe(engine, shared, profile, variant, pythonpath, folder=W)
+    found = from_json(said(variant, pythonpath))
     cells = [cell for cell in found.imports if cell.package == "flashinfer"]
     env = {"PATH": path_of(variant), **({"PYTHONPATH": pythonpath} if pythonpath else {})}
     asked = json.dumps([(cell.package, cell.how, cell.folder) for cell in cells]).encode()
@@ -75,12 +96,9 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("variant", "in_parent", "elsewhere", "with_pythonpath"), TABLE)
-def test_the_table_of_imports(
-    engine: Engine, shared: str, tmp_path: Path, variant: str, in_parent: str, elsewhere: str, with_pythonpath: str
-) -> None:
-    profile = profile_of(tmp_path)
-    without = {(c.how, c.folder): c.origin or c.kind for c in probe(engine, shared, profile, variant).imports[:-2]}
-    with_it = {(c.how, c.folder): c.origin or c.kind for c in probe(engine, shared, profile, variant, PP).imports[:-2]}
+def test_the_table_of_imports(said: Said, variant: str, in_parent: str, elsewhere: str, with_pythonpath: str) -> None:
+    without = {(c.how, c.folder): c.origin or c.kind for c in from_json(said(variant)).imports[:-2]}
+    with_it = {(c.how, c.folder): c.origin or c.kind for c in from_json(said(variant, PP)).imports[:-2]}
     script = "flashinfer" if ("flashinfer", "/") in without else "script"
     for how in ("-c", "-m"):
         assert without[how, W].endswith(in_parent)
@@ -183,15 +201,9 @@ RECORDINGS = {
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_recordings_are_what_the_probe_says(engine: Engine, shared: str, tmp_path: Path, name: str) -> None:
+def test_recordings_are_what_the_probe_says(said: Said, name: str) -> None:
     """ENVGEN_RECORD=1 writes them anew."""
-    variant, pythonpath, mount, mode = RECORDINGS[name]
-    profile = profile_of(tmp_path, mode, mount=mount)
-    env = {"PATH": path_of(variant), **({"PYTHONPATH": pythonpath} if pythonpath else {})}
-    service = next(iter(profile.services))
-    request = collect.request(profile, service)
-    live = run.ask(execute(engine, shared, env, W), "python3", collect.PROGRAM, request, timeout=collect.TIMEOUT)
-    assert not isinstance(live, run.Failure), live
+    live = said(*RECORDINGS[name])
     file = DATA / f"{name}.json"
     if os.environ.get("ENVGEN_RECORD"):
         live["environment"]["values"].pop("ENVGEN_EXEC", None)

@@ -78,6 +78,10 @@ def test_the_trap_is_named(play: Play) -> None:
     assert found["remedy"] == {"kind": "profile", "text": f"python_path: [{PP}]"}
 
 
+def test_without_python(play: Play) -> None:
+    assert finding(play("no_python"), "python.start", "no-document")["title"] == "the container has no python3"
+
+
 def test_wheel_over_checkout(play: Play) -> None:
     found = finding(play("wheel"), "import.truth", "wheel")
     assert f"{site('wheel')}/flashinfer/__init__.py" in found["seen"]

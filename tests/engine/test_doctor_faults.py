@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from doctor_lab import IMAGE, PP, Lab, docker, doctor, one, path_of, project
+from doctor_lab import LAB, PP, Lab, docker, doctor, one, project
 from doctor_lab import checkout as checkout
 from doctor_lab import image as image
 from doctor_lab import lab as lab
@@ -31,34 +31,25 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_faults(
-    lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, fault: str
+def test_hooks_that_are_at_fault(
+    lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One container, in which one hook after the other runs whenever Python starts."""
     monkeypatch.setattr(collect, "TIMEOUT", 7)
-    lab.start("hook", f"/faults/{fault}:{PP}")
-    code, report = doctor(capsys, "-f", str(project(tmp_path)))
-    severity, title = FAULTS[fault]
-    found = one(report, "python.start", severity)
-    assert found["title"] == title
-    assert code == (1 if severity == "error" else 0)
-
-
-def test_a_hook_that_raises(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lab.start("hook", f"/faults/raises:{PP}")
-    code = envgen(["doctor", "-f", str(project(tmp_path))])
+    folder, file = tmp_path / "fault", str(project(tmp_path))
+    folder.mkdir()
+    lab.start("hook", f"/fault:{PP}", args=["-v", f"{folder}:/fault:ro"])
+    for fault, (severity, title) in FAULTS.items():
+        shutil.copy(LAB / "faults" / fault / "sitecustomize.py", folder)
+        code, report = doctor(capsys, "-f", file)
+        assert one(report, "python.start", severity)["title"] == title, fault
+        assert code == (1 if severity == "error" else 0), fault
+    # What people read, of a hook that raises.
+    shutil.copy(LAB / "faults" / "raises" / "sitecustomize.py", folder)
+    assert envgen(["doctor", "-f", file]) == 1
     text = capsys.readouterr().out
-    assert code == 1
     assert "flashinfer: looking for it fails" in text
     assert "\x1b[31m" not in text
-
-
-def test_without_python(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    name = lab.start("hook", PP)
-    docker("exec", name, "sh", "-c", "rm /venv/hook/bin/python3 /usr/bin/python3")
-    code, report = doctor(capsys, "-f", str(project(tmp_path)))
-    assert code == 1
-    assert one(report, "python.start")["title"] == "the container has no python3"
 
 
 PACKAGES = {
@@ -70,19 +61,18 @@ PACKAGES = {
 }
 
 
-@pytest.mark.parametrize("kind", PACKAGES)
 def test_a_package_that_can_not_be_imported_is_found_all_the_same(
-    lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+    lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its import hangs, prints 11 MB, ends Python or crashes it. Doctor never imports it, so nothing happens."""
-    folder = tmp_path / "package"
+    folder, file = tmp_path / "package", str(project(tmp_path))
     (folder / "flashinfer").mkdir(parents=True)
-    (folder / "flashinfer" / "__init__.py").write_bytes(PACKAGES[kind].encode("latin-1") + b"\n")
-    name = lab.start("hook", f"/broken:{PP}")
-    docker("cp", str(folder), f"{name}:/broken")
-    _, report = doctor(capsys, "-f", str(project(tmp_path)))
-    assert one(report, "import.truth")["evidence"]["case"] == "other-copy"
-    assert [f["severity"] for f in report["findings"] if f["check"] == "python.start"] == ["ok"]
+    lab.start("hook", f"/broken:{PP}", args=["-v", f"{folder}:/broken:ro"])
+    for kind, code in PACKAGES.items():
+        (folder / "flashinfer" / "__init__.py").write_bytes(code.encode("latin-1") + b"\n")
+        _, report = doctor(capsys, "-f", file)
+        assert one(report, "import.truth")["evidence"]["case"] == "other-copy", kind
+        assert [f["severity"] for f in report["findings"] if f["check"] == "python.start"] == ["ok"], kind
 
 
 def test_killed_in_the_middle(
@@ -99,21 +89,8 @@ def test_killed_in_the_middle(
     assert one(report, "python.start")["evidence"]["case"] == "no-document"
 
 
-def start(lab: Lab, *args: str, variant: str = "hook") -> str:
-    """A container of the lab with options of its own."""
-    name = lab.start(variant, PP)
-    docker("rm", "-f", name)
-    labels = [
-        word for label in ("project=PROJECT-dev", "service=dev") for word in ("--label", f"com.docker.compose.{label}")
-    ]
-    labels = [word.replace("PROJECT", name.rpartition("-")[0]) for word in labels]
-    env = ["-e", f"PATH={path_of(variant)}", "-e", f"PYTHONPATH={PP}"]
-    docker("run", "-d", "--init", "--network", "none", "--name", name, *labels, *env, *args, IMAGE)
-    return name
-
-
 def test_a_read_only_container(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    start(lab, "--read-only")
+    lab.start("hook", PP, args=["--read-only"])
     code, report = doctor(capsys, "-f", str(project(tmp_path)))
     assert code == 0
     assert [f["severity"] for f in report["findings"] if f["check"] == "import.truth"] == ["ok"]
@@ -121,7 +98,7 @@ def test_a_read_only_container(lab: Lab, tmp_path: Path, capsys: pytest.CaptureF
 
 def test_without_most_of_proc(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Processes alone: no /proc/meminfo, no /proc/mounts."""
-    name = start(lab, "--privileged")
+    name = lab.start("hook", PP, args=["--privileged"])
     docker("exec", name, "mount", "-t", "proc", "-o", "subset=pid", "proc", "/proc")
     code, report = doctor(capsys, "-f", str(project(tmp_path)))
     assert code == 0, report
@@ -131,7 +108,7 @@ def test_without_most_of_proc(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_without_proc(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No /proc/self/maps nor anything else: Docker itself can't start a program there, and the finding says so."""
-    name = start(lab, "--privileged")
+    name = lab.start("hook", PP, args=["--privileged"])
     docker("exec", name, "mount", "-t", "tmpfs", "none", "/proc")
     code, report = doctor(capsys, "-f", str(project(tmp_path)))
     assert code == 1
@@ -166,10 +143,10 @@ def test_python_3_8(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     real = python_3_8()
     if real is None:
         warnings.warn("no Python 3.8 here (pyenv or uv install it): the base image's own stands in", stacklevel=1)
-        start(lab, variant="none")
+        lab.start("none", PP)
     else:
         prefix = real.parent.parent
-        name = start(lab, "-v", f"{prefix}:{prefix}:ro", variant="none")
+        name = lab.start("none", PP, args=["-v", f"{prefix}:{prefix}:ro"])
         docker("exec", name, "sh", "-c", f"ln -sf {real} /venv/none/bin/python3 && rm /venv/none/pyvenv.cfg")
     _, report = doctor(capsys, "-f", str(project(tmp_path, variant="none")))
     (started,) = [f for f in report["findings"] if f["check"] == "python.start"]
