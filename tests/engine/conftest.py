@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from cpu_server import cpu_server as cpu_server
+from doctor_lab import checkout as checkout
+from doctor_lab import image as image
 from jit_lab import cache_command as cache_command
 from jit_lab import jit_image as jit_image
 from jit_lab import jit_lab as jit_lab

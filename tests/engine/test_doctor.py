@@ -28,8 +28,6 @@ from doctor_lab import (
     project,
     titles,
 )
-from doctor_lab import checkout as checkout
-from doctor_lab import image as image
 from doctor_lab import lab as lab
 from doctor_lab import shared as shared
 

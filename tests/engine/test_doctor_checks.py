@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from doctor_cases import FIRES, MUTE, SILENT
 from doctor_lab import PP, W
-from doctor_lab import checkout as checkout
-from doctor_lab import image as image
 from doctor_page import DESCRIBED
 from doctor_scenes import SCENES
 from doctor_stage import Report, Stage, site

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 from doctor_lab import LAB, PP, Lab, docker, doctor, one, project
-from doctor_lab import checkout as checkout
-from doctor_lab import image as image
 from doctor_lab import lab as lab
 
 from envgen.cli import run as envgen
