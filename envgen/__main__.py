@@ -10,7 +10,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
-from typing import Any, TextIO, cast
+from typing import TextIO, cast
 
 import click
 
@@ -18,7 +18,7 @@ from envgen import files
 from envgen.cli import run
 from envgen.errors import EnvgenError, ExitCode, Output, RefusedError, as_annotations, document
 from envgen.redact import hidden_values
-from envgen.text import hide, reason_of, safe_output
+from envgen.text import SafeStream, hide, reason_of
 
 
 def _report_defect(error: BaseException) -> int:
@@ -35,43 +35,32 @@ def _report_defect(error: BaseException) -> int:
     return ExitCode.INTERNAL
 
 
-class _Stream:
-    """A standard stream behind one of ours."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-class _Patient(_Stream):
+class _Patient(SafeStream):
     """Standard error, which may have no reader: a full disk behind it changes no result and no exit code."""
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError):
-            self._stream.write(text)
+            super().write(text)
         return len(text)
 
     def flush(self) -> None:
         with contextlib.suppress(OSError):
-            self._stream.flush()
+            self.raw.flush()
 
 
-class _Results(_Stream):
+class _Results(SafeStream):
     """Standard output. Results that cannot be written are an error of their own, not any ``OSError``."""
 
     _lost = ""
 
     def write(self, text: str) -> int:
         with self._telling():
-            self._stream.write(text)
-        return len(text)
+            return super().write(text)
 
     def flush(self) -> None:
         """Fails again where something was lost before."""
         with self._telling():
-            self._stream.flush()
+            self.raw.flush()
         if self._lost:
             raise RefusedError(self._lost)
 
@@ -81,7 +70,7 @@ class _Results(_Stream):
             yield
         except OSError as error:
             # What still waits must not fail once more when Python flushes it at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.raw.fileno())
             if isinstance(error, BrokenPipeError):
                 raise
             self._lost = f"standard output cannot be written: {reason_of(error).lower()}"
@@ -90,7 +79,7 @@ class _Results(_Stream):
 
 @contextlib.contextmanager
 def _streams() -> Iterator[None]:
-    """Closed standard streams (`>&-`) are opened: else a file of ours would take their number."""
+    """Ours in place of the standard streams; closed ones (`>&-`) are opened: else a file would take their number."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -110,7 +99,7 @@ def _streams() -> Iterator[None]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code (docs/exit-codes.md)."""
-    with _streams(), safe_output():
+    with _streams():
         hide(hidden_values(os.environ))
         return _main(argv)
 

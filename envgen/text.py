@@ -6,12 +6,11 @@ text or reorder it is shown as an escape (``\\x1b``, ``\\u202e``); everything el
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, TextIO
 
@@ -235,17 +234,3 @@ def show_command(argv: Sequence[str]) -> None:
     """With `--verbose`: a program that is about to be run."""
     if Loudness.verbose:
         print(f"$ {shlex.join(argv)}", file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def safe_output() -> Iterator[None]:
-    """Standard output and standard error made safe, for as long as the program runs."""
-    before = sys.stdout, sys.stderr
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is not None and not isinstance(stream, SafeStream):
-            setattr(sys, name, SafeStream(stream))
-    try:
-        yield
-    finally:
-        sys.stdout, sys.stderr = before

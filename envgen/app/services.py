@@ -189,16 +189,13 @@ def check(session: Session, service: str, agree: Agree, *, take_over: bool = Fal
     other = whose.other_owner(engine, profile, root)
     if other and not take_over:
         raise whose.refused(engine, profile, root, other, take(profile, service))
-    commit = weights.locked_commit(profile, root, service)
-    look = partial(
-        preflight.check, engine, profile, root, service, here.digest,
-        lambda: weights.preflight(engine, profile, root, service, commit),
-    )  # fmt: skip
+    lacking = partial(weights.preflight, engine, profile, root, service)
+    look = partial(preflight.check, engine, profile, root, service, here.digest, lacking)
     try:
         found = look()
     except PreflightError as refused:
-        lacking = [f"  {problem.message}" for problem in refused.problems[1:]]
-        if not refused.only_weights or not agree("\n".join([*lacking, "Fetch them now?"])):
+        missing = [f"  {problem.message}" for problem in refused.problems[1:]]
+        if not refused.only_weights or not agree("\n".join([*missing, "Fetch them now?"])):
             raise
         weights.fetch(engine, profile, root, service)
         found = look()
@@ -247,16 +244,9 @@ def _check_shared(session: Session, service: str, take_over: bool) -> Checked:
 
 
 def start(
-    checked: Checked,
-    agree: Agree,
-    *,
-    wait: bool = True,
-    install: bool = True,
-    predict: bool = True,
-    recreate: bool = False,
-    timeout: int | None = None,
-    again: bool = False,
-) -> Started:
+    checked: Checked, agree: Agree, *, wait: bool = True, install: bool = True, predict: bool = True,
+    recreate: bool = False, timeout: int | None = None, again: bool = False,
+) -> Started:  # fmt: skip
     """Start what was checked. ``agree`` is asked before a running container with other settings is replaced.
 
     ``again``: what runs on several machines ends first.

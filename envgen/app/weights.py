@@ -85,11 +85,16 @@ def choose(profile: Profile, wanted: str | None) -> str:
     return found[0]
 
 
-def look(engine: Engine, profile: Profile, root: Path, service: str, commit: str = "") -> Weights:
-    """Check what is there, without a network. ``commit``: the one that the lock names ("": none does)."""
+def _request(verb: str, profile: Profile, root: Path, service: str) -> tuple[ModelRef, dict[str, Any]]:
     model = profile.services[service].model
     assert model is not None
-    request = {"verb": "check", "repo": model.repo, "revision": model.revision, "commit": commit}
+    commit = locked_commit(profile, root, service)
+    return model, {"verb": verb, "repo": model.repo, "revision": model.revision, "commit": commit}
+
+
+def look(engine: Engine, profile: Profile, root: Path, service: str) -> Weights:
+    """Check what is there, without a network."""
+    model, request = _request("check", profile, root, service)
     found = _ask(engine, profile, root, request, LOOK)
     if found is None:
         return Weights(service, model, "absent", "", 0, 0, ())
@@ -107,48 +112,21 @@ def cached(engine: Engine, profile: Profile, root: Path) -> list[Mapping[str, An
     return [one for one in _list(found.get("models")) if isinstance(one, dict)] if found else []
 
 
-def pull(
-    engine: Engine,
-    profile: Profile,
-    root: Path,
-    service: str,
-    commit: str,
-    shell: Mapping[str, str],
-    on_progress: Callable[[Mapping[str, Any]], None],
-) -> tuple[str, int]:
-    """Fetch what is missing; returns commit and bytes. WeightsError says why it could not be fetched.
+def fetch(engine: Engine, profile: Profile, root: Path, service: str) -> tuple[str, int]:
+    """Fetch what is missing and show how far it is; HF_TOKEN and HF_ENDPOINT come from this shell. Commit and bytes.
 
-    ``commit``: the one that the lock names, or "". ``on_progress`` gets ``bytes`` and ``total``, once a second.
+    WeightsError says why it could not be fetched.
     """
-    model = profile.services[service].model
-    assert model is not None
-    request = {
-        "verb": "pull", "repo": model.repo, "revision": model.revision, "commit": commit, "ignore": list(model.ignore),
-        "token": shell.get(TOKEN, ""), "endpoint": shell.get(ENDPOINT, ""), "ca": names.CA_FILE,
+    model, request = _request("pull", profile, root, service)
+    request |= {
+        "ignore": list(model.ignore), "token": os.environ.get(TOKEN, ""), "endpoint": os.environ.get(ENDPOINT, ""),
+        "ca": names.CA_FILE,
     }  # fmt: skip
-
-    def on_line(line: str) -> None:
-        if line.startswith(PROGRESS):
-            try:
-                found = json.loads(line[len(PROGRESS) :])
-            except ValueError:
-                return
-            if isinstance(found, dict):
-                on_progress(found)
-
-    answer = _ask(engine, profile, root, request, FETCH, on_line=on_line, shell=shell)
+    answer = _ask(engine, profile, root, request, FETCH, on_line=_Progress(model))
     assert answer is not None
     if "problem" in answer:
         raise _refused(model, answer)
     return str(answer.get("commit", "")), _number(answer.get("bytes"))
-
-
-def fetch(engine: Engine, profile: Profile, root: Path, service: str) -> tuple[str, int]:
-    """Fetch what is missing and show how far it is; HF_TOKEN and HF_ENDPOINT come from this shell. Commit and bytes."""
-    model = profile.services[service].model
-    assert model is not None
-    commit = locked_commit(profile, root, service)
-    return pull(engine, profile, root, service, commit, os.environ, _Progress(model))
 
 
 class _Progress:
@@ -158,7 +136,13 @@ class _Progress:
         self.model, self.last, self.began = model, 0.0, time.monotonic()
         self.first: int | None = None
 
-    def __call__(self, found: Mapping[str, Any]) -> None:
+    def __call__(self, line: str) -> None:
+        try:
+            found = json.loads(line.removeprefix(PROGRESS)) if line.startswith(PROGRESS) else None
+        except ValueError:
+            return
+        if not isinstance(found, dict):
+            return
         if "retry" in found:
             progress(
                 f"{self.model.repo}: trying again ({found.get('retry')} of {found.get('of')}): {found.get('problem')}"
@@ -174,9 +158,9 @@ class _Progress:
         progress(f"{self.model.repo}: {here / GIB:.2f} of {total / GIB:.2f} GiB{left}")
 
 
-def preflight(engine: Engine, profile: Profile, root: Path, service: str, commit: str = "") -> Iterator[Problem]:
+def preflight(engine: Engine, profile: Profile, root: Path, service: str) -> Iterator[Problem]:
     """What keeps a service from loading its weights without a network."""
-    found = look(engine, profile, root, service, commit)
+    found = look(engine, profile, root, service)
     state = f"{found.state}: {'; '.join(found.problems[:3]) or 'a download was not finished'}"
     if found.state == "absent":
         state = "not in the Hugging Face cache"
@@ -190,8 +174,7 @@ def report(engine: Engine, profile: Profile, root: Path) -> dict[str, tuple[Prob
     found = {}
     for service in services_with_model(profile) if engine.image(profile.image_name) is not None else ():
         try:
-            commit = locked_commit(profile, root, service)
-            found[service] = tuple(preflight(engine, profile, root, service, commit))
+            found[service] = tuple(preflight(engine, profile, root, service))
         except EnvgenError as problem:
             found[service] = (Problem(str(problem).splitlines()[0]),)
     return found
@@ -237,15 +220,9 @@ def _mount(engine: Engine, profile: Profile, root: Path, *, make: bool = False) 
 
 
 def _ask(
-    engine: Engine,
-    profile: Profile,
-    root: Path,
-    request: Mapping[str, Any],
-    timeout: float,
-    *,
+    engine: Engine, profile: Profile, root: Path, request: Mapping[str, Any], timeout: float, *,
     on_line: Callable[[str], None] | None = None,
-    shell: Mapping[str, str] | None = None,
-) -> Mapping[str, Any] | None:
+) -> Mapping[str, Any] | None:  # fmt: skip
     """The program's answer; None when there is no cache to look at. ``on_line``: it fetches, and reports progress."""
     mount = _mount(engine, profile, root, make=on_line is not None)
     if mount is None:
@@ -257,7 +234,7 @@ def _ask(
     user = "" if mount.kind == "volume" else "{}:{}".format(*host_user(engine))
     fetches = on_line is not None
     if fetches:
-        env |= {name: value for name, value in (shell or {}).items() if name in PROXY and profile.network.pass_proxy}
+        env |= {name: value for name, value in os.environ.items() if name in PROXY and profile.network.pass_proxy}
         ca = profile.network.ca_certificates
         if ca is not None:
             mounts.append(Mount(str((root / Path(ca.path).expanduser()).resolve()), names.CA_FILE, read_only=True))

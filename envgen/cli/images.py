@@ -145,9 +145,6 @@ def build(
     \b
     Example:
       envgen build --profile dev
-      envgen build --shell-on-error
-      envgen build --target base
-      envgen build -p prod --max-jobs 4
       envgen build --set cuda.arch_list=12.1f --dry-run
       envgen build -p prod --push --tag registry.example/vllm:1 --cache-to type=registry,ref=registry.example/cache
     """
@@ -348,8 +345,6 @@ def inspect(session: Session, image: str | None, sbom: bool) -> int:
 
     \b
     Example:
-      envgen inspect
-      envgen inspect mxfp4:prod --json
       envgen inspect mxfp4:prod --sbom > mxfp4.spdx.json
     """
     if sbom and wants_json():
@@ -401,7 +396,6 @@ def diff(
     \b
     Examples:
       envgen diff mxfp4:prod envgen.lock
-      envgen diff old.lock envgen.lock
       envgen diff --with compose.yaml --service serve=vllm
     """
     if other is not None and first is None:

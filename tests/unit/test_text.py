@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.__main__ import main
+from envgen.__main__ import _streams, main
 from envgen.errors import ProcessError
 from envgen.text import (
     KILLED,
@@ -24,7 +24,6 @@ from envgen.text import (
     masked,
     paint,
     reason_of,
-    safe_output,
     shorten,
     size,
     table,
@@ -110,7 +109,7 @@ def test_colour_in_a_pipe() -> None:
 
 
 def test_known_values_are_printed_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
-    with safe_output():
+    with _streams():
         hide({"hunter2-hunter2": "[redacted: known secret]"})
         sys.stdout.write("password hunter2-hunter2!\n")
         sys.stderr.write("hunter2-hunter2")

@@ -52,7 +52,6 @@ def command() -> None:
 
     \b
     Examples:
-      envgen cache list
       envgen cache why fused_moe_120
       envgen cache clear fused_moe_120
     """
@@ -67,9 +66,7 @@ def list_(session: Session, patterns: tuple[str, ...], version: str | None, arch
 
     \b
     Examples:
-      envgen cache list
       envgen cache list 'fused_moe_*' --arch 12.1a
-      envgen cache list --version 0.5.3 --json
     """
     found = open_cache(session).inventory(make_query(patterns, version, arch))
     return answer(asdict(found), shown.inventory(found))
@@ -157,11 +154,9 @@ def clear(
     \b
     Examples:
       envgen cache clear fused_moe_120
-      envgen cache clear 'batch_decode_*' --version 0.5.3
       envgen cache clear 'fp4_gemm_*' --arch 12.1a --dry-run
       envgen cache clear --stale
       envgen cache clear --changed=main
-      envgen cache clear --all --yes
     """
     by_cause = stale or guessed or foreign or older_than is not None or changed is not None
     # What contradicts itself, and what means everything without saying so.
@@ -201,7 +196,6 @@ def warm(session: Session, names: tuple[str, ...], jobs: int | None) -> int:
 
     \b
     Examples:
-      envgen cache warm
       envgen cache warm fused_moe_120 page --jobs 4
     """
     make_query(names)  # refuses paths
@@ -231,7 +225,6 @@ def baseline(session: Session, patterns: tuple[str, ...], version: str | None, a
 
     \b
     Examples:
-      envgen cache baseline
       envgen cache baseline page rope
     """
     found = open_cache(session).baseline(make_query(patterns, version, arch), force=force)
@@ -252,7 +245,6 @@ def gc(session: Session, keep: int, dry_run: bool) -> int:
 
     \b
     Examples:
-      envgen cache gc --keep 2 --dry-run
       envgen cache gc --keep 2
     """
     found = space.gc(open_cache(session), keep, dry_run=dry_run)

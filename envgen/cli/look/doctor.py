@@ -44,12 +44,8 @@ def command(
 
     \b
     Example:
-      envgen doctor
-      envgen doctor serve --strict
       envgen doctor -p prod --run --json
-      envgen doctor --deep
       envgen doctor --fix --dry-run
-      envgen doctor --bundle diagnosis.tar.gz
     """
     if service is not None:
         known_service(session.profile(), service)

@@ -33,7 +33,6 @@ def command(log: Path | None, kind: str | None) -> int:
     Example:
       envgen explain .envgen/logs/build-dev-20260101T120000.log
       docker logs -f prod-serve-1 2>&1 | envgen explain -
-      envgen explain server.log --json
     """
     name, count = str(log or _newest()), 0
 

@@ -48,9 +48,7 @@ def command(session: Session, service: str | None, gpu: str | None, python: Path
     \b
     Example:
       envgen predict serve
-      envgen predict serve --write
       envgen predict serve --variant cutlass --gpu gb10
-      envgen predict serve --gpu 12.1 --json
       envgen predict serve --python ~/venvs/vllm/bin/python
     """
     profile = session.profile()

@@ -23,7 +23,6 @@ def command(session: Session) -> int:
 
     \b
     Example:
-      envgen status
       envgen status -p prod --json
     """
     found = look(session)

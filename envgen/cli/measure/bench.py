@@ -426,7 +426,6 @@ def bench(
     \b
     Examples:
       envgen bench --plan seeds
-      envgen bench --pp 512,2048 --tg 32,128 --depth 0,4096
       envgen bench --tool vllm --concurrency 1,8 --runs 10
       envgen bench --kernels dev
     """

@@ -96,7 +96,6 @@ def check(
     \b
     Examples:
       envgen patch check
-      envgen patch check vllm --release 0.16.0
       envgen patch check vllm --range 0.13.0..0.20.2
     """
     if sum(map(bool, (releases, span, ref))) > 1:

@@ -24,7 +24,6 @@ def command(session: Session, with_origin: bool, changed: bool) -> None:
     \b
     Example:
       envgen config --changed
-      envgen config -p prod --set build.max_jobs=4
       envgen config -p prod --variant upstream --explain
     """
     loaded, profile = session.loaded(), session.profile()

@@ -34,7 +34,6 @@ def command() -> None:
     \b
     Example:
       envgen export kubernetes serve --image registry.example/vllm@sha256:... -o serve.yaml
-      envgen export bake -o docker-bake.json
       envgen export devcontainer dev -o .devcontainer/devcontainer.json
       envgen export github-actions -p prod --image ghcr.io/me/vllm -o .github/workflows/envgen.yml
     """
@@ -83,7 +82,6 @@ def kubernetes(session: Session, service: str | None, image: str, output: Path |
     \b
     Examples:
       envgen export kubernetes serve --image registry.example/vllm@sha256:... -o serve.yaml
-      envgen export kubernetes --image registry.example/vllm@sha256:... | kubectl apply -f -
     """
     profile, root = session.profile(), session.loaded().project.root
     name = _named(profile, service)
@@ -108,7 +106,6 @@ def bake(session: Session, output: Path | None) -> int:
 
     \b
     Examples:
-      envgen export bake -o docker-bake.json
       envgen export bake -o docker-bake.json && docker buildx bake prod --push --set prod.tags=registry.example/vllm:1
     """
     project = session.loaded(local=False).project
@@ -131,7 +128,6 @@ def devcontainer(session: Session, service: str | None, extensions: tuple[str, .
     \b
     Examples:
       envgen export devcontainer dev -o .devcontainer/devcontainer.json
-      envgen export devcontainer dev --extension ms-vscode.cpptools
     """
     profile, root = session.profile(local=False), session.loaded(local=False).project.root
     folder = os.path.relpath((output or root / ".devcontainer" / "x").resolve().parent, root.resolve())
@@ -158,7 +154,6 @@ def github_actions(session: Session, image: str, install: str, branch: str, runs
     \b
     Examples:
       envgen export github-actions -p prod --image ghcr.io/me/vllm -o .github/workflows/envgen.yml
-      envgen export github-actions --image registry.example/vllm --runs-on self-hosted
     """
     profile, root = session.profile(local=False), session.loaded(local=False).project.root
     try:

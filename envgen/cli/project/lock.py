@@ -31,7 +31,6 @@ def command(session: Session, names: tuple[str, ...], check: bool, **how: bool) 
 
     \b
     Example:
-      envgen lock
       envgen lock --check
       envgen lock --upgrade vllm
     """

@@ -63,7 +63,7 @@ def _weights(session: Session, service: str | None, *, fetch: bool) -> int:
     there = at(profile, name)
     engine = there.connect()
     commit, fetched = weights.fetch(engine, there.profile, root, name) if fetch else ("", 0)
-    found = weights.look(engine, there.profile, root, name, weights.locked_commit(there.profile, root, name))
+    found = weights.look(engine, there.profile, root, name)
     document = {key: value for key, value in vars(found).items() if key != "model"}
     document |= {"repo": found.model.repo, "revision": found.model.revision}
     if fetch:

@@ -31,7 +31,6 @@ def command(session: Session, check: bool, stdout: bool, force: bool) -> int:
 
     \b
     Example:
-      envgen render
       envgen render --check
       envgen render -p prod --stdout --set cuda.arch_list=12.1f
     """

@@ -44,8 +44,6 @@ def command(
 
     \b
     Example:
-      envgen upgrade
-      envgen upgrade vllm
       envgen upgrade vllm 0.31.0 -p current --dry-run
     """
     if yes and dry_run:

@@ -28,7 +28,6 @@ def command() -> None:
 
     \b
     Example:
-      envgen nodes push
       envgen nodes check
     """
 
@@ -105,8 +104,6 @@ def push(session: Session, service: str | None, force: bool, dry_run: bool, **ch
 
     \b
     Examples:
-      envgen nodes push --dry-run
-      envgen nodes push
       envgen nodes push --image
     """
     kinds = [kind for kind in use_case.KINDS if chosen[kind]] or use_case.KINDS

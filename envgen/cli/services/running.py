@@ -121,8 +121,6 @@ def up(
       envgen up serve
       envgen up --build dev serve
       envgen up serve --variant cutlass
-      envgen up dev --profile dev
-      envgen up serve --stay
       envgen up serve --set services.serve.args.max-model-len=8192
     """
     if stay and (len(names) != 1 or no_wait or follow):
@@ -218,7 +216,6 @@ def run(session: Session, argv: tuple[str, ...], inside: list[str], tty: bool) -
     Example:
       envgen run -- python3 -c 'import vllm; print(vllm.__file__)'
       envgen run -e LEVEL=2 serve env
-      envgen run dev bash
     """
     profile = session.profile()
     service, words = (argv[0], argv[1:]) if argv[0] in profile.services else (services.main_service(profile), argv)
@@ -251,7 +248,6 @@ def down(session: Session, names: tuple[str, ...], volumes: bool, take_over: boo
 
     \b
     Example:
-      envgen down
       envgen down web
       envgen down --profile prod --dry-run
     """
@@ -335,7 +331,6 @@ def ps(session: Session, everything: bool, only_ids: bool) -> int:
 
     \b
     Example:
-      envgen ps
       envgen ps --profile prod --json
     """
     profile, found = session.profile(), places(session)
@@ -428,8 +423,6 @@ def logs(
 
     \b
     Example:
-      envgen logs serve -n 50
-      envgen logs -f serve
       envgen logs -t --since 10m
       envgen logs -f serve --node spark-2
     """
@@ -499,7 +492,6 @@ def shell(session: Session, service: str | None, inside: list[str], tty: bool, n
 
     \b
     Example:
-      envgen shell
       envgen shell serve
     """
     profile = session.profile()
