@@ -50,7 +50,7 @@ def main(first: str, second: str, image: str, megabytes: int = 200) -> None:
         "the layer's bytes by ssh": lambda: shell(f"ssh {login} '{aside}'", layer),
         "`docker load` of that layer": lambda: target.engine.load_image(iter([layer])),
         "an empty container": lambda: docker(first, "run", "--rm", "--entrypoint", "true", image),
-        "envgen nodes push": lambda: push_image(source, target, made, MADE, "python3", print, False),
+        "envgen nodes push": lambda: push_image(source, target, made, MADE, "python3", False),
         "docker save | docker load": lambda: shell(
             f"docker --context {first} save {MADE} | docker --context {second} load"
         ),

@@ -129,11 +129,11 @@ def _main(argv: Sequence[str] | None) -> int:
         return _failed(output, f"internal error: {type(error).__name__}: {error}", _report_defect(error))
 
 
-def _failed(output: Output, error: BaseException | str, code: int, hint: str = "") -> int:
+def _failed(output: Output, error: BaseException | str, code: int) -> int:
     """With --json a failure is a document, too: the only one on standard output. Returns ``code``."""
     if output.json and not output.printed:
         with contextlib.suppress(OSError, RefusedError):  # standard output may be the trouble
-            print(json.dumps(document(error, code, hint), indent=2, sort_keys=True), flush=True)
+            print(json.dumps(document(error, code), indent=2, sort_keys=True), flush=True)
     return code
 
 

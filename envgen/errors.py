@@ -196,10 +196,10 @@ class Output:
     printed: bool = False
 
 
-def document(error: BaseException | str, code: int, hint: str = "") -> Mapping[str, Any]:
+def document(error: BaseException | str, code: int) -> Mapping[str, Any]:
     """A failure: ``error``, ``code`` (the exit code), ``hint`` or null, and all problems with their places."""
     if not isinstance(error, EnvgenError):
-        return {"error": str(error), "code": int(code), "hint": hint or None}
+        return {"error": str(error), "code": int(code), "hint": None}
 
     def plain(problem: Problem) -> dict[str, Any]:
         place = problem.place or Place("")

@@ -86,7 +86,7 @@ def _machines(context: Context, subject: Subject) -> list[Finding]:
             continue
         try:
             with hurried(BETWEEN):
-                answers = nodes.check(subject.profile, subject.root, name, progress)
+                answers = nodes.check(subject.profile, subject.root, name)
         except EnvgenError as problem:
             answers = [nodes.Finding("fail", (), problem.problems[0].message, problem.problems[0].hint)]
         found += [_of_machines(one, name, context) for one in answers]

@@ -308,16 +308,14 @@ def _connection(profile: Profile, source: Seen, target: Seen, meeting: int) -> F
 # --- comparing --------------------------------------------------------------------------------------------------------
 
 
-def check(
-    profile: Profile, root: Path, name: str, say: Callable[[str], None] = lambda _line: None, *, deep: bool = False
-) -> list[Finding]:
+def check(profile: Profile, root: Path, name: str, *, deep: bool = False) -> list[Finding]:
     """All that must hold before ``name`` is started on its machines. Nothing is started or changed but probes.
 
     ``deep``: the weights are compared by all their bytes, not by samples.
     """
     _, service, cluster = choose(profile, name)
     if deep:
-        say("reading all bytes of the weights on each machine")
+        progress("reading all bytes of the weights on each machine")
     seen = look(profile, root, name, cluster, deep)
     found = [finding for one in seen for finding in _about(one, profile, service, cluster)]
     whole = [one for one in seen if one.facts]
@@ -328,7 +326,7 @@ def check(
     linked = [one for one in whole if _has_address(one)]
     pairs = [(a, b) for a in linked for b in linked if a is not b and 0 in (a.rank, b.rank)]
     if pairs:
-        say("trying TCP connections between the machines")
+        progress("trying TCP connections between the machines")
         # One direction after the other: they would share the cable.
         taken = any(one.runs or cluster.port in one.facts["taken"] for one in linked if one.rank == 0)
         meeting = 0 if taken else cluster.port
@@ -338,7 +336,7 @@ def check(
 
 def problems(profile: Profile, root: Path, name: str) -> list[Problem]:
     """What keeps ``name`` from being started on its machines."""
-    failed = (one for one in check(profile, root, name, progress) if one.level == "fail")
+    failed = (one for one in check(profile, root, name) if one.level == "fail")
     return [Problem(f"{'+'.join(one.nodes)}: {one.message}", None, one.hint) for one in failed]
 
 

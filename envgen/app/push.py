@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -21,14 +21,13 @@ from envgen.errors import EngineError, RefusedError, named
 from envgen.profile.model import Profile, Service
 from envgen.render import environment as names
 from envgen.render.locking import places_of
-from envgen.text import counted, size
+from envgen.text import counted, progress, size
 
 EVERY = 5.0  # seconds between two lines of progress
 UNFINISHED = "-envgen-push"  # ends the name of an image until it is whole
 KINDS = ("image", "sources", "model", "caches")
 COMPILED = ("flashinfer", "torch", "triton", "vllm")  # caches of what the second machine would compile once more
 FOLDER = "/run/envgen/folder"
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,8 @@ class Pushed:
 class Meter:
     """Counts what passes, and says so every few seconds."""
 
-    def __init__(self, say: Say, what: str) -> None:
-        self._say, self._what = say, what
+    def __init__(self, what: str) -> None:
+        self._what = what
         self.bytes, self.began = 0, time.monotonic()
         self._last = self.began
 
@@ -68,7 +67,7 @@ class Meter:
         now = time.monotonic()
         if now - self._last > EVERY:
             self._last = now
-            self._say(f"{self._what}: {size(self.bytes)} sent, {size(int(self.bytes / self.seconds))}/s")
+            progress(f"{self._what}: {size(self.bytes)} sent, {size(int(self.bytes / self.seconds))}/s")
 
 
 def shared_layers(image: Image, others: Iterable[Image]) -> int:
@@ -81,7 +80,7 @@ def shared_layers(image: Image, others: Iterable[Image]) -> int:
     return max(map(shared, others), default=0)
 
 
-def push_image(source: End, target: End, image: Image, name: str, python: str, say: Say, dry_run: bool) -> Pushed:
+def push_image(source: End, target: End, image: Image, name: str, python: str, dry_run: bool) -> Pushed:
     """Send the layers that ``target`` lacks. Until all is there, the image that has the name keeps it. EngineError.
 
     ``python``: that of the image.
@@ -94,8 +93,8 @@ def push_image(source: End, target: End, image: Image, name: str, python: str, s
     detail = f"{len(image.layers) - known} of {counted(len(image.layers), 'layer')}"
     if dry_run:
         return Pushed(what, node, "to send", detail)
-    say(f"{node}: {what}: sending {detail}")
-    meter = Meter(say, f"{node}: {what}")
+    progress(f"{node}: {what}: sending {detail}")
+    meter = Meter(f"{node}: {what}")
     unfinished = name + UNFINISHED
 
     def sent(known: int) -> bool:
@@ -111,7 +110,7 @@ def push_image(source: End, target: End, image: Image, name: str, python: str, s
 
     try:
         if not sent(known):
-            say(f"{node}: its image store has these layers in another form: sending all of them")
+            progress(f"{node}: its image store has these layers in another form: sending all of them")
             detail = f"all of {counted(len(image.layers), 'layer')}"
             if not sent(0):
                 raise EngineError(f"{name} arrived with other content than it was sent with: run the command again")
@@ -124,14 +123,8 @@ def push_image(source: End, target: End, image: Image, name: str, python: str, s
 
 
 def push(
-    session: Session,
-    wanted: str | None,
-    say: Say,
-    *,
-    kinds: Collection[str] = KINDS,
-    dry_run: bool = False,
-    force: bool = False,
-) -> list[Pushed]:
+    session: Session, wanted: str | None, *, kinds: Collection[str], dry_run: bool, force: bool
+) -> list[Pushed]:  # fmt: skip
     """Bring all machines of a service to what its first one has. What fails on one machine stops no other.
 
     ``force``: also over files of a checkout that were changed there. EngineError, RefusedError: the first machine has
@@ -151,7 +144,7 @@ def push(
         try:
             target = _end(profile, node)
             if "image" in kinds:
-                found.append(push_image(source, target, image, name, profile.base.python, say, dry_run))
+                found.append(push_image(source, target, image, name, profile.base.python, dry_run))
             folders = list(_folders(profile, root, service, source, target, image, kinds))
             if folders and target.engine.image(name) is None:
                 message = "its folders can be compared when it has the image"
@@ -159,7 +152,7 @@ def push(
                 continue
             for folder in folders:
                 what = folder.what
-                found += push_folder(profile, root, folder, source, target, say, dry_run=dry_run, force=force)
+                found += push_folder(profile, root, folder, source, target, dry_run=dry_run, force=force)
         except (EngineError, RefusedError) as error:
             problem = error.problems[0]
             hint = problem.hint
@@ -225,7 +218,7 @@ def _cache_mounts(profile: Profile, root: Path, end: End, image: Image) -> Itera
 
 
 def push_folder(
-    profile: Profile, root: Path, folder: Folder, source: End, target: End, say: Say, *, dry_run: bool, force: bool
+    profile: Profile, root: Path, folder: Folder, source: End, target: End, *, dry_run: bool, force: bool
 ) -> list[Pushed]:
     """Send what ``target`` lacks of a folder; nothing where there is nothing to send. EngineError."""
     what, node = folder.what, target.node
@@ -243,7 +236,7 @@ def push_folder(
         # With the labels that Compose would give it: else it warns of a stranger at each start.
         labels = {COMPOSE_PROJECT: profile.shared_name, "com.docker.compose.volume": what.replace(" ", "-")}
         target.engine.create_volume(folder.target.source, labels)
-    meter = Meter(say, f"{node}: {what}")
+    meter = Meter(f"{node}: {what}")
     found = copy(profile, folder, source, target, meter.reached, dry_run=dry_run, force=force)
     return [] if "absent" in found and folder.kind == "tree" else [_result(folder, source, node, found, meter, dry_run)]
 

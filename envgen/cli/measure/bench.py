@@ -80,7 +80,7 @@ def server_options(function: Any) -> Any:
 
     @functools.wraps(function)
     def wrapper(session: Session, **given: Any) -> Any:
-        require("bench")
+        require_extra()
         ours = {one.name: given.pop(one.name) for one in fields(Asked) if one.name in given}
         return function(asked=Asked(session, **ours), **given)
 
@@ -302,17 +302,11 @@ def shown(summary: Mapping[str, Any]) -> Iterator[str]:
         yield visible(f"  {name}: {size / 1e6:.1f} MB")
 
 
-EXTRAS = {"bench": ("aiohttp", "matplotlib", "scipy")}
-
-
-def require(extra: str) -> None:
-    """UsageError with what to install, unless all libraries of the extra are there."""
-    missing = [name for name in EXTRAS[extra] if not _is_there(name)]
-    if missing:
-        raise UsageError(
-            f"this command needs {' and '.join(missing)}, which the extra `{extra}` brings",
-            hint=f'run `pip install "envgen[{extra}]"`',
-        )
+def require_extra() -> None:
+    """UsageError with what to install, unless all libraries of the extra `bench` are there."""
+    if missing := [name for name in ("aiohttp", "matplotlib", "scipy") if not _is_there(name)]:
+        what = f"this command needs {' and '.join(missing)}, which the extra `bench` brings"
+        raise UsageError(what, hint='run `pip install "envgen[bench]"`')
 
 
 def _is_there(name: str) -> bool:

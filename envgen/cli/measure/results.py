@@ -14,7 +14,7 @@ from envgen.bench.notes import shipped as shipped_runs
 from envgen.bench.record import Record, plain, resolve, runs, utc, write_imported
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, json_option
-from envgen.cli.measure.bench import default_folder, require
+from envgen.cli.measure.bench import default_folder, require_extra
 from envgen.errors import UsageError
 from envgen.text import progress, table, visible
 
@@ -93,7 +93,7 @@ def compare_(runs: tuple[str, ...], folder: Path | None, html: Path | None) -> i
     Example:
       envgen results compare latest~1 latest
     """
-    require("bench")
+    require_extra()
     if not 2 <= len(runs) <= 26:
         raise UsageError("compare takes 2 to 26 runs", hint="envgen results compare latest~1 latest")
     found = _compared(runs, folder, html)
@@ -143,7 +143,7 @@ def _compared(names: Sequence[str], folder: Path | None, html: Path | None) -> C
     if len({record.path.resolve() for record in records}) < len(records):
         raise UsageError("the same run is named twice", hint="envgen results list")
     if html is not None:
-        require("bench")
+        require_extra()
         write_page(html, records)
         progress(f"wrote {html}")
     return compare(records)

@@ -17,7 +17,7 @@ from envgen.app.session import Session
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, reporting, variant_option
 from envgen.errors import ExitCode
-from envgen.text import Styled, paint, progress, size, visible, wants_colour
+from envgen.text import Styled, paint, size, visible, wants_colour
 
 MARKS = {"ok": ("ok  ", "32"), "warn": ("warn", "33"), "fail": ("FAIL", "31")}
 
@@ -60,7 +60,7 @@ def check(session: Session, service: str | None, deep: bool) -> int:
     name, _, machines = nodes.choose(profile, service)
     began = time.monotonic()
     written = nodes.write_variables(profile, root, machines)
-    found = nodes.check(profile, root, name, progress, deep=deep)
+    found = nodes.check(profile, root, name, deep=deep)
     failed = [one for one in found if one.level == "fail"]
     seconds = time.monotonic() - began
     rows = list(map(asdict, found))
@@ -107,7 +107,7 @@ def push(session: Session, service: str | None, force: bool, dry_run: bool, **ch
       envgen nodes push --image
     """
     kinds = [kind for kind in use_case.KINDS if chosen[kind]] or use_case.KINDS
-    found = use_case.push(session, service, progress, kinds=kinds, dry_run=dry_run, force=force)
+    found = use_case.push(session, service, kinds=kinds, dry_run=dry_run, force=force)
     states = {one.state for one in found}
     code = ExitCode.ENGINE if "failed" in states else ExitCode.REFUSED if "refused" in states else ExitCode.OK
     return answer({"pushed": [asdict(one) for one in found]}, _sent(found), code)
