@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import forked
 import yaml
 from projects import docker
 
@@ -52,8 +52,7 @@ class Pair:
         (self.folder / "envgen.local.yaml").write_text(yaml.safe_dump({"defaults": {"nodes": nodes}}))
 
     def envgen(self, *words: str, code: int | None = 0, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-m", "envgen", *words]
-        done = subprocess.run(argv, cwd=cwd or self.folder, env=self.env, capture_output=True, text=True, check=False)
+        done = forked.run(words, cwd or self.folder, self.env)
         assert code in (None, done.returncode), done.stdout + done.stderr
         return done
 

@@ -1,4 +1,4 @@
-"""What the engine tests share: a project in a folder, envgen as a process of its own, plain docker."""
+"""What the engine tests share: a project in a folder, envgen as a process, plain docker."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import forked
 
 BASE = os.environ.get("ENVGEN_TEST_BASE", "nvcr.io/nvidia/pytorch:25.12-py3")
 
@@ -43,7 +45,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Project:
-    """A folder with an envgen.yaml; commands run in it, each in a process of its own."""
+    """A folder with an envgen.yaml; commands run in it, each in a process (see forked.py)."""
 
     root: Path
     name: str
@@ -56,13 +58,9 @@ class Project:
     def envgen(self, *words: str, code: int | None = 0, env: dict[str, str] | None = None) -> Finished:
         """Run a command; ``code``: the exit code that it must have (None: any). Never a traceback.
 
-        The limit is for what hangs: the build of a real vLLM takes ten minutes on a busy machine.
+        The limit of ``forked.run`` is for what hangs: the build of a real vLLM takes ten minutes on a busy machine.
         """
-        done = subprocess.run(
-            [sys.executable, "-m", "envgen", *self.words(*words)],
-            cwd=self.root, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=1800,
-            stdin=subprocess.DEVNULL, check=False,
-        )  # fmt: skip
+        done = forked.run(self.words(*words), self.root, {**os.environ, **(env or {})})
         found = Finished(done.returncode, done.stdout, done.stderr)
         assert "Traceback" not in done.stderr, done.stderr
         if code is not None:
@@ -70,7 +68,7 @@ class Project:
         return found
 
     def start(self, *words: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
-        """Start a command that the test will interrupt."""
+        """Start a command that the test will interrupt, in an interpreter of its own."""
         return subprocess.Popen(
             [sys.executable, "-m", "envgen", *self.words(*words)],
             cwd=self.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -119,7 +118,7 @@ def test_no_line_takes_for_ever(word: str) -> None:
         assert isinstance(classify([nasty]), tuple)
 
 
-def test_a_large_log(tmp_path: Path) -> None:
+def test_a_large_log() -> None:
     line = "(EngineCore_DP0 pid=17) INFO 08-08 08:01:25 [loggers.py:123] Engine 000: Avg generation throughput: 3 t/s"
-    lines = [line] * (20 * 1_000_000 // len(line))
+    lines = [line] * (5 * 1_000_000 // len(line))
     assert classify(lines) == ()
