@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from envgen.text import Loudness
 
@@ -18,6 +18,7 @@ from envgen.text import Loudness
 settings.register_profile(
     "envgen",
     deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     derandomize=bool(os.environ.get("CI")),
     max_examples=int(os.environ.get("ENVGEN_EXAMPLES", "100")),
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.doctor import deep
@@ -121,6 +121,5 @@ VALUES = st.none() | st.integers() | st.text() | st.dictionaries(st.text(), st.i
 
 
 @given(st.dictionaries(st.sampled_from(sorted(deep.QUESTIONS)), st.dictionaries(FIELDS, VALUES)))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_answers_are_judged(make: Make, answers: Any) -> None:
     assert len(deep.judge(answers, make())) == len(answers)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from doctor_facts import DATA, Make, recording
 from doctor_page import DESCRIBED
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mutated import CHANGES, Changes, mutated
 
@@ -50,7 +50,6 @@ def test_the_recordings_themselves_can_be_read(make: Make) -> None:
     assert all(survives(document, make()) for document in RECORDED.values())
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.sampled_from(NAMES), changes=CHANGES)
 def test_any_document_of_a_probe(make: Make, name: str, changes: Changes) -> None:
     survives(mutated(RECORDED[name], changes), make())
@@ -73,7 +72,6 @@ def test_a_document_nested_without_end(make: Make) -> None:
     assert not survives({}, make(), f'{{"answer": {{"python": {nested}}}}}')
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=CHANGES)
 def test_any_answer_to_a_deep_question(make: Make, changes: Changes) -> None:
     answers = {name: mutated(said, changes) for name, said in DEEP["answers"].items()}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.doctor import scripts
@@ -76,7 +76,6 @@ TREES = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(KEY
 
 
 @given(st.binary() | TREES.map(lambda tree: json.dumps(tree).encode()))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_output_is_taken(make: Make, stdout: bytes) -> None:
     try:
         scripts.read_findings(stdout, make())

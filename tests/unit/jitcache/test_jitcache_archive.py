@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jitcache_asking import hold
 from jitcache_layouts import RELEASES, Shelf, put, release, snapshot
@@ -362,7 +362,7 @@ def test_what_is_packed_otherwise_is_not_unpacked(tmp_path: Path) -> None:
     refused(root, tmp_path / "file", "archive")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(cut=st.booleans(), place=st.integers(0, 10**6), bits=st.integers(1, 255))
 def test_cut_off_or_damaged_anywhere(
     tmp_path_factory: pytest.TempPathFactory, cut: bool, place: int, bits: int

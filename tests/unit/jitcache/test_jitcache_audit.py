@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jitcache_layouts import Shelf, put
 
@@ -69,7 +69,6 @@ def test_cut_off_anywhere(tmp_path: Path) -> None:
             continue
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=200), at=st.integers(0, 400), mask=st.integers(1, 255))
 def test_garbage_never_hangs_or_raises_anything_else(tmp_path: Path, data: bytes, at: int, mask: int) -> None:
     broken = bytearray(elf(fat("sm_121a") + data))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jitcache_asking import ask, bad, good
 from jitcache_layouts import lost, outermost, put, release, snapshot
@@ -165,7 +165,7 @@ NAMES = st.text(st.characters(blacklist_characters="/\0", blacklist_categories=[
 ODD = ["*", "?*", "[a-z]*", "../x", "/", "*/*"]
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30)
 @given(
     names=st.sets(NAMES, min_size=1, max_size=4),
     patterns=st.lists(

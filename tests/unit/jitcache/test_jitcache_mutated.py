@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jitcache_engine import PROJECT, ROOT, LocalEngine
 from jitcache_layouts import put, release
@@ -28,7 +28,6 @@ ASKED: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.sampled_from(sorted(ASKED)), changes=CHANGES, as_json=st.booleans())
 def test_any_document_of_the_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, changes: Changes, as_json: bool
