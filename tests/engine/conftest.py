@@ -14,6 +14,7 @@ from doctor_lab import image as image
 from jit_lab import cache_command as cache_command
 from jit_lab import jit_image as jit_image
 from jit_lab import jit_lab as jit_lab
+from pair import machines as machines
 from projects import BASE, Project, docker, forget
 
 from envgen.engine.client import Engine, connect

@@ -15,15 +15,67 @@ from pathlib import Path
 from typing import Any
 
 import forked
+import pytest
 import yaml
-from projects import docker
+from projects import BASE, docker
 
+from envgen.engine.client import Engine
 from envgen.engine.endpoint import config_dir
 from envgen.profile.load import load_project
 from envgen.render.outputs import render_profile
 
 ROOT = Path(__file__).resolve().parents[2]
 CARD = "enp1s0f0np0"
+IMAGE = "envgentest-pair:cpu"
+# Other numbers where two runs share a computer.
+_FIRST, _SECOND = os.environ.get("ENVGEN_TEST_NODES", "211,212").split(",")
+NUMBERS = {"spark-1": int(_FIRST), "spark-2": int(_SECOND)}
+ADDRESS = {name: f"192.168.177.{number}" for name, number in NUMBERS.items()}
+# Stands in for vLLM, which needs minutes to start here: the ranks meet at the head's port, then the head answers like
+# vLLM's server. Files in a machine's model folder make trouble there: `broken` (a worker ends at once, as one whose
+# weights cannot be read), `leaves` (it ends with 0), `elsewhere` (it wants another port of the head), `hangs`, `nan`.
+SERVER = """\
+#!/usr/bin/python3
+import http.server, json, os, socket, sys, threading, time
+def told(name):
+    return sys.argv[sys.argv.index(name) + 1]
+def has(name):
+    return os.path.exists(sys.argv[2] + "/" + name)
+worker, head = "--headless" in sys.argv, (told("--master-addr"), int(told("--master-port")))
+if worker and has("broken"):
+    sys.exit("huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name'")
+print("world_size=2", *sys.argv[3:], flush=True)
+if worker:
+    while True:
+        try:
+            peer = socket.create_connection((head[0], 29777) if has("elsewhere") else head)
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.2)
+    while not has("leaves"):
+        time.sleep(0.2)
+    sys.exit(0)
+meeting = socket.create_server(head)
+peer = meeting.accept()
+class Handler(http.server.BaseHTTPRequestHandler):
+    def reply(self, document, streams=False):
+        data = json.dumps(document).encode()
+        data = b"data: " + data + b"\\n\\ndata: [DONE]\\n\\n" if streams else data
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream" if streams else "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+    def do_GET(self):
+        self.reply({"data": [{"id": "tiny"}]})
+    def do_POST(self):
+        while has("hangs"):
+            time.sleep(0.2)
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        numbers = [float("nan")] if has("nan") else [-1.5]
+        self.reply({"choices": [{"text": " Paris", "logprobs": {"token_logprobs": numbers}}]}, asked.get("stream"))
+http.server.ThreadingHTTPServer(("0.0.0.0", 8000), Handler).serve_forever()
+"""
 # A Python and its libraries: a copy of the whole base would take a minute a machine.
 SMALL = (
     "cd /; tar -c bin lib lib64 usr/lib64 usr/bin/python3 usr/bin/python3.1[0-9] usr/bin/env usr/bin/cat usr/bin/df"
@@ -141,3 +193,41 @@ def two_machines(folder: Path, numbers: dict[str, int], image: Path) -> Iterator
         for name in numbers:
             subprocess.run([str(ROOT / "scripts/engine"), "--dir", str(folder / name), "down", "--purge"], check=False)
         shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def machines(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Two machines and a project that runs a server on both; its image is on both."""
+    folder = tmp_path_factory.mktemp("pair")
+    project(folder)
+    small_image(BASE, IMAGE, folder / "small.tar", SERVER, folder)
+    with two_machines(Path(f"/tmp/envgentest-pair-{os.getpid()}"), NUMBERS, folder / "small.tar") as made:
+        project(made.folder)
+        yield made
+
+
+def project(folder: Path) -> None:
+    (folder / "envgen.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "version": 1,
+                "name": "envgentest-pair",
+                "profiles": {
+                    "cpu": {
+                        "mode": "production", "base": {"image": BASE}, "cuda": {"arch_list": "12.1a"}, "gpu": "none",
+                        "caches": {"models": {"path": "/models", "host": "./models"}},
+                        "services": {
+                            "serve": {
+                                "command": ["vllm", "serve", "/models/tiny"], "args": {"tensor-parallel-size": 2},
+                                "ports": ["8000:8000"], "cluster": {"nodes": ["spark-1", "spark-2"]},
+                                "ready": {
+                                    "model": "tiny", "port": 8000, "timeout": "60s",
+                                    "expect": {"head": "--node-rank 0", "ranks": "world_size=2"},
+                                },
+                            }
+                        },
+                    }
+                },
+            }
+        )
+    )  # fmt: skip

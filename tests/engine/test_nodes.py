@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -18,116 +17,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from pair import CARD, Pair, failed, small_image, two_machines
-from projects import BASE
+from pair import ADDRESS, CARD, IMAGE, NUMBERS, Pair, failed
 
 from envgen.app.watch import PAUSE
-from envgen.engine.client import Engine
 
 pytestmark = pytest.mark.engine
 
-IMAGE = "envgentest-pair:cpu"
-# Other numbers where two runs share a computer.
-_FIRST, _SECOND = os.environ.get("ENVGEN_TEST_NODES", "211,212").split(",")
-NUMBERS = {"spark-1": int(_FIRST), "spark-2": int(_SECOND)}
-ADDRESS = {name: f"192.168.177.{number}" for name, number in NUMBERS.items()}
 CONTAINER = "envgentest-pair-cpu-serve-1"
-# Stands in for vLLM, which needs minutes to start here: the ranks meet at the head's port, then the head answers like
-# vLLM's server. Files in a machine's model folder make trouble there: `broken` (a worker ends at once, as one whose
-# weights cannot be read), `leaves` (it ends with 0), `elsewhere` (it wants another port of the head), `hangs`, `nan`.
-SERVER = """\
-#!/usr/bin/python3
-import http.server, json, os, socket, sys, threading, time
-def told(name):
-    return sys.argv[sys.argv.index(name) + 1]
-def has(name):
-    return os.path.exists(sys.argv[2] + "/" + name)
-worker, head = "--headless" in sys.argv, (told("--master-addr"), int(told("--master-port")))
-if worker and has("broken"):
-    sys.exit("huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name'")
-print("world_size=2", *sys.argv[3:], flush=True)
-if worker:
-    while True:
-        try:
-            peer = socket.create_connection((head[0], 29777) if has("elsewhere") else head)
-            break
-        except ConnectionRefusedError:
-            time.sleep(0.2)
-    while not has("leaves"):
-        time.sleep(0.2)
-    sys.exit(0)
-meeting = socket.create_server(head)
-peer = meeting.accept()
-class Handler(http.server.BaseHTTPRequestHandler):
-    def reply(self, document, streams=False):
-        data = json.dumps(document).encode()
-        data = b"data: " + data + b"\\n\\ndata: [DONE]\\n\\n" if streams else data
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream" if streams else "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-    def do_GET(self):
-        self.reply({"data": [{"id": "tiny"}]})
-    def do_POST(self):
-        while has("hangs"):
-            time.sleep(0.2)
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        numbers = [float("nan")] if has("nan") else [-1.5]
-        self.reply({"choices": [{"text": " Paris", "logprobs": {"token_logprobs": numbers}}]}, asked.get("stream"))
-http.server.ThreadingHTTPServer(("0.0.0.0", 8000), Handler).serve_forever()
-"""
-
-
-@pytest.fixture(scope="module")
-def pair(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    folder = tmp_path_factory.mktemp("pair")
-    project(folder)
-    small_image(BASE, IMAGE, folder / "small.tar", SERVER, folder)
-    with two_machines(Path(f"/tmp/envgentest-pair-{os.getpid()}"), NUMBERS, folder / "small.tar") as made:
-        project(made.folder)
-        yield made
-
-
-def project(folder: Path) -> None:
-    (folder / "envgen.yaml").write_text(
-        yaml.safe_dump(
-            {
-                "version": 1,
-                "name": "envgentest-pair",
-                "profiles": {
-                    "cpu": {
-                        "mode": "production", "base": {"image": BASE}, "cuda": {"arch_list": "12.1a"}, "gpu": "none",
-                        "caches": {"models": {"path": "/models", "host": "./models"}},
-                        "services": {
-                            "serve": {
-                                "command": ["vllm", "serve", "/models/tiny"], "args": {"tensor-parallel-size": 2},
-                                "ports": ["8000:8000"], "cluster": {"nodes": ["spark-1", "spark-2"]},
-                                "ready": {
-                                    "model": "tiny", "port": 8000, "timeout": "60s",
-                                    "expect": {"head": "--node-rank 0", "ranks": "world_size=2"},
-                                },
-                            }
-                        },
-                    }
-                },
-            }
-        )
-    )  # fmt: skip
 
 
 @pytest.fixture
-def ready(pair: Pair) -> Pair:
+def ready(machines: Pair) -> Pair:
     """Two machines that fit together."""
-    pair.write()
+    machines.write()
     for name in NUMBERS:
-        model = pair.folder / "models" / name / "tiny"
+        model = machines.folder / "models" / name / "tiny"
         model.mkdir(parents=True, exist_ok=True)
         (model / "config.json").write_text("{}")
         with (model / "model.safetensors").open("wb") as file:
             file.truncate(20 << 20)
-    return pair
+    return machines
 
 
 def test_two_machines_that_fit_together(ready: Pair) -> None:

@@ -10,56 +10,56 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from pair import Pair, small_image, two_machines
-from projects import BASE
+from pair import IMAGE, NUMBERS, Pair
 
-from envgen.engine.client import Engine
 from envgen.profile.load import load_project
 from envgen.render.environment import overlay_volume
 
 pytestmark = pytest.mark.engine
 
 NAME = "envgentest-push:cpu"
-START = "envgentest-push-start:1"  # on both machines from the beginning
-_FIRST, _SECOND = os.environ.get("ENVGEN_TEST_NODES", "213,214").split(",")
-NUMBERS = {"spark-1": int(_FIRST), "spark-2": int(_SECOND)}
+START = IMAGE  # on both machines from the beginning
 
 
 @pytest.fixture(scope="module")
-def pair(engine: Engine) -> Iterator[Pair]:
-    folder = Path(f"/tmp/envgentest-push-{os.getpid()}")
+def pair(machines: Pair) -> Pair:
+    """Another project on the machines of test_nodes.py."""
+    folder = machines.folder / "push"
     folder.mkdir()
-    small_image(BASE, START, folder / "small.tar")
-    with two_machines(folder, NUMBERS, folder / "small.tar") as made:
-        service = {
-            "command": ["vllm", "serve", "/models/tiny"], "args": {"tensor-parallel-size": 2},
-            "ports": ["8000:8000"], "cluster": {"nodes": ["spark-1", "spark-2"]},
-        }  # fmt: skip
-        profile = {
-            "mode": "production", "base": {"image": START}, "cuda": {"arch_list": "12.1a"}, "gpu": "none",
-            "caches": {"models": {"path": "/models", "host": "./models"}}, "services": {"serve": service},
-        }  # fmt: skip
-        development = {
-            **profile, "mode": "development", "image": NAME,
-            "sources": {
-                "vllm": {
-                    "origin": {"checkout": "./vllm"}, "mount": "/workspace/vllm", "package": "vllm",
-                    "distribution": "vllm",
-                }
-            },
-        }  # fmt: skip
-        project = {
-            "version": 1, "name": "envgentest-push", "default_profile": "cpu",
-            "profiles": {"cpu": profile, "dev": development},
-        }  # fmt: skip
-        (folder / "envgen.yaml").write_text(yaml.safe_dump(project))
-        made.write()
-        yield made
+    for node in NUMBERS:
+        for container in machines.docker(node, "ps", "-aq").split():
+            machines.docker(node, "rm", "-f", container)
+    service = {
+        "command": ["vllm", "serve", "/models/tiny"], "args": {"tensor-parallel-size": 2},
+        "ports": ["8000:8000"], "cluster": {"nodes": ["spark-1", "spark-2"]},
+    }  # fmt: skip
+    profile = {
+        "mode": "production", "base": {"image": START}, "cuda": {"arch_list": "12.1a"}, "gpu": "none",
+        "caches": {"models": {"path": "/models", "host": "./models"}}, "services": {"serve": service},
+    }  # fmt: skip
+    development = {
+        **profile, "mode": "development", "image": NAME,
+        "sources": {
+            "vllm": {
+                "origin": {"checkout": "./vllm"}, "mount": "/workspace/vllm", "package": "vllm",
+                "distribution": "vllm",
+            }
+        },
+    }  # fmt: skip
+    project = {
+        "version": 1, "name": "envgentest-push", "default_profile": "cpu",
+        "profiles": {"cpu": profile, "dev": development},
+    }  # fmt: skip
+    (folder / "envgen.yaml").write_text(yaml.safe_dump(project))
+    made = replace(machines, folder=folder)
+    made.write()
+    return made
 
 
 def changed(pair: Pair, megabytes: int) -> None:
@@ -86,7 +86,7 @@ def layers(pair: Pair, node: str) -> str:
 
 
 def names(pair: Pair, node: str) -> set[str]:
-    return set(pair.docker(node, "images", "--format", "{{.Repository}}:{{.Tag}}").split())
+    return set(pair.docker(node, "images", "--format", "{{.Repository}}:{{.Tag}}").split()) & {START, NAME}
 
 
 def test_only_the_layers_that_are_missing_are_sent(pair: Pair) -> None:
@@ -125,7 +125,7 @@ def test_a_push_that_is_cut_off_leaves_the_image_of_before_and_starts_again(pair
             said.append(line)
             if "sending" in line:
                 for child in children(pushing.pid):
-                    if f"10.66.0.{_SECOND}".encode() in (child / "cmdline").read_bytes():
+                    if f"10.66.0.{NUMBERS['spark-2']}".encode() in (child / "cmdline").read_bytes():
                         os.kill(int(child.name), signal.SIGKILL)
         assert pushing.wait(60) == 3, said
     assert layers(pair, "spark-2") == before
@@ -166,8 +166,8 @@ def test_a_disk_that_fills_and_the_other_way_round(pair: Pair) -> None:
     pair.docker("spark-2", "rmi", "-f", NAME)
     with_layer(pair, "spark-2", START, 4)
     words = ["--set", "services.serve.cluster.nodes=[spark-2, spark-1]"]
-    aside = str(pair.folder / "spark-1/data/tmp")
-    inside = ["nsenter", "--mount", "--target", (pair.folder / "spark-1/docker.pid").read_text().strip()]
+    aside = str(pair.folder.parent / "spark-1/data/tmp")
+    inside = ["nsenter", "--mount", "--target", (pair.folder.parent / "spark-1/docker.pid").read_text().strip()]
     before = names(pair, "spark-1")
     subprocess.run([*inside, "mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", aside], check=True)
     try:
@@ -212,8 +212,8 @@ def test_what_is_installed_of_checkouts_is_sent(pair: Pair) -> None:
 
 def test_a_machine_that_cannot_be_reached(pair: Pair) -> None:
     subprocess.run(
-        ["docker", "context", "create", "gone", "--docker", "host=ssh://root@10.66.0.99"],
+        ["docker", "context", "create", "away", "--docker", "host=ssh://root@10.66.0.99"],
         env=pair.env, check=True, capture_output=True,
     )  # fmt: skip
-    pair.write(spark_2={"context": "gone"})
+    pair.write(spark_2={"context": "away"})
     assert "10.66.0.99" in push(pair, code=3)["detail"]
