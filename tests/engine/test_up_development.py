@@ -50,12 +50,22 @@ def project(make_project: Callable[..., Project]) -> Project:
 
 
 @pytest.fixture(autouse=True)
+def stopped(project: Project) -> Iterator[None]:
+    """What is installed stays: to install it again costs more than most of these tests."""
+    yield
+    project.envgen("down")
+
+
+@pytest.fixture
 def fresh(project: Project) -> Iterator[None]:
+    """Nothing is installed before, and nothing of the test stays."""
+    project.envgen("down", "--volumes")
     yield
     project.envgen("down", "--volumes")
 
 
 def test_a_server_finds_its_source_installed(project: Project) -> None:
+    project.envgen("down", "--volumes")
     done = project.envgen("up", "serve")
     assert "lib: 1.5 installed in" in done.err and "serve is ready" in done.out
     assert project.envgen("logs", "serve").out.endswith("lib as released\n")
@@ -90,16 +100,35 @@ def test_an_editor_attaches_to_it(project: Project, tmp_path: Path) -> None:
 
 
 def test_installed_once_whatever_happens_to_the_container(project: Project) -> None:
+    """Also what pip installs in its shell; and `doctor --fix` installs what was lost."""
+    project.envgen("down", "--volumes")
     assert "lib: 1.5 installed in" in project.envgen("up", "dev").err
     assert project.envgen("exec", "dev", "--", "lib-cli").out == "lib as released\n"
+    assert project.envgen("exec", "dev", "--", "which", "pip").out == "/opt/envgen/env/bin/pip\n"
+    project.envgen("exec", "dev", "--", "pip", "install", "-q", "iniconfig")
     project.envgen("down")
     again = project.envgen("up", "dev")
     assert "lib: installed already (1.5)" in again.err
     assert project.envgen("exec", "dev", "--", "lib-cli").out == "lib as released\n"
     (project.root / "lib" / "lib" / "__init__.py").write_text('ORIGIN = "edited"\n')
     assert project.envgen("exec", "dev", "--", "lib-cli").out == "edited\n"
+    shown = project.envgen("exec", "dev", "--", "python3", "-c", "import iniconfig; print(iniconfig.__file__)")
+    assert shown.out.startswith("/opt/envgen/env/")
+    # Its metadata goes, as when somebody cleans up site-packages: version and console script go with it.
+    code = "import importlib.metadata as m; print([one.version for one in m.distributions(name='lib')])"
+    version = ("exec", "dev", "--", "python3", "-c", code)
+    assert project.envgen(*version).out == "['1.5']\n"
+    lose = "import importlib.metadata as m, shutil; shutil.rmtree(m.distribution('lib')._path)"
+    project.envgen("exec", "dev", "--", "python3", "-c", lose)
+    planned = project.envgen("doctor", "--fix", "--dry-run", code=None)
+    assert "install lib from its mount again" in planned.out + planned.err
+    assert project.envgen(*version).out == "[]\n"
+    project.envgen("doctor", "--fix", "--yes", code=None)
+    assert project.envgen(*version).out == "['1.5']\n"
+    assert project.envgen("exec", "dev", "--", "lib-cli").code == 0
 
 
+@pytest.mark.usefixtures("fresh")
 def test_an_installation_that_fails_leaves_nothing(project: Project) -> None:
     path = project.root / "lib" / "pyproject.toml"
     text = path.read_text()
@@ -113,6 +142,7 @@ def test_an_installation_that_fails_leaves_nothing(project: Project) -> None:
         path.write_text(text)
 
 
+@pytest.mark.usefixtures("fresh")
 def test_a_full_overlay_is_named(project: Project) -> None:
     profile = load_project(file=project.root / "envgen.yaml", environ={}).project.profiles["dev"]
     small = ("--opt", "type=tmpfs", "--opt", "device=tmpfs", "--opt", "o=size=16k")
@@ -132,6 +162,7 @@ def build_editable(*words):
 """
 
 
+@pytest.mark.usefixtures("fresh")
 def test_the_build_backend_is_asked_what_it_needs(project: Project) -> None:
     """It names iniconfig itself, in no file; and what can't be had is one sentence that names the key."""
     path = project.root / "lib" / "pyproject.toml"
@@ -150,36 +181,11 @@ def test_the_build_backend_is_asked_what_it_needs(project: Project) -> None:
         path.write_text(text)
 
 
-def test_what_pip_installs_in_the_shell_outlives_the_container(project: Project) -> None:
-    project.envgen("up", "dev")
-    assert project.envgen("exec", "dev", "--", "which", "pip").out == "/opt/envgen/env/bin/pip\n"
-    project.envgen("exec", "dev", "--", "pip", "install", "-q", "iniconfig")
-    project.envgen("down")
-    project.envgen("up", "dev")
-    shown = project.envgen("exec", "dev", "--", "python3", "-c", "import iniconfig; print(iniconfig.__file__)")
-    assert shown.out.startswith("/opt/envgen/env/")
-
-
+@pytest.mark.usefixtures("fresh")
 def test_no_install(project: Project) -> None:
     done = project.envgen("up", "dev", "--no-install")
     assert "installed in" not in done.err
     assert project.envgen("exec", "dev", "--", "lib-cli", code=None).code != 0
-
-
-def test_doctor_fix_installs_what_was_lost(project: Project) -> None:
-    """Its metadata goes, as when somebody cleans up site-packages: version and console script go with it."""
-    project.envgen("up", "dev")
-    code = "import importlib.metadata as m; print([one.version for one in m.distributions(name='lib')])"
-    version = ("exec", "dev", "--", "python3", "-c", code)
-    assert project.envgen(*version).out == "['1.5']\n"
-    lose = "import importlib.metadata as m, shutil; shutil.rmtree(m.distribution('lib')._path)"
-    project.envgen("exec", "dev", "--", "python3", "-c", lose)
-    planned = project.envgen("doctor", "--fix", "--dry-run", code=None)
-    assert "install lib from its mount again" in planned.out + planned.err
-    assert project.envgen(*version).out == "[]\n"
-    project.envgen("doctor", "--fix", "--yes", code=None)
-    assert project.envgen(*version).out == "['1.5']\n"
-    assert project.envgen("exec", "dev", "--", "lib-cli").code == 0
 
 
 def git(folder: Path, *words: str) -> str:
@@ -194,15 +200,18 @@ def rename(old: str, new: str) -> str:
 
 
 @pytest.fixture
-def inside(project: Project) -> Callable[[str], int]:
-    def run(command: str) -> int:
-        return project.envgen("exec", "dev", "--", "sh", "-c", f"cd /workspace/lib && {command}", code=None).code
+def inside(project: Project) -> Callable[..., list[int]]:
+    """Run commands in the checkout, each in a shell of its own; their exit codes."""
+
+    def run(*commands: str) -> list[int]:
+        each = "; ".join(f"(cd /workspace/lib && {command}) >&2; echo $?" for command in commands)
+        return [int(code) for code in project.envgen("exec", "dev", "--", "sh", "-c", each).out.split()]
 
     return run
 
 
 def test_a_container_cannot_write_what_git_on_the_host_would_run(
-    project: Project, inside: Callable[[str], int], tmp_path: Path
+    project: Project, inside: Callable[..., list[int]], tmp_path: Path
 ) -> None:
     lib, other = project.root / "lib", tmp_path / "other"
     for folder in (lib, other):
@@ -214,7 +223,7 @@ def test_a_container_cannot_write_what_git_on_the_host_would_run(
     git(lib, "commit", "-qm", "one")
     try:
         project.envgen("up", "dev")
-        for attempt in (
+        attempts = (
             "echo '[core]' >> .git/config",
             "git config core.fsmonitor x",
             "git -C third_party/other config core.fsmonitor x",
@@ -226,24 +235,26 @@ def test_a_container_cannot_write_what_git_on_the_host_would_run(
             rename(".git/modules/third_party", ".git/modules/old"),
             rename(".git/modules/third_party/other", ".git/modules/old"),
             rename(".git", ".old"),
-        ):
-            assert inside(attempt) != 0, attempt
+        )
+        assert 0 not in inside(*attempts), attempts
         assert not [path for path in (lib / ".git").rglob("config") if "fsmonitor" in path.read_text()]
         # Work goes on: what git does in a container is as before.
         identity = "git -c user.name=t -c user.email=t@localhost -c safe.directory='*'"
-        assert inside(f"echo new > new.txt && {identity} add new.txt && {identity} commit -qm two") == 0
-        assert inside(f"{identity} status && {identity} checkout -qb other && {identity} stash list") == 0
+        assert inside(
+            f"echo new > new.txt && {identity} add new.txt && {identity} commit -qm two",
+            f"{identity} status && {identity} checkout -qb other && {identity} stash list",
+        ) == [0, 0]
         assert git(lib, "log", "-1", "--format=%s").strip() == "two"
         assert project.envgen("up", "dev").code == 0  # nothing is recreated for it
     finally:
-        project.envgen("down", "--volumes")
+        project.envgen("down")
         for path in (lib / ".git", lib / "third_party"):
             shutil.rmtree(path)
         (lib / ".gitmodules").unlink()
 
 
 def test_a_container_cannot_lead_a_linked_worktree_elsewhere(
-    project: Project, inside: Callable[[str], int], tmp_path: Path
+    project: Project, inside: Callable[..., list[int]], tmp_path: Path
 ) -> None:
     lib, main = project.root / "lib", tmp_path / "main"
     shutil.copytree(lib, main)
@@ -255,11 +266,11 @@ def test_a_container_cannot_lead_a_linked_worktree_elsewhere(
     before = (lib / ".git").read_text()
     try:
         project.envgen("up", "dev")
-        for attempt in ("echo gitdir: /tmp > .git", "rm .git", rename(".git", "old"), f"touch {main}/.git/config"):
-            assert inside(attempt) != 0, attempt
+        attempts = ("echo gitdir: /tmp > .git", "rm .git", rename(".git", "old"), f"touch {main}/.git/config")
+        codes = inside(*attempts, "echo new > new.txt")
+        assert 0 not in codes[:-1] and codes[-1] == 0, codes
         assert (lib / ".git").read_text() == before
-        assert inside("echo new > new.txt") == 0
     finally:
-        project.envgen("down", "--volumes")
+        project.envgen("down")
         (lib / ".git").unlink()
         (lib / "new.txt").unlink(missing_ok=True)

@@ -167,7 +167,7 @@ def test_what_a_removed_worktree_left_is_pruned(first: Project) -> None:
     assert first.envgen("prune", "--dry-run", "--json").json["items"] == []
 
 
-def test_a_clone_takes_nothing(first: Project) -> None:
+def test_a_clone_takes_nothing_until_it_is_told_to(first: Project) -> None:
     second = copy(first, "second")
     first.envgen("build")
     built = docker("image", "inspect", "-f", "{{.Id}}", f"{first.name}:dev")
@@ -194,11 +194,7 @@ def test_a_clone_takes_nothing(first: Project) -> None:
     # After its `down` the image is still the first's, and so is the name.
     first.envgen("down")
     assert str(first.root) in second.envgen("build", code=6).err
-
-
-def test_take_over_of_what_runs(first: Project) -> None:
-    second = copy(first, "second")
-    first.envgen("build")
+    (second.root / "envgen.yaml").write_text((first.root / "envgen.yaml").read_text())
     first.envgen("up", "web")
     done = second.envgen("up", "web", "--take-over")
     assert f"taking over {first.name}-dev from {first.root}" in done.err
