@@ -148,9 +148,9 @@ def test_a_day_leaves_nothing_of_roots(user: User) -> None:
     user.inside(
         "cd /workspace/lib-source && git -c user.name=t -c user.email=t@localhost commit -qam two && git status"
     )
-    for folder in ("/root", "/root/.cache/huggingface", "/root/.cache/torch", "/root/.triton", "/root/.cache/new"):
-        user.inside(f"mkdir -p {folder}/made && echo x >{folder}/made/file")
-    user.inside("echo x >/root/.cache/flashinfer/made")
+    folders = ("/root", "/root/.cache/huggingface", "/root/.cache/torch", "/root/.triton", "/root/.cache/new")
+    made = [f"mkdir -p {folder}/made && echo x >{folder}/made/file" for folder in folders]
+    user.inside(" && ".join([*made, "echo x >/root/.cache/flashinfer/made"]))
     user.inside("pip install -q iniconfig && python3 -c 'import iniconfig'")
     assert user.foreign() == []
     assert (user.home / "hub/huggingface/made/file").read_text() == "x\n"
