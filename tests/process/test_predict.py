@@ -1,22 +1,26 @@
 """`envgen predict` against the real code of releases: the shipped profiles fit a GB10, and the old default does not.
 
 The environments are made by scripts/predict-env: vLLM's released Python code with PyTorch's CPU build. The reports are
-those of the command itself.
+those of the command itself. Most questions go to a process that has imported the libraries of other projects before;
+vLLM is imported anew for each, and one question to each release shows that the answer is the same.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_python import warm_python
 
 from envgen.app.predict import vllm_words
 from envgen.profile.load import load_project
@@ -62,6 +66,18 @@ CONTRADICTED = {("dev", "cutlass")}
 SIZE = "services.serve.args.tensor-parallel-size"
 
 
+# Libraries of other projects that both releases import, and that take the longest.
+LIBRARIES = (
+    "torch", "torch._inductor.lowering", "torch._inductor.compile_fx", "torch._inductor.standalone_compile",
+    "torch._dynamo.repro.after_dynamo", "torch.utils.cpp_extension", "transformers",
+    "transformers.models.auto.image_processing_auto", "transformers.models.auto.modeling_auto", "openai.types.chat",
+    "openai.types.responses", "fastapi", "aiohttp", "requests", "compressed_tensors.quantization", "xgrammar",
+)  # fmt: skip
+Warm = Callable[[str], Path]
+Predict = Callable[..., tuple[int, dict[str, Any]]]
+
+
+@functools.cache
 def environment(version: str) -> Path:
     """The Python of a release, made where it is not there."""
     folder = CACHE / version
@@ -69,20 +85,50 @@ def environment(version: str) -> Path:
     return folder / "bin" / "python"
 
 
-def _predict(python: Path, *words: str, path: Path | None = None) -> tuple[int, dict[str, Any]]:
-    """(exit code, the JSON report) of `envgen predict`, whatever models, cubins and network this machine has."""
-    argv = [sys.executable, "-m", "envgen", "predict", *words, "--gpu", "gb10", "--python", str(python), "--json"]
-    with tempfile.TemporaryDirectory() as home:
-        nowhere = {"HOME": home, "HF_HOME": home, "HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": ""}
+@pytest.fixture(scope="session")
+def nowhere(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables, so that it doesn't matter what models, cubins and network this machine has."""
+    home = str(tmp_path_factory.mktemp("home"))
+    return {"HOME": home, "HF_HOME": home, "HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": ""}
+
+
+@pytest.fixture(scope="session")
+def warm(nowhere: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    """The Python of a release as a program that costs less to start."""
+    with ExitStack() as stack:
+
+        @functools.cache
+        def made(version: str) -> Path:
+            place = tmp_path_factory.mktemp("warm")
+            env = {**os.environ, **nowhere, "HF_HUB_OFFLINE": "1"}  # envgen's program sets it before it imports any
+            return stack.enter_context(warm_python(environment(version), LIBRARIES, env, place))
+
+        yield made
+
+
+@pytest.fixture(scope="session")
+def predict(nowhere: dict[str, str]) -> Predict:
+    """`envgen predict`: (exit code, the JSON report)."""
+
+    def ask(python: Path, *words: str, path: Path | None = None) -> tuple[int, dict[str, Any]]:
+        argv = [sys.executable, "-m", "envgen", "predict", *words, "--gpu", "gb10", "--python", str(python), "--json"]
         env = {**os.environ, **nowhere, "PYTHONPATH": str(path or "")}
         done = subprocess.run(argv, cwd=TOP, env=env, capture_output=True, text=True)
-    assert done.stdout, done.stderr
-    document: dict[str, Any] = json.loads(done.stdout)
-    return done.returncode, document
+        assert done.stdout, done.stderr
+        document: dict[str, Any] = json.loads(done.stdout)
+        return done.returncode, document
+
+    return ask
 
 
 def test_all_but_the_fork_is_asked() -> None:
     assert list(NOT_HERE) == ["fork"] and {name for name, _, _ in SHIPPED} == set(PROFILES) - NOT_HERE
+
+
+def comparable(asked: tuple[int, dict[str, Any]]) -> str:
+    """An answer without what no two have in common: the program that was asked and its temporary folder."""
+    code, report = asked
+    return re.sub(r"envgen-predict-\w+", "", json.dumps([code, {**report, "place": ""}], indent=1))
 
 
 @pytest.fixture(scope="session")
@@ -96,33 +142,35 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tree
 
 
-def test_the_old_default_is_refused() -> None:
+def test_the_old_default_is_refused(warm: Warm, predict: Predict) -> None:
     """What the first edition shipped: FlashInfer attention on 0.14.0."""
-    python = environment("0.14.0")
     backend = 'services.serve.args.attention-config={"backend": "FLASHINFER"}'
-    code, report = _predict(python, "serve", "-p", "prod", "--set", backend)
+    words = ("serve", "-p", "prod", "--set", backend)
+    code, report = predict(environment("0.14.0"), *words)
     assert (code, report["verdict"]) == (1, "refused")
     refusal = report["refusals"][0]
     assert refusal["step"] == "attention" and refusal["reasons"] == ["sink setting not supported"]
     assert "0.28.0" in refusal["first"]
     assert report["moe"]["backend"] == "MARLIN" and report["release"]["version"] == "0.14.0"
     assert report["gpu"]["capability"] == [12, 1] and report["model"]["sinks"]
+    assert comparable(predict(warm("0.14.0"), *words)) == comparable((code, report))
 
 
-def test_a_flag_of_a_fork_is_refused_in_the_release_s_own_words() -> None:
-    python = environment("0.14.0")
-    code, report = _predict(python, "serve", "-p", "prod", "--set", "services.serve.args.mxfp4-backend=CUTLASS")
+def test_a_flag_of_a_fork_is_refused_in_the_release_s_own_words(warm: Warm, predict: Predict) -> None:
+    code, report = predict(warm("0.14.0"), "serve", "-p", "prod", "--set", "services.serve.args.mxfp4-backend=CUTLASS")
     assert (code, report["verdict"]) == (1, "refused")
     assert report["refusals"][0]["message"] == "unrecognized arguments: --mxfp4-backend CUTLASS"
     assert "a fork" in report["refusals"][0]["first"]
 
 
 @pytest.mark.parametrize(("profile", "variant", "service"), SHIPPED)
-def test_what_is_shipped_fits_a_gb10(patched: Path, profile: str, variant: str, service: str) -> None:
+def test_what_is_shipped_fits_a_gb10(
+    warm: Warm, predict: Predict, patched: Path, profile: str, variant: str, service: str
+) -> None:
     """Every profile, variant and server of envgen.yaml."""
     words = [service, "-p", profile, *(["--variant", variant] if variant else [])]
     tree = patched if PROJECT.profiles[profile].sources["vllm"].patches else None
-    code, report = _predict(environment(PROFILES[profile]), *words, path=tree)
+    code, report = predict(warm(PROFILES[profile]), *words, path=tree)
     shown = json.dumps({name: report[name] for name in report if name != "lines"}, indent=1)
     if (profile, variant) in CONTRADICTED:
         assert (code, report["verdict"]) == (1, "contradicts"), shown
@@ -137,21 +185,23 @@ def test_what_is_shipped_fits_a_gb10(patched: Path, profile: str, variant: str, 
     assert report["release"]["version"] == PROFILES[profile] and report["gpu"]["capability"] == [12, 1]
 
 
-def test_flashinfer_attention_of_current_needs_nvidia_s_cubins() -> None:
+def test_flashinfer_attention_of_current_needs_nvidia_s_cubins(warm: Warm, predict: Predict) -> None:
     """The caveat that a user has to read."""
-    _, report = _predict(environment("0.32.0"), "serve", "-p", "current", "--variant", "flashinfer")
+    words = ("serve", "-p", "current", "--variant", "flashinfer")
+    code, report = predict(environment("0.32.0"), *words)
     assert any("without them" in one and "attention sinks not supported" in one for one in report["caveats"])
+    assert comparable(predict(warm("0.32.0"), *words)) == comparable((code, report))
 
 
-def test_a_python_without_vllm_can_not_be_asked() -> None:
-    code, report = _predict(Path(sys.executable), "serve", "-p", "prod")
+def test_a_python_without_vllm_can_not_be_asked(predict: Predict) -> None:
+    code, report = predict(Path(sys.executable), "serve", "-p", "prod")
     assert (code, report["verdict"]) == (1, "unknown")
     assert "No module named 'vllm'" in report["unasked"][0]
 
 
-def test_two_ranks_share_weights_heads_and_kv_cache() -> None:
+def test_two_ranks_share_weights_heads_and_kv_cache(warm: Warm, predict: Predict) -> None:
     """Marlin rounds half of an expert of gpt-oss-120b (1440 x 2880) up to 1536 x 3072: each rank holds over a half."""
-    code, report = _predict(environment("0.32.0"), "serve", "-p", "current", "--set", f"{SIZE}=2")
+    code, report = predict(warm("0.32.0"), "serve", "-p", "current", "--set", f"{SIZE}=2")
     rank = report["rank"]
     assert (code, report["verdict"], rank["ranks"], rank["padded"]) == (0, "fits", 2, True)
     assert (rank["layers"], rank["attention_heads"], rank["kv_heads"]) == (36, 32, 4)
@@ -159,7 +209,7 @@ def test_two_ranks_share_weights_heads_and_kv_cache() -> None:
     assert 34 << 30 < rank["weights"] < 35 << 30 < rank["budget"]
 
 
-def test_heads_that_cannot_be_shared_are_refused_in_the_release_s_own_words() -> None:
-    code, report = _predict(environment("0.32.0"), "serve", "-p", "current", "--set", f"{SIZE}=3")
+def test_heads_that_cannot_be_shared_are_refused_in_the_release_s_own_words(warm: Warm, predict: Predict) -> None:
+    code, report = predict(warm("0.32.0"), "serve", "-p", "current", "--set", f"{SIZE}=3")
     assert (code, report["verdict"]) == (1, "refused")
     assert "(64) must be divisible by tensor parallel size (3)" in report["refusals"][0]["message"]
