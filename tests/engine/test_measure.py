@@ -118,13 +118,13 @@ def test_accept(cpu_server: CpuServer) -> None:
         "log: log shows eager", "end: zombie processes: 0",
     ):  # fmt: skip
         assert f"ok    {line}" in green
-    red = cpu_server.project.envgen(*words, files[1], code=1).out
+    red = cpu_server.project.envgen(*words, files[1], "-n", "4", code=1).out
     assert "FAIL  bench: decode of pp32 tg16 against rocket" in red
 
 
 @pytest.mark.last
 def test_a_real_server_that_is_killed(cpu_server: CpuServer) -> None:
-    child = cpu_server.project.start("stress", *CPU, "-n", "2000")
+    child = cpu_server.project.start("stress", *CPU, "-n", "400")
     assert child.stderr
     while "requests" not in child.stderr.readline():
         pass

@@ -17,11 +17,9 @@ from typing import Any
 
 import pytest
 import yaml
-from cpu_server import make_cpu_project
+from cpu_server import CpuServer
 from pair import Pair, small_image, two_machines
 from projects import BASE, docker
-
-from envgen.engine.client import Engine
 
 pytestmark = pytest.mark.engine
 
@@ -45,25 +43,21 @@ printf 'Metadata-Version: 2.1\\nName: vllm\\nVersion: 0.30.0+cpu\\n' >/out/vllm-
 
 
 @pytest.fixture(scope="module")
-def pair(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def pair(cpu_server: CpuServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     place = tmp_path_factory.mktemp("real")
-    single = make_cpu_project(place, "envgentestreal", 8000)
-    try:
-        clustered = tmp_path_factory.mktemp("clustered")
-        project(clustered)
-        small_image(single.image, IMAGE, place / "small.tar", SERVER, clustered, "PYTHONPATH=/opt/libraries")
-        with two_machines(Path(f"/tmp/envgentest-real-{os.getpid()}"), NUMBERS, place / "small.tar") as made:
-            libraries = made.folder / "libraries"
-            libraries.mkdir()
-            docker("run", "--rm", "--entrypoint", "sh", "-v", f"{libraries}:/out", single.image, "-c", LIBRARIES)
-            for name in NUMBERS:
-                shutil.copytree(place / "models", made.folder / "models" / name)
-            project(made.folder)
-            caches = {name: {**made.machine(name)["caches"], "libraries": str(libraries)} for name in NUMBERS}
-            made.write(**{name.replace("-", "_"): {"caches": caches[name]} for name in NUMBERS})
-            yield made
-    finally:
-        docker("image", "rm", "-f", single.image, check=False)
+    clustered = tmp_path_factory.mktemp("clustered")
+    project(clustered)
+    small_image(cpu_server.image, IMAGE, place / "small.tar", SERVER, clustered, "PYTHONPATH=/opt/libraries")
+    with two_machines(Path(f"/tmp/envgentest-real-{os.getpid()}"), NUMBERS, place / "small.tar") as made:
+        libraries = made.folder / "libraries"
+        libraries.mkdir()
+        docker("run", "--rm", "--entrypoint", "sh", "-v", f"{libraries}:/out", cpu_server.image, "-c", LIBRARIES)
+        for name in NUMBERS:
+            shutil.copytree(cpu_server.project.root / "models", made.folder / "models" / name)
+        project(made.folder)
+        caches = {name: {**made.machine(name)["caches"], "libraries": str(libraries)} for name in NUMBERS}
+        made.write(**{name.replace("-", "_"): {"caches": caches[name]} for name in NUMBERS})
+        yield made
 
 
 def project(folder: Path) -> None:
@@ -79,7 +73,12 @@ def project(folder: Path) -> None:
                             "models": {"path": "/models", "host": "./models"},
                             "libraries": {"path": "/opt/libraries", "host": "./libraries"},
                         },
-                        "env": {"offline": {"HF_HUB_OFFLINE": 1, "VLLM_NO_USAGE_STATS": 1, "TORCHDYNAMO_DISABLE": 1}},
+                        "env": {
+                            "offline": {
+                                "HF_HUB_OFFLINE": 1, "VLLM_NO_USAGE_STATS": 1, "TORCHDYNAMO_DISABLE": 1,
+                                "VLLM_CACHE_ROOT": "/models/.vllm",  # filled by the shared server's start
+                            }
+                        },
                         "shm_size": "256MiB",
                         "services": {
                             "serve": {
