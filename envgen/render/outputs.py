@@ -173,6 +173,7 @@ def render_project(project: Project, *, only: str | None = None) -> dict[str, by
     """
     lock = load(project.root)
     files: dict[str, bytes] = {}
+    wanted: dict[str, bytes] = {}
     owners: dict[str, str] = {}
     context: set[str] = set()
     for profile in project.profiles.values():
@@ -183,10 +184,10 @@ def render_project(project: Project, *, only: str | None = None) -> dict[str, by
                 message = f"profiles {owners[path]} and {profile.name} both render {path}, differently"
                 raise ProjectError([Problem(message, None, "give one of them another `dockerfile`")])
             owners.setdefault(path, profile.name)
-    if only is not None:
-        files = {path: content for path, content in files.items() if owners[path] == only}
-    files[IGNORE_FILE] = dockerignore(sorted(context)).encode()
-    return files
+        if only in (None, profile.name):
+            wanted.update(rendered.files)
+    wanted[IGNORE_FILE] = dockerignore(sorted(context)).encode()
+    return wanted
 
 
 def diff(root: Path, files: Mapping[str, bytes]) -> str:
