@@ -116,7 +116,7 @@ def ask(question: str) -> bool:
 def confirm(what: str, question: str, lines: Iterable[str]) -> None:
     """A yes to ``lines``, from the terminal. UsageError without a terminal, click.Abort without a yes."""
     if wants_json() or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError(f"{what} needs --yes when stdin is not a terminal", hint="add --yes or --dry-run")
+        raise UsageError(f"{what} needs --yes with --json or without a terminal", hint="add --yes or --dry-run")
     for line in lines:
         click.echo(line)
     click.confirm(question, abort=True, err=True)

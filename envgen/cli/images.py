@@ -33,7 +33,7 @@ from envgen.text import Loudness, counted, progress, short_id, shorten
 HEARTBEAT = 30.0  # seconds of silence after which a pipe or a log gets a line that a step still runs
 SHOWN_LINES = 25  # of a step that failed
 SHOWN_DIFFERENCES = 40
-_SHARED = ("image ", "git ", "file ", "patch ", "series ")  # inputs of a lock that are no profile's own
+_SHARED = ("image ", "git ", "file ", "patch ", "series ")  # inputs of a lock that several profiles may share
 
 jobs_option = click.option("--max-jobs", type=click.IntRange(1, 9999), metavar="N", help="Compilers at once.")
 

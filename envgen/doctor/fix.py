@@ -89,7 +89,7 @@ def _owners(context: Context, findings: list[Finding], engine: Engine) -> list[F
     """Caches that the container's user may not write: handed to it, through the container, links not followed."""
     container, probe = context.container, context.probe
     if container is None or not container.running or probe is None or not probe.system.uid:
-        return []  # root that may not write is nobody's owner: an engine with userns-remap
+        return []  # root that may not write owns nothing here: an engine with userns-remap
     found = []
     owner = f"{probe.system.uid}:{probe.system.gid}"
     for one in findings:

@@ -99,7 +99,7 @@ def _words(top: Node, values: Mapping[str, str], draft: Draft) -> list[str]:
     made = node.text
     for _ in range(5):
         made = re.sub(r"\{([A-Za-z_]\w*)\}", lambda found: values.get(found[1], found[0]), made)
-    if "{{" in node.text:  # the older format doubles braces that are no names
+    if "{{" in node.text:  # the older format doubles braces that name nothing
         made = made.replace("{{", "{").replace("}}", "}")
     for name in re.findall(r"(?<![\w\"'{$])\{([A-Za-z_]\w*)\}", made):
         draft.note(node, f"{{{name}}}", "has no default: write the value into the command")

@@ -206,7 +206,7 @@ class _Bounded:
         return self._last
 
     def take(self, size: int) -> bytes:
-        """So many bytes that are no header."""
+        """Exactly ``size`` bytes of a file in it."""
         data = self._stream.read(size)
         if len(data) < size:
             raise damaged("it ends in the middle of a file")
