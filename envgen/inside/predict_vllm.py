@@ -118,11 +118,6 @@ def ask_all(request: Doc, found: Doc, lines: Lines, folder: str) -> None:
         ask_selectors(config, other, lines)
         other["lines"], lines.kept = lines.kept, before
         found["with_cubins"] = other
-    lines.step = "memory"
-    try:
-        ask_rank(config, found, any("offload" in word for word in request["words"]))
-    except Exception as odd:
-        found["notes"].append("what each GPU holds is not known: %s: %s" % (type(odd).__name__, str(odd)[:300]))
 
 
 def ask_selectors(config: Any, answers: Doc, lines: Lines) -> None:
@@ -551,74 +546,6 @@ def ask_moe(config: Any, found: Doc) -> Optional[Doc]:
     except Exception as odd:
         raise NotAskable("%s wants more than a layer's shape: %s: %s" % (where, type(odd).__name__, odd)) from None
     return {"where": where, "backend": str(chosen.name), "asked_for": asked_for(config, "kernel_config", "moe_backend")}
-
-
-# --- what each GPU holds ----------------------------------------------------------------------------------------------
-
-
-def ask_rank(config: Any, found: Doc, offloads: bool) -> None:
-    """The part of the weights and of the KV cache that one rank holds, in bytes, and whether its GPU has the room."""
-    model, parallel, cache = config.model_config, config.parallel_config, config.cache_config
-    text = getattr(model, "hf_text_config", model.hf_config)
-    layers, heads, length = model.get_num_layers(parallel), model.get_num_kv_heads(parallel), int(model.max_model_len)
-    narrow = any(name in str(cache.cache_dtype) for name in ("fp8", "int8"))
-    token = (1 if model.use_mla else 2) * heads * model.get_head_size() * (1 if narrow else model.dtype.itemsize)
-    kinds = list(getattr(text, "layer_types", None) or [])
-    short = layers * kinds.count("sliding_attention") // max(len(kinds), 1)
-    # As SlidingWindowSpec counts it: a window, and what one step of the prefill adds.
-    window = min(length, int(getattr(text, "sliding_window", 0) or 0) + config.scheduler_config.max_num_batched_tokens)
-    rank: Doc = {
-        "ranks": int(parallel.tensor_parallel_size) * int(parallel.pipeline_parallel_size), "layers": layers,
-        "attention_heads": model.get_num_attention_heads(parallel), "kv_heads": heads,
-        "kv_token": token * layers, "kv_request": token * ((layers - short) * length + short * window),
-        "tokens": length,
-    }  # fmt: skip
-    found["rank"] = rank
-    if getattr(text, "model_type", "") == "gpt_oss" and "mxfp4" in str(found["quantization"]):
-        rank.update(gpt_oss_weights(text, parallel, rank, found))
-    elif found["model"].get("place"):
-        files = glob.glob(os.path.join(os.path.dirname(found["model"]["place"]), "*.safetensors"))
-        if files:
-            rank.update({"weights": sum(map(os.path.getsize, files)) // rank["ranks"], "from": "files"})
-    rank["budget"] = int(found["platform"]["memory"] * cache.gpu_memory_utilization)
-    # Of files is not known what the release makes of them: only what follows from the shapes is refused.
-    if rank.get("from") != "shapes" or offloads:
-        return
-    room, gib = rank["budget"] - rank["weights"], float(1 << 30)
-    if room < 0:
-        found["refusals"].append({"step": "memory", "message": (
-            "each of %d ranks holds %.1f GiB of weights, and gpu-memory-utilization %g leaves %.1f GiB of its GPU"
-            % (rank["ranks"], rank["weights"] / gib, cache.gpu_memory_utilization, rank["budget"] / gib))})  # fmt: skip
-    elif room < rank["kv_request"]:
-        found["refusals"].append({"step": "memory", "message": (
-            "one request of %d tokens (max-model-len) needs %.1f GiB of KV cache on each of %d ranks, and %.1f GiB are"
-            " left beside %.1f GiB of weights"
-            % (length, rank["kv_request"] / gib, rank["ranks"], room / gib, rank["weights"] / gib))})  # fmt: skip
-
-
-def gpt_oss_weights(text: Any, parallel: Any, rank: Doc, found: Doc) -> Doc:
-    """What vLLM allocates for gpt-oss: experts in MXFP4 (a byte of scale for 32 values), all else in 16 bits.
-
-    Shapes and their parts: _load_weights_mxfp4 in models/gpt_oss.py, create_weights in layers/quantization/mxfp4.py.
-    """
-    size, hidden, experts = int(parallel.tensor_parallel_size), int(text.hidden_size), int(text.num_local_experts)
-    inner = int(text.intermediate_size)
-    if getattr(parallel, "enable_expert_parallel", False):
-        experts = -(-experts // size)
-    else:
-        inner = -(-(inner // 32) // size) * 32
-    wide, told = hidden, {"from": "shapes", "padded": False}
-    with contextlib.suppress(Exception):  # before 0.19 the sizes are rounded up inside the layer
-        oracle = importlib.import_module("vllm.model_executor.layers.fused_moe.oracle.mxfp4")
-        backend = oracle.Mxfp4MoeBackend[found["asked"]["moe"]["backend"]]
-        wide, inner = oracle.mxfp4_round_up_hidden_size_and_intermediate_size(backend, hidden, inner)
-        told["padded"] = True
-    moe = experts * (3 * inner * wide // 2 + 3 * inner * wide // 32 + 2 * (2 * inner + wide))
-    attention = 2 * hidden * int(text.head_dim) * 2 * (rank["attention_heads"] + rank["kv_heads"])
-    router = 2 * hidden * int(text.num_local_experts)
-    words = 2 * -(-int(text.vocab_size) // size) * hidden  # the first and the last stage of a pipeline hold one each
-    ends = 2 if parallel.pipeline_parallel_size == 1 else 1
-    return dict(told, weights=rank["layers"] * (moe + attention + router) + ends * words)
 
 
 def layer(config: Any, experts: int, text: Any) -> Any:

@@ -199,14 +199,9 @@ def test_a_python_without_vllm_can_not_be_asked(predict: Predict) -> None:
     assert "No module named 'vllm'" in report["unasked"][0]
 
 
-def test_two_ranks_share_weights_heads_and_kv_cache(warm: Warm, predict: Predict) -> None:
-    """Marlin rounds half of an expert of gpt-oss-120b (1440 x 2880) up to 1536 x 3072: each rank holds over a half."""
+def test_two_ranks_are_asked_with_as_many_gpus(warm: Warm, predict: Predict) -> None:
     code, report = predict(warm("0.32.0"), "serve", "-p", "current", "--set", f"{SIZE}=2")
-    rank = report["rank"]
-    assert (code, report["verdict"], rank["ranks"], rank["padded"]) == (0, "fits", 2, True)
-    assert (rank["layers"], rank["attention_heads"], rank["kv_heads"]) == (36, 32, 4)
-    assert rank["kv_token"] == 36 * 2 * 4 * 64 * 2
-    assert 34 << 30 < rank["weights"] < 35 << 30 < rank["budget"]
+    assert (code, report["verdict"], report["gpu"]["count"]) == (0, "fits", 2)
 
 
 def test_heads_that_cannot_be_shared_are_refused_in_the_release_s_own_words(warm: Warm, predict: Predict) -> None:

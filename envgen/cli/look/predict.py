@@ -101,7 +101,7 @@ def document(found: Prediction, profile: Profile) -> dict[str, Any]:
     judged, answer = found.judgement, found.effective
     return {
         **asdict(judged),
-        **{key: answer.get(key) for key in ("model", "quantization", "rank", "versions")},
+        **{key: answer.get(key) for key in ("model", "quantization", "versions")},
         **{key: answer.get("asked", {}).get(key) for key in ("attention", "moe")},
         "gpu": answer.get("platform"),
         "kv_cache": answer.get("kv"),
@@ -171,11 +171,6 @@ def _choices(answer: Any) -> list[tuple[str, str]]:
     if kv:
         layout = f", layout {kv['layout']}" if kv.get("layout") else ""
         found.append(("KV cache", f"dtype {kv['dtype']}, blocks of {kv['block_size']}{layout}"))
-    if rank := answer.get("rank"):
-        weights = f"{rank['weights'] / gpus.GIB:.1f} GiB of weights, " if "weights" in rank else ""
-        request = f"{rank['kv_request'] / gpus.GIB:.2f} GiB of KV cache for {rank['tokens']} tokens"
-        heads = f"{rank['attention_heads']} heads, {rank['kv_heads']} KV heads"
-        found.append(("each GPU", f"{weights}{request}, {heads}; {rank['budget'] / gpus.GIB:.1f} GiB may be used"))
     if model:
         origin = {"envgen": "envgen's own copy", "cache": "the Hugging Face cache"}.get(
             model.get("from", ""), str(model.get("place", ""))
