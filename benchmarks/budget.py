@@ -83,7 +83,7 @@ def main() -> None:
         try:
             run([ENVGEN, "render"], cwd)
             run([ENVGEN, "build"], cwd)
-            run([ENVGEN, "up", "dev", "--no-install"], cwd)
+            run([ENVGEN, "up", "dev"], cwd)
             container = run(["docker", "ps", "-q", "--filter", f"label=com.docker.compose.project={NAME}-demo"], cwd)
             execute = ["docker", "exec", container]
             run(["docker", "exec", "-i", container, "python3", "-"], cwd, stdin=LAY)

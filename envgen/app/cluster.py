@@ -29,7 +29,7 @@ class Group:
     ranks: tuple[Opened, ...]
     service: str
 
-    def start(self, *, wait_for_it: bool, install: bool, timeout: float | None) -> Started:
+    def start(self, *, wait_for_it: bool, timeout: float | None) -> Started:
         """Start the workers, then the head; wait until it answers while all are watched.
 
         ServiceError when any rank ends: then all are down, and the first one to end is named.
@@ -39,7 +39,7 @@ class Group:
         try:
             for here in (*workers, head):
                 at = here.node
-                started = self._launcher(here, watch).start(wait=False, install=install, timeout=None)
+                started = self._launcher(here, watch).start(wait=False, timeout=None)
                 ready = None if started.already else head.profile.services[self.service].ready or Ready()
                 watch.add(here, started.container, ready)
                 progress(f"  {at}: rank {self.ranks.index(here)} is started")

@@ -28,7 +28,7 @@ from envgen.move_in.compose import (
 from envgen.move_in.draft import Draft
 from envgen.move_in.recipe import as_compose, is_recipe
 from envgen.profile.model import GpuMode, Profile
-from envgen.profile.tree import LIST, MAP, NULL, Node, near
+from envgen.profile.tree import LIST, MAP, NULL, Node
 from envgen.profile.values import own_path
 from envgen.redact import redact_secrets, secret_in, secret_like
 from envgen.render import environment as names
@@ -62,16 +62,10 @@ class Difference:
         return visible(f"{self.key}: {self.theirs or '(none)'} -> {self.ours or '(none)'}")
 
 
-def compare(profile: Profile, root: Path, file: Path, pairs: Mapping[str, str]) -> list[Difference]:
-    """``pairs``: services of the profile by other names in the file. The rest goes together by name."""
+def compare(profile: Profile, root: Path, file: Path) -> list[Difference]:
+    """Services go together by name."""
     theirs, ours = _theirs(file), _ours(profile, root)
     known = {name_like(name): name for name in theirs["services"]}
-    for own, other in pairs.items():
-        sides = (own, profile.services, f"profile {profile.name}"), (other, theirs["services"], file.name)
-        for name, there, what in sides:
-            if name not in there:
-                raise UsageError(f"there is no service {name!r} in {what}", hint=near(name, list(there)))
-        known = {key: name for key, name in known.items() if name != other} | {own: other}
     found = []
     for own, other in known.items():
         if own not in profile.services:

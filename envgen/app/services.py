@@ -244,8 +244,8 @@ def _check_shared(session: Session, service: str, take_over: bool) -> Checked:
 
 
 def start(
-    checked: Checked, agree: Agree, *, wait: bool = True, install: bool = True, predict: bool = True,
-    recreate: bool = False, timeout: int | None = None, again: bool = False,
+    checked: Checked, agree: Agree, *, wait: bool = True, predict: bool = True, recreate: bool = False,
+    timeout: int | None = None, again: bool = False,
 ) -> Started:  # fmt: skip
     """Start what was checked. ``agree`` is asked before a running container with other settings is replaced.
 
@@ -274,10 +274,10 @@ def start(
     if checked.ranks:
         if found.running and (again or checked.differing):
             _end_all(checked)
-        return checked.group.start(wait_for_it=wait, install=install, timeout=timeout)
+        return checked.group.start(wait_for_it=wait, timeout=timeout)
     launcher = Launcher(here.engine, here.compose, profile, service, progress, keeper((here,), service))
     try:
-        return launcher.start(wait=wait, install=install, timeout=timeout)
+        return launcher.start(wait=wait, timeout=timeout)
     except KeyboardInterrupt:
         if launcher.created:
             progress(f"\nno longer waiting; {service} keeps starting: {what_next(profile, service)}")

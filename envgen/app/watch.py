@@ -52,8 +52,12 @@ class Canary:
     """One small request every ``every`` seconds (0: none); so many ``failures`` in a row are the end."""
 
     every: float = 30.0
-    timeout: float = 60.0
     failures: int = 2
+
+    @property
+    def timeout(self) -> float:
+        """Seconds without an answer that are a failure."""
+        return max(5.0, 2 * self.every)
 
 
 @dataclass

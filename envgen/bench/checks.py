@@ -29,6 +29,7 @@ SHORT, LONG, PARALLEL, REPEATS = 12, 4096, 4, 5
 PROMPT_TOKENS, REPLY_TOKENS = 64, 32  # of a request of the stress test
 CHAT_TOKENS = 200  # a reasoning model thinks before it speaks
 SMOKE_GROWTH, STRESS_GROWTH = 1_000_000_000, 5_000_000_000  # bytes
+TOLERANCE = 0.2  # how far below a reference is still good
 _NO_CONTAINER = "no container is known: name it with --container"
 # Markup of gpt-oss's replies; a server that parses it leaves none of it in a text.
 _HARMONY = re.compile(r"<\|(?:start|channel|message|end|return|call|constrain)\|>")
@@ -238,10 +239,9 @@ def _summary(load: Load) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Wishes:
-    """What is accepted. ``tolerance``: how far below a reference is good. Limits are milliseconds; None: no limit."""
+    """What is accepted. Limits are milliseconds; None: no limit."""
 
     references: Mapping[str, Table] = field(default_factory=dict)
-    tolerance: float = 0.2
     max_ttft: float | None = None
     max_per_token: float | None = None
     expect: Mapping[str, str] = field(default_factory=dict)
@@ -256,7 +256,7 @@ def throughput(cells: Sequence[Measured], wishes: Wishes) -> list[Criterion]:
         return [criterion("throughput", False, f"{failed} requests failed: {fault}", "0")]
     found = []
     for name, other in wishes.references.items():
-        own = [_against(one, metric, speed, name, wishes)
+        own = [_against(one, metric, speed, name)
                for one in cells for metric, speed in figures(other, one.cell).items()]  # fmt: skip
         missing = f"{name} has no figure of {', '.join(str(one.cell) for one in cells)}"
         found += own or [criterion(f"throughput against {name}", None, missing, "a figure of the same test")]
@@ -267,12 +267,12 @@ def throughput(cells: Sequence[Measured], wishes: Wishes) -> list[Criterion]:
     return found
 
 
-def _against(measured: Measured, name: str, speed: float, other: str, wishes: Wishes) -> Criterion:
+def _against(measured: Measured, name: str, speed: float, other: str) -> Criterion:
     figure, note = measured.figures.get(name), ""
     if figure is None and name == "decode_tps" and (figure := measured.figures.get("reply_tps")):
         note = "replies came in one piece: tokens over the time of the whole reply, prefill included"
-    least = speed * (1 - wishes.tolerance)
-    wanted = f"at least {least:,.2f} t/s: {other} has {speed:,.2f}, less {wishes.tolerance:.0%}"
+    least = speed * (1 - TOLERANCE)
+    wanted = f"at least {least:,.2f} t/s: {other} has {speed:,.2f}, less {TOLERANCE:.0%}"
     title = f"{name.removesuffix('_tps')} of {measured.cell} against {other}"
     if figure is None:
         return criterion(title, None, "; ".join(measured.notes) or "not measured", wanted)

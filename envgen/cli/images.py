@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict
 from itertools import chain
@@ -381,12 +381,7 @@ def _recorded(found: Manifest) -> Iterator[str]:
 @reporting
 @click.option("--with", "other", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False),
               help="Compare what the profile runs with what this Compose file (or recipe) runs.")  # fmt: skip
-@click.option(
-    "--service", "pairs", multiple=True, metavar="A=B", help="With --with: A of the profile is B of the file."
-)
-def diff(
-    session: Session, first: str | None, second: str | None, other: Path | None, pairs: tuple[str, ...]
-) -> int:  # fmt: skip
+def diff(session: Session, first: str | None, second: str | None, other: Path | None) -> int:
     """Say in which inputs FIRST and SECOND differ. Each is a lock file or the name of an image.
 
     With --with, say what differs when the profile runs rather than an existing Compose file: both as
@@ -396,11 +391,11 @@ def diff(
     \b
     Examples:
       envgen diff mxfp4:prod envgen.lock
-      envgen diff --with compose.yaml --service serve=vllm
+      envgen diff --with compose.yaml
     """
     if other is not None and first is None:
-        return _with(session, other, pairs)
-    if other is not None or pairs or first is None or second is None:
+        return _with(session, other)
+    if other is not None or first is None or second is None:
         hint = "envgen diff FIRST SECOND, or envgen diff --with FILE"
         raise UsageError("name two locks or images, or one Compose file", hint=hint)
     found = changes(*_alike(_side(first), _side(second)))
@@ -410,11 +405,8 @@ def diff(
     return ExitCode.FINDINGS if found else ExitCode.OK
 
 
-def _with(session: Session, file: Path, pairs: Sequence[str]) -> int:
-    named = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-    if len(named) != len(pairs):
-        raise UsageError("--service wants A=B", hint="A is a service of the profile, B one of the file")
-    found = compare(session.profile(), session.loaded().project.root, file, named)
+def _with(session: Session, file: Path) -> int:
+    found = compare(session.profile(), session.loaded().project.root, file)
     services = dict.fromkeys(one.service for one in found)
     lines = ([name, *(f"  {one}" for one in found if one.service == name)] for name in services)
     answer({"differences": list(map(asdict, found))}, chain.from_iterable(lines))

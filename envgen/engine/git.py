@@ -211,9 +211,9 @@ class WorkTree(Repository):
         words = ["diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--no-textconv"]
         return self.git([*words, "--ignore-submodules=all", revision, "--"], env=self._files).names
 
-    def untracked(self, *paths: str) -> list[str]:
+    def untracked(self) -> list[str]:
         """Files that git does not know and does not ignore. A repository inside is one name with a slash at its end."""
-        return self.git(["ls-files", "--others", "--exclude-standard", "-z", "--", *paths]).names
+        return self.git(["ls-files", "--others", "--exclude-standard", "-z"]).names
 
     def submodules(self, revision: str) -> dict[str, tuple[str, str]]:
         """path -> (its commit in ``revision``, its commit in the index), "" where there is none."""

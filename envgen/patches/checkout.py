@@ -131,14 +131,13 @@ class Checkout:
         self._restore(manifest)
         return manifest
 
-    def changes(self, only: Sequence[str] = ()) -> bytes:
+    def changes(self) -> bytes:
         """What was changed here since HEAD, or since the patches that are in: a diff, new files included."""
         manifest = self.manifest()
         base = manifest.tree if manifest and self.dirty() else self.head  # clean: the patches were undone by hand
-        paths = [f":(top,literal){os.path.normpath(path)}" for path in only]
-        now = self._work.tree([name for name in self._work.untracked(*paths) if not name.endswith("/")])
+        now = self._work.tree([name for name in self._work.untracked() if not name.endswith("/")])
         options = ["--no-color", "--no-ext-diff", "--no-textconv", "--full-index", "--binary", "-M"]
-        return self._work.git(["diff", *options, base, now, *(["--", *paths] if paths else [])]).stdout
+        return self._work.git(["diff", *options, base, now]).stdout
 
     def dirty(self) -> list[str]:
         """Tracked files that differ from HEAD, in the work tree or the index."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -84,7 +84,7 @@ EXTENSIONS = ("ms-python.python",)
 _FOUND = "import importlib.util as u; [print(name, u.find_spec(name).origin) for name in {names}]"
 
 
-def devcontainer(profile: Profile, name: str, folder: str, extensions: Sequence[str] = ()) -> Doc:
+def devcontainer(profile: Profile, name: str, folder: str) -> Doc:
     """The settings for service ``name``. ``folder``: of the file, relative to the project's."""
     service = profile.services[name]
     composed = [f"compose/{profile.name}.yaml"]
@@ -108,7 +108,7 @@ def devcontainer(profile: Profile, name: str, folder: str, extensions: Sequence[
         **created,
         "customizations": {
             "vscode": {
-                "extensions": list(dict.fromkeys([*EXTENSIONS, *extensions])),
+                "extensions": list(EXTENSIONS),
                 "settings": {"python.defaultInterpreterPath": python},
             }
         },
@@ -118,7 +118,7 @@ def devcontainer(profile: Profile, name: str, folder: str, extensions: Sequence[
 WORKFLOW_HEAD = "# Written by `envgen export github-actions`. docs/exports.md has what the repository must set.\n"
 
 
-def workflow(profile: Profile, image: ImageRef, *, install: str, branch: str, runs_on: str, locked: bool) -> Doc:
+def workflow(profile: Profile, image: ImageRef, *, install: str, locked: bool) -> Doc:
     """The workflow. ``image``: what is published, without tag; ``install``: what pip installs; ``locked``: whether
     there is to be an envgen.lock."""
     github = image.registry == "ghcr.io"
@@ -132,7 +132,7 @@ def workflow(profile: Profile, image: ImageRef, *, install: str, branch: str, ru
         "needs": "check",
         # A fork's pull request may not publish.
         "if": "github.event_name != 'pull_request'",
-        "runs-on": runs_on or f"ubuntu-24.04{'-arm' if profile.base.platform is Platform.ARM64 else ''}",
+        "runs-on": f"ubuntu-24.04{'-arm' if profile.base.platform is Platform.ARM64 else ''}",
         "timeout-minutes": 360,
         "permissions": {"contents": "read", **({"packages": "write"} if github else {})},
         "env": {"IMAGE": str(image)},
@@ -140,7 +140,7 @@ def workflow(profile: Profile, image: ImageRef, *, install: str, branch: str, ru
     }
     return {
         "name": "envgen",
-        "on": {"push": {"branches": [branch]}, "pull_request": {}, "workflow_dispatch": {}},
+        "on": {"push": {"branches": ["main"]}, "pull_request": {}, "workflow_dispatch": {}},
         "permissions": {"contents": "read"},
         "env": {"ENVGEN": install},
         "jobs": {

@@ -183,11 +183,11 @@ class Launcher:
     def service(self) -> Service:
         return self.profile.services[self.name]
 
-    def start(self, *, wait: bool, install: bool, timeout: float | None) -> Started:
+    def start(self, *, wait: bool, timeout: float | None) -> Started:
         """Create or update the container, install mounted sources, wait. ServiceError with the reason if it fails."""
         began = time.monotonic()
         before: set[str] | None = None  # until it is our turn, nothing there is of this start
-        install = install and preflight.is_development(self.profile)
+        install = preflight.is_development(self.profile)
         try:
             with self._alone():
                 before = {one.id for one in self.engine.containers(self.profile.compose_name, all=True)}
@@ -282,8 +282,7 @@ class Launcher:
             raise lacking
         # All lines have been shown; the last one says what failed, unless the disk is full: then anything fails.
         said = lines[-1].removeprefix("envgen: ") if lines else ""
-        chosen = f"--profile {self.profile.name} {self.name}"
-        hint = f"to look closer: envgen up {chosen} --no-install; envgen exec {chosen} -- envgen-install"
+        hint = f"to look closer: envgen run --profile {self.profile.name} {self.name} sh"
         if (cause := cause_of(lines)) and cause.kind == "no_space":
             said, hint = cause.summary, cause.cure
         what = f"the mounted sources could not be installed (exit code {done.code})"

@@ -70,14 +70,11 @@ def test_a_change_of_the_profile_shows(tmp_path: Path, monkeypatch: pytest.Monke
     assert "  port 8080/tcp: 127.0.0.1:8080 -> 127.0.0.1:81\n" in done.stdout
 
 
-def test_services_go_together_as_they_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_services_go_together_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = moved("cpu", tmp_path, monkeypatch)
     Path(source).write_text(Path(source).read_text().replace("  embed:", "  other:"))
     alone = json.loads(run("diff", "--with", source, "--json").stdout)["differences"]
     assert {(one["service"], one["key"]) for one in alone} == {("embed", "service"), ("other", "service")}
-    told = json.loads(run("diff", "--with", source, "--service", "embed=other", "--json").stdout)["differences"]
-    assert {one["key"] for one in told} == {"volume /models"}
-    assert "there is no service 'x'" in str(run("diff", "--with", source, "--service", "embed=x").exception)
 
 
 def test_what_compose_refuses_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -282,7 +282,7 @@ def test_a_cable_that_is_pulled_while_it_serves(ready: Pair) -> None:
 
 
 def test_a_closed_lid_and_a_server_that_hangs(ready: Pair) -> None:
-    with staying(ready, "--canary=1", "--canary-timeout=5") as one:
+    with staying(ready, "--canary=1") as one:
         one.sees("watching serve")
         one.process.send_signal(signal.SIGSTOP)
         time.sleep(PAUSE + 2)

@@ -205,7 +205,7 @@ def test_verbs(trap: Trap) -> None:
         ("smoke", "web"),
         ("doctor",),
         ("build",),
-        ("patch", "new", "mine", "flashinfer", "-p", "prod", "--checkout", str(trap.top), "--only", "new.py"),
+        ("patch", "new", "mine", "flashinfer", "-p", "prod", "--checkout", str(trap.top)),
         ("patch", "apply", "flashinfer", "-p", "prod", "--checkout", str(trap.top)),
         ("patch", "list", "-p", "prod"),
         ("patch", "refresh", "flashinfer", "-p", "prod", "--release", "0.5.4"),

@@ -21,9 +21,8 @@ from envgen.text import counted, reason_of, shorten
 
 @click.command()
 @click.argument("log", required=False, type=click.Path(path_type=Path, allow_dash=True))
-@click.option("--kind", type=click.Choice(["build", "jit", "serve"]), help="Ask only the rules for such logs.")
 @json_option
-def command(log: Path | None, kind: str | None) -> int:
+def command(log: Path | None) -> int:
     """Explain a log of a build, of a kernel's compilation or of a server: cause, evidence, cure.
 
     LOG is a file, or `-` for stdin; default: the project's newest build log. Ctrl-C ends the reading of what a program
@@ -44,7 +43,7 @@ def command(log: Path | None, kind: str | None) -> int:
                 yield line
 
     with sys.stdin.buffer if name == "-" else open_log(Path(name)) as file:
-        found = classify(read(file), kind=kind)
+        found = classify(read(file))
     code = ExitCode.FINDINGS if any(one.failure for one in found) else ExitCode.OK
     document = {"log": name, "lines": count, "explanations": [one.data() for one in found]}
     return answer(document, [_text(found, name, count)], code)

@@ -511,15 +511,12 @@ def _document(cells: list[Measured], plan: Plan) -> dict[str, Any]:
 @tool_options
 @click.option("--reference", "-R", multiple=True, metavar="NAME",
               help="llama.cpp or SGLang (shipped figures), or a RUN.")  # fmt: skip
-@click.option("--tolerance", type=Figure(0, 99), default=20, show_default=True, metavar="PERCENT",
-              help="How far below a reference is still good.")  # fmt: skip
 @click.option("--max-ttft", type=Figure(0, LARGEST, min_open=True), metavar="MS",
               help="Limit for the first token of a short prompt.")  # fmt: skip
 @click.option("--max-per-token", type=Figure(0, LARGEST, min_open=True), metavar="MS", help="Limit for each token.")
 def accept(
     asked: Asked, requests: int, concurrency: int, tokenizer: str | None, throwaway: bool, image: str | None,
-    reference: tuple[str, ...], tolerance: float, max_ttft: float | None, max_per_token: float | None,
-    **given: Any,
+    reference: tuple[str, ...], max_ttft: float | None, max_per_token: float | None, **given: Any,
 ) -> int:  # fmt: skip
     """Run the whole acceptance list against SERVICE, or the server at --url. Exit code 0 only when all of it holds.
 
@@ -533,7 +530,7 @@ def accept(
       envgen accept --reference latest --pp 2048 --depth 0,4096
     """
     chosen = _plan(given, Plan())
-    wishes = checks.Wishes(references(reference, asked.folder()), tolerance / 100, max_ttft, max_per_token)
+    wishes = checks.Wishes(references(reference, asked.folder()), max_ttft, max_per_token)
 
     def work(server: Server, trial: Trial, run: Run) -> checks.Outcome:
         place = server.place(trial.target.root, tokenizer, image, throwaway)
@@ -553,6 +550,5 @@ def accept(
         found = [replace(one, part=part) for part, criteria in parts.items() for one in criteria]
         return checks.outcome(found, strict=True, load=load, **_document(cells, chosen))
 
-    parameters = {"requests": requests, "concurrency": concurrency, **asdict(chosen), "references": list(reference),
-                  "tolerance": tolerance / 100}  # fmt: skip
+    parameters = {"requests": requests, "concurrency": concurrency, **asdict(chosen), "references": list(reference)}
     return report(asked, "accept", parameters, work)

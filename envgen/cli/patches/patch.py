@@ -175,14 +175,9 @@ checkout_option = click.option(
 @click.argument("name")
 @source_argument
 @checkout_option
-@click.option("--only", multiple=True, metavar="PATH", help="Only this file or folder of the checkout.")
 @click.option("-m", "--description", default="", help="What it is for, in one line.")
-@click.option("--applies-to", metavar="RANGE", help="The versions it is for, as in '>=0.14.0, <0.15'.")
 @project_options
-def new(
-    session: Session, name: str, source: str | None, checkout: Path | None, only: tuple[str, ...], description: str,
-    applies_to: str | None,
-) -> int:  # fmt: skip
+def new(session: Session, name: str, source: str | None, checkout: Path | None, description: str) -> int:
     """Make a patch from what was changed in a mounted checkout.
 
     With patches applied there (`envgen patch apply`), or made there before, from what was changed since. The files of
@@ -194,7 +189,7 @@ def new(
     """
     target, missing = new_target(session, source)
     there = Checkout(checkout_of(session.loaded().project, target.name, checkout))
-    diff = there.changes(only)
+    diff = there.changes()
     if not diff:
         raise UsageError(f"nothing is changed in {there.folder}", hint="edit something there first")
     version = there.version or target.version
@@ -202,7 +197,7 @@ def new(
         "Description": " ".join(description.split()) or name.replace("-", " "),
         "Origin": f"made on {version or there.head[:12]}",
         "Forwarded": "no",
-        "Applies-To": applies_to or (f"=={version}" if version else ""),
+        "Applies-To": f"=={version}" if version else "",
         "Verified": "not yet",
     }
     head = "".join(f"{key}: {value}\n" for key, value in fields.items() if value)
@@ -219,13 +214,11 @@ def new(
 @source_argument
 @click.option("--release", metavar="V", help="Carry to this release.")
 @click.option("--ref", metavar="REF", help="Carry to this branch, tag or commit.")
-@click.option("--from", "origin", metavar="V", help="The release that they fit now (default: what the profile builds).")
 @click.option("--applies-to", metavar="RANGE", help="Write this range into the patches that are carried.")
 @click.option("-n", "--dry-run", is_flag=True, help="Say what would come out; write nothing.")
 @reporting
 def refresh(
-    session: Session, source: str | None, release: str | None, ref: str | None, origin: str | None,
-    applies_to: str | None, dry_run: bool,
+    session: Session, source: str | None, release: str | None, ref: str | None, applies_to: str | None, dry_run: bool
 ) -> int:  # fmt: skip
     """Carry a series to another version by three-way merge. Written only when every patch comes through.
 
@@ -239,7 +232,7 @@ def refresh(
         read_header(f"Applies-To: {applies_to}\n".encode(), "--applies-to")
     target = one_target(session, source)
     bare = Sources(say=progress)
-    old = bare.release(target, origin) if origin else bare.built(target)
+    old = bare.built(target)
     fresh = bare.release(target, release) if release else bare.ref(target, ref or "")
     results = carry(target.series(), old, fresh)
     failed = [result for result in results if result.outcome is Outcome.CONFLICT]

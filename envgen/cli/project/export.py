@@ -117,9 +117,8 @@ def bake(session: Session, output: Path | None) -> int:
 @command.command()
 @click.argument("service", required=False)
 @project_options
-@click.option("--extension", "extensions", multiple=True, metavar="ID", help="A further extension of VS Code.")
 @output_option
-def devcontainer(session: Session, service: str | None, extensions: tuple[str, ...], output: Path | None) -> int:
+def devcontainer(session: Session, service: str | None, output: Path | None) -> int:
     """Write devcontainer.json: an editor opens SERVICE (default: the first one) as its environment.
 
     The editor starts it by `envgen up` and attaches to it: with the checkouts, user, ports and GPUs of this machine.
@@ -131,7 +130,7 @@ def devcontainer(session: Session, service: str | None, extensions: tuple[str, .
     """
     profile, root = session.profile(local=False), session.loaded(local=False).project.root
     folder = os.path.relpath((output or root / ".devcontainer" / "x").resolve().parent, root.resolve())
-    found = exports.devcontainer(profile, _named(profile, service), folder, extensions)
+    found = exports.devcontainer(profile, _named(profile, service), folder)
     if not (root / profile.compose_file).is_file():
         progress(f"note: the editor reads {profile.compose_file}, which is not there yet: run `envgen render`")
     return _deliver(exports.DEVCONTAINER_HEAD + exports.as_json(found), output)
@@ -141,11 +140,9 @@ def devcontainer(session: Session, service: str | None, extensions: tuple[str, .
 @project_options
 @click.option("--image", required=True, metavar="NAME", help="The image to publish, without a tag: ghcr.io/owner/name.")
 @click.option("--install", default="envgen", metavar="REQUIREMENT", help="What pip installs.", show_default=True)
-@click.option("--branch", default="main", help="The branch that is built and published.", show_default=True)
-@click.option("--runs-on", default="", metavar="LABEL", help="The runner that builds; default: GitHub's own.")
 @output_option
-def github_actions(session: Session, image: str, install: str, branch: str, runs_on: str, output: Path | None) -> int:
-    """Write a workflow for GitHub Actions.
+def github_actions(session: Session, image: str, install: str, output: Path | None) -> int:
+    """Write a workflow for GitHub Actions. Its branch (main) and its runner are yours to edit.
 
     Every push and pull request: `render --check` and `lock --check`, with what is wrong shown beside its line. On the
     branch: the profile's image is built with a cache in the registry, vLLM is asked what it would choose (`predict`),
@@ -163,5 +160,5 @@ def github_actions(session: Session, image: str, install: str, branch: str, runs
     if name.tag or name.digest:
         raise UsageError(f"--image {image}: leave out tag and digest, each commit gets its own tag")
     locked = profile.mode is Mode.PRODUCTION or (root / FILE_NAME).is_file()
-    found = exports.workflow(profile, name, install=install, branch=branch, runs_on=runs_on, locked=locked)
+    found = exports.workflow(profile, name, install=install, locked=locked)
     return _deliver(exports.workflow_text(found), output)

@@ -84,19 +84,16 @@ def command_of(argv: tuple[str, ...]) -> tuple[str, ...]:
 @click.option("--no-wait", is_flag=True, help="Return as soon as the container is created.")
 @timeout_option
 @click.option("--follow/--detach", " /-d", default=False, help="When it is ready, show its output until Ctrl-C.")
-@click.option("--no-install", is_flag=True, help="Don't install the mounted sources (development profiles).")
 @click.option("--no-predict", is_flag=True, help="Don't ask the release first what it would choose.")
 @click.option("--recreate", is_flag=True, help="Replace a running container whose settings differ, without asking.")
 @click.option("--take-over", is_flag=True, help="Stop and replace what another folder or user runs under this name.")
 @click.option("--stay", is_flag=True, help="Then watch a service with `cluster`; if a part of it fails, take all down.")
 @click.option("--canary", type=Figure(0, LARGEST), default=30, show_default=True, metavar="SECONDS",
-              help="With --stay: send a small request this often; 0: none.")  # fmt: skip
-@click.option("--canary-timeout", type=Figure(1, LARGEST), default=60, show_default=True, metavar="SECONDS",
-              help="How long its answer may take; after two in a row that fail all is taken down.")  # fmt: skip
+              help="With --stay: send a small request this often (0: none); two in a row that fail or take twice as "
+              "long are the end.")  # fmt: skip
 def up(
     session: Session, names: tuple[str, ...], build_first: bool, no_wait: bool, timeout: int | None,
-    follow: bool, no_install: bool, no_predict: bool, recreate: bool, take_over: bool, stay: bool, canary: float,
-    canary_timeout: float,
+    follow: bool, no_predict: bool, recreate: bool, take_over: bool, stay: bool, canary: float,
 ) -> int:  # fmt: skip
     """Start each SERVICE (default: all of the profile) in turn, and wait until it answers.
 
@@ -133,9 +130,8 @@ def up(
     documents: list[dict[str, Any]] = []
     try:
         for one, started in services.start_all(
-            checked, ask, wait=not no_wait, install=not no_install, predict=not no_predict, recreate=recreate,
-            timeout=timeout,
-        ):  # fmt: skip
+            checked, ask, wait=not no_wait, predict=not no_predict, recreate=recreate, timeout=timeout
+        ):
             documents.append(document(one.here.profile, one.service, started, waited=not no_wait))
             if not wants_json():
                 report(one.here.profile, one.service, started, waited=not no_wait)
@@ -144,7 +140,7 @@ def up(
         raise
     answer(documents[0] if len(names) == 1 else documents)
     if stay:
-        services.stay(session, checked[0], Canary(canary, canary_timeout), timeout)
+        services.stay(session, checked[0], Canary(canary), timeout)
     elif unwatched := [one.service for one in checked if one.restarts]:
         progress(f"note: on_failure of {', '.join(unwatched)} needs --stay: else nothing watches it from here on")
     if not follow:

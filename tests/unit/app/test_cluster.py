@@ -55,7 +55,7 @@ def test_a_machine_that_is_switched_off_between_check_and_start(off: str, monkey
         seen.append(here.node)
 
     with pytest.raises(EngineError) as raised:
-        Group(ranks, "serve").start(wait_for_it=True, install=False, timeout=None)
+        Group(ranks, "serve").start(wait_for_it=True, timeout=None)
     first, left = raised.value.problems
     assert first.message == f"{off}: {GONE}"
     assert left.message.startswith(f"{off} could not be cleaned up ({GONE}); when it answers again: envgen down")

@@ -62,12 +62,12 @@ def test_what_is_refused_is_not_published() -> None:
 
 
 def test_what_no_release_can_be_asked_about_goes_straight_to_the_registry() -> None:
-    found = exported("-p", "plain", "--image", "r.example:5000/vllm", "--runs-on", "self-hosted", "--branch", "trunk")
+    found = exported("-p", "plain", "--image", "r.example:5000/vllm")
     job = found["jobs"]["build"]
     assert commands(found["jobs"]["check"]) == ["envgen render --check"]  # there is no envgen.lock
     assert [line.endswith(" --push") for line in commands(job)] == [True]
-    assert job["runs-on"] == "self-hosted" and job["permissions"] == {"contents": "read"}
-    assert found["on"]["push"] == {"branches": ["trunk"]}
+    assert job["runs-on"] == "ubuntu-24.04-arm" and job["permissions"] == {"contents": "read"}
+    assert found["on"]["push"] == {"branches": ["main"]}
     login = next(step for step in job["steps"] if step.get("uses", "").startswith("docker/login-action"))
     assert (
         login["with"]["registry"] == "r.example:5000" and login["with"]["password"] == "${{ secrets.REGISTRY_TOKEN }}"

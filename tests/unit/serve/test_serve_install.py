@@ -28,9 +28,9 @@ OTHER = "envgen: lib: its build needs hatchling, which could not be installed: w
         (
             OTHER,
             "(exit code 1): lib: its build needs hatchling",
-            "envgen up --profile dev web --no-install; envgen exec --profile dev web",
+            "envgen run --profile dev web sh",
         ),
-        ("", "(exit code 1)", "envgen up --profile dev web --no-install; envgen exec --profile dev web"),
+        ("", "(exit code 1)", "envgen run --profile dev web sh"),
     ],
 )
 def test_why(text: str, said: str, hint: str) -> None:
@@ -77,5 +77,5 @@ def test_ctrl_c_while_sources_are_installed_removes_what_was_begun(
     monkeypatch.setattr(Launcher, "_install", interrupted)
     monkeypatch.setattr(Launcher, "_clean_up", lambda _self, before: removed.append(before))
     with pytest.raises(KeyboardInterrupt):
-        launcher.start(wait=True, install=True, timeout=None)
+        launcher.start(wait=True, timeout=None)
     assert removed == ([] if created else [set()])
