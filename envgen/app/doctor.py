@@ -156,7 +156,7 @@ def _stale(engine: Engine, subject: Subject) -> list[Fix]:
     """Modules that are proven stale, by the cache's own plan, guard and act."""
     if not any(source.package == "flashinfer" for source in subject.profile.sources.values()):
         return []
-    cache, causes = JitCache(engine, subject.profile, subject.root), {"stale": True, "guessed": False, "foreign": False}
+    cache, causes = JitCache(engine, subject.profile, subject.root), {"stale": True}
     # What can't be asked: no cache, or one that is being built. `cache list` shows it.
     found = attempt(lambda: cache.clear(make_query(), dry_run=True, causes=causes))
     if found is None or not found.modules:

@@ -243,7 +243,7 @@ class JitCache:
     ) -> Cleared:
         """Clear what the query chooses, or all that its version and arch leave (``everything``).
 
-        ``causes`` (stale, guessed, foreign, older_than, changed) leave only what one of them speaks against.
+        ``causes`` (stale, foreign, older_than, changed) leave only what one of them speaks against.
         RefusedError, with nothing changed, while one of the modules is being built.
         """
         wanted = None if causes is None else dict(causes)

@@ -143,16 +143,14 @@ def _source_mount(cache: JitCache) -> Mount:
     return Mount(mount.source, mount.target, mount.kind)
 
 
-def load(
-    cache: JitCache, source: Path, *, force: bool = False, replacing: bool = False, dry_run: bool = False
-) -> Moved:
+def load(cache: JitCache, source: Path, *, force: bool = False, replacing: bool = False) -> Moved:
     """Put a saved cache into the profile's namespace.
 
     ``force``: one of another environment too. ``replacing``: instead of modules that are there.
     """
     archive = Mount(str(source.absolute()), ARCHIVE, "bind", read_only=True)
-    options = {"force": force, "replace": replacing, "dry_run": dry_run}
-    return _move(cache, made_mount(cache), archive, "load", source=ARCHIVE, made_of=_made_of(cache), **options)
+    options = {"force": force, "replace": replacing, "made_of": _made_of(cache)}
+    return _move(cache, made_mount(cache), archive, "load", source=ARCHIVE, **options)
 
 
 def stale_inside(cache: JitCache) -> tuple[str, int, Callable[[], str]] | None:

@@ -128,7 +128,6 @@ def _from_log(log: str) -> Used:
 @patterns_argument
 @narrowing
 @click.option("--stale", is_flag=True, help="What is proven stale.")
-@click.option("--guessed", is_flag=True, help="And what is stale by a guess: `list` shows it as stale?.")
 @click.option("--foreign", is_flag=True, help="What this environment's version and arch will never use.")
 @click.option("--older-than", metavar="AGE", help="What was built longer ago: 30d, 12h, 45m.")
 @click.option(
@@ -144,7 +143,7 @@ def _from_log(log: str) -> Used:
 @click.option("-y", "--yes", is_flag=True, help="Don't ask before --all.")
 @reporting
 def clear(
-    session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None, stale: bool, guessed: bool,
+    session: Session, patterns: tuple[str, ...], version: str | None, arch: str | None, stale: bool,
     foreign: bool, older_than: str | None, changed: str | None, everything: bool, dry_run: bool, yes: bool,
 ) -> int:  # fmt: skip
     """Remove compiled modules, and the sources generated for them; nothing else.
@@ -158,7 +157,7 @@ def clear(
       envgen cache clear --stale
       envgen cache clear --changed=main
     """
-    by_cause = stale or guessed or foreign or older_than is not None or changed is not None
+    by_cause = stale or foreign or older_than is not None or changed is not None
     # What contradicts itself, and what means everything without saying so.
     if everything and patterns:
         raise UsageError("--all takes no names", hint="name modules, or say --all")
@@ -169,7 +168,7 @@ def clear(
         what = f"{stars[0]!r} means every module" if stars else "names no module"
         raise UsageError(f"cache clear: {what}", hint="name one as `envgen cache list` shows it, or say --all")
     query = make_query(patterns, version, arch)
-    causes: dict[str, Any] = {"stale": stale or guessed, "guessed": guessed, "foreign": foreign}
+    causes: dict[str, Any] = {"stale": stale, "foreign": foreign}
     if older_than is not None:
         causes["older_than"] = seconds(older_than)
     if changed is not None:
@@ -275,21 +274,19 @@ def save(session: Session, archive: Path, force: bool) -> int:
 @click.argument("archive", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--force", is_flag=True, help="Also what was compiled in another environment.")
 @click.option("--replace", "replacing", is_flag=True, help="Remove modules of the same FlashInfer version for it.")
-@click.option("-n", "--dry-run", is_flag=True, help="Check FILE and show what would go; change nothing.")
 @reporting
-def load(session: Session, archive: Path, force: bool, replacing: bool, dry_run: bool) -> int:
+def load(session: Session, archive: Path, force: bool, replacing: bool) -> int:
     """Put a saved cache into the profile's. Refused where modules of the same FlashInfer version are there already.
 
     The archive is unpacked aside and checked whole before anything is put in its place: links, devices and paths that
     lead out of the cache are refused.
 
     \b
-    Examples:
+    Example:
       envgen cache load kernels.tar.gz
-      envgen cache load kernels.tar.gz --replace --dry-run
     """
-    moved = space.load(open_cache(session), archive, force=force, replacing=replacing, dry_run=dry_run)
-    return answer(asdict(moved), shown.moved(moved, f"{'would load' if dry_run else 'loaded'} from {archive}"))
+    moved = space.load(open_cache(session), archive, force=force, replacing=replacing)
+    return answer(asdict(moved), shown.moved(moved, f"loaded from {archive}"))
 
 
 @command.command()

@@ -149,7 +149,7 @@ def cleared(cleared: Cleared) -> Iterator[str]:
     freed = cleared.freed + (cleared.leftovers.bytes if cleared.dry_run else 0)
     yield f"{'would free' if cleared.dry_run else 'freed'} {size(freed)}"
     if cleared.guesses:
-        progress(f"left alone, stale only by a guess: {_names(cleared.guesses)}; add --guessed to clear them too")
+        progress(f"left alone, stale only by a guess: {_names(cleared.guesses)}; name them to clear them too")
     for error in cleared.errors:
         progress(f"could not remove {visible(error)}")
     # A process keeps the library that it has loaded; only a restart makes it compile and load the new one.

@@ -163,8 +163,7 @@ class _Writer:
 
 
 def run_load(request: dict[str, Any]) -> dict[str, Any]:
-    """Unpack ``source`` aside, check it whole, then put each version in its place by one rename; ``dry_run``: place
-    nothing."""
+    """Unpack ``source`` aside, check it whole, then put each version in its place by one rename."""
     root = root_of(request)
     with tree.refusing("the cache " + root + " can't be made"):
         os.makedirs(root, exist_ok=True)
@@ -360,9 +359,8 @@ def _place(root: str, root_fd: int, stage: int, request: dict[str, Any]) -> list
             if replaced and not request.get("replace"):
                 what = "%d modules of the same version are there already, %s first" % (len(replaced), replaced[0])
                 raise tree.Fault("refused", what + "; --replace puts those of the archive in their place")
-            if not request.get("dry_run"):
-                stack.callback(Hold(there).release)
-                _swap(new, root_fd, old, "")
+            stack.callback(Hold(there).release)
+            _swap(new, root_fd, old, "")
             return replaced
         except OSError as error:
             raise tree.Fault(

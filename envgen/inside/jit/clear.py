@@ -53,12 +53,10 @@ class Causes:
         path = self._changed(shelf, name) if self.changed else ""
         if path:
             return "compiled from " + path
-        if self.given.get("stale") or self.given.get("guessed"):
+        if self.given.get("stale"):
             self.judge.judge(shelf, module)
             if module.state == "stale" and not module.guess:
                 return "stale"
-            if module.state == "stale" and self.given.get("guessed"):
-                return "stale by a guess"
             self.guesses += [name] if module.state == "stale" else []
         return ""
 

@@ -90,11 +90,8 @@ def test_modules_of_the_same_version_are_replaced_only_when_asked(tmp_path: Path
     refused(
         there, tmp_path / "file", "1 modules of the same version are there already, 0.7.2.post1/121a/cached_ops/page"
     )
-    before = snapshot(there)
-    plan = load(there, tmp_path / "file", replace=True, dry_run=True)["result"]
-    assert snapshot(there) == before
     done = load(there, tmp_path / "file", replace=True)["result"]
-    assert plan["replaced"] == done["replaced"] == ["0.7.2.post1/121a/cached_ops/page"]
+    assert done["replaced"] == ["0.7.2.post1/121a/cached_ops/page"]
     assert [path.read_text() for path in others] == ["other", "other"]
     assert (there / "cubins/mine").read_text() == "mine"
     for part in ("0.7.2.post1", ".envgen/baseline/0.7.2.post1"):

@@ -219,12 +219,7 @@ def test_the_same_bytes_again_are_fresh(lab: Lab) -> None:
     assert lab.baseline("page", force=True).modules[0].recorded
     lab.header().touch()
     assert states(lab)["page"] == ("fresh", False)
-    assert [module.name for module in lab.clear(stale=True, guessed=True).modules] == []
-
-
-def test_guesses_go_when_asked_for(lab: Lab) -> None:
-    lab.header("math.cuh").touch()
-    assert [module.name for module in lab.clear(guessed=True).modules] == ["page", "rope"]
+    assert lab.clear(stale=True).modules == ()
 
 
 def test_a_header_that_is_gone(lab: Lab) -> None:
@@ -278,7 +273,7 @@ def test_a_damaged_record_is_said_and_nothing_is_claimed(lab: Lab) -> None:
     assert found.state == "unknown"
     (outcome,) = lab.baseline("page").modules
     assert not outcome.recorded
-    assert lab.clear(stale=True, guessed=True).modules == ()
+    assert lab.clear(stale=True).modules == ()
 
 
 @pytest.mark.parametrize(
