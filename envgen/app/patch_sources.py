@@ -25,7 +25,6 @@ from envgen.patches.dry_run import (
     SdistTree,
     State,
     Tree,
-    WheelTree,
     dry_run,
     report_lines,
 )
@@ -136,15 +135,12 @@ class Sources:
         self._say = say
 
     def release(self, target: Target, version: str) -> Tree:
-        """The source distribution of a release; its wheel where that is what is installed, or all that there is."""
+        """The source distribution of a release, also where its wheel is what is installed."""
         try:
             Version(version)
         except InvalidVersion:
             raise UsageError(f"{version!r} is not a release", hint="as in: --release 0.16.0") from None
-        name, wheel = target.source.distribution, target.source.origin.wheel is not None
-        if wheel or (self.index.cached(name, version) is None and self.index.only_wheels(name, version)):
-            return WheelTree(self.index.wheel(name, version), f"{target.name} {version} (wheel)", version)
-        archive = self.index.fetch(name, version)
+        archive = self.index.fetch(target.source.distribution, version)
         return SdistTree(archive, f"{target.name} {version}", version)
 
     def built(self, target: Target) -> Tree:

@@ -9,7 +9,6 @@ import configparser
 import contextlib
 import hashlib
 import html.parser
-import io
 import os
 import re
 import ssl
@@ -18,11 +17,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from urllib.parse import unquote, urljoin
 
 import requests
-import urllib3
 from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
@@ -36,7 +34,6 @@ from envgen.redact import without_login
 _ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 LARGEST = 512 << 20
-PART = 1 << 18  # bytes; the list of vLLM's files takes two of these, a file one more
 # Of Debian and Ubuntu; Fedora and RHEL; openSUSE. An interpreter that was built elsewhere may look in other places.
 BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
 
@@ -105,23 +102,6 @@ class PackageIndex:
             and (not python or one.python.contains(python, prereleases=True))
         }
 
-    def only_wheels(self, name: str, version: str) -> bool:
-        """Whether the index has wheels of a release, and no source distribution."""
-        wanted = Version(version)
-        kinds = {bool(one.tags) for one in self._page(name) if one.version == wanted and not one.yanked}
-        return kinds == {True}
-
-    def wheel(self, name: str, version: str) -> BinaryIO:
-        """A wheel of a release, for any machine: a file that is fetched in parts, as it is read.
-
-        Parts have no checksum, so what is read here may be looked at, and never installed.
-        """
-        wanted = Version(version)
-        found = [one.url for one in self._page(name) if one.tags and one.version == wanted and not one.yanked]
-        if not found:
-            raise EnvgenError(f"the package index has no wheel of {name} {version}")
-        return io.BufferedReader(_Parts(lambda part: self._get(found[-1], "*/*", part), f"{name} {version}"), PART)
-
     def _archive(self, name: str, version: str) -> Path:
         return self.cache / f"{canonicalize_name(name)}-{version}.tar.gz"
 
@@ -145,7 +125,8 @@ class PackageIndex:
         wanted = Version(version)
         found = [one for one in self._page(name) if not one.tags and one.version == wanted]
         if not found:
-            raise EnvgenError(f"the package index has no source distribution (.tar.gz) of {name} {version}")
+            hint = f"`envgen patch check --ref v{version}` asks git, where the source's origin is git"
+            raise EnvgenError(f"the package index has no source distribution (.tar.gz) of {name} {version}", hint=hint)
         if not _SHA256.fullmatch(found[0].sha256):
             raise EnvgenError(f"the package index gives no sha256 for {name} {version}")
         try:
@@ -193,56 +174,13 @@ class PackageIndex:
             troubles.append(f"{without_login(index)} has none")
         raise EnvgenError(f"no releases of {name}: " + "; ".join(troubles))
 
-    def _get(self, url: str, accept: str, part: str = "") -> requests.Response:
+    def _get(self, url: str, accept: str) -> requests.Response:
         headers = {"Accept": accept, "User-Agent": "envgen"}
-        headers |= {"Range": part, "Accept-Encoding": "identity"} if part else {}
         verify = self._settings.get("cert") or certificates()
         timeout = min(60.0, self._seconds)
         answer = self._session.get(url, headers=headers, timeout=timeout, stream=True, verify=verify)
         answer.raise_for_status()
         return answer
-
-
-class _Parts(io.RawIOBase):
-    """A file on a server, read by ranges of bytes."""
-
-    def __init__(self, get: Callable[[str], requests.Response], name: str) -> None:
-        super().__init__()
-        self._get, self._name, self._at = get, name, 0
-        size = self._ask("bytes=-1", 1)[1].rpartition("/")[2]
-        self._size = int(size) if size.isdecimal() else 0
-
-    def _ask(self, part: str, size: int) -> tuple[bytes, str]:
-        """(bytes, their place in the file). EnvgenError where the server sends no parts."""
-        try:
-            with self._get(part) as answer:
-                if answer.status_code != 206:
-                    raise EnvgenError(f"the package index has a wheel of {self._name}, and sends no parts of it")
-                return answer.raw.read(size), answer.headers.get("Content-Range", "")
-        except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-            raise EnvgenError(f"cannot read the wheel of {self._name}: {_reason(error)}") from None
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        end = min(self._at + len(buffer), self._size)
-        if end <= self._at:
-            return 0
-        data = self._ask(f"bytes={self._at}-{end - 1}", end - self._at)[0]
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
 
 
 # --- pages of an index ------------------------------------------------------------------------------------------------

@@ -7,13 +7,12 @@ import difflib
 import re
 import tarfile
 import warnings
-import zipfile
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 from envgen import files
 from envgen.engine.git import Repository, git
@@ -22,7 +21,6 @@ from envgen.patches.series import Patch, Series, in_range, read_patch, strip
 from envgen.text import counted, reason_of, table, visible
 
 LARGEST = 16 << 20  # bytes of one file
-_AGAIN = "delete it; it is fetched again"
 
 
 @dataclass(frozen=True)
@@ -51,15 +49,6 @@ class Tree(Protocol):
         ...
 
 
-@contextlib.contextmanager
-def _reading(what: str, hint: str) -> Iterator[None]:
-    """EnvgenError for an archive that is damaged."""
-    try:
-        yield
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
-        raise EnvgenError(f"cannot read {what}: {reason_of(error)}", hint=hint) from None
-
-
 @dataclass(frozen=True)
 class SdistTree:
     """A source distribution (.tar.gz), read without unpacking it."""
@@ -71,10 +60,7 @@ class SdistTree:
     def read(self, names: Collection[str]) -> dict[str, File]:
         """The named files. Nothing is written anywhere, so what else the archive holds can do no harm."""
         wanted, found = set(names), dict[str, File]()
-        with (
-            _reading(self.archive.name, "delete it; it is fetched again"),
-            tarfile.open(self.archive, "r|gz") as archive,
-        ):
+        with self._open() as archive:
             for member in archive:
                 name = member.name.split("/", 1)[-1]
                 if name not in wanted:
@@ -92,33 +78,17 @@ class SdistTree:
 
     def names(self) -> set[str]:
         """All plain files, from the archive's own list."""
-        with (
-            _reading(self.archive.name, "delete it; it is fetched again"),
-            tarfile.open(self.archive, "r|gz") as archive,
-        ):
+        with self._open() as archive:
             return {member.name.split("/", 1)[-1] for member in archive if member.isfile()}
 
-
-@dataclass(frozen=True)
-class WheelTree:
-    """A wheel, which may lie on a server: only what is asked for is fetched. It has what is installed, no more."""
-
-    file: BinaryIO
-    label: str
-    version: str
-
-    def read(self, names: Collection[str]) -> dict[str, File]:
-        """The named files."""
-        with _reading(self.label, "try again"), zipfile.ZipFile(self.file) as archive:
-            there = {info.filename: info for info in archive.infolist() if info.filename in names}
-            if large := [name for name, info in there.items() if info.file_size > LARGEST]:
-                raise EnvgenError(f"{large[0]} in {self.label} is too large to be patched")
-            return {name: File(archive.read(info)) for name, info in there.items()}
-
-    def names(self) -> set[str]:
-        """All plain files."""
-        with _reading(self.label, "try again"), zipfile.ZipFile(self.file) as archive:
-            return {info.filename for info in archive.infolist() if not info.is_dir()}
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[tarfile.TarFile]:
+        try:
+            with tarfile.open(self.archive, "r|gz") as archive:
+                yield archive
+        except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
+            message = f"cannot read {self.archive.name}: {reason_of(error)}"
+            raise EnvgenError(message, hint="delete it; it is fetched again") from None
 
 
 @dataclass(frozen=True)

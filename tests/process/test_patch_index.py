@@ -6,11 +6,8 @@ import hashlib
 import http.server
 import io
 import json
-import os
-import re
 import tarfile
 import threading
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +15,7 @@ import pytest
 
 from envgen.errors import EnvgenError
 from envgen.lock.index import PackageIndex, pip_settings
-from envgen.patches.dry_run import SdistTree, WheelTree
+from envgen.patches.dry_run import SdistTree
 
 
 def archive() -> bytes:
@@ -39,25 +36,15 @@ DIGEST = hashlib.sha256(BYTES).hexdigest()
 class Handler(http.server.BaseHTTPRequestHandler):
     pages: dict[str, tuple[int, str, bytes]]
     asked: list[tuple[str, str]]
-    sent = 0  # bytes
-    parts = True  # whether it sends ranges of bytes
 
     def do_GET(self) -> None:
         self.asked.append((self.path, self.headers.get("Authorization") or ""))
         code, kind, body = self.pages.get(self.path, (404, "text/plain", b"no"))
-        part = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range") or "") if self.parts else None
-        if part is not None and code == 200:
-            first = int(part[1]) if part[1] else len(body) - int(part[2])
-            last = min(int(part[2]), len(body) - 1) if part[1] else len(body) - 1
-            whole, code, body = len(body), 206, body[first : last + 1]
         self.send_response(code)
-        if code == 206:
-            self.send_header("Content-Range", f"bytes {first}-{last}/{whole}")
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-        type(self).sent += len(body)
 
     def log_message(self, *_args: object) -> None:
         pass
@@ -69,7 +56,7 @@ def server() -> Iterator[tuple[str, type[Handler]]]:
         pass
 
     Own.pages = {"/files/alpha-1.5.tar.gz": (200, "application/gzip", BYTES)}
-    Own.asked, Own.sent = [], 0
+    Own.asked = []
     listening = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Own)
     threading.Thread(target=listening.serve_forever, daemon=True).start()
     yield f"127.0.0.1:{listening.server_port}", Own
@@ -129,7 +116,8 @@ def test_withdrawn_releases_and_wheels_are_not_listed(server: tuple[str, type[Ha
     )
     found = index(address, tmp_path)
     assert list(map(str, found.versions("alpha"))) == ["1.5", "1.7"]
-    assert found.only_wheels("alpha", "1.7") and not found.only_wheels("alpha", "1.5")
+    with pytest.raises(EnvgenError, match=r"no source distribution \(\.tar\.gz\) of alpha 1\.7\n.*--ref v1\.7"):
+        found.fetch("alpha", "1.7")
 
 
 def test_releases_for_a_machine_and_its_python(server: tuple[str, type[Handler]], tmp_path: Path) -> None:
@@ -156,46 +144,6 @@ def test_releases_for_a_machine_and_its_python(server: tuple[str, type[Handler]]
     own.pages["/simple/alpha/"] = (200, "text/html", older.encode())
     found = index(address, tmp_path)
     assert fitting("x86_64", "3.11", wheel=False) == [] and fitting("x86_64", "3.12", wheel=False) == ["2.0"]
-
-
-def wheel() -> bytes:
-    """A wheel of 2 MB, nearly all of it a library."""
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        archive.writestr("alpha/a.py", b"x = 1\n", zipfile.ZIP_DEFLATED)
-        archive.writestr("alpha/_C.so", os.urandom(2 << 20))
-        archive.writestr("alpha/b.py", b"y = 2\n")
-    return out.getvalue()
-
-
-def test_of_a_wheel_only_what_is_asked_for_is_fetched(server: tuple[str, type[Handler]], tmp_path: Path) -> None:
-    address, own = server
-    name = "alpha-1.7-py3-none-any.whl"
-    own.pages["/simple/alpha/"] = page((name, DIGEST, False))
-    own.pages[f"/files/{name}"] = (200, "application/zip", wheel())
-    tree = WheelTree(index(address, tmp_path).wheel("alpha", "1.7.0"), "alpha 1.7 (wheel)", "1.7")
-    assert {name: file.data for name, file in tree.read({"alpha/a.py", "alpha/b.py", "alpha/gone.py"}).items()} == {
-        "alpha/a.py": b"x = 1\n",
-        "alpha/b.py": b"y = 2\n",
-    }
-    assert tree.names() == {"alpha/a.py", "alpha/_C.so", "alpha/b.py"}
-    assert own.sent < (1 << 20) and not any(tmp_path.rglob("*.whl"))
-    with pytest.raises(EnvgenError, match="no wheel of alpha 2"):
-        index(address, tmp_path).wheel("alpha", "2")
-
-
-def test_a_server_that_sends_no_parts_is_told_apart(server: tuple[str, type[Handler]], tmp_path: Path) -> None:
-    address, own = server
-    name = "alpha-1.7-py3-none-any.whl"
-    own.pages["/simple/alpha/"], own.parts = page((name, DIGEST, False)), False
-    own.pages[f"/files/{name}"] = (200, "application/zip", wheel())
-    with pytest.raises(EnvgenError, match=r"has a wheel of alpha 1\.7, and sends no parts of it"):
-        index(address, tmp_path).wheel("alpha", "1.7")
-    own.parts = True
-    own.pages[f"/files/{name}"] = (200, "application/zip", b"no zip file")
-    broken = WheelTree(index(address, tmp_path).wheel("alpha", "1.7"), "alpha 1.7 (wheel)", "1.7")
-    with pytest.raises(EnvgenError, match=r"cannot read alpha 1\.7"):
-        broken.read({"alpha/a.py"})
 
 
 @pytest.mark.parametrize(
