@@ -25,7 +25,7 @@ from envgen.lock.model import LOCAL, AptLock, GitLock, ImageLock, Lock, PatchLoc
 from envgen.lock.servers import COMMIT, Git, commit_of, resolve_image, seconds
 from envgen.profile.model import ModelRef, Profile
 from envgen.profile.values import ImageRef
-from envgen.text import counted, last_printed
+from envgen.text import last_printed
 
 TIMEOUT = 900
 _CA = "/run/secrets/ca_certificates"
@@ -231,21 +231,10 @@ def _started(questions: Mapping[str, _Question], say: Say) -> dict[str, _Job]:
     def job(name: str, ask_it: Callable[[], Any]) -> Any:
         started = time.monotonic()
         found = ask_it()
-        say(f"{name}: {_told(found)} ({time.monotonic() - started:.1f} s)")
+        say(f"{name}: resolved ({time.monotonic() - started:.1f} s)")
         return found
 
     return {key: in_background(functools.partial(job, *question)) for key, question in questions.items()}
-
-
-def _told(found: Any) -> str:
-    if isinstance(found, ImageLock):
-        return found.digest[:19] + (", which only this machine's engine knows" if found.resolved == LOCAL else "")
-    if isinstance(found, GitLock):
-        more = f" and {counted(len(found.submodules), 'submodule')}" if found.submodules else ""
-        return f"{found.kind} is {found.commit[:12]}{more}"
-    if isinstance(found, str):
-        return f"commit is {found[:12]}"
-    return "resolved"
 
 
 def _questions(
@@ -280,6 +269,7 @@ def _ask_image(profile: Profile, tools: Tools, engine: Engine | None) -> ImageLo
     name = str(profile.base.image)
     local = engine.image(name) if engine else None
     if local and _repository(name) not in map(_repository, local.repo_digests):
+        tools.say(f"{name}: only this machine's engine has it")
         return ImageLock(name, local.id, {f"linux/{local.architecture}": local.id}, LOCAL, seconds(local.created))
     _online(tools, name)
     return resolve_image(profile.base.image, tools.say)

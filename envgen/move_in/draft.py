@@ -45,7 +45,6 @@ class Draft:
     local: dict[str, Any] = field(default_factory=dict)
     remarks: dict[Path_, list[str]] = field(default_factory=dict)
     unplaced: list[Unplaced] = field(default_factory=list)
-    defaults: dict[Path_, list[str]] = field(default_factory=dict)  # variables whose defaults were taken
     origins: dict[str, Node | tuple[str, int]] = field(default_factory=dict)  # by key, of a list's item by key=value
     services: dict[str, str] = field(default_factory=dict)  # as the Compose file calls it -> as the profile does
 
@@ -102,8 +101,7 @@ class Draft:
     def defaulted(self, *path: str, names: Iterable[str]) -> None:
         """A comment above a key: its text had these variables."""
         for name in names:
-            found = self.defaults.setdefault(path, [])
-            found += [name] if name not in found else []
+            self.remark(*path, text=f"Had ${{{name}}}: what stands here is the default.")
 
     def note(self, at: Node | tuple[str, int], what: str, why: str) -> None:
         """List something that has no place; each once."""
@@ -154,11 +152,7 @@ def text_of(draft: Draft, sources: str) -> str:
         "profiles:",
         f"  {draft.profile}:",
     ]
-    remarks = {path: list(texts) for path, texts in draft.remarks.items()}
-    for path, names in draft.defaults.items():
-        text = f"Had {', '.join(f'${{{name}}}' for name in names)}: what stands here is the default."
-        remarks.setdefault(path, []).append(text)
-    body = list(_mapping(draft.values, (), 2, remarks))
+    body = list(_mapping(draft.values, (), 2, draft.remarks))
     tail = []
     if draft.unplaced:
         tail = ["", "# Not placed: what this file has no key for, by the line that it stands in."]

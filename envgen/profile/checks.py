@@ -329,16 +329,10 @@ def _subject(path: tuple[str, ...]) -> str:
 
 def _instead(path: tuple[str, ...]) -> str:
     """The right way for a secret that belongs here."""
-    if path[0] == "sources" and path[-1] == "git":
-        return "use ssh, or git's own credential helper"
-    if path[0] == "sources" and "install" in path:
-        return "builds get no secrets; use an address without a login, or the base image's pip configuration"
-    if path[0] == "tiktoken":
-        return "name an address without a login, or a copy in the project (`file`)"
+    if path[0] == "sources":
+        return "builds get no secrets: use ssh, git's own credential helper, or the base image's pip configuration"
     if path[0] == "env" or path[-2:-1] == ("env",):
         return f"write `secrets: [{path[-1]}]` and export it in your shell"
-    if path[-2:-1] == ("secrets",):
-        return "write the name of the variable; its value comes from your shell when a service starts"
     if "args" in path or "command" in path:
         return "write `secrets: [VLLM_API_KEY]` (the variable that the server reads) and export it in your shell"
     return "write it nowhere in this file; `secrets` hands variables of your shell to services"

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from envgen.errors import Place, Problem
 from envgen.profile import tree as nodes
 from envgen.profile.model import ORIGIN_KINDS, Mount, Profile
-from envgen.profile.shape import NAME, RECORD, SEQUENCE, Shape, fields_of, matches
-from envgen.profile.tree import Node, Source, join_path, near, parse_value, scalar
+from envgen.profile.shape import NAME, RECORD, fields_of, matches
+from envgen.profile.tree import Node, Source, near, parse_value, scalar
 from envgen.profile.values import plain_text
 from envgen.text import shorten
 
@@ -374,17 +374,3 @@ def as_tree(path: Sequence[str], node: Node) -> Node:
     for part in reversed(path):
         node = Node(nodes.MAP, node.source, items={part: node})
     return node
-
-
-def list_in_the_way(path: Sequence[str]) -> str:
-    """The list that a path goes into, if any. It cannot be merged: lists are replaced whole."""
-    shape: Shape | None = Shape(RECORD, Profile)
-    for depth, part in enumerate(path):
-        if shape is not None and shape.kind == SEQUENCE:
-            return join_path(path[:depth])
-        if shape is not None and shape.kind == RECORD:
-            field = fields_of(shape.type).get(part)
-            shape = field.shape if field is not None else None
-        elif shape is not None:
-            shape = shape.inner
-    return ""

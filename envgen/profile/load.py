@@ -321,10 +321,6 @@ class Builder:
                 if name not in known:  # else it is meant for another profile
                     problems.append(Problem(f"there is no {'.'.join(prefix)}.{name}", place, near(name, known)))
                 continue
-            if blocked := layers.list_in_the_way(path):
-                hint = f"replace it whole: {blocked}=[a, b]"
-                problems.append(Problem(f"{blocked} is a list", place, hint))
-                continue
             over = layers.spelled_out(layers.as_tree(path, override.node))
             if override.from_environment:
                 over = layers.without_foreign_checkouts(tree, over, self.warnings)

@@ -172,18 +172,11 @@ def render_project(project: Project, *, only: str | None = None) -> dict[str, by
     ``only``: the files of this profile. All are rendered even so, for .dockerignore is theirs together.
     """
     lock = load(project.root)
-    files: dict[str, bytes] = {}
     wanted: dict[str, bytes] = {}
-    owners: dict[str, str] = {}
     context: set[str] = set()
     for profile in project.profiles.values():
         rendered = render_profile(profile, locked(profile, lock) if lock else None, root=project.root)
         context.update(rendered.context_paths)
-        for path, content in rendered.files.items():
-            if path != IGNORE_FILE and files.setdefault(path, content) != content:
-                message = f"profiles {owners[path]} and {profile.name} both render {path}, differently"
-                raise ProjectError([Problem(message, None, "give one of them another `dockerfile`")])
-            owners.setdefault(path, profile.name)
         if only in (None, profile.name):
             wanted.update(rendered.files)
     wanted[IGNORE_FILE] = dockerignore(sorted(context)).encode()

@@ -604,7 +604,7 @@ service("a key in the health check", "health: {http: ⟦'/h?api_key=X'}", ("look
 dev(
     "a token among the secrets",
     "    secrets: [⟦hf_abcdefghijklmnopqrst]\n",
-    ("looks like a secret", "name of the variable"),
+    ("looks like a secret", "variables of your shell"),
 )
 
 # --- one port ---------------------------------------------------------------------------------------------------------

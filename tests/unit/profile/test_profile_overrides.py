@@ -196,7 +196,7 @@ def test_an_override_for_another_profiles_entry_leaves_the_others_alone(file: Pa
         ("a..b=1", "--set a..b: is not a path: a part between the dots is empty, or a double quote has no other", ""),
         ('"a=1', '--set "a=1: is not an assignment', ""),
         ('"a"b=1', '--set "a"b: is not a path: a part between the dots is empty, or a double quote', ""),
-        ("pip.tools.0=b", "--set pip.tools.0: pip.tools is a list", "pip.tools=[a, b]"),
+        ("pip.tools.0=b", "--set pip.tools.0: pip.tools: expected a list, found a mapping", ""),
         (
             "services.server.args.x=1",
             "--set services.server.args.x: there is no services.server",

@@ -175,11 +175,6 @@ def test_secrets_and_proxies_have_no_value() -> None:
     assert "HTTP_PROXY" not in env
 
 
-def test_profiles_must_not_share_a_file(tmp_path: Path) -> None:
-    with pytest.raises(ProjectError, match="prod and other both render Dockerfile"):
-        render_project(project(tmp_path, profile(), profile(name="other")))
-
-
 def test_the_ignore_file_lets_in_what_any_profile_needs(tmp_path: Path) -> None:
     one = profile(tiktoken=encoding(file=HostPath("files/o")))
     other = profile(name="other", dockerfile="Dockerfile.other")
