@@ -192,7 +192,7 @@ LABEL dev.envgen.project="mxfp4" \
       org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
       dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch" \
       org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-      dev.envgen.render="2a2cd15548a80284814cb25abcbdf970c15382be463ee9beb4c32ec95f03fadf"
+      dev.envgen.render="b08065beccf6299feae547c458e3b25cccbba3d6f64b8edf623c2804b7af1589"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

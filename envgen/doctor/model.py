@@ -349,13 +349,13 @@ class System:
 
 
 @dataclass(frozen=True)
-class PatchedFile:
-    """A file that a patch changed: is it as the build left it, or are the patch's lines in what is imported?"""
+class Claim:
+    """A file that a patch of the image changed: are the patch's lines in what is imported?"""
 
+    patch: str
     package: str
     path: str
-    state: str  # same, changed, missing; of a claimed patch: there, missing, no-file
-    patch: str = ""
+    state: str  # there, missing, no-file
 
 
 @dataclass(frozen=True)
@@ -414,10 +414,9 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Processes:
-    """Compilers of the container that ended without anybody waiting, or that lost their parent; who is process 1."""
+    """Compilers of the container that ended without anybody waiting; who is process 1."""
 
     zombies: tuple[str, ...] = ()
-    orphans: tuple[str, ...] = ()
     first: str = ""
 
 
@@ -481,7 +480,6 @@ class Probe:
     environment: Environment = Environment()
     folders: tuple[Folder, ...] = ()
     encodings: tuple[EncodingFile, ...] = ()
-    patched: tuple[PatchedFile, ...] = ()
     locked: Promises = Promises()
     protected: Promises = Promises()
     system: System = System()
@@ -491,7 +489,7 @@ class Probe:
     known: tuple[KnownVariable, ...] = ()
     flags: Flags = Flags()
     defaults: Mapping[str, float] = field(default_factory=dict)  # of the installed vLLM, where its sources tell
-    claimed: tuple[PatchedFile, ...] = ()
+    claimed: tuple[Claim, ...] = ()
     loads: tuple[Load, ...] = ()
     errors: tuple[PartError, ...] = ()
     noise: int = 0

@@ -60,7 +60,6 @@ FIRES: dict[str, dict[str, str]] = {
     "packages.locked": {"differ": "bad_versions"},
     "packages.protected": {"replaced": "bad_versions"},
     "packages.conflicts": {"opencv": "bad_versions", "flash-attn": "bad_versions"},
-    "patches.files": {"changed": "bad_versions"},
     "patches.claimed": {"missing": "claims_lost"},
     "flashinfer.data": {
         "dangling": "moved", "raw-checkout": "other_copy_of_raw", "missing": "bad_versions",
@@ -78,7 +77,7 @@ FIRES: dict[str, dict[str, str]] = {
     "gpu.devices": {"none": "little_memory"},
     "jit.memory": {"off": "bad_versions"},
     "memory.unified": {"page-cache": "cached_memory"},
-    "processes.compilers": {"zombies": "zombies", "orphans": "bad_notes"},
+    "processes.compilers": {"zombies": "zombies"},
 }  # fmt: skip
 
 # check -> scenario in which it has nothing to say but OK. The ones that judge only what is there say so themselves.
@@ -88,7 +87,7 @@ SILENT: dict[str, str] = {
             "host.docker", "host.plugins", "host.ports", "host.exposure", "host.clock", "image.exists",
             "image.render", "image.platform", "container.running", "container.image", "container.env",
             "container.restart", "python.start", "mounts.sources", "import.truth", "import.scripts", "import.metadata",
-            "packages.locked", "packages.protected", "packages.conflicts", "patches.files", "flashinfer.data",
+            "packages.locked", "packages.protected", "packages.conflicts", "flashinfer.data",
             "flashinfer.set", "flashinfer.prebuilt", "env.known", "mounts.caches", "tiktoken.files", "cuda.versions",
             "cuda.compilers", "jit.memory", "processes.compilers",
         ),

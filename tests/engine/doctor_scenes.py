@@ -51,7 +51,6 @@ def good(stage: Stage) -> Report:
     script += note("protected.json", {"torch": {"version": "2.10.0"}})
     script += "mkdir -p /enc && : > /enc/o200k_base.tiktoken\n"
     script += 'echo "{\\"cuda\\": {\\"version\\": \\"13.0.88\\"}}" > /opt/cuda/version.json\n'
-    script += "mkdir -p /opt/envgen/patched && cd /enc && sha256sum /enc/o200k_base.tiktoken > /opt/envgen/patched/x\n"
     stage.start(
         image=image, script=script, env={**collect.service_env(profile, "dev"), "MAX_JOBS": "1", **ENVIRONMENT,
              "TIKTOKEN_ENCODINGS_BASE": "/enc"},
@@ -68,12 +67,12 @@ def good(stage: Stage) -> Report:
 
 
 def bad_notes(stage: Stage) -> Report:
-    """An unhealthy container with a broken manifest, a stale egg-info, prebuilt kernels, a compiler without parent."""
+    """An unhealthy container with a broken manifest, a stale egg-info, prebuilt kernels."""
     script = "mkdir -p /opt/envgen /enc && echo '{' > /opt/envgen/manifest.json && echo x > /enc/o200k_base.tiktoken\n"
     script += f"mkdir {PP}/flashinfer_python.egg-info && cd {PP} && "
     script += "printf 'Name: flashinfer-python\\nVersion: 0.5.1\\n' > flashinfer_python.egg-info/PKG-INFO\n"
     script += f"mkdir -p {PP}/flashinfer/data/aot/page && touch {PP}/flashinfer/data/aot/page/page.so\n"
-    script += f"rm {PP}/flashinfer/_build_meta.py && cp /bin/sleep /tmp/ptxas && (/tmp/ptxas 600 >/dev/null 2>&1 &)\n"
+    script += f"rm {PP}/flashinfer/_build_meta.py\n"
     stage.start(script=script, args=["--health-cmd", "false", "--health-interval", "200ms", "--health-retries", "1"])
     time.sleep(0.8)
     return stage.doctor(sets=[*tiktoken(), CACHE])
@@ -92,7 +91,6 @@ def bad_versions(stage: Stage) -> Report:
     script += f"{site('wheel')}/torch/version.py\n"
     script += "mkdir -p /old/bin /old/lib && : > /old/lib/libcudnn.so.9.10.2\n"
     script += 'echo "{\\"cuda\\": {\\"version\\": \\"12.8.1\\"}}" > /old/version.json\n'
-    script += f"mkdir -p /opt/envgen/patched && echo {'0' * 64}  /etc/hostname > /opt/envgen/patched/x\n"
     script += f"rm -r {site('wheel')}/flashinfer/data/csrc\n"
     env = {"CUDA_HOME": "/old", "LD_LIBRARY_PATH": "/old/lib", "NVIDIA_PYTORCH_VERSION": "25.11", "ENVGEN_GATE": "off",
            "TRITON_PTXAS_PATH": "/nowhere/ptxas"}  # fmt: skip

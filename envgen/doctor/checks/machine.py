@@ -15,7 +15,6 @@ GIB = 1 << 30
 # GPUs whose memory is the machine's own: GB10 (12.1), Thor (11.0), Orin (8.7).
 UNIFIED = {(12, 1), (11, 0), (8, 7)}
 SWAPPED = 1 * GIB
-INITS = ("docker-init", "tini", "dumb-init", "catatonit")
 REMOVED = "//deleted"  # the kernel's mark
 
 
@@ -283,10 +282,6 @@ def compilers(context: Context, probe: Probe) -> Judged:
     if processes.zombies:
         seen = f"{len(processes.zombies)}: {', '.join(sorted(set(processes.zombies)))}; process 1 is {processes.first}"
         yield warning("zombies of compilers", seen, "an init that collects them", cure, case="zombies")
-    # A server that is process 1 itself may well have started its compilers: only an init adopts them.
-    if processes.orphans and processes.first in INITS:
-        seen = f"{len(processes.orphans)}: {', '.join(sorted(set(processes.orphans)))}"
-        yield warning("compilers without a build", seen, "none", cure, case="orphans")
     if not processes.first:
         return info("other processes can't be seen", "/proc can't be read")
     return ok("no compiler was left behind")

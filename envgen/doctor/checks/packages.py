@@ -232,24 +232,6 @@ def prebuilt(context: Context, probe: Probe) -> Finding | None:
     return ok("no prebuilt kernels mask your edits")
 
 
-@check("patches.files", Where.INSIDE, needs="probe")
-def patched_files(context: Context, probe: Probe) -> Finding | None:
-    """What the image's Python-only patches changed is still so: nothing was installed over it."""
-    files = probe.patched
-    if not files:
-        return None
-    lost = [file for file in files if file.state != "same"]
-    if lost:
-        seen = ", ".join(f"{file.path} {file.state}" for file in lost[:3])
-        title = f"{len(lost)} of {len(files)} patched files are not as the build left them"
-        name = context.profile.name
-        cure = remedies.command(f"envgen down -p {name} && envgen up -p {name} {context.service}")
-        return warning(title, seen, "the patched bytes", cure, case="changed")
-    are = counted(len(files), "patched file is", "patched files are")
-    names = ", ".join(sorted({file.package for file in files}))
-    return ok(f"{are} as the patches left them: {names}", files=[file.path for file in files])
-
-
 @check("patches.claimed", Where.INSIDE, needs="probe")
 def claimed(context: Context, probe: Probe) -> Finding | None:
     """What the patches that the image's label names add to Python files stands in the files that are imported."""

@@ -27,8 +27,6 @@ SAFE_NAMES = set(  # one word a name
     HF_HUB_CACHE XDG_CACHE_HOME TRANSFORMERS_OFFLINE TMPDIR SSL_CERT_FILE REQUESTS_CA_BUNDLE""".split()  # noqa: SIM905
 )
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH", "COOKIE", "SIGNATURE", "PRIVATE")
-# One file a package, as `sha256sum --check` reads it; the build's script apply-patches writes it.
-NOTES = "/opt/envgen/patched"
 # What a locked build says about its inputs, and the packages of the base image that no installation may replace.
 MANIFEST = "/opt/envgen/manifest.json"
 PROTECTED = "/opt/envgen/protected.json"
@@ -265,19 +263,6 @@ def loads(request: Doc, _document: Doc) -> list[Doc]:
 # --- what the build noted ---------------------------------------------------------------------------------------------
 
 
-def patched_files(_request: Doc, _document: Doc) -> list[Doc]:
-    """Each file that a patch changed when the image was built: is it as the build left it?"""
-    found = []
-    for package in listing(NOTES):
-        with open(os.path.join(NOTES, package), "rb") as notes:
-            lines = notes.read(1 << 20).decode("utf-8", "backslashreplace").splitlines()
-        for digest, _, path in (line.partition("  ") for line in lines):
-            same = os.path.isfile(path) and sha256_of(path) == digest
-            state = "same" if same else "changed" if os.path.isfile(path) else "missing"
-            found.append({"package": package, "path": path, "state": state})
-    return found
-
-
 def document_at(path: str) -> Doc:
     if not os.path.isfile(path):
         return {}
@@ -458,17 +443,14 @@ def gpus(_request: Doc, document: Doc) -> list[Doc]:
 
 
 def processes(_request: Doc, _document: Doc) -> Doc:
-    """Compilers that have ended and have not been waited for, and those that still run without a parent."""
-    zombies, orphans = [], []
+    """Compilers that have ended and have not been waited for; who is process 1."""
+    zombies = []
     for folder in filter(str.isdigit, listing("/proc")):
         name, _, rest = read_text("/proc/%s/stat" % folder, 600).partition("(")[2].rpartition(")")
-        state, parent = (rest.split() + ["", ""])[:2]
-        if name.startswith(COMPILERS) and state == "Z":
+        if name.startswith(COMPILERS) and rest.startswith(" Z"):
             zombies.append(name)
-        elif name.startswith(COMPILERS) and parent == "1" and folder != "1":
-            orphans.append(name)
     first = read_text("/proc/1/stat", 600)
-    return {"zombies": sorted(zombies), "orphans": sorted(orphans), "first": first.partition("(")[2].rpartition(")")[0]}
+    return {"zombies": sorted(zombies), "first": first.partition("(")[2].rpartition(")")[0]}
 
 
 # --- the document ----------------------------------------------------------------------------------------------------
@@ -482,7 +464,6 @@ FACTS = (
     ("environment", environment),
     ("folders", folders),
     ("encodings", encodings),
-    ("patched", patched_files),
     ("locked", locked_versions),
     ("protected", protected_versions),
     ("system", system),
