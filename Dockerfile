@@ -186,13 +186,13 @@ ENV CUDA_HOME="/usr/local/cuda" \
     TIKTOKEN_ENCODINGS_BASE="/workspace/tiktoken_encodings"
 
 LABEL dev.envgen.project="mxfp4" \
-      dev.envgen.profile="prod" \
-      dev.envgen.lock="" \
-      org.opencontainers.image.title="mxfp4 prod" \
-      org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
-      dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch" \
-      org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-      dev.envgen.render="b08065beccf6299feae547c458e3b25cccbba3d6f64b8edf623c2804b7af1589"
+    dev.envgen.profile="prod" \
+    dev.envgen.lock="" \
+    org.opencontainers.image.title="mxfp4 prod" \
+    org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
+    dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch" \
+    org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
+    dev.envgen.render="cf9cd27a1f295f798ed66747d8a8be5bbd422ee040137c2849b8f1e585bd6906"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

@@ -22,10 +22,10 @@ from envgen.lock.model import ProfileLock, load
 from envgen.profile.model import Profile, Project
 from envgen.profile.values import own_path
 from envgen.render.compose import compose_files
-from envgen.render.environment import WRITTEN
+from envgen.render.environment import RUN, WRITTEN
 from envgen.render.locking import namespace, series_of
 from envgen.render.plan import Plan
-from envgen.render.quote import Pair, Quoted, render
+from envgen.render.quote import Pair, Quoted, docker_pairs, render
 
 FOLDER = "docker"  # of the project: what the stage `scripts` is copied from
 IGNORE_FILE = ".dockerignore"
@@ -57,7 +57,7 @@ def render_profile(profile: Profile, lock: ProfileLock | None = None, *, root: P
         text = dockerfile(plan)
         programs = docker_files(plan)
         digest = _digest(text, plan, used(text, programs), root, own)
-        labels = render("partials/labels.j2", {"labels": (*plan.labels, Pair("dev.envgen.render", digest))})
+        labels = docker_pairs((*plan.labels, Pair("dev.envgen.render", digest)))
         files = {
             **programs,
             profile.dockerfile: text.replace(LABELS_HERE, labels),
@@ -73,8 +73,12 @@ def render_profile(profile: Profile, lock: ProfileLock | None = None, *, root: P
 
 def dockerfile(plan: Plan) -> str:
     """The text, with ``LABELS_HERE`` in place of the labels."""
-    next_step = count(1).__next__  # each step of a reproducible build has its own time: docker/build/normalise
-    context = {"plan": plan, "profile": plan.profile, "labels": LABELS_HERE, "next_step": next_step}
+    numbers = count(1)  # each step of a reproducible build has its own time: docker/build/normalise
+
+    def step_end() -> Quoted:
+        return Quoted(f" \\\n    && sh {RUN}/normalise {next(numbers)}" if plan.reproducible else "")
+
+    context = {"plan": plan, "profile": plan.profile, "labels": LABELS_HERE, "step_end": step_end}
     return render("Dockerfile.j2", context)
 
 

@@ -92,9 +92,9 @@ class Plan:
         self.apt_build = self._apt("build", apt_build(profile))
         self.apt_runtime = self._apt("runtime", profile.apt.runtime)
         self.uv_locked = self._list("uv")
-        self.deps = self._pip("deps", (*pip.tools, *pip.deps), self._install_options())
         self.built = tuple(self._built(name, one) for name, one in profile.sources.items() if one.origin.is_built)
-        self.installs = tuple(self._installs())
+        deps = self._pip("deps", (*pip.tools, *pip.deps), self._install_options())
+        self.installs = (*((deps,) if deps else ()), *self._installs())
         self.patch_installed = self._patch_installed()
         self.ccache = f"{RUN}/cache/ccache" if profile.build.ccache else ""
         self.build_env = environment.build_env(profile)

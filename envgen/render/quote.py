@@ -81,6 +81,11 @@ def shell_words(words: Iterable[str]) -> Quoted:
     return Quoted(_one_line(" ".join(shell_word(word) for word in words), "a RUN line"))
 
 
+def shell_each(commands: Iterable[Iterable[str]], *program: str) -> Quoted:
+    """``program`` with the arguments of each command, one after the other, each on its own line."""
+    return Quoted(" \\\n    && ".join(shell_words((*program, *words)) for words in commands))
+
+
 def mount_path(path: str) -> Quoted:
     """A path inside ``RUN --mount=...``, whose fields are CSV with variables: only plain characters are let through."""
     if not _MOUNT_SAFE.fullmatch(path):
@@ -190,10 +195,10 @@ class Pair:
     prepend: bool = False
 
 
-def docker_pair(pair: Pair) -> Quoted:
-    """``NAME="value"`` of an ENV or LABEL line."""
-    value = docker_prepend(pair.name, pair.value) if pair.prepend else docker_value(pair.value)
-    return Quoted(f"{identifier(pair.name)}={value}")
+def docker_pairs(pairs: Iterable[Pair]) -> Quoted:
+    """``NAME="value"`` of an ENV or LABEL instruction, each on its own line."""
+    values = [docker_prepend(one.name, one.value) if one.prepend else docker_value(one.value) for one in pairs]
+    return Quoted(" \\\n    ".join(f"{identifier(one.name)}={value}" for one, value in zip(pairs, values, strict=True)))
 
 
 def assignment(pair: Pair) -> Quoted:
@@ -203,10 +208,11 @@ def assignment(pair: Pair) -> Quoted:
 
 FILTERS: dict[str, Callable[..., Quoted]] = {
     "docker_value": docker_value,
-    "docker_pair": docker_pair,
+    "docker_pairs": docker_pairs,
     "assignment": assignment,
     "sh": shell_word,
     "sh_words": shell_words,
+    "sh_each": shell_each,
     "mount": mount_path,
     "docker_line": docker_line,
     "image": image_ref,
