@@ -11,14 +11,10 @@ import statistics
 import sys
 import tempfile
 import time
+from typing import Any, Callable, Dict, List, Tuple
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Tuple
-
-    Doc = Dict[str, Any]
-    Kernel = Callable[[Any], Callable[[], Any]]  # prepares a case; what it returns runs the kernel
-
+Doc = Dict[str, Any]
+Kernel = Callable[[Any], Callable[[], Any]]  # prepares a case; what it returns runs the kernel
 NO_GPU = "no GPU in this container"
 HEADS, KV_HEADS, HEAD, WINDOW = 64, 8, 64, 128
 WINDOWS = (0, WINDOW)  # gpt-oss has layers of both kinds

@@ -19,14 +19,10 @@ import sys
 import tarfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterator, List, Tuple
-
-    Blob = Tuple[int, Callable[[], Iterator[bytes]]]
-    Manifest = Callable[[], bytes]
-
+Blob = Tuple[int, Callable[[], Iterator[bytes]]]
+Manifest = Callable[[], bytes]
 BLOCK = 1 << 20
 LARGEST_DOCUMENT = 8 << 20
 OCI = "application/vnd.oci.image."

@@ -16,15 +16,11 @@ import struct
 import subprocess
 import time
 from importlib import metadata
+from typing import Any, Dict, Iterator, List, Set, Tuple
 
 from envgen.inside.common import listing, read_text
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Set, Tuple
-
-    Doc = Dict[str, Any]
-
+Doc = Dict[str, Any]
 NET = "/sys/class/net"
 RDMA = "/sys/class/infiniband"
 SIOCGIFADDR = 0x8915

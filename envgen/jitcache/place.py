@@ -61,10 +61,10 @@ def find_place(engine: Engine, profile: Profile, project_root: Path) -> Place | 
             f"profile {profile.name} keeps no FlashInfer cache, and none of its services runs",
             hint="add `caches: {flashinfer: {path: /root/.cache/flashinfer}}` to the profile",
         )
-    root = root_in(service_env(profile), profile)
-    found = _cache_mount(engine, profile, project_root, containers, root)
-    place = throw_away(engine, profile, root, *([found] if found else []))
-    return place if found else None
+    mount = mount_here(engine, profile, project_root)
+    there = Path(mount.source).exists() if mount.kind == "bind" else engine.volume(mount.source) is not None
+    place = throw_away(engine, profile, root_in(service_env(profile), profile), mount)
+    return place if there else None
 
 
 def throw_away(engine: Engine, profile: Profile, root: str, *mounts: Mount) -> Place:
@@ -77,20 +77,6 @@ def throw_away(engine: Engine, profile: Profile, root: str, *mounts: Mount) -> P
         f"no service of profile {profile.name} runs, and neither its image {profile.image_name} nor its base is here",
         hint=f"run `envgen build --profile {profile.name}`",
     )
-
-
-def _cache_mount(
-    engine: Engine, profile: Profile, project_root: Path, containers: Sequence[Container], root: str
-) -> Mount | None:
-    """The cache's mount: as a stopped container has it, else as the profile says. None when it doesn't exist."""
-    wanted = mount_here(engine, profile, project_root)
-    for container in containers:
-        mount = mount_of(container.mounts, root)
-        # A stopped container of before a change may still hold on to another namespace.
-        if mount is not None and mount.source.endswith(key_in(wanted.source)):
-            return Mount(mount.source, mount.target, mount.kind)
-    there = Path(wanted.source).exists() if wanted.kind == "bind" else engine.volume(wanted.source) is not None
-    return wanted if there else None
 
 
 def key_in(source: str) -> str:

@@ -9,7 +9,7 @@ import tarfile
 import warnings
 import zlib
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
@@ -132,7 +132,7 @@ def put(folder: Path, files: dict[str, File]) -> None:
         path.chmod(0o755 if file.executable else 0o644)
 
 
-class State(Enum):
+class State(str, Enum):
     """How a patch and a source stand to each other."""
 
     APPLIES = "applies"
@@ -407,21 +407,5 @@ def last_fits(runs: Sequence[DryRun]) -> dict[str, str]:
 
 def as_document(source: str, run: DryRun) -> dict[str, Any]:
     """One dry run for programs."""
-    patches = [
-        {
-            **vars(one),
-            "ok": one.ok,
-            "state": one.state.value,
-            "measured": one.measured.value if one.measured else None,
-            "hunks": [{**vars(hunk), "state": hunk.state.value} for hunk in one.hunks],
-        }
-        for one in run.verdicts
-    ]
-    return {
-        "source": source,
-        "series": run.series,
-        "tree": run.tree,
-        "version": run.version,
-        "ok": run.ok,
-        "patches": patches,
-    }
+    verdicts = {"ok": run.ok, "patches": [{**asdict(one), "ok": one.ok} for one in run.verdicts]}
+    return {"source": source, "series": run.series, "tree": run.tree, "version": run.version, **verdicts}

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Callable, Iterator, Sequence, Tuple
 
+from envgen.inside.common import sha256_of
+
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a planted FIFO must not hang.
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -277,17 +279,10 @@ def stamp_of(path: str) -> Stamp | None:
 
 def digest_of(path: str) -> str:
     """SHA-256 of a regular file; empty for anything else."""
-    digest = hashlib.sha256()
     try:
-        # O_NONBLOCK: opening a FIFO must not hang.
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return ""
-            for block in iter(lambda: file.read(1 << 20), b""):
-                digest.update(block)
+        return sha256_of(path) if stat.S_ISREG(os.stat(path).st_mode) else ""  # opening a FIFO would hang
     except (OSError, ValueError):
         return ""
-    return digest.hexdigest()
 
 
 def digest_of_text(data: bytes) -> str:
