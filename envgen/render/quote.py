@@ -26,13 +26,10 @@ class Quoted(str):
 
 # The Dockerfile parser reads lines of at most 64 KiB and gives up on longer ones.
 _LONGEST = 60_000
-_LONGEST_KEY = 1000  # YAML readers look no further than 1024 characters for the colon
 _SHELL_SAFE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 _PLAIN_WORD = re.compile(r"[A-Za-z][A-Za-z0-9./_-]*")
-_PLAIN_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 # Words that YAML 1.1 or 1.2 readers take for something else than text.
 _YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
-_YAML_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _MOUNT_SAFE = re.compile(r"[A-Za-z0-9._/+@-]+")
 
 
@@ -124,43 +121,68 @@ def comment(text: str) -> Quoted:
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F)}
 
 
-def _yaml_char(char: str) -> str:
-    if char in _YAML_ESCAPES:
-        return _YAML_ESCAPES[char]
-    code = ord(char)
-    if 0x20 <= code < 0x7F:
-        return char
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+class Quoting(yaml.SafeDumper):
+    """Writes YAML that every reader takes for the same: all text that is not plainly a word is quoted, such as 1e3."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def text(self, value: str) -> yaml.ScalarNode:
+        """Quoted where it must be."""
+        plain = _PLAIN_WORD.fullmatch(value) is not None and value.lower() not in _YAML_WORDS
+        return self.represent_scalar("tag:yaml.org,2002:str", value, style=None if plain else '"')
 
 
-def yaml_text(text: str) -> Quoted:
-    """A YAML string in double quotes, ASCII only: every YAML reader gives back the same characters."""
-    return Quoted('"' + "".join(map(_yaml_char, _text(text, "a YAML file"))) + '"')
+Quoting.add_representer(str, Quoting.text)
 
 
-def yaml_key(text: str) -> Quoted:
-    """A key of a YAML mapping: bare where every reader takes it for text. Compose expands no variables in keys."""
-    if _PLAIN_KEY.fullmatch(text) and text.lower() not in _YAML_WORDS:
-        return Quoted(text)
-    found = yaml_text(text)
-    if len(found) > _LONGEST_KEY:
-        raise ValueError(f"is longer than {_LONGEST_KEY} characters, which a YAML key cannot be")
-    return found
+class Interpolated(str):
+    """Text in Compose's own language: ``${NAME:-default}``. In all other text of a Compose file a dollar is doubled."""
 
 
-def compose_text(text: str) -> Quoted:
-    """A string in a Compose file: as YAML, and with ``$`` doubled, for Compose expands ``${X}`` in every value."""
-    return yaml_text(_text(text, "a Compose file").replace("$", "$$"))
+class _Merge(str):
+    pass
 
 
-def compose_variable(name: str, default: str | None, *, reason: str = "", after: str = "") -> Quoted:
+MERGE = _Merge("<<")  # the key for mappings whose keys are taken over; of several the first is the strongest
+
+
+class _Composing(Quoting):
+    """What is at the top below ``x-NAME``, and in other places too, is there an alias of the anchor NAME."""
+
+    ignore_aliases = yaml.SafeDumper.ignore_aliases
+
+    def serialize(self, node: Any) -> None:
+        self.names = {id(value): key.value.removeprefix("x-") for key, value in node.value}
+        super().serialize(node)
+
+    def generate_anchor(self, node: Any) -> str:
+        return str(self.names[id(node)])
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+
+_Composing.add_representer(str, lambda self, text: self.text(_text(text, "a Compose file").replace("$", "$$")))
+_Composing.add_representer(Interpolated, Quoting.text)
+_Composing.add_representer(type(None), lambda self, _none: self.represent_scalar("tag:yaml.org,2002:null", ""))
+_Composing.add_representer(_Merge, lambda self, key: self.represent_scalar("tag:yaml.org,2002:merge", key))
+
+
+def compose_text(head: Iterable[str], document: Mapping[str, Any]) -> str:
+    """A Compose file, ASCII only, with the lines ``head`` as a comment; a blank line before each part."""
+    written = yaml.dump(document, Dumper=_Composing, sort_keys=False, allow_unicode=False, width=10**6)
+    lines = "".join(f"# {comment(line)}".rstrip() + "\n" for line in head)
+    return lines + re.sub(r"(?m)^(?=(x-[^ ]*|services|volumes|secrets):)", "\n", written)
+
+
+def compose_variable(name: str, default: str | None, *, reason: str = "", after: str = "") -> Interpolated:
     """``${NAME:-default}``, or ``${NAME:?reason}`` where there is no default; ``after`` follows it as it is.
 
     A default goes into Compose's own little language, which has no escapes: its special characters are refused.
     """
-    if default is None:
-        return yaml_text(f"${{{identifier(name)}:?{_default(reason)}}}{_default(after)}")
-    return yaml_text(f"${{{identifier(name)}:-{_default(default)}}}{_default(after)}")
+    kind, text = (":?", reason) if default is None else (":-", default)
+    return Interpolated(f"${{{identifier(name)}{kind}{_default(text)}}}{_default(after)}")
 
 
 def _default(text: str) -> str:
@@ -169,21 +191,6 @@ def _default(text: str) -> str:
     if found:
         raise ValueError(f"contains {found.group()!r}, which a default of a Compose variable cannot carry")
     return text
-
-
-class Quoting(yaml.SafeDumper):
-    """Writes YAML that every reader takes for the same: all text that is not plainly a word is quoted, such as 1e3."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _represented(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    plain = _PLAIN_WORD.fullmatch(value) is not None and value.lower() not in _YAML_WORDS
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if plain else '"')
-
-
-Quoting.add_representer(str, _represented)
 
 
 @dataclass(frozen=True)
@@ -218,8 +225,6 @@ FILTERS: dict[str, Callable[..., Quoted]] = {
     "image": image_ref,
     "name": identifier,
     "comment": comment,
-    "yaml": compose_text,
-    "yaml_key": yaml_key,
 }
 
 

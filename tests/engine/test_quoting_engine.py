@@ -142,17 +142,16 @@ def test_shell_words_reach_a_program_inside_run_unchanged(tmp_path: Path) -> Non
 def test_compose_hands_every_string_to_the_container(tmp_path: Path, image: str) -> None:
     build(tmp_path / "image", 'FROM scratch\nCMD ["/x"]\n', image)
     values = strings(300, lines=True)
-    env = "\n".join(f"      V{n}: {quote.compose_text(value)}" for n, value in enumerate(values))
-    words = "\n".join(f"      - {quote.compose_text(value)}" for value in values)
-    labels = "\n".join(f"      l{n}: {quote.compose_text(value)}" for n, value in enumerate(values))
     project = f"envgen-test-{uuid.uuid4().hex[:10]}"
     file = tmp_path / "compose.yaml"
-    file.write_text(
-        f"name: {project}\nservices:\n  {quote.yaml_key('no')}:\n"
-        f"    image: {quote.compose_text(image)}\n    network_mode: none\n"
-        f"    command:\n{words}\n    environment:\n{env}\n    labels:\n{labels}\n",
-        encoding="utf-8",
-    )
+    service = {
+        "image": image,
+        "network_mode": "none",
+        "command": values,
+        "environment": {f"V{n}": value for n, value in enumerate(values)},
+        "labels": {f"l{n}": value for n, value in enumerate(values)},
+    }
+    file.write_text(quote.compose_text([], {"name": project, "services": {"no": service}}), encoding="utf-8")
     docker("compose", "-f", str(file), "config", "-q")
     try:
         docker("compose", "-f", str(file), "create", "--quiet-pull")
@@ -175,10 +174,8 @@ def test_defaults_of_compose_variables_are_what_was_written(tmp_path: Path) -> N
             accepted.append((value, quote.compose_variable("ENVGEN_TEST_UNSET", value)))
         except ValueError:
             assert any(char in value for char in "${}"), value
-    lines = "\n".join(f"      V{n}: {text}" for n, (_, text) in enumerate(accepted))
-    (tmp_path / "compose.yaml").write_text(
-        f"services:\n  a:\n    image: a\n    environment:\n{lines}\n", encoding="utf-8"
-    )
+    service = {"image": "a", "environment": {f"V{n}": text for n, (_, text) in enumerate(accepted)}}
+    (tmp_path / "compose.yaml").write_text(quote.compose_text([], {"services": {"a": service}}), encoding="utf-8")
     shown = json.loads(docker("compose", "-f", str(tmp_path / "compose.yaml"), "config", "--format", "json"))
     assert len(accepted) > 100
     assert shown["services"]["a"]["environment"] == {f"V{n}": value for n, (value, _) in enumerate(accepted)}

@@ -116,7 +116,7 @@ def test_gpu_modes() -> None:
     assert set(files(GpuMode.AUTO)) == {f"compose/prod{end}.yaml" for end in ("", ".gpu-all", ".gpu-cdi")}
     assert files(GpuMode.REQUIRED) == files(GpuMode.AUTO)
     assert b"devices:" not in files(GpuMode.AUTO)["compose/prod.yaml"]
-    assert b"driver: nvidia, count: all" in files(GpuMode.ALL)["compose/prod.yaml"]
+    assert b"driver: nvidia\n            count: all" in files(GpuMode.ALL)["compose/prod.yaml"]
     assert b"nvidia.com/gpu=all" in files(GpuMode.CDI)["compose/prod.yaml"]
     assert set(files(GpuMode.NONE)) == {"compose/prod.yaml"}
     assert b"devices:" not in files(GpuMode.NONE)["compose/prod.yaml"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import jinja2
 import pytest
 
-from envgen.render import compose, quote
+from envgen.render import quote
 from envgen.render.quote import Quoted
 
 
@@ -25,15 +25,6 @@ def test_text_that_was_not_quoted_cannot_be_printed(templates: Path) -> None:
         quote.render("t.j2", {"value": "a"})
     assert quote.render("t.j2", {"value": Quoted("a")}) == "a"
     assert quote.render("t.j2", {"value": 7}) == "7"
-
-
-def test_a_compose_file_takes_quoted_values_alone() -> None:
-    assert compose._lines({"a": Quoted("b"), "c": [Quoted("d"), {"e": Quoted("f"), "g": None}], "h": {}}) == [
-        "a: b", "c:", "  - d", "  - e: f",
-    ]  # fmt: skip
-    for block in ({"a": "b"}, {"a": ["b"]}, {"a": {"b": "c"}}, {"a": [{"b": "c"}]}):
-        with pytest.raises(TypeError, match="not quoted"):
-            compose._lines(block)
 
 
 def test_joining_quoted_text_makes_it_unquoted(templates: Path) -> None:
