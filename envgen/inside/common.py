@@ -28,6 +28,12 @@ def listing(folder: str | int) -> list[str]:
         return []
 
 
+def value_of(name: str, text: str) -> str:
+    """The text that a generated file gives a name (`NAME: str = other = "text"`); empty where it gives none."""
+    found = re.search(r"^%s\b[^=\n]*=(?:[^=\n'\"]*=)?[ \t]*['\"]([^'\"\n]*)" % name, text, re.MULTILINE)
+    return found.group(1) if found else ""
+
+
 def normal(name: str) -> str:
     """A distribution's name as package indexes compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()

@@ -14,7 +14,7 @@ import sys
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from envgen.inside.common import read_bytes, read_text
+from envgen.inside.common import read_bytes, read_text, value_of
 from envgen.inside.jit.layout import modules_of, open_cache, root_of
 from envgen.inside.jit.tree import opened, reason
 
@@ -89,8 +89,7 @@ def package_of() -> Package:
     beside = {name: folder for name in BESIDE if (folder := folder_of(name))}
     found = Package(os.path.realpath(folder_of("flashinfer")) if folder_of("flashinfer") else "", beside=beside)
     if found.root:
-        said = re.search(r"^__version__\b[^=\n]*=(.*)$", read_text(found.root + "/_build_meta.py"), re.M)
-        found.version = said[1].strip().strip("\"'") if said else UNKNOWN
+        found.version = value_of("__version__", read_text(found.root + "/_build_meta.py")) or UNKNOWN
         found.aot = found.root + "/data/aot"
     cache = beside.get("flashinfer_jit_cache", "")
     if cache and "get_aot_artifacts" not in read_text(found.root + "/jit/env.py", 1 << 20):

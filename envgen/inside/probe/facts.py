@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, Iterator, Tuple
 
-from envgen.inside.common import listing, normal, read_text, sha256_of
+from envgen.inside.common import listing, normal, read_text, sha256_of, value_of
 from envgen.inside.probe import sources
 from envgen.inside.probe.imports import Doc, base_path, call, entries, finder_name, imports, in_child
 
@@ -156,14 +156,8 @@ def portions(request: Doc, document: Doc) -> list[Doc]:
 
 def version_text(root: str) -> str | None:
     """The version that the package itself would tell, read from the file that its build writes; None without one."""
-    for name in ("_build_meta.py", "_version.py"):
-        path = os.path.join(root, name)
-        if os.path.isfile(path):
-            for line in read_text(path, 20000).splitlines():
-                left, equals, right = line.partition("=")
-                if equals and "__version__" in left.split(":")[0] and right.strip()[:1] not in "_v":
-                    return right.split("=")[-1].strip().strip("'\"")
-    return None
+    texts = (read_text(os.path.join(root, name)) for name in ("_build_meta.py", "_version.py"))
+    return next(filter(None, (value_of("__version__", text) for text in texts)), None)
 
 
 def data_entry(root: str, name: str) -> Doc:
@@ -320,14 +314,9 @@ def torch_facts(document: Doc) -> Doc:
     """Version and CUDA release of torch, from the file that its build writes."""
     for entry in entries(document):
         path = os.path.join(entry, "torch", "version.py")
-        found = {}
-        for line in read_text(path).splitlines():
-            left, equals, right = line.partition("=")
-            name, value = left.partition(":")[0].strip(), right.strip().strip("'\"")
-            if equals and name in ("__version__", "cuda") and value != "None":
-                found[name.strip("_")] = value
-        if found:
-            return dict(found, path=path)
+        text = read_text(path)
+        if text:
+            return {"version": value_of("__version__", text), "cuda": value_of("cuda", text), "path": path}
     return {}
 
 
