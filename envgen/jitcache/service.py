@@ -259,7 +259,7 @@ class JitCache:
         service's own environment counts, where one runs."""
         place = place or self.place()
         if place is None:
-            raise not_found(Refusal(missing=query.patterns), query)
+            raise not_found(Refusal(missing=query.patterns))
         environ = {"CUDA_HOME": self.profile.cuda.home.path}
         if place.container is None:
             environ |= service_env(self.profile)
@@ -268,10 +268,10 @@ class JitCache:
             "expected_archs": sorted(arch_folders(str(self.profile.cuda.arch_list))),
             "blind": place.container is None,
         }  # fmt: skip
-        found = self.ask(kind, place, {**request, **more}, query)
+        found = self.ask(kind, place, {**request, **more})
         return place, replace(found, place=place.shown)
 
-    def ask(self, kind: type[T], place: Place, request: Mapping[str, Any], query: Query = NOTHING) -> T:
+    def ask(self, kind: type[T], place: Place, request: Mapping[str, Any]) -> T:
         """The answer to one operation of the agent; its refusals as errors."""
         document = self._send(place, request)
         try:
@@ -281,7 +281,7 @@ class JitCache:
         except ShapeError as error:  # the container's fault
             raise EngineError(f"the answer about the JIT cache is not what was expected: {reason_of(error)}") from None
         if failure.kind == "not_found":
-            raise not_found(failure.data, query)
+            raise not_found(failure.data)
         if failure.kind == "refused":
             raise self._held(place, failure.data.held) if failure.data.held else RefusedError(failure.message)
         raise EngineError(f"the JIT cache could not be read in {place.shown}: {failure.message}")
@@ -380,23 +380,12 @@ class JitCache:
 # Refusals, in words for people
 
 
-def not_found(data: Refusal, query: Query) -> NotFoundError:
+def not_found(data: Refusal) -> NotFoundError:
     """The error for names and globs that match nothing, with near matches from what is there."""
-    missing, names = data.missing, data.names
-    scope = f" in version {query.version}" if query.version else ""
-    if query.archs is not None:
-        scope += f" for arch {' or '.join(arch or 'none' for arch in query.archs)}"
-    near = [match for name in missing for match in difflib.get_close_matches(name, names, 3, 0.5)]
-    stems = [name.strip("*?") for name in missing if len(name.strip("*?")) > 2]
-    near += [name for stem in stems for name in names if stem in name][:5]
-    if not names:
-        hint = "nothing has been compiled there yet; `envgen cache list` shows all versions and archs"
-    elif near:
-        hint = f"did you mean {', '.join(map(visible, dict.fromkeys(near)))}?"
-    else:
-        hint = "`envgen cache list` shows what is there"
-    message = f"no module matches {', '.join(map(visible, missing))}{scope}" if missing else "the cache is empty"
-    return NotFoundError(message, hint=hint)
+    near = [match for name in data.missing for match in difflib.get_close_matches(name, data.names, 3, 0.5)]
+    hint = f"did you mean {', '.join(map(visible, dict.fromkeys(near)))}?" if near else ""
+    message = f"no module matches {', '.join(map(visible, data.missing))}" if data.missing else "the cache is empty"
+    return NotFoundError(message, hint=hint or "`envgen cache list` shows what is there")
 
 
 def what_is_locked(lock: str) -> str:

@@ -12,8 +12,6 @@ from envgen.engine.values import COMPOSE_PROJECT, Mount
 from envgen.errors import EngineError, EnvgenError, NotFoundError, RefusedError, UsageError
 from envgen.jitcache.place import CACHE, key_in, mount_here, mount_of, root_in, throw_away
 from envgen.jitcache.service import JitCache
-from envgen.render import locking
-from envgen.render.locking import lock_of_image
 from envgen.text import reason_of
 
 ARCHIVE = "/envgen-archive"  # where the archive is mounted
@@ -68,12 +66,6 @@ class Space:
     fate: str = "kept"  # kept, removed, or what went wrong
 
 
-def _made_of(cache: JitCache) -> dict[str, str]:
-    image = cache.engine.image(cache.profile.image_name)
-    lock = lock_of_image(cache.profile, cache.root, image.labels if image else None)
-    return locking.made_of(cache.profile, lock, locking.series_of(cache.profile, cache.root))
-
-
 def made_mount(cache: JitCache) -> Mount:
     """Where the profile's cache is, made where it isn't there yet."""
     mount = mount_here(cache.engine, cache.profile, cache.root)
@@ -111,11 +103,7 @@ def save(cache: JitCache, target: Path, *, force: bool = False) -> Moved:
     with stage as work:
         written = Path(work, "cache")
         written.touch(0o600)
-        made = _made_of(cache) if cache.profile.caches.get(CACHE) else {}
-        key = key_in(mount.source)
-        archive = Mount(str(written), ARCHIVE, "bind")
-        known = made if key and key == locking.key_of(made) else {}
-        moved = _move(cache, mount, archive, "save", target=ARCHIVE, made_of=known)
+        moved = _move(cache, mount, Mount(str(written), ARCHIVE, "bind"), "save", target=ARCHIVE)
         if not written.stat().st_size:
             raise EngineError(
                 "the archive was written on the engine's machine, which is another one",
@@ -149,8 +137,7 @@ def load(cache: JitCache, source: Path, *, force: bool = False, replacing: bool 
     ``force``: one of another environment too. ``replacing``: instead of modules that are there.
     """
     archive = Mount(str(source.absolute()), ARCHIVE, "bind", read_only=True)
-    options = {"force": force, "replace": replacing, "made_of": _made_of(cache)}
-    return _move(cache, made_mount(cache), archive, "load", source=ARCHIVE, **options)
+    return _move(cache, made_mount(cache), archive, "load", source=ARCHIVE, force=force, replace=replacing)
 
 
 def stale_inside(cache: JitCache) -> tuple[str, int, Callable[[], str]] | None:

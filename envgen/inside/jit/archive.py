@@ -101,8 +101,8 @@ class _Writer:
             # Libraries shrink to a third at any level; the lowest is five times as fast as the usual one.
             packed = gzip.GzipFile("", "wb", 1, out, mtime=0)
             with packed, tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar:
-                head = json.dumps({"format": FORMAT, "root": root, "key": request.get("key") or "",
-                                   "made_of": request.get("made_of") or {}}).encode("ascii")  # fmt: skip
+                described = {"format": FORMAT, "root": root, "key": request.get("key") or ""}
+                head = json.dumps(described).encode("ascii")
                 first = tarfile.TarInfo(HEAD)
                 first.size = len(head)
                 tar.addfile(first, io.BytesIO(head))
@@ -280,8 +280,7 @@ class _Reader:
         if not isinstance(head, dict) or head.get("format") != FORMAT:
             raise tree.Fault("refused", "the archive is of another format, by another release of envgen")
         if head.get("key") != (self.request.get("key") or "") and not self.request.get("force"):
-            what = "the archive is of another environment" + _difference(head.get("made_of"), self.request)
-            raise tree.Fault("refused", what + "; --force takes it anyway")
+            raise tree.Fault("refused", "the archive is of another environment; --force takes it anyway")
         if head.get("root") != self.root:
             there = tree.short(str(head.get("root")))
             self.problems.append("saved from " + there + ": FlashInfer from 0.6.1 on has this path in its build files, "
@@ -319,19 +318,6 @@ class _Reader:
             os.utime(out, ns=(when, when))
         self.files += 1
         self.bytes += info.size
-
-
-def _difference(there: object, request: dict[str, Any]) -> str:
-    """Which of the things that the key is made of differ, where both sides tell."""
-    here = request.get("made_of")
-    if not isinstance(there, dict) or not there or not here:
-        return ""
-    names = [name for name in sorted(set(there) | set(here)) if there.get(name) != here.get(name)]
-    return ": " + ", ".join(
-        (name if name.isidentifier() else repr(tree.short(name)))
-        + " was " + tree.short(repr(there.get(name, ""))) + ", here " + tree.short(repr(here.get(name, "")))
-        for name in names[:20]
-    )  # fmt: skip
 
 
 def nanoseconds(text: str) -> int:

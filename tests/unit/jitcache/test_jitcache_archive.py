@@ -136,13 +136,12 @@ def test_gates_that_run_stay_where_they_are(tmp_path: Path) -> None:
     assert (there / LIVE / "keeper.lock").stat().st_ino == before
 
 
-def test_another_environment_is_told_in_words(tmp_path: Path) -> None:
+def test_another_environment_is_refused(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     release(here, "0.5.3")
     there.mkdir()
-    save(here, tmp_path / "file", made_of={"base": "a", "archs": "12.1a"})
-    made_of = {"base": "b", "archs": "12.1a"}
-    refused(there, tmp_path / "file", "base was 'a', here 'b'; --force", key="other", made_of=made_of)
+    save(here, tmp_path / "file")
+    refused(there, tmp_path / "file", "the archive is of another environment; --force", key="other")
     assert load(there, tmp_path / "file", key="other", force=True)["ok"]
 
 

@@ -53,7 +53,7 @@ def test_the_current_volume_is_the_rendered_one(tmp_path: Path) -> None:
     jit = cache(tmp_path, engine, VOLUMES)
     mount = here(jit)
     files = render_profile(jit.profile, None, root=jit.root).files
-    assert f'"{mount.source}"'.encode() in files["compose/dev.yaml"]
+    assert f"name: {mount.source}\n".encode() in files["compose/dev.yaml"]
     engine.volumes_ = {mount.source}
     release(tmp_path / "cache", "0.5.3")
     assert jit.inventory(make_query()).exists
@@ -168,7 +168,7 @@ def test_save_and_load_on_the_host(
     assert (tmp_path / "elsewhere/0.7.2.post1/121a/cached_ops/page/page.so").is_file()
     capsys.readouterr()
     assert main(["cache", "load", "k.tar.gz", "--set", "cuda.arch_list=12.0a"]) == 6
-    assert "archs was '12.1a', here '12.0a'" in capsys.readouterr().err
+    assert "the archive is of another environment" in capsys.readouterr().err
 
 
 def test_what_can_not_be_saved_or_loaded(tmp_path: Path) -> None:
