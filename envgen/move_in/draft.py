@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,16 +9,15 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from envgen.profile.tree import TEXT, Node, plain_kind
+import yaml
+
+from envgen.profile.tree import Node
 from envgen.profile.values import CudaArchList
 from envgen.redact import is_secret_value, redact_secrets, secret_in, secret_like
+from envgen.render.quote import Quoting
 from envgen.text import shorten, visible
 
 Path_ = tuple[str, ...]
-_WIDTH = 110
-_PLAIN = re.compile(r"[A-Za-z0-9_./~+][A-Za-z0-9_./~+=@%-]*(:[A-Za-z0-9_./~+=@%-]+)*")
-_FLOW_PLAIN = re.compile(r"[A-Za-z0-9_./~+][A-Za-z0-9_./~+=@-]*")
-_WORDS = frozenset(("y", "n", "yes", "no", "on", "off"))  # which other readers of YAML take for yes and no
 
 
 @dataclass(frozen=True)
@@ -152,7 +150,7 @@ def text_of(draft: Draft, sources: str) -> str:
         "profiles:",
         f"  {draft.profile}:",
     ]
-    body = list(_mapping(draft.values, (), 2, draft.remarks))
+    body = list(_profile(draft.values, draft.remarks))
     tail = []
     if draft.unplaced:
         tail = ["", "# Not placed: what this file has no key for, by the line that it stands in."]
@@ -164,51 +162,42 @@ def text_of(draft: Draft, sources: str) -> str:
 def local_text(draft: Draft) -> str:
     """The whole of envgen.local.yaml."""
     head = ["# Facts about this machine; git ignores the file. Same shape as envgen.yaml.", "version: 1"]
-    body = ["profiles:", f"  {draft.profile}:", *_mapping(draft.local, (), 2, {})] if draft.local else []
+    body = ["profiles:", f"  {draft.profile}:", *_profile(draft.local, {})] if draft.local else []
     return "\n".join([*head, *body]) + "\n"
 
 
-def _mapping(values: Mapping[str, Any], path: Path_, depth: int, remarks: Mapping[Path_, list[str]]) -> Iterator[str]:
-    pad = "  " * depth
-    for key, value in values.items():
-        here = (*path, key)
-        for text in remarks.get(here, ()):
-            yield f"{pad}# {visible(text)}"
-        head = f"{pad}{scalar(key)}:"
-        # Of a variable or a flag, a number is the text of itself.
-        loose = bool({"env", "args", "labels"}.intersection(here))
-        if not isinstance(value, (dict, list)):
-            yield f"{head} {scalar(value, loose)}"
-            continue
-        flow = _flow(value, loose)
-        nested = isinstance(value, dict) and (depth < 3 or len(value) > 2 or "{" in flow[1:])
-        below = any(other[: len(here)] == here and len(other) > len(here) for other in remarks)
-        if not value or not (nested or below or len(head) + len(flow) >= _WIDTH):
-            yield f"{head} {flow}"
-        elif isinstance(value, list):
-            yield head
-            yield from (f"{pad}  - {scalar(item)}" for item in value)
-        else:
-            yield head
-            yield from _mapping(value, here, depth + 1, remarks)
+class _Number(str):
+    """Of a variable or a flag, a number is the text of itself."""
 
 
-def _flow(value: Any, loose: bool) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(_flow(one, False) for one in value)}]"
+class _Drafting(Quoting):
+    pass
+
+
+_Drafting.add_representer(
+    list, lambda self, items: self.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=len(str(items)) < 90)
+)
+_Drafting.add_representer(
+    _Number, lambda self, text: self.represent_scalar(f"tag:yaml.org,2002:{'float' if '.' in text else 'int'}", text)
+)
+
+
+def _profile(values: Mapping[str, Any], remarks: Mapping[Path_, list[str]]) -> Iterator[str]:
+    """The lines of a profile, with the remarks above their keys."""
+    text = yaml.dump(_with_numbers(values), Dumper=_Drafting, sort_keys=False, width=10**6)
+    path: list[str] = []
+    for line in text.splitlines():
+        if found := re.match(r"( *)([\w.-]+):", line):
+            path[len(found[1]) // 2 :] = [found[2]]
+            yield from (f"    {found[1]}# {visible(remark)}" for remark in remarks.get(tuple(path), ()))
+        yield f"    {line}"
+
+
+def _with_numbers(value: Any, loose: bool = False) -> Any:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{scalar(key)}: {_flow(one, loose)}" for key, one in value.items()) + "}"
-    return scalar(value, loose, _FLOW_PLAIN)
-
-
-def scalar(value: Any, loose: bool = False, plain: re.Pattern[str] = _PLAIN) -> str:
-    """A value as YAML: text that some reader would take for something else is quoted; numbers not where ``loose``."""
-    if not isinstance(value, str):
-        return json.dumps(value)
-    if loose and re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", value):
-        return value
-    is_plain = plain.fullmatch(value) and plain_kind(value) == TEXT and value.lower() not in _WORDS
-    return value if is_plain else json.dumps(value, ensure_ascii=False)
+        return {key: _with_numbers(one, loose or key in ("env", "args", "labels")) for key, one in value.items()}
+    is_number = loose and isinstance(value, str) and re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", value)
+    return _Number(value) if is_number else value
 
 
 _DOLLAR = "\0"  # stands for one that begins no variable

@@ -27,7 +27,7 @@ class Quoted(str):
 # The Dockerfile parser reads lines of at most 64 KiB and gives up on longer ones.
 _LONGEST = 60_000
 _SHELL_SAFE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
-_PLAIN_WORD = re.compile(r"[A-Za-z][A-Za-z0-9./_-]*")
+_PLAIN_WORD = re.compile(r"(?:[A-Za-z/]|~/)[A-Za-z0-9./_-]*")
 # Words that YAML 1.1 or 1.2 readers take for something else than text.
 _YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 _MOUNT_SAFE = re.compile(r"[A-Za-z0-9._/+@-]+")
