@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urljoin
 
 import requests
@@ -31,7 +30,6 @@ from envgen.engine import process
 from envgen.errors import EnvgenError
 from envgen.redact import without_login
 
-_ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 LARGEST = 512 << 20
 # Of Debian and Ubuntu; Fedora and RHEL; openSUSE. An interpreter that was built elsewhere may look in other places.
@@ -163,9 +161,9 @@ class PackageIndex:
             if not index.startswith(("http://", "https://")):
                 continue
             try:
-                with self._get(f"{index.rstrip('/')}/{name}/", _ACCEPT) as answer:
+                with self._get(f"{index.rstrip('/')}/{name}/", "text/html") as answer:
                     found = _releases(answer, name)
-            except (requests.RequestException, ValueError, KeyError, TypeError) as error:
+            except requests.RequestException as error:
                 troubles.append(f"{without_login(index)}: {_reason(error)}")
                 continue
             if found:
@@ -187,34 +185,24 @@ class PackageIndex:
 
 
 class _Links(html.parser.HTMLParser):
-    """The links of an index's HTML page, in the shape of the JSON one: older indexes have no JSON."""
+    """The attributes of all links of a page."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.files: list[dict[str, Any]] = []
+        self.found: list[dict[str, str | None]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        href = found.get("href")
-        if tag == "a" and href:
-            url, _, fragment = href.partition("#")
-            kind, _, digest = fragment.partition("=")
-            name = unquote(url.rsplit("/", 1)[-1])
-            more = {"yanked": "data-yanked" in found, "requires-python": found.get("data-requires-python")}
-            self.files.append({"filename": name, "url": url, "hashes": {kind: digest}, **more})
+        if tag == "a":
+            self.found.append(dict(attrs))
 
 
 def _releases(answer: requests.Response, name: str) -> list[Release]:
-    """The wheels and source distributions (.tar.gz) of a package that its page lists."""
-    if "json" in answer.headers.get("Content-Type", ""):
-        listed = answer.json()["files"]
-    else:
-        links = _Links()
-        links.feed(answer.text)
-        listed = links.files
-    found = []
-    for entry in listed:
-        file, tags = entry["filename"], frozenset[Tag]()
+    """The wheels and source distributions (.tar.gz) of a package that its page lists. Every index has it as HTML."""
+    links, found = _Links(), []
+    links.feed(answer.text)
+    for link in links.found:
+        url, _, fragment = (link.get("href") or "").partition("#")
+        file, tags = unquote(url.rpartition("/")[2]), frozenset[Tag]()
         try:
             if file.endswith(".whl"):
                 package, version, _, tags = parse_wheel_filename(file)
@@ -222,12 +210,12 @@ def _releases(answer: requests.Response, name: str) -> list[Release]:
                 package, version = parse_sdist_filename(file)
             else:
                 continue
-            python = SpecifierSet(entry.get("requires-python") or "")
+            python = SpecifierSet(link.get("data-requires-python") or "")
         except ValueError:  # not a name, a version or a range
             continue
         if package == name:
-            digest, yanked = entry.get("hashes", {}).get("sha256", ""), bool(entry.get("yanked"))
-            found.append(Release(version, urljoin(answer.url, entry["url"]), digest, yanked, python, tags))
+            sha256 = fragment.removeprefix("sha256=")
+            found.append(Release(version, urljoin(answer.url, url), sha256, "data-yanked" in link, python, tags))
     return found
 
 

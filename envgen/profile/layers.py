@@ -134,29 +134,16 @@ def section(top: Node, name: str, problems: list[Problem]) -> Node:
     return Node(nodes.MAP, top.source)
 
 
-def spelled_out(tree: Node) -> Node:
-    """``tree`` (a profile, or defaults) with the short form of mounts, HOST:CONTAINER[:ro], as keys."""
-    variants = tree.items.get("variants")
-    if variants is not None and variants.kind == nodes.MAP:
-        varied = variants.with_items({name: spelled_out(node) for name, node in variants.items.items()})
-        tree = tree.with_items({**tree.items, "variants": varied})
-    services = tree.items.get("services")
-    if services is None or not any("mounts" in service.items for service in services.items.values()):
-        return tree
-    made = dict(services.items)
-    for name, service in services.items.items():
-        if (mounts := service.items.get("mounts")) is not None and mounts.kind == nodes.MAP:
-            entries = {key: _mount(node) for key, node in mounts.items.items()}
-            made[name] = service.with_items({**service.items, "mounts": mounts.with_items(entries)})
-    return tree.with_items({**tree.items, "services": services.with_items(made)})
-
-
-def _mount(node: Node) -> Node:
-    if node.kind != nodes.TEXT or not matches(Mount.TEXT, node.text):
+def spelled_out(node: Node, path: tuple[str, ...] = ()) -> Node:
+    """A profile, or defaults, with the short form of mounts, HOST:CONTAINER[:ro], as keys."""
+    if node.kind == nodes.MAP:
+        return node.with_items({key: spelled_out(one, (*path, key)) for key, one in node.items.items()})
+    is_mount = (*path[-4:-3], *path[-2:-1]) == ("services", "mounts")
+    if not is_mount or node.kind != nodes.TEXT or not matches(Mount.TEXT, node.text):
         return node
-    host, path, *mode = node.text.split(":")
+    host, target, *mode = node.text.split(":")
     at = (node.source, node.line, node.column)
-    items = {"host": scalar(host, *at, quoted=True), "path": scalar(path, *at, quoted=True)}
+    items = {"host": scalar(host, *at, quoted=True), "path": scalar(target, *at, quoted=True)}
     if mode == ["ro"]:
         items["read_only"] = scalar("true", *at)
     return replace(node, kind=nodes.MAP, text="", items=items)

@@ -19,9 +19,9 @@ VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_
 
 class _Page(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        body = b'{"files": []}'
+        body = b"<!DOCTYPE html>"
         self.send_response(200)
-        self.send_header("Content-Type", "application/vnd.pypi.simple.v1+json")
+        self.send_header("Content-Type", "text/html")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

@@ -1,11 +1,10 @@
-"""The package index client against a real HTTP server on loopback: both kinds of pages, and what goes wrong."""
+"""The package index client against a real HTTP server on loopback: its pages, and what goes wrong."""
 
 from __future__ import annotations
 
 import hashlib
 import http.server
 import io
-import json
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -71,22 +70,16 @@ def index(address: str, home: Path, **more: str) -> PackageIndex:
 
 def page(*files: tuple[str, str, bool]) -> tuple[int, str, bytes]:
     listed = [
-        {"filename": name, "url": f"../../files/{name}", "hashes": {"sha256": digest}, "yanked": yanked}
+        f'<a {"data-yanked" * yanked} href="../../files/{name}#sha256={digest}">{name}</a><a data-yanked href="../b">'
         for name, digest, yanked in files
     ]
-    return 200, "application/vnd.pypi.simple.v1+json", json.dumps({"files": listed}).encode()
+    return 200, "text/html", "\n".join(["<!DOCTYPE html>", *listed]).encode()
 
 
-def html(name: str, digest: str) -> tuple[int, str, bytes]:
-    text = f'<!DOCTYPE html><a href="../../files/{name}#sha256={digest}">{name}</a><a data-yanked href="../b">b</a>'
-    return 200, "text/html", text.encode()
-
-
-@pytest.mark.parametrize("kind", ["json", "html"])
-def test_fetched_once_and_read_without_unpacking(server: tuple[str, type[Handler]], tmp_path: Path, kind: str) -> None:
+def test_fetched_once_and_read_without_unpacking(server: tuple[str, type[Handler]], tmp_path: Path) -> None:
     address, own = server
     name = "alpha-1.5.tar.gz"
-    own.pages["/simple/alpha/"] = page((name, DIGEST, False)) if kind == "json" else html(name, DIGEST)
+    own.pages["/simple/alpha/"] = page((name, DIGEST, False))
     found = index(address, tmp_path).fetch("Alpha", "1.5")
     assert found == tmp_path / ".cache/envgen/sdists/alpha-1.5.tar.gz"
     asked = len(own.asked)

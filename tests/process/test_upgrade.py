@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
 import pty
 import select
@@ -134,17 +133,11 @@ def index(path: str, _number: int) -> Answer:
     if name in FILES:
         return 200, {"Content-Type": "application/gzip"}, FILES[name]
     listed = [
-        {
-            "filename": file,
-            "url": f"/files/{file}",
-            "hashes": {"sha256": hashlib.sha256(data).hexdigest()},
-            "yanked": "0.3.0" in file,
-        }
+        f'<a {"data-yanked" * ("0.3.0" in file)} href="/files/{file}#sha256={hashlib.sha256(data).hexdigest()}">'
         for file, data in FILES.items()
         if file.startswith(f"{name}-")
     ]
-    status = 200 if listed else 404
-    return status, {"Content-Type": "application/vnd.pypi.simple.v1+json"}, json.dumps({"files": listed}).encode()
+    return 200 if listed else 404, {"Content-Type": "text/html"}, "\n".join(listed).encode()
 
 
 Upgrade = Callable[..., Finished]
