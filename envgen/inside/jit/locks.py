@@ -12,7 +12,7 @@ import re
 import resource
 import stat
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Iterator, Tuple
 
 from envgen.inside.common import listing, read_bytes
@@ -287,11 +287,8 @@ def run_look(request: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def scratch(top: int, errors: list[str]) -> Iterator[int]:
     """A new folder in ``top``, open and locked. At the end it goes, with all that is in it."""
-    name = WORK + os.urandom(8).hex()
-    with tree.refusing("the cache can't be written"), _alone(top):
-        os.mkdir(name, 0o700, dir_fd=top)
-        work = os.open(name, tree.FOLDER, dir_fd=top)
-        fcntl.flock(work, fcntl.LOCK_EX)
+    with tree.refusing("the cache can't be written"):
+        name, work = _begin(top)
     try:
         own_as(work, top)
         yield work
@@ -302,55 +299,36 @@ def scratch(top: int, errors: list[str]) -> Iterator[int]:
             os.close(work)
 
 
-@contextmanager
-def _alone(top: int) -> Iterator[bool]:
-    """Inside, no other envgen makes or sweeps: a folder that is made and not yet locked would look left behind.
-
-    False when that can't be had within two seconds, because another process holds the lock of ``top``.
-    """
-    for _ in range(40):
-        try:
-            fcntl.flock(top, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            time.sleep(0.05)
-            continue
-        try:
-            yield True
-        finally:
-            fcntl.flock(top, fcntl.LOCK_UN)
-        return
-    yield False
+def _begin(top: int) -> tuple[str, int]:
+    """Name and descriptor. Until it is locked it looks left behind: where a sweep has taken it, another one is made."""
+    while True:
+        name = WORK + os.urandom(8).hex()
+        os.mkdir(name, 0o700, dir_fd=top)
+        with suppress(FileNotFoundError):
+            work = os.open(name, tree.FOLDER, dir_fd=top)
+            fcntl.flock(work, fcntl.LOCK_EX)
+            if tree.kind_of(name, top) == "folder":
+                return name, work
+            os.close(work)
 
 
 def sweep(top: int, errors: list[str], *, dry: bool = False) -> dict[str, int]:
     """Delete what killed runs left in ``top`` (``dry``: only look); how much it was. What can't be removed is reported
     in ``errors`` and stops nothing."""
-    if dry:
-        return _measured(top, _left(top))
-    with _alone(top) as is_alone:
-        names = _left(top) if is_alone else []
-        found = _measured(top, names)
-        for name in names:
-            tree.remove(name, top, os.fstat(top).st_dev, errors, name)
+    found = {"count": 0, "bytes": 0}
+    for name in [name for name in listing(top) if name.startswith(WORK)]:
+        with ExitStack() as stack:  # the lock is held until it is gone
+            try:
+                fcntl.flock(stack.enter_context(tree.opened(name, top)), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in (*BUSY, *tree.GONE):
+                    continue
+            measured = tree.measure_path(name, top)
+            found["count"] += 1
+            found["bytes"] += measured.bytes if measured is not None else 0
+            if not dry:
+                tree.remove(name, top, os.fstat(top).st_dev, errors, name)
     return found
-
-
-def _left(top: int) -> list[str]:
-    return [name for name in listing(top) if name.startswith(WORK) and not _is_held(name, top)]
-
-
-def _is_held(name: str, top: int) -> bool:
-    try:
-        with tree.opened(name, top) as fd:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno in BUSY
-    return False
-
-
-def _measured(top: int, names: list[str]) -> dict[str, int]:
-    measured = [tree.measure_path(name, top) for name in names]
-    return {"count": len(names), "bytes": sum(one.bytes for one in measured if one is not None)}
 
 
 def discard(names: list[str], top: int, errors: list[str]) -> None:
