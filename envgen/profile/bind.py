@@ -389,7 +389,7 @@ _OWN_FILE_ONLY = (
     "security_opt", "stop_grace_period", "stop_signal", "sysctls", "userns_mode",
 )  # fmt: skip
 # Keys of Compose that are spelled otherwise here, by the record in which people write them.
-COMPOSE: Mapping[str, Mapping[str, str]] = {
+COMPOSE: dict[str, Mapping[str, str]] = {
     "Service": {
         "environment": "Compose's `environment` is `env: {NAME: value}`",
         "env_file": "write `env: {NAME: value}`, or `secrets: [NAME]` in the profile for a variable of your shell",
@@ -429,6 +429,10 @@ COMPOSE: Mapping[str, Mapping[str, str]] = {
         "mounts": "it belongs into a service: `services: {NAME: {mounts: {...}}}`",
     },
 }
+COMPOSE["LocalFile"] = {
+    **COMPOSE["Profile"], **dict.fromkeys(fields_of(Profile), "it belongs below `defaults:` or below a profile"),
+}  # fmt: skip
+COMPOSE["ProjectFile"] = {**COMPOSE["LocalFile"], "instance": "it is for one machine: write it in envgen.local.yaml"}
 
 
 def _list_for_mapping(inner: Shape, node: Node) -> str:

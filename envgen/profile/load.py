@@ -10,23 +10,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import NoReturn, cast
+from typing import NoReturn, TypeVar, cast
 
 from envgen import files
 from envgen.errors import Place, Problem, ProjectError, RefusedError, UsageError
 from envgen.profile import layers
-from envgen.profile.bind import COMPOSE, Binding
+from envgen.profile.bind import Binding
 from envgen.profile.checks import check_profile, check_project
 from envgen.profile.layers import Override, from_environ, from_sets
-from envgen.profile.model import Profile, Project
-from envgen.profile.shape import NAME, PROJECT_NAME, fields_of, matches, meaning
-from envgen.profile.tree import INT, LIST, LOCAL, MAP, NULL, TEXT, Node, Source, lay_over, near, read
+from envgen.profile.model import LocalFile, Profile, Project, ProjectFile
+from envgen.profile.shape import NAME, matches, meaning
+from envgen.profile.tree import LOCAL, MAP, NULL, Node, Source, lay_over, near, read
 
 FILE_NAME = "envgen.yaml"
 LOCAL_NAME = "envgen.local.yaml"
-FORMAT_VERSION = 1
-TOP_KEYS = ("version", "name", "default_profile", "defaults", "profiles")
-LOCAL_KEYS = ("version", "instance", "defaults", "profiles")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -98,8 +96,8 @@ def load_project(
             _refuse_foreign(local_path)
         own = _local(local_path, problems)
         files.append(_local_sections(own, profiles, problems))
-        if "instance" in own.items:
-            instance = _instance(own, problems)
+        if (named := _top(LocalFile, own, problems).instance) is not None:  # "" is the plain name, also in a worktree
+            instance = named
     overrides = [*(from_environ(environ, problems) if local else ()), *from_sets(sets, problems)]
     chains = layers.chains(profiles, problems)
     builder = Builder(name, path.parent, files, overrides, variant, instance)
@@ -155,51 +153,23 @@ def _label(path: Path) -> str:
     return relative if relative.count("..") < 4 and len(relative) < len(str(path)) else str(path)
 
 
+def _top(cls: type[T], top: Node, problems: list[Problem]) -> T:
+    """What is at the top of a file beside its sections. Keys that begin with x- are for anchors, as in Compose."""
+    own = {key: one for key, one in top.items.items() if key not in ("defaults", "profiles") and key[:2] != "x-"}
+    binding = Binding()
+    found: T = binding.record(cls, top.with_items(own), "")
+    problems += binding.problems
+    return found
+
+
 def _header(top: Node, problems: list[Problem]) -> tuple[str, str]:
-    """Check the keys at the top; return the project's name and its default profile."""
-    _known_keys(top, TOP_KEYS, problems)
-    _version(top, problems, required=True)
-    name, profiles, default = (top.items.get(key) for key in ("name", "profiles", "default_profile"))
-    if name is None:
-        problems.append(Problem("`name` is required at the top", top.place("name"), "write `name: mxfp4`"))
-    elif not _is_name(name):
-        hint = "small letters, digits, - and _; it names images, containers and volumes"
-        problems.append(Problem(f"{name.seen()} is not a project name", name.place("name"), hint))
+    """The project's name and its default profile."""
+    head, profiles = _top(ProjectFile, top, problems), top.items.get("profiles")
     if profiles is None or (profiles.kind == MAP and not profiles.items) or profiles.kind == NULL:
         place = (profiles or top).place("profiles")
         problems.append(Problem("a project needs at least one profile", place, "write them below `profiles:`"))
     first = next(iter(profiles.items), "") if profiles is not None and profiles.kind == MAP else ""
-    if default is not None and default.kind in (MAP, LIST):
-        message = f"expected the name of a profile, found {default.seen()}"
-        problems.append(Problem(message, default.place("default_profile")))
-    chosen = default.text if default is not None and default.kind != NULL else first
-    return (name.text if name else "project"), chosen
-
-
-def _is_name(node: Node) -> bool:
-    return node.kind not in (MAP, LIST, NULL) and matches(PROJECT_NAME, node.text)
-
-
-def _known_keys(top: Node, known: Sequence[str], problems: list[Problem]) -> None:
-    for key, node in top.items.items():
-        if key not in known and not key.startswith("x-"):  # x-...: for anchors, as in Compose
-            hint = COMPOSE["Profile"].get(key) or near(key, list(known))
-            if key == "instance":
-                hint = f"it is for one machine: write it in {LOCAL_NAME}"
-            elif key in fields_of(Profile):
-                hint = "it belongs below `defaults:` or below a profile"
-            problems.append(Problem("unknown key", node.key_place(key), hint))
-
-
-def _version(top: Node, problems: list[Problem], *, required: bool) -> None:
-    node = top.items.get("version")
-    if node is None:
-        if required:
-            hint = f"write `version: {FORMAT_VERSION}`"
-            problems.append(Problem("`version` is required at the top", top.place("version"), hint))
-    elif node.kind != INT or node.text != str(FORMAT_VERSION):
-        hint = f"this envgen reads version {FORMAT_VERSION}"
-        problems.append(Problem(f"expected {FORMAT_VERSION}, found {node.seen()}", node.place("version"), hint))
+    return head.name, head.default_profile or first
 
 
 def _sections(top: Node, problems: list[Problem]) -> tuple[Node, dict[str, Node]]:
@@ -231,20 +201,8 @@ def _local(path: Path, problems: list[Problem]) -> Node:
         return Node(MAP, Source(_label(path), LOCAL))
 
 
-def _instance(top: Node, problems: list[Problem]) -> str:
-    """What the local file calls this copy of the project; "" is the plain name, also in a git worktree."""
-    node = top.items["instance"]
-    if not _is_name(node) and (node.text or node.kind != TEXT):
-        hint = "small letters, digits, - and _; containers, images and overlays of this copy carry it"
-        problems.append(Problem(f"{node.seen()} does not name a copy", node.place("instance"), hint))
-        return ""
-    return node.text
-
-
 def _local_sections(top: Node, shared: Mapping[str, Node], problems: list[Problem]) -> tuple[Node, dict[str, Node]]:
     """The sections of the local file, which changes profiles but never adds one."""
-    _known_keys(top, LOCAL_KEYS, problems)
-    _version(top, problems, required=False)
     defaults, profiles = _sections(top, problems)
     for name, node in profiles.items():
         if name not in shared:

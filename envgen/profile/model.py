@@ -602,6 +602,31 @@ class Profile:
 
 
 @dataclass(frozen=True)
+class ProjectFile:
+    """What is at the top of envgen.yaml."""
+
+    version: int = key("The version of this file format: 1.", low=1, high=1)
+    name: str = key("The project's name: images, containers and volumes carry it.", item=p.PROJECT_NAME)
+    default_profile: str | None = key(
+        "The profile of commands that name none; unset: the first one.", None, item=p.NAME
+    )
+    defaults: Profile | None = key("What all profiles share; the weakest layer.", None)
+    profiles: Mapping[str, Profile] = key("The environments of this project, by name.", {}, names=p.NAME)
+
+
+@dataclass(frozen=True)
+class LocalFile:
+    """What is at the top of envgen.local.yaml."""
+
+    version: int = key("The version of this file format: 1.", 1, low=1, high=1)
+    instance: str | None = key(
+        "Only in envgen.local.yaml: what this copy's containers, images and overlay are called.", None, item=p.COPY
+    )
+    defaults: Profile | None = key("As in envgen.yaml.", None)
+    profiles: Mapping[str, Profile] = key("What differs from the profiles of envgen.yaml.", {}, names=p.NAME)
+
+
+@dataclass(frozen=True)
 class Project:
     """A whole project file. ``root`` is the folder that it is in."""
 

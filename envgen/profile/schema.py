@@ -14,8 +14,8 @@ from typing import Any
 
 from envgen.errors import Place
 from envgen.profile import shape as shapes
-from envgen.profile.model import Profile, Variant
-from envgen.profile.shape import ENV_NAME, NAME, PROJECT_NAME, Field, Shape, fields_of
+from envgen.profile.model import LocalFile, Profile, ProjectFile, Variant
+from envgen.profile.shape import ENV_NAME, NAME, Field, Shape, fields_of
 from envgen.profile.tree import DEFAULT, MAP, NULL, Node, join_path, written
 
 FILE_NAME = "envgen.schema.json"
@@ -27,7 +27,9 @@ Schema = dict[str, Any]
 def project_schema() -> Schema:
     """The schema of envgen.yaml (and, but for what it requires, of envgen.local.yaml)."""
     definitions: Schema = {}
-    profile = _definition(Profile, definitions)
+    for cls in (ProjectFile, LocalFile):
+        _definition(cls, definitions)
+    file, local = definitions.pop("ProjectFile"), definitions.pop("LocalFile")
     definitions["Profile"]["properties"]["extends"] = {
         "type": ["string", "null"],
         "pattern": _whole(NAME),
@@ -37,35 +39,9 @@ def project_schema() -> Schema:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": "urn:envgen:project-file:1",  # ends with the version of the format; there is no address to name
         "title": "envgen project file",
-        "type": "object",
-        "additionalProperties": False,
+        **file,
         "required": ["version", "name", "profiles"],
-        "properties": {
-            "version": {"const": 1, "description": "The version of this file format."},
-            "name": {
-                "type": "string",
-                "pattern": _whole(PROJECT_NAME),
-                "description": "The project's name: images, containers and volumes carry it.",
-            },
-            "instance": {
-                "type": "string",
-                "pattern": f"^$|{_whole(PROJECT_NAME)}",
-                "description": "Only in envgen.local.yaml: what this copy's containers, images and overlay are called.",
-            },
-            "default_profile": {
-                "type": ["string", "null"],
-                "pattern": _whole(NAME),
-                "description": "The profile of commands that name none; unset: the first one.",
-            },
-            "defaults": _nullable({**profile, "description": "What all profiles share; the weakest layer."}),
-            "profiles": {
-                "type": "object",
-                "minProperties": 1,
-                "propertyNames": {"pattern": _whole(NAME)},
-                "additionalProperties": _nullable(profile),
-                "description": "The environments of this project, by name.",
-            },
-        },
+        "properties": {**file["properties"], "instance": local["properties"]["instance"]},
         "patternProperties": {"^x-": {"description": "Ignored: a place for anchors, as in Compose."}},
         "$defs": dict(sorted(definitions.items())),
     }

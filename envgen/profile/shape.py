@@ -58,7 +58,10 @@ NAME = Pattern(r"[a-z](_?[a-z0-9]){0,39}", "small letters and digits, with singl
 # Machines.
 NODE = Pattern(r"[a-z0-9](-?[a-z0-9]){0,39}", "lowercase letters and digits, with single dashes between them")
 # Compose's project names and image names both accept it.
-PROJECT_NAME = r"[a-z0-9]([_-]?[a-z0-9]){0,39}"
+PROJECT_NAME = Pattern(
+    r"[a-z0-9]([_-]?[a-z0-9]){0,39}", "lowercase letters and digits, with single dashes or underscores between them"
+)
+COPY = Pattern(rf"({PROJECT_NAME})?", f"{PROJECT_NAME.meaning}; or nothing")
 ENV_NAME = Pattern(r"[A-Za-z_][A-Za-z0-9_]*", "letters, digits and underscores, not a digit first")
 # Not with a dash at the end, which tells apt-get to remove the package.
 APT_NAME = Pattern(

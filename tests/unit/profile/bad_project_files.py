@@ -100,13 +100,13 @@ case("deep block", "- " * 60 + "⟦" + "- " * 3000 + "x\n", ("nests deeper than 
 
 # --- the top ----------------------------------------------------------------------------------------------------------
 
-case("no version", "⟦" + HEAD.replace("version: 1\n", ""), ("`version` is required", "version: 1"))
+case("no version", "⟦" + HEAD.replace("version: 1\n", ""), ("is required", "version of this file format: 1"))
+case("version 2", HEAD.replace("version: 1", "version: ⟦2"), ("2 is out of range (1 to 1)", ""))
 case(
-    "version 2", HEAD.replace("version: 1", "version: ⟦2"), ("expected 1, found a whole number (2)", "reads version 1")
+    "version as text", HEAD.replace("version: 1", 'version: ⟦"1"'), ("expected a whole number, found the text '1'", "")
 )
-case("version as text", HEAD.replace("version: 1", 'version: ⟦"1"'), ("expected 1, found the text '1'", ""))
-case("no name", "⟦" + HEAD.replace("name: demo\n", ""), ("`name` is required", "name: mxfp4"))
-case("bad name", HEAD.replace("name: demo", "name: ⟦My Project"), ("is not a project name", "small letters"))
+case("no name", "⟦" + HEAD.replace("name: demo\n", ""), ("is required", "The project's name"))
+case("bad name", HEAD.replace("name: demo", "name: ⟦My Project"), ("is not accepted here", "lowercase letters"))
 case("unknown top key", HEAD + "⟦profile: {}\n", ("unknown key", "did you mean `profiles`?"))
 case("profile key at the top", HEAD + "⟦services: {}\n", ("unknown key", "below `defaults:` or below a profile"))
 case("no profiles", "version: 1\nname: demo\nprofiles: ⟦{}\n", ("at least one profile", "profiles:"))

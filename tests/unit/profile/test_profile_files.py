@@ -197,7 +197,7 @@ def test_the_local_file_may_name_places_of_the_machine(tmp_path: Path) -> None:
         ("profiles: {dve: {}}\n", "there is no profile 'dve' to change", "did you mean `dev`?"),
         ("profiles: {dev: {extends: prod}}\n", "cannot change what a profile extends", ""),
         ("profiles: {dev: {gpu: x}}\n", "expected one of auto", ""),
-        ("version: 2\n", "expected 1", ""),
+        ("version: 2\n", "2 is out of range (1 to 1)", ""),
         ("", "is empty", ""),
         ("a: [\n", "is not YAML", ""),
     ],

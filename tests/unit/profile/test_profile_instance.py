@@ -71,9 +71,9 @@ def test_every_image_of_a_copy_has_a_tag_of_its_own(tmp_path: Path) -> None:
     assert found["bare"].image_name == "example.com:5000/x/lab:bob"
 
 
-@pytest.mark.parametrize("text", ["Bob", "a--b", "-a", "[a]", "null", "a/b"])
+@pytest.mark.parametrize("text", ["Bob", "a--b", "-a", "[a]", "a/b"])
 def test_a_name_that_docker_would_refuse_is_refused(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ProjectError, match="does not name a copy"):
+    with pytest.raises(ProjectError, match=r"instance: (.* is not accepted here|expected text)"):
         project(tmp_path / "a", f"instance: {text}\n")
 
 
