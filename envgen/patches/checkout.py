@@ -20,12 +20,11 @@ from envgen import files
 from envgen.binding import bind
 from envgen.engine.git import WorkTree, git
 from envgen.errors import EnvgenError, RefusedError, UsageError
-from envgen.patches.dry_run import APPLY, GitTree, Tree, compiles, put
+from envgen.patches.dry_run import APPLY, GitTree, Tree, put
 from envgen.patches.series import Patch, Series, in_range, version_of_ref, without_head
 
 MANIFEST = "envgen-patches.json"
 _FORMAT = 2
-_LEFTOVERS = (".rej", ".orig")
 APPLIED, UNDERWAY = "applied", "under way"
 
 
@@ -83,17 +82,10 @@ class Checkout:
         """Apply a series that fits ``bare()``. Raises ``RefusedError`` with nothing changed."""
         self._must_be_clean()
         manifest = self._planned(series)
-        combined, touched = manifest.diff.encode("utf-8", "surrogateescape"), manifest.touched
+        combined = manifest.diff.encode("utf-8", "surrogateescape")
         self._work.git([*APPLY, "--check", "-"], stdin=combined)
         self._write(manifest)
         self._work.git([*APPLY, "-"], stdin=combined)
-        broken = [name for name in touched if name.endswith(".py") and not compiles(self.folder / name)]
-        left = [n + end for n in touched for end in _LEFTOVERS if (self.folder / (n + end)).exists()]
-        if broken or left:
-            self._restore(manifest)
-            raise RefusedError(
-                f"taken back: {(broken or left)[0]} {'does not compile' if broken else 'was left behind'}"
-            )
         manifest = replace(manifest, state=APPLIED)
         self._write(manifest)
         return manifest

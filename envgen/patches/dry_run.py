@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from envgen import files
 from envgen.engine.git import Repository, git
@@ -29,24 +29,6 @@ class File:
 
     data: bytes
     executable: bool = False
-
-
-class Tree(Protocol):
-    """A source at one version, only ever read. ``label``: for people; ``version``: its release, "" for none."""
-
-    @property
-    def label(self) -> str: ...
-
-    @property
-    def version(self) -> str: ...
-
-    def read(self, names: Collection[str]) -> dict[str, File]:
-        """The named files; those that are not there are left out."""
-        ...
-
-    def names(self) -> set[str]:
-        """All plain files."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -121,6 +103,9 @@ class GitTree:
         listed = self.repository.git(["ls-tree", "-r", "-z", self.commit], timeout=300).text
         lines = [line.partition("\t") for line in listed.split("\0") if line]
         return {name for head, _, name in lines if head.startswith("100")}
+
+
+Tree: TypeAlias = "SdistTree | GitTree"  # a source at one version, only ever read
 
 
 def put(folder: Path, files: dict[str, File]) -> None:
