@@ -137,29 +137,8 @@ class ProfileLock:
     @property
     def digest(self) -> str:
         """Changes when anything that is locked for this profile changes."""
-        base = self.base
-        document = {
-            "base": base and [base.name, base.digest, dict(base.platforms), base.created, base.resolved == LOCAL],
-            "git": {name: [git.url, git.ref, git.commit, git.kind, _modules(git)] for name, git in self.git.items()},
-            "files": dict(self.files),
-            "patches": {folder: [[p.file, p.sha256] for p in patches] for folder, patches in self.patches.items()},
-            "python": {
-                platform: {
-                    "python": python.python,
-                    "sets": {
-                        name: sorted([pin.name, pin.version, *sorted(pin.hashes)] for pin in pins)
-                        for name, pins in python.sets.items()
-                    },
-                }
-                for platform, python in self.python.items()
-            },
-            "apt": {platform: [list(apt.build), list(apt.runtime)] for platform, apt in self.apt.items()},
-        }
-        return digest_of(1, document)
-
-
-def _modules(git: GitLock) -> list[list[str]]:
-    return sorted([module.path, module.url, module.commit] for module in git.submodules)
+        base = self.base and [dict(self.base.platforms), self.base.created, self.base.resolved == LOCAL]
+        return digest_of(2, {"base": base, "inputs": facts_of(self)})
 
 
 def git_key(url: str, ref: str) -> str:

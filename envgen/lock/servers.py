@@ -97,7 +97,7 @@ class Git:
         """The commit of ``ref``, and of all submodules if they are wanted, but of those at the paths ``without``."""
         with _about(f"{ref} of {without_login(url)}"):
             commit, kind = self._commit(url, ref)
-            modules = self._submodules(url, ref, commit, without=without) if submodules else []
+            modules = self._submodules(url, commit, without=without) if submodules else []
         return GitLock(url, ref, commit, kind, tuple(sorted(modules, key=lambda module: module.path)))
 
     def _commit(self, url: str, ref: str) -> tuple[str, str]:
@@ -117,44 +117,30 @@ class Git:
         raise LockError("the server has no such branch, tag or pull request", hint=hint)
 
     def _submodules(
-        self, url: str, ref: str, commit: str, prefix: str = "", depth: int = 0, without: Sequence[str] = ()
+        self, url: str, commit: str, prefix: str = "", depth: int = 0, without: Sequence[str] = ()
     ) -> list[Submodule]:
         """All submodules below ``commit``. Their addresses are in .gitmodules, their commits in the tree."""
         if depth > MAX_DEPTH:
             raise LockError(f"its submodules nest deeper than {MAX_DEPTH} levels")
         with files.Scratch("git") as folder:
             mirror = Mirror.at(Path(folder), url)
-            self._fetch(mirror, ref, commit)
+            self._fetch(mirror, commit)
             direct = self._direct(mirror, url, commit)
         for path in without:
             if direct.pop(path, None) is None:
                 raise LockError(f"it has no submodule {path}", hint="submodule_origins names submodules by their path")
         found = [Submodule(f"{prefix}{path}", address, inner) for path, (address, inner) in direct.items()]
         with concurrent.futures.ThreadPoolExecutor(max(1, len(found))) as pool:
-            below = [pool.submit(self._submodules, m.url, "", m.commit, f"{m.path}/", depth + 1) for m in found]
+            below = [pool.submit(self._submodules, m.url, m.commit, f"{m.path}/", depth + 1) for m in found]
             for module, future in zip(list(found), below, strict=True):
                 with _about(f"submodule {module.path}"):
                     found += future.result()
         return found
 
-    def _fetch(self, mirror: Mirror, ref: str, commit: str) -> None:
+    def _fetch(self, mirror: Mirror, commit: str) -> None:
         """The trees of one commit, without its history and files."""
-        words = ["fetch", "-q", "--no-tags", "--filter=blob:none"]
         try:
-            self._in(mirror, *words, "--depth=1", "origin", commit)
-            return
-        except LockError as error:
-            if _GIT_PASSES.search(error.problems[0].message):
-                raise
-        # Some servers hand out only what a ref names.
-        named = (
-            ["--depth=1", "origin", ref]
-            if ref and not COMMIT.fullmatch(ref)
-            else ["origin", "+refs/heads/*:refs/heads/*"]
-        )
-        try:
-            self._in(mirror, *words, *named)
-            self._in(mirror, "cat-file", "-e", f"{commit}^{{tree}}")
+            self._in(mirror, "fetch", "-q", "--no-tags", "--filter=blob:none", "--depth=1", "origin", commit)
         except LockError as error:
             if _GIT_PASSES.search(error.problems[0].message):
                 raise

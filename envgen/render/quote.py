@@ -7,6 +7,7 @@ Nothing from a profile reaches a rendered file but through one of these function
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,11 +27,9 @@ class Quoted(str):
 
 # The Dockerfile parser reads lines of at most 64 KiB and gives up on longer ones.
 _LONGEST = 60_000
-_SHELL_SAFE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 _PLAIN_WORD = re.compile(r"(?:[A-Za-z/]|~/)[A-Za-z0-9./_-]*")
 # Words that YAML 1.1 or 1.2 readers take for something else than text.
 _YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
-_MOUNT_SAFE = re.compile(r"[A-Za-z0-9._/+@-]+")
 
 
 def _text(text: str, language: str) -> str:
@@ -67,10 +66,7 @@ def shell_word(text: str) -> Quoted:
 
     A quoted word begins with a quote, so Docker does not mistake ``<<`` inside it for a here-document.
     """
-    _one_line(text, "a RUN line")
-    if _SHELL_SAFE.fullmatch(text):
-        return Quoted(text)
-    return Quoted("'" + text.replace("'", "'\"'\"'") + "'")
+    return Quoted(shlex.quote(_one_line(text, "a RUN line")))
 
 
 def shell_words(words: Iterable[str]) -> Quoted:
@@ -83,13 +79,6 @@ def shell_each(commands: Iterable[Iterable[str]], *program: str) -> Quoted:
     return Quoted(" \\\n    && ".join(shell_words((*program, *words)) for words in commands))
 
 
-def mount_path(path: str) -> Quoted:
-    """A path inside ``RUN --mount=...``, whose fields are CSV with variables: only plain characters are let through."""
-    if not _MOUNT_SAFE.fullmatch(path):
-        raise ValueError(f"{path!r} has characters other than letters, digits and ._/+@-, so no build can mount it")
-    return Quoted(path)
-
-
 def docker_line(text: str) -> Quoted:
     """An instruction of the user's own, as it is. ``DockerLine`` has checked it; what would leave its line is refused
     once more."""
@@ -99,18 +88,25 @@ def docker_line(text: str) -> Quoted:
     return Quoted(text)
 
 
-def image_ref(text: str) -> Quoted:
-    """An image name after FROM. ``ImageRef`` has checked it; what Docker would expand is refused once more."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", text):
-        raise ValueError(f"{text!r} is not an image name")
-    return Quoted(text)
+def _only(pattern: str, what: str) -> Callable[[str], Quoted]:
+    """Text that stands unquoted, and so must match ``pattern``."""
+
+    def quoted(text: str) -> Quoted:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"{text!r} {what}")
+        return Quoted(text)
+
+    return quoted
 
 
-def identifier(text: str) -> Quoted:
-    """A name that stands unquoted: of a variable, a stage, a profile."""
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", text):
-        raise ValueError(f"{text!r} cannot stand as a bare name")
-    return Quoted(text)
+# A path inside `RUN --mount=...`, whose fields are CSV with variables.
+mount_path = _only(
+    r"[A-Za-z0-9._/+@-]+", "has characters other than letters, digits and ._/+@-, so no build can mount it"
+)
+# An image after FROM. `ImageRef` has checked it; what Docker would expand is refused once more.
+image_ref = _only(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", "is not an image name")
+# The name of a variable, a stage, a profile.
+identifier = _only(r"[A-Za-z_][A-Za-z0-9_.-]*", "cannot stand as a bare name")
 
 
 def comment(text: str) -> Quoted:

@@ -248,6 +248,6 @@ def test_the_identity_of_a_lock_is_its_content() -> None:
         )
 
     found = lock(pins, modules, "one").digest
-    assert found == "1793f80e4e397f9dc7cefa4bcdb4947fd9b6fecc91584a80cac6b4bb5dbb5c5f"
+    assert found == "d8efe64fdf8ca7638bfa24821eb19d2616d0b1791f3a61a959ea5d2a5dda3870"
     assert lock(pins[::-1], modules[::-1], "other").digest == found
     assert lock(pins[:1], modules, "one").digest != found
