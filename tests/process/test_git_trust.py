@@ -227,6 +227,7 @@ def test_verbs(trap: Trap) -> None:
     }
     (trap.top / "a.py").write_text("a = 1\n")
     (trap.top / "new.py").unlink()
+    made.envgen("patch", "drop", "0002-mine.patch", "flashinfer", "-p", "prod")
     for words in (("patch", "apply"), ("patch", "apply", "--reverse")):
         made.envgen(*words, "flashinfer", "-p", "prod", "--checkout", str(trap.top), env=nowhere)
     assert not trap.marker.exists()
