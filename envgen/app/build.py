@@ -18,6 +18,7 @@ from envgen.engine.buildx import (
     BuildLog,
     BuildRequest,
     BuildResult,
+    Options,
     Secret,
     Step,
     before,
@@ -37,32 +38,10 @@ from envgen.lock.model import LOCAL, ProfileLock
 from envgen.profile.model import Profile
 from envgen.render.environment import CA_VARIABLE, WHEELHOUSE_VARIABLE, compose_environment
 from envgen.render.locking import base_image, lock_of
-from envgen.render.outputs import IGNORE_FILE, Rendered, prepare, render_profile
+from envgen.render.outputs import Rendered, prepare, render_profile
 from envgen.serve import preflight
 from envgen.serve.launch import compose_for
 from envgen.text import progress
-
-
-@dataclass(frozen=True)
-class Options:
-    """How one build is made. ``max_jobs``: compilers at once; None: as the profile says, else the gate decides.
-
-    ``push``: the image goes to the registries of ``tags``, and not into the engine.
-    """
-
-    max_jobs: int | None = None
-    no_cache: bool = False
-    pull: bool = False
-    tags: tuple[str, ...] = ()  # names besides the profile's own
-    push: bool = False
-    cache_from: tuple[str, ...] = ()
-    cache_to: tuple[str, ...] = ()
-    builder: str = buildx.OWN
-
-    @property
-    def plain(self) -> bool:
-        """Whether an image that is up to date is all that is wanted."""
-        return not (self.no_cache or self.pull or self.tags or self.push or self.cache_to)
 
 
 @dataclass(frozen=True)
@@ -129,8 +108,9 @@ def request_of(job: Job, options: Options) -> BuildRequest:
         secrets.append(Secret("ca_certificates", file=Path(ca)))
     wheelhouse = paths.get(WHEELHOUSE_VARIABLE)
     return BuildRequest(
-        dockerfile=job.folder / job.rendered.dockerfile,
-        context=job.folder,
+        job.folder / job.rendered.dockerfile,
+        job.folder,
+        options,
         tags=options.tags if options.push else (job.image, *options.tags),
         # The layers have this time anyway; as an argument it also reaches the image's own record of its making.
         args={"SOURCE_DATE_EPOCH": str(job.lock.epoch)} if job.lock else {},
@@ -139,29 +119,24 @@ def request_of(job: Job, options: Options) -> BuildRequest:
         contexts={"wheelhouse": Path(wheelhouse)} if wheelhouse else {},
         target=job.target,
         platform=profile.base.platform.value if profile.base.platform else "",
-        no_cache=options.no_cache,
-        pull=options.pull,
-        push=options.push,
-        cache_from=options.cache_from,
-        cache_to=options.cache_to,
-        builder=options.builder,
     )
 
 
 def buildable(request: BuildRequest, engine: Engine) -> None:
     """RefusedError where the builder is none, or cannot run the platform that is asked for."""
-    if request.builder == buildx.OWN and engine.info().product == "Podman":
+    builder = request.options.builder
+    if builder == buildx.OWN and engine.info().product == "Podman":
         raise RefusedError(
             "Podman has no BuildKit, and envgen builds with that: name a builder of buildx in BUILDX_BUILDER",
             hint="docker buildx create --name envgen --driver docker-container; BUILDX_BUILDER=envgen envgen build",
         )
     wanted = request.platform
-    if not wanted or (request.builder == buildx.OWN and wanted.endswith(f"/{engine.info().arch}")):
+    if not wanted or (builder == buildx.OWN and wanted.endswith(f"/{engine.info().arch}")):
         return
-    if wanted not in (found := buildx.platforms(request.builder)):
+    if wanted not in (found := buildx.platforms(builder)):
         emulator = f"docker run --privileged --rm tonistiigi/binfmt --install {wanted.split('/')[1]}"
         raise RefusedError(
-            f"the builder {request.builder!r} cannot run {wanted}: it has {', '.join(found) or 'no platforms'}",
+            f"the builder {builder!r} cannot run {wanted}: it has {', '.join(found) or 'no platforms'}",
             hint=f"`{emulator}` on the engine's machine adds an emulator; or name a builder of that platform in "
             "BUILDX_BUILDER",
         )
@@ -199,7 +174,6 @@ class Outcome:
 
 
 def build(
-    session: Session,
     job: Job,
     *,
     on_step: Callable[[Step], None],
@@ -223,7 +197,6 @@ def build(
     whose.claim(engine, profile, root, f"envgen build --profile {profile.name} --take-over")
     if image_id := up_to_date(job, options, engine):
         return Outcome(job, image_id)
-    _warn_of_drift(session)
     how = job.compilers(engine, options)
     request = request_of(job, options)
     demand_plugin("buildx")
@@ -235,7 +208,7 @@ def build(
         log.say(f"$ {shlex.join(buildx.argv_of(request))}")
         log.say(how)
         result = buildx.build(request, on_line=log.say, on_step=on_step, on_tick=on_tick)
-        cause = None if result.ok else unseen_base(profile, engine, result, options.builder) or _cause(result)
+        cause = None if result.ok else _cause(result)
         if cause:
             log.say(f"{cause.summary}: {cause.evidence}")
         log.say(f"ended with {result.code} after {result.seconds:.1f} s {result.image_id}")
@@ -247,48 +220,10 @@ def build(
     return Outcome(job, result.image_id, how, result, cause, job.shown(log.path), pushed)
 
 
-def unseen_base(profile: Profile, engine: Engine, result: BuildResult, builder: str = buildx.OWN) -> Cause | None:
-    """The engine has the base image, and it was looked for in its registry, in vain: another builder does not see it,
-    or it is one for another platform."""
-    wanted, name = profile.base.platform, str(profile.base.image)
-    found = engine.image(name) if "failed to resolve source metadata" in result.error else None
-    if found is None:
-        return None
-    last = result.error.splitlines()[-1]
-    if builder != buildx.OWN:
-        return Cause(
-            "builder",
-            f"the engine has {name}, and the builder {builder!r} (BUILDX_BUILDER) does not see the engine's images",
-            last,
-            f"push {name} to a registry that the builder reaches and name it in base.image; or unset BUILDX_BUILDER",
-        )
-    if not wanted or wanted.value.split("/")[1] == found.architecture:
-        return None
-    return Cause(
-        "platform",
-        f"the engine has {name} for {found.architecture} alone, base.platform asks for {wanted.value}",
-        last,
-        f"docker pull --platform {wanted.value} {name}; or unset base.platform",
-    )
-
-
 def _cause(result: BuildResult) -> Cause | None:
     failed = result.failed
     lines = [*result.last_lines, *([failed.error] if failed else []), *result.error.splitlines()]
     return cause_of(lines, exit_code=failed.exit_code if failed else None)
-
-
-def _warn_of_drift(session: Session) -> None:
-    """What is built has all layers in it; but the committed files should be what the project file says."""
-    plain = Session(session.file, session.profile_name)
-    profile, root = plain.profile(local=False), plain.loaded(local=False).project.root
-    drifted = [
-        name
-        for name, content in sorted(render_profile(profile, lock_of(profile, root), root=root).files.items())
-        if name != IGNORE_FILE and (root / name).is_file() and (root / name).read_bytes() != content
-    ]
-    if drifted:
-        progress(f"warning: out of date with the project file: {', '.join(drifted)}: run `envgen render`")
 
 
 def shell_before(job: Job, step: Step, options: Options) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 from envgen.engine.client import Engine
 from envgen.engine.owner import host_user
 from envgen.engine.process import in_background
-from envgen.engine.values import MISSHAPEN, ExecResult, Image, Mount
+from envgen.engine.values import MISSHAPEN, Image, Mount
 from envgen.errors import EngineError
 from envgen.inside import run
 from envgen.inside.run import text_of
@@ -76,12 +76,9 @@ def copy(
             on_bytes(int(line[len(PROGRESS) :]))
 
     def ask(end: End, mount: Mount, request: Mapping[str, Any]) -> dict[str, Any]:
-        def execute(argv: Sequence[str], stdin: bytes, seconds: float) -> ExecResult:
-            return end.engine.run_once(
-                profile.image_name, argv, stdin=stdin, mounts=[mount], user="0:0", network="host", timeout=seconds,
-                hold=True, on_line=heard,
-            )  # fmt: skip
-
+        execute = run.in_image(
+            end.engine, profile.image_name, mounts=[mount], user="0:0", network="host", hold=True, on_line=heard
+        )
         document = {**common, **request, "folder": mount.target}
         try:
             answer = run.ask(execute, profile.base.python, PROGRAM, document, timeout=LONGEST)

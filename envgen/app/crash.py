@@ -106,39 +106,27 @@ def _end(path: Path) -> bytes | str:
 FOLDER = "crash"  # below the state folder, which git ignores
 
 
-def write(
-    engine: Engine,
-    profile: Profile,
-    root: Path,
-    service: str,
-    container_id: str,
-    findings: Mapping[str, Any],
-    compose_files: Sequence[Path] = (),
-) -> str:
+def write(engine: Engine, profile: Profile, root: Path, service: str, failure: Failure, cause: str) -> str:
     """Collect what ``service`` left behind and write it to .envgen/crash/; returns the file's path.
 
-    ``findings``: plain data, the reason first. What the log says and what the doctor sees is added here. A bundle that
-    can't be written is reported on stderr, and the path is empty: the failure itself matters more.
+    What the log says and what the doctor sees is added. A bundle that can't be written is reported on stderr, and the
+    path is empty: the failure itself matters more.
     """
-    return _written(
-        profile, root, service, lambda: _members(engine, profile, root, service, container_id, findings, compose_files)
-    )
+    identity, files = failure.container.id if failure.container else "", [root / profile.compose_file]
+    told = _findings(failure, cause)
+    return _written(profile, root, service, lambda: _members(engine, profile, root, service, identity, told, files))
+
+
+def _findings(failure: Failure, cause: str) -> dict[str, Any]:
+    """What is known of a failure as plain data, the reason first."""
+    return {**{name: value for name, value in vars(failure).items() if name != "container"}, "cause": cause}
 
 
 def keeper(places: Sequence[Opened], service: str, culprit: str = "") -> Callable[[Failure, str], str]:
     """What a Launcher calls when a start fails. Several machines get a folder each; ``culprit`` failed first."""
 
     def keep(failure: Failure, cause: str) -> str:
-        findings = {
-            "reason": failure.reason,
-            "cause": cause,
-            "phases": failure.phases,
-            "shown": failure.shown,
-            "missing": failure.missing,
-            "restarts": failure.restarts,
-            "compose": failure.lines,
-        }
-        head = places[0]
+        findings, head = _findings(failure, cause), places[0]
 
         def of(here: Opened) -> dict[str, bytes]:
             mine = here.node == culprit

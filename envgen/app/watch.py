@@ -23,7 +23,7 @@ from envgen.errors import EngineError
 from envgen.profile.model import Ready
 from envgen.serve.events import Question, ask, tokens
 from envgen.serve.launch import key_of, reachable_url
-from envgen.serve.wait import Evidence, Failure, LogReader, log_text
+from envgen.serve.wait import Evidence, Failure, LogReader, how_ended, log_text
 from envgen.text import size
 
 POLL = 0.5  # seconds between two looks at a container
@@ -296,10 +296,7 @@ class Awake:
 
 def ending(container: Container | None) -> Failure:
     """How a container ended."""
-    if container is None:
-        return Failure("its container was removed")
-    how = "was killed because memory ran out" if container.oom_killed else f"ended with {container.exit_code}"
-    return Failure(f"its program {how}", container)
+    return Failure(f"its program {how_ended(container)}" if container else "its container was removed", container)
 
 
 def link_trouble(text: str, interface: str, peers: Mapping[str, str]) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from envgen.doctor import collect
 from envgen.engine.client import Engine
 from envgen.engine.owner import host_user
-from envgen.engine.values import MEMORY, ExecResult, Mount
+from envgen.engine.values import MEMORY, Mount
 from envgen.errors import EnvgenError, ExitCode, NotFoundError, Problem, UsageError
 from envgen.inside import run
 from envgen.lock.model import load, model_key
@@ -239,13 +239,10 @@ def _ask(
         if ca is not None:
             mounts.append(Mount(str((root / Path(ca.path).expanduser()).resolve()), names.CA_FILE, read_only=True))
 
-    def execute(argv: Sequence[str], stdin: bytes, seconds: float) -> ExecResult:
-        return engine.run_once(
-            profile.image_name, argv, stdin=stdin, mounts=mounts, env=env, user=user,
-            network="bridge" if fetches else "none", timeout=seconds, on_line=on_line,
-            memory=FETCH_MEMORY if fetches else MEMORY,
-        )  # fmt: skip
-
+    execute = run.in_image(
+        engine, profile.image_name, mounts=mounts, env=env, user=user, on_line=on_line,
+        network="bridge" if fetches else "none", memory=FETCH_MEMORY if fetches else MEMORY,
+    )  # fmt: skip
     answer = run.ask(execute, collect.program(profile), PROGRAM, {**request, "home": HOME}, timeout=timeout)
     if isinstance(answer, run.Failure):
         raise WeightsError(f"the Hugging Face cache could not be looked at: {answer}")

@@ -17,11 +17,11 @@ from typing import Any, TextIO
 import click
 
 from envgen.app import build as builds
-from envgen.app.build import Job, Options, Outcome
+from envgen.app.build import Job, Outcome
 from envgen.app.compose_diff import compare
 from envgen.app.session import Session
 from envgen.cli.common import answer, print_json, reporting, wants_json
-from envgen.engine.buildx import OWN, BuildResult, Step, argv_of
+from envgen.engine.buildx import OWN, BuildResult, Options, Step, argv_of
 from envgen.engine.client import Engine, connect
 from envgen.errors import BuildError, EngineError, ExitCode, NotFoundError, UsageError
 from envgen.lock.image import Manifest, read, take, write_sbom
@@ -165,8 +165,7 @@ def build(
         return _dry_run(job, options)
     with closing(Display(job.steps, live=not wants_json())) as display:
         outcome = builds.build(
-            session, job, on_step=display.step, on_tick=display.tick,
-            options=options, unlocked=unlocked, take_over=take_over,
+            job, on_step=display.step, on_tick=display.tick, options=options, unlocked=unlocked, take_over=take_over
         )  # fmt: skip
     try:
         _show(outcome)
@@ -190,9 +189,7 @@ def make(session: Session, *, take_over: bool = False) -> None:
     """Build the image of the session's profile if it is not up to date; what it prints goes to stderr."""
     job, options = _job(session), Options(builder=_builder())
     with closing(Display(job.steps, live=True)) as display:
-        outcome = builds.build(
-            session, job, on_step=display.step, on_tick=display.tick, options=options, take_over=take_over
-        )
+        outcome = builds.build(job, on_step=display.step, on_tick=display.tick, options=options, take_over=take_over)
     _show(outcome, on_the_way=True)
 
 

@@ -10,10 +10,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import count
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any
 
 from envgen import files
 from envgen.engine import process
@@ -22,6 +22,28 @@ from envgen.errors import EngineError
 
 # The engine's own builder, which alone sees the engine's images. It has this name since DOCKER_HOST names the engine.
 OWN = "default"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How one build is made. ``max_jobs``: compilers at once; None: as the profile says, else the gate decides.
+
+    ``push``: the image goes to the registries of ``tags``, and not into the engine.
+    """
+
+    max_jobs: int | None = None
+    no_cache: bool = False
+    pull: bool = False
+    tags: tuple[str, ...] = ()  # names besides the profile's own
+    push: bool = False
+    cache_from: tuple[str, ...] = ()
+    cache_to: tuple[str, ...] = ()
+    builder: str = OWN
+
+    @property
+    def plain(self) -> bool:
+        """Whether an image that is up to date is all that is wanted."""
+        return not (self.no_cache or self.pull or self.tags or self.push or self.cache_to)
 
 
 @dataclass(frozen=True)
@@ -44,27 +66,21 @@ class BuildRequest:
 
     dockerfile: Path
     context: Path
+    options: Options = Options()
     tags: tuple[str, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
     args: Mapping[str, str] = field(default_factory=dict)
     pass_args: tuple[str, ...] = ()
     secrets: tuple[Secret, ...] = ()
     contexts: Mapping[str, Path] = field(default_factory=dict)
     target: str = ""
     platform: str = ""
-    no_cache: bool = False
-    pull: bool = False
-    push: bool = False  # to the registries of its tags, and not into the engine
-    cache_from: tuple[str, ...] = ()
-    cache_to: tuple[str, ...] = ()
-    builder: str = OWN
 
     def words(self) -> list[str]:
         """The arguments behind ``buildx build``."""
-        output = "--push" if self.push else "--load"
+        how = self.options
+        output = "--push" if how.push else "--load"
         words = ["--progress=plain", output, "--provenance=false", f"--file={self.dockerfile}"]
         words += [f"--tag={tag}" for tag in self.tags]
-        words += [f"--label={name}={value}" for name, value in self.labels.items()]
         words += [f"--build-arg={name}={value}" for name, value in self.args.items()]
         words += [f"--build-arg={name}" for name in self.pass_args]
         for secret in self.secrets:
@@ -73,10 +89,10 @@ class BuildRequest:
         words += [f"--build-context={name}={path}" for name, path in self.contexts.items()]
         words += [f"--target={self.target}"] if self.target else []
         words += [f"--platform={self.platform}"] if self.platform else []
-        words += [f"--cache-from={source}" for source in self.cache_from]
-        words += [f"--cache-to={target}" for target in self.cache_to]
-        words += ["--no-cache"] if self.no_cache else []
-        words += ["--pull"] if self.pull else []
+        words += [f"--cache-from={source}" for source in how.cache_from]
+        words += [f"--cache-to={target}" for target in how.cache_to]
+        words += ["--no-cache"] if how.no_cache else []
+        words += ["--pull"] if how.pull else []
         return [*words, str(self.context)]
 
     def environment(self) -> dict[str, str]:
@@ -114,7 +130,7 @@ class BuildResult:
 
 def argv_of(request: BuildRequest) -> list[str]:
     """The whole command line of a build."""
-    return [*plugin_argv("buildx"), "--builder", request.builder, "build", *request.words()]
+    return [*plugin_argv("buildx"), "--builder", request.options.builder, "build", *request.words()]
 
 
 def platforms(builder: str) -> tuple[str, ...]:
@@ -350,7 +366,9 @@ class BuildLog:
     """A new file, which is written line by line."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self.path, self._file = _free(folder, f"build-{name}-{time.strftime('%Y%m%dT%H%M%S')}")
+        # Two builds may start in one second.
+        self.path = folder / f"build-{name}-{datetime.now():%Y%m%dT%H%M%S.%f}.log"
+        self._file = files.create(self.path, within=folder.parents[1])
         prune(folder, f"build-{name}-", KEPT)
 
     def __enter__(self) -> BuildLog:
@@ -374,12 +392,3 @@ def prune(folder: Path, prefix: str, kept: int) -> None:
     for path in logs[:-kept]:
         with contextlib.suppress(OSError):
             path.unlink()
-
-
-def _free(folder: Path, stem: str) -> tuple[Path, TextIO]:
-    """A name that is not taken: two builds may start in one second."""
-    for number in count(1):
-        path = folder / f"{stem}{f'-{number}' if number > 1 else ''}.log"
-        with contextlib.suppress(FileExistsError):
-            return path, files.create(path, within=folder.parents[1])
-    raise AssertionError

@@ -182,15 +182,8 @@ def unreachable(endpoint: Endpoint, error: BaseException) -> EngineError:
                 hint="https://docs.docker.com/engine/install/; in a checkout of envgen: scripts/engine up",
             )
         return EngineError(f"the Docker Engine is not running: there is no socket at {where}", hint=_START)
-    kind, text = type(cause).__name__, reason_of(cause)
-    if kind in _NOT_HTTP:
-        return EngineError(f"the answer from {where} is not HTTP: is this address a Docker Engine's?")
-    if kind in _BROKEN_OFF:
-        return EngineError(
-            f"the Docker Engine at {where} closed the connection without an answer", hint="is it being stopped?"
-        )
-    hint = "" if endpoint.local else "is the address right, and does the engine listen there?"
-    return EngineError(f"cannot reach the Docker Engine at {where}: {text}", hint=hint)
+    hint = "is it a Docker Engine, and does it still run? `docker version` tries the same"
+    return EngineError(f"cannot reach the Docker Engine at {where}: {reason_of(cause)}", hint=hint)
 
 
 def _innermost(error: BaseException) -> BaseException:
@@ -213,12 +206,6 @@ _OF_ANOTHER_FORM = (
 )  # fmt: skip
 _READERS = ("envgen.engine.client", "envgen.engine.host", "envgen.engine.values")
 _LIBRARIES = ("docker", "requests", "urllib3", "urllib", "json", "http", "codecs")
-_NOT_HTTP = (
-    "BadStatusLine", "HTTPException", "HeaderParsingError", "InvalidChunkLength", "LineTooLong", "UnknownProtocol",
-)  # fmt: skip
-_BROKEN_OFF = (
-    "BrokenPipeError", "ConnectionAbortedError", "ConnectionResetError", "IncompleteRead", "RemoteDisconnected",
-)  # fmt: skip
 _START = "start it (`sudo systemctl start docker`), or point DOCKER_HOST at the one that runs"
 
 

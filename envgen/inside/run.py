@@ -92,6 +92,7 @@ def in_image(
     hold: bool = False,
     memory: int = MEMORY,
     ulimits: Mapping[str, tuple[int, int]] | None = None,
+    on_line: Callable[[str], None] | None = None,
     absent: list[Mount] | None = None,
 ) -> Execute:
     """Run in a throw-away container of an image.
@@ -105,7 +106,7 @@ def in_image(
             try:
                 return engine.run_once(
                     image, argv, stdin=stdin, mounts=there, env=env, network=network, user=user, timeout=timeout,
-                    memory=memory, ulimits=ulimits, hold=hold,
+                    memory=memory, ulimits=ulimits, hold=hold, on_line=on_line,
                 )  # fmt: skip
             except EngineError as error:
                 gone = [one for one in there if f"{ABSENT}{one.source}" in str(error).splitlines()[0]]

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Container as Holds
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -301,27 +302,11 @@ class Launcher:
         return waiter.wait(container_id, time.monotonic() + (timeout if timeout is not None else self._patience()))
 
     def failed(self, failure: Failure) -> ServiceError:
-        """The error to raise: reason and cause, the last lines, the bundle, what to do. It is called before anything is
-        removed."""
-        container = failure.container
-        log = self.engine.logs(container.id, tail=CAUSE_LINES) if container else ""
-        lines = [log_text(line) for line in (*failure.lines, *log.splitlines())]
-        known = None
-        if not failure.says_all:
-            code = container.exit_code or None if container and not container.running else None
-            oom_killed = container is not None and container.oom_killed
-            known = cause_of(lines, exit_code=code, service=True, oom_killed=oom_killed)
+        """The error to raise. It is called before anything is removed."""
         self.say(f"  {self.name}: {failure.reason}; saving a crash bundle")
-        kept = self.keep(failure, known.summary if known else "")
         again = f"envgen up {self.name} --profile {self.profile.name} --no-wait keeps it running for a closer look"
-        told = "\n".join(f"    {line}" for line in lines[-LAST_LINES:]) or "    (it wrote nothing)"
-        return ServiceError(
-            f"{self.name} {self.verdict}: {failure.reason}"
-            + (f"; cause: {known.summary}" if known else "")
-            + (f"\n  its last lines:\n{told}" if container or lines else "")
-            + (f"\n  crash bundle: {kept}" if kept else ""),
-            hint=in_profile(known.cure, self.profile, self.name) if known else self.closer or again,
-        )
+        fitting = partial(in_profile, profile=self.profile, service=self.name)
+        return explained(self.engine, f"{self.name} {self.verdict}", failure, self.keep, self.closer or again, fitting)
 
     def _clean_up(self, before: set[str] | None) -> None:
         """Remove what this start has created. What was there before stays."""
@@ -337,6 +322,31 @@ class Launcher:
             else:
                 self.compose.run("--profile", "*", "down", "--remove-orphans")
             self.say(f"  {self.name}: removed the partly started container")
+
+
+def explained(
+    engine: Engine, what: str, failure: Failure, keep: Keep, hint: str, fitting: Callable[[str], str] = str
+) -> ServiceError:
+    """The error for a service that failed: reason and cause, the last lines, the bundle, what to do.
+
+    ``hint``: where no cause is known; ``fitting``: makes a rule's cure one for this service.
+    """
+    container = failure.container
+    log = engine.logs(container.id, tail=CAUSE_LINES) if container else ""
+    lines = [log_text(line) for line in (*failure.lines, *log.splitlines())]
+    known = None
+    if not failure.says_all:
+        code = container.exit_code or None if container and not container.running else None
+        known = cause_of(lines, exit_code=code, service=True, oom_killed=container is not None and container.oom_killed)
+    kept = keep(failure, known.summary if known else "")
+    told = "\n".join(f"    {line}" for line in lines[-LAST_LINES:]) or "    (it wrote nothing)"
+    return ServiceError(
+        f"{what}: {failure.reason}"
+        + (f"; cause: {known.summary}" if known else "")
+        + (f"\n  its last lines:\n{told}" if container or lines else "")
+        + (f"\n  crash bundle: {kept}" if kept else ""),
+        hint=fitting(known.cure) if known else hint,
+    )
 
 
 def in_profile(cure: str, profile: Profile, service: str) -> str:

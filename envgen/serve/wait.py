@@ -15,7 +15,7 @@ from enum import Enum
 from envgen.engine.client import Engine
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
-from envgen.errors import EngineError, EngineTimeout
+from envgen.errors import EngineTimeout
 from envgen.logpattern import LogPattern
 from envgen.profile.model import Phases, Ready, Service
 from envgen.redact import redact_secrets
@@ -108,45 +108,9 @@ class Evidence:
         return tuple(name for name in self._wanted if name not in self.seen)
 
 
-_LAST = 20
-_PATIENCE = 5.0  # seconds; the port closes before the program has ended
-
-
-@dataclass(frozen=True)
-class LastWords:
-    """``container`` is None when it is gone, or when the engine could not be asked (``told`` says so)."""
-
-    container: Container | None
-    told: str
-    lines: tuple[str, ...] = ()
-
-
-def last_words(engine: Engine, container_id: str) -> LastWords:
-    """Its state in a few words, and its last lines. It gets some seconds to end, for its port closes before that."""
-    try:
-        deadline = time.monotonic() + _PATIENCE
-        container = engine.container(container_id)
-        while container and container.state == "running" and time.monotonic() < deadline:
-            time.sleep(POLL)
-            container = engine.container(container_id)
-        if container is None:
-            return LastWords(None, "its container is gone")
-        lines = tuple(log_text(line) for line in engine.logs(container_id, tail=_LAST).splitlines())
-    except EngineError as error:
-        return LastWords(None, str(error))
-    return LastWords(container, f"{container.name}: {_state(container)}", lines)
-
-
-def _state(container: Container) -> str:
-    if container.state == "running":
-        again = f", restarted {counted(container.restarts, 'time')}" if container.restarts else ""
-        return f"it still runs{again}, but does not answer"
-    if container.state in ("paused", "restarting"):
-        return container.state
-    reason = "killed because memory ran out" if container.oom_killed else f"exit code {container.exit_code}"
-    if container.exit_code == 137 and not container.oom_killed:
-        reason += " (killed from outside, or by the kernel because memory ran out)"
-    return f"{container.state}, {reason}"
+def how_ended(container: Container) -> str:
+    """In words that follow "its program"."""
+    return "was killed because memory ran out" if container.oom_killed else f"ended with {container.exit_code}"
 
 
 class Phase(Enum):
@@ -362,9 +326,9 @@ class Waiter:
         if container is None:
             raise self._failure(None, "its container was removed while it started")
         if container.state in ("exited", "dead"):
-            how = "was killed because memory ran out" if container.oom_killed else f"ended with {container.exit_code}"
             times = f", restarted {counted(container.restarts, 'time')} by Docker" if container.restarts else ""
-            raise self._failure(container, f"its program {how} while {self.progress.words()}{times} {container.error}")
+            how = f"{how_ended(container)} while {self.progress.words()}{times} {container.error}"
+            raise self._failure(container, f"its program {how}")
         restarts = container.restarts - self._first_restarts
         if restarts >= RESTARTS:
             why = f"it ended {restarts} times, last with {container.exit_code}; Docker restarts it ({self._policy})"

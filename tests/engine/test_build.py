@@ -166,18 +166,6 @@ def test_dry_run_does_nothing_and_shows_all(project: Project) -> None:
     project.envgen("build")
 
 
-def test_drift_of_committed_files_is_told(project: Project) -> None:
-    committed = project.root / "Dockerfile"
-    text = committed.read_text()
-    committed.write_text(text + "# edited by hand\n")
-    docker("image", "rm", "envgentestbuild:prod")
-    try:
-        done = project.envgen("build")
-        assert "warning: out of date with the project file: Dockerfile: run `envgen render`" in done.err
-    finally:
-        committed.write_text(text)
-
-
 def test_files_of_this_machine_that_are_missing_are_told_at_once(project: Project) -> None:
     done = project.envgen(
         "build", "--set", "network.ca_certificates=no.pem", "--set", "build.wheelhouse=nowhere", "--no-cache", code=6

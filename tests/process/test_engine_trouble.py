@@ -171,13 +171,13 @@ TROUBLES: dict[Serve, str] = {
     never: "did not answer within",
     trickle: "did not answer within",
     trickled_headers: "did not answer within",
-    endless_headers: "is not HTTP",
+    endless_headers: "cannot reach the Docker Engine",
     endless_greetings: "did not answer within",
     endless_body: "more than 16 MiB",
     endless_chunks: "more than 16 MiB",
     silent_after_the_greeting: "did not answer within",
     floods_after_the_greeting: "more than 16 MiB",
-    gone_after_the_greeting: "closed the connection",
+    gone_after_the_greeting: "cannot reach the Docker Engine",
     lies_after_the_greeting: "another form",
 }
 

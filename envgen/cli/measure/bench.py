@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from importlib.util import find_spec
@@ -16,6 +17,7 @@ import click
 from envgen.app import crash
 from envgen.app.places import at, known_service
 from envgen.app.session import Session
+from envgen.app.watch import ending
 from envgen.bench import checks, facts, record
 from envgen.bench.checks import Gone, Outcome, Trial
 from envgen.bench.client import find
@@ -28,21 +30,20 @@ from envgen.engine.client import Engine, connect
 from envgen.engine.owner import ours
 from envgen.engine.process import terminable
 from envgen.engine.values import Container, ExecResult
-from envgen.errors import EnvgenError, ExitCode, NotFoundError, ResultsError, ServiceError, UsageError
-from envgen.explain import cause_of
+from envgen.errors import EngineError, EnvgenError, ExitCode, NotFoundError, ResultsError, ServiceError, UsageError
 from envgen.inside import run
 from envgen.inside.run import in_container
 from envgen.profile.load import find as find_project
 from envgen.profile.model import Profile
 from envgen.redact import without_login
 from envgen.render.environment import with_start_up
-from envgen.serve.launch import reachable_url
+from envgen.serve.launch import explained, reachable_url
 from envgen.serve.preflight import with_ports
-from envgen.serve.wait import last_words
+from envgen.serve.wait import POLL, Failure
 from envgen.text import progress, shorten, table, visible
 
 LIKELY = ("serve", "server", "vllm")  # names of a service, in this order, where none is named
-KILLED = 137  # the exit code of a program that got SIGKILL
+ENDING = 5.0  # seconds; a server's port closes before its program has ended
 MARKS = {"passed": "ok  ", "failed": "FAIL", "not checked": "?   "}
 
 
@@ -240,28 +241,21 @@ def _key(asked: Asked) -> str:
 
 
 def _gone(reason: str, server: Server, kept: str) -> EnvgenError:
-    """Why it stopped answering, as far as its container shows."""
-    if server.engine is None or server.container is None:
+    """Why it stopped answering, as far as its container shows: it gets some seconds to end."""
+    engine, container, profile, root = server.engine, server.container, server.profile, server.root
+    if engine is None or container is None:
         return ServiceError(f"{reason}; {kept}")
-    words = last_words(server.engine, server.container.id)
-    code = words.container.exit_code if words.container else 0
-    oom_killed = words.container is not None and words.container.oom_killed
-    if code == KILLED and not oom_killed:
-        code = 0  # it shows that it was killed, not by whom: no cause is read out of it
-    cause = cause_of(words.lines, exit_code=code or None, service=True, oom_killed=oom_killed)
-    bundle = ""
-    if server.profile is not None and server.root is not None:
-        file = server.root / server.profile.compose_file
-        bundle = crash.write(
-            server.engine, server.profile, server.root, server.service, server.container.id,
-            {"reason": reason, "cause": cause.summary if cause else ""}, [file] if file.is_file() else [],
-        )  # fmt: skip
-    lines = [reason, f"  {words.told}; its last lines:", *(f"    {line}" for line in words.lines)]
-    lines += [f"  cause: {cause.summary}"] if cause else []
-    lines += [f"  what it left behind: {bundle}"] if bundle else []
-    chosen = f" --profile {server.profile.name}" if server.profile is not None else ""
-    hint = cause.cure if cause else f"envgen up {server.service or 'SERVICE'}{chosen} starts it again"
-    return ServiceError("\n".join([*lines, f"  {kept}"] if kept else lines), hint=hint)
+    keep = functools.partial(crash.write, engine, profile, root, server.service) if profile and root else lambda *_: ""
+    again = f"envgen up {server.service or 'SERVICE'}{f' --profile {profile.name}' if profile else ''} starts it again"
+    try:
+        deadline = time.monotonic() + ENDING
+        while (now := engine.container(container.id)) and now.running and time.monotonic() < deadline:
+            time.sleep(POLL)
+        how = "its program still runs" if now and now.running else ending(now).reason
+        said = "; ".join(filter(None, (reason, how, kept)))
+        return explained(engine, f"{container.name} failed", Failure(said, now), keep, again)
+    except EngineError as error:
+        return ServiceError(f"{reason}; {kept}; {error}")
 
 
 def finish(outcome: str, summary: Mapping[str, Any], path: Path) -> int:

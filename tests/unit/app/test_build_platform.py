@@ -1,16 +1,16 @@
-"""Builds for another platform, or by another builder, than the local base image's: what the cause is; refusals."""
+"""Builds for another platform, or by another builder, than the engine's own."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
-from envgen.app.build import Job, Options, buildable, job_of, request_of, unseen_base
+from envgen.app.build import Job, buildable, job_of, request_of
 from envgen.engine import buildx
-from envgen.engine.buildx import BuildResult
+from envgen.engine.buildx import Options
 from envgen.engine.client import Engine
 from envgen.errors import RefusedError
 from envgen.profile.load import load_project
@@ -21,38 +21,11 @@ name: t
 default_profile: p
 profiles: {p: {mode: production, base: {image: "nvcr.io/x:1", platform: linux/arm64}, cuda: {arch_list: 12.1a}}}
 """
-LOOKUP = "ERROR: failed to resolve source metadata for nvcr.io/x:1: dial tcp: lookup nvcr.io: no such host"
-
-
-def engine(architecture: str) -> Engine:
-    found = SimpleNamespace(architecture=architecture) if architecture else None
-    return cast(Engine, SimpleNamespace(image=lambda name: found if name == "nvcr.io/x:1" else None))
-
-
-@pytest.mark.parametrize(
-    ("architecture", "error", "told"),
-    [("amd64", LOOKUP, True), ("arm64", LOOKUP, False), ("", LOOKUP, False), ("amd64", "ERROR: exit code: 1", False)],
-)
-def test_the_platform_is_the_cause(tmp_path: Path, architecture: str, error: str, told: bool) -> None:
-    (tmp_path / "envgen.yaml").write_text(FILE)
-    profile: Any = load_project(file=tmp_path / "envgen.yaml").project.profiles["p"]
-    cause = unseen_base(profile, engine(architecture), BuildResult(1, "", 1.0, (), None, error))
-    assert (cause is not None) is told
-    if cause is not None:
-        assert cause.summary == "the engine has nvcr.io/x:1 for amd64 alone, base.platform asks for linux/arm64"
-        assert "docker pull --platform linux/arm64 nvcr.io/x:1" in cause.cure
 
 
 def job(folder: Path) -> Job:
     (folder / "envgen.yaml").write_text(FILE)
     return job_of(load_project(file=folder / "envgen.yaml").project.profiles["p"], folder)
-
-
-def test_another_builder_does_not_see_the_engine_s_images(tmp_path: Path) -> None:
-    failed = BuildResult(1, "", 1.0, (), None, LOOKUP)
-    cause = unseen_base(job(tmp_path).profile, engine("arm64"), failed, "farm")
-    assert cause is not None and "the builder 'farm' (BUILDX_BUILDER) does not see" in cause.summary
-    assert unseen_base(job(tmp_path).profile, engine(""), failed, "farm") is None
 
 
 def test_only_what_is_pushed_goes_by_its_tags_alone(tmp_path: Path) -> None:

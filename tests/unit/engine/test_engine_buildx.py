@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.engine.buildx import BuildRequest, BuildResult, Secret, Step, _csv, argv_of, proxy_arguments
+from envgen.engine.buildx import BuildRequest, BuildResult, Options, Secret, Step, _csv, argv_of, proxy_arguments
 
 
 def request(**more: object) -> BuildRequest:
@@ -19,20 +19,21 @@ def request(**more: object) -> BuildRequest:
 
 def test_everything_in_its_place() -> None:
     words = request(
-        tags=("demo:dev",), labels={"a": "b=c"}, args={"X": "1"}, pass_args=("HTTPS_PROXY",), target="final",
+        tags=("demo:dev",), args={"X": "1"}, pass_args=("HTTPS_PROXY",), target="final",
         secrets=(Secret("jobs", value="3"), Secret("ca_certificates", file=Path("/etc/ca.pem"))),
-        contexts={"wheelhouse": Path("/wheels")}, platform="linux/arm64", no_cache=True, pull=True,
+        contexts={"wheelhouse": Path("/wheels")}, platform="linux/arm64", options=Options(no_cache=True, pull=True),
     ).words()  # fmt: skip
     assert words == [
         "--progress=plain", "--load", "--provenance=false", "--file=/p/.envgen/Dockerfile", "--tag=demo:dev",
-        "--label=a=b=c", "--build-arg=X=1", "--build-arg=HTTPS_PROXY",
+        "--build-arg=X=1", "--build-arg=HTTPS_PROXY",
         "--secret=id=jobs,env=ENVGEN_BUILD_SECRET_JOBS", "--secret=id=ca_certificates,src=/etc/ca.pem",
         "--build-context=wheelhouse=/wheels", "--target=final", "--platform=linux/arm64", "--no-cache", "--pull", "/p",
     ]  # fmt: skip
 
 
 def test_an_image_is_pushed_instead_of_loaded_and_steps_are_kept_elsewhere() -> None:
-    made = request(tags=("r.example/a:1", "r.example/a:2"), push=True, cache_from=("a,b",), cache_to=("type=inline",))
+    how = Options(push=True, cache_from=("a,b",), cache_to=("type=inline",))
+    made = request(options=how, tags=("r.example/a:1", "r.example/a:2"))
     assert made.words() == [
         "--progress=plain", "--push", "--provenance=false", "--file=/p/.envgen/Dockerfile", "--tag=r.example/a:1",
         "--tag=r.example/a:2", "--cache-from=a,b", "--cache-to=type=inline", "/p",
@@ -66,7 +67,7 @@ def test_the_engine_s_own_builder_is_named(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     argv = argv_of(request())
     assert argv[:4] == [str(plugin), "--builder", "default", "build"]
-    assert argv_of(request(builder="farm"))[:4] == [str(plugin), "--builder", "farm", "build"]
+    assert argv_of(request(options=Options(builder="farm")))[:4] == [str(plugin), "--builder", "farm", "build"]
 
 
 def test_only_proxies_that_are_set_are_passed_and_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
