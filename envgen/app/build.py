@@ -122,23 +122,12 @@ def request_of(job: Job, options: Options) -> BuildRequest:
     )
 
 
-def buildable(request: BuildRequest, engine: Engine) -> None:
-    """RefusedError where the builder is none, or cannot run the platform that is asked for."""
-    builder = request.options.builder
+def buildable(builder: str, engine: Engine) -> None:
+    """RefusedError where there is no builder."""
     if builder == buildx.OWN and engine.info().product == "Podman":
         raise RefusedError(
             "Podman has no BuildKit, and envgen builds with that: name a builder of buildx in BUILDX_BUILDER",
             hint="docker buildx create --name envgen --driver docker-container; BUILDX_BUILDER=envgen envgen build",
-        )
-    wanted = request.platform
-    if not wanted or (builder == buildx.OWN and wanted.endswith(f"/{engine.info().arch}")):
-        return
-    if wanted not in (found := buildx.platforms(builder)):
-        emulator = f"docker run --privileged --rm tonistiigi/binfmt --install {wanted.split('/')[1]}"
-        raise RefusedError(
-            f"the builder {builder!r} cannot run {wanted}: it has {', '.join(found) or 'no platforms'}",
-            hint=f"`{emulator}` on the engine's machine adds an emulator; or name a builder of that platform in "
-            "BUILDX_BUILDER",
         )
 
 
@@ -200,7 +189,7 @@ def build(
     how = job.compilers(engine, options)
     request = request_of(job, options)
     demand_plugin("buildx")
-    buildable(request, engine)
+    buildable(options.builder, engine)
     old = engine.image(job.image)
     prepare(profile, root, job.lock)
     progress(how)

@@ -14,10 +14,10 @@ from typing import Any
 from envgen.app import nodes, whose
 from envgen.app.copy import End, Folder, archive, copy
 from envgen.app.nodes import content
+from envgen.app.places import At
 from envgen.app.session import Session
-from envgen.engine.client import connect
 from envgen.engine.values import COMPOSE_PROJECT, Image, Mount
-from envgen.errors import EngineError, RefusedError, named
+from envgen.errors import EngineError, RefusedError
 from envgen.profile.model import Profile, Service
 from envgen.render import environment as names
 from envgen.render.locking import places_of
@@ -134,7 +134,7 @@ def push(
     _, service, cluster = nodes.choose(profile, wanted)
     first, *others = cluster.nodes
     name = profile.image_name
-    source = _end(profile, first)
+    source = End(first, profile.nodes[first], At(profile, first).connect())
     image = source.engine.image(name)
     if image is None:
         raise RefusedError(f"{first}: the image {name} is not there", hint="envgen build")
@@ -142,7 +142,7 @@ def push(
     for node in others:
         what = f"image {name}"
         try:
-            target = _end(profile, node)
+            target = End(node, profile.nodes[node], At(profile, node).connect())
             if "image" in kinds:
                 found.append(push_image(source, target, image, name, profile.base.python, dry_run))
             folders = list(_folders(profile, root, service, source, target, image, kinds))
@@ -161,14 +161,6 @@ def push(
             state = "refused" if isinstance(error, RefusedError) else "failed"
             found.append(Pushed(what, node, state, problem.message, hint=hint))
     return found
-
-
-def _end(profile: Profile, node: str) -> End:
-    machine = profile.nodes[node]
-    try:
-        return End(node, machine, connect(nodes.environment(machine)))
-    except EngineError as error:
-        raise named(node, error) from None
 
 
 def _folders(

@@ -29,7 +29,6 @@ from envgen.doctor import collect
 from envgen.doctor.collect import compose_env
 from envgen.engine.git import ask_server
 from envgen.errors import EnvgenError, Place, Problem, RefusedError, UsageError
-from envgen.explain import rules_for
 from envgen.inside import run
 from envgen.inside.common import read_bytes
 from envgen.inside.probe import sources as probe
@@ -40,7 +39,6 @@ from envgen.profile.model import GpuMode, Profile, Source
 from envgen.profile.tree import LOCAL, MAP, PROJECT, SET, Node, decode, near
 from envgen.redact import without_login
 from envgen.render.locking import lock_of
-from envgen.serve.wait import PHASE_LINES
 from envgen.text import progress
 
 
@@ -184,15 +182,10 @@ def _messages(texts: Mapping[str, str]) -> str:
 def _log(before: str, after: str, old: str, new: str, used: Iterable[Use]) -> list[Finding]:
     """Patterns whose text the old release spells and the new one doesn't. Where a value is filled in, none can tell."""
     found = []
-    wanted = [(one.name, one.place, "") for one in used if one.kind == "pattern"]
-    for pattern, place, what in [*wanted, *((line, None, "a phase of the start: ") for line, *_ in PHASE_LINES)]:
-        texts = [text for text in samples(pattern) if len(text) > 5]
+    for one in used:
+        texts = [text for text in samples(one.name) if len(text) > 5] if one.kind == "pattern" else ()
         if any(text in before for text in texts) and not any(text in after for text in texts):
-            found.append(Finding(f"{what}{pattern!r} finds a line of {old}, and nothing that {new} logs", place))
-    there, then = before.lower(), after.lower()
-    phrases = {one.has: rule.rule for rule in rules_for("serve") for one in rule.patterns if " " in one.has}
-    if lost := [f"{text!r} (rule {rule})" for text, rule in phrases.items() if text in there and text not in then]:
-        found.append(Finding(f"`envgen explain` knows lines of {old} that {new} does not log: {', '.join(lost)}"))
+            found.append(Finding(f"{one.name!r} finds a line of {old}, and nothing that {new} logs", one.place))
     return found
 
 

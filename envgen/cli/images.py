@@ -196,8 +196,6 @@ def make(session: Session, *, take_over: bool = False) -> None:
 def _show(outcome: Outcome, *, on_the_way: bool = False) -> None:
     """How the build ended; on stderr where it is not what the command is about. BuildError when it failed."""
     job, result = outcome.job, outcome.result
-    for warning in result.warnings if result else ():
-        progress(f"warning: {warning}")
     as_json = wants_json() and not on_the_way
     if result and not result.ok:
         raise _failure(outcome, result, quiet=as_json)

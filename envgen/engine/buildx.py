@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -110,7 +109,6 @@ class BuildResult:
     steps: tuple[Step, ...]
     failed: Step | None = None
     error: str = ""  # buildx's own last words
-    warnings: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -131,14 +129,6 @@ class BuildResult:
 def argv_of(request: BuildRequest) -> list[str]:
     """The whole command line of a build."""
     return [*plugin_argv("buildx"), "--builder", request.options.builder, "build", *request.words()]
-
-
-def platforms(builder: str) -> tuple[str, ...]:
-    """What the builder can run, natively or by the emulators that its kernel has (binfmt_misc), as it says itself."""
-    argv = [*plugin_argv("buildx"), "inspect", "--bootstrap", builder]
-    done = process.run(argv, env=find_endpoint().environment, timeout=120)
-    lines = re.findall(r"^Platforms:(.*)$", done.stdout.decode(errors="replace"), re.M)
-    return tuple(dict.fromkeys(word.strip(" *") for line in lines for word in line.split(",") if word.strip()))
 
 
 def build(
@@ -182,7 +172,6 @@ def build(
         steps=progress.steps,
         failed=progress.failed,
         error="\n".join(progress.notes).strip() if done.code else "",
-        warnings=progress.warnings,
     )
 
 
@@ -321,12 +310,6 @@ class Progress:
         return tuple(step for step in self._steps.values() if not step.internal)
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        """What buildx has against the Dockerfile: its list at the end."""
-        found = (re.fullmatch(r"(?:\x1b\[0m)? - ([A-Z]\w+: .*)", note) for note in self.notes)
-        return tuple(match[1] for match in found if match)
-
-    @property
     def failed(self) -> Step | None:
         """The step that broke. One that was killed comes last: BuildKit kills those that run beside another."""
         broken = [step for step in self._steps.values() if step.failed]
@@ -357,9 +340,7 @@ class Progress:
         return step
 
 
-# The log file of one build: everything that buildx printed. Old ones are removed.
-
-KEPT = 20
+# The log file of one build: everything that buildx printed.
 
 
 class BuildLog:
@@ -369,7 +350,6 @@ class BuildLog:
         # Two builds may start in one second.
         self.path = folder / f"build-{name}-{datetime.now():%Y%m%dT%H%M%S.%f}.log"
         self._file = files.create(self.path, within=folder.parents[1])
-        prune(folder, f"build-{name}-", KEPT)
 
     def __enter__(self) -> BuildLog:
         return self
@@ -384,11 +364,3 @@ class BuildLog:
         """Write a line."""
         self._file.write(f"{text}\n")
         self._file.flush()
-
-
-def prune(folder: Path, prefix: str, kept: int) -> None:
-    """Remove all but the newest ``kept`` logs. Their names begin with the time, so names sort by age."""
-    logs = sorted(path for path in folder.glob(f"{prefix}*.log") if path.is_file())
-    for path in logs[:-kept]:
-        with contextlib.suppress(OSError):
-            path.unlink()

@@ -164,9 +164,7 @@ class WorkTree(Repository):
         except OSError as error:
             missing = isinstance(error, FileNotFoundError | NotADirectoryError)
             why = "" if missing else f": {reason_of(error)} ({error.filename})"
-            above = next((parent for parent in self.folder.parents if (parent / ".git").exists()), None)
-            hint = f"it is inside the checkout {above}: name that one" if above and missing else ""
-            raise UsageError(f"{folder} is not a git checkout{why}", hint=hint) from None
+            raise UsageError(f"{folder} is not a git checkout{why}") from None
         self._refuse_foreign((self.folder, entry, self.git_dir, self._common))
         self._view: files.Scratch | None = None
         self._without: dict[str, str] = {}

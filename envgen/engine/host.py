@@ -137,8 +137,6 @@ class Leftover:
 
     id: str
     name: str
-    image: str
-    state: str
     created: float
     reason: str
 
@@ -202,7 +200,7 @@ def judge(row: Mapping[str, Any], now: float) -> Leftover | None:
         return None
     names = row.get("Names") or [str(row.get("Id", ""))[:12]]
     name = str(names[0]).removeprefix("/")
-    return Leftover(str(row.get("Id", "")), name, str(row.get("Image", "")), state, created, reason)
+    return Leftover(str(row.get("Id", "")), name, created, reason)
 
 
 def _start(pid: int) -> int:

@@ -24,7 +24,6 @@ from envgen.engine import buildx
 from envgen.engine.buildx import Step
 from envgen.engine.client import Engine
 from envgen.explain import cause_of
-from envgen.profile.model import Platform
 
 pytestmark = pytest.mark.engine
 
@@ -132,14 +131,6 @@ def test_a_stage_is_pushed_to_a_registry(project: Project, engine: Engine, tmp_p
     assert engine.image("envgentestbuild:prod-scripts") is None and engine.image("envgentestbuild:prod") == before
     refused = project.envgen("build", "--push", code=2)
     assert "--tag registry.example/name:tag" in refused.err
-
-
-def test_a_platform_without_an_emulator_is_refused(project: Project, engine: Engine) -> None:
-    found = buildx.platforms("default")
-    assert f"linux/{engine.info().arch}" in found
-    for one in {one.value for one in Platform}.difference(found):
-        refused = project.envgen("build", "--platform", one, code=6)
-        assert f"the builder 'default' cannot run {one}: it has {', '.join(found)}" in refused.err
 
 
 def test_plain_progress_and_a_log_of_everything(project: Project) -> None:
@@ -342,11 +333,6 @@ def test_lines_come_with_their_step(engine: Engine, tmp_path: Path) -> None:
     said = result.steps[1]
     assert "RUN printf" in said.title and "err" in said.lines and any(line.startswith("b ") for line in said.lines)
     assert result.failed is result.steps[2] and result.failed.exit_code == 1 and said.ended and not said.error
-
-
-def test_what_buildx_has_against_a_dockerfile(engine: Engine, tmp_path: Path) -> None:
-    result, _ = build(tmp_path, "FROM scratch AS base\nENV API_TOKEN=x\nFROM base\n")
-    assert any(warning.startswith("SecretsUsedInArgOrEnv: ") for warning in result.warnings)
 
 
 def test_secrets_are_in_no_layer_and_no_history(make_project: Callable[..., Project], tmp_path: Path) -> None:

@@ -267,9 +267,9 @@ def test_an_old_engine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("answer", "sentence"),
     [
-        (b"SSH-2.0-OpenSSH_9\r\n", "not HTTP"),
-        (b"", "closed the connection"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}", "closed the connection"),
+        (b"SSH-2.0-OpenSSH_9\r\n", "cannot reach the Docker Engine"),
+        (b"", "cannot reach the Docker Engine"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}", "cannot reach the Docker Engine"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n<>", "not JSON"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "not JSON"),
         (http([]), "is not a Docker Engine"),

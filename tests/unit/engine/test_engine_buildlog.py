@@ -29,17 +29,6 @@ def test_an_interrupted_build_says_so_in_its_log(tmp_path: Path) -> None:
     assert log.path.read_text() == "cancelled\n"
 
 
-def test_the_newest_twenty_are_kept_for_each_profile(tmp_path: Path) -> None:
-    for second in range(30):
-        (tmp_path / f"build-dev-20260101T0000{second:02}.log").touch()
-    (tmp_path / "build-prod-20200101T000000.log").touch()
-    with BuildLog(tmp_path, "dev") as log:
-        pass
-    kept = sorted(path.name for path in tmp_path.glob("build-dev-*"))
-    assert len(kept) == 20 and log.path.name in kept and "build-dev-20260101T000029.log" in kept
-    assert (tmp_path / "build-prod-20200101T000000.log").exists()
-
-
 def test_two_builds_in_one_second_have_two_logs(tmp_path: Path) -> None:
     with BuildLog(tmp_path, "a") as first, BuildLog(tmp_path, "a") as second:
         assert first.path != second.path

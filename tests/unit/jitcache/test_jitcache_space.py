@@ -233,7 +233,7 @@ def test_containers_of_killed_runs_do_not_pin_a_namespace(tmp_path: Path) -> Non
     engine._containers = [container("left", state="exited", mounts=[Mount(names[1], ROOT, "volume")])]
     jit = cache(tmp_path, engine, VOLUMES)
     assert [one.fate for one in space.gc(jit, 1, dry_run=True)] == ["kept", "kept"]
-    engine.left = [Leftover("left", "left", "demo:dev", "exited", 0.0, "its maker is gone")]
+    engine.left = [Leftover("left", "left", 0.0, "its maker is gone")]
     plan = space.gc(jit, 1, dry_run=True)
     assert [(one.fate, one.users) for one in plan] == [("kept", ()), ("would go", ())]
     assert engine.left  # a dry run changes nothing
