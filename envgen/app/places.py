@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from envgen.app import nodes, whose
 from envgen.app.session import Session
@@ -19,6 +19,7 @@ from envgen.engine.owner import ours
 from envgen.engine.process import in_background
 from envgen.engine.values import Container
 from envgen.errors import EngineError, NotFoundError, UsageError, named
+from envgen.profile.exposure import is_local
 from envgen.profile.model import Profile
 from envgen.render.compose import cluster_file
 from envgen.render.locking import lock_of_image
@@ -282,3 +283,27 @@ def containers_of(here: Opened, names: Sequence[str], *, all: bool, foreign: boo
     found = here.engine.containers(here.profile.compose_name, all=all)
     found = found if foreign else ours(found, here.root)
     return tuple(one for one in found if not names or one.service in names)
+
+
+def as_data(container: Container, digest: str, differs: bool | None, node: str = "") -> dict[str, Any]:
+    """A container for machines: null for what is not there, times with their zone.
+
+    ``differs``: whether its settings are others than the profile's; None: not known.
+    """
+    current = container.labels.get("dev.envgen.render") == digest
+    started = container.started_at
+    return {
+        "container": container.name,
+        "exit_code": None if container.running or container.state == "created" else container.exit_code,
+        "health": container.health or None,
+        "id": container.id,
+        "image": "current" if current else "older",
+        "node": node or None,
+        "one_off": container.one_off,
+        "open_ports": sorted({port.host for port in container.ports if not is_local(port.address)}),
+        "ports": [str(port) for port in container.ports],
+        "service": container.service,
+        "settings": None if differs is None else "differ" if differs else "current",
+        "since": None if started.startswith("0001-") or not started else started,
+        "state": container.state,
+    }

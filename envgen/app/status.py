@@ -6,13 +6,12 @@ import os
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from envgen.app import lock
-from envgen.app.places import changed, nodes_of, opened, reach
+from envgen.app.places import as_data, changed, nodes_of, opened, reach
 from envgen.app.session import Session
 from envgen.bench.record import runs, utc
 from envgen.engine.client import Engine
@@ -20,7 +19,6 @@ from envgen.engine.git import WorkTree
 from envgen.engine.owner import ours
 from envgen.engine.process import in_background
 from envgen.engine.session import hurried
-from envgen.engine.values import Container
 from envgen.errors import EnvgenError
 from envgen.files import state_dir
 from envgen.profile.model import Profile
@@ -35,54 +33,41 @@ SIZES = 1.5  # of these, for the sizes of volumes: the engine looks at every fil
 _TAIL = 4096
 
 
-@dataclass
-class Status:
-    """What is known. ``engine``: why it could not be asked, or ""; ``digest``: of the profile as it is now."""
-
-    profile: Profile
-    root: Path
-    file: Path
-    others: tuple[str, ...]
-    digest: str = ""
-    engine: str = ""
-    image: Mapping[str, Any] = field(default_factory=dict)
-    containers: tuple[tuple[str, Container], ...] = ()  # with the machine, where services are on several
-    lost: Mapping[str, str] = field(default_factory=dict)  # machines that do not answer, and why
-    differ: Mapping[str, bool] = field(default_factory=dict)  # container id -> whether its settings are others now
-    checkouts: list[Mapping[str, Any]] = field(default_factory=list)
-    caches: list[Mapping[str, Any]] = field(default_factory=list)
-    lock: Mapping[str, Any] = field(default_factory=dict)
-    build: Mapping[str, Any] | None = None
-    run: Mapping[str, Any] | None = None
-
-
 @hurried(PATIENCE)
-def look(session: Session) -> Status:
+def look(session: Session) -> dict[str, Any]:
     """Ask engine, checkouts and files at the same time. What does not answer in time is left out, and said."""
     deadline = time.monotonic() + PATIENCE
     project, profile = session.loaded().project, session.profile()
-    root = project.root
+    root, trouble = project.root, None
     asked = {name: in_background(partial(checkout, path)) for name, path in _folders(profile, root).items()}
-    found = Status(profile, root, project.file, tuple(name for name in project.profiles if name != profile.name))
+    found: dict[str, Any] = {
+        "profile": profile.name, "others": [name for name in project.profiles if name != profile.name],
+        "mode": profile.mode.value, "file": str(project.file), "image": None, "containers": [], "lost": {},
+        "caches": [],
+    }  # fmt: skip
     try:
         reached, lost = reach(profile, nodes_of(profile), PATIENCE / 2)
-        found.lost = {node: error.problems[0].message for node, error in lost.items() if node}
+        found["lost"] = {node: error.problems[0].message for node, error in lost.items() if node}
         if not reached:
             raise next(iter(lost.values()))
         engine = next(iter(reached.values()))  # of several machines the first, which has the API
-        _ask_engine(found, engine, in_background(engine.volume_sizes))
-        found.containers = tuple(
+        sizes = in_background(engine.volume_sizes)
+        digest, found["image"], labels = _image(engine, profile, root)
+        found["caches"] = _caches(profile, root, labels, sizes)
+        there = [
             (node, container) for node, one in reached.items()
             for container in ours(one.containers(profile.compose_name, all=True), root)
-        )  # fmt: skip
-        found.differ = changed(lambda: opened(session), [one for node, one in found.containers if not node])
+        ]  # fmt: skip
+        differ = changed(lambda: opened(session), [one for node, one in there if not node])
+        found["containers"] = [as_data(one, digest, differ.get(one.id), node) for node, one in there]
     except EnvgenError as error:
-        found.engine = error.problems[0].message
-    found.lock = _lock(session, profile)
-    found.build, found.run = _last_build(root, profile), _last_run(root)
-    for name, path in _folders(profile, root).items():
-        found.checkouts.append({"name": name, "path": str(path), **_in_time(asked[name], deadline)})
-    return found
+        trouble = error.problems[0].message
+    folders = _folders(profile, root).items()
+    return found | {
+        "engine": {"ok": trouble is None, "error": trouble}, "lock": _lock(session, profile),
+        "last_build": _last_build(root, profile), "last_run": _last_run(root),
+        "checkouts": [{"name": name, "path": str(at), **_in_time(asked[name], deadline)} for name, at in folders],
+    }  # fmt: skip
 
 
 def _folders(profile: Profile, root: Path) -> dict[str, Path]:
@@ -113,22 +98,23 @@ def _in_time(answer: Future[Mapping[str, Any]], deadline: float) -> Mapping[str,
     return answer.result()
 
 
-def _ask_engine(found: Status, engine: Engine, sizes: Future[Mapping[str, int]]) -> None:
-    profile = found.profile
+def _image(engine: Engine, profile: Profile, root: Path) -> tuple[str, Mapping[str, Any], Mapping[str, str] | None]:
+    """The digest of the profile as it is now; its image; the image's labels."""
     image = engine.image(profile.image_name)
     labels = image.labels if image else None
-    found.digest = render_profile(profile, lock_of_image(profile, found.root, labels), root=found.root).digest
-    current = image is not None and image.labels.get(RENDER_LABEL) == found.digest
-    found.image = {
-        "name": profile.image_name, "id": image.id if image else None, "created": image.created if image else None,
-        "state": "missing" if image is None else "current" if current else "older",
-    }  # fmt: skip
-    known: Mapping[str, int] = {}
-    if profile.caches and wait([sizes], SIZES).done and sizes.exception() is None:
-        known = sizes.result()
-    found.caches = [
+    digest = render_profile(profile, lock_of_image(profile, root, labels), root=root).digest
+    state = "missing" if image is None else "current" if image.labels.get(RENDER_LABEL) == digest else "older"
+    id_, created = (image.id, image.created) if image else (None, None)
+    return digest, {"name": profile.image_name, "id": id_, "created": created, "state": state}, labels
+
+
+def _caches(
+    profile: Profile, root: Path, labels: Mapping[str, str] | None, sizes: Future[Mapping[str, int]]
+) -> list[Mapping[str, Any]]:
+    known = sizes.result() if profile.caches and wait([sizes], SIZES).done and sizes.exception() is None else {}
+    return [
         {"source": source, "target": target, "kind": kind, "bytes": known.get(source)}
-        for source, target, kind in mounts_of(profile, found.root, labels)
+        for source, target, kind in mounts_of(profile, root, labels)
     ]
 
 

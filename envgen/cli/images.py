@@ -324,8 +324,6 @@ def _verdict(verified: builds.Verified) -> Iterator[str]:
     yield from (f"  {difference}" for difference in found[:SHOWN_DIFFERENCES])
     if len(found) > SHOWN_DIFFERENCES:
         progress(f"{len(found) - SHOWN_DIFFERENCES} more; --json lists all")
-    if any(d.path.rpartition("/")[2].startswith(".wh.") for d in found):
-        progress("hint: a step removed files of a lower layer; the time of that cannot be set (docs/reproducible.md)")
 
 
 # --- inspect ----------------------------------------------------------------------------------------------------------

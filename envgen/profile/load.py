@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import unicodedata
 from collections import UserDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -305,7 +306,8 @@ def of_worktree(folder: Path) -> str:
 
 def as_instance(text: str) -> str:
     """``text`` as Docker's names take it: small letters and digits, dashes between them."""
-    found = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:LENGTH].strip("-")
+    plain = unicodedata.normalize("NFKD", text.lower()).encode("ascii", "ignore").decode()
+    found = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:LENGTH].strip("-")
     return found or hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
 
 

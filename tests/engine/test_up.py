@@ -349,18 +349,6 @@ def test_ctrl_c_stops_the_waiting_and_not_the_service(project: Project) -> None:
     assert row["state"] == "running" and row["health"] == "starting"
 
 
-def test_follow_shows_the_output_until_ctrl_c(project: Project) -> None:
-    child = project.start("up", "plain", "--follow")
-    deadline = time.monotonic() + 60
-    while services() != ["plain"] and time.monotonic() < deadline:
-        time.sleep(0.2)
-    time.sleep(4)
-    # A terminal sends Ctrl-C to the whole group.
-    os.killpg(child.pid, 2)
-    done = interrupt(child)
-    assert "plain is ready" in done.out and "| up" in done.out and services() == ["plain"]
-
-
 def test_down_leaves_volumes_unless_asked(make_project: Callable[..., Project], project: Project) -> None:
     text = FILE.replace("SERVER", '"pass"').replace("PORT", "1")
     text = text.replace("    services:", "    caches: {jit: {path: /jit}}\n    services:", 1)

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from envgen.app.session import Session
-from envgen.app.status import Status, look
+from envgen.app.status import look
 from envgen.cli.common import answer, reporting
-from envgen.cli.services.running import as_data, listing
+from envgen.cli.services.running import listing
 from envgen.text import short_id, size, table
 
 
@@ -26,44 +26,30 @@ def command(session: Session) -> int:
       envgen status -p prod --json
     """
     found = look(session)
-    return answer(_document(found), _screen(found))
+    return answer(found, _screen(found))
 
 
-def _document(found: Status) -> dict[str, Any]:
-    return {
-        "profile": found.profile.name, "mode": found.profile.mode.value, "file": str(found.file),
-        "engine": {"ok": not found.engine, "error": found.engine or None},
-        "image": dict(found.image) or None, "containers": _rows(found), "lost": dict(found.lost),
-        "checkouts": found.checkouts, "caches": found.caches, "lock": found.lock,
-        "last_build": found.build, "last_run": found.run,
-    }  # fmt: skip
-
-
-def _rows(found: Status) -> list[dict[str, Any]]:
-    return [as_data(one, found.digest, found.differ.get(one.id), node) for node, one in found.containers]
-
-
-def _screen(found: Status) -> Iterator[str]:
-    others = f"; others: {', '.join(found.others)}" if found.others else ""
-    yield f"profile     {found.profile.name} ({found.profile.mode.value}) of {found.file}{others}"
-    yield f"engine      {found.engine}" if found.engine else f"image       {_image(found.image)}"
-    yield f"lock        {_lock(found)}"
-    if found.build:
-        yield f"last build  {found.build['log']}: {found.build['ended'] or 'has no end: running, or killed'}"
-    if found.run:
-        run = found.run
+def _screen(found: Mapping[str, Any]) -> Iterator[str]:
+    others = f"; others: {', '.join(found['others'])}" if found["others"] else ""
+    yield f"profile     {found['profile']} ({found['mode']}) of {found['file']}{others}"
+    trouble = found["engine"]["error"]
+    yield f"engine      {trouble}" if trouble else f"image       {_image(found['image'])}"
+    yield f"lock        {_lock(found['lock'])}"
+    if build := found["last_build"]:
+        yield f"last build  {build['log']}: {build['ended'] or 'has no end: running, or killed'}"
+    if run := found["last_run"]:
         yield f"last run    {run['id']} {run['kind']}, {run['started']}: {run['outcome']}"
-    for message in found.lost.values():
+    for message in found["lost"].values():
         yield f"machine     {message}"
-    if found.containers:
-        yield from ("", *listing(_rows(found)))
-    elif not found.engine:
-        yield f"containers  none; start with: envgen up --profile {found.profile.name}"
-    if found.checkouts:
-        rows = [(str(one["name"]), _checkout(one), str(one["path"])) for one in found.checkouts]
+    if found["containers"]:
+        yield from ("", *listing(found["containers"]))
+    elif not trouble:
+        yield f"containers  none; start with: envgen up --profile {found['profile']}"
+    if found["checkouts"]:
+        rows = [(str(one["name"]), _checkout(one), str(one["path"])) for one in found["checkouts"]]
         yield from ("", *table([("checkout", "state", "folder"), *rows]))
-    if found.caches:
-        caches = [("-" if one["bytes"] is None else size(one["bytes"]), one) for one in found.caches]
+    if found["caches"]:
+        caches = [("-" if one["bytes"] is None else size(one["bytes"]), one) for one in found["caches"]]
         rows = [(one["target"], bytes_, one["source"]) for bytes_, one in caches]
         yield from ("", *table([("cache", "size", "volume or folder"), *rows]))
 
@@ -75,11 +61,11 @@ def _image(image: Mapping[str, Any]) -> str:
     return f"{image['name']} ({short_id(image['id'])}), {state}, created {image['created'][:19]}"
 
 
-def _lock(found: Status) -> str:
-    state = found.lock["state"]
+def _lock(lock: Mapping[str, Any]) -> str:
+    state = lock["state"]
     if state == "missing":
         return "there is no envgen.lock"
-    return "up to date" if state == "current" else f"{state}: {'; '.join(found.lock['stale'])}"
+    return "up to date" if state == "current" else f"{state}: {'; '.join(lock['stale'])}"
 
 
 def _checkout(one: Mapping[str, Any]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import unicodedata
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from envgen.cli.common import answer, json_option
 from envgen.errors import ExitCode, RefusedError, UsageError
 from envgen.files import data_dir
 from envgen.profile import schema
+from envgen.profile.load import as_instance
 from envgen.profile.shape import PROJECT_NAME, matches
 from envgen.text import counted, reason_of
 
@@ -49,7 +49,7 @@ def command(paths: tuple[Path, ...], name: str | None, source: Path | None) -> i
     folder = folders[0] if folders else source.parent if source else Path()
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file", hint="name a folder")
-    chosen = name if name is not None else _name_of(folder)
+    chosen = name if name is not None else as_instance(folder.resolve().name)
     if not matches(PROJECT_NAME, chosen):
         hint = "small letters and digits, with single - or _ between them; --name sets another"
         raise UsageError(f"{chosen!r} is not a project name", hint=hint)
@@ -104,14 +104,6 @@ def _starter(folder: Path, chosen: str, names: list[str]) -> list[str]:
             done = f"added {', '.join(added)} to"
         click.echo(f"{done} {path}", err=True)
     return written
-
-
-def _name_of(folder: Path) -> str:
-    """A project name made from the folder's own."""
-    text = unicodedata.normalize("NFKD", folder.resolve().name.lower())
-    text = "".join(c for c in text if not unicodedata.combining(c))
-    words = "".join(c if c.isascii() and c.isalnum() else " " for c in text).split()
-    return "-".join(words)[:40].strip("-") or "project"
 
 
 def complete(path: Path, wanted: str) -> list[str]:

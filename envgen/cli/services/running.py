@@ -11,7 +11,7 @@ import click
 
 from envgen.app import nodes, services, whose
 from envgen.app.build import pull as pull_base
-from envgen.app.places import changed, containers_of, each, place_of, places
+from envgen.app.places import as_data, changed, containers_of, each, place_of, places
 from envgen.app.session import Session
 from envgen.app.watch import Canary
 from envgen.cli.common import (
@@ -30,9 +30,8 @@ from envgen.cli.common import (
 from envgen.cli.images import make
 from envgen.engine.compose import attach
 from envgen.engine.owner import ours
-from envgen.engine.values import Container
 from envgen.errors import EnvgenError, ExitCode, NotFoundError, UsageError
-from envgen.profile.exposure import exposed, is_local, open_ports
+from envgen.profile.exposure import exposed, open_ports
 from envgen.profile.model import Profile
 from envgen.render.environment import with_start_up
 from envgen.serve.launch import Started
@@ -83,7 +82,7 @@ def command_of(argv: tuple[str, ...]) -> tuple[str, ...]:
 @click.option("--build", "build_first", is_flag=True, help="Build the image first if it is not up to date.")
 @click.option("--no-wait", is_flag=True, help="Return as soon as the container is created.")
 @timeout_option
-@click.option("--follow/--detach", " /-d", default=False, help="When it is ready, show its output until Ctrl-C.")
+@click.option("-d", "--detach", is_flag=True, expose_value=False, help="Done anyway: `envgen logs -f` follows.")
 @click.option("--no-predict", is_flag=True, help="Don't ask the release first what it would choose.")
 @click.option("--recreate", is_flag=True, help="Replace a running container whose settings differ, without asking.")
 @click.option("--take-over", is_flag=True, help="Stop and replace what another folder or user runs under this name.")
@@ -93,7 +92,7 @@ def command_of(argv: tuple[str, ...]) -> tuple[str, ...]:
               "long are the end.")  # fmt: skip
 def up(
     session: Session, names: tuple[str, ...], build_first: bool, no_wait: bool, timeout: int | None,
-    follow: bool, no_predict: bool, recreate: bool, take_over: bool, stay: bool, canary: float,
+    no_predict: bool, recreate: bool, take_over: bool, stay: bool, canary: float,
 ) -> int:  # fmt: skip
     """Start each SERVICE (default: all of the profile) in turn, and wait until it answers.
 
@@ -120,8 +119,8 @@ def up(
       envgen up serve --variant cutlass
       envgen up serve --set services.serve.args.max-model-len=8192
     """
-    if stay and (len(names) != 1 or no_wait or follow):
-        raise UsageError("--stay is for one service, without --no-wait and --follow")
+    if stay and (len(names) != 1 or no_wait):
+        raise UsageError("--stay is for one service, without --no-wait")
     if stay:
         nodes.choose(session.profile(), names[0])
     if build_first:
@@ -143,10 +142,7 @@ def up(
         services.stay(session, checked[0], Canary(canary), timeout)
     elif unwatched := [one.service for one in checked if one.restarts]:
         progress(f"note: on_failure of {', '.join(unwatched)} needs --stay: else nothing watches it from here on")
-    if not follow:
-        return 0
-    composes = {here.node: here.compose for one in checked for here in one.places}
-    return show_logs(composes, "--profile", "*", "logs", "--follow", *(one.service for one in checked))
+    return 0
 
 
 def document(profile: Profile, service: str, started: Started, *, waited: bool) -> dict[str, Any]:
@@ -360,30 +356,6 @@ def listing(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 COLUMNS = ("service", "state", "health", "ports", "image", "settings", "since", "container")
-
-
-def as_data(container: Container, digest: str, differs: bool | None, node: str = "") -> dict[str, Any]:
-    """A container for machines: null for what is not there, times with their zone.
-
-    ``differs``: whether its settings are others than the profile's; None: not known.
-    """
-    current = container.labels.get("dev.envgen.render") == digest
-    started = container.started_at
-    return {
-        "container": container.name,
-        "exit_code": None if container.running or container.state == "created" else container.exit_code,
-        "health": container.health or None,
-        "id": container.id,
-        "image": "current" if current else "older",
-        "node": node or None,
-        "one_off": container.one_off,
-        "open_ports": sorted({port.host for port in container.ports if not is_local(port.address)}),
-        "ports": [str(port) for port in container.ports],
-        "service": container.service,
-        "settings": None if differs is None else "differ" if differs else "current",
-        "since": None if started.startswith("0001-") or not started else started,
-        "state": container.state,
-    }
 
 
 def as_row(row: dict[str, Any]) -> tuple[str, ...]:
