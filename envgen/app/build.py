@@ -275,7 +275,7 @@ class Verified:
     same_content: bool
 
 
-def verify(session: Session, max_jobs: int | None) -> Verified:
+def verify(session: Session) -> Verified:
     """Build without cache from two folders and compare. The two images are removed again."""
     profile, root = session.profile(), session.loaded().project.root
     lock = lock_of(profile, root)
@@ -287,7 +287,7 @@ def verify(session: Session, max_jobs: int | None) -> Verified:
     prepare(profile, root, lock)
     names = [f"envgen-verify-{profile.compose_name}:{number}" for number in (1, 2)]
     try:
-        results = _twice(job, request_of(job, Options(max_jobs, no_cache=True)), names)
+        results = _twice(job, request_of(job, Options(no_cache=True)), names)
         ids = tuple(result.image_id for result in results)
         found, content = ([], True) if ids[0] == ids[1] else _differences(engine, names, bytewise=profile.reproducible)
     finally:

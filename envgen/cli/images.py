@@ -35,8 +35,6 @@ SHOWN_LINES = 25  # of a step that failed
 SHOWN_DIFFERENCES = 40
 _SHARED = ("image ", "git ", "file ", "patch ", "series ")  # inputs of a lock that several profiles may share
 
-jobs_option = click.option("--max-jobs", type=click.IntRange(1, 9999), metavar="N", help="Compilers at once.")
-
 
 class Display:
     """What a build shows: a line for each step that has ended; on a terminal (``live``) the last line is what runs.
@@ -121,7 +119,7 @@ def _line(outcome: str, name: str) -> str:
 @click.option(
     "--platform", type=click.Choice([one.value for one in Platform]), help="Short for --set base.platform=..."
 )
-@jobs_option
+@click.option("--max-jobs", type=click.IntRange(1, 9999), metavar="N", help="Compilers at once.")
 @click.option("--unlocked", is_flag=True, help="Go by names and tags, whatever envgen.lock says or lacks.")
 @click.option("--take-over", is_flag=True, help="Stop and replace what another folder or user has under this name.")
 @click.option("--target", default="", metavar="STAGE", help="Stop after this stage; the image is IMAGE-STAGE.")
@@ -296,8 +294,7 @@ def _dry_run(job: Job, options: Options) -> int:
 
 @click.command()
 @reporting
-@jobs_option
-def verify(session: Session, max_jobs: int | None) -> int:
+def verify(session: Session) -> int:
     """Build the image of a profile twice without cache, from two folders, and compare the images.
 
     Content is compared: files, modes, owners, links, bytes and configuration; times don't count. Where it differs, each
@@ -308,7 +305,7 @@ def verify(session: Session, max_jobs: int | None) -> int:
     Example:
       envgen verify -p prod
     """
-    verified = builds.verify(session, max_jobs)
+    verified = builds.verify(session)
     ids, found = verified.ids, verified.found
     document = {
         "same_content": verified.same_content, "same_id": ids[0] == ids[1], "image_ids": list(ids),
