@@ -35,11 +35,12 @@ LOG_TIME = 30  # seconds to read a log; what comes later is left out
 class Engine:
     """A reachable Docker Engine. All methods raise EngineError when the engine itself is the trouble."""
 
-    def __init__(self, endpoint: Endpoint, greeting: Mapping[str, str]) -> None:
+    def __init__(self, endpoint: Endpoint, said: Mapping[str, Any]) -> None:
+        """``said``: its answer to the question for its version."""
         self.endpoint = endpoint
-        self._greeting = {name.lower(): value for name, value in greeting.items()}
+        self._said = said
         # The engine's own version of the API: newer engines refuse those that the SDK would choose.
-        version = self._greeting.get("api-version") or DEFAULT_DOCKER_API_VERSION
+        version = str(said.get("ApiVersion") or DEFAULT_DOCKER_API_VERSION)
         # The SDK has no types for some of its methods.
         self._api: Any = session.Session(endpoint, version)
         self._work: Any = session.Session(endpoint, version, session.WORK)  # for requests that take their time
@@ -52,7 +53,7 @@ class Engine:
         """The engine's own facts (asked once, then remembered)."""
         if self._info is None:
             with self._told("info"):
-                self._info = values.info_of(self._api.info(), self._greeting, self.endpoint.host)
+                self._info = values.info_of(self._api.info(), self._said, self.endpoint.host)
         return self._info
 
     def image(self, name: str) -> values.Image | None:
@@ -429,14 +430,9 @@ def connect(environ: Mapping[str, str] | None = None) -> Engine:
     """The engine that ``docker`` itself would use: EngineError: absent, stopped, forbidden, too old, no engine."""
     endpoint = find_endpoint(environ)
     with session.told(endpoint):
-        asked = session.Session(endpoint, DEFAULT_DOCKER_API_VERSION)
-        greeting = asked.get(f"{asked.base_url}/_ping", timeout=session.GREETING)
-        if greeting.status_code >= 400:
-            raise docker.errors.APIError(str(greeting.reason), greeting, session.message_of(greeting))
-        if not values.is_new_enough(greeting.headers):
-            version: Any = asked.version(api_version=False)
-            if not isinstance(version, dict):
-                raise EngineError(f"what answers at {endpoint.host} is not a Docker Engine")
-            if reason := values.too_old(version):
-                raise EngineError(reason, hint="install a newer one: https://docs.docker.com/engine/install/")
-    return Engine(endpoint, greeting.headers)
+        said: Any = session.Session(endpoint, DEFAULT_DOCKER_API_VERSION, session.GREETING).version(api_version=False)
+        if not isinstance(said, dict):
+            raise EngineError(f"what answers at {endpoint.host} is not a Docker Engine")
+        if reason := values.too_old(said):
+            raise EngineError(reason, hint="install a newer one: https://docs.docker.com/engine/install/")
+    return Engine(endpoint, said)

@@ -297,9 +297,7 @@ class WorkTree(Repository):
         (own / "config").write_text(self._config(), encoding="utf-8")
         self._check_alternates(self._common / "objects")
         (own / "objects" / "info" / "alternates").write_bytes(os.fsencode(self._common / "objects") + b"\n")
-        head = self.git_dir / "HEAD"
-        link = head.readlink() if head.is_symlink() else ""  # very old, and still right
-        (own / "HEAD").write_bytes(f"ref: {link}\n".encode() if link else files.read(head, limit=_SMALL))
+        (own / "HEAD").write_bytes(files.read(self.git_dir / "HEAD", limit=_SMALL))
         for name in ("refs", "reftable"):
             if (self._common / name).is_dir():
                 (own / name).symlink_to(self._common / name)

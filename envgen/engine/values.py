@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -160,15 +159,15 @@ MINIMUM_PODMAN = 5  # of 4.3, `docker compose run` never ends
 _GO_ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-def info_of(info: Mapping[str, Any], greeting: Mapping[str, str], endpoint: str) -> EngineInfo:
-    """From ``GET /info`` and the headers of ``GET /_ping``."""
+def info_of(info: Mapping[str, Any], said: Mapping[str, Any], endpoint: str) -> EngineInfo:
+    """From ``GET /info`` and ``GET /version``."""
     arch = str(info.get("Architecture", ""))
     devices = info.get("DiscoveredDevices") or []
     return EngineInfo(
         version=str(info.get("ServerVersion", "")),
-        product="Podman" if "libpod-api-version" in greeting else "Docker",
+        product="Podman" if _is_podman(said) else "Docker",
         driver=str(info.get("Driver", "")),
-        api_version=greeting.get("api-version", ""),
+        api_version=str(said.get("ApiVersion") or ""),
         arch=_GO_ARCH.get(arch, arch),
         runtimes=tuple(sorted(info.get("Runtimes") or {})),
         cdi_devices=tuple(str(device.get("ID", "")) for device in devices if device.get("Source") == "cdi"),
@@ -240,19 +239,16 @@ def _has_gpu(host: Mapping[str, Any]) -> bool:
     return bool(requests or devices) or host.get("Runtime") == "nvidia"
 
 
-def is_new_enough(greeting: Mapping[str, str]) -> bool:
-    """True when the headers of ``GET /_ping`` alone say so; otherwise ``too_old`` has to judge."""
-    found = re.match(r"Docker/(\d+)\.", greeting.get("server", ""))
-    return found is not None and int(found[1]) >= MINIMUM_ENGINE
+def _is_podman(version: Mapping[str, Any]) -> bool:
+    parts = version.get("Components") or []
+    return any("podman" in str(one.get("Name", "")).lower() for one in parts if isinstance(one, dict))
 
 
 def too_old(version: Mapping[str, Any]) -> str:
     """Why this engine won't do, as a sentence; "" when it will. From ``GET /version``."""
-    components = version.get("Components") or []
-    names = [str(c.get("Name", "")) for c in components if isinstance(c, dict)]
     said = str(version.get("Version", ""))
     major = said.partition(".")[0]
-    if any("podman" in name.lower() for name in names):
+    if _is_podman(version):
         old = not major.isdigit() or int(major) < MINIMUM_PODMAN
         return f"this is Podman {said}; envgen needs Podman {MINIMUM_PODMAN} or newer, or Docker" if old else ""
     if not major.isdigit():

@@ -12,7 +12,7 @@ from envgen import files
 from envgen.app.places import known_service
 from envgen.app.session import Session
 from envgen.app.weights import locked_commit
-from envgen.cli.common import json_option, print_json, project_options, variant_option, wants_json
+from envgen.cli.common import project_options, variant_option
 from envgen.errors import RefusedError, UsageError
 from envgen.lock.model import FILE_NAME
 from envgen.profile.model import Mode, Profile
@@ -71,7 +71,6 @@ def _named(profile: Profile, service: str | None) -> str:
 @variant_option
 @click.option("--image", required=True, metavar="NAME@sha256:DIGEST", help="The image as the cluster pulls it.")
 @output_option
-@json_option
 def kubernetes(session: Session, service: str | None, image: str, output: Path | None) -> int:
     """Write SERVICE (default: the first one) as a LeaderWorkerSet and a Service of Kubernetes.
 
@@ -89,9 +88,6 @@ def kubernetes(session: Session, service: str | None, image: str, output: Path |
         hint = "`docker push NAME` prints it: --image NAME@sha256:..."
         raise UsageError(f"--image {image} has no digest: a tag can become another image", hint=hint)
     found = exports.kubernetes(profile, name, image, locked_commit(profile, root, name))
-    if wants_json():
-        print_json(found)
-        return 0
     return _deliver(exports.kubernetes_text(found), output)
 
 

@@ -20,7 +20,7 @@ from envgen.engine.endpoint import (
     plugin_version,
 )
 from envgen.engine.session import unreachable
-from envgen.engine.values import is_new_enough, too_old
+from envgen.engine.values import too_old
 from envgen.errors import EngineError, ExitCode
 
 
@@ -175,22 +175,6 @@ def test_the_version_of_a_plugin(
 def test_too_old(version: dict[str, object], sentence: str) -> None:
     assert sentence in too_old(version)
     assert bool(too_old(version)) == bool(sentence)
-
-
-@pytest.mark.parametrize(
-    ("server", "enough"),
-    [
-        ("Docker/28.5.2+dfsg4 (linux)", True),
-        ("Docker/23.0.0 (linux)", True),
-        ("Docker/20.10.24+dfsg1 (linux)", False),
-        ("Docker/dev (linux)", False),  # its API version decides: `too_old` reads it
-        ("Libpod/5.4.0 (linux)", False),
-        ("nginx/1.27 Docker/28.0", False),
-        ("", False),
-    ],
-)
-def test_what_the_greeting_tells(server: str, enough: bool) -> None:
-    assert is_new_enough({"server": server} if server else {}) is enough
 
 
 DEFAULT = Endpoint(DEFAULT_SOCKET)

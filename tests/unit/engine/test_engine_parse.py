@@ -43,7 +43,7 @@ def test_the_user_of_a_container_and_a_rootless_engine() -> None:
     assert info_of({"SecurityOptions": ["name=seccomp,profile=builtin", "name=rootless"]}, {}, "unix:///x").rootless
     plain = info_of({"SecurityOptions": None, "Driver": "overlay2"}, {}, "unix:///x")
     assert not plain.rootless and (plain.product, plain.driver) == ("Docker", "overlay2")
-    assert info_of({}, {"libpod-api-version": "5.4.2"}, "unix:///x").product == "Podman"
+    assert info_of({}, {"Components": [{"Name": "Podman Engine"}]}, "unix:///x").product == "Podman"
     assert info_of({"SecurityOptions": ["name=seccomp,profile=builtin", "name=userns"]}, {}, "unix:///x").remapped
 
 
@@ -59,7 +59,7 @@ def test_an_engine_with_cdi() -> None:
         {"ServerVersion": "28.5.2", "Architecture": "aarch64", "NCPU": 20, "MemTotal": 5,
          "Runtimes": {"runc": {}, "nvidia": {}},
          "DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=all"}, {"Source": "x", "ID": "y"}]},
-        {"api-version": "1.51"}, "unix:///x",
+        {"ApiVersion": "1.51"}, "unix:///x",
     )  # fmt: skip
     assert (info.version, info.api_version) == ("28.5.2", "1.51")
     assert (info.runtimes, info.cdi_devices, info.cpus, info.arch) == (
