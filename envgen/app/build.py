@@ -19,7 +19,6 @@ from envgen.engine.buildx import (
     BuildRequest,
     BuildResult,
     Options,
-    Secret,
     Step,
     before,
     names_in,
@@ -103,9 +102,9 @@ def request_of(job: Job, options: Options) -> BuildRequest:
         error.problems = problems
         raise error
     most = job.max_jobs(options)
-    secrets = [] if most is None else [Secret("jobs", value=str(most))]
+    secrets: dict[str, Path | str] = {} if most is None else {"jobs": str(most)}
     if ca := paths.get(CA_VARIABLE):
-        secrets.append(Secret("ca_certificates", file=Path(ca)))
+        secrets["ca_certificates"] = Path(ca)
     wheelhouse = paths.get(WHEELHOUSE_VARIABLE)
     return BuildRequest(
         job.folder / job.rendered.dockerfile,
@@ -115,7 +114,7 @@ def request_of(job: Job, options: Options) -> BuildRequest:
         # The layers have this time anyway; as an argument it also reaches the image's own record of its making.
         args={"SOURCE_DATE_EPOCH": str(job.lock.epoch)} if job.lock else {},
         pass_args=proxy_arguments() if profile.network.pass_proxy else (),
-        secrets=tuple(secrets),
+        secrets=secrets,
         contexts={"wheelhouse": Path(wheelhouse)} if wheelhouse else {},
         target=job.target,
         platform=profile.base.platform.value if profile.base.platform else "",

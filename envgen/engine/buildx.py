@@ -46,22 +46,11 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Secret:
-    """What a step may read without the image keeping it: a file, or a value that travels by environment."""
-
-    id: str
-    file: Path | None = None
-    value: str = ""
-
-    @property
-    def variable(self) -> str:
-        """The variable in which the value travels."""
-        return f"ENVGEN_BUILD_SECRET_{re.sub(r'[^A-Za-z0-9]', '_', self.id).upper()}"
-
-
-@dataclass(frozen=True)
 class BuildRequest:
-    """Everything about one build. ``pass_args``: build arguments whose value buildx takes from the environment."""
+    """Everything about one build. ``pass_args``: build arguments whose value buildx takes from the environment.
+
+    ``secrets``: what a step may read without the image keeping it: a file, or a value that travels by environment.
+    """
 
     dockerfile: Path
     context: Path
@@ -69,7 +58,7 @@ class BuildRequest:
     tags: tuple[str, ...] = ()
     args: Mapping[str, str] = field(default_factory=dict)
     pass_args: tuple[str, ...] = ()
-    secrets: tuple[Secret, ...] = ()
+    secrets: Mapping[str, Path | str] = field(default_factory=dict)
     contexts: Mapping[str, Path] = field(default_factory=dict)
     target: str = ""
     platform: str = ""
@@ -82,9 +71,9 @@ class BuildRequest:
         words += [f"--tag={tag}" for tag in self.tags]
         words += [f"--build-arg={name}={value}" for name, value in self.args.items()]
         words += [f"--build-arg={name}" for name in self.pass_args]
-        for secret in self.secrets:
-            source = f"env={secret.variable}" if secret.file is None else f"src={secret.file}"
-            words.append(f"--secret={_csv(f'id={secret.id}', source)}")
+        for name, value in self.secrets.items():
+            source = f"src={value}" if isinstance(value, Path) else f"env={_variable(name)}"
+            words.append(f"--secret={_csv(f'id={name}', source)}")
         words += [f"--build-context={name}={path}" for name, path in self.contexts.items()]
         words += [f"--target={self.target}"] if self.target else []
         words += [f"--platform={self.platform}"] if self.platform else []
@@ -96,7 +85,11 @@ class BuildRequest:
 
     def environment(self) -> dict[str, str]:
         """The variables in which secret values travel."""
-        return {secret.variable: secret.value for secret in self.secrets if secret.file is None}
+        return {_variable(name): value for name, value in self.secrets.items() if isinstance(value, str)}
+
+
+def _variable(secret: str) -> str:
+    return f"ENVGEN_BUILD_SECRET_{secret.upper()}"
 
 
 @dataclass(frozen=True)

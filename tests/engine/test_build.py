@@ -321,7 +321,7 @@ def test_a_path_with_commas_and_blanks(engine: Engine, tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "secret").write_text("swordfish")
     text = f'FROM {BASE}\nRUN --mount=type=secret,id=s test "$(cat /run/secrets/s)" = swordfish\n'
-    result, _ = build(folder, text, secrets=(buildx.Secret("s", file=folder / "secret"),))
+    result, _ = build(folder, text, secrets={"s": folder / "secret"})
     assert result.ok, result.error
 
 

@@ -12,7 +12,7 @@ from envgen.app.crash import write_report
 from envgen.app.doctor import apply_fixes, joined, look
 from envgen.app.places import at, known_service
 from envgen.app.session import Session, of_running
-from envgen.cli.common import print_json, reporting, wants_json
+from envgen.cli.common import ask, print_json, reporting, wants_json
 from envgen.doctor import report
 from envgen.doctor.model import Severity, Subject
 from envgen.engine.session import DOCTOR, hurried
@@ -55,7 +55,9 @@ def command(
     _options_fit(fix, dry_run, yes)
     subject = Subject(profile, project.root, service, throw_away, project.file.name, load=deep)
     looked = look(subject, deep=deep)
-    if fix and apply_fixes(looked, dry_run=dry_run, agree=(lambda _count: True) if yes else _agreed):
+    if fix and apply_fixes(
+        looked, dry_run=dry_run, agree=lambda count: yes or ask(f"Do {'this' if count == 1 else f'these {count}'}?")
+    ):
         looked = look(subject, deep=deep)
     if bundle is not None:
         write_report(bundle, looked)
@@ -72,11 +74,5 @@ def command(
 def _options_fit(fix: bool, dry_run: bool, yes: bool) -> None:
     if (dry_run or yes) and not fix:
         raise UsageError("--dry-run and --yes go with --fix", hint="envgen doctor --fix --dry-run")
-    if fix and wants_json() and not (yes or dry_run):
-        raise UsageError("--fix --json can't ask", hint="add --yes or --dry-run")
-
-
-def _agreed(count: int) -> bool:
-    if not sys.stdin.isatty():
-        raise UsageError("--fix needs --yes when stdin is not a terminal", hint="add --yes or --dry-run")
-    return click.confirm(f"Do {'this' if count == 1 else f'these {count}'}?", err=True)
+    if fix and not (yes or dry_run) and (wants_json() or not sys.stdin.isatty()):
+        raise UsageError("--fix can't ask: it needs --yes with --json or without a terminal", hint="or add --dry-run")

@@ -90,7 +90,7 @@ def _write(session: Session, profile: Profile, found: Prediction) -> None:
         progress(f"--write: {file.name} is unchanged ({why}); what to paste where it belongs:")
         progress(app.snippet(path, patterns))
         return
-    files.write(file, after.encode())
+    files.write(file.resolve(), after.encode())
     progress("".join(difflib.unified_diff(
         before.splitlines(keepends=True), after.splitlines(keepends=True), file.name, file.name, n=1
     )).rstrip("\n"))  # fmt: skip

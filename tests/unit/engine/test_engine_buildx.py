@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgen.engine.buildx import BuildRequest, BuildResult, Options, Secret, Step, _csv, argv_of, proxy_arguments
+from envgen.engine.buildx import BuildRequest, BuildResult, Options, Step, _csv, argv_of, proxy_arguments
 
 
 def request(**more: object) -> BuildRequest:
@@ -20,7 +20,7 @@ def request(**more: object) -> BuildRequest:
 def test_everything_in_its_place() -> None:
     words = request(
         tags=("demo:dev",), args={"X": "1"}, pass_args=("HTTPS_PROXY",), target="final",
-        secrets=(Secret("jobs", value="3"), Secret("ca_certificates", file=Path("/etc/ca.pem"))),
+        secrets={"jobs": "3", "ca_certificates": Path("/etc/ca.pem")},
         contexts={"wheelhouse": Path("/wheels")}, platform="linux/arm64", options=Options(no_cache=True, pull=True),
     ).words()  # fmt: skip
     assert words == [
@@ -42,8 +42,8 @@ def test_an_image_is_pushed_instead_of_loaded_and_steps_are_kept_elsewhere() -> 
 
 @given(st.text())
 def test_a_secret_is_never_an_argument(value: str) -> None:
-    made = request(secrets=(Secret("token", value=value),))
-    assert made.words() == request(secrets=(Secret("token", value="another"),)).words()
+    made = request(secrets={"token": value})
+    assert made.words() == request(secrets={"token": "another"}).words()
     assert made.environment() == {"ENVGEN_BUILD_SECRET_TOKEN": value}
 
 
