@@ -143,11 +143,6 @@ class _Progress:
             return
         if not isinstance(found, dict):
             return
-        if "retry" in found:
-            progress(
-                f"{self.model.repo}: trying again ({found.get('retry')} of {found.get('of')}): {found.get('problem')}"
-            )
-            return
         here, total = found.get("bytes"), found.get("total")
         if not isinstance(here, int) or not isinstance(total, int) or time.monotonic() - self.last < EVERY:
             return

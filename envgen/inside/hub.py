@@ -18,7 +18,6 @@ import struct
 import sys
 import tempfile
 import threading
-import time
 from typing import Any, Dict, Iterator, List, Tuple
 
 Doc = Dict[str, Any]
@@ -27,7 +26,6 @@ COMMIT = re.compile(r"[0-9a-f]{40}$")
 HEADER = 100 << 20  # bytes; safetensors itself refuses longer headers
 FILES = 20000  # a snapshot with more files is not a model's
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
-RETRIES = 5
 
 
 def answer(request: Doc) -> Doc:
@@ -177,20 +175,14 @@ def pull(request: Doc) -> Doc:
         import huggingface_hub
     except ImportError as missing:
         return {"problem": "the image has no huggingface_hub: %s" % missing, "kind": "image"}
-    for attempt in range(RETRIES):
-        try:
-            return fetch(huggingface_hub, request, home, repo, revision, token)
-        except Exception as problem:
-            kind = kind_of(problem)
-            if kind != "network" or attempt == RETRIES - 1:
-                return {"problem": "%s: %s" % (type(problem).__name__, str(problem)[:2000]), "kind": kind}
-            say({"retry": attempt + 1, "of": RETRIES - 1, "problem": str(problem)[:300]})
-            time.sleep(min(30, 2**attempt))
-    raise AssertionError("unreachable")
+    try:
+        return fetch(huggingface_hub, request, home, repo, revision, token)
+    except Exception as problem:
+        return {"problem": "%s: %s" % (type(problem).__name__, str(problem)[:2000]), "kind": kind_of(problem)}
 
 
 def fetch(hub: Any, request: Doc, home: str, repo: str, revision: str, token: Any) -> Doc:
-    """One try. Raises whatever huggingface_hub raises."""
+    """It tries several times itself, and goes on with partial files. Raises whatever huggingface_hub raises."""
     info = hub.HfApi().model_info(repo, revision=request.get("commit") or revision, files_metadata=True, token=token)
     ignore = [str(pattern) for pattern in request.get("ignore", ())]
     names = {one.rfilename for one in info.siblings}
