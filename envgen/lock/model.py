@@ -8,7 +8,6 @@ packages carries ``asks``, a digest of everything that the answer depends on.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ import yaml
 from envgen import files
 from envgen.binding import digest_of
 from envgen.errors import Place, Problem, ProjectError, RefusedError
-from envgen.profile.tree import Node, read
+from envgen.profile.tree import Node, label_of, read
 from envgen.redact import without_login
 
 # How an image's digest came about: asked of the server that knows, or of the local engine only.
@@ -276,10 +275,7 @@ def load(root: Path) -> Lock | None:
 
 def read_lock(path: Path) -> Lock:
     """The lock in a file. Raises ProjectError with all problems."""
-    label = str(path)
-    with contextlib.suppress(ValueError):
-        label = min(os.path.relpath(path), label, key=len)
-    top = read(path, label)
+    top = read(path, label_of(path))
     version = top.items.get("format")
     if version is None or version.text != str(FORMAT):
         place = version.place("format") if version else Place(top.source.label)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -21,7 +22,7 @@ from envgen.profile.checks import check_profile, check_project
 from envgen.profile.layers import Override, from_environ, from_sets
 from envgen.profile.model import LocalFile, Profile, Project, ProjectFile
 from envgen.profile.shape import NAME, matches, meaning
-from envgen.profile.tree import LOCAL, MAP, NULL, Node, Source, lay_over, near, read
+from envgen.profile.tree import LOCAL, MAP, NULL, Node, Source, label_of, lay_over, near, read
 
 FILE_NAME = "envgen.yaml"
 LOCAL_NAME = "envgen.local.yaml"
@@ -85,7 +86,7 @@ def load_project(
     UsageError when there is no file.
     """
     path = Path(os.path.abspath(file)) if file else find(start or Path.cwd())  # noqa: PTH100
-    top = read(path, _label(path))
+    top = read(path, label_of(path))
     problems: list[Problem] = []
     name, default = _header(top, problems)
     instance = of_worktree(path.parent) if local else ""
@@ -145,15 +146,6 @@ def _raise(problems: Sequence[Problem]) -> NoReturn:
     raise ProjectError(sorted(unique.values(), key=rank))
 
 
-def _label(path: Path) -> str:
-    """How the user knows the file: relative to where he stands, when that is shorter."""
-    try:
-        relative = os.path.relpath(path)
-    except (ValueError, OSError):
-        return str(path)
-    return relative if relative.count("..") < 4 and len(relative) < len(str(path)) else str(path)
-
-
 def _top(cls: type[T], top: Node, problems: list[Problem]) -> T:
     """What is at the top of a file beside its sections. Keys that begin with x- are for anchors, as in Compose."""
     own = {key: one for key, one in top.items.items() if key not in ("defaults", "profiles") and key[:2] != "x-"}
@@ -196,10 +188,10 @@ def _sections(top: Node, problems: list[Problem]) -> tuple[Node, dict[str, Node]
 def _local(path: Path, problems: list[Problem]) -> Node:
     """The local file as a tree; an empty one where it can't be read."""
     try:
-        return read(path, _label(path), layer=LOCAL)
+        return read(path, label_of(path), layer=LOCAL)
     except ProjectError as error:
         problems += error.problems
-        return Node(MAP, Source(_label(path), LOCAL))
+        return Node(MAP, Source(label_of(path), LOCAL))
 
 
 def _local_sections(top: Node, shared: Mapping[str, Node], problems: list[Problem]) -> tuple[Node, dict[str, Node]]:
@@ -288,6 +280,8 @@ class Builder:
 
 
 LENGTH = 40
+# A submodule's folder has a file `.git`, too.
+_WORKTREE = re.compile(rb"gitdir: (?:.*/)?worktrees/([^/\n]+)\n?")
 
 
 def of_worktree(folder: Path) -> str:
@@ -298,7 +292,9 @@ def of_worktree(folder: Path) -> str:
     for place in (folder, *folder.parents):
         mark = place / ".git"
         if mark.is_file():
-            return _linked(mark)
+            with contextlib.suppress(OSError):
+                found = _WORKTREE.fullmatch(files.read(mark, limit=1 << 16))
+                return as_instance(os.fsdecode(found[1])) if found else ""
         if mark.exists():
             return ""
     return ""
@@ -309,14 +305,3 @@ def as_instance(text: str) -> str:
     plain = unicodedata.normalize("NFKD", text.lower()).encode("ascii", "ignore").decode()
     found = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:LENGTH].strip("-")
     return found or hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
-
-
-def _linked(mark: Path) -> str:
-    try:
-        words = files.read(mark, limit=1 << 16).decode("utf-8", "surrogateescape")
-    except OSError:
-        return ""
-    _, found, path = words.partition("gitdir:")
-    git_dir = mark.parent / path.strip()
-    # A submodule's folder has a file `.git`, too; only a worktree's directory leads to a common one.
-    return as_instance(git_dir.name) if found and path.strip() and (git_dir / "commondir").is_file() else ""

@@ -58,15 +58,7 @@ def _whole(pattern: str) -> str:
 
 def _nullable(schema: Schema) -> Schema:
     """``schema`` or null."""
-    if "$ref" in schema:
-        rest = {key: value for key, value in schema.items() if key != "$ref"}
-        return {"anyOf": [{"$ref": schema["$ref"]}, {"type": "null"}], **rest}
-    if "enum" in schema:
-        return {**schema, "enum": [*schema["enum"], None]}
-    if "anyOf" in schema:
-        return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
-    kind = schema["type"]
-    return {**schema, "type": [*(kind if isinstance(kind, list) else [kind]), "null"]}
+    return {"anyOf": [schema, {"type": "null"}]}
 
 
 def _definition(cls: Any, definitions: Schema) -> Schema:

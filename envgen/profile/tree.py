@@ -6,7 +6,9 @@ editors check against: ``no`` and ``on`` are text, ``8:30`` is text, ``true`` is
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -351,6 +353,13 @@ class _Walker:
                 child = found[name] = self.walk(value, inner)
                 child.key_line, child.key_column = key.start_mark.line + 1, key.start_mark.column + 1
         return {**below, **found}
+
+
+def label_of(path: Path) -> str:
+    """How the user knows a file: relative to where he is, when that is shorter."""
+    with contextlib.suppress(ValueError, OSError):
+        return min(os.path.relpath(path), str(path), key=len)
+    return str(path)
 
 
 def read(path: Path, label: str, *, layer: str = PROJECT) -> Node:

@@ -208,25 +208,19 @@ class ImageRef:
 
     PATTERN: ClassVar[str] = r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$"
     EXAMPLE: ClassVar[str] = "nvcr.io/nvidia/pytorch:25.12-py3"
-    _HOST: ClassVar[str] = r"[A-Za-z0-9]+([.-]+[A-Za-z0-9]+)*(:[0-9]{1,5})?"
-    _NAME: ClassVar[str] = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*"
+    _NAME: ClassVar[str] = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+    _HOST: ClassVar[str] = r"(?:localhost|[^/]*[.:][^/]*)/"  # how a registry's host is known
+    _WHOLE: ClassVar[str] = (
+        rf"(?:(?!{_HOST})|(?={_HOST})([A-Za-z0-9]+(?:[.-]+[A-Za-z0-9]+)*(?::[0-9]{{1,5}})?)/)"
+        rf"({_NAME}(?:/{_NAME})*)(?::([A-Za-z0-9_][\w.-]{{0,127}}))?(?:@(sha256:[0-9a-f]{{64}}))?"
+    )
 
     @classmethod
     def parse(cls, text: str) -> ImageRef:
-        rest, _, digest = text.partition("@")
-        if "@" in text and not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
-            raise ValueError(f"{text!r}: a digest is sha256: and 64 hexadecimal digits")
-        head, slash, tail = rest.partition("/")
-        registry = ""
-        if slash and ("." in head or ":" in head or head == "localhost"):
-            registry, rest = head, tail
-        path, _, tag = rest.partition(":")
-        if ":" in rest and not re.fullmatch(r"[\w][\w.-]{0,127}", tag, re.ASCII):
-            raise ValueError(f"{text!r}: {tag!r} is not an image tag")
-        if registry and not re.fullmatch(cls._HOST, registry):
-            raise ValueError(f"{text!r}: {registry!r} is not a registry host")
-        if not re.fullmatch(cls._NAME, path):
+        match = re.fullmatch(cls._WHOLE, text, re.ASCII)
+        if not match:
             raise ValueError(f"{text!r} is not an image name; write it like {cls.EXAMPLE}")
+        registry, path, tag, digest = (part or "" for part in match.groups())
         if len(registry) + len(path) + bool(registry) > 255:
             raise ValueError("an image name without its tag has at most 255 characters")
         if not registry and path == "scratch":
