@@ -148,7 +148,7 @@ def read_record(cache: Cache, shelf: Shelf, name: str) -> dict[str, Any] | None:
     """The record of this module; None where there is none that can be read."""
     try:
         with _folder(cache, shelf, tree.open_folder) as fd:
-            found = json.loads(tree.read_file(file_name(name), fd))
+            found = json.loads(tree.read_file(name + ".json", fd))
     except (OSError, ValueError, RecursionError):
         return None
     # It may have been edited: whatever is read from it later has the type that it must have.
@@ -174,14 +174,7 @@ def write_record(cache: Cache, shelf: Shelf, name: str, text: str) -> None:
         with os.fdopen(os.open(temporary, tree.NEW, 0o644, dir_fd=fd), "w", encoding="ascii") as file:
             file.write(text)
             own_as(file.fileno(), fd)
-        os.rename(temporary, file_name(name), src_dir_fd=fd, dst_dir_fd=fd)
-
-
-def file_name(name: str) -> str:
-    """A file name of at most 255 bytes, whatever the module's."""
-    if len(os.fsencode(name)) <= 200:
-        return name + ".json"
-    return os.fsdecode(os.fsencode(name)[:150]) + "-" + tree.digest_of_text(os.fsencode(name))[:16] + ".json"
+        os.rename(temporary, name + ".json", src_dir_fd=fd, dst_dir_fd=fd)
 
 
 # From here on FlashInfer writes build.ninja again when it would be another one; before, only when it was missing.
