@@ -18,7 +18,7 @@ from pathlib import Path
 
 import lock_servers
 import pytest
-from projects import BASE, Project, docker, interrupt
+from projects import BASE, Project, docker, interrupt, lean_base
 
 from envgen.engine import buildx
 from envgen.engine.buildx import Step
@@ -336,7 +336,9 @@ def test_lines_come_with_their_step(engine: Engine, tmp_path: Path) -> None:
 
 def test_secrets_are_in_no_layer_and_no_history(make_project: Callable[..., Project], tmp_path: Path) -> None:
     """A CA file, a proxy with a password, a token of the shell and the number of jobs: none of them stays."""
-    project = make_project("envgentestsecret", FILE + "    secrets: [HF_TOKEN]\n    network: {pass_proxy: true}\n")
+    base = lean_base("envgentestsecret:base")
+    text = FILE.replace(BASE, base) + "    secrets: [HF_TOKEN]\n    network: {pass_proxy: true}\n"
+    project = make_project("envgentestsecret", text)
     marks = ("PLANTED-CA-7c1e", "PLANTED-PROXY-91ab", "PLANTED-TOKEN-55d0")
     (project.root / "ca.pem").write_text(f"# {marks[0]}\n" + ca_certificate())
     env = {"NO_PROXY": f"{marks[1]}.example", "HF_TOKEN": marks[2]}
@@ -350,6 +352,7 @@ def test_secrets_are_in_no_layer_and_no_history(make_project: Callable[..., Proj
             data = content.read() if content else b""
             for mark in marks:
                 assert mark.encode() not in data, f"{mark} is in {member.name}"
+    docker("image", "rm", "-f", base)
     for mark in (*marks, "ENVGEN_BUILD_SECRET"):
         assert mark not in seen
     for log in (project.root / ".envgen" / "logs").iterdir():

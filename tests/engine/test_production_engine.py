@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rendering import BASE, docker, package, render, sdist
+from projects import lean_base
+from rendering import docker, package, render, sdist
 
 pytestmark = pytest.mark.engine
 
@@ -98,6 +99,7 @@ class Prod:
 def prod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prod]:
     top = tmp_path_factory.mktemp("production")
     found = Prod(top, f"envgen-test-{uuid.uuid4().hex[:10]}")
+    base = lean_base(f"{found.name}:base")
     alpha = package(top / "alpha", "alpha")
     sdist(top / "wheels", "alpha", {**alpha, "setup.py": SETUP})
     sdist(top / "wheels", "beta", package(top / "beta", "beta", requires='"pluggy", "alpha==0.0.9", "packaging"'))
@@ -111,12 +113,12 @@ def prod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prod]:
     (found.root / "patches/alpha/series").write_text("".join(f"{name}\n" for name in PATCHES))
     (found.root / "words").mkdir()
     (found.root / "words/small").write_bytes(WORDS)
-    render(found.root, PROJECT.format(name=found.name, base=BASE, sha256=hashlib.sha256(WORDS).hexdigest()))
+    render(found.root, PROJECT.format(name=found.name, base=base, sha256=hashlib.sha256(WORDS).hexdigest()))
     try:
         found.build()
         yield found
     finally:
-        docker("image", "rm", "-f", found.image, check=False)
+        docker("image", "rm", "-f", found.image, base, check=False)
 
 
 def test_sources_are_built_patched_and_installed(prod: Prod) -> None:
