@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,40 +80,34 @@ GROUPS = ("cutlass_instantiations", "trtllm_export")
 
 
 @dataclass
-class Target:
-    """One module that will go."""
+class Part:
+    """A module (``cached_ops/NAME``) or a path below ``generated`` that will go.
+
+    ``names``: the generated paths that a module compiles. ``modules``: those that compile this path and go;
+    ``kept_for``: those that compile it and stay.
+    """
 
     shelf: Shelf
-    name: str
+    path: str  # in the folder ``base`` of its shelf
     measure: tree.Measure = field(default_factory=tree.Measure)
-    names: list[str] = field(default_factory=list)  # generated paths, relative to generated/
+    names: list[str] = field(default_factory=list)
     damaged: bool = False
-    gone: bool = False
-
-    @property
-    def shown(self) -> str:
-        return self.shelf.shown + "/" + self.name
-
-
-@dataclass
-class Generated:
-    """One generated path that will go (or is kept, because other modules still compile it)."""
-
-    shelf: Shelf
-    path: str
     modules: list[str] = field(default_factory=list)
     kept_for: list[str] = field(default_factory=list)
-    measure: tree.Measure = field(default_factory=tree.Measure)
     gone: bool = False
 
     @property
+    def name(self) -> str:
+        return self.path.partition("/")[2]
+
+    @property
     def shown(self) -> str:
-        return self.shelf.prefix + "/generated/" + self.path
+        return self.shelf.prefix + "/" + self.path
 
 
-def target_of(shelf: Shelf, name: str, root: str) -> Target | None:
+def target_of(shelf: Shelf, name: str, root: str) -> Part | None:
     """Look at one module; None when it vanished. Raises Fault for what must not be cleared."""
-    target = Target(shelf, name)
+    target = Part(shelf, "cached_ops/" + name)
     try:
         with tree.opened(name, shelf.fd) as fd:
             tree.measure(fd, target.measure)
@@ -152,12 +147,12 @@ def generated_part(path: str, shelf: Shelf, root: str) -> str:
     return "/".join(parts[: 2 if parts[0] in GROUPS else 1])
 
 
-def generated_of(targets: list[Target], choices: list[Choice], root: str) -> list[Generated]:
+def generated_of(targets: list[Part], choices: list[Choice], root: str) -> list[Part]:
     """The generated paths of all targets: those that go, and those kept because a module that stays names them too."""
-    found: dict[tuple[int, str], Generated] = {}
+    found: dict[tuple[int, str], Part] = {}
     for target in targets:
         for path in target.names:
-            item = found.setdefault((target.shelf.fd, path), Generated(target.shelf, path))
+            item = found.setdefault((target.shelf.fd, path), Part(target.shelf, "generated/" + path))
             item.modules.append(target.name)
     for shelf, others in ((one.shelf, one.others) for one in choices):
         items = [item for (fd, _), item in found.items() if fd == shelf.fd]
@@ -168,15 +163,15 @@ def generated_of(targets: list[Target], choices: list[Choice], root: str) -> lis
                 stays = [] if error.errno in tree.GONE else items  # in doubt they are kept
             else:
                 names, whole = generated_names(text, shelf, root)
-                stays = [item for item in items if item.path in names or (not whole and item.path in text)]
+                stays = [item for item in items if item.name in names or (not whole and item.name in text)]
             for item in stays:
                 item.kept_for.append(name)
     return [item for item in found.values() if item.kept_for or _guard(item)]
 
 
-def _guard(item: Generated) -> bool:
+def _guard(item: Part) -> bool:
     """Measure a generated path; False when it isn't there. Raises Fault when it is a link, or behind one."""
-    *folders, name = ("generated/" + item.path).split("/")
+    *folders, name = item.path.split("/")
     try:
         with tree.below(item.shelf.base, folders) as fd:
             kind = tree.kind_of(name, fd)
@@ -203,11 +198,8 @@ def check_mounts(paths: list[str], root: str, mountinfo: str = "/proc/self/mount
             fields = [line.split(b" ") for line in file.read().splitlines()]
     except OSError:
         return  # without /proc the check of the device in tree.remove() remains
-    points = set()
-    for point in {one[4] for one in fields if len(one) > 4}:
-        for code, character in ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\")):
-            point = point.replace(code, character)
-        points.add(os.fsdecode(point))
+    escaped = {one[4] for one in fields if len(one) > 4}  # blanks and the like as \\040
+    points = [os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), one)) for one in escaped]
     for path in paths:
         for mounted in points:
             if (mounted + "/").startswith(root + "/" + path + "/"):
@@ -235,17 +227,16 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
             targets = [target for target in looked if target is not None]
             generated = generated_of(targets, choices, root_of(request))
             go = [item for item in generated if not item.kept_for]
-            check_mounts([item.shown for item in targets] + [item.shown for item in go], cache.root)
+            check_mounts([part.shown for part in targets + go], cache.root)
             inodes = {inode: target.name for target in targets for _, inode, _ in target.measure.libraries}
             users, unseen = loaded(inodes)
             if targets and not dry:
-                _act(cache, targets, go, hold, errors)
+                _act(cache, go + targets, hold, errors)
         finally:
             hold.release()
         if len(targets) > tree.LISTED:
             tree.note(cache.problems, "not listed here: " + str(len(targets) - tree.LISTED) + " more modules")
-        parts: list[Target | Generated] = [*targets, *generated]
-        freed = sum(part.measure.bytes for part in parts if part.gone or dry)
+        freed = sum(part.measure.bytes for part in targets + generated if part.gone or dry)
         why = causes.why if causes else {}
         return {
             "root": root_of(request),
@@ -265,23 +256,16 @@ def run_clear(request: dict[str, Any]) -> dict[str, Any]:
         }  # fmt: skip
 
 
-def _act(cache: Cache, targets: list[Target], go: list[Generated], hold: Hold, errors: list[str]) -> None:
+def _act(cache: Cache, parts: list[Part], hold: Hold, errors: list[str]) -> None:
     """Rename everything away; let the builders in again; delete."""
     with scratch(cache.fd, errors) as work:
-        for number, item in enumerate(go):
-            *folders, name = ("generated/" + item.path).split("/")
-            with tree.noting(errors, item.shown), tree.below(item.shelf.base, folders) as fd:
-                item.gone = _move(name, fd, "generated-" + str(number), work, item.shown, errors)
-        for number, target in enumerate(targets):
-            target.gone = _move(target.name, target.shelf.fd, "module-" + str(number), work, target.shown, errors)
+        for number, part in enumerate(parts):
+            *folders, name = part.path.split("/")
+            try:
+                with tree.below(part.shelf.base, folders) as fd:
+                    os.rename(name, str(number), src_dir_fd=fd, dst_dir_fd=work)
+                part.gone = True
+            except OSError as error:
+                tree.note_unless_gone(errors, part.shown, error)
+                part.gone = error.errno in tree.GONE
         close_all(hold.modules)
-
-
-def _move(name: str, source: int, new: str, work: int, shown: str, errors: list[str]) -> bool:
-    try:
-        os.rename(name, new, src_dir_fd=source, dst_dir_fd=work)
-    except OSError as error:
-        if error.errno not in tree.GONE:
-            errors.append(shown + ": " + tree.reason(error))
-            return False
-    return True
