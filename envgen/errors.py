@@ -99,9 +99,12 @@ class EnvgenError(Exception):
     exit_code: ExitCode = ExitCode.USAGE
     details: Mapping[str, Any] = MappingProxyType({})  # what else is in the document of `--json`
 
-    def __init__(self, message: str, *, hint: str = "", place: Place | None = None) -> None:
-        self.problems: tuple[Problem, ...] = (Problem(message, place, hint),)
-        super().__init__(message)
+    def __init__(
+        self, message: str = "", *, hint: str = "", place: Place | None = None, problems: Sequence[Problem] = ()
+    ) -> None:
+        """``problems``: in place of the one."""
+        self.problems: tuple[Problem, ...] = tuple(problems) or (Problem(message, place, hint),)
+        super().__init__(self.problems[0].message)
 
     def __str__(self) -> str:
         return "\n".join(str(problem) for problem in self.problems)
@@ -118,8 +121,7 @@ class ProjectError(EnvgenError):
     """The project file (or an override of it) is wrong. Carries all of its problems at once."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        super().__init__(problems[0].message if problems else "invalid project")
-        self.problems = tuple(problems)
+        super().__init__("invalid project", problems=problems)
 
     def __str__(self) -> str:
         count = len(self.problems)

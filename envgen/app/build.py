@@ -98,9 +98,7 @@ def request_of(job: Job, options: Options) -> BuildRequest:
     profile = job.profile
     paths = compose_environment(profile, job.root)
     if problems := tuple(preflight.files(profile, job.root)):
-        error = RefusedError(problems[0].message)
-        error.problems = problems
-        raise error
+        raise RefusedError(problems=problems)
     most = job.max_jobs(options)
     secrets: dict[str, Path | str] = {} if most is None else {"jobs": str(most)}
     if ca := paths.get(CA_VARIABLE):

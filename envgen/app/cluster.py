@@ -13,7 +13,7 @@ from typing import Any
 
 from envgen.app.crash import keeper
 from envgen.app.places import Opened, by_hand
-from envgen.app.watch import Canary, Watch
+from envgen.app.watch import Watch
 from envgen.engine.process import in_background
 from envgen.errors import EnvgenError, Problem, named
 from envgen.profile.model import Ready
@@ -85,7 +85,7 @@ class Group:
                 watch.report(head, failure)
         raise self._failed(watch, "is not ready")
 
-    def stay(self, canary: Canary) -> None:
+    def stay(self, canary: float) -> None:
         """Watch a service that runs until a rank ends; then take all down and raise ServiceError. Ctrl-C leaves it."""
         watch = Watch(progress)
         try:

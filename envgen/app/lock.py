@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envgen.app.session import Session
@@ -113,13 +113,9 @@ def _tools(session: Session, offline: bool) -> Tools:
 
 
 def _failure(session: Session, outcome: Outcome) -> LockError:
-    error = LockError(outcome.problems[0].message)
     unique = {(problem.message, problem.hint): problem for problem in outcome.problems}
-    error.problems = tuple(
-        Problem(p.message, p.place or _asked_at(session, p.message), p.hint) for p in unique.values()
-    )
     progress("envgen.lock is as it was")
-    return error
+    return LockError(problems=[replace(p, place=p.place or _asked_at(session, p.message)) for p in unique.values()])
 
 
 def _asked_at(session: Session, message: str) -> Place | None:
@@ -150,13 +146,9 @@ def demand(profile: Profile, root: Path, engine: Engine, lock: ProfileLock | Non
     if not problems:
         return
     if production:
-        error = RefusedError(problems[0].message)
-        error.problems = (
-            Problem(f"{profile.name} is a production profile, and the lock does not hold all of its inputs:"),
-            *problems,
-            Problem("nothing was built", hint=f"run `envgen lock`; {_UNLOCKED}"),
-        )
-        raise error
+        head = Problem(f"{profile.name} is a production profile, and the lock does not hold all of its inputs:")
+        last = Problem("nothing was built", hint=f"run `envgen lock`; {_UNLOCKED}")
+        raise RefusedError(problems=(head, *problems, last))
     if lock is None:
         progress("note: there is no envgen.lock; `envgen lock` makes this build repeatable")
         return

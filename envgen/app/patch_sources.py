@@ -311,9 +311,7 @@ def _refuse(found: _Tried) -> None:
             f"patches do not fit, so nothing was built: {names}", hint="`envgen patch check` shows it again"
         )
     if found.problems:
-        refused = BuildError("nothing was built")
-        refused.problems = (Problem("nothing was built:"), *found.problems)
-        raise refused
+        raise BuildError(problems=(Problem("nothing was built:"), *found.problems))
 
 
 def _left_out(run: DryRun, tree: Tree, series: Series) -> list[str]:

@@ -15,7 +15,7 @@ from envgen.doctor.collect import compose_env, throw_away
 from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warning
 from envgen.engine.client import Engine
 from envgen.engine.owner import ours
-from envgen.errors import EnvgenError, ExitCode, NotFoundError, Problem, UsageError
+from envgen.errors import EnvgenError, NotFoundError, Problem, RefusedError, UsageError
 from envgen.inside import run
 from envgen.predict.gpus import Gpu, target
 from envgen.predict.judge import Judgement, Verdict, backends, judge, with_cubins
@@ -136,24 +136,8 @@ def predict(profile: Profile, service: str, place: Place, gpu: Gpu, *, pretend: 
 # Before a service is started
 
 
-class PredictedRefusal(EnvgenError):
-    """The release in the image refuses what the service asks for; nothing was started."""
-
-    exit_code = ExitCode.REFUSED
-
-    def __init__(self, profile: Profile, service: str, found: Prediction) -> None:
-        super().__init__(f"{service} was not started")
-        chosen = f"{service} --profile {profile.name}"
-        again = f"envgen predict {chosen}` shows all of it; `envgen up {chosen} --no-predict` starts it anyway"
-        said = [
-            Problem(f"{one.step}: {one.message}", hint="; ".join(filter(None, (one.first, f"`{again}"))))
-            for one in found.judgement.refusals
-        ]
-        self.problems = (Problem(f"{service} was not started: this release refuses what it asks for"), *said)
-
-
 def foresee(engine: Engine, profile: Profile, root: Path, service: str) -> list[str]:
-    """What is worth a note before a service is started. PredictedRefusal where the release would end it."""
+    """What is worth a note before a service is started. RefusedError where the release would end it."""
     if profile.gpu is GpuMode.NONE or service not in servers(profile):
         return []
     gpu = target(profile)
@@ -163,7 +147,14 @@ def foresee(engine: Engine, profile: Profile, root: Path, service: str) -> list[
         return [f"the release could not be asked what it would choose: {str(problem).splitlines()[0]}"]
     judged = found.judgement
     if judged.refusals:
-        raise PredictedRefusal(profile, service, found)
+        chosen = f"{service} --profile {profile.name}"
+        again = f"`envgen predict {chosen}` shows all of it; `envgen up {chosen} --no-predict` starts it anyway"
+        head = Problem(f"{service} was not started: this release refuses what it asks for")
+        said = [
+            Problem(f"{one.step}: {one.message}", hint="; ".join(filter(None, (one.first, again))))
+            for one in judged.refusals
+        ]
+        raise RefusedError(problems=(head, *said))
     if isinstance(found.answer, run.Failure):
         return [f"the release could not be asked what it would choose: {found.answer}"]
     notes = [f"this release would choose on {gpu.name}: {found.chosen}"] if found.chosen else []

@@ -17,14 +17,13 @@ from envgen.app.crash import keeper
 from envgen.app.places import Opened, containers_of, known_service, opened, place_of, places, take
 from envgen.app.predict import foresee
 from envgen.app.session import Session, of_running
-from envgen.app.watch import Canary
 from envgen.engine.endpoint import demand_plugin
 from envgen.engine.owner import Owner, this_owner
 from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError, NotFoundError, Problem, ServiceError, UsageError, named
 from envgen.profile.model import Profile
 from envgen.serve import preflight
-from envgen.serve.launch import Launcher, RecreateRefused, Started, differences, keep_moment, missing_here, what_next
+from envgen.serve.launch import Launcher, Started, differences, keep_moment, missing_here, recreate_refused, what_next
 from envgen.serve.preflight import PreflightError
 from envgen.text import progress
 
@@ -83,16 +82,13 @@ def halt(here: Opened, names: Sequence[str]) -> list[str]:
     return [one.name for one in found]
 
 
-@dataclass(frozen=True)
-class Removed:
-    """What `down` has removed at one place, or would."""
+def remove(
+    here: Opened, names: Sequence[str], *, volumes: bool, take_over: bool, dry_run: bool
+) -> tuple[list[str], list[str]]:
+    """Stop and remove the containers of these services (none named: all of the profile, and all that belongs to it).
 
-    containers: list[str]
-    volumes: list[str]
-
-
-def remove(here: Opened, names: Sequence[str], *, volumes: bool, take_over: bool, dry_run: bool) -> Removed:
-    """Stop and remove the containers of these services (none named: all of the profile, and all that belongs to it)."""
+    The containers and the volumes that are gone, or would be.
+    """
     profile, engine, compose = here.profile, here.engine, here.compose
     if not take_over:
         whose.demand(engine, profile, here.root, f"envgen down --profile {profile.name} --take-over")
@@ -105,7 +101,7 @@ def remove(here: Opened, names: Sequence[str], *, volumes: bool, take_over: bool
         ]
         doomed = sorted(name for name in known if engine.volume(name) is not None)
     if dry_run:
-        return Removed(found, doomed)
+        return found, doomed
     if take_over:
         whose.take_over(engine, profile, here.root, compose)
     for name in found:
@@ -116,7 +112,7 @@ def remove(here: Opened, names: Sequence[str], *, volumes: bool, take_over: bool
         compose.run("--profile", "*", "rm", "--stop", "--force", *names)
     if volumes:
         whose.release(engine, profile)
-    return Removed(found, doomed)
+    return found, doomed
 
 
 def one_off(session: Session, service: str, argv: Sequence[str], options: Sequence[str], *, tty: bool) -> int:
@@ -284,7 +280,7 @@ def start(
         raise
 
 
-def stay(session: Session, checked: Checked, canary: Canary, timeout: int | None) -> None:
+def stay(session: Session, checked: Checked, canary: float, timeout: int | None) -> None:
     """Watch a service on several machines until a part of it fails, and all is down. ServiceError.
 
     With `cluster.on_failure: restart:N` all is checked and started again, N times at most.
@@ -355,10 +351,10 @@ def start_all(checked: Sequence[Checked], agree: Agree, **how: Any) -> Iterator[
 
 
 def _may_replace(profile: Profile, service: str, running: Container, differing: tuple[str, ...], agree: Agree) -> None:
-    """Return if ``running`` may be replaced: it is unhealthy, or the user says yes. RecreateRefused otherwise."""
+    """Return if ``running`` may be replaced: it is unhealthy, or the user says yes. RefusedError otherwise."""
     for difference in differing:
         progress(f"  {service}: {difference}")
     if running.health == "unhealthy":
         progress(f"  {service} is unhealthy and is replaced")
     elif not agree(f"{service} is running. Replace it?"):
-        raise RecreateRefused(profile, service, differing)
+        raise recreate_refused(profile, service, differing)

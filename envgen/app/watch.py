@@ -35,6 +35,7 @@ PAUSE = 5.0  # seconds without a turn after which this process was stopped: a cl
 GRACE = 30.0  # seconds after that until ssh has noticed what it lost, and engines answer again
 SETTLE = 2.0  # seconds for a last look at the others when one has ended
 AGAIN = 5.0  # seconds between a canary that failed and the next
+FAILURES = 2  # canaries in a row that are the end
 LATE = 3.0  # seconds without an answer of its engine after which a rank may be the cause of what others see
 QUIET = 120.0  # seconds that a worker may write nothing until that is said
 # NCCL's own lines (NCCL_DEBUG=INFO is rendered) where it does not use the RDMA devices that a machine has.
@@ -45,19 +46,6 @@ _FREE = re.compile(r"^\S.*\s(\d+)\s+\d+%\s+/$", re.MULTILINE)  # of `df -Pk /`: 
 _CONNECTION = re.compile(
     r"\s*\d+: [0-9A-F]+:[0-9A-F]{4} (?:[0-9A-F]{24})?([0-9A-F]{8}):([0-9A-F]{4}) (01|02) \S+ \S+ ([0-9A-F]{8}) "
 )
-
-
-@dataclass(frozen=True)
-class Canary:
-    """One small request every ``every`` seconds (0: none); so many ``failures`` in a row are the end."""
-
-    every: float = 30.0
-    failures: int = 2
-
-    @property
-    def timeout(self) -> float:
-        """Seconds without an answer that are a failure."""
-        return max(5.0, 2 * self.every)
 
 
 @dataclass
@@ -240,37 +228,37 @@ class Watch:
 
     # --- the canary ---------------------------------------------------------------------------------------------------
 
-    def sing(self, canary: Canary, service: str) -> None:
-        """Ask the head for a completion, now and then, until all is over."""
+    def sing(self, every: float, service: str) -> None:
+        """Ask the head for a completion, ``every`` so many seconds (0: never), until all is over."""
         head = self.ranks[0]
         described = head.here.profile.services[service]
         ready = described.ready or Ready()
-        if canary.every and ready.model:
+        if every and ready.model:
             question = Question(ready.model, ready.prompt, ready.expect_text, key_of(head.here.profile))
-            in_background(lambda: self._guarded(lambda: self._sing(canary, head, service, question)))
-        elif canary.every:
+            in_background(lambda: self._guarded(lambda: self._sing(every, head, service, question)))
+        elif every:
             self.say(f"  no canary request is sent: services.{service}.ready.model is not set")
 
-    def _sing(self, canary: Canary, head: Rank, service: str, question: Question) -> None:
-        bad = 0
-        while not self.over.wait(AGAIN if bad else canary.every):
+    def _sing(self, every: float, head: Rank, service: str, question: Question) -> None:
+        bad, timeout = 0, max(5.0, 2 * every)
+        while not self.over.wait(AGAIN if bad else every):
             began = self._awake.since()
             try:
                 url = reachable_url(head.here.profile.services[service], head.here.compose.endpoint)
             except EngineError:
                 continue  # a machine that cannot be reached is noticed elsewhere
             before = tokens(url)
-            answer = ask(url, question, timeout=canary.timeout)
+            answer = ask(url, question, timeout=timeout)
             if answer.ready or self._awake.since() != began:
                 bad = 0
                 continue
             if not (answer.fatal or answer.refused) and before is not None and before < (tokens(url) or before):
-                self.say(f"  canary: no answer within {canary.timeout:g} s, and the server works on others")
+                self.say(f"  canary: no answer within {timeout:g} s, and the server works on others")
                 continue
             bad += 1
             why = answer.why.replace("the first ", "the ", 1)
-            self.say(f"  canary: {why} ({bad} of {canary.failures})")
-            if bad >= canary.failures:
+            self.say(f"  canary: {why} ({bad} of {FAILURES})")
+            if bad >= FAILURES:
                 reason = f"it failed {bad} small requests in a row: {why}"
                 self.report(head, Failure(reason, head.container, says_all=answer.fatal))
 

@@ -14,7 +14,7 @@ from envgen.doctor import collect
 from envgen.engine.client import Engine
 from envgen.engine.owner import host_user
 from envgen.engine.values import MEMORY, Mount
-from envgen.errors import EnvgenError, ExitCode, NotFoundError, Problem, UsageError
+from envgen.errors import EnvgenError, ExitCode, LockError, NotFoundError, Problem, UsageError
 from envgen.inside import run
 from envgen.lock.model import load, model_key
 from envgen.profile.model import ModelRef, Profile
@@ -34,12 +34,6 @@ ENDPOINT = "HF_ENDPOINT"
 PROGRESS = "envgen-progress "
 GIB = 1 << 30
 EVERY = 5.0  # seconds between two lines of progress
-
-
-class WeightsError(EnvgenError):
-    """Weights that can't be fetched or are not whole."""
-
-    exit_code = ExitCode.LOCK
 
 
 @dataclass(frozen=True)
@@ -115,7 +109,7 @@ def cached(engine: Engine, profile: Profile, root: Path) -> list[Mapping[str, An
 def fetch(engine: Engine, profile: Profile, root: Path, service: str) -> tuple[str, int]:
     """Fetch what is missing and show how far it is; HF_TOKEN and HF_ENDPOINT come from this shell. Commit and bytes.
 
-    WeightsError says why it could not be fetched.
+    LockError says why it could not be fetched.
     """
     model, request = _request("pull", profile, root, service)
     request |= {
@@ -175,7 +169,7 @@ def report(engine: Engine, profile: Profile, root: Path) -> dict[str, tuple[Prob
     return found
 
 
-def _refused(model: ModelRef, answer: Mapping[str, Any]) -> WeightsError:
+def _refused(model: ModelRef, answer: Mapping[str, Any]) -> LockError:
     kind, message = str(answer.get("kind")), str(answer["problem"])
     hints = {
         "access": f"export {TOKEN}=... in this shell, and accept the model's licence on its page",
@@ -187,7 +181,7 @@ def _refused(model: ModelRef, answer: Mapping[str, Any]) -> WeightsError:
     if kind == "space" and "missing" in answer:
         need, free = _number(answer["missing"]) / GIB, _number(answer["free"]) / GIB
         message = f"{need:.1f} GiB are missing, and {free:.1f} GiB are free"
-    error = WeightsError(f"{model.repo} could not be fetched: {message}", hint=hints.get(kind, ""))
+    error = LockError(f"{model.repo} could not be fetched: {message}", hint=hints.get(kind, ""))
     error.exit_code = ExitCode.REFUSED if kind == "space" else ExitCode.LOCK
     return error
 
@@ -240,7 +234,7 @@ def _ask(
     )  # fmt: skip
     answer = run.ask(execute, collect.program(profile), PROGRAM, {**request, "home": HOME}, timeout=timeout)
     if isinstance(answer, run.Failure):
-        raise WeightsError(f"the Hugging Face cache could not be looked at: {answer}")
+        raise LockError(f"the Hugging Face cache could not be looked at: {answer}")
     return answer
 
 

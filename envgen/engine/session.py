@@ -215,10 +215,6 @@ LONGEST_LINE = 1 << 20
 _HEADER = 8  # 1 byte channel, 3 zero bytes, 4 bytes length, big endian
 
 
-class StreamTimeout(Exception):
-    """The time for a program inside a container is up."""
-
-
 class OutputTooLong(Exception):
     """A program wrote more than the limit."""
 
@@ -325,7 +321,7 @@ class Attached:
         self._hold = hold
 
     def parts(self, stdin: bytes, timeout: float) -> Generator[tuple[int, bytes], None, None]:
-        """Send ``stdin``; what the program writes, by channel. Raises StreamTimeout."""
+        """Send ``stdin``; what the program writes, by channel. Raises TimeoutError."""
         found: list[tuple[int, bytes]] = []
         frames = Demultiplexer(lambda channel, data: found.append((channel, data)))
         # In a thread: a program may fill its output before it has read all of its input.
@@ -344,13 +340,9 @@ class Attached:
         while True:
             left = deadline - time.monotonic()
             if left <= 0:
-                raise StreamTimeout
+                raise TimeoutError
             self._sock.settimeout(left)
-            try:
-                # What followed the head may be in the reader's buffer already.
-                data = self._reader.read1(1 << 20)
-            except TimeoutError:
-                raise StreamTimeout from None
+            data = self._reader.read1(1 << 20)  # what followed the head may be in the reader's buffer already
             if not data:
                 return
             yield data
@@ -382,7 +374,7 @@ def talk(
             for channel, data in parts:
                 take(channel, data)
         return
-    except StreamTimeout:
+    except TimeoutError:
         reason = f"{what} did not end within {timeout:g} s"
     except OutputTooLong:
         reason = f"{what} wrote more than {OUTPUT_LIMIT >> 20} MiB"

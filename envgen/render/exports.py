@@ -192,10 +192,8 @@ def kubernetes(profile: Profile, name: str, image: str, commit: str = "") -> lis
     devices, checkouts) cannot be carried: RefusedError.
     """
     service = profile.services[name]
-    refused = RefusedError(f"{name} cannot be exported")
-    refused.problems = (*refused.problems, *_unmapped(profile, name, service))
-    if len(refused.problems) > 1:
-        raise refused
+    if unmapped := list(_unmapped(profile, name, service)):
+        raise RefusedError(problems=(Problem(f"{name} cannot be exported"), *unmapped))
     called = resource_name(f"{profile.project}-{profile.name}-{name}")
     size = len(service.cluster.nodes) if service.cluster is not None else 1
     labels = {"app.kubernetes.io/name": called, "app.kubernetes.io/managed-by": "envgen"}

@@ -28,7 +28,7 @@ from envgen.engine.compose import Compose
 from envgen.engine.endpoint import Endpoint, find_endpoint, forward
 from envgen.engine.owner import ROOT, host_user, run_as
 from envgen.engine.values import Container, read_json
-from envgen.errors import EnvgenError, ExitCode, Problem, ProcessError, RefusedError, ServiceError
+from envgen.errors import Problem, ProcessError, RefusedError, ServiceError
 from envgen.explain import cause_of
 from envgen.files import state_dir
 from envgen.profile.model import GpuMode, Profile, Service
@@ -406,18 +406,11 @@ def reachable_url(service: Service, endpoint: Endpoint) -> str:
 CONFIG_HASH = "com.docker.compose.config-hash"
 
 
-class RecreateRefused(EnvgenError):
-    """The service runs with other settings; replacing it has to be asked for. Carries every difference."""
-
-    exit_code = ExitCode.REFUSED
-
-    def __init__(self, profile: Profile, service: str, differences: Sequence[str]) -> None:
-        super().__init__(f"{service} is running with other settings")
-        self.problems = (
-            Problem(f"{service} is running, and starting it as the profile says now would replace it:"),
-            *(Problem(difference) for difference in differences[:-1]),
-            Problem(differences[-1], hint=f"envgen up {service} --profile {profile.name} --recreate"),
-        )
+def recreate_refused(profile: Profile, service: str, differences: Sequence[str]) -> RefusedError:
+    """The service runs with other settings; replacing it has to be asked for."""
+    head = Problem(f"{service} is running, and starting it as the profile says now would replace it:")
+    last = Problem(differences[-1], hint=f"envgen up {service} --profile {profile.name} --recreate")
+    return RefusedError(problems=(head, *map(Problem, differences[:-1]), last))
 
 
 def keep_moment(compose: Compose, profile: Profile, running: Container, shell: Mapping[str, str]) -> Compose:

@@ -43,8 +43,7 @@ class PreflightError(EnvgenError):
     exit_code = ExitCode.REFUSED
 
     def __init__(self, service: str, problems: tuple[Problem, ...], *, only_weights: bool = False) -> None:
-        super().__init__(f"{service} can't be started")
-        self.problems = (Problem(f"{service} was not started:"), *problems)
+        super().__init__(problems=(Problem(f"{service} was not started:"), *problems))
         self.only_weights = only_weights
 
 

@@ -13,7 +13,6 @@ from envgen.app import nodes, services, whose
 from envgen.app.build import pull as pull_base
 from envgen.app.places import as_data, changed, containers_of, each, place_of, places
 from envgen.app.session import Session
-from envgen.app.watch import Canary
 from envgen.cli.common import (
     LARGEST,
     F,
@@ -139,7 +138,7 @@ def up(
         raise
     answer(documents[0] if len(names) == 1 else documents)
     if stay:
-        services.stay(session, checked[0], Canary(canary), timeout)
+        services.stay(session, checked[0], canary, timeout)
     elif unwatched := [one.service for one in checked if one.restarts]:
         progress(f"note: on_failure of {', '.join(unwatched)} needs --stay: else nothing watches it from here on")
     return 0
@@ -248,8 +247,8 @@ def down(session: Session, names: tuple[str, ...], volumes: bool, take_over: boo
     profile, found = session.profile(), places(session, names)
     work = partial(services.remove, names=names, volumes=volumes, take_over=take_over, dry_run=dry_run)
     done, left = each(found, work)
-    containers = [here.named(name) for here, one in done for name in one.containers]
-    doomed = [here.named(name) for here, one in done for name in one.volumes]
+    containers = [here.named(name) for here, (gone, _) in done for name in gone]
+    doomed = [here.named(name) for here, (_, gone) in done for name in gone]
     verb = "would be removed" if dry_run else "removed"
     lines = [f"container {name} {verb}" for name in containers] + [f"volume {name} {verb}" for name in doomed]
     document = {"containers": containers, "dry_run": dry_run, "left": left, "volumes": doomed}

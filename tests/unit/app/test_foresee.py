@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from envgen.app.predict import PredictedRefusal, choose_service, examine, foresee, vllm_words
+from envgen.app.predict import choose_service, examine, foresee, vllm_words
 from envgen.doctor.model import Context, Finding, Severity
 from envgen.engine.client import Engine
 from envgen.engine.values import ExecResult, Image
-from envgen.errors import UsageError
+from envgen.errors import RefusedError, UsageError
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile, Service
 from envgen.text import KILLED
@@ -78,7 +78,7 @@ def ask(tmp_path: Path, engine: Recorded, service: str = "serve", text: str = TE
 
 
 def test_a_refusal_stops_up_with_the_reasons_and_a_way_on(tmp_path: Path) -> None:
-    with pytest.raises(PredictedRefusal) as caught:
+    with pytest.raises(RefusedError) as caught:
         ask(tmp_path, Recorded(recorded("0.14.0-flashinfer")))
     assert caught.value.exit_code == 6
     said = str(caught.value)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from envgen.app import services
-from envgen.app.watch import Canary
 from envgen.errors import EngineError, EnvgenError, Problem, ServiceError
 from envgen.serve.preflight import PreflightError
 
@@ -20,7 +19,7 @@ class Scene:
         self.restarts, self.failures, self.done, self.service = restarts, failures, list[Any](), "serve"
         self.group = SimpleNamespace(stay=self.stay, take_down=lambda: self.done.append("down"))
 
-    def stay(self, _canary: Canary) -> None:
+    def stay(self, _canary: float) -> None:
         self.done.append("watch")
         raise self.failures.pop(0)
 
@@ -41,7 +40,7 @@ def stay(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Exception:
     monkeypatch.setattr(services, "start", scene.start)
     monkeypatch.setattr("envgen.app.services.time.sleep", scene.done.append)
     with pytest.raises(EnvgenError) as raised:
-        services.stay(None, scene, Canary(), None)  # type: ignore[arg-type]
+        services.stay(None, scene, 30, None)  # type: ignore[arg-type]
     return raised.value
 
 
@@ -70,7 +69,7 @@ def test_what_belongs_to_another_is_not_started_again(monkeypatch: pytest.Monkey
         scene = Scene(3, [error])  # type: ignore[list-item]
         monkeypatch.setattr("envgen.app.services.time.sleep", scene.done.append)
         with pytest.raises(type(error)):
-            services.stay(None, scene, Canary(), None)  # type: ignore[arg-type]
+            services.stay(None, scene, 30, None)  # type: ignore[arg-type]
         assert scene.done == ["watch"]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from envgen.app import watch
-from envgen.app.watch import Awake, Canary, Rank, Watch, link_trouble
+from envgen.app.watch import Awake, Rank, Watch, link_trouble
 from envgen.engine.values import Container, ExecResult
 from envgen.errors import EngineError
 from envgen.profile.model import Machine, Ready, Service
@@ -172,7 +172,7 @@ def test_requests_that_fail_in_a_row_are_the_end(
     head = rank("a", StubEngine(container("a")))
     head.here.compose = type("Compose", (), {"endpoint": None})()  # type: ignore[misc]
     idle.ranks += [head, rank("b", StubEngine(container("b")))]
-    idle._sing(Canary(0.001), head, "serve", None)  # type: ignore[arg-type]
+    idle._sing(0.001, head, "serve", None)  # type: ignore[arg-type]
     first, failure = idle.first.result(0)
     assert first is head and failure.reason.startswith("it failed 2 small requests in a row: ")
     assert reason in failure.reason and not answers

@@ -9,7 +9,7 @@ from typing import Any, cast
 from envgen.engine.client import Engine
 from envgen.engine.values import Container, Mount
 from envgen.profile.model import Service
-from envgen.serve.launch import RecreateRefused, _mounts, _wanted
+from envgen.serve.launch import _mounts, _wanted, recreate_refused
 from envgen.serve.wait import Waiter
 
 RUNS = Container(
@@ -20,7 +20,7 @@ PROFILE: Any = SimpleNamespace(name="lab")
 
 
 def test_the_command_stands_below_what_differs() -> None:
-    text = str(RecreateRefused(PROFILE, "web", ["image: a is now b", "environment: LEVEL=1 is new"]))
+    text = str(recreate_refused(PROFILE, "web", ["image: a is now b", "environment: LEVEL=1 is new"]))
     assert text.splitlines()[1:] == [
         "image: a is now b", "environment: LEVEL=1 is new", "    hint: envgen up web --profile lab --recreate",
     ]  # fmt: skip
