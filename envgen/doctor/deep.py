@@ -19,7 +19,7 @@ from envgen.errors import EnvgenError
 from envgen.inside import run
 from envgen.render.environment import with_start_up
 
-Said = Mapping[str, Any]  # an answer, or what became of the question
+Said = Mapping[str, Any]
 # Seconds, title, packages one of which it needs. An import of vLLM takes 2 to 20 seconds, a kernel's compilation 6 to
 # 60; attention compiles two of the large ones.
 QUESTIONS = {
@@ -52,7 +52,9 @@ def examine(context: Context, subject: Subject, engine: Engine) -> list[Finding]
 
     asked, python = questions({source.package for source in profile.sources.values()}), collect.program(profile)
     try:
-        answers = {name: ask(started, python, name, limit) for name, limit in asked.items()}
+        answers = {
+            name: run.ask(started, python, PROGRAM, {"question": name}, timeout=limit) for name, limit in asked.items()
+        }
         return judge(answers, context)
     except EnvgenError as problem:
         title, seen = "the deep questions could not be asked", str(problem).splitlines()[0][:300]
@@ -60,31 +62,22 @@ def examine(context: Context, subject: Subject, engine: Engine) -> list[Finding]
         return [replace(warning(title, seen, "answers", again, case="not-asked"), check="deep")]
 
 
-def ask(execute: run.Execute, python: str, question: str, limit: int) -> Said:
-    """The answer to one question, or what happened to the process that gave none."""
-    said = run.ask(execute, python, PROGRAM, {"question": question}, timeout=limit)
-    if not isinstance(said, run.Failure):
-        return said
-    if said.is_late:
-        return {"late": limit, "printed": said.stack}
-    if said.error != "no answer":
-        return {"error": said.error, "message": said.message}
-    return {"signal" if said.code > 128 else "code": said.code % 128, "printed": said.stack}
-
-
-def judge(answers: Mapping[str, Said], context: Context) -> list[Finding]:
+def judge(answers: Mapping[str, Said | run.Failure], context: Context) -> list[Finding]:
     """One finding for each question that was asked."""
     found = []
-    gpu = answers.get("gpu", {}).get("answer", {})
-    has_gpu = isinstance(gpu, dict) and bool(gpu.get("available"))
+    gpu = answers.get("gpu")
+    told = None if gpu is None or isinstance(gpu, run.Failure) else gpu.get("answer")
+    has_gpu = isinstance(told, dict) and bool(told.get("available"))
     again = envgen(context, "doctor", "--deep", "--json")
     for name, said in answers.items():
         if name not in QUESTIONS:
             continue
         title = QUESTIONS[name][1]
         try:
-            answer = said.get("answer")
-            one = JUDGES[name](answer, said, context, has_gpu) if "answer" in said else _trouble(title, said, again)
+            if isinstance(said, run.Failure):
+                one = _trouble(title, said, QUESTIONS[name][0], again)
+            else:
+                one = JUDGES[name](said["answer"], said, context, has_gpu)
         except MISSHAPEN as problem:
             seen = f"{type(problem).__name__} in {_shown(said)}"
             one = warning(f"{title}: an answer of another form", seen, "an answer", again, case="form")
@@ -92,28 +85,27 @@ def judge(answers: Mapping[str, Said], context: Context) -> list[Finding]:
     return found
 
 
-def _shown(said: Said) -> str:
+def _shown(said: Any) -> str:
     try:
         return json.dumps(said, default=str)[:200]
     except RecursionError:
         return "an answer that is nested too deeply"
 
 
-def _trouble(title: str, said: Said, again: Remedy) -> Finding:
-    """What happened to a child that gave no answer: itself a finding."""
-    last = (said.get("printed") or ["nothing was printed"])[-1]
-    if "error" in said:
-        message = said.get("message", "")
-        seen = f"it called sys.exit({message})" if said["error"] == "SystemExit" else f"{said['error']}: {message}"
+def _trouble(title: str, said: run.Failure, limit: int, again: Remedy) -> Finding:
+    """What happened to a process that gave no answer: itself a finding."""
+    last = said.stack[-1] if said.stack else "nothing was printed"
+    if said.is_late:
+        how, seen, case = "hangs", f"no answer in {limit} s; {last}", "hangs"
+    elif said.error != "no answer":
+        seen = f"it called sys.exit({said.message})" if said.error == "SystemExit" else str(said)
         how, case = "fails", "raises"
-    elif "late" in said:
-        how, seen, case = "hangs", f"no answer in {said['late']} s; {last}", "hangs"
-    elif "signal" in said:
+    elif said.code > 128:
         names = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL (out of memory?)", 11: "SIGSEGV"}
-        what = names.get(said["signal"], f"signal {said['signal']}")
+        what = names.get(said.code - 128, f"signal {said.code - 128}")
         how, seen, case = "crashes", f"{what}; {last}", "crashes"
     else:
-        how, seen, case = "ends the process", f"exit code {said.get('code')}; {last}", "exits"
+        how, seen, case = "ends the process", f"exit code {said.code}; {last}", "exits"
     return error(f"{title} {how}", seen[:400], "an answer", again, case=case)
 
 

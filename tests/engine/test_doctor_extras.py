@@ -17,10 +17,10 @@ import pytest
 from jit_lab import SITE, Lab
 from projects import BASE, Project, docker
 
-from envgen.doctor.deep import ask
+from envgen.doctor.deep import PROGRAM
 from envgen.engine.client import Engine, connect
 from envgen.engine.values import ExecResult
-from envgen.inside.run import MARK
+from envgen.inside.run import MARK, Failure, ask
 
 pytestmark = pytest.mark.engine
 
@@ -117,12 +117,14 @@ def test_a_package_that_misbehaves_is_a_finding(box: Box, tmp_path: Path) -> Non
     box.start("-v", f"{tmp_path / 'faults'}:/faults:ro")
     for fault in FAULTS:
         execute = partial(asked_with, connect(), box.container, f"PYTHONPATH=/faults/{fault}")
-        seen[fault] = ask(execute, "python3", "flashinfer", 2)
-    assert seen["hangs"]["late"] == 2
-    assert seen["exits"]["error"] == "SystemExit" and seen["raises"]["error"] == "ImportError"
-    assert seen["dies"]["code"] == 7 and seen["crashes"]["signal"] == 11
-    assert any("Segmentation fault" in line for line in seen["crashes"]["printed"])
-    assert seen["prints"]["answer"]["version"] == "1" and seen["mumbles"]["answer"]["version"] == "2"
+        seen[fault] = ask(execute, "python3", PROGRAM, {"question": "flashinfer"}, timeout=2)
+    failed = {fault: one for fault, one in seen.items() if isinstance(one, Failure)}
+    assert failed["hangs"].is_late
+    assert failed["exits"].error == "SystemExit" and failed["raises"].error == "ImportError"
+    assert failed["dies"].code == 7 and failed["crashes"].code == 139
+    assert any("Segmentation fault" in line for line in failed["crashes"].stack)
+    answers = {fault: one["answer"]["version"] for fault, one in seen.items() if not isinstance(one, Failure)}
+    assert answers == {"prints": "1", "mumbles": "2"}
     left = docker("exec", box.container, "sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
     assert MARK not in left  # the one that hung is gone
 
