@@ -53,15 +53,10 @@ def _beside_name(match: re.Match[str]) -> str:
     is_none = bare.lower() in _DULL or re.fullmatch(r"[\d.]{0,5}", bare)
     if is_none or bare.startswith(("[", "$", "<", "{")):
         return match[0]
-    return match[0][: match.start("value") - match.start()] + _like(value, "[redacted: secret value]")
-
-
-def _like(value: str, said: str) -> str:
-    """``said`` in the quotes that ``value`` has, so that a JSON or YAML file stays one."""
-    for mark in ('\\"', '"', "'"):
-        if len(value) >= 2 * len(mark) and value.startswith(mark) and value.endswith(mark):
-            return f"{mark}{said}{mark}"
-    return said
+    # In the quotes that it has: a JSON or YAML file stays one.
+    quoted = re.fullmatch(r"(\\\"|[\"'])(?s:.*)\1", value)
+    mark = quoted[1] if quoted else ""
+    return f"{match[0][: match.start('value') - match.start()]}{mark}[redacted: secret value]{mark}"
 
 
 def _after_head(said: str, tail: str = "") -> Callable[[re.Match[str]], str]:

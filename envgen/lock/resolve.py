@@ -161,12 +161,8 @@ def _apt_answer(profile: Profile, base_digest: str, said: Mapping[str, Any]) -> 
 
 
 def _hint(text: str) -> str:
-    lowered = text.lower()
-    if "certificate" in lowered:
-        return "a company's own certificate authority goes into network.ca_certificates"
-    if "dns error" in lowered or ("resolve" in lowered and "host" in lowered) or "connection" in lowered:
-        return "do containers of this engine reach the network?"
-    return ""
+    authority = "a company's own certificate authority goes into network.ca_certificates"
+    return authority if "certificate" in text.lower() else ""
 
 
 Say = Callable[[str], None]

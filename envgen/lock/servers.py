@@ -77,12 +77,7 @@ def _about(what: str) -> Iterator[None]:
 
 # --- git: from a branch, tag, commit or pull request to a commit, and to those of its submodules ----------------------
 
-_GIT_HINTS = (
-    (r"could not read username|authentication|40[13]",
-     "the repository is private, or its address is wrong; git's own credential helpers are used"),
-    (r"not found|does not exist|404", "is the address right?"),
-    (r"resolve host", "is the network up, and its proxy right?"),
-)  # fmt: skip
+_PRIVATE = re.compile(r"could not read username|authentication|40[13]", re.I)
 
 
 class Git:
@@ -191,9 +186,8 @@ class Git:
 
         printed, trouble = _persist(once, "git", _GIT_PASSES, self._say, self._pause)
         if trouble:
-            raise LockError(
-                trouble, hint=next((hint for words, hint in _GIT_HINTS if re.search(words, trouble, re.I)), "")
-            )
+            hint = "the repository is private, or its address is wrong; git's own credential helpers are used"
+            raise LockError(trouble, hint=hint if _PRIVATE.search(trouble) else "")
         return printed
 
 

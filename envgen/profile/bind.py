@@ -10,7 +10,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -305,12 +305,6 @@ class Report:
             node = node.items[part]
         place = node.key_place(key) if missing or at_key else node.place(key)
         self._binding.problems.append(Problem(message, replace(place, text="") if hidden else place, hint))
-
-    def repeated(self, path: str, items: Sequence[object]) -> None:
-        """Note what stands more than once in the list at ``path``."""
-        for number, item in enumerate(items):
-            if item in items[:number]:
-                self.problem((path, number), f"{item} stands here twice", "remove one of them")
 
     def once(self, taken: dict[object, str], value: object, owner: str, path: str, what: str, hint: str = "") -> None:
         """Note that another than ``owner`` has ``value``; ``what`` it is, with {} for the other's name."""

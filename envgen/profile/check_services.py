@@ -64,7 +64,6 @@ def _container(here: Report, service: Service) -> None:
         here.problem("shm_size", message, "remove one of them")
     if service.gpu and here.profile.gpu is GpuMode.NONE:
         here.problem("gpu", "the profile has gpu: none", "remove one of them", at_key=True)
-    here.repeated("gpu", service.gpu or ())
     if health is not None and health.http is not None and health.command:
         here.problem("health", "names both http and command", "keep one of them", at_key=True, whole=True)
     elif health is not None and health.http is None and not health.command:

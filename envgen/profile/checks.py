@@ -178,7 +178,6 @@ def _origin(source: Report, origin: Origin) -> None:
 
 def _python_path(report: Report) -> None:
     entries = report.profile.python_path
-    report.repeated("python_path", entries)
     mounted = {name: source for name, source in report.sources("mount", "package") if source.origin.kind == "checkout"}
     for number, entry in enumerate(entries):
         for name, source in mounted.items():
@@ -250,7 +249,6 @@ def _env(report: Report) -> None:
     for number, name in enumerate(secrets):
         if name in DERIVED:
             report.problem(("secrets", number), f"envgen sets {name} itself", f"use the key {DERIVED[name]}")
-    report.repeated("secrets", secrets)
     in_use = _groups(report, profile.env_groups, list(profile.env), "there is no group {!r} in env")
     for name, service in profile.services.items():
         here = report.at("services", name)
@@ -266,10 +264,9 @@ def _env(report: Report) -> None:
 
 
 def _groups(here: Report, chosen: tuple[str, ...] | None, known: list[str], message: str) -> list[str]:
-    """The groups that are in use; unknown and repeated ones are noted."""
+    """The groups that are in use; unknown ones are noted."""
     if chosen is None:
         return known
-    here.repeated("env_groups", chosen)
     for number, group in enumerate(chosen):
         if group not in known:
             here.problem(("env_groups", number), message.format(group), near(group, known))

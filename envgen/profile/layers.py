@@ -185,11 +185,7 @@ def _parent(
     if parent.kind in (nodes.MAP, nodes.LIST):
         problems.append(Problem(f"expected the name of a profile, found {parent.seen()}", place))
     elif parent.text in steps:
-        # A circle is reported the same way wherever it was entered.
         members = list(steps)[list(steps).index(parent.text) :]
-        start = members.index(next(one for one in profiles if one in members))
-        members = [*members[start:], *members[:start]]
-        place = profiles[members[-1]].items["extends"].place(f"profiles.{members[-1]}.extends")
         text = " -> ".join([*members, members[0]])
         problems.append(Problem(f"extends itself: {text}", place, "remove one `extends` of the circle"))
     elif parent.text not in profiles:

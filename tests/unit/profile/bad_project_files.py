@@ -311,7 +311,6 @@ dev(
     MOUNTED + "    python_path: [⟦/workspace/vllm/vllm]\n",
     ("is the package vllm itself", "/workspace/vllm"),
 )
-dev("path twice", "    python_path: [/a, ⟦/a/]\n", ("stands here twice", ""))
 dev("path with colons", "    python_path: [⟦'/a:/b']\n", ("contains a colon", ""))
 
 # --- variables and secrets --------------------------------------------------------------------------------------------
@@ -735,7 +734,6 @@ service("labels as in Compose", "labels: ⟦['a=b c']", ("found a list", 'write 
 service(
     "ports and host network", "⟦ports: ['8000:8000'], network: host", ("no effect with network: host", "remove one")
 )
-service("a GPU twice", "gpu: [0, ⟦0]", ("0 stands here twice", "remove one"))
 service("all rights", "cap_add: [⟦ALL]", ("not accepted", "never ALL"))
 service("bridge", "network: ⟦bridge", ("not accepted", "host"))
 service("a label of Compose", "labels: {⟦com.docker.compose.project: x}", ("not a name", "com.docker. are taken"))
