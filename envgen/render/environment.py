@@ -82,8 +82,6 @@ def service_env(profile: Profile) -> dict[str, str]:
     flashinfer = profile.caches.get("flashinfer")
     if flashinfer and flashinfer.path.path.endswith("/.cache/flashinfer"):
         env["FLASHINFER_WORKSPACE_BASE"] = flashinfer.path.path.removesuffix("/.cache/flashinfer") or "/"
-    if profile.caches:
-        env["ENVGEN_CACHE_DIRS"] = ":".join(cache.path.path for cache in profile.caches.values())
     return env
 
 

@@ -42,6 +42,10 @@ class Step:
     wheel_of: str = ""
     before: tuple[str, ...] = ()
 
+    @property
+    def commands(self) -> tuple[tuple[str, ...], ...]:
+        return (self.before, self.words) if self.before else (self.words,)
+
 
 @dataclass(frozen=True)
 class BuiltSource:
@@ -85,7 +89,9 @@ class Plan:
         self.first_python = "base" if profile.base.apt else "origin"
         self.epoch = str(lock.epoch) if lock else ""  # the time of what is added
         self.reproducible = bool(lock) and profile.reproducible  # every step makes its times the same in every build
-        pip = profile.pip
+        pip, python = profile.pip, profile.base.python
+        timeless = ("--reproducible",) if self.reproducible else ()
+        self.pip_install = (python, f"{RUN}/lib/with-index", python, f"{RUN}/lib/pip-install", *timeless)
         # What stays, what is never installed, what of the base image goes.
         removed = ("--remove", *pip.remove) if pip.remove else ()
         self.protect_words = ("record", *pip.protect, "--off", *pip.override, *removed)

@@ -79,6 +79,11 @@ def shell_each(commands: Iterable[Iterable[str]], *program: str) -> Quoted:
     return Quoted(" \\\n    && ".join(shell_words((*program, *words)) for words in commands))
 
 
+def mount_each(paths: Iterable[str]) -> Quoted:
+    """The options of RUN that mount files of the project where its programs look for them, each on its own line."""
+    return Quoted("".join(f"--mount=source={mount_path(path)},target=/run/envgen/{path} \\\n    " for path in paths))
+
+
 def docker_line(text: str) -> Quoted:
     """An instruction of the user's own, as it is. ``DockerLine`` has checked it; what would leave its line is refused
     once more."""
@@ -217,6 +222,7 @@ FILTERS: dict[str, Callable[..., Quoted]] = {
     "sh_words": shell_words,
     "sh_each": shell_each,
     "mount": mount_path,
+    "mount_each": mount_each,
     "docker_line": docker_line,
     "image": image_ref,
     "name": identifier,

@@ -142,7 +142,6 @@ def test_reserved_and_foreign_variables(file: Path) -> None:
         ("GPU", ""),
         ("FILE", ""),
         ("ENGINE_DIR", ""),
-        ("CACHE_DIRS", ""),
         ("TEST_BASE", ""),
         ("GATE_MEMORY", ""),
         ("BUILD__MAX_JOB", ""),  # that one is refused

@@ -259,7 +259,6 @@ def test_derived_variables() -> None:
     assert env["FLASHINFER_WORKSPACE_BASE"] == "/data"
     assert env["TORCHINDUCTOR_CACHE_DIR"] == "/data/torch/inductor"
     assert env["TIKTOKEN_ENCODINGS_BASE"] == "/workspace/tiktoken_encodings"
-    assert env["ENVGEN_CACHE_DIRS"] == "/data/.cache/flashinfer:/data/torch:/data/other"
     assert "MAX_JOBS" not in env
 
 
