@@ -192,7 +192,7 @@ LABEL dev.envgen.project="mxfp4" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
     dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch" \
     org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-    dev.envgen.render="bd2c33ba7da341cdc3f1609812b1f75bf9bd6b881095c9f41e805cca12bbe9d0"
+    dev.envgen.render="58274c66d9c783780a9e533a51bdf4e6622916fb1482575be74a3dc83c06f694"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]
