@@ -14,6 +14,7 @@ import csv
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -35,13 +36,16 @@ class Compiled:
     peak: int
     memory: tuple[int, ...]
 
+    @cached_property
+    def samples(self) -> list[int]:
+        """The trace, with its peak where the samples are highest."""
+        found = list(self.memory) or [self.peak]
+        found[found.index(max(found))] = self.peak
+        return found
+
     def at(self, second: float) -> int:
-        """MiB after so many seconds: the trace, with its peak where the samples are highest."""
-        if not self.memory:
-            return self.peak
-        place = min(int(second / 5), len(self.memory) - 1)
-        highest = max(range(len(self.memory)), key=lambda n: self.memory[n])
-        return self.peak if place == highest else self.memory[place]
+        """MiB after so many seconds."""
+        return self.samples[min(int(second / 5), len(self.samples) - 1)]
 
 
 @dataclass
@@ -137,6 +141,7 @@ def gated(gate: ModuleType, budget: int, cores: int, learned: bool = False) -> C
     """As compile-gate decides with this budget (MiB); ``learned``: it has compiled all this before."""
     reserve = budget * MIB // 40
 
+    @cache
     def expected(one: Compiled) -> tuple[int, float]:
         if learned:
             return one.peak * MIB, one.seconds

@@ -419,9 +419,9 @@ def test_a_hundred_that_wait_cost_next_to_nothing(lab: Lab) -> None:
             ticks += int(words[11]) + int(words[12])
         return ticks / os.sysconf("SC_CLK_TCK")
 
-    time.sleep(2)
+    time.sleep(1)
     before, start = spent(), time.monotonic()
-    time.sleep(10)
+    time.sleep(5)
     share = (spent() - before) / (time.monotonic() - start)
     assert share < 0.01, f"{share:.1%} of a core"
     assert lab.names("start") == ["holds.cu"]
