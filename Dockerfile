@@ -192,7 +192,7 @@ LABEL dev.envgen.project="mxfp4" \
     org.opencontainers.image.base.name="nvcr.io/nvidia/pytorch:25.12-py3" \
     dev.envgen.patches="flashinfer/0001-rewrite-build-ninja.patch vllm/0001-mxfp4-sm12x-flashinfer-cutlass.patch vllm/0002-assume-32bit-indexing-if-there.patch vllm/0003-fastsafetensors-own-device.patch" \
     org.opencontainers.image.description="FlashInfer 0.5.3 and vLLM 0.14.0, built into the image" \
-    dev.envgen.render="58274c66d9c783780a9e533a51bdf4e6622916fb1482575be74a3dc83c06f694"
+    dev.envgen.render="20493ce029a3150f922b5dd3f7ab263ac6e8580ba0fc506437bf3565c904dcb3"
 
 ENTRYPOINT ["/opt/envgen/bin/entrypoint"]
 CMD ["bash"]

@@ -509,13 +509,13 @@ profiles:
 """
 
 
-def needs(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def needs(folder: Path, *words: str, fails: bool = False) -> subprocess.CompletedProcess[str]:
     """With a uv that prints what it is to install."""
     uv, script = folder / "fake-uv", folder / "pip-install"
-    uv.write_text(FAKE_UV)
+    uv.write_text("#!/bin/sh\nexit 2\n" if fails else FAKE_UV)
     uv.chmod(0o755)
     script.write_text(SCRIPTS["pip-install"].read_text().replace('"/opt/envgen/bin/uv"', repr(str(uv))))
-    command = [sys.executable, str(script), "--needs", str(folder), *words]
+    command = [sys.executable, str(script), "--for", "lib", "--needs", str(folder), *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
@@ -549,7 +549,10 @@ def test_a_backend_that_fails_is_one_sentence(tmp_path: Path, body: str) -> None
     assert done.returncode == 1
     kind = body[6:].split("(")[0]
     reason = "first the reason" if kind == "ValueError" else "the reason"
-    assert done.stderr == f"its build backend ours failed: {kind}: {reason}\n"
+    assert done.stderr.startswith(
+        f"envgen: lib: its build backend ours failed: {kind}: {reason}; name what to take in "
+    )
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -566,6 +569,14 @@ def test_a_damaged_pyproject_is_one_sentence(tmp_path: Path, text: str, said: st
     done = needs(tmp_path)
     assert said in done.stderr and len(done.stderr.splitlines()) <= 1, done.stderr
     assert done.returncode == (1 if said else 0)
+
+
+def test_what_cannot_be_installed_is_one_sentence_that_names_the_key(tmp_path: Path) -> None:
+    with_backend(tmp_path, "return []", '["nosuch-package"]')
+    done = needs(tmp_path, fails=True)
+    assert done.returncode == 1
+    said = "envgen: lib: its build needs nosuch-package, which could not be installed; name what to take in "
+    assert done.stderr.splitlines()[-1].startswith(f"{said}sources.lib.install.requires, ")
 
 
 def test_a_project_without_pyproject_is_built_by_setuptools(tmp_path: Path) -> None:
