@@ -166,9 +166,6 @@ def _origin(source: Report, origin: Origin) -> None:
     for key in ("ref", "pull"):
         if getattr(origin, key) is not None and origin.git is None and not here.is_broken("git"):
             here.problem(key, f"{key} without git", "add the address: git: https://...", at_key=True)
-    ref = origin.ref or ""
-    if ".." in ref or "//" in ref or ref.endswith(("/", ".", ".lock")):
-        here.problem("ref", f"{ref!r} is not a branch, tag or commit")
     if origin.checkout is not None:
         if here.profile.mode is Mode.PRODUCTION and not here.top.is_broken("mode"):
             hint = "give it a git ref, a pypi or a wheel version; or set mode: development"

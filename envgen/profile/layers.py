@@ -238,7 +238,7 @@ def layered(
     shared: dict[str, Node] = {}
     for name in sorted(orders, key=lambda name: len(orders[name][0])):
         parent = shared.get(orders[name][0][-2]) if len(orders[name][0]) > 1 else None
-        shared[name] = _laid_over(parent or merge(Node(nodes.MAP, defaults.source), defaults), profiles, [name])
+        shared[name] = _laid_over(parent or merge(Node(nodes.MAP, defaults.source), defaults), profiles[name])
     made: dict[str, Node] = {}
     for name, (order, _whole) in orders.items():
         tree = profiles[name].with_items(shared[name].items)
@@ -246,11 +246,8 @@ def layered(
             kept = without_foreign_checkouts(tree, file_defaults, warnings)
             above = [defaults, *(shared[step] for step in order[:-1] if step in shared)]
             tree = merge(tree, _without_removed(tree, kept, above))
-            for step in order:
-                if step in file_profiles:
-                    over = file_profiles[step]
-                    over = over if step == name else _without_removed(tree, over, above)
-                    tree = _laid_over(tree, {step: over}, [step])
+            for step, over in ((step, file_profiles[step]) for step in order if step in file_profiles):
+                tree = _laid_over(tree, over if step == name else _without_removed(tree, over, above))
         made[name] = tree
     return made
 
@@ -265,12 +262,8 @@ def _without_removed(tree: Node, over: Node, above: Sequence[Node]) -> Node:
     return over.with_items(items)
 
 
-def _laid_over(tree: Node, profiles: Mapping[str, Node], order: Sequence[str]) -> Node:
-    for step in order:
-        node = profiles.get(step)
-        if node is not None and node.kind == nodes.MAP:
-            tree = merge(tree, node.with_items({k: v for k, v in node.items.items() if k != "extends"}))
-    return tree
+def _laid_over(tree: Node, node: Node) -> Node:
+    return merge(tree, node.with_items({k: v for k, v in node.items.items() if k != "extends"}))
 
 
 def name_dockerfiles(files: Sequence[tuple[Node, dict[str, Node]]], trees: Mapping[str, Node]) -> dict[str, Node]:

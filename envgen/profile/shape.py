@@ -81,7 +81,7 @@ GIT_URL = Pattern(
     r"|[A-Za-z0-9_.][A-Za-z0-9_.-]*@[A-Za-z0-9][A-Za-z0-9.-]*:(?!-)[^\s]+",
     "an address such as https://host/path.git or git@host:path.git",
 )
-GIT_REF = Pattern(r"[A-Za-z0-9_][A-Za-z0-9._/-]*", "a branch, tag or commit")
+GIT_REF = Pattern(r"(?!.*(\.\.|//))[A-Za-z0-9_][A-Za-z0-9._/-]*(?<![/.])(?<!\.lock)", "a branch, tag or commit")
 HTTP_URL = Pattern(r"https?://[^\s]+", "an address such as https://host/path")
 # A folder inside a repository: no dot or dash begins a part of it, so it leaves the repository by no way.
 INNER_PATH = Pattern(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*", "a folder such as 3rdparty/cutlass")
@@ -92,7 +92,8 @@ RESTART = Pattern(
 )
 IPC = Pattern(r"private|host|shareable", "private, host or shareable")
 CONTEXT = Pattern(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", "the name of a Docker context, as `docker context ls` lists it")
-IPV4 = Pattern(r"([1-9][0-9]{0,2})(\.[0-9]{1,3}){3}", "an IPv4 address such as 192.168.177.11")
+_BYTE = "(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])"
+IPV4 = Pattern(rf"(?!0){_BYTE}(\.{_BYTE}){{3}}", "an IPv4 address such as 192.168.177.11")
 INTERFACE = Pattern(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}", "a network interface such as enp1s0f1np1")
 DOCKERFILE = Pattern(r"Dockerfile(\.[A-Za-z0-9_-][A-Za-z0-9._-]*)?", "Dockerfile, or Dockerfile. and a word")
 DISTRIBUTION = Pattern(r"[A-Za-z0-9][A-Za-z0-9._-]*", "the name that stands behind `pip install`")

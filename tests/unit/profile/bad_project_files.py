@@ -252,7 +252,7 @@ source("unknown origin key", "origin: {⟦chekout: ../v}", ("unknown key", "did 
 source("git address", "origin: {git: ⟦h, ref: main}", ("'h' is not accepted here", "https://host/path.git"))
 source("git option", "origin: {git: ⟦--upload-pack=x, ref: main}", ("is not accepted here", ""))
 source("ref as option", "origin: {git: https://h/x, ref: ⟦--force}", ("is not accepted here", "branch"))
-source("ref with dots", "origin: {git: https://h/x, ref: ⟦a..b}", ("is not a branch, tag or commit", ""))
+source("ref with dots", "origin: {git: https://h/x, ref: ⟦a..b}", ("is not accepted here", "a branch, tag or commit"))
 source("ref as number", "origin: {git: https://h/x, ref: ⟦1.0}", ("expected text, found a number", 'quote it: "1.0"'))
 source(
     "password in the address",
@@ -669,7 +669,7 @@ def two(name: str, old: str, new: str, *expected: tuple[str, str]) -> None:
 
 two("two machines with one address", "address: 10.0.0.2", "address: ⟦10.0.0.1", ("already the address of one", ""))
 two("two machines with one context", "context: b", "context: ⟦a", ("already the context of one", "docker context"))
-two("no address", "address: 10.0.0.2", "address: ⟦10.0.0.300", ("is not an IPv4 address", "255"))
+two("no address", "address: 10.0.0.2", "address: ⟦10.0.0.300", ("is not accepted here", "an IPv4 address"))
 two("a machine that is not there", "[one, two]", "[one, ⟦three]", ("there is no machine three", "one, two"))
 two("one machine twice", "[one, two]", "[one, ⟦one]", ("is there twice", "once"))
 two("one machine alone", "{nodes: [one, two]}", "{nodes: ⟦[one]}", ("two machines or more", "leave `cluster` out"))
