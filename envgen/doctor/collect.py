@@ -33,7 +33,6 @@ from envgen.render import environment as promised
 from envgen.render.locking import lock_of_image, places_of
 from envgen.render.outputs import render_profile
 from envgen.serve.preflight import holders, with_ports
-from envgen.text import last_printed
 
 PROGRAM = run.Program("probe/facts")
 Facts: TypeAlias = "tuple[Probe | None, Trouble | None]"  # or the reason for none: exactly one of the two
@@ -130,14 +129,10 @@ def ask(execute: run.Execute, python: str, request: Mapping[str, Any]) -> Facts:
     try:
         said = run.ask(kept, python, PROGRAM, request, timeout=TIMEOUT)
     except EnvgenError as problem:
-        missing = printed and printed[-1].code in (126, 127)
-        return not_run(problem, f"the container has no {python}") if missing else not_run(problem)
+        return not_run(problem)
     if isinstance(said, run.Failure):
-        if said.code == 137:
-            return None, Trouble("the probe was killed", f"exit code 137; {last_printed(_bytes(said), 137)[:300]}")
-        last = last_printed(_bytes(said), said.code) if said.error == "no answer" else str(said)
-        seen = f"exit code {printed[-1].code}, {len(printed[-1].stdout)} bytes of output; {last[:300]}"
-        return None, Trouble("the probe brought no document back", seen)
+        seen = "; ".join([str(said), f"{len(printed[-1].stdout)} bytes of output", *said.stack[-1:]])
+        return None, Trouble("the probe brought no document back", seen[:300])
     try:
         # The runner's mark begins a line: what is before it was printed while Python started.
         return from_json(said, noise=max(0, printed[-1].stdout.rfind(run.BEGIN))), None
@@ -145,13 +140,9 @@ def ask(execute: run.Execute, python: str, request: Mapping[str, Any]) -> Facts:
         return None, Trouble("the probe's document can't be read", str(problem)[:300])
 
 
-def not_run(problem: EnvgenError, title: str = "the probe could not be run") -> Facts:
+def not_run(problem: EnvgenError) -> Facts:
     """No facts, because of this error."""
-    return None, Trouble(title, str(problem).splitlines()[0][:300])
-
-
-def _bytes(failure: run.Failure) -> bytes:
-    return "\n".join(failure.stack).encode()
+    return None, Trouble("the probe could not be run", str(problem).splitlines()[0][:300])
 
 
 def compose_env(profile: Profile, service: str) -> dict[str, str]:

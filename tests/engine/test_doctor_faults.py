@@ -24,7 +24,7 @@ FAULTS = {
     "hangs": ("error", "an import hook hangs"),
     "exits": ("error", "an import hook kills Python"),
     "crashes": ("error", "an import hook kills Python"),
-    "killed": ("error", "the probe was killed"),
+    "killed": ("error", "the probe brought no document back"),
     "sleeps": ("error", "the probe could not be run"),
 }
 

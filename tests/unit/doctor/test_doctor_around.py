@@ -445,8 +445,8 @@ def refusing(_argv: Sequence[str], _stdin: bytes, _timeout: float) -> ExecResult
 @pytest.mark.parametrize(
     ("execute", "title"),
     [
-        (answering(code=127, stderr=b"exec: python3: not found"), "the container has no python3"),
-        (answering(code=137), "the probe was killed"),
+        (answering(code=127, stderr=b"exec: python3: not found"), "the probe could not be run"),
+        (answering(code=137), "the probe brought no document back"),
         (answering(b"hello"), "the probe brought no document back"),
         (answering(b'\nMARK {"answer": {"python"'), "the probe brought no document back"),
         (answering(b'\nMARK {"answer": {"python": 3}}'), "the probe's document can't be read"),
