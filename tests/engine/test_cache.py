@@ -307,7 +307,7 @@ def test_a_kill_in_mid_clear_is_finished_by_the_next(lab: Lab, capsys: pytest.Ca
     docker("exec", container, "python3", "-c", many)
     # It waits inside: a `docker exec` for each look would come too late on a busy machine.
     kill = (
-        f"until ls -d {ROOT}/.envgen-work-*/module-0; do sleep 0.005; done; "
+        f"until ls -d {ROOT}/.envgen-work-*/0; do sleep 0.005; done; "
         "kill -9 $(grep -l '[e]nvgen-inside' /proc/[0-9]*/cmdline | cut -d/ -f3)"
     )
     killer = subprocess.Popen(

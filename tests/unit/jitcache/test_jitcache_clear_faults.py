@@ -53,7 +53,7 @@ def test_a_kill_leaves_the_old_module_or_none_and_the_next_run_finishes(
 
 def test_trash_of_another_module_is_finished_too(tmp_path: Path) -> None:
     release(tmp_path, "0.5.3")
-    put(tmp_path / ".envgen-work-00ff/module-0/page.so")
+    put(tmp_path / ".envgen-work-00ff/0/page.so")
     assert good(tmp_path, "rope", dry_run=True)["leftovers"] == {"count": 1, "bytes": 64}
     assert good(tmp_path, "rope")["leftovers"]["count"] == 1
     assert not (tmp_path / ".envgen-work-00ff").exists()
@@ -95,11 +95,12 @@ def test_a_folder_exchanged_for_a_link_in_mid_way_leads_nowhere(
         if not done:
             done.append(1)
             (trash,) = cache.glob(".envgen-work-*")
-            real(trash / "module-0/sub", tmp_path / "moved")
-            (trash / "module-0/sub").symlink_to(outside)
+            real(trash / "0/sub", tmp_path / "moved")
+            (trash / "0/sub").symlink_to(outside)
 
     monkeypatch.setattr(os, "rename", exchange)
     good(cache, "page")
+    assert (tmp_path / "moved/file").exists()
     assert (outside / "precious").exists()
 
 
@@ -149,7 +150,7 @@ def test_processes_that_loaded_the_library_are_told(tmp_path: Path, monkeypatch:
     put(
         proc / "78/maps", f"7f00-7f01 r-xp 00000000 08:01 1 /usr/lib/libc.so.6\n7f02-7f03 rw-p 00000000 00:00 {inode}\n"
     )
-    put(proc / "79/maps", f"7f00-7f01 r-xp 00000000 08:01 {inode}   /mnt/.envgen-work-0a/module-0/page.so (deleted)\n")
+    put(proc / "79/maps", f"7f00-7f01 r-xp 00000000 08:01 {inode}   /mnt/.envgen-work-0a/0/page.so (deleted)\n")
     put(proc / "79/cmdline", b"other")
     real = locks.loaded
     monkeypatch.setattr(clearing, "loaded", lambda inodes: real(inodes, str(proc)))

@@ -129,7 +129,7 @@ def test_unreadable_folders_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_leftovers_are_counted_and_never_listed(tmp_path: Path) -> None:
     release(tmp_path, "0.5.3")
-    put(tmp_path / ".envgen-work-ff/module-0/page.so", b"x" * 10)
+    put(tmp_path / ".envgen-work-ff/0/page.so", b"x" * 10)
     found = listed(tmp_path)
     assert (found.leftovers.count, found.leftovers.bytes) == (1, 10)
     assert not [module for module in found.modules if module.name.startswith(".")]
