@@ -11,12 +11,9 @@ from __future__ import annotations
 
 import argparse
 import csv
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 
@@ -60,15 +57,8 @@ class Outcome:
 
 def load_gate() -> ModuleType:
     """The program itself, which has no .py."""
-    loader = SourceFileLoader("compile_gate", str(ROOT / "docker/runtime/bin/compile-gate"))
-    spec = spec_from_loader(loader.name, loader)
-    assert spec is not None
-    module = module_from_spec(spec)
-    written, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    try:
-        loader.exec_module(module)
-    finally:
-        sys.dont_write_bytecode = written
+    path, module = ROOT / "docker/runtime/bin/compile-gate", ModuleType("compile_gate")
+    exec(compile(path.read_text("utf-8"), path, "exec"), vars(module))
     return module
 
 

@@ -7,10 +7,11 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import jinja2
 import pytest
 from layers import touched_only
 from projects import LEAN, docker
+
+from envgen.render.quote import render
 
 pytestmark = pytest.mark.engine
 
@@ -28,15 +29,9 @@ STEPS = (
 
 def dockerfile(number: Callable[[int], int]) -> str:
     """A build of STEPS with the mounts and the last command that rendered Dockerfiles give theirs."""
-    templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TOP / "templates"),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=False,
-    )
     lines = [f"FROM {BASE} AS origin", "FROM scratch AS scripts", "COPY normalise /build/normalise", "FROM origin"]
     lines += ["ARG SOURCE_DATE_EPOCH=1700000000", "ENV SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH"]
-    mounts = templates.get_template("partials/reproducible-mounts.j2").render(plan={"reproducible": True})
+    mounts = render("partials/reproducible-mounts.j2", {"plan": {"reproducible": True}})
     for place, step in enumerate(STEPS, 1):
         lines.append(f"RUN {mounts}{step} && sh /run/envgen/normalise {number(place)}")
     return "\n".join(lines) + "\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gate_program import BENCHMARK, gate, load
+from gate_program import benchmark, gate
 
 GIB = 1 << 30
 NOW = 10_000.0
@@ -118,7 +118,6 @@ def test_time_left() -> None:
 
 @pytest.mark.parametrize("gib", [16, 24, 32, 48])
 def test_on_the_recorded_build_it_is_faster_than_a_divisor_and_within_the_budget(gib: int) -> None:
-    benchmark = load(BENCHMARK, "benchmark_gate")
     objects = benchmark.trace()
     before = benchmark.simulate(objects, benchmark.fixed(gib // 8))
     for learned in (False, True):
