@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -59,9 +60,10 @@ def commit(folder: Path, text: str) -> str:
     return git(folder, "rev-parse", "HEAD")
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """main: one, two (tag v1, annotated), three; a branch and a pull request beside it; nested submodules."""
+    tmp_path = tmp_path_factory.mktemp("repositories")
     for name in ("inner", "outer", "main"):
         (tmp_path / name).mkdir()
         git(tmp_path / name, "init", "-qb", "main")
@@ -253,7 +255,7 @@ def test_a_missing_version_names_the_index_without_its_password(server: Server, 
 def test_a_wheel_folder_comes_first(tmp_path: Path) -> None:
     (tmp_path / "links").mkdir()
     (tmp_path / "links/my_pkg-1.0.tar.gz").write_bytes(SDIST)
-    env = {"UV_FIND_LINKS": str(tmp_path / "links"), "UV_DEFAULT_INDEX": "http://127.0.0.1:9"}
+    env = {"UV_FIND_LINKS": str(tmp_path / "links"), "UV_DEFAULT_INDEX": "http://127.0.0.1:9", "PIP_RETRIES": "0"}
     code, said = run("fetch", "sdist", "my-pkg", "1.0", tmp_path / "x", env=env)
     assert code == 0, said
 
@@ -400,11 +402,11 @@ def test_what_is_there_is_pinned_and_what_is_off_is_never_installed(protected: t
 
 
 def test_what_is_removed_is_gone_and_never_comes_back(tmp_path: Path) -> None:
-    """In an environment of its own: pip uninstalls nothing from outside of it."""
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True, timeout=120)
+    """In an environment of its own, with our pip: it uninstalls nothing from outside of it."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True, timeout=120)
     python = tmp_path / "venv/bin/python"
-    ask = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    site = Path(subprocess.run(ask, check=True, capture_output=True, text=True).stdout.strip())
+    (site,) = tmp_path.glob("venv/lib/*/site-packages")
+    (site / "ours.pth").write_text(sysconfig.get_path("purelib") + "\n")
     info = site / "flash_attn-2.7.dist-info"
     info.mkdir()
     (site / "flash_attn.py").write_text("")
