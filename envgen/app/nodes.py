@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from envgen import files
+from envgen.app.session import the_service
 from envgen.binding import digest_of
 from envgen.doctor.collect import mounts
 from envgen.engine.client import Engine, connect
 from envgen.engine.values import COMPOSE_PROJECT, MISSHAPEN, Container, Image, Mount
-from envgen.errors import EngineError, NotFoundError, Problem, UsageError
+from envgen.errors import EngineError, Problem, UsageError
 from envgen.inside import run
 from envgen.profile.check_services import ranks_of
 from envgen.profile.model import Cluster, GpuMode, Machine, Profile, Service
@@ -104,18 +105,10 @@ class Seen:
 
 
 def choose(profile: Profile, wanted: str | None) -> tuple[str, Service, Cluster]:
-    """The service to check: the wanted one, or the only one with `cluster`. UsageError, NotFoundError."""
+    """The service to check: the wanted one, or the only one with `cluster`. UsageError."""
     found = [name for name, service in profile.services.items() if service.cluster is not None]
-    name = wanted or (found[0] if len(found) == 1 else "")
-    if wanted is not None and wanted not in profile.services:
-        raise NotFoundError(f"profile {profile.name} has no service {wanted!r}")
-    if name not in found:
-        what = f"service {wanted}" if wanted else f"profile {profile.name}"
-        if len(found) > 1:
-            raise UsageError(f"several services have `cluster`: {', '.join(found)}", hint="name one of them")
-        raise UsageError(
-            f"{what} names no machines", hint="write `cluster: {nodes: [spark-1, spark-2]}`; see docs/two-machines.md"
-        )
+    hint = "write `cluster: {nodes: [spark-1, spark-2]}`; see docs/two-machines.md"
+    name = the_service(profile, wanted, found, "names no machines", hint)
     service = profile.services[name]
     assert service.cluster is not None
     missing = [node for node in service.cluster.nodes if node not in profile.nodes]

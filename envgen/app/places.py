@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from envgen.app import nodes, whose
-from envgen.app.session import Session
+from envgen.app.session import Session, known_service
 from envgen.engine.client import Engine, connect
 from envgen.engine.compose import Compose
 from envgen.engine.endpoint import Endpoint, find_endpoint
@@ -28,16 +27,6 @@ from envgen.serve import preflight
 from envgen.serve.launch import CONFIG_HASH, compose_for, settings_differ
 
 T = TypeVar("T")
-
-
-def known_service(profile: Profile, name: str) -> None:
-    """UsageError with a near match unless the profile has a service of that name."""
-    if name not in profile.services:
-        near = difflib.get_close_matches(name, profile.services, 1)
-        raise UsageError(
-            f"profile {profile.name} has no service {name!r}; it has: {', '.join(profile.services) or 'none'}",
-            hint=f"did you mean `{near[0]}`?" if near else "another profile? add --profile NAME",
-        )
 
 
 def workspace_of(engine: Engine | None, profile: Profile, root: Path) -> Workspace:

@@ -10,12 +10,13 @@ from typing import Any
 
 import yaml
 
+from envgen.app.session import the_service
 from envgen.doctor import collect, remedies
 from envgen.doctor.collect import compose_env, throw_away
 from envgen.doctor.model import Context, Finding, Remedy, error, info, ok, warning
 from envgen.engine.client import Engine
 from envgen.engine.owner import ours
-from envgen.errors import EnvgenError, NotFoundError, Problem, RefusedError, UsageError
+from envgen.errors import EnvgenError, NotFoundError, Problem, RefusedError
 from envgen.inside import run
 from envgen.predict.gpus import Gpu, target
 from envgen.predict.judge import Judgement, Verdict, backends, judge, with_cubins
@@ -84,17 +85,8 @@ def servers(profile: Profile) -> list[str]:
 def choose_service(profile: Profile, wanted: str | None) -> str:
     """The service to ask about: the wanted one, or the only one of the profile that starts vLLM."""
     found = servers(profile)
-    hint = f"envgen predict {found[0]} --profile {profile.name}" if found else ""
-    if wanted is not None and wanted not in found:
-        command = " ".join(profile.services[wanted].command)
-        raise UsageError(
-            f"{wanted} starts `{command}`, not `vllm serve`: there is no release to ask",
-            hint=hint or "name a service that starts `vllm serve`",
-        )
-    if wanted is None and len(found) != 1:
-        many = f"several services start vLLM: {', '.join(found)}" if found else "no service starts `vllm serve`"
-        raise UsageError(f"profile {profile.name}: {many}", hint=hint or "another profile? add --profile NAME")
-    return wanted or found[0]
+    hint = f"envgen predict {found[0]} --profile {profile.name}" if found else "another profile? add --profile NAME"
+    return the_service(profile, wanted, found, "starts no `vllm serve`: there is no release to ask", hint)
 
 
 def place_in_engine(engine: Engine, profile: Profile, root: Path, service: str) -> Place:

@@ -14,9 +14,9 @@ from typing import Any
 from envgen.app import nodes, weights, whose
 from envgen.app.cluster import Group
 from envgen.app.crash import keeper
-from envgen.app.places import Opened, containers_of, known_service, opened, place_of, places, take
+from envgen.app.places import Opened, containers_of, opened, place_of, places, take
 from envgen.app.predict import foresee
-from envgen.app.session import Session, of_running
+from envgen.app.session import Session, known_service, of_running
 from envgen.engine.endpoint import demand_plugin
 from envgen.engine.owner import Owner, this_owner
 from envgen.engine.values import Container

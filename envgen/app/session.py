@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from envgen.engine.client import Engine
 from envgen.engine.compose import DOTENV, read_dotenv
 from envgen.engine.owner import ours
-from envgen.errors import EngineError, RefusedError
+from envgen.errors import EngineError, RefusedError, UsageError
 from envgen.profile.load import Loaded, load_project, select
 from envgen.profile.model import Profile
 from envgen.redact import hidden_values
@@ -76,3 +77,24 @@ def of_running(
     if variant not in profile.variants:
         return session
     return Session(session.file, session.profile_name, session.sets, variant)
+
+
+def known_service(profile: Profile, name: str) -> None:
+    """UsageError with a near match unless the profile has a service of that name."""
+    if name not in profile.services:
+        near = difflib.get_close_matches(name, profile.services, 1)
+        raise UsageError(
+            f"profile {profile.name} has no service {name!r}; it has: {', '.join(profile.services) or 'none'}",
+            hint=f"did you mean `{near[0]}`?" if near else "another profile? add --profile NAME",
+        )
+
+
+def the_service(profile: Profile, wanted: str | None, fitting: Sequence[str], lacking: str, hint: str) -> str:
+    """The wanted service, or the only one that fits. ``lacking``: what is said of one that does not. UsageError."""
+    if wanted is not None:
+        known_service(profile, wanted)
+    if wanted in fitting or (wanted is None and len(fitting) == 1):
+        return wanted or fitting[0]
+    if wanted is None and fitting:
+        raise UsageError(f"profile {profile.name} has several: {', '.join(fitting)}", hint="name one of them")
+    raise UsageError(f"{f'service {wanted}' if wanted else f'profile {profile.name}'} {lacking}", hint=hint)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from envgen.app.session import the_service
 from envgen.doctor import collect
 from envgen.engine.client import Engine
 from envgen.engine.owner import host_user
@@ -68,15 +69,8 @@ def services_with_model(profile: Profile) -> tuple[str, ...]:
 
 def choose(profile: Profile, wanted: str | None) -> str:
     """The service to deal with: the wanted one, or the only one that names a model."""
-    found = services_with_model(profile)
-    if wanted is not None and wanted in found:
-        return wanted
-    if wanted is not None or len(found) != 1:
-        named = f"service {wanted} of profile {profile.name}" if wanted else f"profile {profile.name}"
-        what = f"several services have one: {', '.join(found)}" if len(found) > 1 else "names no model"
-        line = f"services: {{{wanted or 'serve'}: {{model: {{repo: openai/gpt-oss-120b}}}}}}"
-        raise UsageError(f"{named}: {what}", hint=f"envgen model check {found[0]}" if found else f"write `{line}`")
-    return found[0]
+    line = f"services: {{{wanted or 'serve'}: {{model: {{repo: openai/gpt-oss-120b}}}}}}"
+    return the_service(profile, wanted, services_with_model(profile), "names no model", f"write `{line}`")
 
 
 def _request(verb: str, profile: Profile, root: Path, service: str) -> tuple[ModelRef, dict[str, Any]]:

@@ -10,8 +10,8 @@ import click
 
 from envgen.app.crash import write_report
 from envgen.app.doctor import apply_fixes, joined, look
-from envgen.app.places import at, known_service
-from envgen.app.session import Session, of_running
+from envgen.app.places import at
+from envgen.app.session import Session, known_service, of_running
 from envgen.cli.common import ask, print_json, reporting, wants_json
 from envgen.doctor import report
 from envgen.doctor.model import Severity, Subject

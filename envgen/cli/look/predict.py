@@ -11,7 +11,7 @@ import click
 
 from envgen import files
 from envgen.app import predict as app
-from envgen.app.places import at, known_service
+from envgen.app.places import at
 from envgen.app.predict import Prediction
 from envgen.app.session import Session
 from envgen.cli.common import answer, reporting, variant_option
@@ -52,8 +52,6 @@ def command(session: Session, service: str | None, gpu: str | None, python: Path
       envgen predict serve --python ~/venvs/vllm/bin/python
     """
     profile = session.profile()
-    if service is not None:
-        known_service(profile, service)
     name = app.choose_service(profile, service)
     chosen = gpus.find(gpu) if gpu else gpus.target(profile)
     if python is not None:

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import click
 
 from envgen.app import crash
-from envgen.app.places import at, known_service
-from envgen.app.session import Session
+from envgen.app.places import at
+from envgen.app.session import Session, known_service
 from envgen.app.watch import ending
 from envgen.bench import checks, facts, record
 from envgen.bench.checks import Gone, Outcome, Trial

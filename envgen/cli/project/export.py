@@ -9,8 +9,7 @@ from pathlib import Path
 import click
 
 from envgen import files
-from envgen.app.places import known_service
-from envgen.app.session import Session
+from envgen.app.session import Session, known_service
 from envgen.app.weights import locked_commit
 from envgen.cli.common import project_options, variant_option
 from envgen.errors import RefusedError, UsageError

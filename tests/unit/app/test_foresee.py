@@ -118,7 +118,7 @@ def test_the_words_of_both_ways_to_start_a_server() -> None:
 def test_the_one_service_that_starts_vllm_needs_no_name(tmp_path: Path) -> None:
     found = profile(tmp_path)
     assert choose_service(found, None) == "serve"
-    with pytest.raises(UsageError, match="dev starts `sleep infinity`, not `vllm serve`") as caught:
+    with pytest.raises(UsageError, match="service dev starts no `vllm serve`") as caught:
         choose_service(found, "dev")
     assert "envgen predict serve --profile prod" in str(caught.value)
 
