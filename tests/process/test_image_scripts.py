@@ -490,7 +490,7 @@ def test_a_command_that_cannot_be_run_is_named(tmp_path: Path, command: str, cod
 
 # --- pip-install --needs ----------------------------------------------------------------------------------------------
 
-FAKE_UV = '#!/bin/sh\nshift 5\nfor word; do echo "$word"; done\n'
+FAKE_UV = '#!/bin/sh\nshift 5\n[ ! -e ours.py ] || echo "in the checkout"\nfor word; do echo "$word"; done\n'
 
 BACKEND = """\
 def get_requires_for_build_editable(settings):
