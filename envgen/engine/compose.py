@@ -13,6 +13,7 @@ from pathlib import Path
 from envgen import files
 from envgen.engine import process
 from envgen.engine.endpoint import Endpoint, plugin_argv
+from envgen.engine.values import ExecResult
 from envgen.errors import EngineError, RefusedError
 
 
@@ -35,11 +36,11 @@ class Compose:
         """What the program gets besides our own environment. A `.env` file beside the project is not read."""
         return {**self.endpoint.environment, "COMPOSE_DISABLE_ENV_FILE": "1", **self.env}
 
-    def run(self, *words: str, timeout: float | None = 600, check: bool = True) -> process.Completed:
+    def run(self, *words: str, timeout: float | None = 600, check: bool = True) -> ExecResult:
         """Run and collect. ProcessError when it fails and ``check``."""
         return process.run(self.argv(*words), env=self.environment, timeout=timeout, check=check)
 
-    def stream(self, *words: str, on_line: Callable[[str], None]) -> process.Completed:
+    def stream(self, *words: str, on_line: Callable[[str], None]) -> ExecResult:
         """Run, handing over every line of its progress as it comes."""
         return process.stream(
             self.argv(*words),

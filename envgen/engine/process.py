@@ -15,11 +15,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
+from envgen.engine.values import ExecResult
 from envgen.errors import EngineError, ProcessError
 from envgen.text import reason_of, show_command
 
@@ -41,16 +41,6 @@ class ProcessTimeout(ProcessError):
         super().__init__(argv, -signal.SIGKILL, f"did not end within {seconds:g} s\n{stderr}".strip())
 
 
-@dataclass(frozen=True)
-class Completed:
-    """How a program ended. ``stderr`` of a streamed one is only its last 64 KiB; its ``stdout`` went to the caller."""
-
-    argv: tuple[str, ...]
-    code: int
-    stdout: bytes
-    stderr: bytes
-
-
 def run(
     argv: Sequence[str],
     *,
@@ -59,7 +49,7 @@ def run(
     cwd: Path | None = None,
     timeout: float | None = 60,
     check: bool = True,
-) -> Completed:
+) -> ExecResult:
     """Run a program and return all that it wrote. With ``check`` ProcessError unless it ends with 0."""
     with _started(argv, env, cwd, subprocess.PIPE if stdin is not None else subprocess.DEVNULL) as child:
         try:
@@ -69,7 +59,7 @@ def run(
             raise ProcessTimeout(argv, timeout or 0, (error.stderr or b"").decode(errors="replace")) from None
     if check and child.returncode:
         raise ProcessError(argv, child.returncode, stderr.decode(errors="replace"))
-    return Completed(tuple(argv), child.returncode, stdout, stderr)
+    return ExecResult(child.returncode, stdout, stderr)
 
 
 def stream(
@@ -78,11 +68,11 @@ def stream(
     *,
     env: Mapping[str, str] | None = None,
     on_tick: Callable[[], None] | None = None,
-) -> Completed:
+) -> ExecResult:
     """Run a program and hand each line to ``on_line("stdout" | "stderr", line)`` as it comes, without its newline.
 
     ``on_tick`` is called at least every ``TICK`` seconds, so that a display can show time passing. The exit code is the
-    caller's to judge.
+    caller's to judge; of stderr the result has the last 64 KiB, of stdout nothing.
     """
     tail = bytearray()
 
@@ -97,7 +87,7 @@ def stream(
             if on_tick:
                 on_tick()
         child.wait()
-    return Completed(tuple(argv), child.returncode, b"", bytes(tail))
+    return ExecResult(child.returncode, b"", bytes(tail))
 
 
 def interactive(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> int:

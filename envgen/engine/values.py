@@ -28,7 +28,7 @@ MISSHAPEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError
 
 @dataclass(frozen=True)
 class ExecResult:
-    """How a program inside a container ended, and what it wrote."""
+    """How a program ended, here or in a container, and what it wrote."""
 
     code: int
     stdout: bytes

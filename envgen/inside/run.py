@@ -122,8 +122,7 @@ def on_host(env: Mapping[str, str]) -> Execute:
     """Run on this machine, with these variables over those of the shell."""
 
     def execute(argv: Sequence[str], stdin: bytes, timeout: float) -> ExecResult:
-        done = process.run(list(argv), stdin=stdin, env=dict(env), timeout=timeout, check=False)
-        return ExecResult(done.code, done.stdout, done.stderr)
+        return process.run(list(argv), stdin=stdin, env=dict(env), timeout=timeout, check=False)
 
     return execute
 

@@ -16,8 +16,7 @@ from envgen import cli
 from envgen.app.whose import claim_labels
 from envgen.engine.compose import Compose
 from envgen.engine.owner import Owner
-from envgen.engine.process import Completed
-from envgen.engine.values import COMPOSE_ONE_OFF, Container
+from envgen.engine.values import COMPOSE_ONE_OFF, Container, ExecResult
 from envgen.errors import EnvgenError, NotFoundError, ServiceError, UsageError
 from envgen.profile.load import load_project
 from envgen.serve.launch import CONFIG_HASH, Started
@@ -91,9 +90,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Words:
     """What Compose and `docker exec` are asked to do."""
     words: Words = []
 
-    def run(_self: Compose, *given: str, check: bool = True, **_: object) -> Completed:
+    def run(_self: Compose, *given: str, check: bool = True, **_: object) -> ExecResult:
         words.append(given)
-        return Completed(given, 1 if "broken" in given else 0, b"{}", b"port is taken\n")
+        return ExecResult(1 if "broken" in given else 0, b"{}", b"port is taken\n")
 
     def interactive(_self: Compose, *given: str) -> int:
         words.append(given)
@@ -177,7 +176,7 @@ def test_a_start_that_compose_refuses_is_the_services_failure(
     engine: StubEngine, asked: Words, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.found = [container("web", "exited")]
-    monkeypatch.setattr(Compose, "run", lambda *_, **__: Completed((), 1, b"", b"x\nport is taken\n"))
+    monkeypatch.setattr(Compose, "run", lambda *_, **__: ExecResult(1, b"", b"x\nport is taken\n"))
     assert "web was not started: port is taken" in fails(ServiceError, "start", "web")
 
 
@@ -295,11 +294,11 @@ def test_ps_compares_the_settings_of_what_runs(
     """By Compose's own digest: a variable of the project file that was edited shows before the next `up`."""
     one = container("web")
     engine.found = [replace(one, labels={**one.labels, **({CONFIG_HASH: noted} if noted else {})})]
-    monkeypatch.setattr(Compose, "run", lambda *_, **__: Completed((), 0, b"srv sha-9\nweb sha-2\n", b""))
+    monkeypatch.setattr(Compose, "run", lambda *_, **__: ExecResult(0, b"srv sha-9\nweb sha-2\n", b""))
     assert invoke("ps").output.splitlines()[1].split()[:7] == [
         "web", "running", "-", "-", "older", "than", "the",
     ] and f" {said} " in invoke("ps").output  # fmt: skip
     (row,) = json.loads(invoke("ps", "--json").output)
     assert row["settings"] == (None if said == "-" else said)
-    monkeypatch.setattr(Compose, "run", lambda *_, **__: Completed((), 1, b"", b"no such option\n"))
+    monkeypatch.setattr(Compose, "run", lambda *_, **__: ExecResult(1, b"", b"no such option\n"))
     assert json.loads(invoke("ps", "--json").output)[0]["settings"] is None

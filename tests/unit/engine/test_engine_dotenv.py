@@ -13,7 +13,7 @@ from envgen.app.session import Session
 from envgen.engine import compose as program
 from envgen.engine import process
 from envgen.engine.compose import read_dotenv
-from envgen.engine.process import Completed
+from envgen.engine.values import ExecResult
 from envgen.errors import RefusedError
 
 SECRET = "correct-horse-battery"
@@ -24,15 +24,15 @@ def compose(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Compose, which gives every name that it is asked for the value of its line."""
     asked: list[str] = []
 
-    def run(argv: list[str], **_: Any) -> Completed:
+    def run(argv: list[str], **_: Any) -> ExecResult:
         copy, question = (word.partition("=")[2] for word in argv if word.startswith(("--env-file=", "--file=")))
         names = json.loads(Path(question).read_text())["x-asked"]
         asked.extend(names)
         lines = Path(copy).read_text().splitlines()
         if any("=" not in line for line in lines):
-            return Completed((), 1, b"", f'line 2: unexpected character in "{SECRET}"'.encode())
+            return ExecResult(1, b"", f'line 2: unexpected character in "{SECRET}"'.encode())
         has = dict(line.split("=", 1) for line in lines)
-        return Completed((), 0, json.dumps({"x-asked": {one: has.get(one, "") for one in names}}).encode(), b"")
+        return ExecResult(0, json.dumps({"x-asked": {one: has.get(one, "") for one in names}}).encode(), b"")
 
     monkeypatch.setattr(process, "run", run)
     monkeypatch.setattr(program, "plugin_argv", lambda _name: ["compose"])

@@ -20,7 +20,7 @@ from envgen.engine.endpoint import (
     plugin_version,
 )
 from envgen.engine.session import unreachable
-from envgen.engine.values import too_old
+from envgen.engine.values import ExecResult, too_old
 from envgen.errors import EngineError, ExitCode
 
 
@@ -148,7 +148,7 @@ def test_the_version_of_a_plugin(
     config: Path, monkeypatch: pytest.MonkeyPatch, said: str, version: str, old: bool
 ) -> None:
     program(config / "cli-plugins", "docker-buildx")
-    monkeypatch.setattr(process, "run", lambda *argv, **_how: process.Completed((), 0, said.encode(), b""))
+    monkeypatch.setattr(process, "run", lambda *argv, **_how: ExecResult(0, said.encode(), b""))
     monkeypatch.setenv("DOCKER_CONFIG", str(config))
     assert plugin_version("buildx") == version and outdated("buildx", version) is old
     if not old:

@@ -97,9 +97,9 @@ def test_kernel_messages_that_may_not_be_read(monkeypatch: pytest.MonkeyPatch) -
     engine = Told(ENDED)
     monkeypatch.setattr(engine, "info", lambda: dataclasses.replace(INFO, endpoint="unix:///x"))
 
-    def run(argv: list[str], **_: Any) -> process.Completed:
+    def run(argv: list[str], **_: Any) -> ExecResult:
         if argv == ["dmesg"]:
-            return process.Completed(("dmesg",), 1, b"", b"dmesg: read kernel buffer failed: Operation not permitted\n")
+            return ExecResult(1, b"", b"dmesg: read kernel buffer failed: Operation not permitted\n")
         raise EngineError(f"the program {argv[0]!r} is not there")
 
     monkeypatch.setattr(process, "run", run)

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from envgen.engine.compose import Compose
-from envgen.engine.process import Completed
-from envgen.engine.values import Mount
+from envgen.engine.values import ExecResult, Mount
 from envgen.errors import EnvgenError
 from envgen.profile.load import load_project
 from envgen.profile.model import Profile
@@ -95,9 +94,9 @@ def test_a_file_that_the_image_lacks_is_another_matter(tmp_path: Path, profile: 
 def test_up_uses_it(tmp_path: Path, profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
     line = START.replace("FOLDER", str(tmp_path / "src/lib"))
 
-    def stream(_self: Compose, *_: str, on_line: Any) -> Completed:
+    def stream(_self: Compose, *_: str, on_line: Any) -> ExecResult:
         on_line(line)
-        return Completed((), 1, b"", b"")
+        return ExecResult(1, b"", b"")
 
     monkeypatch.setattr(Compose, "stream", stream)
     compose = Compose(SimpleNamespace(host="unix:///x"), (), tmp_path / "p/compose")  # type: ignore[arg-type]
