@@ -11,7 +11,7 @@ import base64
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from urllib.parse import quote
 
@@ -269,18 +269,11 @@ def hidden_values(environ: Mapping[str, str], names: Iterable[str] = ()) -> dict
     return dict.fromkeys(sorted(found, key=lambda text: (-len(text), text)), "[redacted: known secret]")
 
 
-def _own_names() -> tuple[tuple[re.Pattern[str], str], ...]:
-    host = os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
-    users = {os.environ.get(name, "") for name in ("USER", "LOGNAME", "USERNAME", "SUDO_USER")}
-    return _patterns_of(host, frozenset(users))
-
-
-@cache
-def _patterns_of(host: str, users: frozenset[str]) -> tuple[tuple[re.Pattern[str], str], ...]:
+def _own_names() -> Iterator[tuple[re.Pattern[str], str]]:
     """Whole words only: a user called `mod` must not take the model apart."""
+    host = os.uname().nodename
+    users = (os.environ.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER"))
     words = {host: "[host]", host.split(".")[0]: "[host]", **dict.fromkeys(users, "[user]")}
-    chosen = {word: said for word, said in words.items() if len(word) >= 3 and word.lower() not in _COMMON}
-    return tuple(
-        (re.compile(rf"(?<![A-Za-z0-9_]){re.escape(word)}(?![A-Za-z0-9_])"), chosen[word])
-        for word in sorted(chosen, key=len, reverse=True)
-    )
+    for word in sorted(words, key=len, reverse=True):
+        if len(word) >= 3 and word.lower() not in _COMMON:
+            yield re.compile(rf"(?<![A-Za-z0-9_]){re.escape(word)}(?![A-Za-z0-9_])"), words[word]
