@@ -32,7 +32,6 @@ from envgen.profile.model import Mode, Profile
 from envgen.redact import without_login
 from envgen.text import progress
 
-_ARCHS = {"x86_64": "amd64", "aarch64": "arm64"}
 _UNLOCKED = "`envgen build --unlocked` builds anyway"
 
 
@@ -160,8 +159,7 @@ def _problems(profile: Profile, root: Path, engine: Engine, lock: ProfileLock | 
     whole = load(root)
     if whole is None or lock is None:
         return [Problem("there is no envgen.lock")]
-    arch = engine.info().arch
-    platform = profile.base.platform.value if profile.base.platform else f"linux/{_ARCHS.get(arch, arch)}"
+    platform = profile.base.platform.value if profile.base.platform else f"linux/{engine.info().arch}"
     found = [Problem(str(each)) for each in stale(profile, whole, patch_locks([profile], root), platform)]
     if lock.base and lock.base.resolved == LOCAL:
         image = engine.image(lock.base.name)
