@@ -418,6 +418,7 @@ COMPOSE: dict[str, Mapping[str, str]] = {
         "networks": _OWN_FILE,
         "configs": _OWN_FILE,
         "include": "write `compose: FILE` in a profile",
+        "extends": "a profile extends another; `defaults` are below all of them",
         "command": "it belongs into a service: `services: {NAME: {command: [...]}}`",
         "ports": "it belongs into a service: `services: {NAME: {ports: [...]}}`",
         "mounts": "it belongs into a service: `services: {NAME: {mounts: {...}}}`",

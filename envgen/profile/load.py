@@ -168,10 +168,6 @@ def _header(top: Node, problems: list[Problem]) -> tuple[str, str]:
 def _sections(top: Node, problems: list[Problem]) -> tuple[Node, dict[str, Node]]:
     """The defaults and the profiles of a file."""
     defaults = layers.section(top, "defaults", problems)
-    if "extends" in defaults.items:
-        place = defaults.items["extends"].key_place("defaults.extends")
-        problems.append(Problem("unknown key", place, "a profile extends another; `defaults` are below all of them"))
-        defaults = defaults.with_items({k: v for k, v in defaults.items.items() if k != "extends"})
     profiles: dict[str, Node] = {}
     for name, node in layers.section(top, "profiles", problems).items.items():
         key = f"profiles.{name}"
