@@ -149,38 +149,29 @@ def spelled_out(node: Node, path: tuple[str, ...] = ()) -> Node:
     return replace(node, kind=nodes.MAP, text="", items=items)
 
 
-Chain = tuple[list[str], bool]
-
-
-def chains(profiles: dict[str, Node], problems: list[Problem]) -> dict[str, Chain]:
-    """Each profile with what it extends, the farthest first; and whether that is all of it.
+def chains(profiles: dict[str, Node], problems: list[Problem]) -> dict[str, list[str]]:
+    """Each profile with what it extends, the farthest first.
 
     A circle or an unknown parent is noted and ends the chain.
     """
-    found: dict[str, Chain] = {}
+    found: dict[str, list[str]] = {}
     for name in profiles:
         steps: dict[str, None] = {}  # from ``name`` on, in order, and quick to ask
         step: str | None = name
-        above: Chain = [], True
-        while step is not None:
-            if step in found:
-                above = found[step]
-                break
+        while step is not None and step not in found:
             steps[step] = None
-            step, whole = _parent(step, steps, profiles, problems)
-            above = [], whole
+            step = _parent(step, steps, profiles, problems)
+        above = found.get(step or "", [])
         for step in reversed(steps):
-            above = found[step] = [*above[0], step], above[1]
+            above = found[step] = [*above, step]
     return {name: found[name] for name, node in profiles.items() if node.kind == nodes.MAP}
 
 
-def _parent(
-    name: str, steps: Mapping[str, None], profiles: Mapping[str, Node], problems: list[Problem]
-) -> tuple[str | None, bool]:
-    """What ``name`` extends, if anything, and whether that can be followed; ``steps``: where we come from."""
+def _parent(name: str, steps: Mapping[str, None], profiles: Mapping[str, Node], problems: list[Problem]) -> str | None:
+    """What ``name`` extends, if anything, and if that can be followed; ``steps``: where we come from."""
     parent = profiles[name].items.get("extends") if profiles[name].kind == nodes.MAP else None
     if parent is None or parent.kind == nodes.NULL:
-        return None, True
+        return None
     place = parent.place(f"profiles.{name}.extends")
     if parent.kind in (nodes.MAP, nodes.LIST):
         problems.append(Problem(f"expected the name of a profile, found {parent.seen()}", place))
@@ -191,8 +182,8 @@ def _parent(
     elif parent.text not in profiles:
         problems.append(Problem(f"there is no profile {parent.text!r}", place, near(parent.text, list(profiles))))
     else:
-        return parent.text, True
-    return None, False
+        return parent.text
+    return None
 
 
 def merge(base: Node, over: Node, path: tuple[str, ...] = ()) -> Node:
@@ -230,17 +221,17 @@ def _drop_alternatives(items: dict[str, Node], over: Node, path: tuple[str, ...]
 
 
 def layered(
-    files: Sequence[tuple[Node, dict[str, Node]]], orders: Mapping[str, Chain], warnings: list[str]
+    files: Sequence[tuple[Node, dict[str, Node]]], orders: Mapping[str, list[str]], warnings: list[str]
 ) -> dict[str, Node]:
     """The merged tree of each profile: for each file its defaults, then the profiles that it extends, then itself."""
     defaults, profiles = files[0]
     # Of the first file, the shared one, a profile takes its parent's tree: long chains stay linear.
     shared: dict[str, Node] = {}
-    for name in sorted(orders, key=lambda name: len(orders[name][0])):
-        parent = shared.get(orders[name][0][-2]) if len(orders[name][0]) > 1 else None
+    for name in sorted(orders, key=lambda name: len(orders[name])):
+        parent = shared.get(orders[name][-2]) if len(orders[name]) > 1 else None
         shared[name] = _laid_over(parent or merge(Node(nodes.MAP, defaults.source), defaults), profiles[name])
     made: dict[str, Node] = {}
-    for name, (order, _whole) in orders.items():
+    for name, order in orders.items():
         tree = profiles[name].with_items(shared[name].items)
         for file_defaults, file_profiles in files[1:]:  # their defaults are about the machine
             kept = without_foreign_checkouts(tree, file_defaults, warnings)

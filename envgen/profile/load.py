@@ -101,8 +101,10 @@ def load_project(
         if (named := _top(LocalFile, own, problems).instance) is not None:  # "" is the plain name, also in a worktree
             instance = named
     overrides = [*(from_environ(environ, problems) if local else ()), *from_sets(sets, problems)]
+    before = len(problems)
     chains = layers.chains(profiles, problems)
-    builder = Builder(name, path.parent, files, overrides, variant, instance)
+    partial = len(problems) > before
+    builder = Builder(name, path.parent, files, overrides, variant, instance, partial)
     builder.build(chains, problems)
     if default not in profiles and profiles and default:
         place = top.items["default_profile"].place("default_profile")
@@ -216,12 +218,13 @@ class Builder:
     overrides: Sequence[Override]
     variant: str
     instance: str
+    partial: bool  # what some profile extends is unknown
     good: dict[str, Profile] = field(default_factory=dict)
     broken: dict[str, list[Problem]] = field(default_factory=dict)
     trees: dict[str, Node] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
-    def build(self, chains: Mapping[str, layers.Chain], problems: list[Problem]) -> None:
+    def build(self, chains: Mapping[str, list[str]], problems: list[Problem]) -> None:
         """Build each profile.
 
         A problem of the files goes to ``problems``. One that only an override or the variant brings, and only into
@@ -233,14 +236,13 @@ class Builder:
             varied = layers.merge(tree, over) if over is not None else tree
             full = self._with_overrides(varied, shared, found := [])
             self.trees[name] = full
-            partial = not chains[name][1]
-            profile, more = self._bind(name, full, partial, self.variant if over is not None else "")
+            profile, more = self._bind(name, full, self.variant if over is not None else "")
             found += more
             if not found:
                 self.good[name] = profile
             elif full is tree and not self.overrides:
                 problems += found
-            elif own := self._bind(name, tree, partial)[1]:
+            elif own := self._bind(name, tree)[1]:
                 problems += [*own, *found]
             else:
                 self.broken[name] = found
@@ -249,8 +251,8 @@ class Builder:
         if not problems:
             problems += check_project(self.good, shared)
 
-    def _bind(self, name: str, tree: Node, partial: bool, variant: str = "") -> tuple[Profile, list[Problem]]:
-        binding = Binding(partial=partial)
+    def _bind(self, name: str, tree: Node, variant: str = "") -> tuple[Profile, list[Problem]]:
+        binding = Binding(partial=self.partial)
         given = {"name": name, "project": self.project, "variant": variant, "instance": self.instance}
         profile: Profile = binding.record(Profile, tree, "", **given)
         check_profile(profile, tree, binding, self.root)
