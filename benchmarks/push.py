@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 from envgen.app.copy import End, archive
 from envgen.app.push import push_image
@@ -46,7 +47,7 @@ def main(first: str, second: str, image: str, megabytes: int = 200) -> None:
     host = SshAddress.parse(find_endpoint({**os.environ, "DOCKER_CONTEXT": second}).host)
     login = f"{host.user}@{host.host}" if host.user else host.host
     aside = "f=$(mktemp -p /var/tmp); cat >$f; sync $f; rm $f"
-    ways = {
+    ways: dict[str, Callable[[], object]] = {
         "the layer's bytes by ssh": lambda: shell(f"ssh {login} '{aside}'", layer),
         "`docker load` of that layer": lambda: target.engine.load_image(iter([layer])),
         "an empty container": lambda: docker(first, "run", "--rm", "--entrypoint", "true", image),
@@ -72,4 +73,4 @@ def main(first: str, second: str, image: str, megabytes: int = 200) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4], *map(int, sys.argv[4:5]))
+    main(sys.argv[1], sys.argv[2], sys.argv[3], *map(int, sys.argv[4:5]))

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 REPOSITORY, WORK, PYTHON = Path(sys.argv[1]).resolve(), Path(sys.argv[2]), sys.argv[3]
 sys.path.insert(0, str(REPOSITORY))
@@ -33,7 +34,7 @@ PROOF = Proof()
 step = PROOF.step
 
 
-def build(name: str) -> dict:
+def build(name: str) -> dict[str, Any]:
     """Let FlashInfer build a module in a fresh process."""
     done = subprocess.run([PYTHON, "-c", BUILD, name], cwd=WORK, capture_output=True, text=True, check=False)
     for line in done.stdout.splitlines():
@@ -42,18 +43,18 @@ def build(name: str) -> dict:
     return {"failed": done.returncode, "error": (done.stdout + done.stderr)[-3000:]}
 
 
-def agent(operation: str, **request: object) -> dict:
+def agent(operation: str, **request: object) -> dict[str, Any]:
     """envgen's agent on this cache."""
     return ask_agent(PYTHON, ROOT, operation, **request)
 
 
-def modules() -> dict:
+def modules() -> dict[str, Any]:
     """Every module's row as `envgen cache list` has it."""
     found = agent("list")
     return {module["name"]: module for module in found["result"]["modules"]} if found["ok"] else {"error": found}
 
 
-def objects(name: str) -> dict:
+def objects(name: str) -> dict[str, Any]:
     """Times and inodes of a module's objects."""
     found = {}
     for path in sorted(ROOT.glob("*/*/cached_ops/" + name + "/**/*.o")):

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 REPOSITORY, WORK, PYTHON = Path(sys.argv[1]).resolve(), Path(sys.argv[2]), sys.argv[3]
 BUDGETS = [int(word) for word in sys.argv[4:]]
@@ -109,7 +110,7 @@ class Build:
         if self.code == 0:
             shutil.rmtree(self.folder / MODULE, ignore_errors=True)
 
-    def facts(self) -> dict:
+    def facts(self) -> dict[str, Any]:
         """What is printed."""
         facts = {"cores": len(self.cores), "jobs": self.jobs, "seconds": round(self.seconds, 1),
                  "peak_gib": round(self.peak / (1 << 30), 1), "objects": [self.made, len(self.targets)]}  # fmt: skip

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 REPOSITORY, WORK, PYTHON = Path(sys.argv[1]).resolve(), Path(sys.argv[2]), sys.argv[3]
 # Without the checkout on the path of the kernels' processes: only this one uses envgen.
@@ -46,21 +47,22 @@ PROOF = Proof()
 step = PROOF.step
 
 
-def kernels() -> dict:
+def kernels() -> dict[str, Any]:
     """Run both kernels in a fresh process."""
     done = subprocess.run([PYTHON, "-c", KERNELS], cwd=WORK, capture_output=True, text=True, check=False)
     for line in done.stdout.splitlines():
         if line.startswith("ANSWER "):
-            return json.loads(line[7:])
+            answer: dict[str, Any] = json.loads(line[7:])
+            return answer
     return {"failed": done.returncode, "error": done.stderr[-3000:], "out": done.stdout[-1000:]}
 
 
-def agent(operation: str, **request: object) -> dict:
+def agent(operation: str, **request: object) -> dict[str, Any]:
     """envgen's agent on this cache."""
     return ask_agent(PYTHON, ROOT, operation, **request)
 
 
-def states() -> dict:
+def states() -> dict[str, Any]:
     """Every module's state as `envgen cache list` has it."""
     found = agent("list")
     if not found["ok"]:
@@ -68,7 +70,7 @@ def states() -> dict:
     return {m["name"]: m["state"] + ("?" if m["guess"] else "") for m in found["result"]["modules"]}
 
 
-def stamps(name: str) -> dict:
+def stamps(name: str) -> dict[str, Any]:
     """Times and inodes of a module's objects."""
     found = {}
     for path in ROOT.glob("*/*/cached_ops/" + name + "/*"):
@@ -85,7 +87,7 @@ def forge(header: Path, old: str, new: str) -> None:
     os.utime(header, (1577836800, 1577836800))
 
 
-def change(header: Path) -> tuple:
+def change(header: Path) -> tuple[str, str]:
     """An edit that any use of the kernel shows: every normalised value is doubled."""
     old = "float rms_rcp = math::rsqrt(smem[0] / float(d) + eps);"
     if old in header.read_text():
@@ -98,7 +100,7 @@ def main() -> int:
     first = kernels()
     step(
         "both kernels are compiled, run, and agree with torch",
-        first.get("norm_same") and first.get("silu_same"),
+        bool(first.get("norm_same") and first.get("silu_same")),
         **first,
     )
     again = kernels()

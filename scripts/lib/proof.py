@@ -6,13 +6,14 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 
 class Proof:
     """The steps so far. A step that did not hold doesn't end the proof, it fails it."""
 
     def __init__(self) -> None:
-        self.steps: list = []
+        self.steps: list[dict[str, Any]] = []
 
     def step(self, name: str, held: bool, **seen: object) -> None:
         """Note what was seen."""
@@ -26,7 +27,7 @@ class Proof:
         return 0 if good else 1
 
 
-def ask_agent(python: str, root: Path, operation: str, **request: object) -> dict:
+def ask_agent(python: str, root: Path, operation: str, **request: object) -> dict[str, Any]:
     """The cache's agent as a container would run it, in a Python of its own.
 
     Its stdin stays open while it works: the end of it means that nothing waits for the answer.
@@ -37,6 +38,7 @@ def ask_agent(python: str, root: Path, operation: str, **request: object) -> dic
 
     def execute(words: Sequence[str], stdin: bytes, _timeout: float) -> ExecResult:
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+            assert child.stdin and child.stdout and child.stderr
             child.stdin.write(stdin)
             child.stdin.flush()
             out = child.stdout.read()

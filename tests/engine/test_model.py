@@ -138,7 +138,7 @@ def test_what_the_hub_refuses(project: Project, hub: Hub, reach: dict[str, str])
     none = project.envgen("model", "pull", "--set", "services.web.model.repo=acme/none", env=reach, code=7)
     assert "check services.SERVICE.model.repo" in none.err
     away = project.envgen("model", "check", "nothing", code=2)
-    assert "names no model" in away.err
+    assert "profile prod has no service 'nothing'; it has: web" in away.err
 
 
 def test_the_lock_pins_the_commit(project: Project, hub: Hub, reach: dict[str, str]) -> None:

@@ -53,7 +53,8 @@ class Dev:
     """A rendered development project, its image and its containers."""
 
     def __init__(self, root: Path, name: str) -> None:
-        self.root, self.name, self.env = root, name, {}
+        self.root, self.name = root, name
+        self.env: dict[str, str] = {}
 
     def compose(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         return docker("compose", "-f", str(self.root / "compose/dev.yaml"), *argv, check=check, env=self.env)

@@ -13,7 +13,8 @@ import pytest
 from projects import BASE
 from rendering import docker
 
-from envgen.app.build import Options, job_of, request_of
+from envgen.app.build import job_of, request_of
+from envgen.engine.buildx import Options
 from envgen.engine.endpoint import plugin_argv
 from envgen.profile.load import load_project
 from envgen.render.compose import PROXY
@@ -82,9 +83,9 @@ def test_bake_builds_what_envgen_builds(folder: Path, tmp_path: Path, monkeypatc
             assert baked.get("contexts", {}) == {name: str(path) for name, path in request.contexts.items()}
             assert baked["tags"] == list(request.tags) and baked["dockerfile"] == profile.dockerfile
             assert baked.get("platforms", []) == ([request.platform] if request.platform else [])
-            files = {secret.id: str(secret.file) for secret in request.secrets if secret.file is not None}
+            files = {key: str(value) for key, value in request.secrets.items() if isinstance(value, Path)}
             assert {one["id"]: one["src"] for one in baked["secret"] if "src" in one} == files
             assert [one for one in baked["secret"] if "env" in one] == [{"id": "jobs", "env": JOBS_VARIABLE}]
             assert baked["output"] == [{"type": "docker"}]
             assert baked["attest"] == [{"type": "provenance", "disabled": True}]
-            assert not {"labels", "target"} & set(baked) and not request.labels and not request.target
+            assert not {"labels", "target"} & set(baked) and not request.target

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -92,7 +92,7 @@ def containers(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("make", [worktree, copy])
-def test_two_copies_run_side_by_side(first: Project, make: type[Project]) -> None:
+def test_two_copies_run_side_by_side(first: Project, make: Callable[[Project, str], Project]) -> None:
     second = make(first, "second")
     if make is copy:
         (second.root / "envgen.local.yaml").write_text("instance: second\n")

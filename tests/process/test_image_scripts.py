@@ -415,7 +415,7 @@ def test_what_is_removed_is_gone_and_never_comes_back(tmp_path: Path) -> None:
     (info / "RECORD").write_text("".join(f"{file},,\n" for file in files))
     script = tmp_path / "protect"
     script.write_text(SCRIPTS["protect"].read_text().replace("/opt/envgen", str(tmp_path / "home")))
-    words = [python, script, "record", "torch", "--off", "numba", "--remove", "Flash_Attn", "not-there"]
+    words = [str(python), str(script), "record", "torch", "--off", "numba", "--remove", "Flash_Attn", "not-there"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0 and "Successfully uninstalled flash" in done.stdout, done.stderr
     assert not info.exists() and not (site / "flash_attn.py").exists()

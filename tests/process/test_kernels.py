@@ -77,7 +77,7 @@ for kernel in ("attention", "moe"):
 def run(program: str, release: str = "0.32.0") -> Any:
     env = {**os.environ, "PYTHONPATH": str(INSIDE), "TRITON_INTERPRET": "1", "VLLM_LOGGING_LEVEL": "ERROR",
            "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
-    argv = [environment(release), "-c", SMALL + program + "\nprint(json.dumps(found))"]
+    argv = [str(environment(release)), "-c", SMALL + program + "\nprint(json.dumps(found))"]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])

@@ -200,7 +200,7 @@ def test_refresh_names_what_is_merged(made: Project) -> None:
 
     name = "vllm/compilation/decorators.py"
     sides = [files("vllm", v)[name].data.decode().splitlines(keepends=True) for v in ("0.14.0", "0.16.0")]
-    text = "Description: backport\n\n" + "".join(difflib.unified_diff(*sides, f"a/{name}", f"b/{name}"))
+    text = "Description: backport\n\n" + "".join(difflib.unified_diff(sides[0], sides[1], f"a/{name}", f"b/{name}"))
     (made.root / "patches/vllm/0001-backport.patch").write_text(text)
     (made.root / "patches/vllm/series").write_text("0001-backport.patch\n")
     out = made.envgen("patch", "refresh", "vllm", "--release", "0.16.0").out

@@ -36,7 +36,7 @@ def upstream(old: str, new: str, *names: str) -> str:
     text = ""
     for name in names:
         sides = [files("vllm", version)[name].data.decode().splitlines(keepends=True) for version in (old, new)]
-        text += "".join(difflib.unified_diff(*sides, f"a/{name}", f"b/{name}"))
+        text += "".join(difflib.unified_diff(sides[0], sides[1], f"a/{name}", f"b/{name}"))
     return text
 
 

@@ -74,7 +74,7 @@ def test_pre_commit_runs_the_hook(built: list[Path], env: dict[str, str], tmp_pa
     for folder in (hooks, project):
         run("git", "add", "-A", cwd=folder, env=env)
         run("git", "commit", "-q", "-m", "x", cwd=folder, env=env)
-    words = [BIN / "pre-commit", "try-repo", hooks, "envgen-render", "--all-files", "--verbose"]
+    words: list[str | Path] = [BIN / "pre-commit", "try-repo", hooks, "envgen-render", "--all-files", "--verbose"]
     missing = run(*words, cwd=project, env=env, code=1)
     assert "Dockerfile" in missing
     run(BIN / "envgen", "render", cwd=project, env=env)

@@ -39,7 +39,7 @@ def warm_python(python: Path, modules: Sequence[str], env: Mapping[str, str], fo
     with socket.socket(socket.AF_UNIX) as asked:
         asked.bind(place)
         asked.listen()
-        argv = [python, __file__, str(asked.fileno()), *modules]
+        argv = [str(python), __file__, str(asked.fileno()), *modules]
         with subprocess.Popen(argv, env=env, cwd=folder, pass_fds=[asked.fileno()], stdin=subprocess.DEVNULL) as server:
             try:
                 yield program

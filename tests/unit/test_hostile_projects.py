@@ -70,9 +70,11 @@ def values(shape: Shape, depth: int = 0) -> st.SearchStrategy[Any]:
 @st.composite
 def projects(draw: st.DrawFn) -> str:
     profile = draw(values(Shape(RECORD, Profile)))
-    top = {"version": 1, "name": "t", "profiles": {"p": profile}, **draw(st.dictionaries(NASTY, ANYTHING, max_size=1))}
+    profiles = {"p": profile}
+    top = {"version": 1, "name": "t", "profiles": profiles, **draw(st.dictionaries(NASTY, ANYTHING, max_size=1))}
     if draw(st.booleans()) and isinstance(profile, dict):
-        top["profiles"]["q"] = {"extends": "p", "dockerfile": "Dockerfile.q", **draw(st.dictionaries(NASTY, ANYTHING, max_size=1))}  # fmt: skip
+        more = draw(st.dictionaries(NASTY, ANYTHING, max_size=1))
+        profiles["q"] = {"extends": "p", "dockerfile": "Dockerfile.q", **more}
     return yaml.safe_dump(top, allow_unicode=draw(st.booleans()), default_flow_style=draw(st.booleans()))
 
 

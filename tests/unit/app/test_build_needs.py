@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,11 @@ class Release:
         return set(self.files)
 
 
+def examined(*names: str, pyproject: str = VLLM_0_33_0) -> tuple[list[Any], list[str]]:
+    release: Any = Release(*names, pyproject=pyproject)
+    return examine("vllm", PROD, release)
+
+
 @pytest.mark.parametrize(
     ("text", "names"),
     [
@@ -66,7 +72,7 @@ def test_what_a_build_asks_for(text: str, names: list[str]) -> None:
 
 def test_a_bump_that_moved_the_script_is_told_with_its_new_place() -> None:
     """0.33.0 has use_existing_torch.py in tools/, and asks for setuptools-rust."""
-    (problem,), (note,) = examine("vllm", PROD, Release("tools/use_existing_torch.py"))
+    (problem,), (note,) = examined("tools/use_existing_torch.py")
     assert problem.message == "vllm 0.33.0 has no use_existing_torch.py, which sources.vllm.install.prepare runs"
     assert problem.hint == "sources: {vllm: {install: {prepare: [python3, tools/use_existing_torch.py]}}}"
     assert "asks for setuptools-rust: name it in sources.vllm.install.requires" in note
@@ -74,6 +80,6 @@ def test_a_bump_that_moved_the_script_is_told_with_its_new_place() -> None:
 
 def test_what_is_named_or_protected_is_no_matter() -> None:
     text = VLLM_0_33_0.replace('    "setuptools-rust>=1.9.0",\n', "")
-    assert examine("vllm", PROD, Release("use_existing_torch.py", pyproject=text)) == ([], [])
-    (problem,), _ = examine("vllm", PROD, Release())
+    assert examined("use_existing_torch.py", pyproject=text) == ([], [])
+    (problem,), _ = examined()
     assert problem.hint == "take install.prepare out"

@@ -76,7 +76,7 @@ def test_what_belongs_to_another_is_not_started_again(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(("verb", "again"), [("restart", True), ("start", False)])
 def test_what_was_stopped_on_all_machines_is_started(verb: str, again: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[Any]()
-    profile = SimpleNamespace(name="prod", compose_name="p-prod")
+    profile: Any = SimpleNamespace(name="prod", compose_name="p-prod")
 
     def noted(answer: Any) -> Any:
         def ask(*_: Any, **how: Any) -> Any:
@@ -87,11 +87,11 @@ def test_what_was_stopped_on_all_machines_is_started(verb: str, again: bool, mon
 
     engine = SimpleNamespace(containers=noted(["stopped"]))
     here = SimpleNamespace(node="one", engine=engine, profile=profile, root=None)
-    session = SimpleNamespace(profile=lambda: profile)
+    session: Any = SimpleNamespace(profile=lambda: profile)
     monkeypatch.setattr(services, "place_of", lambda *_: here)
     monkeypatch.setattr("envgen.app.services.whose.demand", lambda *_: None)
     monkeypatch.setattr(services, "of_running", noted(session))
     monkeypatch.setattr(services, "check", lambda *_: "checked")
     monkeypatch.setattr(services, "start", noted("started"))
-    assert services.again(verb, session, "serve", 7) == (profile, "started")
+    assert list(services.again(verb, session, "serve", 7)) == [profile, "started"]
     assert asked == [{"all": True}, {"stopped": True}, {"timeout": 7, "again": again}]

@@ -139,7 +139,7 @@ def test_a_rank_that_runs_or_cannot_be_asked_is_not_blamed(idle: Watch) -> None:
 
 def test_a_silent_engine_is_lost_unless_none_answers(idle: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr(watch.time, "time", lambda: now[0])
+    monkeypatch.setattr("envgen.app.watch.time.time", lambda: now[0])
     monkeypatch.setattr(watch, "connect", lambda _environ: StubEngine(container("b")))
     idle._awake = Awake(idle.say, lambda: 0.0)
     one, two = rank("a", StubEngine(container("a")), 1000.0), rank("b", StubEngine(container("b")), 1000.0)
@@ -201,7 +201,7 @@ def test_a_machine_that_is_switched_off_is_the_culprit_and_not_the_other_end_of_
     idle: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(watch.time, "time", lambda: now[0])
+    monkeypatch.setattr("envgen.app.watch.time.time", lambda: now[0])
     monkeypatch.setattr(watch, "connect", lambda _environ: StubEngine(container("b")))
     idle._awake = Awake(idle.say, lambda: 0.0)
     one, two = (rank(name, StubEngine(container(name), shown="lowerlayerdown\n"), 1000.0) for name in "ab")

@@ -160,7 +160,8 @@ def _around(found: dict[str, Any]) -> dict[str, Any]:
     }
     names = sections.get("profiles", {"example": {}})
     whole = {"version": 1, "name": "example", "defaults": base, "profiles": names}
-    return _merged(whole, {**sections, "profiles": names})
+    merged: dict[str, Any] = _merged(whole, {**sections, "profiles": names})
+    return merged
 
 
 EXAMPLES = [

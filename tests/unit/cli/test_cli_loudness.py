@@ -12,9 +12,8 @@ import pytest
 from envgen import cli
 from envgen.__main__ import main
 from envgen.app.session import Session
-from envgen.engine import process
 from envgen.profile.model import Profile
-from envgen.text import Loudness, SafeStream, Styled, paint, progress
+from envgen.text import Loudness, SafeStream, Styled, paint, progress, show_command
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +26,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def noisy(session: Session, *, local: bool = True) -> Profile:
         progress("on the way")
-        process.show_command(["git", "two words"])
+        show_command(["git", "two words"])
         return before(session, local=local)
 
     monkeypatch.setattr(Session, "profile", noisy)
@@ -90,7 +89,7 @@ def test_colours_pass_or_not_at_the_one_door(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     stream = io.StringIO()
-    SafeStream(stream).write(Styled(paint("red", "31", True) + " plain"))  # type: ignore[arg-type]
+    SafeStream(stream).write(Styled(paint("red", "31", True) + " plain"))
     assert stream.getvalue() == ("\x1b[31mred\x1b[0m plain" if coloured else "red plain")
 
 

@@ -38,7 +38,7 @@ profiles:
 def container(service: str, state: str = "running", *, one_off: bool = False, **more: Any) -> Container:
     name = f"unit-prod-{service}-{'run-1' if one_off else '1'}"
     labels = {COMPOSE_ONE_OFF: str(one_off)}
-    fields = {"exit_code": 0, "started_at": "2026-11-22T01:02:03.4Z"}
+    fields: dict[str, Any] = {"exit_code": 0, "started_at": "2026-11-22T01:02:03.4Z"}
     fields |= more
     return Container(
         id=f"id-{name}", name=name, service=service, state=state, health="", image_id="sha256:1", labels=labels,

@@ -514,7 +514,7 @@ def test_an_engine_that_goes_while_the_probe_runs(make: Make, tmp_path: Path, mo
     class Gone(FakeEngine):
         looks = 0
 
-        def exec(self, container_id: str, argv: list[str], **_given: Any) -> ExecResult:
+        def exec(self, container_id: str, argv: list[str], stdin: bytes = b"", **_given: Any) -> ExecResult:
             ended.wait()
             raise AssertionError("too late")
 

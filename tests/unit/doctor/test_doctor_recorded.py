@@ -188,7 +188,8 @@ def test_a_base_without_cuda_is_no_error_where_no_gpu_is(make: Make) -> None:
     """A stand-in or a plain Debian, on a laptop: the variables for Triton that envgen sets lead nowhere."""
     document = recording("hook")
     home = "/usr/local/cuda/bin/ptxas"
-    broken = [{"name": name, "path": home, "archs": [], "error": "is missing"} for name in ("TRITON_PTXAS_PATH", "x")]
+    names = ("TRITON_PTXAS_PATH", "x")
+    broken: list[Any] = [{"name": name, "path": home, "archs": [], "error": "is missing"} for name in names]
     document["cuda"] = {"tools": broken}
     (found,) = judged("cuda.compilers", make(document))
     assert (found.severity, found.seen) == (Severity.INFO, f"no {home}")

@@ -33,7 +33,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
     monkeypatch.setattr(session, "within", found.within)
-    monkeypatch.setattr(session.time, "monotonic", lambda: found.now)
+    monkeypatch.setattr("envgen.engine.session.time.monotonic", lambda: found.now)
 
     def send(*_: object, **__: object) -> requests.Response:
         answer = requests.Response()

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from jitcache_asking import hold
 from jitcache_layouts import RELEASES, Shelf, put, release, snapshot
 
-from envgen.inside.jit import archive as subject
 from envgen.inside.jit.archive import HEAD, nanoseconds, why_not
 from envgen.inside.jit.main import answer
 from envgen.inside.jit.tree import Fault
@@ -180,7 +179,8 @@ def test_links_and_devices(tmp_path: Path, kind: dict[str, Any]) -> None:
 
 def test_a_link_and_then_a_file_through_it(tmp_path: Path) -> None:
     root, victim = tmp_path / "root", tmp_path / "victim"
-    root.mkdir(), victim.mkdir()
+    root.mkdir()
+    victim.mkdir()
     link = {"type": tarfile.SYMTYPE, "linkname": str(victim)}
     members = (("0.5.3/121a/cached_ops/page", link), ("0.5.3/121a/cached_ops/page/page.so", b"x"))
     refused(root, archive(tmp_path / "file", *members), "plain file")
@@ -439,7 +439,7 @@ def test_a_load_that_was_killed_is_done_by_the_next(tmp_path: Path, monkeypatch:
         rename(*words, **more)
 
     with monkeypatch.context() as patched:
-        patched.setattr(subject.os, "rename", die)
+        patched.setattr("envgen.inside.jit.archive.os.rename", die)
         assert not load(there, tmp_path / "file")["ok"]
     put(there / ".envgen-work-0123/0.5.3/x")  # of one that could not even clean up
     assert load(there, tmp_path / "file")["ok"]

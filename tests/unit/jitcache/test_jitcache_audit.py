@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from jitcache_layouts import Shelf, put
 
 from envgen.binding import bind
-from envgen.inside.jit.libraries import MAGIC, Damaged, archs_of
+from envgen.inside.jit.libraries import MAGIC, Damaged, Library, archs_of
 from envgen.inside.jit.main import answer
-from envgen.jitcache.audit import Audit, Library, findings, judge, runs_on
+from envgen.jitcache.audit import Audit, findings, judge, runs_on
 
 FLAGS = {"": 0x11, "a": 0x100011, "f": 0x200011}
 
@@ -99,7 +99,7 @@ def test_what_runs_where(code: str, gpu: tuple[int, int], can: bool) -> None:
 
 
 def library(*archs: str, owner: str = "cache", problem: str = "") -> Library:
-    return Library("/x.so", owner, "x", "0.5.3", "121a", archs, problem)
+    return Library("/x.so", owner, "x", "0.5.3", "121a", list(archs), problem)
 
 
 def test_verdicts() -> None:

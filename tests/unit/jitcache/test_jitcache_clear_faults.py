@@ -88,7 +88,7 @@ def test_a_folder_exchanged_for_a_link_in_mid_way_leads_nowhere(
     shelf = release(cache, "0.5.3")
     put(outside / "precious")
     put(shelf.ops / "page/sub/file")
-    real, done = os.rename, []
+    real, done = os.rename, list[Any]()
 
     def exchange(*args: Any, **kwargs: Any) -> None:
         real(*args, **kwargs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jitcache_asking import bad, good, hold
@@ -89,7 +90,7 @@ def test_a_lock_file_replaced_while_we_took_it_is_taken_again(tmp_path: Path, mo
     from envgen.inside.jit import locks
 
     put(tmp_path / "page.lock", b"")
-    real, swapped = fcntl.flock, []
+    real, swapped = fcntl.flock, list[Any]()
 
     def swap(fd: int, how: int) -> None:
         real(fd, how)
@@ -99,7 +100,7 @@ def test_a_lock_file_replaced_while_we_took_it_is_taken_again(tmp_path: Path, mo
             (tmp_path / "page.lock").unlink()
             put(tmp_path / "page.lock", b"")
 
-    monkeypatch.setattr(locks.fcntl, "flock", swap)
+    monkeypatch.setattr("envgen.inside.jit.locks.fcntl.flock", swap)
     folder = os.open(tmp_path, os.O_RDONLY)
     fd = locks.acquire("page.lock", folder, "page.lock")
     assert os.fstat(fd).st_ino == (tmp_path / "page.lock").stat().st_ino != swapped[0]

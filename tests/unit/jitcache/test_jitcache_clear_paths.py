@@ -62,7 +62,7 @@ def test_links_are_refused_and_their_targets_never_touched(tmp_path: Path) -> No
 
 def test_links_inside_a_module_are_removed_as_links(tmp_path: Path) -> None:
     cache, outside = tmp_path / "cache", tmp_path / "outside"
-    folder = release(cache, "0.5.3") and cache / "0.5.3/121a/cached_ops/page"
+    folder = release(cache, "0.5.3").ops / "page"
     put(outside / "precious", "mine")
     (folder / "out").symlink_to(outside)
     (folder / "sub").mkdir()

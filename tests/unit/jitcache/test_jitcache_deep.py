@@ -104,7 +104,7 @@ def test_a_stage_that_can_not_be_removed_stops_nothing(
             raise PermissionError(1, "Operation not permitted")
         unlink(name, **more)
 
-    monkeypatch.setattr(tree.os, "unlink", refuse)
+    monkeypatch.setattr("envgen.inside.jit.tree.os.unlink", refuse)
     loaded = load(root, tmp_path / "file", replace=True)
     assert loaded["ok"], loaded
     assert any("Operation not permitted" in problem for problem in loaded["result"]["problems"])

@@ -136,7 +136,7 @@ def test_a_tag_names_a_release(profile: Profile, ref: str, version: str) -> None
     import dataclasses
 
     source = profile.sources["fi"]
-    moved = dataclasses.replace(source, origin=dataclasses.replace(source.origin, ref=ref))  # type: ignore[type-var]
+    moved = dataclasses.replace(source, origin=dataclasses.replace(source.origin, ref=ref))
     assert ask.released(moved) == version
 
 

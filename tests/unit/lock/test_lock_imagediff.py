@@ -35,7 +35,7 @@ def saved(path: Path, *layers: list[Entry], created: str = "2026-01-01", env: st
     """An archive as `docker image save` writes it."""
     blobs = [layer(entries) for entries in layers]
     digests = [f"sha256:{hashlib.sha256(blob).hexdigest()}" for blob in blobs]
-    config = {"created": created, "config": {"Env": [env]}, "rootfs": {"diff_ids": digests}}
+    config: dict[str, Any] = {"created": created, "config": {"Env": [env]}, "rootfs": {"diff_ids": digests}}
     config["history"] = [{"created": created, "created_by": f"RUN {n}"} for n, _ in enumerate(blobs)]
     files = {f"{n}.tar": blob for n, blob in enumerate(blobs)}
     files["manifest.json"] = json.dumps([{"Layers": list(files), "Config": "config.json"}]).encode()
@@ -99,6 +99,7 @@ def test_the_configuration_is_content(tmp_path: Path) -> None:
 
 
 def test_a_difference_in_bytes_has_its_layer(tmp_path: Path) -> None:
-    paths = [saved(tmp_path / name, BASE, entries) for name, entries in (("1", NEW), ("2", [("etc/new", b"new", {})]))]
-    [found] = compare(*paths, bytewise=True)
+    first = saved(tmp_path / "1", BASE, NEW)
+    second = saved(tmp_path / "2", BASE, [("etc/new", b"new", {})])
+    [found] = compare(first, second, bytewise=True)
     assert (found.path, found.field, found.first, found.second) == ("layer 2: /etc/new", "time", "5", "0")

@@ -103,5 +103,6 @@ def test_an_image_that_only_another_registry_has_is_locked_as_it_is_here(
     asked: list[str] = []
     monkeypatch.setattr("envgen.lock.resolve.resolve_image", lambda ref, _say: asked.append(str(ref)))
     engine: Any = SimpleNamespace(image=lambda _name: here)
-    found = _ask_image(profile, Tools(lambda: engine, Servers(), print), engine)
+    git: Any = Servers()
+    found = _ask_image(profile, Tools(lambda: engine, git, print), engine)
     assert (found is not None, asked) == (local, [] if local else [image])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import jinja2
@@ -12,10 +13,10 @@ from envgen.render.quote import Quoted
 
 
 @pytest.fixture
-def templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(quote, "data_dir", lambda _name: tmp_path)
     quote._environment.cache_clear()
-    yield tmp_path  # type: ignore[misc]
+    yield tmp_path
     quote._environment.cache_clear()
 
 

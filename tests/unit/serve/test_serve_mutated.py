@@ -22,7 +22,7 @@ from mutated import CHANGES, Changes, mutated
 from envgen.bench import client
 from envgen.errors import ServiceError
 from envgen.serve import events as readiness
-from envgen.serve.events import BrokenOff, NoCompletion, document_of, read_events
+from envgen.serve.events import BrokenOff, NoCompletion, document_of, error_text, read_events
 
 EXAMPLES = settings(
     max_examples=max(int(os.environ.get("ENVGEN_EXAMPLES", "100")), 10),
@@ -76,7 +76,7 @@ def test_documents(body: bytes, status: int) -> None:
         clean(answer.text)
         assert answer.ready or answer.why
     text = body.decode(errors="replace")
-    clean(client.error_text(text))
+    clean(error_text(text))
     try:
         models = client._listed("http://h", status, text)
     except ServiceError as error:

@@ -109,7 +109,7 @@ def test_no_file_carries_the_number_that_is_free_here() -> None:
 def test_an_open_port_is_not_in_the_way_of_a_start(found: Any) -> None:
     service = Service(command=("web",), ports=(PortMapping.parse("127.0.0.1:auto:18001"),))
     profile = replace(project(), services={"web": service})
-    engine = SimpleNamespace(info=found.engine.info, containers=lambda *_: ())
+    engine: Any = SimpleNamespace(info=found.engine.info, containers=lambda *_: ())
     settled = preflight.settled(engine, profile)
     assert hosts(settled) == [18003]
     assert not list(preflight._ports(engine, settled, "web", ()))

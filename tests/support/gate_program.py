@@ -6,6 +6,6 @@ import importlib
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 benchmark = importlib.import_module("gate")
 gate = benchmark.load_gate()

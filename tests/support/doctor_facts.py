@@ -14,7 +14,7 @@ from envgen.doctor.model import Context, from_json
 from envgen.engine.values import Container, EngineInfo, Image, Mount
 from envgen.profile.load import load_project, select
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "unit" / "doctor" / "data"
 DIGEST = "d" * 64
 FILE = """
 version: 1
