@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import tarfile
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from jit_lab import SITE, Lab
+from planted import PLANTED
 from projects import BASE, Project, docker
 
 from envgen.doctor.deep import PROGRAM
@@ -91,17 +91,6 @@ def box(engine: Engine, tmp_path: Path) -> Iterator[Box]:
         docker("image", "rm", one.image)
 
 
-def planted() -> dict[str, tuple[str, str]]:
-    """The secrets of the unit tests."""
-    path = Path(__file__).parents[1] / "unit" / "redact" / "planted.py"
-    spec = importlib.util.spec_from_file_location("planted", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found: dict[str, tuple[str, str]] = module.PLANTED
-    return found
-
-
 def asked_with(
     engine: Engine, container: str, variable: str, argv: Sequence[str], stdin: bytes, timeout: float
 ) -> ExecResult:
@@ -161,7 +150,7 @@ def members(path: Path) -> dict[str, bytes]:
 
 
 def test_a_bundle_has_all_and_no_secret(box: Box, tmp_path: Path) -> None:
-    secrets = planted()
+    secrets = PLANTED
     everything = "\n".join(text for text, _ in secrets.values())
     box.start("-e", "HF_TOKEN=hf_InTheContainer0123456789", "-e", "PLAIN_SECRET_VALUE=only-words-here")
     docker("exec", "-i", box.container, "sh", "-c", "cat >/proc/1/fd/1", stdin=everything + "\nsaid only-words-here\n")

@@ -1,4 +1,4 @@
-"""The fixtures of this folder; what they are made of stands in doctor_facts.py."""
+"""The fixtures of this folder; what they are made of stands in tests/support/doctor_facts.py."""
 
 from __future__ import annotations
 
