@@ -1,4 +1,4 @@
-"""`smoke`, `stress` and `accept`: what a serving environment must do, as criteria with verdicts."""
+"""`smoke` and `accept`: what a serving environment must do, as criteria with verdicts."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from envgen.bench.tools import Measured, figures
 from envgen.engine.client import Engine
 from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import ServiceError, UsageError
-from envgen.inside import run
 from envgen.logpattern import LogPattern
 from envgen.serve.events import PROMPT, short_answer
 from envgen.text import last_printed, progress, shorten
 
 PASSED, FAILED, UNKNOWN = "passed", "failed", "not checked"
 SHORT, LONG, PARALLEL, REPEATS = 12, 4096, 4, 5
-PROMPT_TOKENS, REPLY_TOKENS = 64, 32  # of a request of the stress test
+PROMPT_TOKENS, REPLY_TOKENS = 64, 32  # of a request of the load
 CHAT_TOKENS = 200  # a reasoning model thinks before it speaks
-SMOKE_GROWTH, STRESS_GROWTH = 1_000_000_000, 5_000_000_000  # bytes
+SMOKE_GROWTH, LOAD_GROWTH = 1_000_000_000, 5_000_000_000  # bytes
 TOLERANCE = 0.2  # how far below a reference is still good
 _NO_CONTAINER = "no container is known: name it with --container"
 # Markup of gpt-oss's replies; a server that parses it leaves none of it in a text.
@@ -177,10 +176,10 @@ def _memory(before: Vitals | None, after: Vitals | None, limit: int) -> tuple[bo
     return growth < limit, gigabytes(growth)
 
 
-# --- stress -----------------------------------------------------------------------------------------------------------
+# --- the load ---------------------------------------------------------------------------------------------------------
 
 
-def stress(trial: Trial, requests: int, concurrency: int) -> tuple[list[Criterion], dict[str, Any]]:
+def put_under_load(trial: Trial, requests: int, concurrency: int) -> tuple[list[Criterion], dict[str, Any]]:
     """Every fourth request is a chat: the criteria, and a summary of the load. Gone when the server goes away."""
     target, before = trial.target, trial.look()
     chats = send(target, [target.chat("Hello", 2)]).replies[0].status == 200
@@ -189,7 +188,7 @@ def stress(trial: Trial, requests: int, concurrency: int) -> tuple[list[Criterio
         if chats and number % 4 == 3 else target.body(tokens(PROMPT_TOKENS), REPLY_TOKENS)
         for number in range(requests)
     ]  # fmt: skip
-    load = trial.ask("stress", bodies, concurrency, prompt_tokens=PROMPT_TOKENS, output_tokens=REPLY_TOKENS)
+    load = trial.ask("load", bodies, concurrency, prompt_tokens=PROMPT_TOKENS, output_tokens=REPLY_TOKENS)
     return _judge(load, before, trial.look()), _summary(load)
 
 
@@ -202,8 +201,8 @@ def _judge(load: Load, before: Vitals | None, after: Vitals | None) -> list[Crit
         criterion("requests", not bad, f"{len(bad)} of {len(load.replies)} failed{why}", "0 failed"),
         criterion("5xx answers", not errors, str(errors), "0"),
         zombies(after),
-        criterion("memory growth, without a restart", *_memory(before, after, STRESS_GROWTH),
-                  f"less than {gigabytes(STRESS_GROWTH)}", known),
+        criterion("memory growth, without a restart", *_memory(before, after, LOAD_GROWTH),
+                  f"less than {gigabytes(LOAD_GROWTH)}", known),
     ]  # fmt: skip
 
 
@@ -338,40 +337,6 @@ def outcome(criteria: Sequence[Criterion], *, strict: bool = False, **more: Any)
 def gigabytes(size: int) -> str:
     """Bytes as gigabytes (10^9)."""
     return f"{size / 1e9:.2f} GB"
-
-
-# --- kernels against torch --------------------------------------------------------------------------------------------
-
-KERNELS = run.Program("kernels", flags=("-X", "faulthandler"))
-KERNEL_TITLES = {"attention": "attention with sinks", "moe": "fused MoE"}
-KERNEL_TOKENS = (4, 16, 64, 128, 256, 320)  # the lab notes' sizes
-KERNEL_SECONDS = 600.0  # for one kind: FlashInfer compiles two modules for attention
-
-
-def kernels(execute: run.Execute, python: str, record: Callable[[Mapping[str, Any]], None]) -> Outcome:
-    """A verdict on each kind of kernels, and on each that could not run; ``passed`` if something was compared."""
-    rows: list[dict[str, Any]] = []
-    found, wanted = [], "torch's result"
-    for kind, title in KERNEL_TITLES.items():
-        progress(f"  {title}: up to {KERNEL_SECONDS / 60:.0f} minutes")
-        request = {"kernel": kind, "tokens": KERNEL_TOKENS, "seconds": KERNEL_SECONDS * 0.9}
-        said = run.ask(execute, python, KERNELS, request, timeout=KERNEL_SECONDS)
-        if isinstance(said, run.Failure):
-            found.append(criterion(title, False, "; ".join([str(said), *said.stack[-1:]]), wanted))
-            continue
-        try:
-            new = [{**row, "kernel": title, "right": row["right"] is True} for row in said["rows"]]
-            found += [criterion(f"{title}, {one['by']}".rstrip(", "), False if one["failed"] else None, str(one["why"]),
-                                wanted) for one in said["not_run"]]  # fmt: skip
-            wrong = sum(not row["right"] for row in new)
-        except MISSHAPEN as error:
-            raise ServiceError(f"the container's answer has another form: {type(error).__name__}: {error}") from None
-        found += [criterion(title, not wrong, f"{wrong} of {len(new)} comparisons differ", wanted)] if new else []
-        for row in new:
-            record({"unit": "kernel", **row})
-        rows += new
-    word, summary = outcome(found)
-    return word if rows or word == FAILED else UNKNOWN, {"rows": rows, **summary}
 
 
 # One request under the server's own profiler: vLLM writes the trace, and it is copied out of the container.

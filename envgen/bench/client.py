@@ -1,4 +1,4 @@
-"""Streamed requests to an OpenAI-compatible server, several at a time, each timed: for smoke and stress only."""
+"""Streamed requests to an OpenAI-compatible server, several at a time, each timed: for smoke and accept only."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from envgen.text import reason_of, visible
 
 ALPHA = 0.05
 FEWEST = 3  # values a side: with two, the spread is a guess
-UNITS = ("repeat", "request", "aggregate")  # of a sample; the first one that a cell has counts
+UNITS = ("repeat", "request")  # of a sample; the first one that a cell has counts
 _P_VALUES = ("p_welch", "p_adjusted", "p_mann_whitney")
 
 
@@ -57,17 +57,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class Series:
-    """One figure in one cell. ``values`` are empty for another's mean, whose ``sd`` and ``n`` may not be known."""
+    """One figure in one cell."""
 
     mean: float
-    sd: float | None = None
-    n: int | None = None
-    values: Sequence[float] = ()
-    unit: str = "aggregate"
+    sd: float
+    n: int
+    values: Sequence[float]
+    unit: str
 
     def __str__(self) -> str:
-        text = f"{self.mean:,.2f}" + ("" if self.sd is None else f" ± {self.sd:,.2f}")
-        return f"{text} ({self.n})" if self.n else text
+        return f"{self.mean:,.2f} ± {self.sd:,.2f} ({self.n})"
 
 
 Table = Mapping[str, Mapping[Cell, Series]]
@@ -92,7 +91,7 @@ def cell_of(data: Mapping[str, Any], metric: Metric) -> Cell:
 
 
 def table(samples: Iterable[Mapping[str, Any]]) -> Table:
-    """All figures of a run: metric -> cell -> series. Repetitions count, else requests, else the last imported mean."""
+    """All figures of a run: metric -> cell -> series. Repetitions count, else requests."""
     values: dict[tuple[str, Cell], dict[str, list[float]]] = {}
     means: dict[tuple[str, Cell], Series] = {}
     for data in samples:
@@ -102,13 +101,7 @@ def table(samples: Iterable[Mapping[str, Any]]) -> Table:
         for name, metric in METRICS.items():
             if (value := number(data.get(name))) is None:
                 continue
-            key = name, cell_of(data, metric)
-            if unit == "aggregate":
-                spread = data.get("spread")
-                sd = number(spread.get(name)) if isinstance(spread, Mapping) else None
-                means[key] = Series(value, sd, int(number(data.get("runs")) or 0) or None)
-            else:
-                values.setdefault(key, {}).setdefault(unit, []).append(value)
+            values.setdefault((name, cell_of(data, metric)), {}).setdefault(unit, []).append(value)
     for key, units in values.items():
         unit, kept = next((one, units[one]) for one in UNITS if one in units)
         means[key] = Series(statistics.fmean(kept), statistics.pstdev(kept), len(kept), tuple(kept), unit)
@@ -164,7 +157,6 @@ def _difference(cell: Cell, a: Series | None, b: Series | None) -> dict[str, Any
     found = {"percent": (b.mean - a.mean) * scale, **dict.fromkeys(("low_percent", "high_percent", *_P_VALUES))}
     for reason, holds in (
         ("the first mean is 0", not a.mean),
-        ("no values: imported means", not a.values or not b.values),
         (f"too few values: {a.n} and {b.n}, {FEWEST} each are needed", min(len(a.values), len(b.values)) < FEWEST),
         ("requests side by side are not independent", "request" in (a.unit, b.unit) and cell.concurrency != 1),
         ("no spread at all: the values are copies, or too coarse", not a.sd and not b.sd),
@@ -234,7 +226,7 @@ def sections(found: Comparison) -> list[Section]:
 def _differing(records: Sequence[Record], names: Sequence[str]) -> Iterable[str]:
     """``env.X: marlin in B; not recorded in A``: all that is not the same in environments and parameters."""
     sides = [flat({**one.environment, "parameters": one.parameters}) for one in records]
-    for key in sorted({key for side in sides for key in side} - {"imported.label"}):
+    for key in sorted({key for side in sides for key in side}):
         groups: dict[str, list[str]] = {}
         for name, side in zip(names, sides, strict=True):
             groups.setdefault(side.get(key, "not recorded"), []).append(name)
@@ -314,7 +306,7 @@ def _plot(found: Comparison, name: str) -> str:
         try:
             for index, run in enumerate(found.runs):
                 seen = [(place, one) for place, row in enumerate(rows) if (one := row.series[index])]
-                spread = [one.sd or 0.0 for _, one in seen]
+                spread = [one.sd for _, one in seen]
                 axes.errorbar([place for place, _ in seen], [one.mean for _, one in seen], spread, fmt="o-", capsize=3,
                               label=run)  # fmt: skip
             axes.set_xticks(range(len(rows)), [str(row.cell) for row in rows], rotation=20, ha="right")

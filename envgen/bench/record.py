@@ -6,14 +6,12 @@ What a tool wrote itself is beside it, in ``<name>.raw/``.
 
 A sample names its cell by ``prompt_tokens``, ``output_tokens``, ``context_tokens`` (tokens that were in the context
 before) and ``concurrency``, and its figures by the names in ``METRICS``. ``unit`` is ``repeat`` (one repetition of the
-cell), ``request`` (one request of it) or ``aggregate`` (a mean that another tool made, with ``spread`` and ``runs``
-where they are known). ``error`` takes a sample out of the figures.
+cell) or ``request`` (one request of it). ``error`` takes a sample out of the figures.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import re
@@ -26,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from envgen import files
-from envgen.bench.notes import Foreign, moment
 from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import Place, ResultsError, UsageError
 from envgen.redact import redact_secrets
@@ -34,7 +31,7 @@ from envgen.text import counted, reason_of
 
 FORMAT = 1  # a reader refuses a higher number; a change of meaning raises it
 SUFFIX = ".jsonl"
-UNFINISHED, IMPORTED = "unfinished", "imported"
+UNFINISHED = "unfinished"
 _LATEST = re.compile(r"latest(?:~(\d{1,6}))?")
 
 
@@ -81,10 +78,7 @@ class Record:
 
     @property
     def title(self) -> str:
-        """Profile and variant, the label of imported figures, else the model."""
-        imported = self.environment.get("imported")
-        if isinstance(imported, Mapping):
-            return str(imported.get("label") or self.id)
+        """Profile and variant, else the model."""
         words = [str(self.environment[key]) for key in ("profile", "variant") if self.environment.get(key)]
         return " ".join(words) or str(self.environment.get("model") or self.id)
 
@@ -150,37 +144,21 @@ def start(folder: Path, kind: str, environment: Mapping[str, Any], parameters: M
     ident = secrets.token_hex(4)
     try:
         # With its first line, or not at all: a run that is killed here leaves no empty record.
-        return Run(_create(folder, datetime.now(timezone.utc), kind, ident, environment, parameters, []), ident)
-    except OSError as error:
-        raise _cannot(folder, error) from error
-
-
-def write_imported(folder: Path, run: Foreign) -> tuple[Path, bool]:
-    """A whole record at once; its path and whether it is new: the id is a digest of what was measured."""
-    assert run.started is not None
-    told = {**run.environment, "imported": {**run.environment.get("imported", {}), "label": run.label}}
-    measured = {"label": run.label, "when": utc(run.started), "parameters": run.parameters, "samples": run.samples}
-    ident = hashlib.sha256(encode(measured)).hexdigest()[:8]
-    lines = [{"type": "sample", "at": 0, "data": data} for data in run.samples]
-    lines += [_end(run.started, IMPORTED, {})]
-    try:
-        return _create(folder, run.started, IMPORTED, ident, told, run.parameters, lines), True
-    except FileExistsError as error:
-        return Path(error.filename), False
+        return Run(_create(folder, datetime.now(timezone.utc), kind, ident, environment, parameters), ident)
     except OSError as error:
         raise _cannot(folder, error) from error
 
 
 def _create(
     folder: Path, when: datetime, kind: str, ident: str, environment: Mapping[str, Any],
-    parameters: Mapping[str, Any], lines: Sequence[Mapping[str, Any]],
+    parameters: Mapping[str, Any],
 ) -> Path:  # fmt: skip
     told = {"environment": environment, "parameters": parameters}
     clean = read_json(redact_secrets(encode(told).decode()))
     head = {"type": "start", "format": FORMAT, "id": ident, "kind": kind, "started": utc(when), **clean}
     path = folder / f"{re.sub('[-:]', '', utc(when))}-{kind}-{ident}{SUFFIX}"
     folder.mkdir(parents=True, exist_ok=True)
-    files.write(path, b"".join(map(encode, [head, *lines])), new=True)
+    files.write(path, encode(head), new=True)
     return path
 
 
@@ -191,6 +169,15 @@ def _end(when: datetime, outcome: str, summary: Mapping[str, Any]) -> dict[str, 
 def _cannot(folder: Path, error: OSError) -> ResultsError:
     hint = "choose a writable folder with free space: --results DIR"
     return ResultsError(f"can't write results into {folder}: {reason_of(error)}", hint=hint)
+
+
+def moment(value: Any) -> datetime | None:
+    """A date or time as UTC, or None. What names no zone is read as UTC."""
+    try:
+        found = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", str(value).strip()))
+        return found.replace(tzinfo=timezone.utc) if found.tzinfo is None else found.astimezone(timezone.utc)
+    except (ValueError, OverflowError):
+        return None
 
 
 def utc(moment: datetime) -> str:

@@ -12,7 +12,6 @@ from typing import Any
 
 from envgen.bench.client import COMPLETIONS, WORDS, Target
 from envgen.bench.compare import Cell, Series, Table, number, table
-from envgen.bench.notes import shipped
 from envgen.bench.record import resolve
 from envgen.engine.values import MISSHAPEN, read_json
 from envgen.errors import ServiceError, UsageError
@@ -54,10 +53,6 @@ class Plan:
         """In llama-benchy's own order."""
         lists = product(self.depth, self.pp, self.tg, self.concurrency)
         return [Cell(tg, pp, depth, concurrency) for depth, pp, tg, concurrency in lists]
-
-
-# The lab notes' matrix of gpt-oss-120b on a GB10, as for llama.cpp and vLLM there
-PLANS = {"seeds": Plan(depth=(0, 4096, 8192, 16384, 32768))}
 
 
 @dataclass(frozen=True)
@@ -292,34 +287,17 @@ def measure_all(tool: Tool, on_cell: Callable[[Measured], None]) -> list[Measure
 
 
 def figures(found: Table, asked: Cell) -> dict[str, float]:
-    """The prefill and decode t/s that a reference has for a cell; what it did not measure is left out.
-
-    llama-bench generates from an empty context (``pp0``); that is compared with any prompt at that depth.
-    """
+    """The prefill and decode t/s that a reference has for a cell; what it did not measure is left out."""
     known: dict[str, float] = {}
     for name in ("prefill_tps", "decode_tps"):
         for cell, series in found.get(name, {}).items():
-            same = (cell.context, cell.concurrency) == (asked.context, asked.concurrency)
-            prompt = cell.prompt == asked.prompt or (name == "decode_tps" and cell.prompt <= 0)
-            if same and prompt and (name == "prefill_tps" or cell.output in (asked.output, -1)):
+            same = (cell.context, cell.concurrency, cell.prompt) == (asked.context, asked.concurrency, asked.prompt)
+            if same and (name == "prefill_tps" or cell.output == asked.output):
                 known[name] = series.mean
     return known
 
 
 def references(names: Sequence[str], folder: Path) -> dict[str, Table]:
-    """Shipped figures, or a run in ``folder``, by the name that a verdict shows. UsageError for anything else."""
-    known = {one.name: one for one in shipped() if one.name}
-    found = {}
-    for text in names:
-        if text in known:
-            found[text] = table(known[text].samples)
-            continue
-        try:
-            record = resolve(folder, text)
-        except UsageError as error:
-            raise UsageError(
-                f"--reference {text}: neither shipped ({', '.join(known)}) nor a run: {error.problems[0].message}",
-                hint="such as --reference llama.cpp or --reference latest",
-            ) from None
-        found[f"{record.title} ({record.id})"] = table(record.samples)
-    return found
+    """Runs in ``folder``, by the name that a verdict shows. UsageError for anything else."""
+    records = [resolve(folder, name) for name in names]
+    return {f"{record.title} ({record.id})": table(record.samples) for record in records}

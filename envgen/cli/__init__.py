@@ -68,11 +68,10 @@ GROUPS: Groups = {
     },
     "Measure": {
         "smoke": ("measure.bench:smoke", "Try a server in small tests."),
-        "stress": ("measure.bench:stress", "Put a server under load: nothing may fail or pile up."),
         "bench": ("measure.bench:bench", "Measure a server with llama-benchy or `vllm bench serve`."),
-        "profile": ("measure.bench:profile", "Trace one request with vLLM's own profiler."),
+        "trace": ("measure.bench:trace", "Trace one request with vLLM's own profiler."),
         "accept": ("measure.bench:accept", "Run the whole acceptance list against a server."),
-        "results": ("measure.results", "List, show and compare the records of runs; import older figures."),
+        "results": ("measure.results", "List, show and compare the records of runs."),
     },
 }
 

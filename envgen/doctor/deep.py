@@ -1,4 +1,4 @@
-"""`doctor --deep`: what the packages themselves say (``inside/kernels.py`` asks), and what that means for the
+"""`doctor --deep`: what the packages themselves say (``inside/deep.py`` asks), and what that means for the
 profile."""
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from envgen.render.environment import with_start_up
 
 Said = Mapping[str, Any]
 # Seconds, title, packages one of which it needs. An import of vLLM takes 2 to 20 seconds, a kernel's compilation 6 to
-# 60; attention compiles two of the large ones.
+# 60.
 QUESTIONS = {
     "vllm": (120, "import vllm", {"vllm"}), "flashinfer": (120, "import flashinfer", {"flashinfer"}),
     "fused_moe": (120, "FlashInfer's fused MoE", {"vllm"}), "gpu": (60, "the GPU", set()),
-    "kernel": (300, "a kernel", {"flashinfer"}), "attention": (600, "attention with sinks", {"vllm", "flashinfer"}),
-    "moe": (300, "fused MoE", {"vllm", "flashinfer"}),
+    "kernel": (300, "a kernel", {"flashinfer"}),
 }  # fmt: skip
-PROGRAM = run.Program("kernels", flags=("-X", "faulthandler"))
+PROGRAM = run.Program("deep", flags=("-X", "faulthandler"))
 
 
 def questions(packages: set[str]) -> dict[str, int]:
@@ -161,26 +160,7 @@ def _kernel(answer: Any, _said: Said, context: Context, _gpu: bool) -> Finding:
                  envgen(context, "cache", "list"), case="wrong-result", **answer)  # fmt: skip
 
 
-def _compared(answer: Any, _said: Said, context: Context, _gpu: bool) -> Finding:
-    """Only what was compared and agrees is ok; what could not run is named with its reason."""
-    title = QUESTIONS[answer["kernel"]][1]
-    rows, left = list(answer["rows"]), list(answer["not_run"])
-    why = "; ".join(f"{one['by']}: {one['why']}" if one["by"] else str(one["why"]) for one in left)
-    wrong = [f"{row['by']}, {row['shape']}: off by {row['error']}" for row in rows if row["right"] is not True]
-    again = command("envgen bench --kernels")
-    if wrong:
-        return error(f"{title} does not give torch's result", "; ".join(wrong)[:400],
-                     "at most the rounding of bfloat16", again, case="wrong-result", **answer)  # fmt: skip
-    if any(one["failed"] for one in left):
-        return error(f"{title} fails", why[:400], "torch's result", again, case="kernel-fails", **answer)
-    if not rows:
-        return info(f"{title} was not compared with torch", why, **answer)
-    by = ", ".join(dict.fromkeys(str(row["by"]) for row in rows))
-    title = f"{title} gives torch's result in {len(rows)} comparisons: {by}"
-    return ok(f"{title} (not run: {why})" if why else title, **answer)
-
-
 JUDGES: dict[str, Judge] = {
     "vllm": partial(_import, "vllm"), "flashinfer": partial(_import, "flashinfer"), "fused_moe": _fused_moe,
-    "gpu": _gpu, "kernel": _kernel, "attention": _compared, "moe": _compared,
+    "gpu": _gpu, "kernel": _kernel,
 }  # fmt: skip

@@ -210,7 +210,7 @@ def test_verbs(trap: Trap) -> None:
         ("patch", "list", "-p", "prod"),
         ("patch", "refresh", "flashinfer", "-p", "prod", "--release", "0.5.4"),
         ("patch", "drop", "0001-a.patch", "flashinfer", "-p", "prod", "--dry-run"),
-        *((verb, "web") for verb in ("up", "stress", "bench", "accept", "logs")),
+        *((verb, "web") for verb in ("up", "bench", "accept", "logs")),
         *(("cache", verb) for verb in ("list", "why", "gc", "audit", "warm")),
         *(("lock", *more) for more in ((), ("--check",))),
         ("doctor", "--bundle", "b.tgz"),

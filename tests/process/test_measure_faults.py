@@ -1,4 +1,4 @@
-"""smoke and stress against servers that go wrong: one clear sentence each, and what was measured is kept.
+"""smoke against servers that go wrong: one clear sentence each, and what was measured is kept.
 
 The server is a stand-in on loopback (fault_server.py); envgen runs as a process of its own.
 """
@@ -43,11 +43,10 @@ def records(here: Path) -> list[list[dict[str, Any]]]:
 def test_a_good_server_passes(tmp_path: Path) -> None:
     with fault_server() as server:
         done = json.loads(ask(tmp_path, "smoke", server.url, "--json", code=0)[0])
-        assert "not checked" not in ask(tmp_path, "stress", server.url, "-n", "40", code=0)[0]
     verdicts = {one["name"]: one["verdict"] for one in done["criteria"]}
     assert done["outcome"] == "passed" and verdicts.pop("5 repeats") == "not checked"  # its container is not known
     assert set(verdicts.values()) == {"passed"} and len(verdicts) == 5
-    assert [lines[-1]["outcome"] for lines in records(tmp_path)] == ["passed"] * 2
+    assert [lines[-1]["outcome"] for lines in records(tmp_path)] == ["passed"]
 
 
 @pytest.mark.parametrize(
@@ -60,10 +59,10 @@ def test_a_good_server_passes(tmp_path: Path) -> None:
     ],
 )
 def test_requests_that_fail(tmp_path: Path, fault: str, sentence: str) -> None:
-    with fault_server(fault, good=20) as server:
-        out, _ = ask(tmp_path, "stress", server.url, "-n", "24", "-c", "8", code=1)
-    (line,) = [line for line in out.splitlines() if "FAIL  requests" in line]
-    assert sentence in line and ("FAIL  5xx" in out) == (fault == "500")
+    with fault_server(fault, good=8) as server:
+        out, _ = ask(tmp_path, "smoke", server.url, code=1)
+    (line,) = [line for line in out.splitlines() if "FAIL  5 repeats" in line]
+    assert sentence in line
     (lines,) = records(tmp_path)
     errors = [line["data"]["error"] for line in lines if "error" in line.get("data", {})]
     assert errors and all(sentence in error for error in errors) and lines[-1]["outcome"] == "failed"
@@ -82,12 +81,12 @@ def test_replies_that_are_wrong(tmp_path: Path) -> None:
     [("dies", "Connection refused|closed the connection without"), ("hangs", "no answer within 2 s")],
 )
 def test_a_server_that_goes_away(tmp_path: Path, fault: str, sentence: str) -> None:
-    with fault_server(fault, good=30) as server:
-        _, err = ask(tmp_path, "stress", server.url, "-n", "500", code=5)
+    with fault_server(fault, good=6) as server:
+        _, err = ask(tmp_path, "smoke", server.url, code=5)
     assert "the server stopped answering after" in err and re.search(sentence, err)
     assert str(tmp_path / "results") in err
     (lines,) = records(tmp_path)
-    assert lines[-1]["outcome"] == "server gone" and 20 < len(lines) < 80  # it does not go on asking
+    assert lines[-1]["outcome"] == "server gone" and len(lines) > 5
 
 
 def test_what_cannot_be_asked_at_all(tmp_path: Path) -> None:
@@ -118,25 +117,15 @@ def test_a_key_reaches_the_server_and_no_record(tmp_path: Path, monkeypatch: pyt
     assert "s3cret" not in kept + "".join(said)
 
 
-def test_no_space_for_the_results(tmp_path: Path) -> None:
-    """A real full file system: one of 16 KiB that belongs to a mount namespace of this command alone."""
-    with fault_server() as server:
-        script = 'mkdir -p full && mount -t tmpfs -o size=16k none full && exec "$@" --results full -n 300'
-        words = ["unshare", "--mount", "sh", "-ec", script, "sh", sys.executable, "-m", "envgen", "stress"]
-        done = subprocess.run([*words, "--url", server.url], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 8, done.stderr
-    assert "there is no space left for the results" in done.stderr and "Traceback" not in done.stderr
-
-
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
-    with fault_server("hangs", good=25) as server:
-        child = start(tmp_path, "stress", "--url", server.url, "-n", "100", "--timeout", "60")
+    with fault_server("hangs", good=5) as server:
+        child = start(tmp_path, "smoke", "--url", server.url, "--timeout", "60")
         deadline = time.monotonic() + 60
-        while server.requests < 30 and time.monotonic() < deadline:
+        while server.requests < 6 and time.monotonic() < deadline:
             time.sleep(0.05)
         child.send_signal(signal.SIGINT)
         _, err = child.communicate(timeout=60)
     assert child.returncode == 130 and "Traceback" not in err
     assert "what was measured is kept in" in err and "the server keeps running" in err
     (lines,) = records(tmp_path)
-    assert len(lines) > 15 and "outcome" not in lines[-1]
+    assert len(lines) > 5 and "outcome" not in lines[-1]

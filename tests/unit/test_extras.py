@@ -16,7 +16,7 @@ def nothing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "_is_there", lambda name: False)
 
 
-@pytest.mark.parametrize("words", ["smoke --url http://h:1", "stress --url http://h:1", "bench --url http://h:1"])
+@pytest.mark.parametrize("words", ["smoke --url http://h:1", "accept --url http://h:1", "bench --url http://h:1"])
 def test_trials(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words.split()) == 2
     assert capsys.readouterr().err == (

@@ -1,1 +1,1 @@
-"""Measure: smoke, stress, bench, accept, and the records of runs."""
+"""Measure: smoke, bench, trace, accept, and the records of runs."""

@@ -1,11 +1,11 @@
-"""`envgen smoke`, `stress`, `bench`, `profile` and `accept`: try, load, measure, trace and judge a server."""
+"""`envgen smoke`, `bench`, `trace` and `accept`: try, measure, trace and judge a server."""
 
 from __future__ import annotations
 
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,20 +23,17 @@ from envgen.bench.checks import Gone, Outcome, Trial
 from envgen.bench.client import find
 from envgen.bench.compare import Series
 from envgen.bench.record import METRICS, Run
-from envgen.bench.tools import PLANS, TOOLS, Measured, Place, Plan, find_tool, measure_all, references
+from envgen.bench.tools import TOOLS, Measured, Place, Plan, find_tool, measure_all, references
 from envgen.cli.common import LARGEST, Figure, answer, reporting, variant_option
-from envgen.doctor.collect import program
 from envgen.engine.client import Engine, connect
 from envgen.engine.owner import ours
 from envgen.engine.process import terminable
-from envgen.engine.values import Container, ExecResult
+from envgen.engine.values import Container
 from envgen.errors import EngineError, EnvgenError, ExitCode, NotFoundError, ResultsError, ServiceError, UsageError
 from envgen.inside import run
-from envgen.inside.run import in_container
 from envgen.profile.load import find as find_project
 from envgen.profile.model import Profile
 from envgen.redact import without_login
-from envgen.render.environment import with_start_up
 from envgen.serve.launch import explained, reachable_url
 from envgen.serve.preflight import with_ports
 from envgen.serve.wait import POLL, Failure
@@ -143,33 +140,30 @@ class Server:
         return found or (ready.port if ready and ready.port else outer or 80)
 
 
-def server_of(asked: Asked, serves: bool = True) -> Server:
-    """The profile's running service, or the one that --url names. UsageError, NotFoundError when there is none.
-
-    Without ``serves`` any running container of the profile will do, and --container needs no --url.
-    """
-    if asked.url is None and not (asked.container and not serves):
+def server_of(asked: Asked) -> Server:
+    """The profile's running service, or the one that --url names. UsageError, NotFoundError when there is none."""
+    if asked.url is None:
         if asked.container:
             raise UsageError("--container belongs to --url", hint="without --url the profile's own service is watched")
-        return _own_service(asked, serves)
+        return _own_service(asked)
     if asked.service:
-        raise UsageError("name a service, or a --url or --container, not both")
+        raise UsageError("name a service or a --url, not both")
     engine = container = None
     if asked.container:
         engine = connect()
         container = engine.container(asked.container)
         if container is None or not container.running:
             raise NotFoundError(f"there is no running container {asked.container}", hint="`docker ps` shows them")
-    return Server((asked.url or "").rstrip("/"), asked.model, engine=engine, container=container)
+    return Server(asked.url.rstrip("/"), asked.model, engine=engine, container=container)
 
 
-def _own_service(asked: Asked, serves: bool) -> Server:
+def _own_service(asked: Asked) -> Server:
     root, profile = asked.session.loaded().project.root, asked.session.profile()
     if asked.service:
         known_service(profile, asked.service)
     names = [asked.service] if asked.service else dict.fromkeys([*LIKELY, *profile.services])
     known = {name: profile.services[name] for name in names if name in profile.services}
-    likely = {name: one for name, one in known.items() if one.host_ports or not serves}
+    likely = {name: one for name, one in known.items() if one.host_ports}
     if not likely:
         what = f"service {asked.service}" if asked.service else f"no service of profile {profile.name}"
         raise UsageError(f"{what} publishes {'no' if asked.service else 'a'} port",
@@ -179,7 +173,7 @@ def _own_service(asked: Asked, serves: bool) -> Server:
         engine = there.connect()
         if found := ours(engine.containers(profile.compose_name, name), root):
             service = with_ports(there.profile, found).services[name]
-            url = reachable_url(service, there.endpoint) if serves else ""
+            url = reachable_url(service, there.endpoint)
             model = asked.model or (service.ready.model if service.ready else None)
             return Server(url, model, there.profile, root, name, engine, found[0])
     name = next(iter(likely))
@@ -266,15 +260,7 @@ def finish(outcome: str, summary: Mapping[str, Any], path: Path) -> int:
 
 
 def shown(summary: Mapping[str, Any]) -> Iterator[str]:
-    """The summary of a run as lines: kernels, criteria, load, cells, files; whatever of them it has."""
-    if rows := summary.get("rows"):
-        lines = [("KERNEL", "BY", "SHAPE", "ERROR", "ALLOWED", "MICROSECONDS", "")]
-        for row in rows:
-            error = "not finite" if row["error"] is None else f"{row['error']:.4f}"
-            time = "-" if row["microseconds"] is None else f"{row['microseconds']:.1f}"
-            lines.append((row["kernel"], row["by"], row["shape"], error, f"{row['tolerance']:g}", time,
-                          "" if row["right"] is True else "WRONG"))  # fmt: skip
-        yield from table(lines, right=(3, 4, 5))
+    """The summary of a run as lines: criteria, load, cells, files; whatever of them it has."""
     for one in summary.get("criteria", ()):
         yield visible(f"  {MARKS[one['verdict']]}  {one['part'] and one['part'] + ': '}{one['name']}: {one['seen']}")
         more = [f"wanted: {one['wanted']}"] if one["verdict"] != "passed" else []
@@ -345,17 +331,6 @@ def tool_options(function: Any) -> Any:
     )  # fmt: skip
 
 
-def stress_options(function: Any) -> Any:
-    """The load of `stress` and `accept`."""
-    return with_options(
-        function,
-        click.option("--requests", "-n", type=click.IntRange(1, LARGEST), default=200, show_default=True,
-                     help="Requests of the stress test."),
-        click.option("--concurrency", "-c", type=click.IntRange(1, 4096), default=8, show_default=True,
-                     help="How many at a time, in the stress test."),
-    )  # fmt: skip
-
-
 @click.command()
 @server_options
 def smoke(asked: Asked) -> int:
@@ -375,36 +350,11 @@ def smoke(asked: Asked) -> int:
 
 @click.command()
 @server_options
-@stress_options
-def stress(asked: Asked, requests: int, concurrency: int) -> int:
-    """Put SERVICE, or the server at --url, under load. Nothing may fail, nothing may pile up.
-
-    Every fourth request is a chat. 0 failed requests, 0 answers of 5xx, no restart, no zombie process, memory growth
-    under 5 GB. Exit code 1 when one of these doesn't hold, 5 when the server goes away.
-
-    \b
-    Examples:
-      envgen stress --requests 1000 --concurrency 32
-      envgen stress --url http://127.0.0.1:8080
-    """
-
-    def work(_server: Server, trial: Trial, _run: Run) -> checks.Outcome:
-        criteria, load = checks.stress(trial, requests, concurrency)
-        return checks.outcome(criteria, load=load)
-
-    return report(asked, "stress", {"requests": requests, "concurrency": concurrency}, work)
-
-
-@click.command()
-@server_options
-@click.option("--plan", type=click.Choice(list(PLANS)), help="A shipped matrix; options replace its values.")
 @click.option("--concurrency", "-c", type=Numbers(1), help="How many clients at a time [default: 1].")
 @tool_options
 @click.option("--prefix-caching", is_flag=True, default=None, help="Fill the context first, and measure what follows.")
-@click.option("--kernels", is_flag=True, help="Instead: compare attention with sinks and fused MoE with torch.")
 def bench(
-    asked: Asked, plan: str | None, tokenizer: str | None, throwaway: bool, image: str | None, kernels: bool,
-    **given: Any,
+    asked: Asked, tokenizer: str | None, throwaway: bool, image: str | None, **given: Any,
 ) -> int:  # fmt: skip
     """Measure SERVICE, or the server at --url, with llama-benchy or `vllm bench serve`, in a container.
 
@@ -413,32 +363,26 @@ def bench(
 
     \b
     Examples:
-      envgen bench --plan seeds
+      envgen bench
+      envgen bench --depth 0,4096,8192,16384,32768
       envgen bench --tool vllm --concurrency 1,8 --runs 10
-      envgen bench --kernels dev
     """
-    if kernels:
-        if throwaway or image or plan or tokenizer or any(given.values()):
-            hint = "envgen bench --kernels SERVICE: it runs in a running container, at sizes of its own"
-            raise UsageError("--kernels takes no option of a measurement", hint=hint)
-        return _kernels(asked)
-
-    chosen = _plan(given, PLANS[plan] if plan else Plan())
+    chosen = _plan(given)
 
     def work(server: Server, trial: Trial, run: Run) -> checks.Outcome:
         cells = _run_tool(trial, run, chosen, server.place(trial.target.root, tokenizer, image, throwaway))
         return "failed" if any(cell.failed for cell in cells) else "passed", _document(cells, chosen)
 
-    return report(asked, "bench", {"plan": plan, **asdict(chosen)}, work)
+    return report(asked, "bench", asdict(chosen), work)
 
 
-def _plan(given: Mapping[str, Any], base: Plan) -> Plan:
-    return replace(base, **{key: value for key, value in given.items() if value is not None})
+def _plan(given: Mapping[str, Any]) -> Plan:
+    return Plan(**{key: value for key, value in given.items() if value is not None})
 
 
 @click.command()
 @server_options
-def profile(asked: Asked) -> int:
+def trace(asked: Asked) -> int:
     """Trace one request to SERVICE (default: the one that serves) with vLLM's own torch profiler.
 
     The service must have been started with a profiler, as docs/benchmarking.md shows. The files that the server writes
@@ -446,8 +390,8 @@ def profile(asked: Asked) -> int:
 
     \b
     Examples:
-      envgen up serve --variant profile
-      envgen profile serve
+      envgen up serve --variant trace
+      envgen trace serve
     """
     return report(asked, "trace", {}, _trace)
 
@@ -458,23 +402,6 @@ def _trace(server: Server, trial: Trial, run: Run) -> checks.Outcome:
     folder = checks.folder_of(trial.environment.get("flags", ()), server.container.env)
     found = checks.capture(trial, server.engine, server.container.id, folder, run.raw)
     return "passed", {"files": found}
-
-
-def _kernels(asked: Asked) -> int:
-    """Compare attention with sinks and fused MoE, in a running container."""
-    server = server_of(asked, serves=False)
-    profile = server.profile
-    assert server.engine and server.container
-    inside = in_container(server.engine, server.container.id, workdir=str(profile.working_dir) if profile else "")
-
-    def execute(argv: Sequence[str], stdin: bytes, seconds: float) -> ExecResult:
-        return inside(with_start_up(argv) if profile else argv, stdin, seconds)
-
-    told = server.environment
-    with terminable(), record.start(asked.folder(server), "kernels", told, {"tokens": checks.KERNEL_TOKENS}) as kept:
-        outcome, found = checks.kernels(execute, program(profile) if profile else "python3", kept.sample)
-        kept.end(outcome, {"criteria": found["criteria"]})
-    return finish(outcome, found, kept.path)
 
 
 def _run_tool(trial: Trial, run: Run, plan: Plan, place: Place) -> list[Measured]:
@@ -501,10 +428,12 @@ def _document(cells: list[Measured], plan: Plan) -> dict[str, Any]:
 
 @click.command()
 @server_options
-@stress_options
+@click.option("--requests", "-n", type=click.IntRange(1, LARGEST), default=200, show_default=True,
+              help="Requests of the load.")  # fmt: skip
+@click.option("--concurrency", "-c", type=click.IntRange(1, 4096), default=8, show_default=True,
+              help="How many of them at a time.")  # fmt: skip
 @tool_options
-@click.option("--reference", "-R", multiple=True, metavar="NAME",
-              help="llama.cpp or SGLang (shipped figures), or a RUN.")  # fmt: skip
+@click.option("--reference", "-R", multiple=True, metavar="RUN", help="A recorded run to be as fast as.")
 @click.option("--max-ttft", type=Figure(0, LARGEST, min_open=True), metavar="MS",
               help="Limit for the first token of a short prompt.")  # fmt: skip
 @click.option("--max-per-token", type=Figure(0, LARGEST, min_open=True), metavar="MS", help="Limit for each token.")
@@ -514,16 +443,16 @@ def accept(
 ) -> int:  # fmt: skip
     """Run the whole acceptance list against SERVICE, or the server at --url. Exit code 0 only when all of it holds.
 
-    What smoke and stress ask for; backends in the log as `ready.expect` and `ready.forbid` say, and CUDA graphs
-    captured on a GPU; throughput within 20 % of the references; the named limits of latency; no zombie process at the
-    end. What can't be checked is not accepted.
+    What smoke asks for; a load in which no request fails, nothing restarts and memory grows by less than 5 GB; backends
+    in the log as `ready.expect` and `ready.forbid` say, and CUDA graphs captured on a GPU; throughput within 20 % of
+    the references; the named limits of latency; no zombie process at the end. What can't be checked is not accepted.
 
     \b
     Examples:
-      envgen accept --reference llama.cpp --reference SGLang --max-ttft 100 --max-per-token 20
+      envgen accept --max-ttft 100 --max-per-token 20
       envgen accept --reference latest --pp 2048 --depth 0,4096
     """
-    chosen = _plan(given, Plan())
+    chosen = _plan(given)
     wishes = checks.Wishes(references(reference, asked.folder()), max_ttft, max_per_token)
 
     def work(server: Server, trial: Trial, run: Run) -> checks.Outcome:
@@ -533,8 +462,8 @@ def accept(
         progress("smoke")
         parts = {"smoke": checks.smoke(trial)}
         shorts = trial.replies[-checks.REPEATS :]
-        progress("stress")
-        parts["stress"], load = checks.stress(trial, requests, concurrency)
+        progress("load")
+        parts["load"], load = checks.put_under_load(trial, requests, concurrency)
         progress("bench")
         cells = _run_tool(trial, run, chosen, place)
         parts["bench"] = [*checks.throughput(cells, wanted), *checks.latency(cells, shorts, wanted)]

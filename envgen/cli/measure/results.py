@@ -1,4 +1,4 @@
-"""`envgen results`: records of runs: list, show, compare, import."""
+"""`envgen results`: records of runs: list, show, compare."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import Any
 import click
 
 from envgen.bench.compare import Comparison, compare, sections, write_page
-from envgen.bench.notes import moment, parse
-from envgen.bench.notes import shipped as shipped_runs
-from envgen.bench.record import Record, plain, resolve, runs, utc, write_imported
+from envgen.bench.record import Record, plain, resolve, runs, utc
 from envgen.cli import FullGroup
 from envgen.cli.common import answer, json_option
 from envgen.cli.measure.bench import default_folder, require_extra
 from envgen.errors import UsageError
-from envgen.text import progress, table, visible
+from envgen.text import progress, table
 
 folder_option = click.option("--folder", type=click.Path(path_type=Path), metavar="DIR",
                              help="Where the records are (default: results/ beside envgen.yaml, or here).")  # fmt: skip
@@ -99,42 +97,6 @@ def compare_(runs: tuple[str, ...], folder: Path | None, html: Path | None) -> i
     found = _compared(runs, folder, html)
     named = {name: _who(one) for name, one in found.runs.items()}
     return answer({"runs": named, "figures": _rows(found), "differing": found.differing}, _lines(found))
-
-
-@command.command("import")
-@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=False)
-@click.option("--shipped", is_flag=True,
-              help="The figures that ship with envgen: gpt-oss-120b on a GB10, January 2026.")  # fmt: skip
-@click.option("--date", metavar="DATE", help="When it was measured, for files without a date: 2026-01-09.")
-@folder_option
-@json_option
-def import_(file: Path | None, shipped: bool, date: str | None, folder: Path | None) -> int:
-    """Make records of figures that others measured, out of lab notes in Markdown.
-
-    Lines with figures that are not imported are listed with the reason. Importing the same again changes nothing.
-
-    \b
-    Examples:
-      envgen results import --shipped
-      envgen results import notes.md --date 2026-01-09
-    """
-    when = moment(date) if date else None
-    if date and when is None:
-        raise UsageError(f"--date: {date!r} is not a date", hint="such as 2026-01-09 or 2026-01-09T16:25:01Z")
-    if (file is None) != shipped:
-        raise UsageError("name a file, or --shipped", hint="envgen results import --shipped")
-    found, left = parse(file, when) if file else (shipped_runs(), [])
-    target = folder or default_folder()
-    done = []
-    for run in found:
-        path, new = write_imported(target, run)
-        done.append({"label": run.label, "date": f"{run.started:%Y-%m-%d}", "figures": len(run.samples), "new": new,
-                     "file": str(path)})  # fmt: skip
-    lines = [f"{'imported' if one['new'] else 'there already'}: {one['label']}, {one['date']}, {one['figures']} figures"
-             for one in done]  # fmt: skip
-    lines += [f"left out: line {one.line}: {one.why}: {one.text}" for one in left]
-    document = {"folder": str(target), "runs": done, "left_out": [vars(one) for one in left]}
-    return answer(document, map(visible, lines))
 
 
 def _compared(names: Sequence[str], folder: Path | None, html: Path | None) -> Comparison:

@@ -14,13 +14,19 @@ from envgen.bench.checks import Wishes
 from envgen.bench.client import Load, Reply, Target
 from envgen.bench.compare import Cell, table
 from envgen.bench.facts import Vitals, parse_gpu_memory
-from envgen.bench.tools import Measured, references
+from envgen.bench.tools import Measured
 from envgen.cli.measure import bench
 from envgen.errors import ServiceError
 from envgen.serve.events import Completion
 
-LLAMA = references(["llama.cpp"], Path("nowhere"))
-SLOW = {"x": table([{"unit": "aggregate", "decode_tps": 5.0}])}
+HERE = {"prompt_tokens": 2048, "output_tokens": 32}
+LLAMA = {
+    "llama.cpp": table([
+        {**HERE, "prefill_tps": 2449.83, "decode_tps": 57.85},
+        {**HERE, "context_tokens": 32768, "prefill_tps": 1404.70, "decode_tps": 41.72},
+    ])
+}  # fmt: skip
+SLOW = {"x": table([{**HERE, "decode_tps": 5.0}])}
 
 
 def cell(depth: int = 0, failed: int = 0, notes: tuple[str, ...] = (), **figures: float) -> Measured:

@@ -15,7 +15,6 @@ from envgen.bench.compare import Cell, compare, flags, table
 from envgen.bench.record import Record
 
 HERE = {"prompt_tokens": 64, "output_tokens": 32}
-IMPORTED = [{"unit": "aggregate", "decode_tps": 3.0, **HERE}]
 
 
 def run(samples: list[dict[str, Any]], **environment: Any) -> Record:
@@ -34,7 +33,7 @@ def against(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> list[dict[str, 
 def test_mean_and_spread_are_those_of_numpy() -> None:
     values = (29.1, 31.6, 60.02)
     others = [{**repeats(99.0)[0], **more} for more in ({"unit": "request"}, {"error": "x"}, {"decode_tps": math.nan})]
-    found = table([*repeats(*values), *others, *IMPORTED])["decode_tps"][Cell(32, 64)]
+    found = table([*repeats(*values), *others])["decode_tps"][Cell(32, 64)]
     assert found.mean == pytest.approx(np.mean(values)) and found.sd == pytest.approx(np.std(values)) and found.n == 3
 
 
@@ -60,7 +59,6 @@ def test_p_is_adjusted_for_the_number_of_cells() -> None:
     ("a", "b", "why"),
     [
         (repeats(1.0, 2.0), repeats(1.0, 2.0, 3.0), "too few values: 2 and 3"),
-        (IMPORTED, repeats(1.0), "no values"),
         (repeats(5.0, 5.0, 5.0), repeats(5.0, 5.0, 5.0), "no spread at all"),
         (repeats(1.0, 2.0, 3.0, concurrency=4, unit="request"), repeats(1.0, 2.0, 3.0, concurrency=4), "side by side"),
     ],

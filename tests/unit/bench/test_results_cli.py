@@ -52,26 +52,13 @@ def test_list_show_and_compare(here: Path, capsys: pytest.CaptureFixture[str]) -
         assert message in envgen(capsys, "compare", *words, code=2)
 
 
-def test_import(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "imported: SGLang, 2026-01-08, 1 figures" in envgen(capsys, "import", "--shipped")
-    assert "there already: SGLang" in envgen(capsys, "import", "--shipped")
-    (here / "n.md").write_text("# N\n| test | t/s |\n|-|-|\n| tg32 | 5 |\n")
-    assert "left out: line 4: no date is given here" in envgen(capsys, "import", "n.md")
-    assert json.loads(envgen(capsys, "import", "n.md", "--date", "2026-01-09", "--json"))["runs"][0]["figures"] == 1
-    for words, message in (
-        (("n.md", "--date", "soon"), "not a date"), ((), "name a file, or --shipped"), (("none.md",), "does not exist"),
-    ):  # fmt: skip
-        assert message in envgen(capsys, "import", *words, code=2)
-
-
 def test_the_page(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    envgen(capsys, "import", "--shipped")
     envgen(capsys, "compare", "076a", "5ea8", "--html", "c.html")
     text = (here / "c.html").read_text()
     assert text.count("<svg") == 3 and "<script" not in text and "B against A" in text
     assert not re.search(r"(?:src|href)=[\"']?https?:", text)
     records = [record.load(here / "results" / one.name) for one in (here / "results").iterdir()]
-    assert page(records[:3]) == page(records[:3])
+    assert page(records) == page(records)
     for name, message in (("results", "is a directory"), ("x.jsonl", "the name of a record")):
         assert message in envgen(capsys, "show", "--html", name, code=2 if name == "results" else 6)
 

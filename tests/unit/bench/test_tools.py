@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from envgen.bench import tools
+from envgen.bench import record, tools
 from envgen.bench.client import Target
 from envgen.bench.compare import Cell, table
-from envgen.bench.notes import shipped
 from envgen.bench.tools import LLAMA_BENCHY, VLLM, Measured, Place, Plan, Tool, figures, references
 from envgen.engine.values import ExecResult
 from envgen.errors import ServiceError, UsageError
@@ -135,9 +134,11 @@ def test_cells_that_do_not_fit_are_left_out(capsys: pytest.CaptureFixture[str]) 
         tools.measure_all(replace(one, plan=Plan(pp=(256,))), done.append)
 
 
-def test_the_seeds_matrix_and_the_time_that_is_left() -> None:
-    depths = ("", " @ d4096", " @ d8192", " @ d16384", " @ d32768")
-    assert [str(one) for one in tools.PLANS["seeds"].cells()] == [f"pp2048 tg32{depth}" for depth in depths]
+def test_the_matrix_and_the_time_that_is_left() -> None:
+    cells = Plan(depth=(0, 4096), concurrency=(1, 8)).cells()
+    assert [str(one) for one in cells] == [
+        "pp2048 tg32", "pp2048 tg32 c8", "pp2048 tg32 @ d4096", "pp2048 tg32 @ d4096 c8",
+    ]  # fmt: skip
     assert str(Cell(concurrency=8)) == "pp? c8"
     left = [Cell(10, 1000, 9000)]  # a token of the reply counts as a hundred of the prompt
     assert tools.time_left([], left) is None
@@ -145,11 +146,15 @@ def test_the_seeds_matrix_and_the_time_that_is_left() -> None:
 
 
 def test_references(tmp_path: Path) -> None:
-    assert {one.name for one in shipped() if one.name} == {"llama.cpp", "SGLang"}
-    llama, sglang = references(["llama.cpp", "SGLang"], tmp_path).values()
-    assert figures(llama, Cell(32, 2048)) == {"prefill_tps": 2449.83, "decode_tps": 57.85}
-    assert figures(llama, Cell(32, 2048, 32768)) == {"prefill_tps": 1404.70, "decode_tps": 41.72}
-    assert figures(llama, Cell(32, 512)) == {"decode_tps": 57.85} and not figures(llama, Cell(64, 512))
-    assert figures(sglang, Cell(9, 9)) == {"decode_tps": 52.37}
-    with pytest.raises(UsageError, match="--reference x=3: neither shipped"):
-        references(["x=3"], tmp_path)
+    cell = {"prompt_tokens": 2048, "output_tokens": 32}
+    with record.start(tmp_path, "bench", {"model": "m"}, {}) as run:
+        run.sample({**cell, "decode_tps": 57.0, "prefill_tps": 2449.0})
+        run.sample({**cell, "decode_tps": 59.0})
+        run.end("passed", {})
+    ((name, found),) = references(["latest"], tmp_path).items()
+    assert name == f"m ({run.id})"
+    assert figures(found, Cell(32, 2048)) == {"prefill_tps": 2449.0, "decode_tps": 58.0}
+    assert figures(found, Cell(64, 2048)) == {"prefill_tps": 2449.0}
+    assert not figures(found, Cell(32, 2048, 4096)) and not figures(found, Cell(32, 512))
+    with pytest.raises(UsageError, match="no run 'x'"):
+        references(["x"], tmp_path)

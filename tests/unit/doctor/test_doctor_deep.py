@@ -72,23 +72,6 @@ def test_a_kernel(make: Make) -> None:
     assert judged(make, kernel={"answer": {"skipped": "no GPU"}})["deep.kernel"].severity is Severity.INFO
 
 
-@pytest.mark.parametrize("name", ["attention", "moe"])
-def test_kernels_against_torch(name: str, make: Make) -> None:
-    row = {"by": "vLLM Triton", "shape": "M=4", "error": 0.004, "tolerance": 0.02, "right": True, "microseconds": 9.1}
-    reason = {"by": "FlashInfer", "why": "fused_moe_120 is not compiled here", "failed": False}
-
-    def found(rows: list[Any], *left: Any) -> Finding:
-        answer = {"kernel": name, "gpu": "X", "rows": rows, "not_run": list(left)}
-        return judged(make, **{name: {"answer": answer}})[f"deep.{name}"]
-
-    good = found([row], reason)
-    assert good.severity is Severity.OK and "vLLM Triton (not run: FlashInfer: fused_moe_120 is not" in good.title
-    assert found([row, {**row, "right": False, "error": None}]).case == "wrong-result"
-    assert found([row], {**reason, "failed": True}).case == "kernel-fails"
-    for nothing in (found([]), found([], reason)):
-        assert nothing.severity is Severity.INFO and "not compared" in nothing.title
-
-
 def test_what_a_real_gpu_answered(make: Make) -> None:
     """Recorded on an H200, another GPU than the profile is for; its document says with which releases."""
     answers = json.loads((DATA / "h200.json").read_bytes())["answers"]
@@ -102,7 +85,7 @@ def test_what_a_real_gpu_answered(make: Make) -> None:
 
 def test_only_questions_that_the_profile_has_are_asked() -> None:
     assert set(deep.questions(set())) == {"gpu"}
-    assert set(deep.questions({"vllm"})) == {"gpu", "vllm", "fused_moe", "attention", "moe"}
+    assert set(deep.questions({"vllm"})) == {"gpu", "vllm", "fused_moe"}
     assert deep.questions({"vllm", "flashinfer"}).keys() == deep.QUESTIONS.keys()
 
 

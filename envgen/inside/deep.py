@@ -1,0 +1,77 @@
+"""Asks the packages themselves. Runs inside the container, Python 3.8 and later, standard library only."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import tempfile
+import time
+from typing import Any, Callable, Dict
+
+Doc = Dict[str, Any]
+NO_GPU = "no GPU in this container"
+
+
+def import_of(package: str) -> Doc:
+    module = importlib.import_module(package)
+    path = getattr(module, "__file__", None)
+    version = str(getattr(module, "__version__", ""))
+    return {"version": version, "file": path, "path": list(getattr(module, "__path__", []))}
+
+
+def ask_fused_moe() -> Doc:
+    """vllm/utils/flashinfer.py holds these since 0.11."""
+    ours = importlib.import_module("vllm.utils.flashinfer")
+    found = {}
+    for name in ("has_flashinfer", "has_flashinfer_moe", "has_flashinfer_cutlass_fused_moe"):
+        if hasattr(ours, name):
+            found[name] = bool(getattr(ours, name)())
+    return found
+
+
+def ask_gpu() -> Doc:
+    torch = importlib.import_module("torch")
+    found: Doc = {"torch": torch.__version__, "cuda": torch.version.cuda, "available": bool(torch.cuda.is_available())}
+    if found["available"]:
+        found["count"] = torch.cuda.device_count()
+        found["name"] = torch.cuda.get_device_name(0)
+        found["capability"] = list(torch.cuda.get_device_capability(0))
+        found["torch_archs"] = list(torch.cuda.get_arch_list())
+        found["free"], found["total"] = torch.cuda.mem_get_info(0)
+    return found
+
+
+def ask_kernel() -> Doc:
+    """Compile and run FlashInfer's smallest kernel in a temporary cache, and compare with torch."""
+    torch = importlib.import_module("torch")
+    if not torch.cuda.is_available():
+        return {"skipped": NO_GPU}
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["FLASHINFER_WORKSPACE_BASE"] = folder  # else a compiled kernel of before would answer
+        flashinfer = importlib.import_module("flashinfer")
+        torch.manual_seed(0)
+        x = torch.randn(4, 256, device="cuda", dtype=torch.float16)
+        began = time.time()
+        got = flashinfer.activation.silu_and_mul(x)
+        torch.cuda.synchronize()
+        seconds = time.time() - began
+        wanted = torch.nn.functional.silu(x[:, :128].float()) * x[:, 128:].float()
+        worst = float((got.float() - wanted).abs().max())
+    return {"kernel": "silu_and_mul", "seconds": round(seconds, 1), "worst": worst, "right": worst < 0.02}
+
+
+QUESTIONS: Dict[str, Callable[[], Doc]] = {
+    "vllm": lambda: import_of("vllm"), "flashinfer": lambda: import_of("flashinfer"),
+    "fused_moe": ask_fused_moe, "gpu": ask_gpu, "kernel": ask_kernel,
+}  # fmt: skip
+
+
+def answer(request: Doc) -> Doc:
+    """Answers one ``question``. An import may hang, print, exit or crash: that is the answer."""
+    if sys.path and sys.path[0] == "":
+        del sys.path[0]  # as a console script: not what happens to lie in the current folder
+    began = time.time()
+    found = QUESTIONS[request["question"]]()
+    return {"answer": found, "seconds": round(time.time() - began, 2)}
