@@ -21,8 +21,8 @@ from envgen.engine.process import in_background
 from envgen.engine.values import Container
 from envgen.errors import EngineError
 from envgen.profile.model import Ready
-from envgen.serve.events import Question, ask, tokens
 from envgen.serve.launch import key_of, reachable_url
+from envgen.serve.readiness import Question, ask, tokens
 from envgen.serve.wait import Evidence, Failure, LogReader, how_ended, log_text
 from envgen.text import size
 

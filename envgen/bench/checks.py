@@ -17,28 +17,20 @@ from envgen.bench.compare import Table, flags
 from envgen.bench.facts import Vitals
 from envgen.bench.tools import Measured, figures
 from envgen.engine.client import Engine
-from envgen.engine.values import MISSHAPEN, read_json
+from envgen.engine.values import MISSHAPEN
 from envgen.errors import ServiceError, UsageError
 from envgen.logpattern import LogPattern
-from envgen.serve.events import PROMPT, short_answer
+from envgen.serve import chat
+from envgen.serve.events import Completion, short_answer
+from envgen.serve.readiness import PROMPT
 from envgen.text import last_printed, progress, shorten
 
 PASSED, FAILED, UNKNOWN = "passed", "failed", "not checked"
 SHORT, LONG, PARALLEL, REPEATS = 12, 4096, 4, 5
 PROMPT_TOKENS, REPLY_TOKENS = 64, 32  # of a request of the load
-CHAT_TOKENS = 200  # a reasoning model thinks before it speaks
 SMOKE_GROWTH, LOAD_GROWTH = 1_000_000_000, 5_000_000_000  # bytes
 TOLERANCE = 0.2  # how far below a reference is still good
 _NO_CONTAINER = "no container is known: name it with --container"
-# Markup of gpt-oss's replies; a server that parses it leaves none of it in a text.
-_HARMONY = re.compile(r"<\|(?:start|channel|message|end|return|call|constrain)\|>")
-_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "get_weather", "description": "Get the weather of a city",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}  # fmt: skip
 Judge = Callable[[Reply], "tuple[bool | None, str]"]
 GRAPHS = r"Graph capturing finished in"
 
@@ -105,7 +97,7 @@ def smoke(trial: Trial) -> list[Criterion]:
     target, limit = trial.target, trial.target.max_len
     length = LONG if limit is None else max(1, min(LONG, limit - SHORT))
     note = "" if length == LONG else f"adapted: the server takes {limit} tokens in all"
-    text = "a text, without raw Harmony markup"
+    text = "a text, not reasoning alone, without raw Harmony markup"
     found: list[Criterion] = []
 
     def judged(name: str, good: bool | None, seen: str, wanted: str, note: str = "") -> None:
@@ -114,14 +106,22 @@ def smoke(trial: Trial) -> list[Criterion]:
 
     def ask(name: str, body: Mapping[str, Any], judge: Judge, wanted: str, note: str = "", **cell: int) -> None:
         reply = trial.ask(name, [body], **cell).replies[0]
-        absent = "chat template" in reply.fault  # a model without one
-        judged(name, *((None if absent else False, reply.fault) if reply.fault else judge(reply)), wanted, note)
+        judged(name, *((False, reply.fault) if reply.fault else judge(reply)), wanted, note)
 
-    ask("short prompt", target.body(PROMPT, SHORT), _text, text)
-    ask("chat", target.chat("What is the capital of France?", CHAT_TOKENS), _text, text)
-    if "--enable-auto-tool-choice" in trial.environment.get("flags", ()):
-        body = target.chat("What is the weather in Paris? Use the tool.", CHAT_TOKENS, tools=[_TOOL])
-        ask("tool call", body, _call, "get_weather is called with JSON that names a city")
+    def talk(name: str, judge: Callable[[Completion, chat.Talk], chat.Verdict], wanted: str, *, tool: bool) -> None:
+        body = {**chat.body(target.model, limit, spoken, tool=tool), "stream_options": {"include_usage": True}}
+        reply = trial.ask(name, [body]).replies[0]
+        if reply.kind == "status":
+            verdict = chat.refused(reply.status, reply.fault, spoken)
+        else:
+            verdict = (False, reply.fault) if reply.fault and not reply.said.finish else judge(reply.said, spoken)
+        judged(name, *verdict, wanted)
+
+    ask("short prompt", target.body(PROMPT, SHORT), _text, "a text")
+    spoken = chat.talk_of(trial.environment.get("flags", ()))
+    talk("chat", chat.judge_chat, text, tool=False)
+    if spoken.tools:
+        talk("tool call", chat.judge_call, "get_weather is called with JSON that names a city", tool=True)
     ask("NaN/Inf in log probabilities", target.body(PROMPT, 4 * SHORT, logprobs=1), _finite, "all finite")
     parallel = [target.body(tokens(32), SHORT) for _ in range(PARALLEL)]
     bad = trial.ask("parallel", parallel, PARALLEL).faults
@@ -137,21 +137,7 @@ def smoke(trial: Trial) -> list[Criterion]:
 
 
 def _text(reply: Reply) -> tuple[bool | None, str]:
-    text, thought = reply.said.text, reply.said.reasoning
-    if leak := _HARMONY.search(text + thought):
-        return False, f"{leak[0]} in {shorten(text or thought, 80)!r}"
-    after = f", after {len(thought)} characters of reasoning" if thought else ""
-    return bool(text or thought), f"{shorten(text, 60)!r}{after}"
-
-
-def _call(reply: Reply) -> tuple[bool | None, str]:
-    if not reply.said.tools:
-        return None, f"answered without a call: {shorten(reply.said.text, 60)!r}"
-    called, arguments = next(iter(reply.said.tools.values()))
-    good = False
-    with contextlib.suppress(*MISSHAPEN):
-        good = called == "get_weather" and bool(read_json(arguments)["city"])
-    return good, f"{shorten(called, 40)}({shorten(arguments, 60)})"
+    return bool(reply.said.text), repr(shorten(reply.said.text, 60))
 
 
 def _finite(reply: Reply) -> tuple[bool | None, str]:

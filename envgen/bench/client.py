@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 from envgen.engine.values import MISSHAPEN
 from envgen.errors import ServiceError, UsageError
+from envgen.serve.chat import limit_of
 from envgen.serve.events import (
-    LARGEST_COUNT,
     BrokenOff,
     Completion,
     NoCompletion,
@@ -245,7 +245,7 @@ def find(url: str, *, model: str | None, key: str, silence: float) -> Target:
         what = f"has {len(listed)} models: {names}" if listed else "lists no model"
         raise UsageError(f"{target.url} {what}", hint="choose one: --model NAME")
     name = model or next(iter(listed))
-    return Target(target.url, name, str(listed[name].get("root") or ""), _limit(listed[name]), key, silence)
+    return Target(target.url, name, str(listed[name].get("root") or ""), limit_of(listed[name]), key, silence)
 
 
 def _listed(url: str, status: int, document: Any) -> dict[str, dict[str, Any]]:
@@ -259,15 +259,6 @@ def _listed(url: str, status: int, document: Any) -> dict[str, dict[str, Any]]:
     start = shorten(document if isinstance(document, str) else json.dumps(document), 80)
     raise ServiceError(f"{url} is not an OpenAI-compatible server: /v1/models answers {status}: {start or '(nothing)'}",
                        hint="the address is that of the server itself, without /v1")  # fmt: skip
-
-
-def _limit(entry: Mapping[str, Any]) -> int | None:
-    """vLLM and SGLang give max_model_len; llama.cpp what the model was trained for."""
-    meta = entry.get("meta")
-    for value in (entry.get("max_model_len"), meta.get("n_ctx_train") if isinstance(meta, dict) else None):
-        if isinstance(value, int) and 0 < value < LARGEST_COUNT:
-            return value
-    return None
 
 
 def tokens(count: int) -> list[int]:

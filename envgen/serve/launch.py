@@ -43,7 +43,7 @@ from envgen.render.environment import (
     port_environment,
 )
 from envgen.serve import preflight
-from envgen.serve.events import Answer
+from envgen.serve.readiness import Answer
 from envgen.serve.wait import Awaited, Failure, NotReady, Waiter, log_text
 from envgen.text import short_id
 

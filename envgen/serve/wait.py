@@ -19,7 +19,8 @@ from envgen.errors import EngineTimeout
 from envgen.logpattern import LogPattern
 from envgen.profile.model import Phases, Ready, Service
 from envgen.redact import redact_secrets
-from envgen.serve.events import Answer, Question, ask
+from envgen.serve.chat import talk_of
+from envgen.serve.readiness import Answer, Question, ask
 from envgen.text import counted, instant, visible
 
 
@@ -255,7 +256,8 @@ class Waiter:
         self._ready = service.ready or Ready()
         self._policy = service.restart
         model = self._ready.model if url else None
-        self._question = Question(model, self._ready.prompt, self._ready.expect_text, api_key) if model else None
+        prompt, expected = self._ready.prompt, self._ready.expect_text
+        self._question = Question(model, prompt, expected, api_key, talk_of(service.argv)) if model else None
         self.progress = Progress(self._ready.phases)
         self._evidence = Evidence(self._ready.expect, self._ready.forbid)
         self._first_restarts = self._restarts = 0

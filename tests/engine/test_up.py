@@ -119,7 +119,7 @@ def test_ready_means_that_it_completes_a_prompt(project: Project) -> None:
     done = project.envgen("up", "serve")
     port = (project.root / "port").read_text()
     assert "serve is ready after" in done.out and f"http://127.0.0.1:{port}" in done.out
-    assert "'The capital of France is' is completed with ' Paris, of course'" in done.out
+    assert "completed 'The capital of France is' with ' Paris, of course'" in done.out
     assert "serve: running" in done.err
     again = project.envgen("up", "serve", "--json").json
     assert again["already_running"] is True and again["completion"] == " Paris, of course"

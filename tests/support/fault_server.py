@@ -49,19 +49,36 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.server.closing.wait(30)
         elif fault == "dies":
             self.server.die()
+        elif fault == "no template" and "messages" in body:
+            self.document(400, '{"error": {"message": "a chat template is needed"}}')
+        elif "messages" in body:
+            self.chat(body, fault)
         else:
             self.stream(body, fault)
 
-    def stream(self, body: dict[str, Any], fault: str) -> None:
+    def chat(self, body: dict[str, Any], fault: str) -> None:
+        finish, null = "stop", {"content": None, "reasoning": None}
+        parts: list[dict[str, Any]] = [{"content": text} for text in GOOD]
+        if body.get("tools"):
+            call = {"index": 0, "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
+            parts, finish = [null] if fault == "null tool" else [{"tool_calls": [call]}], "tool_calls"
+        elif "harmony" in fault:
+            parts = [{"content": "<|channel|>"} for _ in GOOD]
+        elif fault == "null chat":
+            parts = [null]
+        elif fault in ("reasoning alone", "cut off while it thinks"):
+            parts = [{"content": None, "reasoning_content": text} for text in GOOD]
+            finish = "stop" if fault == "reasoning alone" else "length"
+        self.stream(body, fault, [{"delta": one} for one in parts], finish)
+
+    def stream(self, body: dict[str, Any], fault: str, parts: Any = (), finish: str = "length") -> None:
         self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         chance = float("nan") if "nan" in fault else -0.5
-        for text in GOOD:
-            logprobs = {"token_logprobs": [chance]} if body.get("logprobs") else None
-            part: dict[str, Any] = {"text": text, "logprobs": logprobs}
-            if "messages" in body:
-                part = {"delta": {"content": "<|channel|>" if "harmony" in fault else text}}
+        logprobs = {"token_logprobs": [chance]} if body.get("logprobs") else None
+        for part in parts or [{"text": text, "logprobs": logprobs} for text in GOOD]:
             self.event({"choices": [part]})
             if fault == "half an event":
                 self.chunk(b'data: {"choices": [{"te')
@@ -71,7 +88,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self.event({"error": {"message": "CUDA error: an illegal memory access"}})
                 self.chunk(b"")
                 return
-        self.event({"choices": [{"finish_reason": "length"}]})
+        self.event({"choices": [{"finish_reason": finish}]})
         self.event({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": len(GOOD)}})
         self.chunk(b"data: [DONE]\n\n")
         self.chunk(b"")

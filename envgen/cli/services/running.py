@@ -149,6 +149,7 @@ def document(profile: Profile, service: str, started: Started, *, waited: bool) 
     container, awaited = started.container, started.awaited
     return {
         "already_running": started.already,
+        "chats": {name: {"good": good, "seen": seen} for name, (good, seen) in awaited.answer.chats.items()},
         "completion": awaited.answer.text,
         "container": container.name,
         "health": container.health,
@@ -182,7 +183,9 @@ def report(profile: Profile, service: str, started: Started, *, waited: bool = T
     )
     awaited = started.awaited
     if awaited.answer.text:
-        click.echo(f"  {awaited.prompt!r} is completed with {awaited.answer.text!r}")
+        click.echo(f"  completed {awaited.prompt!r} with {awaited.answer.text!r}")
+    for name, (good, seen) in awaited.answer.chats.items():
+        click.echo(f"  {name}: {seen}" + ("" if good else " (not checked)"))
     if awaited.phases:
         click.echo("  " + ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in awaited.phases.items()))
     for name, line in awaited.shown.items():

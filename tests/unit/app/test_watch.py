@@ -13,7 +13,7 @@ from envgen.app.watch import Awake, Rank, Watch, link_trouble
 from envgen.engine.values import Container, ExecResult
 from envgen.errors import EngineError
 from envgen.profile.model import Machine, Ready, Service
-from envgen.serve.events import Answer
+from envgen.serve.readiness import Answer
 from envgen.serve.wait import Failure
 
 PEERS = {"192.168.177.31": "spark-1"}

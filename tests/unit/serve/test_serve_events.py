@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgen.serve import events
-from envgen.serve.events import BrokenOff, Completion, NoCompletion, judge_completion
+from envgen.serve.events import BrokenOff, Completion, NoCompletion
+from envgen.serve.readiness import judge_completion
 
 
 def read_events(chunks: Iterable[bytes]) -> Completion:

@@ -21,7 +21,7 @@ from mutated import CHANGES, Changes, mutated
 
 from envgen.bench import client
 from envgen.errors import ServiceError
-from envgen.serve import events as readiness
+from envgen.serve import chat, readiness
 from envgen.serve.events import BrokenOff, NoCompletion, document_of, error_text, read_events
 
 EXAMPLES = settings(
@@ -67,8 +67,7 @@ def clean(text: str) -> None:
 @example(body=b'{"choices":[{"text":"x","logprobs":{"token_logprobs":[' + b"9" * 400 + b"]}}]}", status=200)
 def test_documents(body: bytes, status: int) -> None:
     document = document_of(body)
-    names = readiness.model_names(document)
-    for name in names or ():
+    for name in readiness.models(document) or ():
         clean(readiness.listing([name], "tiny"))
     for expected in (None, "Paris"):
         answer = readiness.judge(status, document, expected)
@@ -82,7 +81,7 @@ def test_documents(body: bytes, status: int) -> None:
     except ServiceError as error:
         clean(str(error))
     else:
-        limits = [client._limit(one) for one in models.values()]
+        limits = [chat.limit_of(one) for one in models.values()]
         assert all(limit is None or 0 < limit < 1 << 53 for limit in limits)
 
 
@@ -93,8 +92,10 @@ def test_documents(body: bytes, status: int) -> None:
 def test_streams(parts: list[bytes], ends: bool) -> None:
     data = b"".join(b"data: " + part + b"\n\n" for part in parts) + (b"data: [DONE]\n\n" if ends else b"")
     try:
-        answer = readiness.judge_completion(read_events([(0.0, data)]))
-        clean(answer.why)
+        said = read_events([(0.0, data)])
+        clean(readiness.judge_completion(said).why)
+        clean(chat.judge_chat(said, chat.Talk())[1])
+        clean(chat.judge_call(said, chat.Talk())[1])
     except (BrokenOff, NoCompletion) as error:
         clean(str(error))
     reply = client.Reply(status=200)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from envgen.serve.events import judge
+from envgen.serve.readiness import judge
 
 
 def completion(text: Any = "Paris", logprobs: Any = None) -> dict[str, Any]:

@@ -1,0 +1,241 @@
+"""Is a server ready? It lists the model, completes a prompt, and answers a chat and a tool call where it knows them."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import requests
+
+from envgen.serve import chat
+from envgen.serve.chat import Talk, Verdict
+from envgen.serve.events import (
+    LONGEST,
+    BrokenOff,
+    Completion,
+    NoCompletion,
+    Part,
+    body_of,
+    document_of,
+    error_text,
+    read_events,
+    reason_of_request,
+    short_answer,
+)
+from envgen.text import visible
+
+PROMPT = "The capital of France is"
+MAX_TOKENS = 12
+ENOUGH = 80  # characters of a chat's answer; the rest proves nothing more
+_TOKENS = re.compile(r"^vllm:(?:generation|prompt)_tokens_total(?:\{[^}]*\})? ([0-9.e+]+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked: a model, a prompt, and what the answer must contain (None: any text will do); a chat, too, where
+    ``talk`` is known."""
+
+    model: str
+    prompt: str = PROMPT
+    expect_text: str | None = None
+    api_key: str = field(default="", repr=False)
+    talk: Talk | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the service said. ``ready`` is False while ``why`` says what is missing yet."""
+
+    ready: bool
+    why: str = ""
+    text: str = ""
+    fatal: bool = False  # waiting longer can't help: the service runs and is wrong
+    refused: bool = False  # it answered, and not with what was asked for; a few times of that are enough
+    first_token: float = 0.0  # seconds
+    chats: Mapping[str, Verdict] = field(default_factory=dict)  # what of "chat" and "tool call" was asked
+
+
+@dataclass(frozen=True)
+class _Server:
+    url: str
+    headers: Mapping[str, str]
+    timeout: float
+    on_step: Callable[[str], None]
+
+    def post(
+        self, path: str, body: Mapping[str, Any], what: str, enough: Callable[[Completion], bool] = lambda _: False
+    ) -> tuple[int, Any, float]:
+        """Status, Completion or document, and the seconds to the first byte. Raises _Unanswered."""
+        first, began = 0.0, time.monotonic()
+
+        def counted(chunks: Iterator[bytes]) -> Iterator[Part]:
+            nonlocal first
+            for chunk in chunks:
+                first = first or time.monotonic() - began
+                self.on_step(f"the rest of {what}")
+                yield first, chunk
+
+        try:
+            with requests.Session() as session:
+                session.trust_env = False
+                response = session.post(f"{self.url}{path}", json=body, headers=self.headers,
+                                        timeout=(10, self.timeout), stream=True)  # fmt: skip
+                streams = response.headers.get("Content-Type", "").startswith("text/event-stream")
+                if response.status_code == 200 and streams:
+                    return 200, read_events(counted(response.iter_content(chunk_size=None)), LONGEST, enough), first
+                return response.status_code, document_of(response), first
+        except requests.RequestException as error:
+            how = "broke off in the middle" if first else "did not come"
+            raise _Unanswered(
+                Answer(False, f"{what} {how} ({reason_of_request(error)})", refused=bool(first))
+            ) from None
+        except BrokenOff as error:
+            raise _Unanswered(Answer(False, f"{what} broke off in the middle: {error}", refused=True)) from None
+        except NoCompletion as error:
+            raise _Unanswered(Answer(False, f"{what} is not a completion: {error}", fatal=True)) from None
+
+
+class _Unanswered(Exception):
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.why)
+        self.answer = answer
+
+
+def ask(
+    base_url: str, question: Question, *, timeout: float = 120, on_step: Callable[[str], None] = lambda _: None
+) -> Answer:
+    """Ask ``base_url`` (http://host:port) once: does /v1/models list the model, does it complete the prompt, and does
+    it chat, where ``question.talk`` is known?
+
+    ``timeout``: seconds between two signs of life of an answer; the first prompt may compile kernels.
+    ``on_step`` hears what is being waited for. Never raises for what the service does.
+    """
+    headers = {"Authorization": f"Bearer {question.api_key}"} if question.api_key else {}
+    on_step("/v1/models")
+    found = _listed(base_url, question.model, headers)
+    if isinstance(found, Answer):
+        return found
+    server = _Server(base_url, headers, timeout, on_step)
+    try:
+        answer = _completed(server, question)
+        if not answer.ready or question.talk is None:
+            return answer
+        return _chatted(server, question.model, chat.limit_of(found), question.talk, answer)
+    except _Unanswered as unanswered:
+        return unanswered.answer
+
+
+def _listed(base_url: str, model: str, headers: Mapping[str, str]) -> Answer | Mapping[str, Any]:
+    """The row of ``model`` in /v1/models, or what is wrong."""
+    try:
+        status, document = short_answer("GET", f"{base_url}/v1/models", headers, 10)
+    except OSError as error:
+        return Answer(False, f"{base_url} does not answer yet ({error})")
+    if status in (401, 403):
+        key = "it wants an API key; write `secrets: [VLLM_API_KEY]` and export it in your shell"
+        return Answer(False, f"/v1/models answers {status}: {key}", fatal=True)
+    if status != 200:
+        return Answer(False, f"/v1/models answers {status}")
+    rows = models(document)
+    if rows is None:
+        return Answer(False, "/v1/models answers 200 with something that is not a list of models", refused=True)
+    return rows[model] if model in rows else Answer(False, listing(list(rows), model), fatal=bool(rows))
+
+
+def listing(names: Sequence[str], model: str) -> str:
+    """What /v1/models lists, in a sentence."""
+    shown = ", ".join(visible(name[:80]) for name in names[:8]) + (" ..." if len(names) > 8 else "")
+    return f"/v1/models lists {shown or 'nothing'}, not {model}"
+
+
+def models(document: Any) -> dict[str, Mapping[str, Any]] | None:
+    """The rows of a list of models, by name; None for anything else."""
+    data = document.get("data") if isinstance(document, dict) else None
+    if not isinstance(data, list):
+        return None
+    return {str(one["id"]): one for one in data if isinstance(one, dict) and "id" in one}
+
+
+def _completed(server: _Server, question: Question) -> Answer:
+    body = {"model": question.model, "prompt": question.prompt, "max_tokens": MAX_TOKENS, "temperature": 0,
+            "logprobs": 1, "stream": True}  # fmt: skip
+    server.on_step("its first token")
+    status, said, first = server.post("/v1/completions", body, "the answer to the first prompt")
+    if isinstance(said, Completion):
+        answer = judge_completion(said, question.expect_text)
+    else:
+        answer = judge(status, said, question.expect_text)
+    return replace(answer, first_token=first)
+
+
+def _chatted(server: _Server, model: str, limit: int | None, talk: Talk, answer: Answer) -> Answer:
+    """``answer`` with what came of a chat, and of a tool call where the service takes them."""
+    found = dict[str, Verdict]()
+    questions = {"chat": False, "tool call": True} if talk.tools else {"chat": False}
+    for name, tool in questions.items():
+        judged = chat.judge_call if tool else chat.judge_chat
+        server.on_step(f"the answer to its first {name}")
+        body = chat.body(model, limit, talk, tool=tool)
+        # A call is complete at its end; of a chat, some words are enough.
+        enough = (lambda _: False) if tool else (lambda said: len(said.text) >= ENOUGH)
+        status, said, _ = server.post(chat.CHAT_URL, body, f"the answer to the first {name}", enough)
+        if status in (429, 503):
+            return Answer(False, f"the first {name} was answered with {status}: {visible(str(said)[:200])}")
+        if status != 200:
+            found[name] = chat.refused(status, visible(error_text(said)), talk)
+        else:
+            try:
+                whole = said if isinstance(said, Completion) else Completion().take(said)
+            except NoCompletion as error:
+                return Answer(False, f"the answer to the first {name} is not a completion: {error}", fatal=True)
+            found[name] = judged(whole, talk)
+        good, seen = found[name]
+        if good is False:
+            return Answer(False, f"it completes a prompt, but the first {name} failed: {seen}", fatal=status < 500,
+                          refused=True)  # fmt: skip
+        if good is None and status != 200:
+            break  # without chats there are no calls
+    return replace(answer, chats=found)
+
+
+def judge(status: int, document: Any, expect_text: str | None = None) -> Answer:
+    """Judge the answer to a completion request: status 200, a non-empty text, finite log probabilities."""
+    if status in (429, 503):  # not now; it may be later
+        return Answer(False, f"the first prompt was answered with {status}: {visible(str(document)[:200])}")
+    if status != 200:
+        why = f"the first prompt was answered with {status}: {visible(str(document)[:200])}"
+        return Answer(False, why, fatal=400 <= status < 500, refused=True)
+    try:
+        return judge_completion(Completion().take(document), expect_text)
+    except NoCompletion as error:
+        return Answer(False, f"the answer to the first prompt is not a completion: {error}", fatal=True)
+
+
+def judge_completion(completion: Completion, expect_text: str | None = None) -> Answer:
+    """Judge a completion: a non-empty text, finite log probabilities, the expected words."""
+    text = completion.text
+    if not text:
+        return Answer(False, "the first prompt was answered with an empty text", fatal=True)
+    bad = next((value for value in completion.logprobs if not math.isfinite(value)), None)
+    if bad is not None:
+        return Answer(False, f"the first completion has a NaN or infinite log probability ({bad:g})", fatal=True)
+    if expect_text is not None and expect_text not in text:
+        why = f"the first prompt was completed with {visible(text)!r}, which does not contain {expect_text!r}"
+        return Answer(False, why, text=visible(text), fatal=True)
+    return Answer(True, text=visible(text))
+
+
+def tokens(url: str) -> float | None:
+    """How many tokens a vLLM server has read and written so far; None where it does not say."""
+    try:
+        with requests.Session() as session:
+            session.trust_env = False
+            text = body_of(session.get(f"{url}/metrics", timeout=10, stream=True)).decode("utf-8", "replace")
+            found = [float(one) for one in _TOKENS.findall(text)]
+    except (requests.RequestException, ValueError):
+        return None
+    return sum(found) if found else None

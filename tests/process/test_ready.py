@@ -1,0 +1,52 @@
+"""Readiness asked of a real HTTP server that is right, or wrong in one way; `smoke` comes to the same verdicts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fault_server import fault_server
+
+from envgen.serve.chat import Talk
+from envgen.serve.readiness import Question, ask
+
+PROMISED = Talk(reasoning="qwen3", tools="hermes")
+
+
+def test_a_server_that_completes_chats_and_calls() -> None:
+    with fault_server() as server:
+        answer = ask(server.url, Question("tiny", talk=PROMISED))
+    assert answer.ready and answer.text == " one two three"
+    assert answer.chats["chat"] == (True, "' one two three'") and answer.chats["tool call"][0] is True
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("null chat", "the first chat failed: no content and no reasoning (finish_reason stop)"),
+        ("reasoning alone", "the first chat failed: no content (finish_reason stop): the parser 'qwen3' took all"),
+        ("null tool", "the first tool call failed: no content and no reasoning"),
+        ("no template", "the first chat failed: answered with 400"),
+        ("harmony", "the first chat failed: <|channel|> in"),
+    ],
+)
+def test_a_server_whose_chats_are_wrong_is_not_ready(fault: str, why: str, tmp_path: Path) -> None:
+    with fault_server(fault) as server:
+        answer = ask(server.url, Question("tiny", talk=PROMISED))
+        words = [sys.executable, "-m", "envgen", "smoke", "--url", server.url, "--json"]
+        smoke = json.loads(subprocess.run(words, cwd=tmp_path, stdout=subprocess.PIPE, check=False).stdout)
+    assert not answer.ready and answer.fatal and why in answer.why
+    verdicts = {one["name"]: one["verdict"] for one in smoke["criteria"]}
+    # Without the service's flags nothing promises chats or calls.
+    assert verdicts["chat"] == {"no template": "not checked", "null tool": "passed"}.get(fault, "failed")
+
+
+@pytest.mark.parametrize("fault", ["cut off while it thinks", "no template", "null chat"])
+def test_what_proves_nothing_stops_nothing(fault: str) -> None:
+    talk = None if fault == "null chat" else Talk()  # None: only the prompt is asked
+    with fault_server(fault) as server:
+        answer = ask(server.url, Question("tiny", talk=talk))
+    assert answer.ready and [good for good, _ in answer.chats.values()] == ([None] if talk else [])
