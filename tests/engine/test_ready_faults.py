@@ -54,7 +54,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if MODE == "hang": time.sleep(1000)
         if MODE == "slow": time.sleep(4)
         with self.forward(body) as real: data = real.read()
-        if MODE == "null" and "/chat/" in self.path:  # vllm#37030: the first token of a reply is wrong
+        if MODE == "mute" and "/chat/" in self.path:  # vllm#37030: the first token of a reply is wrong
             data = re.sub(rb'"content":"(?:[^"\\]|\\.)*"', b'"content":null', data)
         if MODE == "nan": data = re.sub(rb'"token_logprobs":\[[^]]*\]', b'"token_logprobs":[NaN]', data)
         if MODE == "half":
@@ -144,7 +144,7 @@ def faults(cpu_server: CpuServer) -> Iterator[Faults]:
         (mode("garbage"), "the answer to the first prompt is not a completion: {\"message\": \"It works!\"}"),
         (mode("html"), "/v1/models answers 200 with something that is not a list of models"),
         (mode("half"), "the answer to the first prompt broke off in the middle"),
-        (mode("null"), "it completes a prompt, but the first chat failed: no content and no reasoning"),
+        (mode("mute"), "it completes a prompt, but the first chat failed: no content and no reasoning"),
         (mode("nan"), "the first completion has a NaN or infinite log probability (nan)"),
         ((*mode("hang"), "--set", "services.fault.ready.phases.answer=3s"),
          "for more than 3 s (ready.phases.answer): it was asked"),
